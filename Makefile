@@ -20,6 +20,8 @@ REQUIREMENTS := pyproject.toml constraints.txt
 RUNTIME := $(VENV)/.ready-runtime
 DEV := $(VENV)/.ready-dev
 BENCH := $(VENV)/.ready-bench
+FRAMEWORKS := $(VENV)-frameworks
+FRAMEWORK_REQUIREMENTS := tests/behaviour/frameworks/requirements.txt
 
 .PHONY: help
 help: ## list the targets
@@ -51,7 +53,7 @@ serve: $(RUNTIME) ## start a node on 127.0.0.1 with the demo upstream (ARGS="...
 	@$(BIN)/interlock up --demo $(ARGS)
 
 .PHONY: test
-test: $(DEV) peers lint ## everything that must hold: lint, types, layers, tests, a short fuzz run, spec coverage
+test: $(DEV) peers frameworks lint ## everything that must hold: lint, types, layers, tests, a short fuzz run, spec coverage
 	@echo "· pytest"
 	@# A file by one of them, the longest first. All must name the cases alike, also those from sets.
 	@PYTHONHASHSEED=0 $(BIN)/python -m pytest --quiet --hypothesis-profile=ci \
@@ -63,6 +65,10 @@ test: $(DEV) peers lint ## everything that must hold: lint, types, layers, tests
 .PHONY: peers
 peers: # real programs that pip does not carry; a test whose peer is absent skips
 	@tools/install_peers.sh
+
+.PHONY: frameworks
+frameworks: # LLM frameworks that tests run as clients; where they cannot be had, those tests skip
+	@tools/install_frameworks.sh $(FRAMEWORKS) $(BIN)/python $(FRAMEWORK_REQUIREMENTS)
 
 .PHONY: lint
 lint: $(DEV) ## ruff, mypy and the import layers
@@ -119,5 +125,5 @@ constraints: ## refresh constraints.txt: the newest versions that pyproject.toml
 
 .PHONY: clean
 clean: ## remove .venv and every cache
-	@rm -rf $(VENV) $(VENV)-fresh build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(VENV)-fresh $(FRAMEWORKS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -19,6 +19,7 @@ from bench import (
     decisions,
     drivers,
     durable,
+    effects,
     finding,
     hops,
     lists,
@@ -45,6 +46,7 @@ DEFAULT = (
     "overhead",
     "tokens",
     "finding",
+    "effects",
     "topics",
     "drivers",
 )
@@ -60,6 +62,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--cycles", type=int, help="kills of the churn run (default 1000)")
     parser.add_argument("--seed", type=int, help="makes the churn run's choices repeatable")
     parser.add_argument("--only", action="append", default=[], help="a target of calls, by name")
+    parser.add_argument(
+        "--livemcpbench",
+        type=Path,
+        metavar="DIR",
+        help="the folder of LiveMCPBench",
+    )
     parser.add_argument("--nginx-workers", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("bench-results/latest.json"))
     parser.add_argument("--strict", action="store_true", help="exit 1 when a bar is missed")
@@ -92,7 +100,9 @@ def run_one(name: str, chosen: argparse.Namespace) -> tuple[dict[str, Any], list
     if name == "tokens":
         return tokens.run(tokens.TokenSettings(chosen.quick))
     if name == "finding":
-        return finding.run(finding.FindingSettings(chosen.quick))
+        return finding.run(finding.FindingSettings(chosen.quick, chosen.livemcpbench))
+    if name == "effects":
+        return effects.run(effects.EffectSettings(chosen.quick, chosen.livemcpbench))
     if name == "topics":
         return topics.run(topics.TopicSettings(rounds, chosen.quick))
     if name == "drivers":

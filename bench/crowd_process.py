@@ -2,8 +2,8 @@
 
     python -m bench.crowd_process ws://127.0.0.1:8420/ax 200 50
 
-They are written with `interlock.subserver`, as a user's would be, and come back by themselves when
-the node was away. A tool answers with its whole name, so that a caller sees whom it reached.
+They are written with `interlock.tree.subserver`, as a user's would be, and reconnect by themselves
+when the node was away. A tool answers with its whole name, so that a caller sees whom it reached.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from uuid import UUID, uuid5
 import uvloop
 
 from bench.crowd import segment, tool
-from interlock.subserver import Subserver
+from interlock.tree.subserver import Subserver
 
 FAMILY = UUID("c9a7e1b6-5b0e-4a5c-9d0f-0f5a3f1f7a11")
 """Of which the ids are made: the same in every run, without a folder to keep them in."""

@@ -19,13 +19,13 @@ import msgspec
 from bench.bars import Bar
 from bench.report import note, show_bars, show_table
 from bench.synthetic_tools import synthetic_tool
-from interlock.call import Call, Caller, Client, Credentials
-from interlock.catalog.effects import EffectLevel
-from interlock.catalog.offering import Tool, read_offering
-from interlock.config import ServerConfig
-from interlock.config.trust import PolicyConfig, RuleConfig
-from interlock.pipeline.policy import Policy
+from interlock.core.call import Call, Caller, Client, Credentials
+from interlock.core.catalog.effects import EffectLevel
+from interlock.core.catalog.offering import Tool, read_offering
+from interlock.core.config import ServerConfig
+from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.protocol.mcp import LATEST_STATELESS, TOOLS_CALL, Era
+from interlock.trust.policy import Policy
 
 RULES = TOOLS = 10_000
 SERVERS = 100

@@ -12,24 +12,26 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from math import log
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from bench import live_mcp_bench
 from bench.bars import Bar
+from bench.live_mcp_bench import DataSet, MissingDataSet
 from bench.processes import ROOT
 from bench.real_servers import Listed, list_real_servers
 from bench.report import console, note, show_bars, show_table
 from bench.task_sentences import TASKS, TaskSentence
-from interlock.catalog.aql.book import OperationBook, OperationsAt
-from interlock.catalog.aql.operation import Operation
-from interlock.catalog.aql.search.embeddings import EmbeddingSearcher, installed, texts_of
-from interlock.catalog.aql.search.searcher import LexicalSearcher, Searcher
-from interlock.catalog.offering import read_offering
-from interlock.catalog.snapshot import Snapshot
-from interlock.config import ServerConfig
-from interlock.config.aql import AqlConfig
-from interlock.protocol.aql.words import fits
+from interlock.aql.operations import Operation, OperationBook, OperationsAt
+from interlock.aql.search.embeddings import EmbeddingSearcher, installed, texts_of
+from interlock.aql.search.searcher import LexicalSearcher, Searcher
+from interlock.core.catalog.offering import read_offering
+from interlock.core.catalog.snapshot import Snapshot
+from interlock.core.config import ServerConfig
+from interlock.core.config.aql import AqlConfig
+from interlock.protocol.aql_terms import fits
 
 TOOLS = 600
 FIRST = 5
@@ -41,6 +43,8 @@ Find = Callable[[str, int], Sequence[Operation]]
 
 class FindingSettings(msgspec.Struct, frozen=True):
     quick: bool = False
+    live_mcp_bench: Path | None = None
+    """The folder of LiveMCPBench. None: the environment names it, or it is left out."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -58,28 +62,37 @@ def run(settings: FindingSettings) -> tuple[dict[str, Any], list[Bar]]:
     """Judge every way of searching, print it, and give it back."""
     servers = list_real_servers(200 if settings.quick else TOOLS, CACHE)
     report = judge(servers, TASKS)
-    return report, bars_of(report)
+    bars = bars_of(report)
+    try:
+        data_set = live_mcp_bench.read_data_set(live_mcp_bench.folder(settings.live_mcp_bench))
+    except MissingDataSet as why:
+        note(f"LiveMCPBench is left out: {why}.")
+        report["live_mcp_bench"] = {"skipped": str(why)}
+        return report, bars
+    report["live_mcp_bench"] = judge_live(data_set)
+    return report, bars
+
+
+def judge_live(data_set: DataSet) -> dict[str, Any]:
+    """Every way of searching on tools and tasks that others wrote."""
+    book = book_of(data_set.servers)
+    note(f"LiveMCPBench: {len(book.all())} tools, {len(data_set.tasks)} tasks.")
+    ways = ways_of(book)
+    report = {name: live_mcp_bench.judge(find, data_set.tasks) for name, find in ways.items()}
+    columns = next(iter(report.values()), {})
+    show_table(
+        "LiveMCPBench: right tools found, %",
+        ("way", *(name.replace("_", " ") for name in columns)),
+        [(name, *figures.values()) for name, figures in report.items()],
+    )
+    return {"tools": len(book.all()), "tasks": len(data_set.tasks), "ways": report}
 
 
 def judge(servers: Sequence[Listed], tasks: Sequence[TaskSentence]) -> dict[str, Any]:
     book = book_of(servers)
     asked = [task for task in tasks if any(right(one, task) for one in book.all())]
     note(f"{len(book.all())} tools of {len(servers)} servers, {len(asked)} sentences.")
-    lexical = LexicalSearcher(lambda: book)
-    ways: dict[str, Find] = {"plain BM25": PlainBm25(book.all()).find, "words": found_by(lexical)}
-    load = installed()
-    if load is None:
-        note("The extra `embeddings` is not installed: words only.")
-    else:
-        meaning = EmbeddingSearcher(lexical, load)
-        began = time.perf_counter()
-        if meaning.wait():
-            note(f"Vectors were made in {time.perf_counter() - began:.0f} s.")
-            model = load()
-            ways["model alone"] = ByVector(book.all(), model.vectors).find
-            ways["words and meaning"] = found_by(meaning)
-        else:
-            note(f"No vectors: {meaning.problem}")
+    ways = ways_of(book)
     found = {name: judged(find, book.all(), asked) for name, find in ways.items()}
     report = {name: shares(each) for name, each in found.items()}
     took = cost(book, asked)
@@ -99,6 +112,26 @@ def judge(servers: Sequence[Listed], tasks: Sequence[TaskSentence]) -> dict[str,
         "cost": took,
         "bars": [bar.shown() for bar in bars],
     }
+
+
+def ways_of(book: OperationsAt) -> dict[str, Find]:
+    """Every way of searching that there is here."""
+    lexical = LexicalSearcher(lambda: book)
+    ways: dict[str, Find] = {"plain BM25": PlainBm25(book.all()).find, "words": found_by(lexical)}
+    load = installed()
+    if load is None:
+        note("The extra `embeddings` is not installed: words only.")
+        return ways
+    meaning = EmbeddingSearcher(lexical, load)
+    began = time.perf_counter()
+    if meaning.wait():
+        note(f"Vectors were made in {time.perf_counter() - began:.0f} s.")
+        model = load()
+        ways["model alone"] = ByVector(book.all(), model.vectors).find
+        ways["words and meaning"] = found_by(meaning)
+    else:
+        note(f"No vectors: {meaning.problem}")
+    return ways
 
 
 def bars_of(told: dict[str, Any]) -> list[Bar]:

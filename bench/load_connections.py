@@ -27,7 +27,7 @@ class Caller:
         self.request = exchange.request
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
+        self.transport = cast("asyncio.Transport", transport)
         self.run.connections.add(self)
         self.send_next()
 

@@ -78,7 +78,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.known_path = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
+        self.transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.streaming is not None:

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -88,7 +89,9 @@ def had(server: RealServer, cache: Path) -> Listed | str:
     except (OSError, msgspec.DecodeError):
         pass  # not there, or of an older shape: it is listed anew
     try:
-        with tempfile.TemporaryDirectory(prefix="interlock-real-") as folder:
+        with tempfile.TemporaryDirectory(
+            prefix="interlock-real-", ignore_cleanup_errors=True
+        ) as folder:
             tools = list_over_stdio(installed(server, Path(folder)), server, Path(folder))
     except NotListed as why:
         return str(why)
@@ -203,7 +206,10 @@ class Conversation:
     def __exit__(self, *_: object) -> Literal[False]:
         for stream in (self._child.stdin, self._child.stdout):
             if stream is not None:
-                stream.close()
+                with suppress(
+                    OSError
+                ):  # what it did not read, because it ended, is still to be sent
+                    stream.close()
         end_group(self._child, patience=1.0)
         return False
 

@@ -180,14 +180,14 @@ def do_by_operations(said: Said, client: Client, view: str, task: Task) -> bool:
 
 
 def operation_name(tool: str) -> str:
-    from interlock.catalog.aql.naming import snake
+    from interlock.aql.operations import snake
 
     return "_".join(snake(part) for part in tool.split("."))
 
 
 def shaped(arguments: dict[str, Any], detail: dict[str, Any]) -> dict[str, Any]:
     """The same arguments in AQL's shape: an update takes what it changes in `input`."""
-    from interlock.catalog.aql.naming import snake
+    from interlock.aql.operations import snake
 
     known = {one["name"] for one in detail["parameters"]}
     flat = {snake(key): value for key, value in arguments.items()}

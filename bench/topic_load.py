@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from interlock.protocol.mcpx.envelope import write_envelope
 from interlock.protocol.websocket import FrameDecoder, text_frame
+from interlock.topics.wire.envelope import write_envelope
 
 LENGTH = 300
 """Bytes of an envelope."""

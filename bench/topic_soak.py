@@ -28,8 +28,8 @@ from bench.bars import Bar
 from bench.processor import open_files, resident_bytes
 from bench.report import console, show_bars, show_table
 from bench.targets import Bench
-from interlock.protocol.mcpx.envelope import write_envelope
 from interlock.protocol.websocket import Close, FrameDecoder, text_frame
+from interlock.topics.wire.envelope import write_envelope
 
 ROOMS = 8
 SEATS = 12

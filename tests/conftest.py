@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.core.server.fixtures import plain, start  # noqa: F401 - fixtures for all tests
+
 # `make test` takes "ci": the same examples every time, so that a red run can be repeated.
 # A bare `pytest` takes "dev": new examples every time. Neither is timed: machines are busy.
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
@@ -17,7 +19,10 @@ settings.register_profile("dev", deadline=None)
 settings.load_profile("dev")
 
 TESTS = Path(__file__).parent
-LONGEST_FIRST = ("conformance", "bench", "cli", "behaviour", "demo", "upstreams", "node", "stores")
+LONGEST_FIRST = (
+    "conformance", "bench", "cli", "behaviour", "demo", "drivers", "core", "contracts", "tree",
+    "trust", "app",
+)  # fmt: skip
 """The folders whose tests start programs and wait for them."""
 
 
@@ -25,6 +30,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As in whatever a script starts in the background: programs under test would inherit it, and
     # nothing could interrupt them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    # As under `nohup`: a node under test would then stay when its terminal is closed.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

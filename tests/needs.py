@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,9 @@ NPM = shutil.which("npm", path=_PATH)
 CHROMIUM = shutil.which("chromium", path=_PATH)
 CHROMEDRIVER = shutil.which("chromedriver", path=_PATH)
 
+_FRAMEWORKS = Path(__file__).parent.parent / ".venv-frameworks"
+FRAMEWORKS_PYTHON = _FRAMEWORKS / "bin" / "python"
+
 requires_nginx = pytest.mark.skipif(
     NGINX is None, reason="nginx is not installed: apt-get install nginx-light"
 )
@@ -32,4 +36,8 @@ requires_npm = pytest.mark.skipif(
 requires_browser = pytest.mark.skipif(
     CHROMIUM is None or CHROMEDRIVER is None,
     reason="no browser is installed: apt-get install chromium chromium-driver",
+)
+requires_frameworks = pytest.mark.skipif(
+    not (_FRAMEWORKS / ".ready").exists(),
+    reason="the LLM frameworks are not installed: make frameworks",
 )

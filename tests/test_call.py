@@ -8,9 +8,9 @@ from msgspec import Raw
 from rich.console import Console
 from rich.pretty import Pretty
 
-from interlock.call import Call, Caller, Credentials
-from interlock.pipeline.minting import _Kept
-from tests.pipeline.calls import SESSION
+from interlock.core.call import Call, Caller, Credentials
+from interlock.trust.hop_tokens import _Kept
+from tests.core.pipeline.calls import SESSION
 
 SECRET = "s3cret-of-somebody"
 

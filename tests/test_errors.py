@@ -141,6 +141,7 @@ HTTP = {
     "too_busy": 503,
     "confirmation_required": 200,
     "proof_invalid": 403,
+    "masked_arguments": 400,
     "confirmation_expired": 410,
     "unknown_approval": 404,
     "already_decided": 409,

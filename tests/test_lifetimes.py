@@ -10,10 +10,10 @@ from pathlib import Path
 
 import uvloop
 
-from interlock.call import Call
-from interlock.config import parse_config
-from interlock.node import Node
-from interlock.upstreams.exchange import Exchange
+from interlock.app import Node
+from interlock.core.call import Call
+from interlock.core.config import parse_config
+from interlock.core.upstreams.pending_request import Exchange
 
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",

@@ -2,8 +2,9 @@
 
 Without options it prints the summary and writes `docs/spec-coverage.md`. With `--check` it writes
 nothing and fails when that page is stale. `--missing AX-4` prints what is still to prove there.
-Both fail on an unknown id, on a marker that reaches no test, and on a MUST that is called done and
-has no test.
+The first two fail on an unknown id, on a marker that reaches no test, on a MUST that is called done
+and has no test, on a marked test of an item that is called later or left out, and on a divergence
+without a test.
 """
 
 from __future__ import annotations

@@ -49,6 +49,7 @@ class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     diverges: dict[str, str] = {}
     left_out: dict[str, str] = {}
     later: dict[str, str] = {}
+    limits: dict[str, str] = {}
 
 
 class State(Enum):
@@ -113,12 +114,14 @@ def read_status(path: Path) -> Status:
 
 
 def claims(items: dict[str, Item], status: Status) -> dict[str, Claim]:
-    """What is claimed of each item. A reason (all but `done` have one) stands over `done`."""
+    """What is claimed of each item. A reason (all but `done` have one) stands over `done`. An item
+    with a limit counts as done within it."""
     found: dict[str, Claim] = {}
     for key in status.done:
         for item_id in _covered(key, items):
             found[item_id] = Claim(State.DONE, "")
     for state, reasons in (
+        (State.DONE, status.limits),
         (State.DIVERGES, status.diverges),
         (State.LEFT_OUT, status.left_out),
         (State.LATER, status.later),
@@ -128,7 +131,7 @@ def claims(items: dict[str, Item], status: Status) -> dict[str, Claim]:
                 raise RegisterError(f"spec/status.yaml: {key} has no reason")
             for item_id in _covered(key, items):
                 earlier = found.get(item_id)
-                if earlier is not None and earlier.state is not State.DONE:
+                if earlier is not None and earlier.reason:
                     raise RegisterError(f"spec/status.yaml: {item_id} has two reasons, keep one")
                 found[item_id] = Claim(state, " ".join(reason.split()))
     return found

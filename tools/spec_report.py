@@ -22,8 +22,9 @@ the `spec` markers on tests. Do not edit.
 An item is *proven* when a test carries its id. It *diverges* when Interlock does something else on
 purpose; the reason stands beside it, and the tests listed prove what is done instead. It is *left
 out* when it is not going to be built, with the reason. *Done, no test* is claimed only; a MUST is
-never in that state. It comes *later* when something must be there first, with the reason.
-Everything else is *not yet*. Tests are named relative to `tests/`.
+never in that state. A proven item may have a limit, which stands beside it. It comes *later* when
+something must be there first, with the reason. Everything else is *not yet*. Tests are named
+relative to `tests/`.
 """
 
 
@@ -50,13 +51,13 @@ def rows(
     for item in items.values():
         own = tuple(dict.fromkeys(tests.get(item.id, ())))
         claim = claims.get(item.id, Claim(State.NOT_YET, ""))
-        proven = bool(own) and claim.state in (State.DONE, State.LATER, State.NOT_YET)
+        proven = bool(own) and claim.state in (State.DONE, State.NOT_YET)
         found.append(Row(item, State.PROVEN if proven else claim.state, claim.reason, own))
     return found
 
 
 def faults(known: list[Row], proofs: Iterable[Proof]) -> list[str]:
-    """What may not be: unknown ids, a MUST called done and untested, a test of what is left out."""
+    """Contradictions between the claims in `spec/status.yaml` and the markers on tests."""
     ids = {row.item.id for row in known}
     found = [
         f"{proof.test} is marked with {proof.item}, which is in no file of spec/"
@@ -64,10 +65,20 @@ def faults(known: list[Row], proofs: Iterable[Proof]) -> list[str]:
         if proof.item not in ids
     ]
     for row in known:
-        if row.item.level == "MUST" and row.state is State.DONE:
+        if row.state is State.DONE and row.reason:
+            found.append(f"{row.item.id} has a limit in spec/status.yaml, and no test")
+        elif row.item.level == "MUST" and row.state is State.DONE:
             found.append(f"{row.item.id} is a MUST, is called done and has no test")
-        if row.state is State.LEFT_OUT and row.tests:
-            found.append(f"{row.item.id} is called left out, yet {row.tests[0]} proves it")
+        if row.state in (State.LEFT_OUT, State.LATER) and row.tests:
+            found.append(
+                f"{row.item.id} is called {row.state.value} in spec/status.yaml, yet "
+                f"{row.tests[0]} is marked with it: remove the entry if it is built, else the mark"
+            )
+        if row.state is State.DIVERGES and not row.tests:
+            found.append(
+                f"{row.item.id} is called a divergence in spec/status.yaml, and no test is marked "
+                "with it: mark one that proves what is done instead"
+            )
     return found
 
 

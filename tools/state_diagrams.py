@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from interlock.faces.ax.standing import MOVES
-from interlock.faces.ax.standing import Event as Step
-from interlock.upstreams.ax.states import TABLE
+from interlock.tree.registrant import MOVES
+from interlock.tree.registrant import Event as Step
+from interlock.tree.subserver_session import TABLE
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "tree-states.md"
 
@@ -39,10 +39,10 @@ def page() -> str:
         [
             _HEAD,
             "## At the parent: a channel that somebody opened\n",
-            "`upstreams/ax/states.py`; `session.py` does what it says.\n",
+            "`tree/subserver_session.py`, which also acts on it.\n",
             _diagram(above, "new"),
             "## At the child: how it stands with its parent\n",
-            "`faces/ax/standing.py`. It can be ended in every state.\n",
+            "`tree/registrant.py`. It can be ended in every state.\n",
             _diagram(below, "idle"),
         ]
     )

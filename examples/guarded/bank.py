@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from interlock.subserver import Subserver, ToolTrouble
+from interlock.tree.subserver import Subserver, ToolTrouble
 
 bank = Subserver("bank")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from interlock.subserver import Subserver
+from interlock.tree.subserver import Subserver
 
 SITE = os.environ.get("SITE", "nowhere")
 GOODS = {"bolts": len(SITE) * 100, "nuts": len(SITE) * 90}

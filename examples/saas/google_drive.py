@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from interlock.subserver import Subserver, ToolTrouble
+from interlock.tree.subserver import Subserver, ToolTrouble
 
 FILES = {
     "roadmap": "Q3: the tree. Q4: the gates.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from interlock.subserver import Subserver
+from interlock.tree.subserver import Subserver
 
 cloud = Subserver("cloud")
 

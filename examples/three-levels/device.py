@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from interlock.subserver import Subserver
+from interlock.tree.subserver import Subserver
 
 DEVICE, BUS = os.environ.get("DEVICE", "m0"), os.environ.get("BUS", "none")
 LEVEL = {"led": 0}

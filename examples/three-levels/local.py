@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from interlock.subserver import Subserver
+from interlock.tree.subserver import Subserver
 
 local = Subserver("local")
 

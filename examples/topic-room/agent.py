@@ -7,7 +7,7 @@ import os
 import sys
 
 from interlock.errors import InterlockError
-from interlock.topics import Chat, Event, Participant, Presence, Refused
+from interlock.topics.client import Chat, Event, Participant, Presence, Refused
 
 GATEWAY = os.environ.get("GATEWAY", "ws://127.0.0.1:8420/ws")
 NEEDED = {"worker", "human"}

@@ -11,7 +11,7 @@ import os
 import sys
 
 from interlock.errors import InterlockError
-from interlock.topics import Participant, Proposal
+from interlock.topics.client import Participant, Proposal
 
 GATEWAY = os.environ.get("GATEWAY", "ws://127.0.0.1:8420/ws")
 

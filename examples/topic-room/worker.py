@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from interlock.topics import Participant, ToolTrouble
+from interlock.topics.client import Participant, ToolTrouble
 
 GATEWAY = os.environ.get("GATEWAY", "ws://127.0.0.1:8420/ws")
 FOLDER = Path(os.environ.get("NOTES", "notes"))

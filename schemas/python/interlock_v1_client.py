@@ -1,7 +1,7 @@
 """A typed client of Interlock 1.0.0. Longer than 500 lines because it is generated."""
 # Generated from proto/interlock/v1/api.proto by interlock-contracts 1.
 # Edit that, not this.
-# sha256:be48e996c5caf2b7f678ce95058b199b18ad8b80aaaf0fbd835868ca3e6272a4
+# sha256:69cd3dfcf25134cc183bd4c64ad190b21dbba69ee8bdf7200e63598acf3f3e74
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ContractProtocol = Literal["json-schema", "protobuf", "openapi", "mcp-tool"]
 """In which language a contract is written."""
 DriverState = Literal["running", "ready", "unverified", "unauthed", "failing", "refused"]
 """Whether calls are sent to a driver."""
-JournalState = Literal["ok", "failing"]
+JournalState = Literal["ok", "failing", "slow"]
 """Whether the journal can be written."""
 ParentState = Literal[
     "idle",
@@ -55,8 +55,35 @@ UpstreamState = Literal["connecting", "ready", "degraded", "failed"]
 """Whether an upstream can be called."""
 
 
+class Admission(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """An operator's answer about a pending enrolment: a proof, or a refusal."""
+
+    id: str
+    """The pending enrolment."""
+    entry: str | None = None
+    """The entry that was signed."""
+    proof: str | None = None
+    """The proof."""
+    refuse: bool | None = None
+    """Whether it is refused instead, which takes no proof."""
+
+    def __repr__(self) -> str:
+        return "Admission(…)"
+
+
+class Admitted(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What became of a pending enrolment."""
+
+    id: str
+    """The pending enrolment."""
+    state: str
+    """`enrolled` or `refused`."""
+    name: str | None = None
+    """The operator, if enrolled."""
+
+
 class Approval(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One call that waits for a human, or did. No secret is in it."""
+    """One call that waits for a human, or did."""
 
     id: str
     """By what it is known; nobody guesses it."""
@@ -69,7 +96,9 @@ class Approval(msgspec.Struct, kw_only=True, omit_defaults=True):
     route: list[str]
     """The way down the tree."""
     arguments: Any
-    """What it would be called with, secrets masked. Null: not kept, or too long for a list."""
+    """What it would be called with, declared secrets masked. Null: not kept, or too long for a
+    list.
+    """
     arguments_text: str
     """The same as text, exactly as it came, for people to read."""
     arguments_cut: bool | None = None
@@ -141,11 +170,15 @@ class Approval(msgspec.Struct, kw_only=True, omit_defaults=True):
     error: CallTrouble | None = None
     """To whoever confirmed it: why the call failed."""
     meta: dict[str, Any] | None = None
-    """What of its `_meta` would be sent with it, secrets masked. Missing: nothing, not kept, or too
-    long for a list.
+    """What of its `_meta` would be sent with it, declared secrets masked. Missing: nothing, not
+    kept, or too long for a list.
     """
     meta_text: str | None = None
     """The same as text, for people to read."""
+    masked: list[str]
+    """JSON pointers (RFC 6901) into this object: which values are masked."""
+    revealed: bool
+    """Whether the masked values are shown, to an operator who asked for that."""
 
 
 class ApprovalCaller(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -438,6 +471,10 @@ class Decision(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Without a proof: refuse it."""
     reason: str | None = None
     """Why it is refused."""
+    accept_masked: bool | None = None
+    """Approve although arguments are masked: they were revealed, or are approved without seeing
+    them.
+    """
 
     def __repr__(self) -> str:
         return "Decision(…)"
@@ -476,10 +513,12 @@ class DriverStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Enrolled(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Who was enrolled."""
+    """Who was enrolled, or will be."""
 
     name: str
     """The operator."""
+    pending: str | None = None
+    """The enrolment is pending under this id: an operator has to confirm it."""
 
 
 class Enrolment(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -552,6 +591,8 @@ class JournalHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Entries that could not be kept."""
     written: int
     """Entries that were written since the start."""
+    late: int
+    """Calls that were refused since the start because the disk was late."""
 
 
 class KeySet(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -608,6 +649,32 @@ class NodeStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Tools of upstreams whose schemas changed lately, those that break their callers first."""
     topics_url: str | None
     """Where its topics are joined. Null: there are none, or HTTP is not open."""
+    notifications_dropped: int
+    """Notifications of subservers that came faster than they may be passed on."""
+    policy: str
+    """The version of the policy in force: two nodes with the same rules have the same."""
+
+
+class Operator(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Somebody who may confirm calls, by one key or passkey."""
+
+    name: str
+    """The operator."""
+    kind: str
+    """`key` or `passkey`."""
+    id: str
+    """The thumbprint of the key, or the id of the passkey."""
+
+
+class OperatorList(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The operators of the node, and enrolments that one of them has to confirm."""
+
+    now: float
+    """The node's time, in seconds since 1970."""
+    operators: list[Operator]
+    """Who may confirm calls."""
+    pending: list[PendingEnrolment]
+    """Who wants to."""
 
 
 class OperatorSession(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -691,6 +758,37 @@ class PasskeyCreation(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The public key (SubjectPublicKeyInfo, DER)."""
     algorithm: int
     """The COSE number of its algorithm."""
+
+
+class PendingEnrolment(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """An enrolment that an operator has to confirm."""
+
+    id: str
+    """By what it is admitted or refused."""
+    name: str
+    """The operator to be."""
+    kind: str
+    """`key` or `passkey`."""
+    key: str
+    """The thumbprint of the key, or the id of the passkey."""
+    tools: list[str]
+    """Globs of tools that it may confirm. Empty: all."""
+    caller: str
+    """Which caller that is, if it is one."""
+    made: float
+    """When it was asked for, in seconds since 1970."""
+    recovery: bool
+    """It counts without an operator's proof after a delay, unless one refuses it."""
+    ends: float | None
+    """When that is, in seconds since 1970, once it is known."""
+    aud: str
+    """`aud` of the proof."""
+    jti: str
+    """`jti` of the proof."""
+    args_sha256: str
+    """`args_sha256` of the proof."""
+    entry: str
+    """The entry that is signed: sent back as it is."""
 
 
 class RegistryMetrics(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -1085,6 +1183,13 @@ class Client:
         """The same, told again until it is over."""
         return self._follow(f"/approvals/{_path(id)}/events", (Approval,), {})
 
+    def reveal_approval(self, id: str) -> Approval:
+        """One pending approval with the values of its masked arguments."""
+        answer: Approval = self._ask(
+            "GET", f"/approvals/{_path(id)}/revealed", (Approval,), {}, msgspec.UNSET
+        )
+        return answer
+
     def ask_for_session(self) -> SessionQuestion:
         """What an operator signs to see what waits."""
         answer: SessionQuestion = self._ask(
@@ -1102,6 +1207,18 @@ class Client:
     def enrol(self, enrolment: Enrolment) -> Enrolled:
         """Enrol a key or a passkey with the code of an invitation."""
         answer: Enrolled = self._ask("POST", "/approvals/enrol", (Enrolled,), {}, enrolment)
+        return answer
+
+    def list_operators(self) -> OperatorList:
+        """Who the operators are, and who wants to become one."""
+        answer: OperatorList = self._ask(
+            "GET", "/approvals/operators", (OperatorList,), {}, msgspec.UNSET
+        )
+        return answer
+
+    def admit_operator(self, admission: Admission) -> Admitted:
+        """Admit a pending enrolment by an operator's proof, or refuse it."""
+        answer: Admitted = self._ask("POST", "/approvals/operators", (Admitted,), {}, admission)
         return answer
 
     def get_safety_desk(self) -> SafetyDesk:

@@ -213,6 +213,9 @@ APPROVAL_REFUSED = _row(
     "approval_refused", -31038, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", _CALLER,
     ax_name="approval_refused",
 )  # fmt: skip
+MASKED_ARGUMENTS = _row(
+    "masked_arguments", -31045, 400, "FAILED_PRECONDITION", "CONFIRMATION_REQUIRED", _CALLER,
+)  # fmt: skip
 TOOL_HELD = _row(
     "tool_held", -31036, 200, "FAILED_PRECONDITION", "CONFLICT_STATE", _UPSTREAM,
     ax_name="tool_held",

@@ -21,13 +21,13 @@ from typing import Any, Final
 from joserfc.jwk import ECKey, OKPKey
 from msgspec.structs import replace
 
-from interlock.config import Config, ServerConfig
-from interlock.config.trust import AnchorConfig, ApprovalsConfig
+from interlock.core.config import Config, ServerConfig
+from interlock.core.config.trust import AnchorConfig, ApprovalsConfig
 from interlock.protocol import mcp
 from interlock.protocol.headers import encode_header_value
 from tests.cli.program import INTERLOCK
-from tests.faces.running import Running
-from tests.faces.wire import (
+from tests.core.server.running import Running
+from tests.core.server.wire import (
     META,
     STATELESS,
     Answer,
@@ -38,7 +38,8 @@ from tests.faces.wire import (
     meta,
     stateless_headers,
 )
-from tests.pipeline.approval.gated import sign
+from tests.patience import PATIENCE
+from tests.trust.approvals.gated import sign
 
 VAULT: Final = Path(__file__).parent / "servers" / "vault.py"
 TOOL: Final = "vault.open"
@@ -234,7 +235,7 @@ class _Http(Face):
 
     @property
     def bearer(self) -> tuple[tuple[str, str], ...]:
-        return (("Authorization", f"Bearer {self.token}"),) if self.node._tokens else ()
+        return (("Authorization", f"Bearer {self.token}"),) if self.node.tokens else ()
 
     def post(self, body: bytes, *headers: tuple[str, str], **more: Any) -> Answer:
         return self.node.once(self.node.http(body, *self.bearer, *headers, **more))
@@ -271,6 +272,13 @@ class Stateless(_Http):
 
     def say(self, body: bytes, id: Any = None) -> list[Any]:
         return messages_in(self.post(body, *self.headers_of(body)))
+
+    def call_and_leave(self, arguments: Any, **more: Any) -> None:
+        """Try to open the vault, and close the connection without reading the response."""
+        params = self.fit({"name": TOOL, "arguments": arguments, **more})
+        body = message("tools/call", params, f"r{next(self._ids)}")
+        with self.node.connect() as wire:
+            wire.send(self.node.http(body, *self.bearer, *self.headers_of(body)))
 
     def headers_of(self, body: bytes) -> list[tuple[str, str]]:
         """Headers that fit the body as far as it can be read."""
@@ -360,7 +368,7 @@ class Pipe(Channel):
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
-        assert self.process.wait(20) == 0
+        assert self.process.wait(PATIENCE) == 0
         self.process.stdout.close()
 
     def send(self, body: bytes) -> bool:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from interlock.config import ServerConfig
-from tests.faces.running import Running
+from interlock.core.config import ServerConfig
+from tests.core.server.running import Running
+from tests.patience import PATIENCE
 
 OFFICIAL = Path(__file__).parent / "servers" / "official.py"
 UPSTREAMS = {
@@ -41,7 +42,7 @@ def official() -> Iterator[Callable[[str], str]]:
     yield start
     for process, _ in processes.values():
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE)
         assert process.stdout is not None
         process.stdout.close()
 

@@ -16,6 +16,7 @@ from mcp import Client
 
 from tests.cli.program import INTERLOCK, RunningNode, World
 from tests.needs import NPM
+from tests.patience import PATIENCE
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "drivers"
 PATTERNS = EXAMPLES / "patterns"
@@ -25,7 +26,7 @@ FETCH_SECONDS = 100
 def names(node: RunningNode) -> set[str]:
     async def ask() -> set[str]:
         async with Client(node.url) as client:
-            return {tool.name for tool in (await client.list_tools()).tools}
+            return {tool.name.replace("__", ".") for tool in (await client.list_tools()).tools}
 
     return asyncio.run(ask())
 
@@ -47,14 +48,14 @@ def confirmed(world: World, tool: str, *words: str) -> Any:
     """The result of a call that a human has to confirm first."""
     waits = call(world, tool, *words)
     assert waits.returncode == 1
-    assert "a human must confirm it first" in waits.stdout + waits.stderr
+    assert "approval required" in waits.stdout + waits.stderr
     if not (world.home / ".config/interlock/keys/duty.pem").exists():
         made = world.run_here("keys", "new", "duty", "--no-passphrase")
         assert made.returncode == 0, made.stderr
     [waiting] = json.loads(world.run_here("approvals", "--json").stdout)["approvals"]
     done = world.run_here("approve", waiting["id"], "--key", "duty", "--yes")
     assert done.returncode == 0, done.stdout + done.stderr
-    return result(world, tool, *words)
+    return result(world, tool, *words, "--approval", waiting["id"])
 
 
 def in_journal(world: World) -> list[dict[str, Any]]:
@@ -88,7 +89,11 @@ def with_npm(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, **world.environ}
     for name in ("userconfig", "cache"):
         asked = subprocess.run(
-            [NPM, "config", "get", name], capture_output=True, text=True, timeout=60, check=True
+            [NPM, "config", "get", name],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=True,
         )
         environ.setdefault(f"npm_config_{name}", asked.stdout.strip())
     try:

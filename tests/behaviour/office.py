@@ -12,16 +12,16 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
-from interlock.catalog.schemas.reading import read_json, read_yaml
-from interlock.config import TopicsConfig
-from interlock.config.aql import AqlConfig, SafetyConfig
+from interlock.contracts.schemas.reader import read_json, read_yaml
+from interlock.core.config import TopicsConfig
+from interlock.core.config.aql import AqlConfig, SafetyConfig
 from tests.behaviour.adversary import CLERK, TOKENS, Fortress, Stateless
 from tests.behaviour.test_aql_adversary import Keep
-from tests.pipeline.approval.gated import sign
+from tests.patience import PATIENCE
+from tests.trust.approvals.gated import sign
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "schemas"
 JSON = SCHEMAS / "json" / "interlock" / "v1"
-PATIENCE = 20.0
 
 
 # -- the schemas, and how strictly they are taken

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from interlock.config.trust import PinsConfig, PolicyConfig, RuleConfig
+from interlock.core.config.trust import PinsConfig, PolicyConfig, RuleConfig
+from interlock.protocol.mcpax import APPROVAL
 from tests.behaviour.adversary import (
     CLERK,
     REQUIRED,
@@ -153,22 +154,26 @@ def test_arguments_with_two_meanings_do_not_even_wait(node: Fortress, twice: str
 
 def test_what_is_shown_is_what_is_sent(node: Fortress) -> None:
     face = HttpSession(node, "2025-11-25")
-    arguments = fresh(large=9007199254740993, text="\u202egnihton", deep=[[{"a": [None, 0.5]}]])
+    arguments = fresh(large=9007199254740992, text="\u202egnihton", deep=[[{"a": [None, 0.5]}]])
     told = face.hold(arguments)
     assert told["arguments"] == arguments
     node.approve(face, told, arguments)
 
 
 def test_nobody_collects_the_outcome_of_another(node: Fortress) -> None:
-    """The same arguments of somebody else are another call, and wait on their own."""
+    """The same arguments of somebody else are another call, and wait on their own. A handle is good
+    for its own caller."""
     arguments = fresh()
     model, clerk = Stateless(node), Stateless(node)
     clerk.token = CLERK
     told = model.hold(arguments)
     node.approve(Lines(node), told, arguments)
+    handle = {APPROVAL: told["confirmation_id"]}
     assert clerk.hold(arguments)["confirmation_id"] != told["confirmation_id"]
-    assert "The vault is open" in str(model.call(arguments))
+    assert "The vault is open" not in str(clerk.call(arguments, _meta=handle))
     assert "The vault is open" not in str(model.call(arguments))
+    assert "The vault is open" in str(model.call(arguments, _meta=handle))
+    assert "The vault is open" not in str(model.call(arguments, _meta=handle))
 
 
 def test_a_server_that_goes_without_an_answer_is_not_asked_again(start: Start) -> None:
@@ -300,7 +305,8 @@ def test_a_rule_about_a_server_holds_for_what_it_does_not_list(start: Start) -> 
     node = start(vault=EXPOSED["transparent"], policy=PolicyConfig(rules=[rule]))
     for name in ("open", "Open", "secretly", "vault.open"):
         answer = HttpSession(node, "2025-11-25").call(fresh(), name)
-        assert answer["error"]["data"]["rule"] == "none of it", name
+        assert answer["error"]["code"] == -32602, (name, answer)
+    assert node.opened() == []
 
 
 def test_a_server_that_lies_about_itself_is_held_to_what_the_config_says(start: Start) -> None:

@@ -13,7 +13,7 @@ from joserfc.jwk import OKPKey
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from interlock.config.trust import PolicyConfig, RuleConfig
+from interlock.core.config.trust import PolicyConfig, RuleConfig
 from tests.behaviour.adversary import (
     CHILD,
     CLERK,
@@ -30,8 +30,9 @@ from tests.behaviour.adversary import (
 )
 from tests.behaviour.test_adversary_messages import METHODS, NAMES, twins
 from tests.cli.program import World
-from tests.faces.wire import Answer, message
-from tests.upstreams.ax.rig import HELLO, registration
+from tests.core.server.wire import Answer, message
+from tests.patience import PATIENCE
+from tests.tree.rig import HELLO, registration
 
 BY_MODEL = ("Authorization", f"Bearer {MODEL}")
 BY_CLERK = ("Authorization", f"Bearer {CLERK}")
@@ -186,7 +187,7 @@ def test_a_subserver_in_league_with_the_model_gets_nothing_through(node: Fortres
 
         def until(found: Callable[[Any], bool]) -> Any:
             while True:
-                one = json.loads(wire.recv(10))
+                one = json.loads(wire.recv(PATIENCE))
                 heard.append(one)
                 if one.get("method") == "tools/list":
                     tools = [{"name": "open", "inputSchema": {"type": "object"}}]

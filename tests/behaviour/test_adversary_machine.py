@@ -39,7 +39,7 @@ from tests.behaviour.adversary import (
     standing,
 )
 from tests.behaviour.test_adversary_messages import ADDED, FORGED, METHODS, NAMES, twins
-from tests.faces.wire import message
+from tests.core.server.wire import message
 
 STRANGER = OKPKey.generate_key("Ed25519")
 FEW_ARGUMENTS = [{"door": number} for number in (-1, -2, -3)]
@@ -158,13 +158,21 @@ class Model(RuleBasedStateMachine):
         answer = self.doors.faces[door].confirm(told["confirmation_id"], made)
         assert "error" in answer
 
-    @rule(known=waiting)
-    def come_back(self, known: Any) -> None:
-        """With the state that was given, and an answer that decides nothing."""
+    @rule(known=waiting, action=st.sampled_from(["accept", "cancel", "decline"]))
+    def come_back(self, known: Any, action: str) -> None:
+        """With the state that was given. To decline withdraws the call; others decide nothing."""
         face, arguments, told = known
         if told is not None and told.get("requestState"):
-            answered = {"inputResponses": {"approval": {"action": "decline"}}}
-            face.call(arguments, **answered, requestState=told["requestState"])
+            answered = {"inputResponses": {"approval": {"action": action}}}
+            answered["requestState"] = told["requestState"]
+            if action == "accept" and told["confirmation_id"] not in self.decided:
+                # The node keeps it waiting for the operator. This client does not stay.
+                assert isinstance(face, Stateless)
+                face.call_and_leave(arguments, **answered)
+                return
+            face.call(arguments, **answered)
+            if action == "decline":
+                self.decided.setdefault(told["confirmation_id"], "")
 
     @rule(target=signed, door=st.integers(0, 8), known=waiting, refuse=st.booleans())
     def decide(self, door: int, known: Any, refuse: bool) -> Any:

@@ -30,7 +30,7 @@ from tests.behaviour.adversary import (
     fresh,
     standing,
 )
-from tests.faces.wire import STATELESS, message
+from tests.core.server.wire import STATELESS, message
 
 doors = pytest.mark.parametrize("which", FACES)
 STRANGER = OKPKey.generate_key("Ed25519")
@@ -78,6 +78,13 @@ def other_claims(**changes: Any) -> Callable[[Fortress, Told], str]:
     return lambda node, told: node.proof(told, **changes)
 
 
+def other_times(**seconds: int) -> Callable[[Fortress, Told], str]:
+    """Claims that are so many seconds from the moment at which the proof is made."""
+    return lambda node, told: node.proof(
+        told, **{claim: int(time.time()) + offset for claim, offset in seconds.items()}
+    )
+
+
 FORGERIES: dict[str, Callable[[Fortress, Told], Any]] = {
     "nothing": lambda node, told: "",
     "null": lambda node, told: None,
@@ -120,11 +127,11 @@ FORGERIES: dict[str, Callable[[Fortress, Told], Any]] = {
     "for another approval": other_claims(jti="A" * 32),
     "for other arguments": other_claims(args_sha256="0" * 64),
     "for anything": lambda node, told: node.proof(told, jti=None, args_sha256=None),
-    "expired": other_claims(iat=int(time.time()) - 600, exp=int(time.time()) - 300),
-    "for a year": other_claims(exp=int(time.time()) + 86_400 * 365),
+    "expired": other_times(iat=-600, exp=-300),
+    "for a year": other_times(exp=86_400 * 365),
     "for ever": other_claims(exp=None),
-    "of the future": other_claims(iat=int(time.time()) + 600, exp=int(time.time()) + 800),
-    "not yet": other_claims(nbf=int(time.time()) + 600),
+    "of the future": other_times(iat=86_400, exp=90_000),
+    "not yet": other_times(nbf=86_400, exp=90_000),
     "no decision": other_claims(decision=None),
     "another decision": other_claims(decision="Approve"),
     "times as words": other_claims(iat="now", exp="later"),
@@ -241,6 +248,8 @@ def test_a_client_that_accepts_for_its_user_only_waits(node: Fortress) -> None:
         answer = capable.call(arguments, **more)
         assert "error" in answer or "vault is open" not in str(answer), answer
     # With `accept` the call waits for a decision, and hanging up is all that its client can do.
+    # The first approval was declined above, so this is the state of the one that is pending now.
+    state = capable.call(arguments)["result"]["requestState"]
     accepting = {"inputResponses": {key: {"action": "accept", "content": {"approved": True}}}}
     said = {"name": TOOL, "arguments": arguments, **accepting, "requestState": state}
     body = message("tools/call", capable.fit(said), 1)

@@ -10,16 +10,10 @@ import mcp_types as types
 import pytest
 from mcp import Client, MCPError
 
-from interlock.config import ServerConfig
-from tests.behaviour.test_four_cells import (
-    PATIENCE,
-    complete,
-    over_a_pipe,
-    told,
-    with_client,
-)
-from tests.faces.running import Running
-from tests.faces.workshop import Workshop
+from interlock.core.config import ServerConfig
+from tests.behaviour.test_four_cells import PATIENCE, complete, over_a_pipe, told, with_client
+from tests.core.server.running import Running
+from tests.core.server.workshop import Workshop
 
 SHARED = "note://shared"
 SERVERS = ("hs", "hl", "ps", "pl")
@@ -69,7 +63,7 @@ def test_capabilities_are_what_any_of_them_can(many: Running, mode: str) -> None
 def test_prompts_are_named_like_tools(many: Running, mode: str) -> None:
     async def body(client: Client) -> None:
         names = [one.name for one in (await client.list_prompts()).prompts]
-        assert names == [f"{s}.{p}" for s in sorted(SERVERS) for p in ("asks", "review")]
+        assert names == [f"{s}__{p}" for s in sorted(SERVERS) for p in ("asks", "review")]
         for name in ("hs.review", "hs__review"):
             got = await client.get_prompt(name, {"lang": "C"})
             assert "for hs" in got.messages[0].content.text  # type: ignore[union-attr]

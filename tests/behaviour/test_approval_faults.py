@@ -20,10 +20,11 @@ from typing import Any
 import pytest
 from joserfc.jwk import OKPKey
 
-from interlock.pipeline.approval.faults import POINTS
+from interlock.core.crash_points import POINTS
+from interlock.protocol.mcpax import APPROVAL
 from tests.cli.program import RunningNode, World
 from tests.cli.waiting import PATIENCE
-from tests.pipeline.approval.gated import sign
+from tests.trust.approvals.gated import sign
 
 LEDGER = Path(__file__).parent / "servers" / "ledger.py"
 TOLD = ("pending", "approved", "dispatching", "done", "refused", "void", "lost")
@@ -55,11 +56,19 @@ class Desk:
         node.pids()
         return node
 
-    def ask(self, node: RunningNode, method: str, name: str = "", **params: Any) -> Any:
+    def ask(
+        self,
+        node: RunningNode,
+        method: str,
+        name: str = "",
+        more_meta: dict[str, Any] | None = None,
+        **params: Any,
+    ) -> Any:
         """The result, or the error. None: the node died of it."""
         meta = {
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
             "io.modelcontextprotocol/clientCapabilities": {},
+            **(more_meta or {}),
         }
         params["_meta"] = meta
         headers = {
@@ -81,8 +90,10 @@ class Desk:
             return None
         return answer.get("result", answer.get("error"))
 
-    def press(self, node: RunningNode, button: str) -> Any:
-        return self.ask(node, "tools/call", "s.press", arguments={"button": button})
+    def press(self, node: RunningNode, button: str, approval: dict[str, Any] | None = None) -> Any:
+        """`approval`: the one that its client was told of for the same call, and names."""
+        meta = None if approval is None else {APPROVAL: approval["confirmation_id"]}
+        return self.ask(node, "tools/call", "s.press", meta, arguments={"button": button})
 
     def proof(self, held: dict[str, Any], decision: str = "approve") -> str:
         now = int(time.time())
@@ -152,7 +163,7 @@ def _go_all_the_way(desk: Desk, node: RunningNode) -> dict[str, Any]:
     if held is None:
         return told
     told["proof"] = proof = desk.proof(held)
-    if desk.answer(node, held, proof) is None or desk.press(node, "a") is None:
+    if desk.answer(node, held, proof) is None or desk.press(node, "a", held) is None:
         return told
     told["b"] = held = _held(desk.press(node, "b"))
     if held is not None:
@@ -191,7 +202,7 @@ def test_killed_at(desk: Desk, point: str, after: int) -> None:
             assert again["code"] == -31035
         # Its caller comes back: it is told, or it waits anew, or what was approved is made now.
         for _ in range(3):
-            assert desk.press(node, button) is not None
+            assert desk.press(node, button, held) is not None
         assert desk.executed(button) <= 1
     # And a new one goes all the way.
     held = _held(desk.press(node, "c"))

@@ -20,15 +20,15 @@ import pytest
 from joserfc.jwk import OKPKey
 from mcp import Client, MCPError, UrlElicitationRequiredError
 
-from interlock.config import ServerConfig
-from interlock.config.trust import AnchorConfig, ApprovalsConfig
+from interlock.core.config import ServerConfig
+from interlock.core.config.trust import AnchorConfig, ApprovalsConfig
 from tests.cli.waiting import wait_until
-from tests.faces.running import Running
-from tests.faces.wire import initialize, message
-from tests.pipeline.approval.gated import sign
+from tests.core.server.running import Running
+from tests.core.server.wire import initialize, message
+from tests.patience import PATIENCE
+from tests.trust.approvals.gated import sign
 
 LEDGER = Path(__file__).parent / "servers" / "ledger.py"
-PATIENCE = 20.0
 
 
 class Place:
@@ -94,7 +94,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 def text(result: types.CallToolResult) -> str:
-    [content] = result.content
+    content, *_ = result.content
     assert isinstance(content, types.TextContent)
     return content.text
 
@@ -114,7 +114,16 @@ def test_a_plain_client_is_told_what_to_do(place: Place, mode: Any) -> None:
             await place.decides(content["url"])
             assert place.executed() == 1
             again = await client.call_tool("s.press", {"button": "a"})
-            assert text(again) == "press: done"
+            if mode == "legacy":
+                first, earlier = again.content
+                assert isinstance(first, types.TextContent)
+                assert isinstance(earlier, types.TextContent)
+                assert first.text == "press: done"
+                assert content["confirmation_id"] in earlier.text
+            else:
+                # Without a session nobody knows that this is the same client.
+                assert again.structured_content is not None
+                assert again.structured_content["confirmation_id"] != content["confirmation_id"]
             assert place.executed() == 1
 
     asyncio.run(run())
@@ -152,10 +161,8 @@ def test_the_stateless_wire_when_the_user_does_not_want_to(place: Place) -> None
             return types.ElicitResult(action="decline")
 
         async with Client(place.url, elicitation_callback=elicit) as client:
-            result = await client.call_tool("s.press", {"button": "a"})
-            assert result.is_error
-            assert result.structured_content is not None
-            assert result.structured_content["status"] == "confirmation_required"
+            with pytest.raises(MCPError, match="declined"):
+                await client.call_tool("s.press", {"button": "a"})
         assert place.executed() == 0
 
     asyncio.run(run())

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from interlock.config.aql import AqlConfig, SafetyConfig
-from interlock.pipeline.aql.safety.keeping import Challenge
+from interlock.aql.safety.store import Challenge
+from interlock.core.config.aql import AqlConfig, SafetyConfig
 from tests.behaviour.adversary import (
     CLERK,
     FACES,
@@ -23,7 +23,7 @@ from tests.behaviour.adversary import (
     door,
     fresh,
 )
-from tests.faces.wire import Answer, message
+from tests.core.server.wire import Answer, message
 
 WHO = ("model", "token", "")
 BY_MODEL_FACES = [one for one in FACES if "lines" not in one]
@@ -87,8 +87,10 @@ class Keep(Fortress):
         """An execution that the keeper let begin."""
         error = model.refused("execute_agent", element_name=element)
         assert error["code"] == "CONFIRMATION_REQUIRED", error
-        self.approve_id(error["details"]["confirmation_token"].removeprefix("conf_"))
-        started: str = model.data("execute_agent", element_name=element)["execution_id"]
+        token = error["details"]["confirmation_token"]
+        self.approve_id(token.removeprefix("conf_"))
+        begun = model.data("execute_agent", element_name=element, confirmation_token=token)
+        started: str = begun["execution_id"]
         return started
 
     def approve_id(self, id: str) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from interlock.config import Config
-from interlock.config.aql import AqlConfig, SafetyConfig
-from interlock.protocol.aql.words import RESERVED
-from interlock.stores.journal_reader import JournalReader
+from interlock.core.config import Config
+from interlock.core.config.aql import AqlConfig, SafetyConfig
+from interlock.core.journal.reader import JournalReader
+from interlock.protocol.aql_terms import RESERVED
 from tests.behaviour.adversary import TOKENS, Fortress
 from tests.behaviour.test_aql_adversary import Keep, View
 
@@ -93,6 +93,31 @@ def test_the_spelling_of_the_draft_is_understood(node: Keep) -> None:
         )
         assert "next_action_hint" in shown
         assert '"name": "nextActionHint"' not in shown
+    finally:
+        model.data("complete_execution", execution_id=id)
+
+
+@pytest.mark.spec("AQ-ESL-4.2-1")
+def test_every_execution_is_asked_about_and_no_report(node: Keep) -> None:
+    """That one was confirmed confirms no other, and a confirmation needs none."""
+    model = View(node)
+    id = node.begin(model, "reporter")
+    try:
+        for hint in ("look at the vault", "look again"):
+            told = model.data(
+                "record_execution_step",
+                element_name="reporter",
+                next_action_hint=hint,
+                step_description="Nothing yet.",
+                outcome="skipped",
+            )
+            assert told["continue"] is True
+        for _ in range(2):
+            held = model.refused("execute_agent", element_name="other")
+            assert held["code"] == "CONFIRMATION_REQUIRED"
+        token = held["details"]["confirmation_token"]
+        own = model.refused("confirm_operation", confirmation_token=token, approve=True)
+        assert own["code"] == "PERMISSION_DENIED"
     finally:
         model.data("complete_execution", execution_id=id)
 

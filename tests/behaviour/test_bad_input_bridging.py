@@ -11,11 +11,11 @@ import mcp_types as types
 import pytest
 from mcp import Client
 
-from interlock.config import ServerConfig
+from interlock.core.config import ServerConfig
 from tests.behaviour.test_four_cells import complete, over_a_pipe, told, with_client
 from tests.behaviour.test_isolation import TOKENS, bearer
-from tests.faces.running import Running
-from tests.faces.wire import META, STATELESS, Answer, message, meta, stateless_headers
+from tests.core.server.running import Running
+from tests.core.server.wire import META, STATELESS, Answer, message, meta, stateless_headers
 
 FORM = {"elicitation": {"form": {}}}
 EVERYTHING = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
@@ -257,6 +257,7 @@ def test_headers_that_say_something_else(guarded: Running, server: str) -> None:
     assert (answer.status, answer.error["code"]) == (400, -32020)
 
 
+@pytest.mark.spec("ST-4.4.2-12")
 def test_a_version_that_nobody_speaks(guarded: Running) -> None:
     said = meta("2031-01-01")
     body = message("tools/call", {"name": "hs.recall", "arguments": {}, "_meta": said})

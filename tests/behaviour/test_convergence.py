@@ -16,6 +16,7 @@ from mcp import Client
 
 from tests.cli.program import DEMO, RunningNode, World
 from tests.cli.waiting import PATIENCE, wait_until
+from tests.tree.ax_list import list_for_ax
 
 INTERVAL = 0.5
 LEVELS = ("root", "region", "site", "cell")
@@ -55,11 +56,10 @@ def availability(node: RunningNode) -> dict[str, str]:
     """Every tool that the node lists, and what it says of its availability."""
 
     async def ask() -> dict[str, str]:
-        async with Client(node.url) as client:
-            tools = (await client.list_tools()).tools
-            return {
-                one.name: (one.meta or {})["x-mcpax-capability"]["availability"] for one in tools
-            }
+        tools = await list_for_ax(node.url)
+        return {
+            name: one["_meta"]["x-mcpax-capability"]["availability"] for name, one in tools.items()
+        }
 
     return asyncio.run(ask())
 
@@ -106,7 +106,7 @@ def test_a_lost_branch_is_known_at_the_root_within_three_intervals(worlds: list[
 
 LEAF = """
 import sys
-from interlock.subserver import Subserver
+from interlock.tree.subserver import Subserver
 
 leaf = Subserver("leaf", subserver_id="6f9b1a52-3b62-4a56-9a55-6a8d1ffb9d11")
 leaf.tool(name="where", mutable=False)(lambda: "here")

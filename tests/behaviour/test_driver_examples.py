@@ -18,16 +18,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from interlock.cli.driver_workspace import desk_of
-from interlock.config import Config, load_config
+from interlock.core.config import Config, load_config
+from interlock.core.paths import installed_drivers_path
+from interlock.drivers.commands.workspace import desk_of
+from interlock.drivers.installation import MARKER, driver_folder
+from interlock.drivers.launch import command_of, server_config
+from interlock.drivers.sandbox.remote import check_remote
 from interlock.errors import InterlockError
 from interlock.manifests.driver import DriverManifest
 from interlock.manifests.workspace import Workspace, load_workspace
-from interlock.node.places import installed_drivers_path
-from interlock.upstreams.drivers.installing import driver_folder
-from interlock.upstreams.drivers.installing_bin import MARKER
-from interlock.upstreams.drivers.launching import command_of, server_config
-from interlock.upstreams.egress.remote import check_remote
 from tests.behaviour.driver_examples import (
     EXAMPLES,
     PATTERNS,
@@ -47,7 +46,7 @@ PUBLIC = {
     "postgres-mcp",
 }  # fmt: skip
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.fixture
@@ -276,7 +275,7 @@ def maps(
     value: Any,
 ) -> None:
     """An input reaches the tool under its names, and its answer comes back under the contract's."""
-    from interlock.catalog.drivers.translating import BoundEntry
+    from interlock.drivers.translation import BoundEntry
 
     found = load_workspace(PATTERNS).bindings[manifest.key]
     one = next(b for b in found if b.entry.mcp and b.entry.mcp.tool_name == tool)

@@ -21,11 +21,11 @@ import pytest
 from mcp import Client, MCPError
 from mcp.shared.message import SessionMessage
 
-from interlock.config import ServerConfig
-from tests.faces.running import Running
+from interlock.core.config import ServerConfig
+from tests.core.server.running import Running
+from tests.patience import PATIENCE
 
 COMPLETE = Path(__file__).parent / "servers" / "complete.py"
-PATIENCE = 20.0
 SERVERS = {
     "ps": ("stdio", "session"),
     "pl": ("stdio", "stateless"),
@@ -256,7 +256,7 @@ def test_what_the_server_learns_of_its_client(
 def test_answers_are_whole(six: Running, server: str, face: str, mode: str) -> None:
     async def body(client: Client) -> None:
         tools = {one.name: one for one in (await client.list_tools()).tools}
-        rich = tools[f"{server}.rich"]
+        rich = tools[f"{server}__rich"]
         assert rich.title == "A rich one"
         assert rich.icons is not None
         assert rich.icons[0].sizes == ["48x48"]
@@ -332,7 +332,7 @@ def test_resources_prompts_and_completion(six: Running, server: str, face: str, 
             await client.read_resource(f"day://{server}/nowhere")
         assert missing.value.error.code == (-32602 if mode == "auto" else -32002)
         prompts = {one.name: one for one in (await client.list_prompts()).prompts}
-        review = prompts[f"{server}.review"]
+        review = prompts[f"{server}__review"]
         assert review.title == "Review"
         assert review.arguments is not None
         assert review.arguments[0].required is True
@@ -426,7 +426,7 @@ def test_a_new_tool_is_announced_once(six: Running, server: str, face: str, mode
         await client.call_tool(f"{server}.learn", {"kind": "tools", "name": name})
         assert await news.get() == "tools"
         # The list that is announced is ready.
-        assert f"{server}.{name}" in {one.name for one in (await client.list_tools()).tools}
+        assert f"{server}__{name}" in {one.name for one in (await client.list_tools()).tools}
 
     async def body(client: Client) -> None:
         name = f"new_{server}_{face}_{mode}"

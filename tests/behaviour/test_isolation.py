@@ -15,12 +15,12 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
-from interlock.config import AskConfig, ServerConfig
-from interlock.upstreams import private
+from interlock.core.config import AskConfig, ServerConfig
+from interlock.core.upstreams import session_pool as private
 from tests.behaviour.test_four_cells import PATIENCE, complete, fill_in, over_a_pipe, told
-from tests.faces.running import Running, Session
-from tests.faces.wire import initialize, message
-from tests.upstreams.harness import open_files
+from tests.core.server.running import Running, Session
+from tests.core.server.wire import initialize, message
+from tests.core.upstreams.harness import open_files
 
 TOKENS = {"operator": "a-secret", "auditor": "b-secret"}
 

@@ -11,14 +11,14 @@ import pytest
 from mcp import Client, MCPError
 from mcp_types import CallToolResult, Implementation, TextContent
 
-from interlock.config import ServerConfig
+from interlock.core.config import ServerConfig
 from tests.behaviour.conftest import UPSTREAMS
 from tests.cli.program import DEMO, RunningNode, World
-from tests.faces.running import Running
-from tests.faces.workshop import Workshop, tool
+from tests.core.server.running import Running
+from tests.core.server.workshop import Workshop, tool
+from tests.patience import PATIENCE
 
 MODES = {"auto": "2026-07-28", "legacy": "2025-11-25"}
-PATIENCE = 20.0
 
 both_modes = pytest.mark.parametrize("mode", MODES)
 every_upstream = pytest.mark.parametrize("upstream", UPSTREAMS)
@@ -59,14 +59,15 @@ def test_one_flat_list_of_everything(four: Running, mode: str) -> None:
         names = [one.name for one in (await client.list_tools()).tools]
         own = ["add", "echo", "learn", "refuse", "report", "wait_for_ever"]
         for segment in UPSTREAMS:
-            assert [name for name in names if name.startswith(f"{segment}.")][:6] == [
-                f"{segment}.{name}" for name in own
+            assert [name for name in names if name.startswith(f"{segment}__")][:6] == [
+                f"{segment}__{name}" for name in own
             ]
         assert len(names) == len(set(names))
 
     with_client(four, mode, body)
 
 
+@pytest.mark.spec("ST-4.4.2-12")
 def test_which_era_each_upstream_speaks(four: Running) -> None:
     status = four.do(four.node.status)
     assert {one.key: one.revision for one in status.upstreams} == {
@@ -83,7 +84,7 @@ def test_calls(four: Running, mode: str, upstream: str) -> None:
         assert text_of(await client.call_tool(f"{upstream}.echo", {"text": "Grüezi"})) == "Grüezi"
         result = await client.call_tool(f"{upstream}.add", {"a": 2, "b": 3})
         assert result.structured_content == {"sum": 5}
-        # The name that a client which refuses dots would use, and a default.
+        # The name that it is listed under, and a default.
         result = await client.call_tool(f"{upstream}__add", {"a": 2})
         assert result.structured_content == {"sum": 3}
         refused = await client.call_tool(f"{upstream}.refuse", {"why": "no"})
@@ -195,15 +196,26 @@ def test_clients_come_and_go(four: Running, mode: str) -> None:
     with_client(four, mode, body)
 
 
+@pytest.mark.spec("AX-4.1-6")
 @both_modes
-def test_a_client_that_refuses_dots_sees_none(four: Running, mode: str) -> None:
+def test_an_unknown_client_sees_names_without_dots(four: Running, mode: str) -> None:
     async def body(client: Client) -> None:
         names = [one.name for one in (await client.list_tools()).tools]
         assert "web__echo" in names
         assert not any("." in name for name in names)
         assert text_of(await client.call_tool("web__echo", {"text": "hi"})) == "hi"
 
-    with_client(four, mode, body, client_info=Implementation(name="claude-code", version="2"))
+    with_client(four, mode, body)
+
+
+@both_modes
+def test_a_client_without_a_model_sees_canonical_names(four: Running, mode: str) -> None:
+    async def body(client: Client) -> None:
+        names = [one.name for one in (await client.list_tools()).tools]
+        assert "web.echo" in names
+        assert text_of(await client.call_tool("web.echo", {"text": "hi"})) == "hi"
+
+    with_client(four, mode, body, client_info=Implementation(name="inspector-client", version="2"))
 
 
 # -- changes
@@ -226,7 +238,7 @@ def test_a_change_reaches_the_client(start: Any, mode: str, era: str) -> None:
             node.do(lambda: shop.offer("fresh"))
             async for _ in subscription:
                 break
-            assert await names(client) == ["shop.fresh"]
+            assert await names(client) == ["shop__fresh"]
             assert text_of(await client.call_tool("shop.fresh", {})) == "fresh"
             with pytest.raises(MCPError):
                 await client.call_tool("shop.echo", {"text": "gone"})
@@ -242,7 +254,7 @@ def test_a_change_reaches_the_client(start: Any, mode: str, era: str) -> None:
         await asyncio.to_thread(node.until, lambda: len(node.node._listeners) == 1, "a listener")
         node.do(lambda: shop.offer("fresh"))
         await heard.wait()
-        assert await names(client) == ["shop.fresh"]
+        assert await names(client) == ["shop__fresh"]
         assert text_of(await client.call_tool("shop.fresh", {})) == "fresh"
 
     with_client(node, mode, stateless if mode == "auto" else session, message_handler=hear)
@@ -342,8 +354,8 @@ def test_interlock_up_with_its_demo(tmp_path: Path, mode: str) -> None:
         async def body(client: Client) -> None:
             assert client.protocol_version == MODES[mode]
             names = [one.name for one in (await client.list_tools()).tools]
-            assert "demo.time_now" in names
-            assert "demo.notes_delete" in names
+            assert "demo__time_now" in names
+            assert "demo__notes_delete" in names
             result = await client.call_tool("demo.text_stats", {"text": "one two"})
             assert result.structured_content is not None
             assert result.structured_content["words"] == 2
@@ -365,8 +377,8 @@ def test_a_node_behind_a_node_behind_a_node(start: Any, mode: str) -> None:
 
     async def body(client: Client) -> None:
         names = [one.name for one in (await client.list_tools()).tools]
-        assert "here.echo" in names
-        assert "region.local_echo" in names
+        assert "here__echo" in names
+        assert "region__local_echo" in names
         (deep,) = [name for name in names if name.endswith("shop_echo")]
         assert text_of(await client.call_tool(deep, {"text": "down there"})) == "down there"
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from interlock.config import ServerConfig
+from interlock.core.config import ServerConfig
+from interlock.core.server.http.server import HttpServer
 from interlock.errors import InterlockError
-from interlock.node.http_server import HttpServer
-from tests.faces.running import Running, text_of
-from tests.faces.wire import Wire, message
-from tests.faces.workshop import Workshop
+from tests.core.server.running import Running, text_of
+from tests.core.server.wire import Wire, message
+from tests.core.server.workshop import Workshop
 
 
 def names(node: Running) -> set[str]:
     tools = node.once(node.stateless("tools/list")).result["tools"]
-    return {one["name"].partition(".")[0] for one in tools}
+    return {one["name"].partition("__")[0] for one in tools}
 
 
 def apply(node: Running, **changes: Any) -> Any:

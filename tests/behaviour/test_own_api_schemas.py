@@ -17,15 +17,15 @@ import msgspec
 import pytest
 from websockets.asyncio.client import connect
 
-from interlock.catalog.schemas.artefacts import GENERATOR
-from interlock.catalog.schemas.building import build_all
-from interlock.catalog.schemas.publishing import publications
-from interlock.config import ParentConfig
-from interlock.config.contracts import ContractsConfig
-from interlock.faces.http.resource_metadata import ResourceMetadata
-from interlock.stores import contract_records
-from interlock.stores.contract_registry import ContractRegistry
-from interlock.stores.operators import Invitation
+from interlock.contracts.registry import records as contract_records
+from interlock.contracts.registry.registry import ContractRegistry
+from interlock.contracts.schemas.artefacts import GENERATOR
+from interlock.contracts.schemas.build import build_all
+from interlock.contracts.schemas.publication import publications
+from interlock.core.config import ParentConfig
+from interlock.core.config.contracts import ContractsConfig
+from interlock.core.server.http.resource_metadata import ResourceMetadata
+from interlock.trust.approvals.operator_store import Invitation
 from tests.behaviour.adversary import CHILD, CLERK, MODEL, fresh
 from tests.behaviour.office import (
     PATIENCE,
@@ -37,10 +37,10 @@ from tests.behaviour.office import (
     schema_of,
 )
 from tests.behaviour.test_aql_adversary import View
-from tests.faces.running import Running
-from tests.faces.workshop import Workshop
-from tests.node.driver_workspace import Workspace
-from tests.node.driver_workspace import running as on_workspace
+from tests.core.server.running import Running
+from tests.core.server.workshop import Workshop
+from tests.drivers.driver_workspace import Workspace
+from tests.drivers.driver_workspace import running as on_workspace
 
 ROOM = "ops-1"
 
@@ -188,7 +188,8 @@ def test_a_call_that_waits(office: Office) -> None:
     assert id in [one["id"] for one in listed["approvals"]]
     approval = office.told(f"/approvals/{id}", None)
     must_be("Approval", approval)
-    decision = {"proof": office.signed(approval)}
+    must_be("Approval", office.told(f"/approvals/{id}/revealed"))
+    decision = {"proof": office.signed(approval), "accept_masked": True}
     must_be("Decision", decision)
     office.allowed.append(arguments)
     decided = office.told(f"/approvals/{id}", None, decision)

@@ -9,36 +9,29 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from interlock.catalog.routes import Entry
-from interlock.catalog.schemas.building import build_all
-from interlock.catalog.schemas.drift import Side, differences
-from interlock.catalog.schemas.openapi_checks import faults
-from interlock.catalog.schemas.reading import read_json
-from interlock.faces.ax.standing import ParentStatus, State
-from interlock.faces.http import approvals as approvals_face
-from interlock.faces.http import verification
-from interlock.faces.topics import admin
-from interlock.node import operators
-from interlock.node.contracts_shown import Breaks, ToolChange
-from interlock.node.driver_status import BindingStatus, ContractStatus, DriverStatus
-from interlock.node.status import NodeStatus, TopicStatus, UpstreamStatus
-from interlock.node.tree_view import TreeNode
-from interlock.pipeline.approval import record
-from interlock.pipeline.approval.passkeys import Creation
-from interlock.pipeline.breaker import Circuit
-from interlock.pipeline.topics.gateway import Connection
-from interlock.pipeline.topics.overview import MemberNow, TopicNow
-from interlock.pipeline.topics.seat import Change
-from interlock.stores import contract_records
-from interlock.stores.contract_sightings import Noted
-from interlock.stores.journal import JournalHealth
-from interlock.upstreams.supervisor import State as UpstreamState
-from tests.behaviour.office import (
-    JSON,
-    SCHEMAS,
-    openapi_document,
-    schema_of,
-)
+from interlock.app.status import NodeStatus, TopicStatus, UpstreamStatus
+from interlock.contracts.changed_tools import Breaks, ToolChange
+from interlock.contracts.registry import records as contract_records
+from interlock.contracts.schemas.build import build_all
+from interlock.contracts.schemas.drift import Side, differences
+from interlock.contracts.schemas.openapi_checks import faults
+from interlock.contracts.schemas.reader import read_json
+from interlock.contracts.sightings import Noted
+from interlock.core.journal.journal import JournalHealth
+from interlock.core.pipeline.breaker import Circuit
+from interlock.core.upstreams.supervisor import State as UpstreamState
+from interlock.drivers.status import BindingStatus, ContractStatus, DriverStatus
+from interlock.topics import admin_api as admin
+from interlock.topics.gateway import Connection
+from interlock.topics.member import Change
+from interlock.topics.overview import MemberNow, TopicNow
+from interlock.tree.overview import Entry, TreeNode
+from interlock.tree.registrant import ParentStatus, State
+from interlock.trust.approvals import operators, record
+from interlock.trust.approvals import web as approvals_face
+from interlock.trust.approvals import web as verification
+from interlock.trust.approvals.passkeys import Creation
+from tests.behaviour.office import JSON, SCHEMAS, openapi_document, schema_of
 
 
 @pytest.mark.spec("ST-4.6.2-1", "ST-4.6.3-5")

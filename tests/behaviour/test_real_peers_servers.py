@@ -41,16 +41,16 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from interlock.config import ServerConfig
+from interlock.core.config import ServerConfig
 from tests.conformance import fetched
-from tests.faces.running import Running
+from tests.core.server.running import Running
+from tests.patience import PATIENCE
 
 MODES = {"auto": "2026-07-28", "legacy": "2025-11-25"}
-PATIENCE = 20.0
 STATIC = "demo://resource/static/document/architecture.md"
 
 pytestmark = [
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(1800),
     # The client warns of what its newer era no longer has; here both eras are meant.
     pytest.mark.filterwarnings("ignore:.*as of 2026-07-28"),
 ]
@@ -90,15 +90,15 @@ def everything_over_http(node_program: str, transport: str) -> Iterator[str]:
     assert process.stderr is not None
     try:
         said = next((line for line in process.stderr if str(port) in line), None)
-        assert said is not None, f"it ended with {process.wait(10)}"
+        assert said is not None, f"it ended with {process.wait(PATIENCE)}"
         # It writes a line for every message, and would wait for somebody to read them.
         reading = threading.Thread(target=process.stderr.read, daemon=True)
         reading.start()
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(10)
-    reading.join(10)
+        process.wait(PATIENCE)
+    reading.join(PATIENCE)
     process.stderr.close()
 
 
@@ -161,8 +161,8 @@ def texts(result: Any) -> str:
 def test_tools(node: Running, mode: str) -> None:
     async def body(client: Client) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        assert {"every.echo", "every.get-sum", "every.trigger-sampling-request"} <= set(tools)
-        assert tools["every.echo"].title == "Echo Tool"
+        assert {"every__echo", "every__get-sum", "every__trigger-sampling-request"} <= set(tools)
+        assert tools["every__echo"].title == "Echo Tool"
         assert texts(await client.call_tool("every.echo", {"message": "Grüezi"})) == "Echo: Grüezi"
         assert "5" in texts(await client.call_tool("every.get-sum", {"a": 2, "b": 3}))
         weather = await client.call_tool("every.get-structured-content", {"location": "New York"})
@@ -236,7 +236,7 @@ def test_resources(node: Running, mode: str) -> None:
 def test_prompts_and_completion(node: Running, mode: str) -> None:
     async def body(client: Client) -> None:
         prompts = {one.name: one for one in (await client.list_prompts()).prompts}
-        assert {"every.simple-prompt", "every.args-prompt"} <= set(prompts)
+        assert {"every__simple-prompt", "every__args-prompt"} <= set(prompts)
         got = await client.get_prompt("every.args-prompt", {"city": "Bern", "state": "BE"})
         (said,) = got.messages
         assert isinstance(said.content, TextContent)

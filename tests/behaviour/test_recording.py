@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from interlock.config import Config
-from interlock.stores.journal_reader import JournalReader, Question, Row
-from interlock.stores.journal_verify import verify
-from tests.faces.running import Running, text_of
+from interlock.core.config import Config
+from interlock.core.journal.reader import JournalReader, Question, Row
+from interlock.core.journal.verification import verify
+from tests.core.server.running import Running, text_of
 
 
 class Recording(Running):

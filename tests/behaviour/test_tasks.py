@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from interlock.config import ServerConfig
-from interlock.stores.journal_reader import JournalReader
+from interlock.core.config import ServerConfig
+from interlock.core.journal.reader import JournalReader
 from tests.behaviour.test_four_cells import complete, over_a_pipe
 from tests.conformance.cells import tasks_server
-from tests.faces.running import Running
-from tests.faces.wire import META, Answer
-from tests.faces.workshop import Workshop
+from tests.core.server.running import Running
+from tests.core.server.wire import META, Answer
+from tests.core.server.workshop import Workshop
 
 EXTENSION = META + "tasks"
 CAN: dict[str, Any] = {"elicitation": {}, "sampling": {}, "extensions": {EXTENSION: {}}}
@@ -69,7 +69,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         servers = {
             "pipe": over_a_pipe("session", "pipe"),
             "http": ServerConfig(url=hs),
-            "jobs": ServerConfig(url=jobs),
+            "jobs": ServerConfig(url=jobs, effects={"confirm_delete": "mutating"}),
         }
         running = Running(
             tmp_path_factory.mktemp("tasks"), workshops={}, servers=servers, tokens=TOKENS

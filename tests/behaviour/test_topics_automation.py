@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from interlock.config.automation import AutomationConfig
-from interlock.pipeline.automation.learned import Learned
-from interlock.pipeline.automation.suggestion import suggest
-from interlock.pipeline.automation.watching import Watching
-from interlock.stores.decisions import DecisionStore
-from tests.catalog.offers import definition, offer
+from interlock.automation.learned_rules import Learned
+from interlock.automation.recorder import Watching
+from interlock.automation.store import DecisionStore
+from interlock.automation.suggestion import suggest
+from interlock.core.config.automation import AutomationConfig
 from tests.cli.program import World
 from tests.cli.waiting import wait_until
-from tests.faces.topics.peers import Envelope, Peer, joined
-from tests.faces.topics_node.table import PROPOSES, Guest, Table
+from tests.core.catalog.offers import definition, offer
+from tests.topics.node.table import PROPOSES, Guest, Table
+from tests.topics.peers import Envelope, Peer, joined
 
 DECISIONS = AutomationConfig(decisions=5)
 TOPIC, NODE = "ops", "interlock"

@@ -19,9 +19,9 @@ from tests.behaviour.topic_rooms import (
     is_now,
     player,
 )
-from tests.faces.topics.peers import Peer
+from tests.topics.peers import Peer
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(1800)
 
 CALL = "mcp/request:tools/call"
 REQUEST = {

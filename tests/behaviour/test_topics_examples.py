@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from interlock.topics import Participant
+from interlock.topics.client import Participant
 from tests.behaviour.topic_rooms import (
     LIBRARIES,
     MIXED,
@@ -21,9 +21,9 @@ from tests.behaviour.topic_rooms import (
     a_place,
     player,
 )
-from tests.faces.topics.peers import Peer
+from tests.topics.peers import Peer
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(1800)
 
 CONTEXT = "dangerous_operation"
 PARAMS = {"name": CONTEXT, "arguments": {"target": "production"}}

@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from interlock.protocol.mcpx.words import LONGEST
+from interlock.protocol.mcpx_terms import LONGEST
 from tests.behaviour.topic_rooms import (
     LIBRARIES,
     TOKENS,
@@ -23,9 +23,9 @@ from tests.behaviour.topic_rooms import (
     a_place,
     player,
 )
-from tests.faces.topics.peers import PATIENCE, Peer
+from tests.topics.peers import PATIENCE, Peer
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +273,7 @@ async def sleeper(place: Place, topic: str) -> tuple[socket.socket, asyncio.Stre
 def test_one_that_never_reads(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `overflow: close` it is let go; the others hear everything meanwhile."""
     # Its buffers are the smallest there are: on a busy machine it takes long to read all of it.
-    monkeypatch.setattr("interlock.faces.topics.socket.CLOSING", PATIENCE)
+    monkeypatch.setattr("interlock.topics.socket.CLOSING", PATIENCE)
 
     async def test(join: Joins) -> None:
         topic = place.topic("strict")

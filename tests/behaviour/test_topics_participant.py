@@ -14,21 +14,13 @@ from typing import Any
 import pytest
 
 from interlock.errors import InterlockError
-from interlock.topics import Chat, Event, Participant, Proposal, Refused
-from tests.behaviour.topic_rooms import (
-    LIBRARIES,
-    TOKENS,
-    Joins,
-    Place,
-    Play,
-    a_place,
-    player,
-)
-from tests.faces.topics.peers import Envelope, Peer
-from tests.topics.gateway import PATIENCE, Gateway, gateway
-from tests.topics.houses import until
+from interlock.topics.client import Chat, Event, Participant, Proposal, Refused
+from tests.behaviour.topic_rooms import LIBRARIES, TOKENS, Joins, Place, Play, a_place, player
+from tests.topics.client.gateway import PATIENCE, Gateway, gateway
+from tests.topics.client.houses import until
+from tests.topics.peers import Envelope, Peer
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(1800)
 
 CALL_WRITE = "mcp/request:tools/call:write"
 PARAMS = {"name": "write", "arguments": {"text": "hello"}}

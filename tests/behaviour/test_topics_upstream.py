@@ -17,9 +17,9 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 
 from tests.behaviour.topic_rooms import LIBRARIES, TOKENS, Joins, Place, Play, player
 from tests.cli.program import World
-from tests.faces.topics.peers import Envelope, Peer
+from tests.topics.peers import Envelope, Peer
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(1800)
 
 TOPIC = "ops"
 NODE = "node"
@@ -133,7 +133,7 @@ def test_a_foreign_participant_is_called_through_the_node(place: Plant, play: Pl
         observer = await join(TOPIC, "observer")
         async with serving(place, join) as server, client_of(place) as client:
             tools = (await client.list_tools()).tools
-            assert [tool.name for tool in tools] == ["worker.echo"]
+            assert [tool.name for tool in tools] == ["worker__echo"]
             calling = asyncio.create_task(client.call_tool("worker.echo", {"text": "hé"}))
             asked = await server.calls.get()
             assert (asked["from"], asked["to"]) == (NODE, ["worker"])

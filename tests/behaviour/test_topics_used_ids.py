@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from interlock.protocol.mcpx.threads import MOST
-from interlock.topics import Events, Participant
+from interlock.topics.client import Events, Participant
+from interlock.topics.wire.threads import MOST
 from tests.behaviour.topic_rooms import LIBRARIES, TOKENS, Joins, Place, Play, a_place, player
-from tests.faces.topics.peers import Envelope, Peer
-from tests.topics.houses import until
+from tests.topics.client.houses import until
+from tests.topics.peers import Envelope, Peer
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(1800)
 
 REQUEST = "mcp/request:tools/call:write"
 RESPONSE = "mcp/response:tools/call:write"

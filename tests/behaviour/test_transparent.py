@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
 
-from interlock.config import ServerConfig
+from interlock.core.config import ServerConfig
 from tests.behaviour.conftest import UPSTREAMS
-from tests.faces.running import Running
-from tests.faces.workshop import Workshop
+from tests.core.server.running import Running
+from tests.core.server.workshop import Workshop, tool
+from tests.patience import PATIENCE
 
-PATIENCE = 20.0
 MODES = ("auto", "legacy")
 OWN = ["echo", "add", "report", "refuse", "wait_for_ever", "learn"]
 
@@ -135,6 +135,68 @@ def test_the_prefixed_names_work_too(shown: Shown) -> None:
             assert not (await client.call_tool(name, {"text": "x"})).is_error
 
     ask(shown.node.url, "auto", body)
+
+
+# -- names that are not listed
+
+
+def transparent_shop(start: Any, **settings: Any) -> tuple[Running, Workshop]:
+    shop = Workshop()
+    node = start(workshops={"shop": shop}, **settings)
+    shown = ServerConfig(url=shop.url, expose="transparent")
+    node.wait(node.node.apply(node.config(servers={"shop": shown})))
+    node.wait(node.node.until_settled(PATIENCE))
+    return node, shop
+
+
+def stateless_call(node: Running, name: str, **more: Any) -> bytes:
+    return node.stateless("tools/call", {"name": name, "arguments": {}}, name=name, **more)
+
+
+def test_an_unknown_name_makes_no_approval_and_reaches_no_server(start: Any) -> None:
+    node, shop = transparent_shop(start)
+    session = node.session()
+    listed = len(shop.heard_of("tools/list"))
+    for name in ("nope", "Echo", "delete_everything", "shop.nope", "x" * 300):
+        for data in (
+            stateless_call(node, name),
+            session.request("tools/call", {"name": name, "arguments": {}}),
+        ):
+            answer = node.once(data)
+            assert answer.error["code"] == -32602, name
+    assert shop.heard_of("tools/call") == []
+    approving = node.node.trust.approving
+    assert approving is not None
+    assert approving.approvals.recent() == []
+    # Listed once more for the first of them; the rest came a moment later, or were slow.
+    assert len(shop.heard_of("tools/list")) > listed
+
+
+@pytest.mark.parametrize("era", ["session", "stateless"])
+def test_a_tool_that_was_added_without_a_word_is_found(start: Any, era: str) -> None:
+    node, shop = transparent_shop(start)
+    session = node.session()
+    node.do(lambda: shop.tools.append({**tool("new"), "annotations": {"readOnlyHint": True}}))
+    data = stateless_call(node, "new")
+    if era == "session":
+        data = session.request("tools/call", {"name": "new", "arguments": {}})
+    assert not node.once(data).result.get("isError")
+    assert len(shop.calls("new")) == 1
+    tools = node.once(node.stateless("tools/list")).result["tools"]
+    assert "new" in [one["name"] for one in tools]
+
+
+def test_what_was_added_waits_for_a_person_by_its_definition(start: Any) -> None:
+    node, shop = transparent_shop(start)
+    irreversible = {**tool("drop"), "annotations": {"destructiveHint": True}}
+    node.do(lambda: shop.tools.append(irreversible))
+    held = node.once(stateless_call(node, "drop")).result["structuredContent"]
+    assert held["status"] == "confirmation_required"
+    approving = node.node.trust.approving
+    assert approving is not None
+    [approval] = approving.approvals.pending()
+    assert (approval.tool, approval.description) == ("shop.drop", "The tool drop.")
+    assert shop.calls("drop") == []
 
 
 # -- while things change

@@ -21,8 +21,8 @@ from joserfc.jwk import OKPKey
 
 from tests.cli.program import World
 from tests.cli.waiting import PATIENCE
-from tests.faces.topics.peers import Envelope, Peer, joined
-from tests.pipeline.approval.gated import sign
+from tests.topics.peers import Envelope, Peer, joined
+from tests.trust.approvals.gated import sign
 
 LEDGER = Path(__file__).parent / "servers" / "ledger.py"
 TOPIC = "ops"

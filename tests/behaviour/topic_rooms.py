@@ -20,14 +20,14 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from interlock.config import TopicsConfig
+from interlock.core.config import TopicsConfig
 from tests.conformance import fetched
-from tests.faces.running import Running
-from tests.faces.topics.peers import PATIENCE, Peer
+from tests.core.server.running import Running
+from tests.topics.peers import PATIENCE, Peer
 
 WS = "ws@8.22.2"
 CLIENT = Path(__file__).parent / "clients" / "topic_client.mjs"
-SECONDS = 60
+SECONDS = PATIENCE
 LIBRARIES = ("websockets", "ws")
 
 PEOPLE = ("administrator", "supervisor", "worker", "agent", "newcomer", "monitor", "observer")

@@ -104,7 +104,7 @@ class FaultyConnection(asyncio.Protocol):
         self.pending = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
+        self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         self.pending += data

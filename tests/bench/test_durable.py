@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench import durable
-from interlock.stores.journal_reader import JournalReader
+from interlock.core.journal.reader import JournalReader
 
 
 def test_one_at_a_time_forces_the_disk_once_for_each(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 
 from bench import real_servers, tokens
 from bench.real_server_table import SERVERS, RealServer
-from bench.real_servers import Listed, NotListed, list_over_stdio
+from bench.real_servers import Conversation, Listed, NotListed, list_over_stdio
+from tests.patience import PATIENCE
 
 TOOL: dict[str, Any] = {
     "name": "find-thing",
@@ -90,17 +92,29 @@ def test_a_server_is_listed_over_stdio(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "why"),
+    ("script", "why", "seconds"),
     [
-        ("import sys; sys.exit('no credentials')", "it ended: no credentials"),
-        ("print('hello'); input()", "it ended"),
-        ("import time; input(); time.sleep(60)", "it does not answer"),
+        ("import sys; sys.exit('no credentials')", "it ended: no credentials", PATIENCE),
+        ("print('hello'); input()", "it ended", PATIENCE),
+        ("import time; time.sleep(600)", "it does not answer", 0.2),
     ],
 )
 def test_a_server_that_cannot_be_listed_says_why(
-    script: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: str, why: str, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(real_servers, "LISTING_S", 1.5)
+    monkeypatch.setattr(real_servers, "LISTING_S", seconds)
     command, server = demo("bad", "-c", script)
     with pytest.raises(NotListed, match=why):
         list_over_stdio(command, server, tmp_path)
+
+
+def test_a_server_that_ended_before_it_was_asked_says_why(tmp_path: Path) -> None:
+    command, _ = demo("bad", "-c", "import sys; sys.exit('no credentials')")
+    talk = Conversation(command, dict(os.environ), tmp_path)
+    talk._child.wait(PATIENCE)
+    with pytest.raises(NotListed, match="it ended: no credentials"), talk:
+        talk.ask("initialize", {})
+    assert talk._child.stdin is not None
+    assert talk._child.stdout is not None
+    assert talk._child.stdin.closed
+    assert talk._child.stdout.closed

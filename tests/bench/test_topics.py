@@ -18,6 +18,7 @@ from websockets.asyncio.server import ServerConnection, broadcast, serve
 from bench import topic_gateway, topic_peers, topics
 from bench.targets import Bench
 from bench.topic_load import LENGTH, Command, Crowd, CrowdFailure, Figures
+from tests.patience import PATIENCE
 
 Said = Callable[[int, bytes], list[bytes]]
 """What is broadcast in place of the message with this number."""
@@ -55,7 +56,7 @@ def broadcasting(said: Said) -> Iterator[int]:
     thread = threading.Thread(target=asyncio.run, args=(main(),))
     thread.start()
     try:
-        yield ports.get(timeout=10)
+        yield ports.get(timeout=PATIENCE)
     finally:
         stop[0]()
         thread.join()

@@ -44,7 +44,7 @@ class Authority:
         return str(self._file)
 
     def issue(self, file: str, *names: str, password: str = "") -> Identity:
-        """A certificate for these DNS names and addresses."""
+        """A certificate for these DNS names, addresses and URIs."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = (
             _builder(_named(file), self._name, key.public_key())
@@ -66,7 +66,8 @@ def _general(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ip_address(name))
     except ValueError:
-        return x509.DNSName(name)
+        uri = "://" in name
+        return x509.UniformResourceIdentifier(name) if uri else x509.DNSName(name)
 
 
 def _builder(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 
-PATIENCE = 10.0
+from tests.patience import PATIENCE
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 

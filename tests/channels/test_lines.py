@@ -50,7 +50,7 @@ async def listening(folder: Path, max_message: int = 1_000_000) -> AsyncIterator
 
 class NeverReads(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast(asyncio.ReadTransport, transport).pause_reading()
+        cast("asyncio.ReadTransport", transport).pause_reading()
 
 
 def test_messages_go_both_ways(run: Run, tmp_path: Path) -> None:

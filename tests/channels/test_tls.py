@@ -14,12 +14,12 @@ import pytest
 from interlock.channels.dial import dial
 from interlock.channels.tls import client_context
 from interlock.channels.websocket import WebSocketChannel
-from interlock.config import Limits
+from interlock.core.config import Limits
+from interlock.core.server.http.exchange import HttpExchange, Route
+from interlock.core.server.http.protocol import FastLane
+from interlock.core.server.http.server import HttpServer, tls_context
+from interlock.core.server.http.upgrade import Upgrade
 from interlock.errors import CONFIG, UPSTREAM_UNAVAILABLE, InterlockError
-from interlock.faces.http.exchange import HttpExchange
-from interlock.faces.http.fast_lane import FastLane
-from interlock.faces.http.upgrade import Upgrade
-from interlock.node.http_server import HttpServer, tls_context
 from tests.channels.certificates import Authority, Identity
 from tests.channels.conftest import Run
 
@@ -49,7 +49,7 @@ async def listening(context: ssl.SSLContext) -> AsyncIterator[Listening]:
 
     http = HttpServer("127.0.0.1", 0, context)
     there = Listening(http)
-    lane = FastLane.bound(serve, "/mcp", Limits(), upgrades={"/ax": there.take})
+    lane = FastLane.bound(Route(serve), "/mcp", Limits(), upgrades={"/ax": there.take})
     await http.start(lane, app)
     try:
         yield there

@@ -17,7 +17,7 @@ from interlock.channels import channel as channel_module
 from interlock.channels import websocket
 from interlock.channels.dial import dial
 from interlock.errors import CONFIG, UPSTREAM_UNAVAILABLE, InterlockError
-from interlock.protocol import websocket_opening as opening
+from interlock.protocol import websocket_handshake as opening
 from interlock.protocol.websocket import Close, FrameDecoder
 from tests.channels.conftest import Run
 from tests.channels.ear import Ear

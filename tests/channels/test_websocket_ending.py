@@ -13,6 +13,7 @@ import pytest
 from interlock.channels.websocket import WebSocketChannel
 from interlock.protocol.websocket import Close, Event, FrameDecoder, close_frame, text_frame
 from tests.channels.conftest import Run
+from tests.patience import PATIENCE
 
 MASK = b"abcd"
 QUESTION = text_frame(b'{"q":1}', MASK)
@@ -103,7 +104,7 @@ def test_nobody_waits_for_one_that_ends_and_does_not_read(
             with socket.create_connection(("127.0.0.1", port)) as peer:
                 peer.sendall(QUESTION)
                 peer.shutdown(socket.SHUT_WR)
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(PATIENCE):
                     await ended
                     await channels[-1].wait_closed()
 

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from interlock.cli.driver_texts import manifest_text
+from interlock.drivers.commands.new import manifest_text
 from tests.cli.program import World
+from tests.patience import PATIENCE
 
 STAND_IN = str(Path(__file__).with_name("drivers_stand_in.py"))
 STARTED = {"kind": "binary", "path": sys.executable, "args": [STAND_IN]}
@@ -84,5 +85,5 @@ def listening(transport: str) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}/{'sse' if transport == 'sse' else 'mcp'}"
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE)
         process.stdout.close()

@@ -40,7 +40,7 @@ def free_port() -> int:
     while True:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
-            port = cast(int, probe.getsockname()[1])
+            port = cast("int", probe.getsockname()[1])
         if port not in _given_out:
             _given_out.add(port)
             return port
@@ -117,7 +117,7 @@ class RunningNode:
     def status(self) -> dict[str, Any]:
         address = self.url.rpartition("/")[0]
         with urllib.request.urlopen(f"{address}/status", timeout=PATIENCE) as answer:
-            return cast(dict[str, Any], json.load(answer))
+            return cast("dict[str, Any]", json.load(answer))
 
     def pids(self) -> dict[str, int]:
         """The process of every upstream, once all are ready."""
@@ -178,7 +178,7 @@ class World:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
             check=False,
         )
 
@@ -197,7 +197,7 @@ class World:
             aside.submit(_give, feed, stdin)
             texts = [aside.submit(_take, one) for one in (out, err)]
             try:
-                code = process.wait(60)
+                code = process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise

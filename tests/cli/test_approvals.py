@@ -8,6 +8,7 @@ import pty
 import signal
 import stat
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import msgspec
 import pytest
 
 from interlock.cli.approvals import _show
-from interlock.cli.inbox import Waiting
+from interlock.terminal.approvals_client import Waiting
 from tests.cli.program import DEMO, INTERLOCK, World
 from tests.cli.waiting import PATIENCE, wait_until
 
@@ -54,8 +55,11 @@ def held(world: World, id: int = 1) -> str:
     """Ask for something that waits; the id of the approval."""
     done = delete(world, id)
     assert done.returncode == 1
-    assert "must confirm it first" in done.stdout + done.stderr
-    return str(waiting(world)[-1]["id"])
+    found = str(waiting(world)[-1]["id"])
+    # For a person: the next command, and not what a model is told.
+    assert f"interlock approve {found}" in done.stderr
+    assert "your user" not in done.stdout + done.stderr
+    return found
 
 
 def at_terminal(world: World, arguments: list[str], answers: dict[str, str]) -> tuple[str, int]:
@@ -108,8 +112,9 @@ def test_approve_with_a_key(office: World) -> None:
     assert "approved by chief: ok" in done.stderr
     # As `interlock call` prints it: the tool's words, and nothing of the protocol.
     assert done.stdout == "Deleted note 1: Welcome\n"
-    # The one who asked gets the same, and nothing is done twice.
-    assert delete(office).returncode == 0
+    # By the approval's id the same is told again, and nothing is done twice.
+    again = office.run_here("call", "demo.notes_delete", "id=1", "--approval", id)
+    assert (again.returncode, again.stdout) == (0, "Deleted note 1: Welcome\n")
     assert waiting(office) == []
     assert "nothing waits." in office.run_here("approvals").stderr
     late = office.run_here(
@@ -133,7 +138,7 @@ def test_refuse_needs_no_key_here(office: World) -> None:
     id = held(office)
     done = office.run_here("refuse", "--reason", "not today", "--", id)
     assert (done.returncode, done.stdout) == (0, "refused by local.\n"), done.stderr
-    told = delete(office)
+    told = office.run_here("call", "demo.notes_delete", "id=1", "--approval", id)
     assert told.returncode == 1
     assert "not today" in told.stdout + told.stderr
     new_key(office)
@@ -166,7 +171,9 @@ def test_a_key_that_is_not_enrolled_confirms_nothing(office: World) -> None:
 def test_a_removed_key_counts_no_more(office: World) -> None:
     new_key(office)
     id = held(office)
-    done = office.run_here("keys", "remove", "chief")
+    sign = ("--key", "chief", "--passphrase-file", "phrase")
+    assert office.run_here("keys", "remove", "chief").returncode == 1
+    done = office.run_here("keys", "remove", "chief", *sign)
     assert done.returncode == 0
     assert "counts no more" in done.stdout
     done = office.run_here(
@@ -197,6 +204,48 @@ def test_a_person_is_shown_everything_and_asked(office: World) -> None:
     assert PHRASE not in seen
 
 
+def test_approving_masked_arguments_is_deliberate(world: World) -> None:
+    password = {"type": "object", "properties": {"password": {"format": "password"}}}
+    tool = {"name": "enter", "inputSchema": password, "annotations": {"destructiveHint": True}}
+    tools = world.folder / "tools.json"
+    tools.write_text(json.dumps([tool]), encoding="utf-8")
+    server = str(Path(__file__).with_name("changing_server.py"))
+    world.config({"door": {"command": sys.executable, "args": [server, str(tools)]}})
+    (world.cwd / "phrase").write_text(f"{PHRASE}\n", encoding="utf-8")
+    world.up().wait_for_line("door is ready")
+    new_key(world)
+    given = ["door.enter", "password=correct horse", "user=ada"]
+    world.run_here("call", *given)
+    [pending] = waiting(world)
+    id = pending["id"]
+    assert pending["masked"] == ["/arguments/password"]
+    seen = world.run_here("approvals", id)
+    assert (seen.returncode, "correct horse" in seen.stderr) == (0, False)
+    assert "/arguments/password" in seen.stderr
+    shown = world.run_here("approvals", "--reveal", "--json", id)
+    assert json.loads(json.loads(shown.stdout)["arguments_text"]) == {
+        "password": "correct horse",
+        "user": "ada",
+    }
+    assert world.run_here("approvals", "--reveal").returncode == 2
+    approve = ["approve", "--passphrase-file", "phrase", "--yes"]
+    blind = world.run_here(*approve, id)
+    assert (blind.returncode, "--reveal" in blind.stderr) == (2, True)
+    answers = {"without seeing them?": "n\n"}
+    told, code = at_terminal(world, ["approve", id], answers)
+    assert (code, "through?" in told, "correct horse" in told) == (1, False, False)
+    assert not tools.with_suffix(".calls").exists()
+    done = world.run_here(*approve, "--reveal", id)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    assert "correct horse" in done.stderr
+    world.run_here("call", *given[:2])
+    done = world.run_here(*approve, "--accept-masked", waiting(world)[0]["id"])
+    assert (done.returncode, "correct horse" in done.stderr) == (0, False), done.stderr
+    journal = world.run_here("audit", "search", "--json", "--approval", id)
+    words = [json.loads(line)["outcome"] for line in journal.stdout.splitlines()]
+    assert words.count("revealed") == 2
+
+
 def test_nobody_there_to_ask(office: World) -> None:
     new_key(office)
     done = office.run("approve", "--", held(office))
@@ -223,8 +272,9 @@ def test_the_key_that_counts_is_found(office: World) -> None:
     phrase = ("--passphrase-file", "phrase")
     id = held(office)
     new_key(office, "visitor", "--no-enrol")
-    new_key(office, "github-only", "--tool", "github.*")
+    by = ("--by", "caller", "--by-passphrase-file", "phrase")
     new_key(office, "caller", "--caller", "local")
+    new_key(office, "github-only", "--tool", "github.*", *by)
     none = office.run_here("approve", "--yes", *phrase, "--", id)
     assert none.returncode == 1
     for words in (
@@ -233,14 +283,14 @@ def test_the_key_that_counts_is_found(office: World) -> None:
         "github-only is for other tools: github.*",
     ):
         assert words in none.stderr
-    new_key(office, "chief")
-    new_key(office, "deputy")
+    new_key(office, "chief", *by)
+    new_key(office, "deputy", *by)
     several = office.run_here("approve", "--yes", *phrase, "--", id)
     assert several.returncode == 1
     assert (
         "several of your keys count here (chief, deputy): choose with --key NAME" in several.stderr
     )
-    office.run_here("keys", "remove", "deputy")
+    office.run_here("keys", "remove", "deputy", "--key", "caller", *phrase)
     done = office.run_here("approve", "--yes", *phrase, "--", id)
     assert (done.returncode, "approved by chief: ok" in done.stderr) == (0, True)
 
@@ -360,7 +410,7 @@ def test_a_new_key(world: World) -> None:
     assert (bare.returncode, "Warning" in bare.stderr) == (0, True)
     assert world.run_here("keys", "new", "../x", "--no-passphrase").returncode == 2
     typed = {"key of cleo": f"{PHRASE}\n", "Once more": f"{PHRASE}\n"}
-    assert at_terminal(world, ["keys", "new", "cleo"], typed)[1] == 0
+    assert at_terminal(world, ["keys", "new", "cleo", "--no-enrol"], typed)[1] == 0
     typed["Once more"] = "another\n"
     seen, code = at_terminal(world, ["keys", "new", "dora"], typed | {"key of dora": "some one\n"})
     assert (code, "not the same" in seen) == (3, True)
@@ -395,8 +445,9 @@ def test_a_key_is_made_for_the_node_that_runs(world: World) -> None:
     assert made.returncode == 0
     listed = world.run_here("keys", "list", "--node", here)
     enrol = f"interlock keys enrol chief --public {folder / 'chief.pub'} --node {here}"
-    for words in ("interlock keys new NAME", "interlock keys enrol NAME", enrol):
-        assert words in listed.stderr
+    for words in ("interlock keys new NAME", "interlock keys enrol NAME"):
+        assert f"{words} --node {here}\n" in listed.stderr
+    assert enrol in listed.stderr
     again = world.run_here("keys", "new", "chief", "--node", here)
     assert (again.returncode, enrol in again.stderr) == (3, True)
     assert world.run_here(*enrol.split()[1:]).returncode == 0
@@ -496,3 +547,57 @@ def test_what_is_sent_beside_the_arguments_is_seen(
     assert "arguments:\n  │ {}" in seen
     assert ("beside them" in seen) is (along is not None)
     assert ('"tenant": "blue"' in seen) is (along is not None)
+
+
+def test_hints_name_the_node_as_the_command_did(world: World) -> None:
+    world.up("--demo", "--listen", str(world.port)).wait_for_line("demo is ready")
+    here = f"127.0.0.1:{world.port}"
+    held = world.run_here("call", "demo.notes_delete", "id=1", "--node", here)
+    assert f"Enrol first: interlock keys new NAME --node {here}\n" in held.stderr
+    listed = world.run_here("approvals", "--node", here)
+    assert f"interlock approve ID --node {here}, or" in listed.stderr
+    assert f"interlock refuse ID --reason WHY --node {here}\n" in listed.stderr
+    for name in ("chief", "deputy"):
+        made = world.run_here("keys", "new", name, "--no-passphrase", "--node", here)
+        assert made.returncode == 0, made.stderr
+    pending = world.run_here("keys", "list", "--node", here).stdout
+    admit = pending.partition("does not count yet: ")[2].partition(")")[0]
+    assert admit.endswith(f" --node {here}")
+    assert f"{admit}\n" in world.run_here("approvals", "--node", here).stderr
+    # As printed, it runs.
+    done = world.run_here(*admit.split()[1:], "--yes", "--key", "chief")
+    assert done.returncode == 0, done.stderr
+    status = world.run_here("status", "--node", here).stdout
+    assert f"waiting for a human: interlock approvals --node {here}\n" in status
+    tokens = world.run_here("token", "list", "--node", here).stderr
+    assert f"interlock token create NAME --node {here} makes one" in tokens
+
+
+def test_hints_name_the_config_as_the_command_did(world: World) -> None:
+    world.config({"demo": DEMO})
+    named = world.cwd / "my team.yaml"
+    (world.cwd / "interlock.yaml").rename(named)
+    given = ("--config", str(named))
+    listed = world.run_here("keys", "list", *given)
+    assert f"interlock keys new NAME --config '{named}'\n" in listed.stderr
+    asked = world.run_here("approvals", *given)
+    assert asked.returncode == 4
+    assert f"Start one with: interlock up --config '{named}'\n" in asked.stderr
+
+
+def test_a_call_that_is_held_without_a_node_says_that_one_is_needed(world: World) -> None:
+    world.config({"demo": DEMO})
+    done = world.run_here("call", "demo.notes_delete", "id=1")
+    assert done.returncode == 1
+    assert "Start one first: interlock up\n" in done.stderr
+    approve = done.stderr.partition("Approve: ")[2].partition("\n")[0]
+    # What is printed is true: with a node the approval can be given, and the call is made.
+    world.up().wait_for_line("demo is ready")
+    assert [one["id"] for one in waiting(world)] == [approve.split()[-1]]
+    made = world.run_here("keys", "new", "chief", "--no-passphrase")
+    assert made.returncode == 0, made.stderr
+    wait_until(
+        "the call is made once it is approved",
+        lambda: "Deleted note 1" in world.run_here(*approve.split()[1:], "--yes").stdout,
+    )
+    assert "Start one first" not in delete(world, 2).stderr

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 import typer
 
-from interlock.call import Outcome
 from interlock.cli.approvals import _row, _tell
-from interlock.cli.inbox import Waiting
-from interlock.faces.http.approval_shown import PASSED_ON, seen
+from interlock.core.call import Outcome
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import Era
-from tests.pipeline.approval.gated import NOW
-from tests.pipeline.approval.test_shown_below import said
+from interlock.terminal.approvals_client import Waiting
+from interlock.trust.approvals.web import PASSED_ON, seen
+from tests.trust.approvals.gated import NOW
+from tests.trust.approvals.test_shown_below import said
 
 
 def answer(result: dict[str, Any]) -> bytes:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.cli.arguments import BadArgument, read_arguments, read_object
+from interlock.terminal.call_arguments import BadArgument, read_arguments, read_object
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

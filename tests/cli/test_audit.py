@@ -17,9 +17,9 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from interlock.cli.audit import audit
-from interlock.cli.moments import moment_ns
+from interlock.core.journal.journal import Journal
 from interlock.errors import InterlockError
-from interlock.stores.journal import Journal
+from interlock.terminal.times import moment_ns
 from tests.cli.program import DEMO, World
 from tests.cli.waiting import wait_until
 
@@ -64,6 +64,30 @@ class Desk:
     def found(self, *arguments: str) -> list[int]:
         done = self.run("search", *arguments, "--json")
         return [json.loads(line)["seq"] for line in done.stdout.splitlines()]
+
+
+def test_a_digest_of_the_arguments_is_a_member_of_its_own(tmp_path: Path) -> None:
+    desk, digest = Desk(tmp_path), "5c" * 32
+    opened = Journal(desk.journal)
+    for detail in (
+        f"call:f-1 args_sha256:{digest} approval:a1",
+        f"call:f-2 args_raw_sha256:{digest} It failed.",
+        f"call:f-3 It said that args_sha256:{digest} is wrong.",
+    ):
+        opened.record((NOW, "ci", "mcp", "tools/call", "s.t", "s", "mutating", "ok", 9, detail))
+    assert opened.flush()
+    opened.close()
+    found = [json.loads(line) for line in desk.run("search", "--json").stdout.splitlines()]
+    exported = [json.loads(line) for line in desk.run("export").stdout.splitlines()]
+    for rows in (found, exported):
+        assert [(one.get("args_sha256"), one.get("args_raw_sha256")) for one in rows] == [
+            (digest, None),
+            (None, digest),
+            (None, None),
+        ]
+    # A person is shown the beginning.
+    [first, *_] = desk.run("search").stdout.splitlines()
+    assert f"args_sha256:{digest[:12]}… approval:a1" in first
 
 
 @pytest.fixture

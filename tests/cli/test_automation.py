@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from interlock.config import AutomationConfig, LearnedRule, load_config
-from interlock.config.edit_rules import rule_text
-from interlock.pipeline.automation.decision import Decided
-from interlock.stores.decisions import DecisionStore
+from interlock.automation.decision import Decided
+from interlock.automation.store import DecisionStore
+from interlock.core.config import AutomationConfig, LearnedRule, load_config
+from interlock.core.config.edit import rule_text
+from tests.automation.past import decisions, notes
 from tests.cli.program import World
 from tests.cli.test_approvals import at_terminal
-from tests.pipeline.automation.past import decisions, notes
 
 CONFIG = """\
 # my node
@@ -152,7 +152,8 @@ def test_a_rule_that_was_taken_back_is_not_suggested_at_once(desk: Desk) -> None
     accept = ("accept", one["id"], "--yes", "--open", "content")
     desk(*accept)
     [rule] = desk.learned
-    assert "`interlock automation revert` takes it back" in desk("dismiss", rule.name, code=1)
+    revert = f"`interlock automation revert {rule.name}` takes it back"
+    assert revert in desk("dismiss", rule.name, code=1)
     desk("revert", rule.name)
     now = desk.json()
     assert now["suggestions"] == []

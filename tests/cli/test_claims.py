@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.stores.tree import TreeStore
+from interlock.tree.store import TreeStore
 from tests.cli.program import World
 
 

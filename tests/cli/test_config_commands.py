@@ -8,7 +8,7 @@ from pathlib import Path
 import jsonschema_rs
 import pytest
 
-from interlock.config import load_config
+from interlock.core.config import load_config
 from tests.cli.program import World
 
 
@@ -22,10 +22,11 @@ def test_check_says_what_is_there(world: World) -> None:
     )
     done = world.run_here("check", FILES_TOKEN="secret")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == (
+    assert done.stdout.startswith(
         f"interlock.yaml: 2 servers (1 more not enabled), listening on 127.0.0.1:{world.port}/mcp\n"
         "  jira   http://127.0.0.1:9001/mcp\n"
         "  files  files-server --token '${env:FILES_TOKEN}'\n"
+        "  unannotated: infer. "
     )
 
 
@@ -45,6 +46,55 @@ def test_check_finds_every_problem(world: World) -> None:
     told = json.loads(as_json.stdout)
     assert told["ok"] is False
     assert [(one["line"], one["column"]) for one in told["problems"]] == [(1, 1), (4, 5)]
+
+
+def test_check_reports_all_kinds_of_problems_at_once(world: World) -> None:
+    (world.cwd / "interlock.yaml").write_text(
+        "lisen: 127.0.0.1:1\n"
+        "listen: 0.0.0.0:8420\n"
+        "tokens:\n"
+        "  - {name: me, token: '${env:T}'}\n"
+        "servers:\n"
+        "  a:\n"
+        "    url: ftp://x\n"
+        "  b:\n"
+        "    url: http://h/\n"
+        "    headers: {X: '${env:MISSING_ONE}'}\n",
+        encoding="utf-8",
+    )
+    drivers = world.cwd / ".drivers" / "broken"
+    drivers.mkdir(parents=True)
+    (drivers / "DRIVER.md").write_text("no front matter\n", encoding="utf-8")
+    done = world.run_here("check", T="short")
+    assert done.returncode == 3
+    for words in (
+        "interlock.yaml:1:1: lisen: unknown key",
+        "servers.a.url: ",
+        'tokens[0].token: the token "me" has less than 16 characters',
+        "servers.b.headers.X: the environment variable MISSING_ONE is not set",
+        "DRIVER.md",
+    ):
+        assert done.stderr.count(words) == 1, (words, done.stderr)
+    told = json.loads(world.run_here("check", "--json", T="short").stdout)
+    assert told["ok"] is False
+    assert len(told["problems"]) == len(done.stderr.splitlines())
+
+
+def test_check_reports_a_weak_token_beside_a_missing_reference(world: World) -> None:
+    server = {"url": "http://h/", "headers": {"X": "${env:MISSING_ONE}"}}
+    tokens = [{"name": "me", "token": "${env:T}"}]
+    world.config({"a": server}, tokens=tokens, listen=f"0.0.0.0:{world.port}")
+    done = world.run_here("check", T="short")
+    assert done.returncode == 3
+    assert 'the token "me" has less than 16 characters' in done.stderr
+    assert "MISSING_ONE is not set" in done.stderr
+    assert done.stderr.count("16 characters") == 1
+
+
+def test_check_reports_only_what_is_wrong_with_a_file_that_is_no_yaml(world: World) -> None:
+    (world.cwd / "interlock.yaml").write_text("servers: [\n", encoding="utf-8")
+    done = world.run_here("check")
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (3, "", 1)
 
 
 def test_check_finds_references_that_lead_nowhere(world: World) -> None:
@@ -89,7 +139,7 @@ def test_tokens_are_counted_and_weighed(world: World) -> None:
 def test_add_makes_the_file_and_keeps_what_is_there(world: World) -> None:
     made = world.run("add", "jira", "http://127.0.0.1:9001/mcp")
     assert made.returncode == 0, made.stderr
-    assert made.stdout == "made interlock.yaml: jira\n"
+    assert made.stdout == "Added jira to interlock.yaml (new file)\n"
     path = world.cwd / "interlock.yaml"
     path.write_text(f"# mine\n{path.read_text(encoding='utf-8')}", encoding="utf-8")
     path.chmod(0o640)
@@ -218,11 +268,73 @@ def test_import_writes_and_leaves_what_is_there(world: World) -> None:
     world.config({"web": "http://127.0.0.1:1/mine"})
     done = world.run("import", str(world.folder / "other" / "mcp.json"), "--write")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "interlock.yaml: added github\n"
-    assert "web is in interlock.yaml already" in done.stderr
+    assert done.stdout == "Added github to interlock.yaml\n"
+    assert "interlock.yaml already has another server web" in done.stderr
+    # Without the client's own entry nobody would reach that one any more.
+    assert '"mcpServers" > "github"' in done.stderr
+    assert '"mcpServers" > "web"' not in done.stderr
     servers = load_config(world.cwd / "interlock.yaml").servers
     assert servers["web"].url == "http://127.0.0.1:1/mine"
     assert servers["github"].env == {"GITHUB_TOKEN": "${env:GITHUB_TOKEN}"}
+
+
+def test_import_says_how_to_remove_each_direct_connection(world: World) -> None:
+    """By the client's own command and its scope, or by the file and the key in it."""
+    cwd = world.cwd.resolve()
+
+    def entries(*names: str) -> dict[str, object]:
+        return {name: {"command": f"{name}-server"} for name in names}
+
+    def write(path: Path, content: object) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+    elsewhere = {"mcpServers": entries("far")}
+    projects = {str(cwd): {"mcpServers": entries("local one")}, "/else/where": elsewhere}
+    write(world.home / ".claude.json", {"mcpServers": entries("mine"), "projects": projects})
+    write(world.cwd / ".mcp.json", {"mcpServers": entries("shared")})
+    write(world.home / ".cursor" / "mcp.json", {"mcpServers": entries("cur")})
+    write(world.cwd / ".vscode" / "settings.json", {"mcp": {"servers": entries("vs")}})
+    write(world.home / ".codex" / "config.toml", '[mcp_servers.dex]\ncommand = "dex-server"\n')
+    write(world.cwd / ".codex" / "config.toml", '[mcp_servers.dex2]\ncommand = "dex2-server"\n')
+    desktop = world.home / ".config" / "Claude" / "claude_desktop_config.json"
+    write(desktop, {"mcpServers": entries("desk", "mine")})
+    world.config()
+    done = world.run("import", "--write")
+    assert done.returncode == 0, done.stderr
+    url = f"http://127.0.0.1:{world.port}/mcp"
+    lines = [line.strip() for line in done.stderr.splitlines()]
+    assert f"claude mcp add --scope user --transport http interlock {url}" in lines
+    assert f"codex mcp add interlock --url {url}" in lines
+    first = lines.index("claude mcp remove shared --scope project")
+    assert set(lines[first:]) == {
+        "claude mcp remove shared --scope project",
+        "claude mcp remove mine --scope user",
+        "claude mcp remove 'local one' --scope local",
+        "codex mcp remove dex",
+        f"delete [mcp_servers.dex2] in {cwd / '.codex' / 'config.toml'}",
+        f'delete "mcpServers" > "cur" in {world.home / ".cursor" / "mcp.json"}',
+        f'delete "mcp" > "servers" > "vs" in {cwd / ".vscode" / "settings.json"}',
+        f'delete "mcpServers" > "desk" in {desktop}',
+        # The same server as Claude Code's: imported once, and still reached by two ways.
+        f'delete "mcpServers" > "mine" in {desktop}',
+    }
+    assert "far" not in load_config(world.cwd / "interlock.yaml").servers
+    assert '"far" of the folder /else/where is left out' in done.stderr
+
+
+def test_import_asks_for_no_second_connection_to_this_node(world: World) -> None:
+    world.config()
+    url = f"http://127.0.0.1:{world.port}/mcp"
+    servers = {"interlock": {"type": "http", "url": url}, "old": {"command": "old-server"}}
+    (world.cwd / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    for _ in range(2):
+        # What was imported before is still reached directly, until it is removed.
+        done = world.run_here("import", "--write")
+        assert done.returncode == 0, done.stderr
+        assert "claude mcp add" not in done.stderr
+        assert "claude mcp remove old --scope project" in done.stderr
+        assert "claude mcp remove interlock" not in done.stderr
 
 
 def test_a_config_that_cannot_be_written_is_told(world: World) -> None:

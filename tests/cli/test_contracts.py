@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from interlock.stores.contract_sightings import Noted, Seen, Sightings, first_seen
+from interlock.contracts.registry.records import written_moment
+from interlock.contracts.sightings import Noted, Seen, Sightings, first_seen
 from tests.cli.program import INTERLOCK, World
-from tests.stores.git_repositories import git
+from tests.contracts.registry.git_repositories import git
+from tests.patience import PATIENCE
 
 ORDER: dict[str, Any] = {
     "type": "object",
@@ -127,13 +130,17 @@ def test_validating(desk: Desk) -> None:
     assert "is not JSON" in desk.run("validate", "Order", "payload.json").stderr
 
 
+@pytest.mark.spec("ST-4.5.4-2")
 def test_ending_a_major(desk: Desk) -> None:
     assert desk.publish("1.0.0").returncode == 0
     uri = "https://example.org/order-2"
     past = ("deprecate", "Order", "1", "--migration", uri, "--since", "2020-01-01")
     unsure = desk.run(*past)
     assert unsure.returncode == 2
-    assert "would end at once" in unsure.stderr
+    assert "--yes" in unsure.stderr
+    soon = written_moment(time.time() + 30 * 86_400)
+    early = desk.run("deprecate", "Order", "1", "--migration", uri, "--sunset", soon)
+    assert early.returncode == 2
     assert "ended" not in desk.ok("list")
     told = desk.json(*past, "--yes")
     assert (told["deprecated_at"], told["sunset_at"]) == (
@@ -294,7 +301,7 @@ def test_watching(desk: Desk, store: Sightings) -> None:
         assert store.accept(seen, "somebody")
         assert json.loads(process.stdout.readline()) == {"tool": "files.read", "settled": True}
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(PATIENCE) == 130
     finally:
         process.kill()
         process.communicate()
@@ -321,10 +328,10 @@ def test_serving_it(desk: Desk) -> None:
     try:
         assert process.stdout is not None
         url = process.stdout.readline().rsplit(" ", 1)[-1].strip()
-        with urllib.request.urlopen(f"{url}/Order?version=2.3.x", timeout=20) as answer:
+        with urllib.request.urlopen(f"{url}/Order?version=2.3.x", timeout=PATIENCE) as answer:
             assert json.load(answer)["version"] == "2.3.0"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE) == 0
     finally:
         process.kill()
         process.communicate()

@@ -270,7 +270,7 @@ def test_the_help_says_what_the_codes_mean(world: World) -> None:
 def test_a_file_of_too_many_bytes(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from interlock.cli import contracts_diff_files
+    from interlock.contracts.commands import diff as contracts_diff_files
 
     monkeypatch.setattr(contracts_diff_files, "MOST_BYTES", 10)
     put(world, old=ONE)

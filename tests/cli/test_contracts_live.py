@@ -14,7 +14,8 @@ import pytest
 from tests.cli.drivers_workspace import contract, driver
 from tests.cli.program import RunningNode, World
 from tests.cli.waiting import wait_until
-from tests.stores.git_repositories import git
+from tests.contracts.registry.git_repositories import git
+from tests.patience import PATIENCE
 
 SERVER = str(Path(__file__).with_name("changing_server.py"))
 
@@ -122,7 +123,7 @@ def test_a_node_serves_its_registry(world: World) -> None:
         request = urllib.request.Request(
             f"{base}/contracts{path}", body, {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return json.load(answer)
 
     wait_until("the tool to be published", lambda: ask("")["contracts"] or None)

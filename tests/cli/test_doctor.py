@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from interlock.call import UpstreamGoneError
 from interlock.cli.diagnosis import advice
-from interlock.config import ServerConfig
+from interlock.core.call import UpstreamGoneError
+from interlock.core.config import ServerConfig
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from tests.cli.program import DEMO, World
 
@@ -34,6 +34,59 @@ from interlock.demo.server import main
 main()
 """
 
+PICKY = """
+import json, sys
+known = 0
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    answer = {"jsonrpc": "2.0", "id": asked["id"]}
+    if asked["method"] == "initialize":
+        known = len({"roots", "sampling", "elicitation"} & set(asked["params"]["capabilities"]))
+        answer["result"] = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "picky", "version": "1"},
+        }
+    elif asked["method"] == "tools/list":
+        schema = {"type": "object"}
+        tools = [{"name": f"t{one}", "inputSchema": schema} for one in range(1 + known)]
+        answer["result"] = {"tools": tools}
+    else:
+        answer["error"] = {"code": -32601, "message": "no"}
+    print(json.dumps(answer), flush=True)
+"""
+LONG = """
+import sys
+sys.exit(" ".join(["migration"] * 50))
+"""
+
+HOSTILE = r"""
+import json, sys
+NASTY = "n\x1b[31m\x1b]0;title\x07\x9b2J\u202e\n\u2713 forged: fine"
+print(NASTY, file=sys.stderr, flush=True)
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    answer = {"jsonrpc": "2.0", "id": asked["id"]}
+    if asked["method"] == "initialize":
+        answer["result"] = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": NASTY, "version": NASTY},
+        }
+    elif asked["method"] == "tools/list" and "fail" not in sys.argv:
+        schema = {"type": "object"}
+        answer["result"] = {"tools": [
+            {"name": "good", "inputSchema": schema}, {"name": "bad" + NASTY, "inputSchema": 7},
+        ]}
+    else:
+        answer["error"] = {"code": -32601, "message": NASTY}
+    print(json.dumps(answer), flush=True)
+"""
+
 
 def script(world: World, name: str, text: str) -> str:
     path = world.folder / name
@@ -51,6 +104,17 @@ def test_all_is_well(world: World) -> None:
     assert lines[2].startswith("✓ journal: ")
     assert lines[3].startswith("✓ demo: 9 tools, stateless 2026-07-28, ready in ")
     assert lines[4] == "All is well."
+
+
+def test_what_a_server_says_cannot_take_over_the_terminal(world: World) -> None:
+    hostile = script(world, "hostile.py", HOSTILE)
+    world.config({"shown": hostile, "refuses": f"{hostile} fail"})
+    done = world.run("doctor")
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("✓ shown: 1 tool, session 2025-11-25, ") for line in lines)
+    assert any(line.startswith("    not shown: bad") for line in lines)
+    assert not [one for one in done.stdout if one != "\n" and not one.isprintable()]
+    assert not any(line.startswith("✓ forged") for line in lines)
 
 
 def test_everything_that_is_wrong_is_told_at_once(world: World) -> None:
@@ -77,12 +141,12 @@ def test_everything_that_is_wrong_is_told_at_once(world: World) -> None:
     assert [key for key, one in found.items() if one["ok"]] == ["well", "noisy"]
     assert found["well"]["tools"] == 9
     assert "install no-such-program-anywhere" in found["program"]["advice"][0]
-    assert "exited with status 3" in found["key"]["problem"]
+    assert found["key"]["problem"] == "key failed to start: exit status 3"
     assert "name it under `env` of this server" in found["key"]["advice"][0]
     assert found["key"]["stderr"][0] == "starting up"
     assert "hunter2" not in done.stdout
     assert "refused" in found["refused"]["problem"]
-    assert "is it running" in found["refused"]["advice"][0]
+    assert "curl -i http://127.0.0.1" in found["refused"]["advice"][0]
     assert found["reference"]["problem"] == "the environment variable NOT_SET is not set"
     assert "set it before the node starts" in found["reference"]["advice"][0]
     assert "did not get ready within 1 s" in found["no_mcp"]["problem"]
@@ -100,7 +164,31 @@ def test_as_text_with_the_last_words_of_the_server(world: World) -> None:
     assert "✗ key: " in done.stdout
     assert done.stdout.count("    │ Error: WEATHER_API_KEY is not set") == 1
     assert "    → it seems to lack a setting or a credential" in done.stdout
-    assert done.stdout.endswith("Not well: key.\n")
+    assert done.stdout.endswith("1 server failed: key\n")
+
+
+def test_counts_the_tools_that_a_node_would_list(world: World) -> None:
+    """Some servers list more to a client that can be asked."""
+    world.config({"picky": script(world, "picky.py", PICKY)})
+    told = json.loads(world.run("doctor", "--json").stdout)
+    node = world.up()
+    node.wait_for_line("picky is ready")
+    status = json.loads(world.run_here("status", "--json").stdout)
+    assert told["upstreams"][0]["tools"] == status["tools"] == 4
+
+
+def test_a_long_line_of_stderr_is_cut_between_words(world: World) -> None:
+    world.config({"long": script(world, "long.py", LONG)})
+    node = world.up()
+    node.wait_for_line("stderr: ")
+    status = json.loads(world.run_here("status", "--json").stdout)
+    said = status["upstreams"][0]["problem"].partition(", stderr: ")[2]
+    assert said.endswith(" …")
+    assert set(said.removesuffix(" …").split()) == {"migration"}
+    # Doctor shows the line itself, and does not quote half of it.
+    (told,) = json.loads(world.run_here("doctor", "--json").stdout)["upstreams"]
+    assert told["problem"] == "long failed to start: exit status 1"
+    assert told["stderr"] == [" ".join(["migration"] * 50)]
 
 
 def test_beside_a_running_node(world: World) -> None:

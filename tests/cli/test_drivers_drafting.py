@@ -9,16 +9,18 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.cli.driver_drafting import (
+from interlock.drivers.commands.new import (
     argument_mapping,
     contract_id,
     draft_contract,
     draft_contracts,
     driver_id,
+    manifest_text,
     modern,
+    one_line,
+    paragraphs,
     prefix_of,
 )
-from interlock.cli.driver_texts import manifest_text, one_line, paragraphs
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_a_remote_server(world: World, transport: str) -> None:
         (["binary", "./not-there"], 4, "was not found"),
         (["remote", "http://127.0.0.1:1/mcp"], 3, "drivers.local_egress"),
         (["binary", sys.executable, "--tools", "read_fil", "--", STAND_IN], 3, "did you mean"),
-        (["binary", "true"], 4, "did not get ready"),
+        (["binary", "true"], 4, "failed to start"),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(

@@ -9,8 +9,8 @@ import subprocess
 
 import pytest
 
-from interlock.cli import driver_rows
-from interlock.node.driver_status import BindingStatus, DriverStatus
+from interlock.drivers.commands import rows as driver_rows
+from interlock.drivers.status import BindingStatus, DriverStatus
 from tests.cli.drivers_workspace import STARTED, contract, driver, entry, secrets
 from tests.cli.program import INTERLOCK, RunningNode, World, free_port
 from tests.cli.screen import screen
@@ -163,13 +163,29 @@ def test_the_log_tells_what_becomes_of_drivers(world: World) -> None:
         shutil.rmtree(world.cwd / ".drivers" / "more-mcp")
         logged("driver more-mcp was removed; it served fs-other")
         driver(world).write_text("nothing")
-        logged("driver files-mcp is taken out: its files are wrong; it served fs-read")
+        logged("WARNING driver files-mcp: invalid DRIVER.md; keeping version 1.0.0")
         assert "DRIVER.md:1" in log.read_text()
         assert node.end() == 0
     finally:
         if node.process.poll() is None:
             node.process.kill()
         node.process.wait(PATIENCE)
+
+
+def test_a_driver_is_shown_in_the_state_that_it_has_at_the_node(world: World) -> None:
+    world.config(drivers={})
+    contract(world)
+    driver(world)
+    shown = json.loads(world.run_here("drivers", "show", "files-mcp", "--json").stdout)
+    assert shown["state"] == "unverified"
+    world.up()
+
+    def state() -> str:
+        node = f"127.0.0.1:{world.port}"
+        done = world.run_here("drivers", "show", "files-mcp", "--json", "--node", node)
+        return str(json.loads(done.stdout)["state"])
+
+    wait_until("what the node knows", lambda: state() in ("ready", "running"))
 
 
 def test_the_screen_tells_of_drivers(world: World) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interlock.cli.drivers_trying import difference
+from interlock.drivers.commands.test import difference
 from tests.cli.drivers_workspace import STARTED, contract, driver, entry, listening
 from tests.cli.program import World
 
@@ -144,7 +144,7 @@ def test_translations_by_code_are_the_real_ones(greeting: World) -> None:
     contract(greeting, examples=examples(greeting, "HELLO.\n"))
     path = driver(greeting, server=STARTED)
     (path.parent / "driver.py").write_text(
-        "from interlock.drivers import define_driver\n"
+        "from interlock.drivers.sdk import define_driver\n"
         "def parse_tool_result(args):\n"
         "    return {'contents': args.result['structuredContent']['contents'].upper()}\n"
         "driver = define_driver(parse_tool_result=parse_tool_result)\n"

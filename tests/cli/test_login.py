@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from interlock.upstreams.oauth.fetch import fetch
+from interlock.core.upstreams.oauth.fetch import fetch
 from tests.cli.program import INTERLOCK, World
 from tests.cli.waiting import PATIENCE, wait_until
-from tests.upstreams.oauth.authority import Authority, Protected
+from tests.core.upstreams.oauth.authority import Authority, Protected
 
 NEEDED = "jira needs you to sign in: run `interlock login jira`"
 SERVER = {"jira": {"url": "https://mcp.example.com/mcp"}}

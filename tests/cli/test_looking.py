@@ -12,6 +12,7 @@ import pytest
 from interlock import __version__
 from tests.cli.program import DEMO, World
 from tests.cli.waiting import wait_until
+from tests.patience import PATIENCE
 
 COMMANDS = [
     "up", "stdio", "check", "add", "import", "schema", "tools", "call", "doctor", "status",
@@ -91,7 +92,7 @@ def test_the_version_needs_none_of_the_rest(world: World, argument: str) -> None
         "print(*sorted(name.partition('.')[0] for name in sys.modules), file=sys.stderr)"
     )
     alone = subprocess.run(
-        [sys.executable, "-c", reads], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", reads], capture_output=True, text=True, check=True, timeout=PATIENCE
     )
     assert alone.stdout == done.stdout
     assert not {"asyncio", "typer", "rich", "uvloop", "httptools"} & set(alone.stderr.split())

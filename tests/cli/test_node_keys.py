@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from interlock.cli.node_keys import node_keys
 from interlock.errors import InterlockError
-from interlock.stores.signing_keys import SigningKeys
+from interlock.trust.signing_keys import SigningKeys
 
 
 @pytest.fixture

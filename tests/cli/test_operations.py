@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from interlock.catalog.aql import bundle
+from interlock.aql import bundle
 from tests.cli.program import DEMO, World
+from tests.patience import PATIENCE
 
-PROGRAM = "from interlock.cli.operations import operations; operations()"
+PROGRAM = "from interlock.aql.commands.operations import operations; operations()"
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ def run(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
         env=world.environ,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 
@@ -97,3 +99,21 @@ def test_it_asks_the_node_that_runs(demo: World) -> None:
     wrong = run(demo, "list", "--view", "nonsense")
     assert wrong.returncode == 2
     assert "there is no view 'nonsense'" in wrong.stderr
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_tools_in_camel_case_have_the_names_that_the_node_gives_them(
+    world: World, running: bool
+) -> None:
+    schema = {"type": "object", "properties": {"path": {"type": "string"}}}
+    names = ("readFile", "getURLOfPage", "plain", "write_file")
+    tools = world.cwd / "tools.json"
+    tools.write_text(json.dumps([{"name": name, "inputSchema": schema} for name in names]))
+    server = Path(__file__).with_name("changing_server.py")
+    world.config({"files": f"{sys.executable} {server} {tools}"})
+    if running:
+        world.up().pids()
+    found = {one["name"] for one in told(world, "list", "--json")["operations"]}
+    assert found == {"files_read_file", "files_get_url_of_page", "files_plain", "files_write_file"}
+    explained = told(world, "explain", "files_read_file")
+    assert explained["source"]["tool"] == "files.readfile"

@@ -17,12 +17,13 @@ import pytest
 from joserfc.jwk import OKPKey
 from typer.testing import CliRunner
 
-from interlock.cli.operator import operator
-from interlock.node.approvals_socket import ApprovalsSocket, approvals_socket_path
-from interlock.node.places import make_private
+from interlock.aql.commands.operator import operator
+from interlock.core.paths import make_private
+from interlock.trust.approvals.socket import ApprovalsSocket, approvals_socket_path
+from tests.aql.safety.guarded import verification
 from tests.cli.waiting import wait_until
-from tests.faces.approvals.code_office import CodeOffice
-from tests.pipeline.aql.safety.guarded import verification
+from tests.patience import PATIENCE
+from tests.trust.approvals_web.code_office import CodeOffice
 
 T = TypeVar("T")
 
@@ -35,7 +36,7 @@ class Terminal:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._thread.start()
-        assert self._ready.wait(20)
+        assert self._ready.wait(PATIENCE)
         self.config = folder / "interlock.yaml"
         self.config.write_text(json.dumps({"servers": {}, "state_dir": str(folder)}))
         self.key = folder / "clerk.pem"
@@ -59,7 +60,7 @@ class Terminal:
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join(20)
+        self._thread.join(PATIENCE)
         assert not self._thread.is_alive()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -151,7 +152,7 @@ def test_an_operator_unblocks_by_key(terminal: Terminal) -> None:
 
 
 def test_watching_shows_what_comes(terminal: Terminal) -> None:
-    command = ["-c", "from interlock.cli.operator import operator; operator()", "--watch"]
+    command = ["-c", "from interlock.aql.commands.operator import operator; operator()", "--watch"]
     options = ["--config", str(terminal.config), "--key", str(terminal.key)]
     program = subprocess.Popen(
         [sys.executable, *command, *options],
@@ -167,7 +168,7 @@ def test_watching_shows_what_comes(terminal: Terminal) -> None:
         code = terminal.office.node.code(id)
         assert any(code in line for line in program.stdout)
         terminal.do(terminal.office.app.close)
-        assert program.wait(20) == 0
+        assert program.wait(PATIENCE) == 0
     finally:
         program.kill()
         program.wait()

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.program import DEMO, World
 from tests.cli.waiting import PATIENCE, wait_until
-from tests.faces.wire import META, STATELESS, meta
+from tests.core.server.wire import META, STATELESS, meta
 
 
 def ask(world: World, operation: str, **params: Any) -> dict[str, Any]:
@@ -52,10 +52,12 @@ def done(world: World, *arguments: str) -> str:
 
 def begin(world: World) -> str:
     """An execution that the operator let begin."""
-    ask(world, "execute_agent", element_name="agent")
+    held = ask(world, "execute_agent", element_name="agent")["error"]
     [one] = json.loads(done(world, "approvals", "--json"))["approvals"]
     done(world, "approve", one["id"], "--yes")
-    started: str = ask(world, "execute_agent", element_name="agent")["data"]["execution_id"]
+    token = held["details"]["confirmation_token"]
+    told = ask(world, "execute_agent", element_name="agent", confirmation_token=token)
+    started: str = told["data"]["execution_id"]
     return started
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from interlock.stores.pins import Pin, PinStore, Seen
+from interlock.trust.pin_store import Pin, PinStore, Seen
 from tests.cli.program import RunningNode, World
 from tests.cli.waiting import wait_until
 

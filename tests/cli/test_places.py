@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from interlock.config import Config
+from interlock.core.config import Config
+from interlock.core.paths import is_trusted, make_private, seal_key, socket_path, state_dir
 from interlock.errors import CONFIG, InterlockError
-from interlock.node.places import is_trusted, make_private, seal_key, socket_path, state_dir
 from tests.cli.program import World
 
 

@@ -144,6 +144,29 @@ def test_a_mistake_elsewhere_does_not_hide_the_rules(ruled: World) -> None:
     assert ruled.run_here("policy", "explain", "demo.notes_delete").returncode == 3
 
 
+def test_the_rules_of_a_node_that_is_named_are_its_own(ruled: World) -> None:
+    ruled.up().wait_for_line("demo is ready")
+    other = ruled.cwd / "elsewhere"
+    other.mkdir()
+    explain = ("policy", "explain", "demo.notes_delete", "--node", str(ruled.port))
+    in_force = ("--config", str(ruled.cwd / "interlock.yaml"))
+    (other / "interlock.yaml").write_text("listen: 127.0.0.1:1\n", encoding="utf-8")
+    done = ruled.run_here(*explain, "--config", str(other / "interlock.yaml"))
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert f"the rules of the node at 127.0.0.1:{ruled.port} are in its config" in done.stderr
+    assert "--config FILE" in done.stderr
+    assert "confirm  by deletes" in ruled.run_here(*explain, *in_force).stdout
+    assert "confirm  by deletes" in ruled.run_here(*explain[:3], *in_force).stdout
+
+
+def test_the_rules_of_a_node_without_a_config_are_the_default_ones(world: World) -> None:
+    world.up("--demo", "--listen", str(world.port)).wait_for_line("demo is ready")
+    done = world.run_here("policy", "explain", "demo.notes_delete", "--node", str(world.port))
+    assert done.returncode == 0, done.stderr
+    assert "confirm  by default:safe" in done.stdout
+
+
 # --- cases ---
 
 CASES = """

@@ -47,7 +47,7 @@ def test_a_bad_file_leaves_the_node_as_it_was(world: World) -> None:
     node = world.up()
     before = node.pids()
     path.write_text("servers:\n  demo: {url: ftp://nonsense}\nsevers: {}\n", encoding="utf-8")
-    node.wait_for_line("the config cannot be used, the node goes on as it was")
+    node.wait_for_line("invalid config; keeping the previous one")
     said = "".join(node.seen)
     assert "interlock.yaml:2:" in said
     assert node.pids() == before
@@ -75,7 +75,7 @@ def test_a_config_that_is_deleted_is_told_once(world: World) -> None:
     node = world.up()
     before = node.pids()
     path.unlink()
-    node.wait_for_line("the config file is gone; the node goes on as it is until it is back")
+    node.wait_for_line("the config file is gone; keeping the previous config until it is back")
     path.write_text(f"{text}\n", encoding="utf-8")
     node.wait_for_line("config reloaded: nothing changed")
     assert node.pids() == before

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from interlock.cli import say
-from interlock.cli.clients import client_lines, own_command
 from interlock.cli.foreground import url_for_others
-from interlock.cli.log_lines import KeptLines, OncePerProblem
-from interlock.cli.upstream_rows import UpstreamRows
+from interlock.cli.upstream_table import UpstreamRows
+from interlock.terminal import output as say
+from interlock.terminal.clients import client_lines, own_command
+from interlock.terminal.log_lines import KeptLines, OncePerProblem
 
 READY = ("api", "ready", "stateless", "12", "34567", "8", "1.2 ms")
 FAILED = ("名前", "failed, circuit open", "-", "0", "0", "0", "-")
@@ -86,6 +86,8 @@ def test_the_name_of_a_server_is_not_taken_for_a_key() -> None:
     arguments = ("needkey", "needkey did not get ready; it said: API_KEY=hunter2")
     kept.handle(logging.LogRecord("x", logging.WARNING, "", 0, "%s: %s", arguments, None))
     assert kept.lines[0][2] == "needkey: needkey did not get ready; it said: API_KEY=***"
+    kept.handle(logging.LogRecord("x", logging.INFO, "", 0, "%s failed: %s", arguments, None))
+    assert kept.lines[1][2] == "needkey failed: needkey did not get ready; it said: API_KEY=***"
 
 
 def test_the_same_problem_of_an_upstream_is_shown_once() -> None:

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from interlock.cli.standing import parent_is_well, parent_line
-from interlock.faces.ax.standing import ParentStatus
+from interlock.cli.parent_status import parent_is_well, parent_line
+from interlock.tree.registrant import ParentStatus
 from tests.cli.program import DEMO, RunningNode, World
 from tests.cli.waiting import wait_until
 
 LEAF = """
 import sys
-from interlock.subserver import Subserver
-from interlock.subserver.functions import FunctionTool
+from interlock.tree.subserver import Subserver
+from interlock.sdk.functions import FunctionTool
 
 plant = Subserver("plant")
 
@@ -119,7 +119,7 @@ def test_the_parent(world: World, below: World) -> None:
     assert refused.returncode == 1
     assert f"✗ parent: not registered as plant with {url}: " in refused.stdout
     assert "Choose another segment," in refused.stdout
-    assert refused.stdout.endswith("Not well: parent.\n")
+    assert refused.stdout.endswith("1 check failed: parent\n")
     assert "\nparent: not registered as plant with" in below.run_here("status").stdout
 
 
@@ -181,7 +181,8 @@ def test_servers_that_register_are_tried_too(world: World) -> None:
     assert "it is a plain MCP server. Remove `transport: ax`" in found["plain"]["problem"]
     assert "did not register within 1 s, and does not speak MCP" in found["chatty"]["problem"]
     assert "stray line on its stdout: 'Listening on port 3000'" in found["chatty"]["problem"]
-    assert "exited with status 2; its last words: no such device" in found["exits"]["problem"]
+    assert found["exits"]["problem"] == "exits did not register: exit status 2"
+    assert found["exits"]["stderr"] == ["no such device"]
     assert "install no-such-program" in found["missing"]["advice"][0]
 
 

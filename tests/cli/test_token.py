@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 
 from interlock.cli.token import token
 from interlock.errors import InterlockError
-from interlock.stores.access import AccessStore
+from interlock.trust.identity.token_store import AccessStore
 from tests.cli.program import World
+from tests.cli.test_approvals import at_terminal
 from tests.cli.waiting import PATIENCE, wait_until
 
 DAY = 86_400.0
@@ -63,7 +64,9 @@ def test_a_token_is_printed_once_and_never_again(shell: Shell) -> None:
     assert result.exit_code == 0
     assert re.fullmatch(r"ilk_[a-z2-7]{16}_[\w-]{43}\n", result.stdout)
     assert "this one time" in result.stderr
-    assert "whoever comes over HTTP needs a token" in result.stderr
+    # Before the token, so that whoever is asked knows what the answer does.
+    assert result.stderr.startswith("Warning: ")
+    assert "every HTTP client needs a token" in result.stderr
     secret = result.stdout.strip().split("_", 2)[2]
     (kept,) = shell.listed()
     assert kept["name"] == "ci"
@@ -82,10 +85,11 @@ def test_a_token_is_printed_once_and_never_again(shell: Shell) -> None:
 
 
 def test_as_json(shell: Shell) -> None:
+    begun = time.time()
     made = json.loads(shell.run("create", "ci", "--json").stdout)
     assert made["token"].startswith(f"ilk_{made['id']}_")
     assert made["scopes"] is None
-    assert abs(made["expires"] - time.time() - 90 * DAY) < 5
+    assert int(begun) <= made["expires"] - 90 * DAY <= time.time() + 1
     assert json.loads(shell.run("show", "ci", "--json").stdout)[0]["id"] == made["id"]
     assert shell.run("create", "ever", "--expires", "never").exit_code == 0
     assert [one["expires"] for one in shell.listed()][1] is None
@@ -95,13 +99,19 @@ def test_revoked_by_id_or_by_name(shell: Shell) -> None:
     first = shell.create("agent").split("_")[1]
     result = shell.run("create", "agent")
     assert f"other tokens that still count: {first}" in result.stderr
-    assert "whoever comes" not in result.stderr
-    assert shell.run("revoke", first).stdout == f"{first} of agent is revoked.\n"
+    assert "Warning" not in result.stderr
+    revoked = shell.run("revoke", first)
+    assert revoked.stdout == f"{first} of agent is revoked.\n"
+    # The other one still counts.
+    assert revoked.stderr == ""
     assert [one["state"] for one in shell.listed()] == ["revoked", "good"]
     again = shell.run("revoke", first)
     assert again.exit_code == 1
     assert "before" in again.stderr
-    assert shell.run("revoke", "agent").exit_code == 0
+    last = shell.run("revoke", "agent")
+    assert last.exit_code == 0
+    assert "HTTP clients still need a token" in last.stderr
+    assert "interlock token forget" in last.stderr
     assert [one["state"] for one in shell.listed()] == ["revoked", "revoked"]
 
 
@@ -111,9 +121,55 @@ def test_forgotten_only_when_it_does_not_count(shell: Shell) -> None:
     assert refused.exit_code == 1
     assert "revoke it first" in refused.stderr
     shell.run("revoke", "agent")
-    assert shell.run("forget", "agent").exit_code == 0
+    shell.create("other")
+    shell.run("revoke", "other")
+    still = shell.run("forget", "agent")
+    assert still.exit_code == 0
+    assert "HTTP clients still need a token" in still.stderr
+    forgotten = shell.run("forget", "other")
+    assert forgotten.exit_code == 0
+    assert "need none once the node is restarted" in forgotten.stderr
     assert shell.listed() == []
     assert "there are no tokens" in shell.run("list").stderr
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"tokens": [{"name": "bot", "token": "${env:BOT_TOKEN}"}]},
+        {"identity": {"issuers": [{"issuer": "https://login.example.com"}]}},
+    ],
+    ids=["tokens", "issuers"],
+)
+def test_a_config_that_demands_tokens_is_no_news(tmp_path: Path, config: dict[str, Any]) -> None:
+    shell = Shell(tmp_path, **config)
+    assert "Warning" not in shell.run("create", "ci").stderr
+    assert "the config demands one" in shell.run("revoke", "ci").stderr
+
+
+def test_the_first_token_is_asked_for_on_a_terminal(world: World) -> None:
+    world.config()
+    asked = "Create a token for ci?"
+    seen, code = at_terminal(world, ["token", "create", "ci"], {asked: "n\n"})
+    assert code == 1
+    assert seen.index("every HTTP client needs a token") < seen.index(asked)
+    assert "ilk_" not in seen
+    assert json.loads(world.run_here("token", "list", "--json").stdout)["tokens"] == []
+    seen, code = at_terminal(world, ["token", "create", "ci"], {asked: "y\n"})
+    assert code == 0
+    assert "ilk_" in seen
+    # The second one changes nothing for anybody.
+    seen, code = at_terminal(world, ["token", "create", "ci2"], {})
+    assert code == 0
+    assert "ilk_" in seen
+
+
+def test_the_question_about_the_first_token_can_be_skipped(world: World) -> None:
+    world.config()
+    seen, code = at_terminal(world, ["token", "create", "ci", "--yes"], {})
+    assert code == 0
+    assert "every HTTP client needs a token" in seen
+    assert "ilk_" in seen
 
 
 def test_what_others_issued(shell: Shell) -> None:

@@ -6,9 +6,9 @@ import json
 
 from msgspec import Raw
 
-from interlock.cli.listing import read_listing, same_name, servers_named
-from interlock.config import Config, ServerConfig
-from interlock.config.topics import ParticipantUpstream, TopicConfig, TopicsConfig
+from interlock.core.config import Config, ServerConfig
+from interlock.core.config.topics import ParticipantUpstream, TopicConfig, TopicsConfig
+from interlock.terminal.tool_table import read_listing, same_name, servers_named
 from tests.cli.program import DEMO, World
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from bench.certificates import Authority
-from interlock.cli.topic_rows import overview
-from interlock.pipeline.topics.overview import MemberNow, TopicNow
-from interlock.topics import Participant
+from interlock.topics.client import Participant
+from interlock.topics.commands.admin import overview
+from interlock.topics.overview import MemberNow, TopicNow
 from tests.cli.program import World, free_port
 from tests.cli.waiting import PATIENCE
 
@@ -73,7 +73,7 @@ def run(world: World, *arguments: str, token: str | None) -> subprocess.Complete
 
 def inside(world: World, url: str, test: Callable[[Inside], Coroutine[Any, Any, None]]) -> None:
     async def go() -> None:
-        async with asyncio.timeout(PATIENCE * 2), AsyncExitStack() as stack:
+        async with asyncio.timeout(PATIENCE), AsyncExitStack() as stack:
             await test(Inside(world, url, stack))
 
     asyncio.run(go())

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from interlock.cli.call import print_result
-from interlock.protocol.mcpx.payloads import chat_payload
-from interlock.topics import Participant, Proposal
+from interlock.topics.client import Participant, Proposal
+from interlock.topics.wire.payloads import chat_payload
 from tests.cli.program import World
 from tests.cli.test_topic_program import Running
 from tests.cli.topic_room import TopicRoom, room

@@ -10,13 +10,13 @@ import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from interlock.cli import topic_screen
-from interlock.cli.drawn_text import visibly, widest, wrapped
-from interlock.cli.topic_keys import Key
-from interlock.cli.topic_said import addressed, exactly
-from interlock.cli.topic_screen import Screen, now_waiting, pressed, question
-from interlock.cli.topic_view import drawn, undrawable
-from interlock.cli.topic_waiting import Proposed
+from interlock.terminal.safe_text import visibly, widest, wrapped
+from interlock.topics.commands import screen as topic_screen
+from interlock.topics.commands.keyboard import Key
+from interlock.topics.commands.message_format import addressed, exactly
+from interlock.topics.commands.pending_proposals import Proposed
+from interlock.topics.commands.screen import Screen, now_waiting, pressed, question
+from interlock.topics.commands.screen_view import drawn, undrawable
 
 SCREEN = Screen("ops", own="human", connected=True)
 
@@ -101,7 +101,7 @@ def test_of_a_long_draft_no_more_is_measured_than_can_be_shown(
         measured.append(len(text))
         return cell_len(text)
 
-    monkeypatch.setattr("interlock.cli.topic_view.cell_len", counted)
+    monkeypatch.setattr("interlock.topics.commands.screen_view.cell_len", counted)
     screen, _ = pressed(SCREEN, Key("paste", "\u6f22" * topic_screen.LONGEST_DRAFT))
     for cursor in (len(screen.draft), 4_000, 0):
         rows = drawn(replace(screen, cursor=cursor))
@@ -133,7 +133,7 @@ def test_a_long_question_is_laid_out_once(monkeypatch: pytest.MonkeyPatch) -> No
         laid_out.append(text)
         return wrapped(text, width)
 
-    monkeypatch.setattr("interlock.cli.topic_screen.wrapped", counted)
+    monkeypatch.setattr("interlock.topics.commands.screen.wrapped", counted)
     long = Proposed("p9", "agent", "worker", "tools/call w", b'{"only":"once"}')
     screen = replace(SCREEN, proposals=(long,), chosen="p9", deciding=True)
     for key in (Key("text", "a"), Key("down"), Key("down"), Key("up")):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.cli.topic_keys import Key, Keys
+from interlock.topics.commands.keyboard import Key, Keys
 
 
 def pressed(*pieces: bytes) -> list[Key]:

@@ -8,9 +8,9 @@ from typing import Any
 from msgspec import Raw
 from msgspec.structs import replace
 
-from interlock.cli.topic_live import Live
-from interlock.topics import Participant
-from tests.topics.places import Alone
+from interlock.topics.client import Participant
+from interlock.topics.commands.live import Live
+from tests.topics.client.places import Alone
 
 
 def seated(alone: Alone) -> Participant:
@@ -38,6 +38,22 @@ def test_yes_to_what_is_another_by_now_does_nothing() -> None:
         assert alone.said == []
         live.draw()
         assert "not what was shown any more" in written[-1]
+        await live.end()
+
+    asyncio.run(main())
+
+
+def test_help_is_shown_and_not_sent() -> None:
+    async def main() -> None:
+        alone = Alone()
+        written: list[str] = []
+        live = Live(seated(alone), write=written.append)
+        live.draw()
+        live.typed(b"/help\r")
+        await asyncio.gather(*live._tasks)
+        assert alone.said == []
+        live.draw()
+        assert "Tab moves to the proposals" in written[-1]
         await live.end()
 
     asyncio.run(main())

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from interlock.cli.topic_where import token_of
 from interlock.errors import InterlockError
-from interlock.topics import Chat, Event
+from interlock.topics.client import Chat, Event
+from interlock.topics.commands.gateway_target import token_of
 from tests.cli.program import INTERLOCK, World
 from tests.cli.topic_room import TopicRoom, at_terminal, room
 from tests.cli.waiting import PATIENCE, wait_until

@@ -14,11 +14,12 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from interlock.cli import topic_screen
-from interlock.cli.drawn_text import wrapped
-from interlock.cli.topic_keys import Key
-from interlock.cli.topic_said import Line, exactly, line_of, one_line
-from interlock.cli.topic_screen import (
+from interlock.terminal.safe_text import wrapped
+from interlock.topics.commands import screen as topic_screen
+from interlock.topics.commands.keyboard import Key
+from interlock.topics.commands.message_format import Line, exactly, line_of, one_line
+from interlock.topics.commands.pending_proposals import Proposed
+from interlock.topics.commands.screen import (
     Deed,
     Screen,
     Somebody,
@@ -28,10 +29,9 @@ from interlock.cli.topic_screen import (
     question,
     resized,
 )
-from interlock.cli.topic_view import drawn
-from interlock.cli.topic_waiting import Proposed
-from interlock.protocol.mcpx.envelope import Head, read_envelope, write_envelope
-from interlock.protocol.mcpx.payloads import Content, read_content
+from interlock.topics.commands.screen_view import drawn
+from interlock.topics.wire.envelope import Head, read_envelope, write_envelope
+from interlock.topics.wire.payloads import Content, read_content
 
 WRITE = Proposed("p1", "agent", "worker", "tools/call write_file", b'{"path":"/a"}')
 READ = Proposed("p2", "other", "worker", "tools/call read_file", b'{"path":"/b"}')

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from interlock.topics import Chat, Event, Participant, Proposal
+from interlock.topics.client import Chat, Event, Participant, Proposal
 from tests.cli.program import INTERLOCK, World
 from tests.cli.topic_room import TopicRoom, at_terminal, room
 from tests.cli.waiting import PATIENCE, wait_until

@@ -81,7 +81,7 @@ def with_client(node: RunningNode, body: Callable[[Client], Coroutine[Any, Any, 
 
 def names(node: RunningNode) -> set[str]:
     async def ask(client: Client) -> set[str]:
-        return {tool.name for tool in (await client.list_tools()).tools}
+        return {tool.name.replace("__", ".") for tool in (await client.list_tools()).tools}
 
     found: set[str] = with_client(node, ask)
     return found

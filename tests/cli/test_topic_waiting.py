@@ -10,12 +10,20 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from interlock.cli import topic_screen
-from interlock.cli.topic_keys import Key
-from interlock.cli.topic_said import Line
-from interlock.cli.topic_screen import Deed, Screen, Somebody, looked, now_waiting, pressed, resized
-from interlock.cli.topic_view import drawn
-from interlock.cli.topic_waiting import Fold, Proposed, arranged, folded
+from interlock.topics.commands import screen as topic_screen
+from interlock.topics.commands.keyboard import Key
+from interlock.topics.commands.message_format import Line
+from interlock.topics.commands.pending_proposals import Fold, Proposed, arranged, folded
+from interlock.topics.commands.screen import (
+    Deed,
+    Screen,
+    Somebody,
+    looked,
+    now_waiting,
+    pressed,
+    resized,
+)
+from interlock.topics.commands.screen_view import drawn
 
 EMPTY = Screen("ops", own="human", connected=True)
 
@@ -93,7 +101,7 @@ def test_keys_stay_with_the_proposals_while_some_wait() -> None:
 
 def test_when_the_last_has_gone_it_is_said_where_keys_go() -> None:
     screen = now_waiting(deciding(proposal("p1")), [])
-    assert "what you type is written again" in rows(screen)[-1]
+    assert "No pending proposals" in rows(screen)[-1]
     screen, _ = pressing(screen, "h", "i")
     assert screen.draft == "hi"
     # Who was writing all the while is told nothing.

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from bench.certificates import Authority
-from interlock.cli.topic_where import gateway, token_of
 from interlock.errors import (
     CONFIG,
     FORBIDDEN,
@@ -19,6 +18,7 @@ from interlock.errors import (
     UPSTREAM_UNAVAILABLE,
     InterlockError,
 )
+from interlock.topics.commands.gateway_target import gateway, token_of
 from tests.cli.program import World, free_port
 from tests.cli.topic_room import at_terminal
 
@@ -321,7 +321,7 @@ def test_a_config_that_names_no_node_means_no_other(
 ) -> None:
     # One runs where one would look without a config.
     told = b'{"url": "http://127.0.0.1:8420/mcp", "upstreams": [], "topics_url": "ws://n/ws"}'
-    monkeypatch.setattr("interlock.cli.running.ask", lambda _: told)
+    monkeypatch.setattr("interlock.terminal.node_discovery.ask", lambda _: told)
     path = tmp_path / "interlock.yaml"
     path.write_text("listen: 127.0.0.1:9001\ntopics: [")
     with pytest.raises(InterlockError, match="this is not valid YAML"):

@@ -26,7 +26,7 @@ def child(world: World) -> Iterator[World]:
     folder = world.folder / "child"
     folder.mkdir()
     other = World(folder)
-    parent = {"url": f"ws://127.0.0.1:{world.port}/ax", "segment": "edge", "heartbeat": "100ms"}
+    parent = {"url": f"ws://127.0.0.1:{world.port}/ax", "segment": "edge", "heartbeat": "1h"}
     other.config({"demo": DEMO}, parent=parent)
     try:
         yield other
@@ -35,17 +35,22 @@ def child(world: World) -> Iterator[World]:
 
 
 def test_the_tree_of_two_nodes(world: World, child: World) -> None:
-    world.config({"gone": "no-such-program-anywhere"})
+    world.config({"gone": "no-such-program-anywhere"}, names="safe")
     node = world.up()
-    node.wait_for_line("gone is failed")
+    node.wait_for_line("gone failed: ")
     below = child.up()
     node.wait_for_line("ax:edge is ready")
     wait_until("its tools", lambda: node.status()["tools"] > 5)
-    world.run_here("call", "edge.demo.roll_dice")
+    called = world.run_here("call", "edge.demo.roll_dice")
+    assert called.returncode == 0, called.stderr
     done = world.run("tree")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0] == f"2 nodes · 2 servers · {node.status()['tools'] - 1} tools · 1 in trouble"
+    assert lines[0] == f"2 nodes · 2 servers · {node.status()['tools']} tools · 1 in trouble"
+    # All count the same, and by canonical names, whatever clients are shown.
+    listed = [one["name"] for one in json.loads(world.run("tools", "--json").stdout)["tools"]]
+    assert len(listed) == node.status()["tools"]
+    assert all(name.startswith("edge.demo.") for name in listed)
     assert re.fullmatch(r" +state +role +link +tools +calls +failed +latency", lines[1].rstrip())
     assert re.match(r"root +ready +root +- ", lines[2])
     assert re.match(r"├ edge +ready +aggregator +ax +9 +1 +0 +[\d.]+ ms", lines[3])
@@ -54,7 +59,7 @@ def test_the_tree_of_two_nodes(world: World, child: World) -> None:
     assert "'no-such-program-anywhere' was not found" in lines[6]
     told = json.loads(world.run_here("tree", "--json").stdout)
     edge = told["children"][0]
-    assert (edge["name"], edge["role"], edge["heartbeat_ms"]) == ("edge", "aggregator", 100)
+    assert (edge["name"], edge["role"], edge["heartbeat_ms"]) == ("edge", "aggregator", 3_600_000)
     assert edge["children"][0]["name"] == "demo"
     assert told["id"] != edge["id"]
     # The lower node shows its own part, and knows that it is not the root.
@@ -190,7 +195,7 @@ def test_live_on_a_terminal(world: World) -> None:
 
 CROWD = """
 import asyncio, sys
-from interlock.subserver import Subserver
+from interlock.tree.subserver import Subserver
 
 async def stay(number):
     one = Subserver(f"s{number:03}")
@@ -217,7 +222,7 @@ def test_a_crowd_does_not_scroll_a_terminal_away(world: World) -> None:
         stdout=subprocess.DEVNULL,
     )
     try:
-        wait_until("all of them", lambda: node.status()["tools"] > 60)
+        wait_until("all of them", lambda: node.status()["tools"] >= 60)
         terminal = Terminal(world, "tree", "--once", lines=24)
         try:
             assert terminal.process.wait(PATIENCE) == 0

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from interlock.cli.tree_rows import Paces, TreeRows, lay_out, summary
-from interlock.node.tree_view import TreeNode
+from interlock.tree.commands.tree import Paces, TreeRows, lay_out, summary
+from interlock.tree.overview import TreeNode
 
 
 def leaf(name: str, **facts: Any) -> TreeNode:

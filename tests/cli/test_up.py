@@ -6,9 +6,9 @@ import asyncio
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -42,7 +42,7 @@ def test_the_demo_answers_the_sdk_in_both_eras(world: World) -> None:
     for mode, revision in (("legacy", "2025-11-25"), ("auto", "2026-07-28")):
         spoken, names, _ = asyncio.run(ask(mode))
         assert spoken == revision
-        assert "demo.roll_dice" in names
+        assert "demo__roll_dice" in names
         assert len(names) == 9
 
 
@@ -51,7 +51,7 @@ def test_it_says_how_each_client_is_pointed_at_it(world: World) -> None:
     node.wait_for_line("Many tools")
     said = "".join(node.seen)
     url = node.url
-    assert f"claude mcp add --transport http interlock {url}\n" in said
+    assert f"claude mcp add --scope user --transport http interlock {url}\n" in said
     assert f'{{"mcpServers": {{"interlock": {{"url": "{url}"}}}}}}' in said
     assert f'code --add-mcp \'{{"name":"interlock","type":"http","url":"{url}"}}\'\n' in said
     assert f"codex mcp add interlock --url {url}\n" in said
@@ -87,10 +87,8 @@ def test_a_second_interrupt_ends_it_at_once(world: World) -> None:
     started = wait_until("the process", lambda: [int(one) for one in children.read_text().split()])
     node.send(signal.SIGINT)
     node.wait_for_line("stopping")
-    begun = time.monotonic()
+    # In order, its status would be 0.
     assert node.end(signal.SIGINT) == 130
-    # In order it would take twice the two seconds that a process is given to leave.
-    assert time.monotonic() - begun < 4
     wait_until_gone(started)
 
 
@@ -150,12 +148,20 @@ def test_mistakes_get_a_sentence(world: World, arguments: list[str], code: int, 
 
 
 def test_a_taken_port_is_named(world: World) -> None:
-    world.up("--demo", "--listen", str(world.port))
-    done = world.run("up", "--demo", "--listen", str(world.port))
+    with socket.create_server(("127.0.0.1", world.port)):
+        done = world.run("up", "--demo", "--listen", str(world.port))
     assert done.returncode == 3
     assert f"Cannot listen on 127.0.0.1:{world.port}" in done.stderr
     assert "stop it, or choose a free port with `listen` in the config or --listen" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_second_node_on_one_state_folder_is_refused(world: World) -> None:
+    node = world.up("--demo", "--listen", str(world.port))
+    done = world.run("up", "--demo", "--listen", str(world.port))
+    assert done.returncode == 3
+    assert "Another node runs with the state folder" in done.stderr
+    assert node.end() == 0
 
 
 def test_on_a_terminal_it_shows_how_it_fares(world: World) -> None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from interlock.node.watch import FileWatch, Fingerprint, fingerprint
+from interlock.app.file_watch import FileWatch, Fingerprint, fingerprint
 
 
 class Film:

@@ -86,6 +86,21 @@ def test_an_address_without_a_node(world: World) -> None:
     assert wrong.returncode == 2
 
 
+@pytest.mark.parametrize(
+    "command", [["tools"], ["status"], ["call", "demo.x"], ["approvals"], ["tree"], ["stdio"]]
+)
+def test_reports_a_wrong_config_though_another_node_runs(world: World, command: list[str]) -> None:
+    world.config({})
+    node = world.up()
+    bad = world.cwd / "bad.yaml"
+    bad.write_text("severs: {}", encoding="utf-8")
+    done = world.run_here(*command, "-c", "bad.yaml")
+    assert done.returncode == 3, done.stderr
+    assert "bad.yaml:1:1: severs: unknown key" in done.stderr
+    assert f"a node runs at 127.0.0.1:{world.port}" in done.stderr
+    node.end()
+
+
 def test_a_config_that_has_become_wrong_does_not_hide_the_node(world: World) -> None:
     path = world.config({"demo": DEMO})
     node = world.up()
@@ -99,7 +114,8 @@ def test_a_config_that_has_become_wrong_does_not_hide_the_node(world: World) -> 
     path.write_text("servers: [", encoding="utf-8")
     assert world.run_here("tools", "--node", str(world.port)).returncode == 0
     lost = world.run_here("tools")
-    assert lost.returncode == 4
+    assert lost.returncode == 3
+    assert "interlock.yaml:1:11:" in lost.stderr
     assert f"use --node 127.0.0.1:{world.port}" in lost.stderr
     node.end()
     assert world.run_here("tools").returncode == 3
@@ -111,7 +127,7 @@ EMERGENCY = [
     ["token", "revoke", "ci"],
     ["keys", "list"],
     ["keys", "new", "chief", "--no-passphrase"],
-    ["keys", "remove", "chief"],
+    ["keys", "remove", "chief", "--key", "chief"],
     ["keys", "node", "list"],
     ["pins", "list"],
     ["audit", "head"],

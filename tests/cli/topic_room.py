@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from interlock.config.topics import SeatConfig, TopicConfig
-from interlock.topics import Participant
+from interlock.core.config.topics import SeatConfig, TopicConfig
+from interlock.topics.client import Participant
 from tests.cli.program import INTERLOCK, World
 from tests.cli.waiting import PATIENCE, wait_until
-from tests.faces.topics.rooms import Rooms
+from tests.topics.rooms import Rooms
 
 T = TypeVar("T")
 

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from tests.patience import PATIENCE
+
 T = TypeVar("T")
 
-PATIENCE = 20.0
 _LOOK_EVERY = 0.02
 
 

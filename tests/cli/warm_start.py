@@ -29,7 +29,7 @@ import typer.main
 import interlock
 from interlock.cli.main import main
 
-_READ_BEFORE: Final = ("interlock.cli", "interlock.node")
+_READ_BEFORE: Final = ("interlock.cli", "interlock.terminal", "interlock.app")
 _LONGEST_ORDER: Final = 1 << 18
 _NUMBER_BYTES: Final = 8
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from interlock.config import ServerConfig
+from interlock.core.config import EffectName, ServerConfig
 from tests.conformance import fetched
 from tests.conformance.suite import Findings, run_server
-from tests.faces.running import Running
+from tests.core.server.running import Running
+from tests.patience import PATIENCE
 
 ONE_ERA = Path(__file__).parent / "one_era.py"
 TASKS_SERVER = Path(__file__).parent / "tasks_server.py"
@@ -59,12 +60,12 @@ def running(script: list[str], folder: Path) -> Iterator[str]:
     assert process.stdout is not None
     try:
         port = process.stdout.readline()
-        assert port, f"{script} ended with {process.wait(10)}"
+        assert port, f"{script} ended with {process.wait(PATIENCE)}"
         yield f"http://127.0.0.1:{int(port)}/mcp"
     finally:
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -72,13 +73,19 @@ def running(script: list[str], folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def in_front_of(url: str, nodes: int, folder: Path) -> Iterator[str]:
-    """So many transparent nodes in a row; the URL of the outermost."""
+def in_front_of(
+    url: str, nodes: int, folder: Path, effects: Mapping[str, EffectName] | None = None
+) -> Iterator[str]:
+    """Start transparent nodes in a row; yield the URL of the outermost.
+
+    Args:
+        effects: the effects of tools that each node would hold for approval otherwise.
+    """
     with ExitStack() as stack:
         for number in range(nodes):
             place = folder / f"node{number}"
             place.mkdir(parents=True)
-            upstream = ServerConfig(url=url, expose="transparent")
+            upstream = ServerConfig(url=url, expose="transparent", effects=dict(effects or {}))
             node = Running(place, workshops={}, servers={"server": upstream})
             stack.callback(node.stop)
             url = node.url

@@ -3,7 +3,8 @@
 The suite starts this with the address of its server. A real node (`interlock up`) is put in front
 of that address, and the official SDK's client behind the node does what the scenario wants of a
 client: what the suite's server sees is the node. Where the server wants a sign-in, somebody runs
-`interlock login`, with a browser that follows redirects.
+`interlock login`, with a browser that follows redirects. `SEAT_LISTS` names a tool that a relay
+adds to the list of the suite's server.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from mcp import Client, MCPError
 from mcp.client import ClientRequestContext
 
 from tests.cli.program import RunningNode, World
+from tests.conformance.listing_relay import listing
 
 SERVER = "server"
 SESSION = "2025-11-25"
@@ -29,6 +32,13 @@ MOST_SIGN_INS = 2
 CLIENT_DOCUMENT = "https://conformance-test.local/client-metadata.json"
 """The client id metadata document that the suite knows. It is never fetched."""
 FOLLOW = f"{sys.executable} -m tests.conformance.follow %s"
+
+SCOPE_REFUSED = "which it was asked for already"
+"""The node's warning when a sign-in did not grant the scope. Another sign-in would not help."""
+
+EFFECTS = {"test_reconnection": "mutating"}
+"""Tools of the suite that a node holds for approval by default, and their effect in the config.
+The description of this one says that it triggers something."""
 
 Does = Callable[[Client], Awaitable[None]]
 
@@ -75,6 +85,18 @@ async def add(client: Client) -> None:
     await client.call_tool("add_numbers", {"a": 5, "b": 3})
 
 
+async def add_if_listed(client: Client) -> None:
+    """Call a tool that the suite's server may not list. The node rejects it in that case."""
+    listed = any(tool.name == "add_numbers" for tool in (await client.list_tools()).tools)
+    try:
+        await client.call_tool("add_numbers", {"a": 5, "b": 3})
+    except MCPError as error:
+        if listed or error.code != types.INVALID_PARAMS:
+            raise
+    else:
+        assert listed, "the node called a tool that the server does not list"
+
+
 def call(*names: str) -> Does:
     async def calls(client: Client) -> None:
         await client.list_tools()
@@ -119,7 +141,7 @@ SCENARIOS: dict[str, tuple[Does, dict[str, Any]]] = {
         {"elicitation_callback": accept_defaults},
     ),
     "request-metadata": (
-        add,
+        add_if_listed,
         {
             "elicitation_callback": accept_defaults,
             "sampling_callback": complete,
@@ -160,12 +182,10 @@ class Seat:
         self._secrets = {
             name: context[name] for name in ("client_secret", "private_key_pem") if name in context
         }
-        server: dict[str, Any] = {"url": url, "expose": "transparent"}
+        server: dict[str, Any] = {"url": url, "expose": "transparent", "effects": EFFECTS}
         if scenario.startswith("auth/"):
             server["oauth"] = self._oauth(scenario, context)
-        # Nobody is there to confirm a call of a tool that no list names.
-        free = {"default": "allow"}
-        self._world.config({SERVER: server}, listen="127.0.0.1:0", policy=free)
+        self._world.config({SERVER: server}, listen="127.0.0.1:0")
 
     def _oauth(self, scenario: str, context: dict[str, Any]) -> dict[str, Any]:
         known = {name: context[name] for name in ("client_id", "issuer") if name in context}
@@ -186,6 +206,8 @@ class Seat:
                 return node
             if "interlock login" in said[1]:
                 self.sign_in()
+            elif SCOPE_REFUSED in said[1]:
+                raise SignInFailedError(said[1])
 
     def sign_in(self) -> None:
         if self._sign_ins == MOST_SIGN_INS:
@@ -224,8 +246,11 @@ async def drive(url: str, revision: str, does: Does, answers: dict[str, Any]) ->
 def main() -> None:
     scenario = os.environ["MCP_CONFORMANCE_SCENARIO"]
     revision = os.environ["MCP_CONFORMANCE_PROTOCOL_VERSION"]
-    with tempfile.TemporaryDirectory() as place:
-        seat = Seat(Path(place), sys.argv[1], scenario)
+    with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
+        url = sys.argv[1]
+        if tool := os.environ.get("SEAT_LISTS"):
+            url = stack.enter_context(listing(url, tool))
+        seat = Seat(Path(place), url, scenario)
         try:
             does, answers = SCENARIOS.get(scenario, (use_first_tool(seat), {}))
             asyncio.run(drive(seat.start().url, revision, does, answers))

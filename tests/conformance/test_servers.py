@@ -7,15 +7,26 @@ the same holds but for what is in `unbridgeable.py`.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
+from interlock.core.config import ServerConfig
+from tests.conformance import fetched
 from tests.conformance.cells import Cell, Results
-from tests.conformance.suite import REVISIONS, Check, Findings, requirements
-from tests.conformance.unbridgeable import SESSION_TO_STATELESS, STATELESS_TO_SESSION, Forced
+from tests.conformance.suite import REVISIONS, Check, Findings, requirements, run_server
+from tests.conformance.unbridgeable import (
+    SESSION_TO_STATELESS,
+    STARTED_SERVER,
+    STATELESS_TO_SESSION,
+    UNLISTED_TOOLS,
+    Forced,
+)
+from tests.core.server.running import Running
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(1800)
 
 CEILING = {"2025-11-25": (33, 84), "2026-07-28": (39, 168)}
 """Scenarios and checks that pass directly: less would be too low a bar for a node."""
@@ -39,9 +50,18 @@ across = pytest.mark.parametrize(
 
 
 def lost(results: Results, cell: Cell) -> tuple[set[Check], Findings]:
-    """The checks that pass directly and not in this cell."""
+    """Find the checks that pass directly and not in this cell."""
     direct, found = results.of(Cell(cell.revision)), results.of(cell)
     return direct.passed - found.passed, found
+
+
+def checks_of(forced: Iterable[Forced]) -> set[tuple[str, str]]:
+    return {(entry.scenario, check) for entry in forced for check in entry.checks}
+
+
+def unlisted(revision: str) -> set[tuple[str, str]]:
+    """List the checks that call tools which the reference server does not list."""
+    return checks_of(UNLISTED_TOOLS) if revision == STATELESS else set()
 
 
 def report(capsys: pytest.CaptureFixture[str], cell: Cell, found: Findings) -> None:
@@ -69,6 +89,11 @@ def test_the_ceiling(results: Results, revision: str, capsys: pytest.CaptureFixt
     assert len(found.passed) >= checks
 
 
+def test_no_scored_check_calls_an_unlisted_tool(suite: None) -> None:
+    scored = set(requirements(STATELESS, "server").scored)
+    assert not scored & {entry.scenario for entry in UNLISTED_TOOLS}
+
+
 @every_revision
 @through_nodes
 def test_what_passes_directly_passes_through_nodes(
@@ -77,8 +102,33 @@ def test_what_passes_directly_passes_through_nodes(
     cell = Cell(revision, nodes)
     missing, found = lost(results, cell)
     report(capsys, cell, found)
-    assert_only(missing, [], found)
+    assert_only(missing, unlisted(revision), found)
     assert set(requirements(revision, "server").scored) <= found.good
+
+
+@every_revision
+def test_a_started_server_of_both_generations(
+    results: Results, revision: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each client is served in its own generation, so that what the server asks arrives."""
+    started = ServerConfig(
+        command=sys.executable,
+        args=["-c", "from mcp_everything_server.server import mcp; mcp.run(transport='stdio')"],
+        cwd=str(fetched.everything_folder()),
+        env={"PYTHONPATH": ".", "PYTHONDONTWRITEBYTECODE": "1"},
+        expose="transparent",
+    )
+    node = Running(tmp_path, workshops={}, servers={"server": started})
+    try:
+        found = run_server(node.url, revision, tmp_path / "found")
+    finally:
+        node.stop()
+    scored = set(requirements(revision, "server").scored)
+    with capsys.disabled():
+        print(f"\n  suite {revision}, a node, started server: {found.line(scored)}")
+    assert scored <= found.good, sorted(scored - found.good)
+    missing = results.of(Cell(revision)).passed - found.passed
+    assert_only(missing, checks_of(STARTED_SERVER[revision]), found)
 
 
 def _across(
@@ -89,8 +139,7 @@ def _across(
 ) -> None:
     missing, found = lost(results, cell)
     report(capsys, cell, found)
-    listed = [(one.scenario, check) for one in forced for check in one.checks]
-    assert_only(missing, listed, found)
+    assert_only(missing, checks_of(forced) | unlisted(cell.revision), found)
     unforced = set(requirements(cell.revision, "server").scored) - {one.scenario for one in forced}
     assert unforced <= found.good
 

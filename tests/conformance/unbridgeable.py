@@ -36,6 +36,41 @@ _NO_RESUMING = (
     "stream early, so there is nothing to come back for. The suite notes it as not applicable."
 )
 
+_UNLISTED = (
+    "The check calls a tool that the reference server does not list. Directly it passes because "
+    "the server returns the text 'Unknown tool' as a result with isError. A node sends no server a "
+    "tool name that is not listed. It returns -32602, the code of the specification. The check "
+    "passes through a node when the server lists the tool (test_tasks.py)."
+)
+
+UNLISTED_TOOLS = [
+    Forced(scenario, checks, FIXTURE, _UNLISTED)
+    for scenario, checks in {
+        "tasks-capability-negotiation": ("sep-2663-server-rejects-undeclared-client",),
+        "tasks-dispatch-and-envelope": (
+            "sep-2663-legacy-task-param-ignored",
+            "tasks-immediate-result-shortcut",
+            "tasks-result-type-complete-on-non-task-responses",
+        ),
+        "tasks-lifecycle": ("tasks-sync-tool-call",),
+    }.items()
+]
+"""Checks of 2026-07-28 that are lost in front of the reference server. None of them is scored."""
+
+STARTED_SERVER = {
+    "2025-11-25": [
+        Forced(
+            "server-sse-polling",
+            ("server-sse-disconnect-resume",),
+            SPECIFICATION,
+            "The tool closes the SSE stream of its call. A server on stdio has no such stream, so "
+            "the call is answered without an interruption. The suite notes it as not applicable.",
+        )
+    ],
+    "2026-07-28": UNLISTED_TOOLS,
+}
+"""Checks that are lost when the node starts the reference server itself, by revision."""
+
 _STATELESS_TO_SESSION = [
     Forced(
         "input-required-result-ignore-extra-params",

@@ -352,7 +352,7 @@ def test_it_starts_without_what_it_does_not_need() -> None:
         "heavy = {'zoneinfo', 'uvloop', 'uvicorn', 'yaml', 'rich', 'typer', 'jsonschema_rs',"
         " 'sqlite3', 'pydantic', 'mcp'}\n"
         "ours = {name for name in sys.modules if name.startswith('interlock.')"
-        " and name.split('.')[1] not in ('demo', 'serving', 'protocol', 'errors')}\n"
+        " and name.split('.')[1] not in ('demo', 'sdk', 'protocol', 'errors')}\n"
         "print(sorted(heavy & set(sys.modules) | ours))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)

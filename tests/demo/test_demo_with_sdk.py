@@ -14,6 +14,8 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters
 from mcp_types import CallToolResult, TextContent
 
+from tests.patience import PATIENCE
+
 ERAS = [("legacy", "2025-11-25"), ("auto", "2026-07-28"), ("2026-07-28", "2026-07-28")]
 
 pytestmark = pytest.mark.parametrize(("mode", "revision"), ERAS)
@@ -31,7 +33,7 @@ async def connected(mode: str) -> AsyncIterator[Client]:
 def with_client(mode: str, body: Callable[[Client], Awaitable[None]]) -> None:
     async def run() -> None:
         async with connected(mode) as client:
-            await asyncio.wait_for(body(client), 30)
+            await asyncio.wait_for(body(client), PATIENCE)
 
     asyncio.run(run())
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
+from interlock.contracts.registry import layout
+from interlock.contracts.registry.git_folder import Place
+from interlock.contracts.registry.index import ContractIndex
 from interlock.errors import InterlockError
-from interlock.stores import contract_layout as layout
-from interlock.stores.contract_git_place import Place
-from interlock.stores.contract_index import ContractIndex
 
 SEEDS = [
     b"shop/Order/1.0.0.schema.json\n"

@@ -7,9 +7,9 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
-from interlock.catalog.contracts.changes import breaking
-from interlock.catalog.contracts.proto import diff_descriptors
-from interlock.catalog.contracts.schemas import diff_schemas
+from interlock.contracts.diff.changes import breaking
+from interlock.contracts.diff.protobuf import diff_descriptors
+from interlock.contracts.diff.schemas import diff_schemas
 from interlock.errors import InterlockError
 
 SEEDS = [

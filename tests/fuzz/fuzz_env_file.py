@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from interlock.upstreams.drivers.vault import read_env_file
+from interlock.drivers.vault import read_env_file
 
 SEEDS = [
     b"PLAIN=value\nexport EXPORTED=yes\n SPACED = around \n",

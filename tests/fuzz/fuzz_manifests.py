@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from interlock.config.problems import ConfigError
+from interlock.core.config.problems import ConfigError
 from interlock.manifests import document
 from interlock.manifests.driver_reader import parse_driver
 from interlock.manifests.secrets_reader import parse_inventory

@@ -6,17 +6,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from interlock.call import Caller, Credentials
-from interlock.config.topics import TopicConfig
-from interlock.pipeline.topics.room import Room
-from interlock.pipeline.topics.seat import Batch, Member
+from interlock.core.call import Caller, Credentials
+from interlock.core.config.topics import TopicConfig
 from interlock.protocol.kinds import grants_of, is_reserved
-from interlock.protocol.mcpx.envelope import (
-    EnvelopeError,
-    read_envelope,
-    read_head,
-    write_envelope,
-)
+from interlock.topics.member import Batch, Member
+from interlock.topics.room import Room
+from interlock.topics.wire.envelope import EnvelopeError, read_envelope, read_head, write_envelope
 
 SEEDS = [
     b'{"protocol":"mcpx/v0.1","id":"1","from":"a","kind":"chat","payload":{"text":"hi"}}',

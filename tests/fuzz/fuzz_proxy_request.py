@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from interlock.upstreams.egress.patterns import normal_host
-from interlock.upstreams.egress.proxy_request import ProxyRequestReader
+from interlock.drivers.sandbox.patterns import normal_host
+from interlock.drivers.sandbox.proxy import ProxyRequestReader
 from tests.fuzz.heads import head_in_pieces
 
 SEEDS = [

@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from interlock.catalog.schemas.artefacts import MARK, json_text, known, yaml_text
-from interlock.catalog.schemas.problems import SchemasWrong
-from interlock.catalog.schemas.reading import read_json, read_yaml
+from interlock.contracts.schemas.artefacts import MARK, json_text, known, yaml_text
+from interlock.contracts.schemas.problems import SchemasWrong
+from interlock.contracts.schemas.reader import read_json, read_yaml
 
 SEEDS = [
     b'{"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "required": ["a"]}',

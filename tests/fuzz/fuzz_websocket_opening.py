@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from interlock.errors import ProtocolError
-from interlock.protocol.websocket_opening import AnswerReader, check_answer, refusal
+from interlock.protocol.websocket_handshake import AnswerReader, check_answer, refusal
 from tests.fuzz.heads import head_in_pieces
 
 SEEDS = [

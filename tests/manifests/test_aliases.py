@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.config.problems import ConfigError
+from interlock.core.config.problems import ConfigError
 from interlock.manifests.driver_reader import parse_driver, read_driver
 from interlock.manifests.findings import Caution
 from tests.manifests.texts import GONE, driver_text, entry, write

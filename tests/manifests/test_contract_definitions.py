@@ -9,7 +9,7 @@ from typing import Any
 import pydantic
 import pytest
 
-from interlock.config.problems import ConfigError
+from interlock.core.config.problems import ConfigError
 from interlock.errors import AUTH_REQUIRED, InterlockError
 from interlock.manifests.contract_definitions import (
     InputProblem,

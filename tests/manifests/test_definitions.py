@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from interlock.config.problems import ConfigError
+from interlock.core.config.problems import ConfigError
 from interlock.errors import InterlockError
 from interlock.manifests import contract_definitions, definitions
 from interlock.manifests.definitions import (

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interlock.config.problems import ConfigError, Problem
+from interlock.core.config.problems import ConfigError, Problem
 from interlock.manifests import document
 from interlock.manifests.document import read_document, read_yaml
 

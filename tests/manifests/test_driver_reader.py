@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.config.problems import ConfigError
+from interlock.core.config.problems import ConfigError
 from interlock.manifests.driver import Cost, Requires, Retry
 from interlock.manifests.driver_reader import parse_driver, read_driver
 from interlock.manifests.findings import Caution

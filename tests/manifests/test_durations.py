@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.config.problems import BadValue
-from interlock.manifests.durations import seconds_of
-from interlock.manifests.schema_parts import EVERY_PATTERN
+from interlock.core.config.problems import BadValue
+from interlock.manifests.driver_reader import seconds_of
+from interlock.manifests.schemas import EVERY_PATTERN
 
 
 @pytest.mark.parametrize(

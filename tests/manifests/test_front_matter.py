@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.config.problems import ConfigError, Problem
+from interlock.core.config.problems import ConfigError, Problem
 from interlock.manifests.driver_reader import parse_driver
 from interlock.manifests.front_matter import MOST_BYTES, read_source, split
 from interlock.manifests.tool_reader import parse_contract

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from interlock.manifests.identity import major_changes, successor_problems
+from interlock.manifests.workspace import major_changes, successor_problems
 from tests.manifests.texts import driver, entry
 
 DOCKER = {"kind": "docker", "image": "a.example:5000/x/y:1", "port": 80}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from interlock.config.problems import ConfigError
+from interlock.core.config.problems import ConfigError
 from interlock.manifests.driver_reader import read_driver
 from tests.manifests.texts import (
     GONE,
@@ -38,6 +38,13 @@ from tests.manifests.texts import problem_paths as paths
 def test_a_binding_takes_three_keys(binding: dict[str, Any], path: str) -> None:
     found = paths(implements=[entry(metadata={"mcp": binding})])
     assert found == {f"implements[0].metadata.mcp.{path}"}
+
+
+@pytest.mark.spec("DR-32.pertool-1")
+@pytest.mark.parametrize("binding", [{}, {"result_extract": "$.rows"}, {"tool_name": None}])
+def test_a_binding_names_its_tool(binding: dict[str, Any]) -> None:
+    found = paths(implements=[entry(metadata={"mcp": binding})])
+    assert any(path.startswith("implements[0].metadata.mcp") for path in found), found
 
 
 @pytest.mark.spec("DR-32.pertool-4")

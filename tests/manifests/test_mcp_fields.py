@@ -15,7 +15,7 @@ from interlock.manifests.driver import (
     DriverManifest,
     RemoteAuth,
 )
-from interlock.manifests.schema_driver import DRIVER, MCP
+from interlock.manifests.schemas import DRIVER, MCP
 from tests.manifests.texts import GONE, REMOTE, SERVERS, codes, driver, problem_at, read
 from tests.manifests.texts import problem_paths as paths
 
@@ -25,7 +25,9 @@ from tests.manifests.texts import problem_paths as paths
 @pytest.mark.spec("DR-32.required-1")
 def test_only_kind_mcp_is_an_mcp_driver() -> None:
     assert driver(kind="http").server is None
-    assert "kind is missing" in {problem.message for problem in read(kind=GONE).problems}
+    for nothing_else in ({}, {"server": GONE, "transport": GONE}):
+        problems = read(kind=GONE, **nothing_else).problems
+        assert "kind is missing" in {problem.message for problem in problems}
 
 
 @pytest.mark.spec("DR-32.required-2")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.config.problems import BadValue
+from interlock.core.config.problems import BadValue
 from interlock.manifests.placeholders import fill, mentions, names
 
 

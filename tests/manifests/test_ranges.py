@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.config.problems import BadValue
+from interlock.core.config.problems import BadValue
 from interlock.manifests.ranges import check_range, in_range, newest, parse_version
+from tests.patience import PATIENCE
 
 
 @pytest.mark.spec("DR-30.implements-8")
@@ -144,7 +145,7 @@ def test_npm_says_the_same() -> None:
         input=json.dumps({"ranges": _RANGES, "versions": _VERSIONS}),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=True,
     )
     rows = json.loads(done.stdout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from interlock.manifests.driver import MappedFrom
-from interlock.manifests.renaming import Target, mapping_renames
+from interlock.manifests.parameter_names import Target, mapping_renames
 from tests.manifests.texts import driver, entry
 
 

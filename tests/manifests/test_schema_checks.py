@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from interlock.manifests.schema_checks import MOST_VALUES, check_schema, self_contained
+from interlock.manifests.tool_reader import MOST_VALUES, check_schema, self_contained
 
 TREE: dict[str, Any] = {
     "type": "object",
@@ -141,3 +141,21 @@ def test_what_is_no_schema_at_all() -> None:
     assert words([]) == ["a schema is an object here"]
     assert words(True) == ["a schema is an object here"]
     assert words({"$schema": 5})[0].endswith("is not the dialect here")
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"pattern": "((a{50}){50}){50}"}, "its patterns are too large"),
+        ({"patternProperties": {"(.{0,100}){100}x": {}}}, "its patterns are too large"),
+        ({"allOf": [{"type": "object"}] * 11_000}, "it has more than 10000 objects"),
+        (
+            {"$defs": {"a": {}}, "allOf": [{"$ref": "#/$defs/a"}] * 3_000},
+            "it has more than 2000 references",
+        ),
+    ],
+)
+def test_a_schema_that_takes_too_long_to_compile_is_refused(
+    schema: dict[str, Any], reason: str
+) -> None:
+    assert words(schema) == [f"to use the schema would take too long: {reason}"]

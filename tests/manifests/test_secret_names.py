@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.config.problems import BadValue
+from interlock.core.config.problems import BadValue
 from interlock.manifests.secret import SecretsInventory
 from interlock.manifests.secret_names import (
     default_name,

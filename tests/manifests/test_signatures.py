@@ -10,11 +10,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
 
-from interlock.config import parse_config
+from interlock.core.config import parse_config
+from interlock.drivers.signature_check import refusal
 from interlock.manifests.driver_reader import read_driver
 from interlock.manifests.signatures import SignatureProblem, key_id, sign, verify
-from interlock.node.driver_trust import refusal
-from tests.node.driver_workspace import Workspace
+from tests.drivers.driver_workspace import Workspace
 
 
 def test_what_was_read_must_be_what_was_signed(tmp_path: Path) -> None:

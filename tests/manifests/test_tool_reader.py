@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.config.problems import ConfigError
+from interlock.core.config.problems import ConfigError
 from interlock.manifests.driver import Retry
 from interlock.manifests.schemas import at_address
 from interlock.manifests.tool import DriverConstraints, Needs, ToolContract

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from interlock.config.problems import Problem
+from interlock.core.config.problems import Problem
 from interlock.manifests.driver import DriverManifest
 from interlock.manifests.driver_reader import parse_driver
 from interlock.manifests.findings import Caution, Reading

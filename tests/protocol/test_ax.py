@@ -20,7 +20,7 @@ from interlock.errors import (
     InterlockError,
     ProtocolError,
 )
-from interlock.protocol import ax
+from interlock.protocol import mcpax as ax
 
 ID = "550e8400-e29b-41d4-a716-446655440000"
 # As section 6.1 of the draft has it.

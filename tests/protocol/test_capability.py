@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.capability import (
+from interlock.protocol.capabilities import (
     LATENCY_CLASSES,
     NAMES,
     PESSIMISTIC,

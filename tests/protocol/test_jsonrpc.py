@@ -10,13 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
-from interlock.errors import (
-    INVALID_REQUEST,
-    PARSE_ERROR,
-    PAYLOAD_TOO_LARGE,
-    Failure,
-    ProtocolError,
-)
+from interlock.errors import INVALID_REQUEST, PARSE_ERROR, PAYLOAD_TOO_LARGE, Failure, ProtocolError
 from interlock.protocol.jsonrpc import (
     MAX_BATCH,
     BadMessage,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -265,7 +263,6 @@ def test_a_method_grants_every_context_and_a_context_no_method(method: str, cont
 
 
 def test_no_kind_takes_long() -> None:
+    """A matcher that goes back would need years."""
     pattern = compiled("mcp/" + "*a" * 40 + "*b")
-    began = time.perf_counter()
     assert not pattern.grants("mcp/" + "a" * 4_000)
-    assert time.perf_counter() - began < 1.0

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from interlock.call import Call, Client, Credentials
+from interlock.core.call import Call, Client, Credentials
+from interlock.protocol.fast_structs import plain_stores
 from interlock.protocol.mcp import Era
-from interlock.protocol.plain_stores import plain_stores
 
 
 @plain_stores

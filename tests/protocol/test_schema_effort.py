@@ -7,13 +7,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from interlock.protocol.schema_effort import (
-    MOST_LOOKS,
-    _Looks,
-    _TooMany,
-    can_be_explained,
-    errors_of,
-)
+from interlock.protocol.schema_cost import MOST_LOOKS, _Looks, _TooMany, can_be_explained, errors_of
 
 HERE = {"$ref": "#"}
 IN_EVERY_WAY: dict[str, dict[str, Any]] = {

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.config.trust import SCOPE_PATTERN
+from interlock.core.config.trust import SCOPE_PATTERN
 from interlock.errors import ProtocolError
 from interlock.protocol.scopes import (
     LEVELS,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from urllib.parse import quote
 
@@ -254,13 +253,9 @@ def test_any_text_is_a_template_or_none(text: str, uri: str) -> None:
     "template", ["{a}x" * 500, "{+a}x{b}" * 200, "{/a}" * 400, "{/a}{?b}" * 200, "{x}" * 600]
 )
 def test_nothing_takes_long(template: str) -> None:
+    """A matcher that goes back would need years."""
     read = read_template(template)
     assert read is not None
-    longest = 0.0
     for uri in ("x" * 1000 + "\0/", "/x?x" * 250 + "#\0"):
-        began = time.perf_counter()
         read.matches(plain(uri))
-        longest = max(longest, time.perf_counter() - began)
-    # A matcher that goes back would need years.
-    assert longest < 5
     assert read.cost(plain(uri)) <= len(plain(uri)) * len(template)

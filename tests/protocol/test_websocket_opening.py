@@ -13,7 +13,7 @@ from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
 
 from interlock.errors import ProtocolError
-from interlock.protocol.websocket_opening import (
+from interlock.protocol.websocket_handshake import (
     MOST_HEAD,
     Answer,
     AnswerReader,

@@ -115,13 +115,35 @@ def test_a_divergence_shows_its_reason_and_its_tests(tree: Tree) -> None:
     assert line in tree.page()
 
 
-def test_what_is_left_out_has_no_test(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
-    tree.status("left_out: {AX-12: nobody has one}")
+def test_a_proven_item_shows_its_limit(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
+    tree.status("done: [AX-1]\nlimits: {AX-1-2: not at night}")
+    tree.tests("AX-1-1")
+    assert tree.run() == 1
+    assert capsys.readouterr().err == "AX-1-2 has a limit in spec/status.yaml, and no test\n"
+    tree.tests("AX-1-1", "AX-1-2")
     assert tree.run() == 0
-    assert "| AX-12-1 | MAY | left out: nobody has one |  |" in tree.page()
+    assert "| AX-1-2 | MUST | proven: not at night | `test_x.py::test_1` |" in tree.page()
+
+
+def test_a_divergence_needs_a_test(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
+    tree.status("diverges: {AX-1-2: better}")
+    assert tree.run() == 1
+    assert "AX-1-2 is called a divergence" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("key", "state"), [("left_out", "left out"), ("later", "later")])
+def test_a_mark_does_not_turn_what_is_not_built_into_proven(
+    tree: Tree, key: str, state: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree.status(f"{key}: {{AX-12: nobody has one}}")
+    assert tree.run() == 0
+    assert f"| AX-12-1 | MAY | {state}: nobody has one |  |" in tree.page()
     tree.tests("AX-12-1")
     assert tree.run() == 1
-    assert "called left out" in capsys.readouterr().err
+    message = f"AX-12-1 is called {state} in spec/status.yaml, yet test_x.py::test_0 is marked"
+    assert message in capsys.readouterr().err
+    assert f"| AX-12-1 | MAY | {state}: nobody has one | `test_x.py::test_0` |" in tree.page()
+    assert tree.run("--check") == 1
 
 
 @pytest.mark.parametrize(
@@ -131,6 +153,7 @@ def test_what_is_left_out_has_no_test(tree: Tree, capsys: pytest.CaptureFixture[
         ("finished: [AX-1]", "unknown field"),
         ("left_out: {AX-1-1: ' '}", "has no reason"),
         ("left_out: {AX-1: a}\ndiverges: {AX-1-1: b}", "has two reasons"),
+        ("limits: {AX-1-1: a}\nlater: {AX-1-1: b}", "has two reasons"),
     ],
 )
 def test_a_wrong_status_file_is_refused(

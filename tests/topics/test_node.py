@@ -1,215 +1,163 @@
-"""The library with a real node and a real program, each a process of its own."""
+"""Topics on a whole node: tokens that are revoked, configs that change, a node that stops."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import httpx2
+import msgspec
 import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
-from interlock.config.topics import TopicConfig
-from interlock.errors import InterlockError
-from interlock.node.http_server import tls_context
-from interlock.topics import Chat, Participant
-from tests.channels.certificates import Authority
-from tests.cli.program import World
-from tests.cli.waiting import PATIENCE
-from tests.faces.topics.rooms import Rooms
-from tests.topics.houses import staying, until
+from interlock.core.config import IdentityConfig, TopicsConfig
+from interlock.trust.identity.token_store import AccessStore
+from tests.core.server.running import Running
+from tests.topics.peers import PATIENCE, joined
 
-ROOT = Path(__file__).parents[2]
-WORKER = Path(__file__).parent / "worker.py"
-LEDGER = ROOT / "tests" / "behaviour" / "servers" / "ledger.py"
-NAMES = ("boss", "agent", "worker")
-TOKENS = {f"T_{name}": f"token-of-{name}-" + "x" * 24 for name in NAMES}
+TOKENS = {"agent": "t-agent-1", "human": "t-human-1"}
 
 
-class Plant:
-    """A node with a topic and a tool that cannot be undone."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.file = world.cwd / "ledger"
-        world.config(
-            {"ledger": {"command": sys.executable, "args": [str(LEDGER), str(self.file)]}},
-            tokens=[{"name": name, "token": f"${{env:T_{name}}}"} for name in NAMES],
-            topics={
-                "rooms": {
-                    "ops": {
-                        "node": "interlock",
-                        "seats": [
-                            {"callers": ["boss"], "profile": "full_access"},
-                            {"callers": ["agent"], "profile": "proposal_only"},
-                            {"callers": ["worker"], "profile": "response_only"},
-                        ],
-                    }
-                }
-            },
-        )
-        self.start()
-
-    def start(self) -> None:
-        self.node = self.world.up(**TOKENS)
-        self.node.wait_for_line("ledger is ready")
-        self.url = f"ws{self.node.url.removeprefix('http').rpartition('/')[0]}/ws"
-
-    def participant(self, name: str, **more: Any) -> Participant:
-        return Participant(self.url, topic="ops", token=TOKENS[f"T_{name}"], **more)
-
-    @contextmanager
-    def program(self) -> Iterator[subprocess.Popen[str]]:
-        process = subprocess.Popen(
-            [sys.executable, str(WORKER), self.url],
-            env={**os.environ, "TOKEN": TOKENS["T_worker"], "PYTHONPATH": str(ROOT / "src")},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            yield process
-        finally:
-            process.kill()
-            process.communicate()
+def topics(*seats: dict[str, Any], **more: Any) -> TopicsConfig:
+    room = {"seats": list(seats) or [{"callers": ["*"]}], **more}
+    return msgspec.convert({"rooms": {"room": room}}, TopicsConfig)
 
 
-@pytest.fixture
-def plant(tmp_path: Path) -> Iterator[Plant]:
-    world = World(tmp_path)
-    try:
-        yield Plant(world)
-    finally:
-        world.close()
-
-
-def test_a_program_answers_and_dies(plant: Plant) -> None:
+def play(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        boss = plant.participant("boss")
-        async with asyncio.timeout(PATIENCE), boss.connected():
-            events = boss.events()
-            with plant.program() as process:
-                while "worker" not in boss.participants:
-                    await anext(events)
-                result = await boss.call("worker", "whoami")
-                assert result["content"][0]["text"] == str(process.pid)
-                # The node is in the room as well, and its tools are asked for in the same way.
-                look = await boss.call("interlock", "ledger.look")
-                assert not look.get("isError")
-                every = await boss.ask_all("tools/list", timeout=PATIENCE)
-                assert sorted(every) == ["interlock", "worker"]
-                calling = asyncio.create_task(boss.call("worker", "forever"))
-                await until(events, lambda event: event.content == Chat("I have begun."))
-                process.send_signal(signal.SIGKILL)
-                with pytest.raises(InterlockError, match="worker left the topic") as caught:
-                    await calling
-                assert caught.value.data == {"sent": True}
-                assert "worker" not in boss.participants
+        async with asyncio.timeout(PATIENCE):
+            await test()
 
     asyncio.run(main())
 
 
-def test_a_node_that_comes_back_is_found_again(plant: Plant) -> None:
-    async def main() -> None:
-        asleep, wake = asyncio.Event(), asyncio.Event()
-
-        async def sleep(seconds: float) -> None:
-            asleep.set()
-            await wake.wait()
-
-        boss = plant.participant("boss", sleep=sleep)
-        async with boss.connected():
-            events = boss.events()
-            assert await asyncio.to_thread(plant.node.end) == 0
-            async with asyncio.timeout(PATIENCE):
-                await asleep.wait()
-            await asyncio.to_thread(plant.start)
-            wake.set()
-            async with asyncio.timeout(PATIENCE):
-                await until(events, lambda event: event.kind == "system/welcome")
-                assert boss.status.welcomes == 2
-                assert await boss.request("interlock", "ping") == {}
-
-    asyncio.run(main())
+def url(node: Running, topic: str = "room") -> str:
+    return f"ws://127.0.0.1:{node.port}/ws?topic={topic}"
 
 
-@pytest.mark.spec("MX-3.2-1")
-def test_a_proposal_to_the_node_waits_for_a_human(plant: Plant) -> None:
-    world = plant.world
-    (world.cwd / "phrase").write_text("open sesame\n", encoding="utf-8")
-    made = world.run("keys", "new", "chief", "--passphrase-file", "phrase")
-    assert made.returncode == 0, made.stderr
-
-    def approve() -> None:
-        (waiting,) = json.loads(world.run("approvals", "--json").stdout)["approvals"]
-        options = ("--yes", "--key", "chief", "--passphrase-file", "phrase")
-        done = world.run("approve", *options, "--", waiting["id"])
-        assert done.returncode == 0, done.stderr
-
-    async def main() -> None:
-        agent = plant.participant("agent")
-        async with asyncio.timeout(2 * PATIENCE), agent.connected():
-            with pytest.raises(InterlockError, match="may not send mcp/request"):
-                await agent.request(
-                    "interlock", "tools/call", {"name": "ledger.press", "arguments": {}}
-                )
-            events = agent.events()
-            calling = asyncio.create_task(
-                agent.call("interlock", "ledger.press", {"button": "red"})
-            )
-            said = await until(events, lambda event: isinstance(event.content, Chat))
-            assert agent.tracked[said.correlation_id or ""].status == "pending"
-            await asyncio.to_thread(approve)
-            result = await calling
-            assert result["content"][0]["text"] == "press: done"
-            (tracked,) = agent.tracked.values()
-            assert (tracked.status, tracked.fulfilled_by) == ("fulfilled", "interlock")
-            assert tracked.note == ""
-            # The proposal, what was said about it, what fulfilled it, and the answer.
-            assert len(agent.chain(tracked.proposalId)) == 4
-            assert agent.status.dropped == 0
-
-    asyncio.run(main())
-    assert plant.file.read_text().count("\n") == 1
+async def status_of(address: str, token: str | None = None) -> int:
+    """How an attempt to come in is refused."""
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    with pytest.raises(InvalidStatus) as refused:
+        async with connect(address, additional_headers=headers, proxy=None):
+            raise AssertionError("it was let in")
+    return refused.value.response.status_code
 
 
-def test_over_tls_only_to_who_it_says_it_is(tmp_path: Path) -> None:
-    ca = Authority(tmp_path)
-    context = tls_context(*ca.issue("server", "127.0.0.1"))
-    (tmp_path / "other").mkdir()
-    stranger = Authority(tmp_path / "other")
+def test_whose_token_is_revoked_has_to_go(start: Any, tmp_path: Path) -> None:
+    store = AccessStore(tmp_path / "0" / "access.db")
+    node = start(identity=IdentityConfig(revocation_seconds=0.1), topics=topics())
+    made, shown = store.create("agent")
+    _, kept = store.create("human")
+    node.until(lambda: "human" in node.node.trust.identity, "the tokens to be seen")
 
-    async def main() -> None:
-        rooms = Rooms(rooms={"room": TopicConfig(access="private")}, tls=context)
-        await rooms.start()
-        url = rooms.url().partition("?")[0]
-        asleep = asyncio.Event()
+    async def test() -> None:
+        async with joined(url(node), kept) as human, joined(url(node), shown) as agent:
+            store.revoke([made.id])
+            assert (await agent.closed())[0] == 4003
+            left = await human.until(lambda one: one["payload"].get("event") == "leave")
+            assert left["payload"]["participant"]["id"] == "agent"
+            assert await status_of(url(node), shown) == 401
+            await (await human.socket.ping())
 
-        async def sleep(seconds: float) -> None:
-            asleep.set()
-            await asyncio.Event().wait()
+    play(test)
 
-        try:
-            async with asyncio.timeout(PATIENCE):
-                trusting = Participant(url, topic="room", token="t-agent", ca=ca.file)
-                async with trusting.connected():
-                    assert trusting.id == "agent"
-                # One whom nobody vouches for never hears the token.
-                wary = Participant(
-                    url, topic="room", token="t-human", ca=stranger.file, sleep=sleep
-                )
-                async with staying(wary) as inside:
-                    await asleep.wait()
-                    assert not inside.is_set()
-                assert not any("human" in str(row) for row in rooms.journal)
-        finally:
-            await rooms.stop()
 
-    asyncio.run(main())
+def test_a_config_that_changes(start: Any) -> None:
+    node = start(tokens=TOKENS, topics=topics({"callers": ["*"]}))
+
+    def apply(new: TopicsConfig) -> None:
+        node.wait(node.node.apply(node.config(topics=new)))
+
+    async def test() -> None:
+        async with (
+            joined(url(node), TOKENS["agent"]) as agent,
+            joined(url(node), TOKENS["human"]) as human,
+        ):
+            # One may say more, and hears of it where it is.
+            more = {"callers": ["agent"], "profile": "full_access"}
+            await asyncio.to_thread(apply, topics(more, {"callers": ["*"]}))
+            welcome = await agent.until("system/welcome")
+            assert welcome["payload"]["you"]["capabilities"] == ["mcp/*", "chat"]
+            said = await agent.say("mcp/request:tools/list")
+            assert (await human.until(said))["from"] == "agent"
+            # Who has no seat any more has to go; nobody else notices.
+            await asyncio.to_thread(apply, topics({"callers": ["human"]}))
+            code, reason = await agent.closed()
+            assert code == 4003
+            assert "seat" in reason
+            await human.until(lambda one: one["payload"].get("event") == "leave")
+            assert await status_of(url(node), TOKENS["agent"]) == 403
+            # No topics, no door.
+            await asyncio.to_thread(apply, TopicsConfig())
+            assert (await human.closed())[0] == 4003
+            assert await status_of(url(node), TOKENS["human"]) == 404
+
+    play(test)
+
+
+def test_a_node_that_stops_says_so(start: Any) -> None:
+    node = start(tokens=TOKENS, topics=topics())
+
+    async def test() -> None:
+        async with joined(url(node), TOKENS["agent"]) as agent:
+            stopping = asyncio.create_task(asyncio.to_thread(node.stop))
+            assert (await agent.closed())[0] == 1001
+            await stopping
+
+    play(test)
+
+
+@pytest.mark.spec("MX-11.3-1")
+@pytest.mark.spec("MX-8.1-4", "MX-7.1-5")
+def test_what_a_node_says_of_its_topics(start: Any) -> None:
+    async def answer(node: Running, path: str) -> httpx2.Response:
+        headers = {"Authorization": f"Bearer {TOKENS['human']}"}
+        async with httpx2.AsyncClient(trust_env=False) as client:
+            return await client.get(f"http://127.0.0.1:{node.port}{path}", headers=headers)
+
+    async def test() -> None:
+        async with (
+            joined(url(plain), TOKENS["agent"]) as agent,
+            joined(url(plain), TOKENS["human"]),
+        ):
+            assert (await answer(plain, "/status")).json()["topics"] == {
+                "room": {"members": 2, "refused": 0}
+            }
+            await agent.say("system/error")
+            await agent.until("system/error")
+            told = (await answer(plain, "/status")).json()["topics"]
+            assert told == {"room": {"members": 2, "refused": 1}}
+            # Without administrators, its path is one that nobody knows.
+            unknown = await answer(plain, "/admin/nothing")
+            admin = await answer(plain, "/admin/participants")
+            assert admin.status_code == unknown.status_code == 404
+            assert admin.json() == unknown.json()
+        async with joined(url(administered), TOKENS["agent"]) as agent:
+            told = (await answer(administered, "/admin/participants")).json()["participants"]
+            assert [one["participantId"] for one in told] == ["agent"]
+            await agent.socket.close()
+        while (await answer(administered, "/admin/participants")).json()["participants"]:
+            continue
+
+    plain = start(tokens=TOKENS, topics=topics())
+    settings = msgspec.structs.replace(topics(), admins=["human"])
+    administered = start(tokens=TOKENS, topics=settings)
+    play(test)
+
+
+def test_without_tokens_all_programs_of_this_machine_are_one(start: Any) -> None:
+    """A node without tokens knows one caller, `local`: the next connection replaces the last."""
+    node = start(topics=topics())
+
+    async def test() -> None:
+        async with joined(url(node)) as first, joined(url(node)) as second:
+            assert first.id == second.id == "local"
+            code, reason = await first.closed()
+            assert code == 4009
+            assert "token" in reason
+
+    play(test)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from interlock import __version__
-from interlock.protocol.aql.words import SPEC
+from interlock.protocol.aql_terms import SPEC
 from tools.aql_conformance.live import Client, NoNode
 
 Bundle = dict[str, Any]

@@ -25,7 +25,7 @@ from interlock.channels.channel import (
 )
 from interlock.channels.tls import client_context
 from interlock.errors import CONFIG, UPSTREAM_UNAVAILABLE, InterlockError, ProtocolError
-from interlock.protocol import websocket_opening as opening
+from interlock.protocol import websocket_handshake as opening
 from interlock.protocol.headers import bearer_of
 from interlock.protocol.websocket import (
     MEDIUM_HEAD,
@@ -108,11 +108,16 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
         self._lose_patience_later()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._decoder.end()
         self._unwritten.clear()
         if self._patience is not None:
             self._patience.cancel()
         self._over("the connection was lost" + (f": {exc}" if exc is not None else ""))
         self._vanished()
+
+    def allow(self, max_message: int) -> None:
+        """Take messages of this length from now on."""
+        self._decoder.max_message = max_message
 
     # -- Channel
 

@@ -35,6 +35,6 @@ def schema() -> None:
     """
     import json
 
-    from interlock.config import config_json_schema
+    from interlock.core.config import config_json_schema
 
     print(json.dumps(config_json_schema(), indent=2, ensure_ascii=False))

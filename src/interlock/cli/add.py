@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from interlock.cli import say, where
 from interlock.errors import CONFIG, InterlockError
+from interlock.terminal import config_source as where
+from interlock.terminal import output as say
 
 if TYPE_CHECKING:
-    from interlock.config import ServerConfig
+    from interlock.core.config import ServerConfig
 
 _SHORT: Final = {"-e": "--env", "-H": "--header", "-c": "--config"}
 
@@ -60,8 +61,8 @@ def add(
       interlock add wiki https://wiki.example.com/mcp -H 'Authorization: Bearer ${env:WIKI}'
     """
     from interlock.cli.check import missing_references
-    from interlock.config import DEFAULT_NAME, add_server
-    from interlock.config.load import read_text
+    from interlock.core.config import DEFAULT_NAME, add_server
+    from interlock.core.config.load import read_text
 
     options = {"--env": env or [], "--header": header or [], "--config": []}
     words = own_options(target, options)
@@ -72,7 +73,7 @@ def add(
     exists = path.exists()
     text = read_text(path) if exists else ""
     write_text(path, add_server(text, key, server, str(path)))
-    print(f"{'added' if exists else 'made'} {path}: {key}")
+    print(f"Added {key} to {path}{'' if exists else ' (new file)'}")
     for name, value in [*server.env.items(), *server.headers.items()]:
         instead = _reference(key, name, value)
         # What is as good as nothing, such as `true`, stays as it is.
@@ -90,7 +91,7 @@ def add(
 
 def _reference(key: str, name: str, value: str) -> str:
     """What to write instead of a secret."""
-    from interlock.config.client_secrets import SecretLift
+    from interlock.core.config.client_secrets import SecretLift
 
     lift = SecretLift()
     header = name.lower() == "authorization" or "-" in name
@@ -99,7 +100,7 @@ def _reference(key: str, name: str, value: str) -> str:
 
 def note_stdio(path: Path) -> None:
     """How a client that only starts programs gets to what was just written."""
-    from interlock.cli.clients import stdio_command
+    from interlock.terminal.clients import stdio_command
 
     say.note(f"For a client that only starts programs: {shlex.join(stdio_command(path))}")
 
@@ -110,7 +111,7 @@ def own_options(words: list[str], options: dict[str, list[str]]) -> list[str]:
     A command's options look like ours (`docker run -e NAME`), so ours stand before it, and only a
     URL may have them behind it.
     """
-    from interlock.config.quantities import is_url
+    from interlock.core.config.quantities import is_url
 
     left = _leading_options(words, options)
     if left[:1] == ["--"]:
@@ -160,9 +161,9 @@ def write_text(path: Path, text: str) -> None:
 
 
 def _server(target: list[str], env: list[str], header: list[str]) -> ServerConfig:
-    from interlock.config import ServerConfig
-    from interlock.config.problems import BadValue
-    from interlock.config.quantities import is_url, split_command
+    from interlock.core.config import ServerConfig
+    from interlock.core.config.problems import BadValue
+    from interlock.core.config.quantities import is_url, split_command
 
     if not target:
         raise typer.BadParameter("what is to be added: a URL, or a command?")

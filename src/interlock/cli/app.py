@@ -14,7 +14,9 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from interlock.cli import about, help_text, say
+from interlock.cli import about
+from interlock.terminal import help_text
+from interlock.terminal import output as say
 
 _COMPLETION: Final = "_INTERLOCK_COMPLETE"
 """The shell sets it when it asks what could come next."""
@@ -32,7 +34,7 @@ class _Command(NamedTuple):
     settings: dict[str, Any] | None = None
 
     def add_to(self, app: typer.Typer) -> None:
-        module = importlib.import_module(f"interlock.cli.{self.module}")
+        module = importlib.import_module(f"interlock.{self.module}")
         found = getattr(module, self.attribute or self.name)
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=self.name, rich_help_panel=self.panel)
@@ -44,38 +46,38 @@ class _Command(NamedTuple):
 
 _RUN, _CONFIG, _USE, _TRUST, _LOOK = "Run", "Config", "Use", "Trust", "Look"
 COMMANDS: Final = (
-    _Command("up", "up", _RUN),
-    _Command("stdio", "stdio", _RUN),
-    _Command("join", "join", _RUN),
-    _Command("check", "check", _CONFIG),
+    _Command("up", "cli.up", _RUN),
+    _Command("stdio", "cli.stdio", _RUN),
+    _Command("join", "tree.commands.join", _RUN),
+    _Command("check", "cli.check", _CONFIG),
     # Whatever follows KEY is read by the command itself: a server's options look like ours.
-    _Command("add", "add", _CONFIG, settings={"allow_interspersed_args": False}),
-    _Command("import", "import_clients", _CONFIG, "import_clients"),
-    _Command("login", "login", _CONFIG),
-    _Command("logout", "login", _CONFIG),
-    _Command("schema", "about", _CONFIG),
-    _Command("tools", "tools", _USE),
-    _Command("call", "call", _USE),
-    _Command("drivers", "drivers", _USE),
-    _Command("contracts", "contracts", _USE),
-    _Command("operations", "operations", _USE),
-    _Command("topic", "topic", _USE),
-    _Command("approvals", "approvals", _TRUST),
-    _Command("approve", "approvals", _TRUST),
-    _Command("refuse", "approvals", _TRUST),
-    _Command("operator", "operator", _TRUST),
-    _Command("keys", "keys", _TRUST),
-    _Command("token", "token", _TRUST),
-    _Command("policy", "policy", _TRUST),
-    _Command("pins", "pins", _TRUST),
-    _Command("automation", "automation", _TRUST),
-    _Command("audit", "audit", _TRUST),
-    _Command("doctor", "doctor", _LOOK),
-    _Command("status", "status", _LOOK),
-    _Command("tree", "tree", _LOOK),
-    _Command("claims", "claims", _LOOK),
-    _Command("journal", "journal", _LOOK),
-    _Command("version", "about", _LOOK),
+    _Command("add", "cli.add", _CONFIG, settings={"allow_interspersed_args": False}),
+    _Command("import", "cli.import_clients", _CONFIG, "import_clients"),
+    _Command("login", "cli.login", _CONFIG),
+    _Command("logout", "cli.login", _CONFIG),
+    _Command("schema", "cli.about", _CONFIG),
+    _Command("tools", "cli.tools", _USE),
+    _Command("call", "cli.call", _USE),
+    _Command("drivers", "drivers.commands.drivers", _USE),
+    _Command("contracts", "contracts.commands.contracts", _USE),
+    _Command("operations", "aql.commands.operations", _USE),
+    _Command("topic", "topics.commands.topic", _USE),
+    _Command("approvals", "cli.approvals", _TRUST),
+    _Command("approve", "cli.approvals", _TRUST),
+    _Command("refuse", "cli.approvals", _TRUST),
+    _Command("operator", "aql.commands.operator", _TRUST),
+    _Command("keys", "cli.keys", _TRUST),
+    _Command("token", "cli.token", _TRUST),
+    _Command("policy", "cli.policy", _TRUST),
+    _Command("pins", "cli.pins", _TRUST),
+    _Command("automation", "automation.commands", _TRUST),
+    _Command("audit", "cli.audit", _TRUST),
+    _Command("doctor", "cli.doctor", _LOOK),
+    _Command("status", "cli.status", _LOOK),
+    _Command("tree", "tree.commands.tree", _LOOK),
+    _Command("claims", "tree.commands.claims", _LOOK),
+    _Command("journal", "cli.journal", _LOOK),
+    _Command("version", "cli.about", _LOOK),
 )
 
 

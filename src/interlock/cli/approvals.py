@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from interlock.cli import operator_key, own_keys, running, say, where
-from interlock.cli.running import NodeOption
+from interlock.terminal import config_source as where
+from interlock.terminal import key_choice as own_keys
+from interlock.terminal import node_discovery as running
+from interlock.terminal import operator_key
+from interlock.terminal import output as say
+from interlock.terminal.node_discovery import NodeOption
 
 if TYPE_CHECKING:
-    from interlock.cli.inbox import Waiting
+    from interlock.terminal.approvals_client import Inbox, Waiting
 
 Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 Id = Annotated[
@@ -32,6 +36,14 @@ PassphraseFile = Annotated[
     typer.Option("--passphrase-file", metavar="FILE", help="Its first line is the passphrase."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Reveal = Annotated[
+    bool,
+    typer.Option("--reveal", help="Show the values of masked arguments (journalled)."),
+]
+AcceptMasked = Annotated[
+    bool,
+    typer.Option("--accept-masked", help="Approve without seeing the values of masked arguments."),
+]
 Reason = Annotated[str, typer.Option("--reason", "-r", help="Why; kept on record.")]
 
 _SHORTEST_ID = 6
@@ -52,22 +64,35 @@ _EFFECTS = {
 
 
 def approvals(
+    id: Annotated[
+        str | None,
+        typer.Argument(metavar="[ID]", help="Show this approval in full. Default: list all."),
+    ] = None,
+    reveal: Reveal = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing what comes.")] = False,
     config: where.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
-    """Show the calls that wait for a human.
+    """Show pending approvals.
 
     \b
     Examples:
       interlock approvals
+      interlock approvals 7fGhZ1 --reveal
       interlock approvals --watch
       interlock approvals --json | jq '.approvals[].id'
     """
-    from interlock.cli.inbox import Inbox
+    from interlock.terminal.approvals_client import Inbox
 
-    inbox = Inbox(running.meant(config, node))
+    meant = running.meant(config, node)
+    inbox = Inbox(meant)
+    if id is not None:
+        _check_id(id)
+        _show_one(inbox, id, reveal=reveal, json=json)
+        return
+    if reveal:
+        raise typer.BadParameter("--reveal needs the ID of an approval.")
     if watch:
         known: set[str] = set()
         for waiting in inbox.changes():
@@ -83,17 +108,32 @@ def approvals(
         say.as_json({"approvals": inbox.everything()})
         return
     found = inbox.waiting()
+    for asked in inbox.enrolments():
+        say.note(_enrolment(asked, meant.named))
     for one in found:
         print(_row(one))
     if not found:
         say.note("nothing waits.")
     else:
-        say.note("Decide with: interlock approve ID, or interlock refuse ID --reason WHY")
+        approve, refuse = map(meant.named.command, ("approve ID", "refuse ID --reason WHY"))
+        say.note(f"Decide with: {approve}, or {refuse}")
+
+
+def _show_one(inbox: Inbox, id: str, *, reveal: bool, json: bool) -> None:
+    approval = inbox.find(id)
+    if reveal:
+        approval = inbox.reveal(approval)
+    if json:
+        print(_as_json(approval))
+    else:
+        _show(approval)
 
 
 def approve(
     id: Id,
     yes: Yes = False,
+    reveal: Reveal = False,
+    accept_masked: AcceptMasked = False,
     key: Key = None,
     passphrase_file: PassphraseFile = None,
     reason: Reason = "",
@@ -108,25 +148,42 @@ def approve(
       interlock approve 7fGhZ1
       interlock approve 7fGhZ1 --yes --key ops --passphrase-file pass.txt
     """
-    from interlock.cli.inbox import Inbox
+    from interlock.terminal.approvals_client import Inbox
 
     _check_id(id)
     meant = running.meant(config, node)
     inbox = Inbox(meant)
     one = inbox.find(id)
     _must_wait(one)
-    named = own_keys.Named(config, node)
-    path = own_keys.chosen(key, one, meant, here=inbox.is_here(one) and not one.at, named=named)
+    path = own_keys.chosen(key, one, meant, here=inbox.is_here(one) and not one.at)
     operator_key.check_file(path)
-    if not yes:
-        if not sys.stdin.isatty():
-            raise typer.BadParameter("nobody is there to ask: look at it first, then give --yes.")
+    interactive = not yes
+    if interactive and not sys.stdin.isatty():
+        raise typer.BadParameter("nobody is there to ask: look at it first, then give --yes.")
+    if one.masked and not interactive and not (reveal or accept_masked):
+        raise typer.BadParameter(
+            f"{_masked_names(one)} masked: give --reveal to see the values, or --accept-masked to "
+            "approve without seeing them."
+        )
+    if reveal:
+        one = inbox.reveal(one)
+    if interactive or reveal:
         _show(one)
+    if interactive:
+        if one.masked and not (reveal or accept_masked):
+            accept_masked = say.agreed(
+                f"{_masked_names(one)} masked (--reveal shows the values). Approve without "
+                "seeing them?"
+            )
+            if not accept_masked:
+                say.note("nothing was decided.")
+                raise typer.Exit(say.FAILED)
         if not say.agreed("Let exactly this call through?"):
             say.note("nothing was decided.")
             raise typer.Exit(say.FAILED)
     proof = _signed(one, "approve", reason, path, passphrase_file)
-    _tell(inbox.decide(one, {"proof": proof}), json=json)
+    sent = {"proof": proof, **({"accept_masked": True} if one.masked else {})}
+    _tell(inbox.decide(one, sent), json=json)
 
 
 def refuse(
@@ -146,7 +203,7 @@ def refuse(
     Example:
       interlock refuse 7fGhZ1 --reason "not on a Friday"
     """
-    from interlock.cli.inbox import Inbox
+    from interlock.terminal.approvals_client import Inbox
 
     _check_id(id)
     inbox = Inbox(running.meant(config, node))
@@ -198,6 +255,19 @@ def _row(one: Waiting) -> str:
     return (
         f"{one.id}  {left} left{at}\n  {_line(one.tool)}  ({effect})\n"
         f"  asked by {_who(one)}{_proposed(one, ', proposed ')}\n  {words}"
+    )
+
+
+def _enrolment(asked: dict[str, Any], named: running.Named) -> str:
+    """Who wants to become an operator, and what to do about it."""
+    who, id = f"{_line(str(asked['name']))} ({asked['kind']})", asked["id"]
+    if not asked["recovery"]:
+        return f"Enrolment pending: {who}. Confirm it with: {named.command(f'keys admit {id}')}"
+    ends = asked["ends"]
+    when = "" if ends is None else f" at {operator_key.local_time(ends)}"
+    return (
+        f"Recovery: {who} becomes an operator{when} without the proof of another. "
+        f"Refuse it with: {named.command(f'keys refuse {id}')}"
     )
 
 
@@ -259,6 +329,17 @@ def _show(one: Waiting) -> None:
     say.note(f"arguments:\n{_block(one.arguments_text)}")
     if one.meta_text:
         say.note(f"and beside them (_meta):\n{_block(one.meta_text)}")
+    if one.masked:
+        state = "revealed" if one.revealed else "masked"
+        say.note(f"{state}:    {_line(', '.join(one.masked))}")
+
+
+def _masked_names(approval: Waiting) -> str:
+    """`password is`, `password, pin are`: which arguments are masked."""
+    names = ", ".join(_line(one.removeprefix("/arguments/")) for one in approval.masked[:5])
+    if len(approval.masked) > 5:
+        names += f" and {len(approval.masked) - 5} more"
+    return f"{names} {'is' if len(approval.masked) == 1 else 'are'}"
 
 
 def _as_json(one: Waiting) -> str:
@@ -271,7 +352,7 @@ def _tell(body: bytes, *, json: bool) -> None:
     """What became of it; the exit code says whether the call succeeded."""
     import msgspec
 
-    from interlock.cli.inbox import Waiting
+    from interlock.terminal.approvals_client import Waiting
 
     told = msgspec.json.decode(body, type=Waiting)
     if json:

@@ -16,15 +16,18 @@ from typing import TYPE_CHECKING, Annotated, Final, TextIO, get_args
 
 import typer
 
-from interlock.cli import options, running, say, where
-from interlock.cli.journal import CountOption, LinesOption, show, show_newest
-from interlock.cli.moments import moment_ns
-from interlock.cli.running import NodeOption
-from interlock.config.trust import EffectName
+from interlock.cli.journal import CountOption, LinesOption, show, tail
+from interlock.core.config.trust import EffectName
+from interlock.terminal import config_source as where
+from interlock.terminal import node_discovery as running
+from interlock.terminal import options
+from interlock.terminal import output as say
+from interlock.terminal.node_discovery import NodeOption
+from interlock.terminal.times import moment_ns
 
 if TYPE_CHECKING:
-    from interlock.stores.journal_reader import JournalReader, Question, Row
-    from interlock.stores.journal_verify import Progress, Verdict
+    from interlock.core.journal.reader import JournalReader, Question, Row
+    from interlock.core.journal.verification import Progress, Verdict
 
 audit = typer.Typer(no_args_is_help=True)
 
@@ -93,7 +96,7 @@ def verify(
       interlock audit verify
       interlock audit verify --head "$(cat head-of-last-week)"
     """
-    from interlock.stores import journal_verify
+    from interlock.core.journal import verification as journal_verify
 
     path = _path(config, node)
     with _progress(path) as progress:
@@ -114,26 +117,12 @@ def head(config: where.ConfigOption = None, node: NodeOption = None) -> None:
     Example:
       interlock audit head | ssh vault 'cat >> journal-heads'
     """
-    from interlock.stores.journal_verify import head_of
+    from interlock.core.journal.verification import head_of
 
     print(head_of(_path(config, node)))
 
 
-@audit.command()
-def tail(
-    count: CountOption = 20,
-    config: where.ConfigOption = None,
-    json: LinesOption = False,
-    node: NodeOption = None,
-) -> None:
-    """Show the newest entries, oldest of them first.
-
-    \b
-    Examples:
-      interlock audit tail -n 50
-      interlock audit tail --json | jq 'select(.outcome != "ok")'
-    """
-    show_newest(running.with_files(config, node), count, json=json)
+audit.command("tail")(tail)
 
 
 @audit.command()
@@ -166,7 +155,7 @@ def search(
       interlock audit search --effect irreversible --outcome ok --since 7d
       interlock audit search --unfinished
     """
-    from interlock.stores.journal_reader import JournalReader
+    from interlock.core.journal.reader import JournalReader
 
     reader = JournalReader(_path(config, node))
     question = _question(name, caller, outcome, upstream, effect, since, until)
@@ -213,7 +202,7 @@ def export(
       interlock audit export --since 2026-01-01 --until 2026-02-01 -o january.jsonl
       interlock audit export --format csv --effect irreversible > irreversible.csv
     """
-    from interlock.stores.journal_reader import JournalReader
+    from interlock.core.journal.reader import JournalReader
 
     reader = JournalReader(_path(config, node))
     question = _question(name, caller, outcome, upstream, effect, since, until)
@@ -227,7 +216,7 @@ def export(
 
 
 def _path(config: Path | None, node: str | None) -> Path:
-    from interlock.node.places import journal_path
+    from interlock.core.paths import journal_path
 
     meant = running.with_files(config, node)
     return journal_path(meant.config, os.environ, meant.base_dir)
@@ -242,7 +231,7 @@ def _question(
     since: str,
     until: str,
 ) -> Question:
-    from interlock.stores.journal_reader import Question
+    from interlock.core.journal.reader import Question
 
     now = time.time_ns()
     return Question(
@@ -288,8 +277,8 @@ def _write(file: TextIO, format: str, rows: Iterable[Row]) -> int:
 
     import msgspec
 
-    from interlock.stores.journal_events import event_of, utc
-    from interlock.stores.journal_reader import Row
+    from interlock.core.journal.events import event_of, utc
+    from interlock.core.journal.reader import Row
 
     table = csv.writer(file) if format == "csv" else None
     if table is not None:
@@ -308,9 +297,9 @@ def _write(file: TextIO, format: str, rows: Iterable[Row]) -> int:
 
 
 def _described(row: Row) -> dict[str, object]:
-    from interlock.stores.journal_events import utc
+    from interlock.core.journal.events import utc
 
-    return {"seq": row.seq, "time": utc(row.time_ns), **row._asdict()}
+    return {"seq": row.seq, "time": utc(row.time_ns), **row._asdict(), **row.digests}
 
 
 def _harmless(value: object) -> object:
@@ -318,7 +307,7 @@ def _harmless(value: object) -> object:
 
 
 def _progress(path: Path) -> nullcontext[None] | _Bar:
-    from interlock.stores.journal_reader import JournalReader
+    from interlock.core.journal.reader import JournalReader
 
     if sys.stderr.isatty():
         newest = JournalReader(path).tail(1)

@@ -9,27 +9,30 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from interlock.cli import say, where
-from interlock.cli.call_options import (
+from interlock.cli.completion import complete_tool
+from interlock.terminal import config_source as where
+from interlock.terminal import node_discovery as running
+from interlock.terminal import output as say
+from interlock.terminal.call_options import (
     JsonOption,
     JsonOutputOption,
     WordsArgument,
     check_given_once,
     read_timeout,
 )
-from interlock.cli.completion import complete_tool
-from interlock.cli.running import NodeOption
+from interlock.terminal.node_discovery import NodeOption
 
 if TYPE_CHECKING:
     from msgspec import Raw
 
-    from interlock.call import Call, UpstreamAnsweredError
-    from interlock.cli.reach import Reached
-    from interlock.config import Config
+    from interlock.core.call import Call, UpstreamAnsweredError
+    from interlock.core.config import Config
+    from interlock.terminal.node_client import Reached
 
+_HERE: Final = running.Named()
 _UNREACHABLE_NAMES: Final = ("upstream_unavailable", "upstream_lost", "circuit_open")
 _FOR_CLIENTS: Final = "`tools/list` has the names."
-_FOR_PEOPLE: Final = "`interlock tools` shows them all."
+_FOR_PEOPLE: Final = "`{}` shows them all."
 
 
 def call(
@@ -54,6 +57,15 @@ def call(
             show_default=False,
         ),
     ] = None,
+    approval: Annotated[
+        str | None,
+        typer.Option(
+            "--approval",
+            metavar="ID",
+            help="Get the result of the same call, held earlier under this approval.",
+            show_default=False,
+        ),
+    ] = None,
     config: where.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
@@ -68,12 +80,21 @@ def call(
       interlock call demo.text_stats text=@README.md --json-output
       interlock call jira.search filter:='{"open": true}' labels=bug labels=urgent
     """
-    from interlock.cli.event_loop import run
+    from interlock.terminal.event_loop import run
 
     check_given_once(arguments, json)
     seconds = read_timeout(timeout)
     code = run(
-        _call(config, node, name, arguments or [], json, json_output=json_output, seconds=seconds)
+        _call(
+            config,
+            node,
+            name,
+            arguments or [],
+            json,
+            json_output=json_output,
+            seconds=seconds,
+            approval=approval,
+        )
     )
     if code:
         raise typer.Exit(code)
@@ -88,10 +109,11 @@ async def _call(
     *,
     json_output: bool,
     seconds: float | None,
+    approval: str | None,
 ) -> int:
-    from interlock.call import UpstreamAnsweredError
-    from interlock.cli.arguments import BadArgument, read_arguments, read_object
-    from interlock.cli.reach import reach
+    from interlock.core.call import UpstreamAnsweredError
+    from interlock.terminal.call_arguments import BadArgument, read_arguments, read_object
+    from interlock.terminal.node_client import reach
 
     try:
         arguments = {} if json is None else read_object(json)
@@ -100,7 +122,9 @@ async def _call(
             if words:
                 schema = _schema(await node.list_tools(), node.config, name)
                 arguments = read_arguments(words, schema)
-            outcome = await node.call_tool(name, arguments, hear=_progress, timeout=seconds)
+            outcome = await node.call_tool(
+                name, arguments, hear=_progress, timeout=seconds, approval=approval
+            )
     except BadArgument as bad:
         raise typer.BadParameter(str(bad)) from None
     except TimeoutError:
@@ -112,15 +136,18 @@ async def _call(
             return say.UNREACHABLE
         code = _error_code(error)
         down = None if code == say.UNREACHABLE else _not_ready(node, name)
-        say.problem(down or error.message.replace(_FOR_CLIENTS, _FOR_PEOPLE))
+        tools = running.Named(config, address).command("tools")
+        say.problem(down or error.message.replace(_FOR_CLIENTS, _FOR_PEOPLE.format(tools)))
         return say.UNREACHABLE if down else code
-    return print_result(bytes(outcome.result), json_output=json_output)
+    at = running.Named(config, address)
+    raw = bytes(outcome.result)
+    return print_result(raw, json_output=json_output, at=at, stopped=node.temporary)
 
 
 def _not_ready(node: Reached, name: str) -> str | None:
     """Why the server in the tool's name has no such tool: it is not there at all."""
-    from interlock.cli.listing import begins_with_segment
     from interlock.cli.tools import not_ready
+    from interlock.terminal.tool_table import begins_with_segment
 
     for one in node.trouble():
         if begins_with_segment(name, one.segment, node.config.root_segment):
@@ -132,14 +159,14 @@ def _narrowed(config: Config, name: str) -> Config:
     """Only the server that the call needs."""
     from msgspec.structs import replace
 
-    from interlock.cli.listing import servers_named
+    from interlock.terminal.tool_table import servers_named
 
     needed = servers_named(config, name)
     return replace(config, servers={key: config.servers[key] for key in needed})
 
 
 def _schema(definitions: list[Raw], config: Config, name: str) -> dict[str, Any]:
-    from interlock.cli.listing import read_listing, same_name
+    from interlock.terminal.tool_table import read_listing, same_name
 
     listed = read_listing(definitions, config)
     # An unknown tool is the node's to refuse: it knows what was meant.
@@ -165,11 +192,15 @@ def _progress(call: Call, method: str, params: bytes | Raw) -> None:
         print(f"{line} {message}".rstrip(), file=sys.stderr, flush=True)
 
 
-def print_result(raw: bytes, *, json_output: bool = False) -> int:
-    """Print what a tool answered; the exit code that says whether it failed."""
+def print_result(
+    raw: bytes, *, json_output: bool = False, at: running.Named = _HERE, stopped: bool = False
+) -> int:
+    """Print what a tool answered; the exit code that says whether it failed. `at`: how
+    the node was named, which the next command needs too. `stopped`: the node ended with the call.
+    """
     import msgspec
 
-    from interlock.protocol.ax import APPROVAL, EXECUTED_AT
+    from interlock.protocol.mcpax import APPROVAL, EXECUTED_AT, STATUS
 
     result = msgspec.json.decode(raw)
     if sys.stderr.isatty():
@@ -177,11 +208,19 @@ def print_result(raw: bytes, *, json_output: bool = False) -> int:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
     failed = result.get("isError") is True
     meta = result.get("_meta")
+    held = result.get("structuredContent")
     if isinstance(meta, dict) and APPROVAL in meta:
         when, id = (say.printable(str(meta.get(key, "?"))) for key in (EXECUTED_AT, APPROVAL))
         say.note(f"this is the result of the call that was approved and made at {when} ({id}).")
+        content = result.get("content")
+        if isinstance(content, list) and content and id in str(content[-1]):
+            # The same, for models.
+            content.pop()
     if json_output:
         say.as_json(result.get("structuredContent", result))
+    elif isinstance(meta, dict) and STATUS in meta and isinstance(held, dict):
+        nobody = held.get("operators_enrolled") is False
+        _print_held(held, at, nobody=nobody, stopped=stopped)
     else:
         out = sys.stderr if failed else sys.stdout
         content = result.get("content")
@@ -192,6 +231,30 @@ def print_result(raw: bytes, *, json_output: bool = False) -> int:
         if not result.get("content") and "structuredContent" in result:
             say.as_json(result["structuredContent"])
     return say.FAILED if failed else say.OK
+
+
+def _print_held(held: dict[str, Any], at: running.Named, *, nobody: bool, stopped: bool) -> None:
+    """Tell a person at a terminal what to do about a call that needs approval."""
+    import shlex
+
+    def word(name: str) -> str:
+        return " ".join(say.printable(str(held.get(name, ""))).split())
+
+    id = shlex.quote(word("confirmation_id"))
+    tool, reason, url = word("tool"), word("reason"), word("url")
+    say.problem(f"{tool} was not called: approval required.{f' {reason}' if reason else ''}")
+    if stopped:
+        # The approval is kept, but only a running node can take the decision and make the call.
+        say.note(f"No node is running that could take the approval. Start one first: {at.up}")
+    say.note(f"Approve: {at.command(f'approve {id}')}" + (f", or {url}" if url else ""))
+    say.note(f"Reject:  {at.command(f'refuse {id}')}")
+    say.note(
+        "It runs once approved, and `interlock approve` prints the result. "
+        f"Pending until {word('expires_at')}; after that, repeat the call."
+    )
+    if nobody:
+        enrol = at.command("keys new NAME")
+        say.note(f"Nobody can approve calls at this node yet. Enrol first: {enrol}")
 
 
 def _shown(block: Any) -> str:

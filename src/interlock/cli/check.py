@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from interlock.cli import say, where
+from interlock.terminal import config_source as where
+from interlock.terminal import output as say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from interlock.config import Config, Problem, ServerConfig, TokenConfig
+    from interlock.core.config import Config, ConfigError, Problem, ServerConfig, TokenConfig
 
 
 def check(
@@ -29,35 +30,74 @@ def check(
       interlock check
       interlock check -c team.yaml --json
     """
-    from interlock.cli.doubts import doubts
-    from interlock.config import ConfigError, refuse_weak_tokens
+    from interlock.cli.config_warnings import doubts
+    from interlock.core.config import ConfigError
 
     source = where.source(config)
     try:
         loaded = source.load()
     except ConfigError as error:
+        problems = [*error.problems, *_independent(error, source)]
         if not json:
-            raise
-        say.as_json({"file": str(source.path), "ok": False, "problems": _data(error.problems)})
+            raise ConfigError(problems) from None
+        say.as_json({"file": str(source.path), "ok": False, "problems": _data(problems)})
         raise typer.Exit(say.BAD_CONFIG) from None
     missing = list(missing_references(loaded, source))
-    if not missing:
-        refuse_weak_tokens(loaded, environ=os.environ, base_dir=source.base_dir)
-    doubtful = list(doubts(loaded, source))
+    weak = _new(_weak(loaded, source), missing)
     wrong, odd, counted = _drivers(loaded, source)
-    missing += wrong
-    doubtful += odd
+    problems = [*missing, *weak, *wrong]
+    doubtful = _new(doubts(loaded, source), weak) + odd
     if json:
-        told = {"problems": _data(missing), "warnings": _data(doubtful)}
-        say.as_json({"file": str(source.path), "ok": not missing, **told})
+        told = {"problems": _data(problems), "warnings": _data(doubtful)}
+        say.as_json({"file": str(source.path), "ok": not problems, **told})
     else:
-        for one in missing:
+        for one in problems:
             say.note(str(one))
         for one in doubtful:
             say.note(f"Warning: {one}")
         print(summary(loaded, source) + counted)
-    if missing:
-        raise typer.Exit(say.FAILED)
+    if problems:
+        raise typer.Exit(say.BAD_CONFIG if weak else say.FAILED)
+
+
+def _independent(error: ConfigError, source: where.ConfigSource) -> list[Problem]:
+    """Problems of the parts of a wrong config that can be read: they do not follow from `error`.
+
+    Warnings are left out: a part that cannot be read would cause some.
+    """
+    from interlock.core.config import ConfigError
+    from interlock.core.config.load import peek_config
+
+    if source.path is None or any(not one.path for one in error.problems):
+        # Nothing of the file can be read.
+        return []
+    readable = peek_config(source.path)
+    found: list[Problem] = []
+    for problems in (missing_references, _weak, _driver_problems):
+        try:
+            found += _new(problems(readable, source), [*error.problems, *found])
+        except ConfigError:
+            # It follows from what is reported already.
+            continue
+    return found
+
+
+def _new(problems: Iterable[Problem], known: list[Problem]) -> list[Problem]:
+    """Without those about a value of which something is reported already."""
+    paths = {one.path for one in known if one.path}
+    return [one for one in problems if one.path not in paths]
+
+
+def _weak(config: Config, source: where.ConfigSource) -> Iterator[Problem]:
+    """Tokens with which a node that others can reach does not start."""
+    from interlock.cli.config_warnings import placed
+    from interlock.core.config.checks import weak_tokens
+
+    yield from placed(weak_tokens(config, environ=os.environ, base_dir=source.base_dir), source)
+
+
+def _driver_problems(config: Config, source: where.ConfigSource) -> list[Problem]:
+    return _drivers(config, source)[0]
 
 
 def _drivers(
@@ -69,10 +109,10 @@ def _drivers(
     named = settings.pins or settings.secrets or settings.folders != type(settings)().folders
     if not settings.enabled or not (folders or named):
         return [], [], ""
-    from interlock.cli.doubts import placed
-    from interlock.cli.driver_refusals import refused, unknown_names, without_manifest
-    from interlock.cli.driver_workspace import desk_of
-    from interlock.config import Problem
+    from interlock.cli.config_warnings import placed
+    from interlock.core.config import Problem
+    from interlock.drivers.commands.rejections import refused, unknown_names, without_manifest
+    from interlock.drivers.commands.workspace import desk_of
 
     desk = desk_of(config, source.base_dir)
     wrong = [one for problems in desk.workspace.problems.values() for one in problems]
@@ -89,7 +129,7 @@ def _drivers(
 
 def missing_references(config: Config, source: where.ConfigSource) -> Iterator[Problem]:
     """Environment variables and files that the config refers to and that are not there."""
-    from interlock.cli.doubts import placed
+    from interlock.cli.config_warnings import placed
 
     found: list[tuple[tuple[str | int, ...], str, str]]
     found = [(path, *wrong) for path, text in _texts(config) for wrong in _unresolved(text, source)]
@@ -104,6 +144,8 @@ def missing_references(config: Config, source: where.ConfigSource) -> Iterator[P
 
 def summary(config: Config, source: where.ConfigSource) -> str:
     """What the config says, in a few lines."""
+    from interlock.terminal.assumed_effects import OF_CONFIG
+
     disabled = len(config.servers) - len(config.enabled_servers)
     count, tokens = len(config.enabled_servers), len(config.tokens)
     topics = len(config.topics.rooms)
@@ -117,14 +159,16 @@ def summary(config: Config, source: where.ConfigSource) -> str:
     width = max((len(key) for key in config.servers), default=0)
     for key, server in config.enabled_servers.items():
         lines.append(f"  {key:<{width}}  {_reached_by(server)}")
+    if config.enabled_servers:
+        lines.append(f"  unannotated: {config.unannotated}. {OF_CONFIG[config.unannotated]}")
     return "\n".join(lines)
 
 
 def _reached_by(server: ServerConfig) -> str:
     import shlex
 
-    from interlock.config import redact
-    from interlock.config.redaction import redact_args
+    from interlock.core.config import redact
+    from interlock.core.redaction import redact_args
 
     if server.url is not None:
         return redact(server.url)
@@ -132,7 +176,7 @@ def _reached_by(server: ServerConfig) -> str:
 
 
 def _texts(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    from interlock.config.secrets import OAUTH_REFERENCES, PARENT_REFERENCES
+    from interlock.core.config.secrets import OAUTH_REFERENCES, PARENT_REFERENCES
 
     for index, token in enumerate(config.tokens):
         yield ("tokens", index, "token"), token.token
@@ -170,7 +214,7 @@ def _texts(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
 
 
 def _files(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    from interlock.config.secrets import PARENT_FILES, TLS_FILES
+    from interlock.core.config.secrets import PARENT_FILES, TLS_FILES
 
     for section, part, names in (
         ("parent", config.parent, PARENT_FILES),
@@ -197,8 +241,8 @@ def _unusable(
 ) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
     """Keys that are there and are none: a node would not start with them."""
     from interlock.errors import InterlockError
-    from interlock.pipeline.approval.anchors import read_anchor
-    from interlock.pipeline.identity.keys import read_keys
+    from interlock.trust.approvals.proofs import read_anchor
+    from interlock.trust.identity.keys import read_keys
 
     names: set[str] = set()
     for index, anchor in enumerate(config.approvals.anchors):
@@ -227,8 +271,8 @@ def _useless(
     config: Config, source: where.ConfigSource, missing: set[tuple[str | int, ...]]
 ) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
     """Tokens that are empty or the same: no node starts with these."""
-    from interlock.config import resolve
-    from interlock.config.secrets import SAME_TOKEN_HINT, same_token
+    from interlock.core.config import resolve
+    from interlock.core.config.secrets import SAME_TOKEN_HINT, same_token
 
     first: dict[str, TokenConfig] = {}
     for index, token in enumerate(config.tokens):
@@ -245,7 +289,7 @@ def _useless(
 
 
 def _unreadable(file: str, source: where.ConfigSource) -> Iterator[tuple[str, str]]:
-    from interlock.config.secrets import missing_file
+    from interlock.core.config.secrets import missing_file
 
     wrong = missing_file(file, environ=os.environ, base_dir=source.base_dir)
     if wrong is not None:
@@ -253,8 +297,8 @@ def _unreadable(file: str, source: where.ConfigSource) -> Iterator[tuple[str, st
 
 
 def _unresolved(text: str, source: where.ConfigSource) -> Iterator[tuple[str, str]]:
-    from interlock.config import ConfigError, resolve
-    from interlock.config.secrets import references
+    from interlock.core.config import ConfigError, resolve
+    from interlock.core.config.secrets import references
 
     # One at a time: each that is missing is told.
     for reference in references(text):
@@ -265,6 +309,6 @@ def _unresolved(text: str, source: where.ConfigSource) -> Iterator[tuple[str, st
 
 
 def _data(problems: list[Problem]) -> list[dict[str, Any]]:
-    from interlock.config.problems import problem_as_data
+    from interlock.core.config.problems import problem_as_data
 
     return [problem_as_data(one) for one in problems]

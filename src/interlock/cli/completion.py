@@ -25,10 +25,11 @@ async def _names(incomplete: str) -> list[str]:
 
     import msgspec
 
-    from interlock.cli import reach, where
-    from interlock.upstreams.listing import list_tools
-    from interlock.upstreams.negotiate import open_peer
-    from interlock.upstreams.peer import Peer
+    from interlock.core.upstreams.client import Peer
+    from interlock.core.upstreams.listing import list_tools
+    from interlock.core.upstreams.negotiation import open_peer
+    from interlock.terminal import config_source as where
+    from interlock.terminal import node_client as reach
 
     async with asyncio.timeout(_QUICK):
         link = await reach.running_node(*where.load_or_default(where.source_if_any(None)))

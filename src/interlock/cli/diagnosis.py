@@ -18,20 +18,33 @@ from typing import Final
 
 import msgspec
 
-from interlock.call import UpstreamGoneError
-from interlock.catalog.offering import read_offering
-from interlock.cli import say
-from interlock.cli.reach import OWN_INFO
-from interlock.cli.registering import registering
-from interlock.config import Config, ConfigError, ServerConfig, redact, redact_about, resolve_server
+from interlock.cli.tool_names import tools_of, unmatched_names
+from interlock.core.call import UpstreamGoneError
+from interlock.core.catalog.offering import read_offering
+from interlock.core.config import (
+    Config,
+    ConfigError,
+    ServerConfig,
+    redact,
+    redact_about,
+    resolve_server,
+)
+from interlock.core.config.problems import format_path
+from interlock.core.paths import tokens_path
+from interlock.core.upstreams.connection import Connector
+from interlock.core.upstreams.listing import list_tools
+from interlock.core.upstreams.oauth.keyring import Keyring
+from interlock.core.upstreams.oauth.token_store import TokenStore
+from interlock.core.upstreams.secret_mask import secret_values
+from interlock.core.upstreams.session_pool import denied
+from interlock.core.upstreams.transports.stdio import STDERR_SAID
 from interlock.errors import InterlockError
-from interlock.node.places import tokens_path
-from interlock.stores.tokens import TokenStore
-from interlock.upstreams.ax.registrar import Registrar
-from interlock.upstreams.connect import Connector
-from interlock.upstreams.listing import list_tools
-from interlock.upstreams.mask import secret_values
-from interlock.upstreams.oauth.keyring import Keyring
+from interlock.protocol.mcp import RELAYED, without
+from interlock.terminal import output as say
+from interlock.terminal.assumed_effects import describe_assumed
+from interlock.terminal.node_client import OWN_INFO
+from interlock.tree.commands.temporary_registrar import registering
+from interlock.tree.registrar import Registrar
 
 _LIST_WITHIN: Final = 30.0
 _STDERR_SHOWN: Final = 8
@@ -76,6 +89,10 @@ class Diagnosis(msgspec.Struct, frozen=True):
     advice: list[str] = []
     stderr: list[str] = []
     """Its last lines, when it failed."""
+    assumed: list[str] = []
+    """What was assumed of its tools that have no annotations."""
+    warnings: list[str] = []
+    """Names in the config that match none of its tools."""
     registered: bool = False
     """Whether it dialled in to a running node, which is what was asked: it was not tried."""
 
@@ -103,7 +120,8 @@ async def _tried(
     )
     begun = time.monotonic()
     try:
-        peer = await connector.connect()
+        # As the node does: what a server lists may depend on what its client can do.
+        peer = await connector.connect(without(RELAYED, denied(server)))
         try:
             definitions = await list_tools(peer, timeout=_LIST_WITHIN)
             info = None if registrar is None else registrar.subserver(key)
@@ -119,7 +137,7 @@ async def _tried(
             ok=False,
             seconds=time.monotonic() - begun,
             noise=connector.noise,
-            problem=redact_about(key, _sentence(error)),
+            problem=redact_about(key, _without_stderr(_sentence(error), last)),
             advice=([] if _STRAY in error.message else _noise_advice(connector.noise))
             + advice(server, error, last, base_dir),
             stderr=last,
@@ -131,6 +149,7 @@ async def _tried(
         root_segment=config.root_segment,
         http=peer.link.is_http,
         registered="" if info is None else "aggregator" if info.role == "aggregator" else "leaf",
+        unannotated=config.unannotated,
     )
     set_aside = [{"name": one.name, "reason": one.reason} for one in offering.set_aside]
     about = [str(peer.server_info.get(part, "")) for part in ("name", "version")]
@@ -144,8 +163,19 @@ async def _tried(
         tools=len(offering.tools),
         set_aside=set_aside,
         noise=peer.noise,
+        assumed=describe_assumed((key, tool.effect) for tool in offering.tools),
+        warnings=[
+            f"{format_path(path)}: {message}; {hint}"
+            for path, message, hint in unmatched_names(config, [(key, tools_of(offering))])
+        ],
         advice=_noise_advice(peer.noise) + _filter_advice(server, definitions, offering.tools),
     )
+
+
+def _without_stderr(sentence: str, lines: Sequence[str]) -> str:
+    """A sentence without the line of stderr that it ends in: `lines` has all of it."""
+    what, quotes, _ = sentence.partition(STDERR_SAID)
+    return what if quotes and lines else sentence
 
 
 def last_words(lines: list[str]) -> list[str]:
@@ -197,7 +227,7 @@ def _advice_for_url(server: ServerConfig, error: InterlockError) -> list[str]:
     if status >= 500:
         return ["the server itself fails: look at its own log"]
     if "refused" in error.message or "Cannot connect" in error.message:
-        return [f"is it running, and reachable from here? Try: curl -i {redact(server.url or '')}"]
+        return [f"try to reach it from here: curl -i {redact(server.url or '')}"]
     if "within" in error.message:
         return [f"give it longer: start_timeout: {server.start_timeout * 4:g}s"]
     return []

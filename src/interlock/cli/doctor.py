@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec import Struct
 
-from interlock.cli import say, where
+from interlock.terminal import config_source as where
+from interlock.terminal import output as say
 
 if TYPE_CHECKING:
+    from interlock.app import NodeStatus
     from interlock.cli.diagnosis import Diagnosis
-    from interlock.config import Config
-    from interlock.node import NodeStatus
+    from interlock.core.config import Config
 
 
 class Finding(Struct, frozen=True):
@@ -33,7 +34,7 @@ def doctor(
     config: where.ConfigOption = None,
     json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
 ) -> None:
-    """Try each server by itself, and say what is wrong and how to mend it.
+    """Try each server by itself, and say what is wrong and how to fix it.
 
     Every server is started or connected to once more, beside a node that may be running. A running
     node is asked how it stands with its parent, and with those who registered with it. Exit code 1
@@ -44,7 +45,7 @@ def doctor(
       interlock doctor
       interlock doctor --json | jq '.upstreams[] | select(.ok | not)'
     """
-    from interlock.cli.event_loop import run
+    from interlock.terminal.event_loop import run
 
     source = where.source(config)
     loaded = source.load()
@@ -55,8 +56,11 @@ def doctor(
     elif ok:
         print("All is well.")
     else:
-        bad = [one.key for one in found if not one.ok] + [x.what for x in findings if not x.ok]
-        print(f"Not well: {', '.join(bad)}.")
+        checks = [one.what for one in findings if not one.ok]
+        servers = [one.key for one in found if not one.ok]
+        for bad, word in ((checks, "check"), (servers, "server")):
+            if bad:
+                print(f"{say.count(len(bad), word)} failed: {', '.join(bad)}")
     if not ok:
         raise typer.Exit(say.FAILED)
 
@@ -67,7 +71,7 @@ async def _examine(
     from rich.text import Text
 
     from interlock.cli.diagnosis import diagnose
-    from interlock.cli.standing import registered_with
+    from interlock.cli.parent_status import registered_with
 
     node = _running(config, base_dir)
     findings = await node_findings(config, base_dir)
@@ -111,9 +115,9 @@ def _running(config: Config, base_dir: Path) -> NodeStatus | None:
     """How the node fares, if it runs."""
     import msgspec
 
-    from interlock.cli import running
-    from interlock.node import NodeStatus
-    from interlock.node.places import socket_path
+    from interlock.app import NodeStatus
+    from interlock.core.paths import socket_path
+    from interlock.terminal import node_discovery as running
 
     told = running.ask(socket_path(config, os.environ, base_dir))
     return None if told is None else msgspec.json.decode(told, type=NodeStatus)
@@ -121,9 +125,9 @@ def _running(config: Config, base_dir: Path) -> NodeStatus | None:
 
 def _parent(config: Config, base_dir: Path, node: NodeStatus | None) -> Finding:
     """How it stands with the parent; without a running node, whether it could be dialled."""
-    from interlock.cli.standing import parent_is_well, parent_line
-    from interlock.config import ConfigError, resolve_parent
-    from interlock.faces.ax.presented import check_presented
+    from interlock.cli.parent_status import parent_is_well, parent_line
+    from interlock.core.config import ConfigError, resolve_parent
+    from interlock.tree.registrant import check_presented
 
     if node is not None and node.parent is not None:
         return Finding("parent", parent_is_well(node.parent), parent_line(node.parent))
@@ -140,8 +144,8 @@ def _parent(config: Config, base_dir: Path, node: NodeStatus | None) -> Finding:
 
 async def node_findings(config: Config, base_dir: Path) -> list[Finding]:
     """Can a node run here: its address, its folder, its journal?"""
-    from interlock.cli.reach import running_node
-    from interlock.node.places import journal_path, state_dir
+    from interlock.core.paths import journal_path, state_dir
+    from interlock.terminal.node_client import running_node
 
     link = await running_node(config, base_dir)
     if link is not None:
@@ -192,8 +196,8 @@ def _writable(what: str, folder: Path) -> Finding:
 
 
 def _journal(path: Path) -> Finding:
+    from interlock.core.journal.reader import JournalReader
     from interlock.errors import InterlockError
-    from interlock.stores.journal_reader import JournalReader
 
     if not os.path.isfile(path) or not path.stat().st_size:
         return _writable("journal", path.parent)
@@ -210,7 +214,7 @@ def _print_finding(finding: Finding) -> None:
     from rich.text import Text
 
     mark = ("✓", "green") if finding.ok else ("✗", "red")
-    say.console().print(Text.assemble(mark, f" {finding.what}: {finding.message}"))
+    say.console().print(Text.assemble(mark, say.printable(f" {finding.what}: {finding.message}")))
 
 
 def print_diagnosis(one: Diagnosis) -> None:
@@ -218,17 +222,23 @@ def print_diagnosis(one: Diagnosis) -> None:
     from rich.text import Text
 
     console = say.console()
+    show = say.printable  # nearly everything here was said by a server
     if one.ok:
-        count = "1 tool" if one.tools == 1 else f"{one.tools} tools"
-        about = f", {one.server}" if one.server else ""
+        count = say.count(one.tools, "tool")
+        about = f", {' '.join(one.server.split())}" if one.server else ""
         ready = "registered" if one.registered else f"ready in {one.seconds:.2f} s"
         line = f"{count}, {one.era} {one.revision}, {ready}{about}"
-        console.print(Text.assemble(("✓", "green"), f" {one.key}: ", line))
+        console.print(Text.assemble(("✓", "green"), show(f" {one.key}: {line}")))
     else:
-        console.print(Text.assemble(("✗", "red"), f" {one.key}: {one.problem}"))
+        console.print(Text.assemble(("✗", "red"), show(f" {one.key}: {one.problem}")))
     for aside in one.set_aside:
-        console.print(Text(f"    not shown: {aside['name']}: {aside['reason']}", style="yellow"))
+        line = f"    not shown: {' '.join(aside['name'].split())}: {aside['reason']}"
+        console.print(Text(show(line), style="yellow"))
+    for warning in one.warnings:
+        console.print(Text(show(f"    warning: {warning}"), style="yellow"))
+    if one.assumed:
+        console.print(Text(f"    {' '.join(one.assumed)}", style="dim"))
     for line in one.stderr:
-        console.print(Text(f"    │ {line}", style="dim"))
+        console.print(Text(show(f"    │ {line}"), style="dim"))
     for hint in one.advice:
-        console.print(Text(f"    → {hint}"))
+        console.print(Text(show(f"    → {hint}")))

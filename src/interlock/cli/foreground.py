@@ -7,13 +7,13 @@ import socket
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
-from interlock.cli import log_lines
-from interlock.cli.clients import client_lines
-from interlock.cli.doubts import doubts_now
-from interlock.cli.where import ConfigSource
-from interlock.config import Config
-from interlock.config.secrets import EnvReference, references
-from interlock.node.run import NodeRun
+from interlock.app.run import NodeRun
+from interlock.cli.config_warnings import doubts_now, tool_doubts_now
+from interlock.core.config import Config
+from interlock.core.config.secrets import EnvReference, references
+from interlock.terminal import log_lines
+from interlock.terminal.clients import client_lines
+from interlock.terminal.config_source import ConfigSource
 
 _log = logging.getLogger("interlock.node")
 _MOST_NAMED: Final = 8
@@ -30,6 +30,7 @@ async def run_in_foreground(source: ConfigSource, *, live: bool) -> None:
         base_dir=source.base_dir,
         watched=source.path,
         doubts=lambda config: doubts_now(config, source),
+        tool_doubts=lambda config, offerings: tool_doubts_now(config, source, offerings),
     )
     node = await run.start()
     try:
@@ -51,7 +52,7 @@ async def run_in_foreground(source: ConfigSource, *, live: bool) -> None:
 def _introduce(config: Config, url: str) -> None:
     """The URL, and how each client is pointed at it."""
     print(f"\nInterlock is listening at {url}\n", flush=True)
-    lines = client_lines(url_for_others(url), _token_variable(config))
+    lines = client_lines(url_for_others(url), token_variable(config))
     width = max(len(client) for client, _ in lines)
     for client, line in lines:
         print(f"  {client:<{width}}  {line}")
@@ -84,7 +85,7 @@ def url_for_others(url: str) -> str:
     return urlunsplit(parts._replace(netloc=f"{host}:{parts.port}"))
 
 
-def _token_variable(config: Config) -> str | None:
+def token_variable(config: Config) -> str | None:
     """The environment variable of the first token that may call, when the node wants tokens."""
     for token in config.tokens:
         if "call" not in token.may:

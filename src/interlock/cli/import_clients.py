@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interlock.cli import say, where
+from interlock.terminal import config_source as where
+from interlock.terminal import output as say
 
 if TYPE_CHECKING:
-    from interlock.config import ClientImport
+    from interlock.core.config import ClientImport, Config
 
 
 def import_clients(
@@ -29,8 +30,9 @@ def import_clients(
 ) -> None:
     """Show the servers of Claude Code, Claude Desktop, Cursor, VS Code and Codex as a config.
 
-    Secrets that stand in those files become references to environment variables; which ones to
-    set is listed. Nothing is changed without --write, and never a client's own file.
+    Secrets in those files become references to environment variables; the ones to set are listed.
+    Nothing is changed without --write, and never a client's own file: --write prints how to
+    connect the clients to Interlock, and how to remove their direct connections.
 
     \b
     Examples:
@@ -38,7 +40,7 @@ def import_clients(
       interlock import .mcp.json --write     from one file, into the config
       interlock import > interlock.yaml
     """
-    from interlock.config import (
+    from interlock.core.config import (
         DEFAULT_NAME,
         Config,
         ConfigError,
@@ -56,22 +58,29 @@ def import_clients(
     except ConfigError:
         # It matters when it is to be written, and is told then.
         own = Config()
+    direct: set[str] = set()
     found = import_client_configs(chosen, home=home, cwd=cwd, own=own)
     if not found.servers:
         say.problem(f"no servers in {', '.join(map(str, chosen))}.")
     elif write:
-        _write(found, target)
+        direct = _write(found, target)
     else:
         print(to_yaml(found.servers), end="")
     note = import_note(found)
     if note:
         say.note(note)
+    if found.servers:
+        from interlock.terminal.assumed_effects import BLIND, CHANGE, OF_CONFIG
+
+        say.note(f"{OF_CONFIG[own.unannotated]} {BLIND} {CHANGE}. `interlock tools` lists them.")
+    if direct:
+        _say_next(found, direct, load_config(target), home, cwd)
     if not found.servers:
         raise typer.Exit(say.FAILED)
 
 
 def _found(home: Path, cwd: Path) -> list[Path]:
-    from interlock.config import find_client_configs
+    from interlock.core.config import find_client_configs
 
     files = find_client_configs(home, cwd)
     if not files:
@@ -85,21 +94,54 @@ def _found(home: Path, cwd: Path) -> list[Path]:
     return [file.path for file in files]
 
 
-def _write(found: ClientImport, path: Path) -> None:
+def _write(found: ClientImport, path: Path) -> set[str]:
+    """Add the servers to the config; returns the names of those that the config has now."""
+    from msgspec.structs import replace
+
     from interlock.cli.add import note_stdio, write_text
-    from interlock.config import add_server, parse_config
-    from interlock.config.load import read_text
+    from interlock.core.config import add_server, parse_config
+    from interlock.core.config.load import read_text
 
     text = read_text(path) if path.exists() else ""
     there = parse_config(text, str(path)).servers
     added = []
+    same = set()
     for key, server in found.servers.items():
-        if key in there:
-            say.note(f"Note: {key} is in {path} already and stays as it is there.")
-            continue
-        text = add_server(text, key, server, str(path))
-        added.append(key)
+        if key not in there:
+            text = add_server(text, key, server, str(path))
+            added.append(key)
+        elif replace(there[key], segment=server.segment) == server:
+            same.add(key)
+        else:
+            say.note(
+                f"Note: {path} already has another server {key}, which stays as it is. "
+                f"The {key} of the client was not imported."
+            )
     if added:
         write_text(path, text)
-    print(f"{path}: {'added ' + ', '.join(added) if added else 'nothing new'}")
+        print(f"Added {', '.join(added)} to {path}")
+    else:
+        print(f"Nothing to add to {path}")
     note_stdio(path)
+    return same.union(added)
+
+
+def _say_next(found: ClientImport, direct: set[str], config: Config, home: Path, cwd: Path) -> None:
+    """How the clients reach Interlock, and how they stop going around it."""
+    from interlock.cli.foreground import token_variable, url_for_others
+    from interlock.terminal.clients import client_lines, removal
+
+    connected = {one.client for one in found.entries if not one.server}
+    entries = [one for one in found.entries if one.server in direct]
+    clients = {one.client for one in entries} - connected
+    scheme = "http" if config.tls is None else "https"
+    url = url_for_others(f"{scheme}://{config.listen}{config.path}")
+    lines = dict(client_lines(url, token_variable(config)))
+    to_add = [lines[client] for client in lines if client in clients]
+    if to_add:
+        say.note("Connect your clients to Interlock:")
+        for line in to_add:
+            say.note(f"  {line}")
+    say.note("Your clients still connect to these servers directly. Remove those connections:")
+    for line in dict.fromkeys(removal(one, home=home, cwd=cwd) for one in entries):
+        say.note(f"  {line}")

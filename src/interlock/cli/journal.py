@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from interlock.cli import options, running, say, where
-from interlock.cli.running import NodeOption
+from interlock.terminal import config_source as where
+from interlock.terminal import node_discovery as running
+from interlock.terminal import options
+from interlock.terminal import output as say
+from interlock.terminal.node_discovery import NodeOption
 
 if TYPE_CHECKING:
-    from interlock.stores.journal_reader import Row
+    from interlock.core.journal.reader import Row
 
 _CALLER: Final = 10
 _OUTCOME: Final = 12
+_DIGEST: Final = 12
+"""Characters of a digest that a person is shown."""
 
 journal = typer.Typer(no_args_is_help=True)
 
@@ -41,18 +46,20 @@ def tail(
 ) -> None:
     """Show the newest entries, oldest of them first.
 
+    `interlock journal tail` is an alias of `interlock audit tail`.
+
     \b
     Examples:
-      interlock journal tail -n 50
-      interlock journal tail --json | jq 'select(.outcome != "ok")'
+      interlock audit tail -n 50
+      interlock audit tail --json | jq 'select(.outcome != "ok")'
     """
     show_newest(running.with_files(config, node), count, json=json)
 
 
 def show_newest(meant: running.Meant, count: int, *, json: bool) -> None:
     """Print the newest entries of a node's journal. Raises InterlockError."""
-    from interlock.node.places import journal_path
-    from interlock.stores.journal_reader import JournalReader
+    from interlock.core.journal.reader import JournalReader
+    from interlock.core.paths import journal_path
 
     rows = JournalReader(journal_path(meant.config, os.environ, meant.base_dir)).tail(count)
     show(rows, json=json)
@@ -73,7 +80,7 @@ def as_json(row: Row) -> str:
     """An entry for a program, on one line."""
     import msgspec
 
-    return msgspec.json.encode(row._asdict()).decode()
+    return msgspec.json.encode(row._asdict() | row.digests).decode()
 
 
 def as_line(row: Row, widths: tuple[int, int] = (_CALLER, _OUTCOME)) -> str:
@@ -82,6 +89,8 @@ def as_line(row: Row, widths: tuple[int, int] = (_CALLER, _OUTCOME)) -> str:
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.time_ns / 1e9))
     what = f"{row.verb} {row.name}".strip()
     detail = f"  {row.detail}" if row.detail else ""
+    for digest in row.digests.values():
+        detail = detail.replace(digest, f"{digest[:_DIGEST]}…")
     took = f"{row.duration_us / 1000:.1f} ms"
     who = f"{row.caller or '-':<{caller}}"
     line = f"{moment}  {who}  {row.outcome:<{outcome}}  {took:>10}  {what}{detail}"

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interlock.cli import operator_key, own_keys, running, say, where
 from interlock.cli.node_keys import node_keys
-from interlock.cli.running import NodeOption
+from interlock.terminal import config_source as where
+from interlock.terminal import key_choice as own_keys
+from interlock.terminal import node_discovery as running
+from interlock.terminal import operator_key
+from interlock.terminal import output as say
+from interlock.terminal.node_discovery import NodeOption
 
 if TYPE_CHECKING:
-    from interlock.stores.operators import OperatorStore
+    from interlock.trust.approvals.operator_chain import Draft, Enrolled
+    from interlock.trust.approvals.operator_store import OperatorStore, Pending
 
 keys = typer.Typer(no_args_is_help=True)
 keys.add_typer(node_keys, name="node")
@@ -30,6 +37,35 @@ CallerName = Annotated[
         "--caller", metavar="NAME", help="Which caller that is: nobody confirms its own calls."
     ),
 ]
+Key = Annotated[
+    Path | None,
+    typer.Option(
+        "--key",
+        metavar="FILE|NAME",
+        help="The enrolled key to sign with. Default at a terminal: the one of yours.",
+    ),
+]
+PassphraseFile = Annotated[
+    Path | None,
+    typer.Option("--passphrase-file", metavar="FILE", help="Its first line is the passphrase."),
+]
+By = Annotated[
+    Path | None,
+    typer.Option(
+        "--by",
+        metavar="FILE|NAME",
+        help="The enrolled key that confirms it. Default at a terminal: the one of yours.",
+    ),
+]
+ByPassphraseFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--by-passphrase-file", metavar="FILE", help="Its first line is the passphrase of --by."
+    ),
+]
+PendingId = Annotated[
+    str, typer.Argument(metavar="ID", help="The pending enrolment, or how its id begins.")
+]
 _CALLERS = {"local": "this machine's own user", "parent": "a parent node"}
 
 
@@ -38,7 +74,8 @@ def _keys() -> None:
     """Make and enrol the keys with which people confirm calls.
 
     A call that waits is confirmed with an operator's key, a key of a browser, or a passkey. The
-    node keeps their public parts only.
+    node keeps their public parts only. The first operator enrols without a proof; every further
+    one is confirmed by an operator.
     """
 
 
@@ -57,26 +94,32 @@ def new(
     no_enrol: Annotated[
         bool, typer.Option("--no-enrol", help="Only make it; for other nodes.")
     ] = False,
+    by: By = None,
+    by_passphrase_file: ByPassphraseFile = None,
     config: where.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
     """Make a key of your own (Ed25519), and enrol it with the node.
 
+    The first key is enrolled at once. A further one is confirmed with an enrolled key (--by), or
+    is pending until an operator runs `interlock keys admit`.
+
     \b
     Examples:
       interlock keys new chief
+      interlock keys new deputy --by chief
       interlock keys new ops --tool 'github.*'
     """
-    from interlock.node.operators import enrolled_key
-    from interlock.stores.operators import Invitation
+    from interlock.trust.approvals.operator_store import Invitation
+    from interlock.trust.approvals.operators import enrolled_key
 
     operator_key.checked_name(name)
     store = None
+    meant = running.with_files(config, node) if not no_enrol else running.meant(config, node)
     if not no_enrol:
-        meant = running.with_files(config, node)
-        store = _store(meant)
+        store = own_keys.operator_store(meant)
         _tell_where(meant)
-    _must_be_new(name, store, own_keys.Named(config, node))
+    _must_be_new(name, store, meant.named)
     if name in _CALLERS:
         say.note(
             f"Warning: {name} is what the node calls {_CALLERS[name]}, and nobody confirms their "
@@ -89,17 +132,21 @@ def new(
         passphrase = operator_key.read_passphrase(
             passphrase_file, f"A passphrase for the key of {name}", new=True
         )
+    signer = None if store is None else _signing_key(store, meant, by)
     private, public, pem = operator_key.make(name, passphrase)
+    pending = None
     if store is not None:
         invitation = Invitation(name, tuple(tool or ()), caller or "")
         try:
-            store.add(enrolled_key(pem, invitation))
+            pending = _enrol(store, enrolled_key(pem, invitation), signer, by_passphrase_file)
         except BaseException:
             # A key that nobody was told of is of no use, and in the way of the next attempt.
             operator_key.unmake(private, public)
             raise
     say.note(f"private key: {private}")
-    if store is not None:
+    if pending is not None:
+        _tell_pending(pending, meant.named)
+    elif store is not None:
         say.note(f"enrolled in:  {store.path}")
     say.note("For the config of another node:")
     print(f"approvals:\n  anchors:\n    - name: {name}\n      key: {public}")
@@ -115,7 +162,7 @@ def list_keys(
 ) -> None:
     """Show whose proofs count: enrolled keys and passkeys, and the anchors of the config."""
     meant = running.with_files(config, node)
-    store = _store(meant)
+    store = own_keys.operator_store(meant)
     rows = [
         {
             "name": one.name,
@@ -140,6 +187,18 @@ def list_keys(
         }
         for one in meant.config.approvals.anchors
     ]
+    rows += [
+        {
+            "name": one.one.name,
+            "kind": f"{one.one.kind} ({'recovery' if one.recovery else 'pending'})",
+            "id": one.id,
+            "tools": list(one.one.tools),
+            "caller": one.one.caller,
+            "since": None,
+            "counts": False,
+        }
+        for one in store.pending()
+    ]
     if json:
         say.as_json(rows)
         return
@@ -149,13 +208,17 @@ def list_keys(
         limits = row["tools"] if isinstance(row["tools"], list) else []
         only = f"  only {', '.join(limits)}" if limits else ""
         void = "" if row["counts"] else "  (does not count: approvals.enrolled is off)"
+        if str(row["kind"]).endswith(("(pending)", "(recovery)")):
+            admit = meant.named.command(f"keys admit {row['id']}")
+            void = f"  (does not count yet: {admit})"
         short = str(row["id"])
         short = f"{short[:16]}…" if len(short) > 24 and since is not None else short
         print(f"{row['name']:<16}  {row['kind']:<18}  {short:<18}  {when}{only}{void}".rstrip())
     if not rows:
-        say.note("nobody can confirm a call yet. Make a key with: interlock keys new NAME")
-        say.note("Or let a browser or a passkey confirm: interlock keys enrol NAME")
-        named = own_keys.Named(config, node)
+        named = meant.named
+        make = named.command("keys new NAME")
+        say.note(f"nobody can confirm a call yet. Make a key with: {make}")
+        say.note(f"Or let a browser or a passkey confirm: {named.command('keys enrol NAME')}")
         for path in own_keys.own_keys():
             say.note(f"{path.stem} is there already: {own_keys.enrolment(path, named)}")
 
@@ -169,28 +232,36 @@ def enrol(
     ] = None,
     tool: Tools = None,
     caller: CallerName = None,
+    by: By = None,
+    by_passphrase_file: ByPassphraseFile = None,
     config: where.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
     """Let a browser or a passkey confirm calls: prints an address that works once.
 
+    Once there is an operator, what is enrolled there is pending until one confirms it with
+    `interlock keys admit`.
+
     \b
     Examples:
       interlock keys enrol chief
       interlock keys enrol chief --public chief.pub
     """
-    from interlock.node.operators import enrolled_key, local_base, page_base
-    from interlock.stores.operators import CODE_LASTS, Invitation
+    from interlock.trust.approvals.operator_store import CODE_LASTS, Invitation
+    from interlock.trust.approvals.operators import enrolled_key, local_base, page_base
 
     operator_key.checked_name(name)
     meant = running.with_files(config, node)
-    store = _store(meant)
+    store = own_keys.operator_store(meant)
     invitation = Invitation(name, tuple(tool or ()), caller or "")
     if public is not None:
         one = enrolled_key(public.read_bytes(), invitation)
-        store.add(one)
-        print(f"{name} is enrolled with the key {one.id}.")
+        pending = _enrol(store, one, _signing_key(store, meant, by), by_passphrase_file)
+        if pending is not None:
+            _tell_pending(pending, meant.named)
+        else:
+            print(f"{name} is enrolled with the key {one.id}.")
         return
     now = meant.now()
     scheme = "http" if meant.config.tls is None else "https"
@@ -201,7 +272,8 @@ def enrol(
         say.as_json({"address": f"{base}/enrol", "code": code, "seconds": CODE_LASTS})
         return
     if now is None:
-        say.note(f"Note: no node answers at {meant.config.listen}. Start one with: interlock up")
+        start = meant.named.up
+        say.note(f"Note: no node answers at {meant.config.listen}. Start one with: {start}")
     say.note(
         f"Open this within {int(CODE_LASTS) // 60} minutes, in {name}'s browser; it works once:"
     )
@@ -210,13 +282,115 @@ def enrol(
 
 
 @keys.command()
-def remove(
-    name: Annotated[str, typer.Argument(help="An operator, or the id of one key or passkey.")],
+def admit(
+    id: PendingId,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    key: Key = None,
+    passphrase_file: PassphraseFile = None,
     config: where.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
-    """Take back what an operator enrolled. A running node heeds it at once."""
-    gone = _store(running.with_files(config, node)).remove(name)
+    """Confirm a pending enrolment with your key: from then on it can confirm calls.
+
+    \b
+    Example:
+      interlock keys admit 3f0c0e
+    """
+    meant = running.with_files(config, node)
+    store = own_keys.operator_store(meant)
+    pending = store.find_pending(id)
+    path = _must_have_key(store, meant, key)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise typer.BadParameter("nobody is there to ask: look at it first, then give --yes.")
+        _show_pending(pending)
+        if not say.agreed("Let it confirm calls from now on?"):
+            say.note("nothing was decided.")
+            raise typer.Exit(say.FAILED)
+    draft = store.draft(enrol=[pending.one])
+    store.admit(pending.id, draft.entry, _sign(draft, path, passphrase_file))
+    print(f"{pending.one.name} is enrolled with the {pending.one.kind} {pending.one.id}.")
+
+
+@keys.command()
+def refuse(id: PendingId, config: where.ConfigOption = None, node: NodeOption = None) -> None:
+    """Refuse a pending enrolment, or a recovery.
+
+    \b
+    Example:
+      interlock keys refuse 3f0c0e
+    """
+    store = own_keys.operator_store(running.with_files(config, node))
+    pending = store.find_pending(id)
+    store.refuse(pending.id)
+    print(f"refused: {pending.one.name} ({pending.one.kind}) is not enrolled.")
+
+
+@keys.command()
+def recover(
+    name: Name,
+    public: Annotated[
+        Path,
+        typer.Option("--public", metavar="FILE", help="The public key (PEM or JWK) to enrol."),
+    ],
+    config: where.ConfigOption = None,
+    node: NodeOption = None,
+) -> None:
+    """Enrol a key although no operator can confirm it: all keys were lost.
+
+    As root, for a node that runs as another user, it counts at once. Otherwise it counts after
+    `approvals.recovery_delay`, while the node runs; every operator is told, and any may refuse.
+
+    \b
+    Examples:
+      interlock keys new chief --no-enrol
+      interlock keys recover chief --public ~/.config/interlock/keys/chief.pub
+    """
+    from interlock.errors import CONFIG, InterlockError
+    from interlock.trust.approvals.operator_store import Invitation
+    from interlock.trust.approvals.operators import enrolled_key
+
+    operator_key.checked_name(name)
+    meant = running.with_files(config, node)
+    store = own_keys.operator_store(meant)
+    if not store.chain().operators:
+        raise InterlockError(
+            CONFIG,
+            f"nobody is enrolled, so nothing was lost: {meant.named.command(f'keys new {name}')}",
+        )
+    one = enrolled_key(public.read_bytes(), Invitation(name))
+    if os.getuid() == 0 and store.path.parent.stat().st_uid != 0:
+        store.recover_as_root(one)
+        print(f"{name} is enrolled with the key {one.id}. Every operator is told.")
+        return
+    pending = store.ask(one, recovery=True)
+    delay = meant.config.approvals.recovery_delay
+    if delay is None:
+        say.note("approvals.recovery_delay is null: only root can recover. An operator can admit:")
+    else:
+        hours = f"{delay / 3600:g} h"
+        say.note(f"It counts {hours} after the running node has seen it, unless one refuses it:")
+        say.note(f"  {meant.named.command(f'keys refuse {pending.id}')}")
+        say.note("Every operator is told. Root need not wait: run the same command as root.")
+    print(pending.id)
+
+
+@keys.command()
+def remove(
+    name: Annotated[str, typer.Argument(help="An operator, or the id of one key or passkey.")],
+    key: Key = None,
+    passphrase_file: PassphraseFile = None,
+    config: where.ConfigOption = None,
+    node: NodeOption = None,
+) -> None:
+    """Remove an operator, signed with your key. A running node heeds it at once."""
+    meant = running.with_files(config, node)
+    store = own_keys.operator_store(meant)
+
+    def sign(draft: Draft) -> str:
+        return _sign(draft, _must_have_key(store, meant, key), passphrase_file)
+
+    gone = store.remove(name, sign)
     for one in gone:
         print(f"{one.name}: the {one.kind} {one.id} counts no more.")
     private = operator_key.keys_dir() / f"{name}.pem"
@@ -227,6 +401,75 @@ def remove(
         raise typer.Exit(1)
 
 
+def _signing_key(store: OperatorStore, meant: running.Meant, given: Path | None) -> Path | None:
+    """The enrolled key that confirms an enrolment. None: nobody has to, or somebody else will.
+
+    A program that nobody watches signs only with a key that was named.
+    """
+    if not store.chain().operators and not store.roots():
+        return None
+    if given is not None:
+        return operator_key.chosen(given)
+    if not sys.stdin.isatty():
+        return None
+    found = own_keys.enrolling_keys(meant, store)
+    if len(found) > 1:
+        from interlock.errors import CONFIG, InterlockError
+
+        names = ", ".join(path.stem for path in found)
+        raise InterlockError(CONFIG, f"several of your keys are enrolled ({names}): choose one.")
+    return found[0] if found else None
+
+
+def _must_have_key(store: OperatorStore, meant: running.Meant, given: Path | None) -> Path:
+    from interlock.errors import PROOF_INVALID, InterlockError
+
+    path = _signing_key(store, meant, given)
+    if path is None:
+        raise InterlockError(
+            PROOF_INVALID, "an operator must confirm that: sign with an enrolled key, --key NAME."
+        )
+    return path
+
+
+def _enrol(
+    store: OperatorStore, one: Enrolled, signer: Path | None, passphrase_file: Path | None
+) -> Pending | None:
+    """Enrol a key: the first at once, a further one signed. None, or what is pending then."""
+    if signer is not None:
+        say.note(f"An operator confirms it: signing with {signer.stem}.")
+        store.add(one, lambda draft: _sign(draft, signer, passphrase_file))
+    elif store.chain().operators or store.roots():
+        return store.ask(one)
+    else:
+        store.add(one)
+    return None
+
+
+def _sign(draft: Draft, path: Path, passphrase_file: Path | None) -> str:
+    operator_key.check_file(path)
+    operator_key.warn_open(path)
+    key = operator_key.load(path, passphrase_file)
+    return operator_key.sign(key, now=time.time(), claims=draft.claims)
+
+
+def _tell_pending(pending: Pending, named: running.Named) -> None:
+    say.note("It does not count yet: an operator must confirm it.")
+    say.note(f"Whoever is one runs: {named.command(f'keys admit {pending.id}')}")
+
+
+def _show_pending(pending: Pending) -> None:
+    one = pending.one
+    say.note(f"operator:  {say.printable(one.name)}")
+    say.note(f"{one.kind}:       {one.id}")
+    say.note(f"tools:     {say.printable(', '.join(one.tools)) or 'all'}")
+    if one.caller:
+        say.note(f"caller:    {say.printable(one.caller)}")
+    say.note(f"asked:     {operator_key.local_time(pending.made)}")
+    if pending.recovery:
+        say.note("It is a recovery: somebody says that all keys were lost.")
+
+
 def _tell_where(meant: running.Meant) -> None:
     """Somebody who enrols with a node that does not run may have meant the one that does."""
     hint = "" if meant.now() is not None else running.elsewhere(meant)
@@ -234,7 +477,7 @@ def _tell_where(meant: running.Meant) -> None:
         say.note(f"Note: no node answers at {meant.config.listen}, but {hint}")
 
 
-def _must_be_new(name: str, store: OperatorStore | None, named: own_keys.Named) -> None:
+def _must_be_new(name: str, store: OperatorStore | None, named: running.Named) -> None:
     """Raises InterlockError for a key that is there already: how it is enrolled, if it is not."""
     from interlock.errors import CONFIG, InterlockError
 
@@ -249,11 +492,3 @@ def _must_be_new(name: str, store: OperatorStore | None, named: own_keys.Named) 
     else:
         message += " (who signs with it now could not any more)."
     raise InterlockError(CONFIG, message)
-
-
-def _store(meant: running.Meant) -> OperatorStore:
-    """Raises ConfigError."""
-    from interlock.node.operators import operators_path
-    from interlock.stores.operators import OperatorStore
-
-    return OperatorStore(operators_path(meant.config, os.environ, meant.base_dir))

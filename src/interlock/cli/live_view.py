@@ -17,14 +17,16 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from interlock.cli import driver_rows, say
-from interlock.cli.log_lines import KeptLines
-from interlock.cli.upstream_rows import UpstreamRows, upstream_row
-from interlock.config import redact_about
+from interlock.cli.upstream_table import UpstreamRows, upstream_row
+from interlock.core.config import redact_about
+from interlock.drivers.commands import rows as driver_rows
+from interlock.terminal import output as say
+from interlock.terminal.log_lines import KeptLines
+from interlock.trust.component import node_option
 
 if TYPE_CHECKING:
-    from interlock.node import NodeStatus
-    from interlock.node.run import NodeRun
+    from interlock.app import NodeStatus
+    from interlock.app.run import NodeRun
 
 LOOK_EVERY: Final = 0.25
 MOST_TIME_SPENT: Final = 0.02
@@ -101,7 +103,7 @@ class LiveView:
             *table,
             *map(Text, drivers),
             *(Text(line, style="red") for line in wrong),
-            _totals(status, rate),
+            _totals(status, rate, node_option(self._run.node.config.listen)),
             *(Text(say.printable(line), style="red") for line in problems[:_PROBLEMS_SHOWN]),
         ]
         for line in (self._run.config_problem or "").splitlines():
@@ -117,14 +119,16 @@ class LiveView:
         return (calls - before) / (now - begun) if now > begun else 0.0
 
 
-def _totals(status: NodeStatus, rate: float) -> Text:
+def _totals(status: NodeStatus, rate: float, at: str) -> Text:
     text = Text(f"\n{rate:.0f} calls/s · {status.calls} calls · ")
     text.append(f"{status.failed} failed", style="red" if status.failed else "")
-    text.append(f" · {status.tools} tools · {status.sessions} sessions · {status.listeners} listen")
+    text.append(f" · {say.count(status.tools, 'tool')} · ")
+    text.append(f"{say.count(status.sessions, 'session')} · {status.listeners} listening")
     if status.waiting:
-        text.append(f"\n{status.waiting} waiting for a human: interlock approvals", style="yellow")
+        pending = f"{status.waiting} waiting for a human"
+        text.append(f"\n{pending}: interlock approvals{at}", style="yellow")
     for tool in status.held:
-        text.append(f"\n{say.printable(tool)} is held: interlock pins", style="yellow")
+        text.append(f"\n{say.printable(tool)} is held: interlock pins{at}", style="yellow")
     journal = status.journal
     if journal is not None and journal.get("state") == "failing":
         text.append(f"\njournal: {journal.get('reason')}", style="red")

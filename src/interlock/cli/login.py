@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from interlock.cli import say, where
+from interlock.terminal import config_source as where
+from interlock.terminal import output as say
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from interlock.config import Config, ServerConfig
-    from interlock.upstreams.oauth.grant import Grant
-    from interlock.upstreams.oauth.loopback import LoopbackBrowser
-    from interlock.upstreams.oauth.wallet import Wallet
+    from interlock.core.config import Config, ServerConfig
+    from interlock.core.upstreams.oauth.grants import Grant, Wallet
+    from interlock.core.upstreams.oauth.loopback import LoopbackBrowser
 
 _WITHIN: Final = 300.0
 
@@ -44,7 +44,7 @@ def login(
       interlock login jira
       interlock login jira --no-browser
     """
-    from interlock.cli.event_loop import run
+    from interlock.terminal.event_loop import run
 
     source = where.source(config)
     loaded = source.load()
@@ -63,7 +63,7 @@ def logout(server: ServerArgument, config: where.ConfigOption = None) -> None:
 
     Example: interlock logout jira
     """
-    from interlock.cli.event_loop import run
+    from interlock.terminal.event_loop import run
 
     source = where.source(config)
     loaded = source.load()
@@ -74,10 +74,10 @@ def logout(server: ServerArgument, config: where.ConfigOption = None) -> None:
 
 def _meant(config: Config, key: str, base_dir: Path) -> ServerConfig:
     """The server, with its references resolved. Raises ConfigError for one without a sign-in."""
-    from interlock.config import ConfigError, resolve_server
-    from interlock.upstreams.oauth.addresses import is_secure
-    from interlock.upstreams.oauth.bearer import wants_oauth
-    from interlock.upstreams.oauth.messages import require_extra
+    from interlock.core.config import ConfigError, resolve_server
+    from interlock.core.upstreams.oauth.bearer import wants_oauth
+    from interlock.core.upstreams.oauth.requests import require_extra
+    from interlock.core.upstreams.oauth.urls import is_secure
 
     found = config.servers.get(key)
     if found is None:
@@ -110,10 +110,10 @@ def _meant(config: Config, key: str, base_dir: Path) -> ServerConfig:
 
 
 def _wallet(config: Config, key: str, server: ServerConfig, base_dir: Path) -> Wallet:
-    from interlock.node.places import tokens_path
-    from interlock.stores.tokens import TokenStore
-    from interlock.upstreams.oauth.addresses import canonical
-    from interlock.upstreams.oauth.wallet import Wallet
+    from interlock.core.paths import tokens_path
+    from interlock.core.upstreams.oauth.grants import Wallet
+    from interlock.core.upstreams.oauth.token_store import TokenStore
+    from interlock.core.upstreams.oauth.urls import canonical
 
     store = TokenStore(tokens_path(config, os.environ, base_dir))
     return Wallet(store, key, canonical(server.url or ""))
@@ -122,13 +122,13 @@ def _wallet(config: Config, key: str, server: ServerConfig, base_dir: Path) -> W
 async def _sign_in(key: str, server: ServerConfig, wallet: Wallet, no_browser: bool) -> Grant:
     import time
 
-    from interlock.upstreams.oauth import scopes
-    from interlock.upstreams.oauth.fetch import fetch
-    from interlock.upstreams.oauth.loopback import LoopbackBrowser
-    from interlock.upstreams.oauth.probe import challenge_of
-    from interlock.upstreams.oauth.registration import redirect_port
-    from interlock.upstreams.oauth.sign_in import Occasion, sign_in
-    from interlock.upstreams.oauth.trouble import told
+    from interlock.core.upstreams.oauth import challenge as scopes
+    from interlock.core.upstreams.oauth.errors import told
+    from interlock.core.upstreams.oauth.fetch import fetch
+    from interlock.core.upstreams.oauth.loopback import LoopbackBrowser
+    from interlock.core.upstreams.oauth.probe import challenge_of
+    from interlock.core.upstreams.oauth.registration import redirect_port
+    from interlock.core.upstreams.oauth.sign_in import Occasion, sign_in
 
     kept = await wallet.grant()
     previous = None if kept is None else kept.grant
@@ -197,9 +197,9 @@ class _pasted:
 
 
 async def _sign_out(key: str, server: ServerConfig, wallet: Wallet) -> bool:
-    from interlock.upstreams.oauth.fetch import fetch
-    from interlock.upstreams.oauth.sign_out import give_back
-    from interlock.upstreams.oauth.trouble import Trouble
+    from interlock.core.upstreams.oauth.errors import Trouble
+    from interlock.core.upstreams.oauth.fetch import fetch
+    from interlock.core.upstreams.oauth.sign_out import give_back
 
     kept = await wallet.grant()
     if kept is not None:

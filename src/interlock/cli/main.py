@@ -6,7 +6,7 @@ import gc
 import sys
 from typing import Final
 
-from interlock.cli import streams
+from interlock.terminal import streams
 
 _COLLECT_AFTER: Final = (50_000, 20, 100)
 """A program that imports makes much and drops little: to look for rubbish all the while costs a
@@ -39,9 +39,9 @@ def _run() -> int:
 
         print(version_text())
         return 0
-    from interlock.cli import say
     from interlock.cli.app import run_app
     from interlock.errors import InterlockError
+    from interlock.terminal import output as say
 
     try:
         run_app(arguments)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interlock.cli import running, say, where
-from interlock.cli.running import NodeOption
+from interlock.terminal import config_source as where
+from interlock.terminal import node_discovery as running
+from interlock.terminal import output as say
+from interlock.terminal.node_discovery import NodeOption
 
 if TYPE_CHECKING:
-    from interlock.stores.signing_keys import SigningKeys
+    from interlock.trust.signing_keys import SigningKeys
 
 node_keys = typer.Typer(no_args_is_help=True)
 
@@ -67,9 +69,9 @@ def _when(seconds: float) -> str:
 
 def _keys(meant: running.Meant) -> SigningKeys:
     """Those of the node that is meant. Raises ConfigError, InterlockError."""
+    from interlock.core.paths import signing_keys_path
     from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
-    from interlock.node.places import signing_keys_path
-    from interlock.stores.signing_keys import SigningKeys
+    from interlock.trust.signing_keys import SigningKeys
 
     path = signing_keys_path(meant.config, os.environ, meant.base_dir)
     if not path.exists():

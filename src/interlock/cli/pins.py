@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from interlock.cli import running, say, where
-from interlock.cli.running import NodeOption
+from interlock.terminal import config_source as where
+from interlock.terminal import node_discovery as running
+from interlock.terminal import output as say
+from interlock.terminal.node_discovery import NodeOption
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from interlock.stores.pins import Pin, PinStore, Seen
+    from interlock.trust.pin_store import Pin, PinStore, Seen
 
 pins = typer.Typer(no_args_is_help=True)
 
@@ -77,7 +79,8 @@ def list_pins(
     if not rows:
         say.note("no tool is held." if held else "no tool is pinned.")
     elif any(row["state"] == "held" for row in rows):
-        say.note("`interlock pins diff TOOL` shows what changed, `accept` accepts it.")
+        diff_tool, accept_tool = map(meant.named.command, ("pins diff TOOL", "pins accept TOOL"))
+        say.note(f"`{diff_tool}` shows what changed, `{accept_tool}` accepts it.")
 
 
 @pins.command()
@@ -92,10 +95,12 @@ def diff(
     Example:
       interlock pins diff files.delete
     """
-    with _store(running.with_files(config, node)) as store:
+    meant = running.with_files(config, node)
+    with _store(meant) as store:
         pin, seen = _found(store, tool)
     if pin is None:
-        say.problem(f"{tool} is not pinned: `interlock pins list` has those that are.")
+        listed = meant.named.command("pins list")
+        say.problem(f"{tool} is not pinned: `{listed}` has those that are.")
         raise typer.Exit(say.FAILED)
     if json:
         say.as_json(_row(pin, seen) | {"diff": _difference(pin, seen)})
@@ -178,7 +183,7 @@ def _accept(store: PinStore, meant: running.Meant, tool: str, yes: bool) -> bool
         if seen is None:
             return False
     if pin is None:
-        from interlock.catalog.contract_lines import contract_lines
+        from interlock.core.catalog.tool_contracts import contract_lines
 
         _show([f"  {line}" for line in contract_lines(seen.definition)])
     else:
@@ -209,7 +214,8 @@ def _as_it_is_now(store: PinStore, meant: running.Meant, tool: str) -> Seen | No
         if seen is not None:
             return seen
         time.sleep(_EVERY)
-    say.problem(f"the node knows no tool {tool}: `interlock tools` has the names.")
+    tools = meant.named.command("tools")
+    say.problem(f"the node knows no tool {tool}: `{tools}` has the names.")
     return None
 
 
@@ -220,7 +226,7 @@ def _as_it_is_now(store: PinStore, meant: running.Meant, tool: str) -> Seen | No
 def _store(meant: running.Meant) -> Iterator[PinStore]:
     """The pins of the node that is meant. Raises ConfigError, InterlockError."""
     from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
-    from interlock.stores.pins import PinStore
+    from interlock.trust.pin_store import PinStore
 
     path = _path(meant)
     if not path.exists():
@@ -236,7 +242,7 @@ def _store(meant: running.Meant) -> Iterator[PinStore]:
 
 
 def _path(meant: running.Meant) -> Path:
-    from interlock.node.places import pins_path
+    from interlock.core.paths import pins_path
 
     return pins_path(meant.config, os.environ, meant.base_dir)
 
@@ -256,7 +262,7 @@ def _held(store: PinStore) -> list[str]:
 
 
 def _row(pin: Pin, seen: Seen | None) -> dict[str, Any]:
-    from interlock.catalog.pinning import changed_members
+    from interlock.core.catalog.tool_contracts import changed_members
 
     held = seen is not None and seen.digest != pin.digest
     return {
@@ -275,7 +281,7 @@ def _row(pin: Pin, seen: Seen | None) -> dict[str, Any]:
 
 
 def _difference(pin: Pin, seen: Seen | None) -> list[str]:
-    from interlock.catalog.contract_lines import difference
+    from interlock.core.catalog.tool_contracts import difference
 
     if seen is None:
         return []

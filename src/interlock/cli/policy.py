@@ -2,19 +2,181 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
+import msgspec
 import typer
+import yaml
+from msgspec import Meta, Struct, field
 
-from interlock.cli import say, where
-from interlock.cli.running import NodeOption
+from interlock.core.call import Call, Caller, Client, Credentials
+from interlock.core.config import ConfigError
+from interlock.core.config.problems import quoted
+from interlock.core.config.trust import Action, EffectName
+from interlock.errors import InterlockError, ProtocolError
+from interlock.protocol.kinds import Kind, read_kind, request_kind
+from interlock.protocol.mcp import LATEST_STATELESS, TOOLS_CALL, Era
+from interlock.terminal import config_source as where
+from interlock.terminal import output as say
+from interlock.terminal.node_discovery import NodeOption
+from interlock.trust.policy import Policy
+from interlock.trust.policy.attributes import spellings
+from interlock.trust.policy.rules import Asked
 
 if TYPE_CHECKING:
-    from interlock.cli.policy_cases import Question, Result
-    from interlock.config import Config
-    from interlock.pipeline.policy import Policy
-    from interlock.pipeline.policy.explain import Explanation, Opinion
+    from interlock.core.config import Config
+    from interlock.terminal import node_discovery as running
+    from interlock.trust.policy import Policy
+    from interlock.trust.policy.explain import Explanation, Opinion
+
+
+# -- Cases for `interlock policy test`: what is asked for, by whom, and what must come of it.
+
+_FORM = "write cases: with a list of them, such as - {tool: github.delete_repo, expect: deny}"
+_KINDS = {
+    "roles": "write a list: [clerk]",
+    "scopes": "write a list: [read]",
+    "arguments": "write keys and values: {amount: 5000}",
+    "annotations": "write keys and values: {destructiveHint: true}",
+}
+_HERE = Client(Era.STATELESS, LATEST_STATELESS, "interlock-cli")
+
+
+class Question(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Something that a caller asks for."""
+
+    tool: Annotated[str, Meta(min_length=1)] | None = None
+    kind: Annotated[str, Meta(min_length=1)] | None = None
+    effect: EffectName = "mutating"
+    server: str = ""
+    annotations: dict[str, Any] = field(default_factory=dict)
+    caller: str = "local"
+    roles: list[str] = field(default_factory=list)
+    scopes: list[str] | None = None
+    above: str = ""
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    def put(self) -> tuple[Call, Asked]:
+        """As the policy sees it. Raises ProtocolError for a kind that is none."""
+        kind = Kind("", TOOLS_CALL, self.tool) if self.tool else read_kind(self.kind or "")
+        call = Call(
+            kind.method, "cli", Credentials("local"), _HERE,
+            name=kind.context, arguments=msgspec.json.encode(self.arguments),
+        )  # fmt: skip
+        scopes = None if self.scopes is None else tuple(self.scopes)
+        call.caller = Caller(self.caller, roles=tuple(self.roles), scopes=scopes, above=self.above)
+        is_tool = kind.method == TOOLS_CALL
+        call.effect = self.effect if is_tool else ""
+        call.upstream = self.server or (kind.context.partition(".")[0] if is_tool else "")
+        contexts = spellings(kind.context)
+        asked = Asked(
+            (tuple(request_kind(kind.method, context) for context in contexts),),
+            (kind.context or "?") if is_tool else "",
+            call.effect,
+            call.upstream,
+            self.annotations,
+        )
+        return call, asked
+
+
+class Case(Question, frozen=True, kw_only=True):
+    """A question, and the right answer."""
+
+    expect: Action
+    rule: str | None = None
+    """Which rule must decide, where that matters."""
+    name: str = ""
+
+    @property
+    def title(self) -> str:
+        return self.name or f"{self.caller}: {self.tool or self.kind}"
+
+
+class Result(Struct, frozen=True):
+    """What became of a case."""
+
+    case: str
+    expected: str
+    action: str
+    rule: str
+    passed: bool
+
+
+def read_cases(path: Path) -> list[Case]:
+    """The cases in a file. Raises ConfigError that says what is wrong with it, and where."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise ConfigError.of(f"{path} cannot be read: {exc.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as exc:
+        raise ConfigError.of(f"{path}: {' '.join(str(exc).split())}", _FORM) from None
+    listed = document.get("cases") if isinstance(document, dict) else None
+    if not isinstance(listed, list) or not listed:
+        raise ConfigError.of(f"{path}: there are no cases in it", _FORM)
+    others = [str(key) for key in document if key != "cases"]
+    if others:
+        raise ConfigError.of(f"{path}: {others[0]}: unknown key", "only cases: stands here")
+    return [_read_case(path, number, one) for number, one in enumerate(listed)]
+
+
+def _read_case(path: Path, number: int, given: Any) -> Case:
+    place = f"{path}: cases[{number}]"
+    if not isinstance(given, dict):
+        raise ConfigError.of(f"{place} is no case", _FORM)
+    named = given.get("name") or given.get("tool") or given.get("kind")
+    place += f" ({named})" if isinstance(named, str) else ""
+    keys = [one.name for one in msgspec.structs.fields(Case)]
+    for key in map(str, given):
+        if key not in keys:
+            close = difflib.get_close_matches(key, keys, n=1)
+            hint = f'did you mean "{close[0]}"?' if close else f"the keys are {', '.join(keys)}"
+            raise ConfigError.of(f"{place}: {key}: unknown key", hint)
+    if "expect" not in given:
+        raise ConfigError.of(f"{place}: expect is missing", f"add one of {_words(Action)}")
+    try:
+        case = msgspec.convert(given, Case)
+    except (msgspec.ValidationError, RecursionError) as exc:
+        raise ConfigError.of(*_complaint(place, given, str(exc))) from None
+    if (case.tool is None) is (case.kind is None):
+        raise ConfigError.of(f"{place} must have either tool or kind", "add or remove one")
+    try:
+        case.put()
+    except ProtocolError as exc:
+        raise ConfigError.of(f"{place}: kind: {exc.message}") from None
+    return case
+
+
+def _complaint(place: str, given: dict[str, Any], text: str) -> tuple[str, str]:
+    """What is wrong with one value, and what to write instead."""
+    what, _, where = text.partition(" - at `$.")
+    key = re.split(r"[.\[`]", where)[0] or "?"
+    words = {"expect": _words(Action), "effect": _words(EffectName)}.get(key)
+    value = given.get(key)
+    if words is None:
+        return f"{place}: {key}: {what[:1].lower()}{what[1:]}", _KINDS.get(key, "")
+    close = difflib.get_close_matches(str(value), words.split(", "), n=1)
+    hint = f'did you mean "{close[0]}"?' if close else f"write one of {words}"
+    return f"{place}: {key}: {quoted(str(value))} is none of {words}", hint
+
+
+def _words(literal: Any) -> str:
+    return ", ".join(get_args(literal))
+
+
+def run_case(policy: Policy, case: Case) -> Result:
+    call, asked = case.put()
+    try:
+        found = policy.judge_as(call, asked)
+        action, rule = found.action.word, found.rule
+    except InterlockError as refused:
+        action, rule = refused.failure.name, ""
+    passed = action == case.expect and case.rule in (None, rule)
+    expected = case.expect if case.rule is None else f"{case.expect} by {case.rule}"
+    return Result(case.title, expected, action, rule, passed)
+
 
 policy = typer.Typer(no_args_is_help=True)
 
@@ -94,7 +256,6 @@ def try_cases(
     Example:
       interlock policy test policy-cases.yaml
     """
-    from interlock.cli.policy_cases import read_cases, run_case
 
     _, compiled = _compiled(config)
     results = [run_case(compiled, case) for case in read_cases(file)]
@@ -138,7 +299,7 @@ def explain(
       interlock policy explain github.delete_repo --caller ci --role bot
       interlock policy explain bank.pay --args '{"amount": 5000}' --effect mutating
     """
-    from interlock.pipeline.policy.explain import explain as explain_call
+    from interlock.trust.policy.explain import explain as explain_call
 
     compiled = _rules_of(config, node)
     question = _question(tool, caller, role, scope, args, effect, config, node)
@@ -151,34 +312,58 @@ def explain(
 
 
 def _compiled(config: Path | None) -> tuple[Config, Policy]:
-    from interlock.pipeline.policy import Policy
+    from interlock.trust.policy import Policy
 
     loaded, _ = where.load_or_default(where.source_if_any(config))
     return loaded, Policy(loaded.policy)
 
 
 def _rules_of(config: Path | None, node: str | None) -> Policy:
-    """The rules of the config. A mistake elsewhere in it does not hide them while its node runs.
+    """The rules of the config, or those of the node at the address. A mistake elsewhere in the
+    config does not hide them while its node runs.
 
-    Raises ConfigError.
+    Raises ConfigError, InterlockError.
     """
-    from interlock.cli import running
-    from interlock.pipeline.policy import Policy
+    from interlock.terminal import node_discovery as running
+    from interlock.trust.policy import Policy
 
-    source = where.source_if_any(config)
     meant = running.meant(config, node)
     problem = meant.problem
-    if source is None or (problem is None and meant.source is not None):
-        return Policy(meant.config.policy)
+    if node is not None and meant.source is None:
+        return _rules_there(meant, where.source_if_any(config))
     if problem is None:
-        # The node at the address is not that of the config: its rules are known to it alone.
-        say.note(f"Note: these are the rules of {source.path}; the node may run by others.")
-        return Policy(source.load().policy)
+        return Policy(meant.config.policy)
     unread = any(not one.path or one.path.startswith("policy") for one in problem.problems)
     if unread or meant.now() is None:
         raise problem
     say.note(f"Note: the node runs by an earlier config: {problem.problems[0]}")
     return Policy(meant.config.policy)
+
+
+def _rules_there(meant: running.Meant, source: where.ConfigSource | None) -> Policy:
+    """The rules of a node whose config was not found by its address: those that have its version.
+
+    Raises ConfigError, InterlockError.
+    """
+    from interlock.core.config import Config
+    from interlock.errors import CONFIG, InterlockError
+    from interlock.terminal import node_discovery as running
+    from interlock.trust.policy import Policy
+
+    now = meant.now()
+    if now is None:
+        raise running.not_running(meant, named=True)
+    # A node without a config, such as `up --demo`, has the default rules.
+    known = [Config()] if source is None else [source.load(), Config()]
+    for rules in (Policy(one.policy) for one in known):
+        if rules.version == now.policy:
+            return rules
+    other = "" if source is None else f", and the rules of {source.path} are not its rules"
+    raise InterlockError(
+        CONFIG,
+        f"the rules of the node at {meant.config.listen} are in its config{other}. "
+        "Name that config instead: --config FILE",
+    )
 
 
 def _about_this(found: Explanation) -> Explanation:
@@ -204,7 +389,6 @@ def _question(
 ) -> Question:
     import msgspec
 
-    from interlock.cli.policy_cases import Question
     from interlock.errors import ProtocolError
 
     try:
@@ -223,18 +407,20 @@ def _question(
         return asked
     if effect is not None:
         return msgspec.structs.replace(who, tool=tool, effect=effect)
-    from interlock.cli.event_loop import run
+    from interlock.terminal.event_loop import run
 
-    known = run(_ask_node(tool, config, node))
+    known = run(_ask_node(tool, arguments, config, node))
     return msgspec.structs.replace(who, **known)
 
 
-async def _ask_node(tool: str, config: Path | None, node: str | None) -> dict[str, Any]:
+async def _ask_node(
+    tool: str, arguments: dict[str, Any], config: Path | None, node: str | None
+) -> dict[str, Any]:
     """What the running node knows of a tool."""
-    from interlock.cli import running
-    from interlock.cli.listing import read_listing, same_name
-    from interlock.cli.reach import reach
-    from interlock.pipeline.policy.reading import annotations_of
+    from interlock.terminal import node_discovery as running
+    from interlock.terminal.node_client import reach
+    from interlock.terminal.tool_table import read_listing, same_name
+    from interlock.trust.policy.attributes import annotations_of
 
     meant = running.meant(config, node)
     if meant.now() is None:
@@ -246,13 +432,17 @@ async def _ask_node(tool: str, config: Path | None, node: str | None) -> dict[st
         listed = read_listing(definitions, reached.config)
     for definition, one in zip(definitions, listed, strict=True):
         if same_name(one.name, tool):
+            effect = one.classified
+            if effect.assumed and effect.reason:
+                say.note(say.printable(f"effect assumed, no annotation says it: {effect.reason}"))
             return {
                 "tool": one.name,
-                "effect": one.effect,
+                "effect": effect.of_arguments(arguments).word,
                 "server": one.server,
                 "annotations": annotations_of(definition) or {},
             }
-    raise typer.BadParameter(f"the node has no tool {tool!r}; `interlock tools` shows them")
+    tools = meant.named.command("tools")
+    raise typer.BadParameter(f"the node has no tool {tool!r}; `{tools}` shows them")
 
 
 # -- the answer

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from interlock.cli import running, say, where
-from interlock.cli.running import Meant, NodeOption
+from interlock.terminal import config_source as where
+from interlock.terminal import node_discovery as running
+from interlock.terminal import output as say
+from interlock.terminal.node_discovery import Meant, NodeOption
 
 if TYPE_CHECKING:
     import ssl
@@ -21,7 +23,7 @@ def status(
     json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
     node: NodeOption = None,
 ) -> None:
-    """Show how the running node fares: upstreams, drivers, calls, journal.
+    """Show the status of the running node: upstreams, drivers, calls, journal.
 
     Exit code 4 when no node is running.
 
@@ -40,14 +42,14 @@ def status(
     if json:
         say.as_json(msgspec.json.decode(body))
     else:
-        _print(body)
+        _print(body, meant.named)
 
 
 def ask_over_http(meant: Meant, path: str) -> bytes:
     """What the node answers at this path, with the config's first token. Raises InterlockError."""
     import http.client
 
-    from interlock.errors import INTERNAL, UPSTREAM_UNAVAILABLE, InterlockError
+    from interlock.errors import INTERNAL, InterlockError
 
     listen, address = meant.config.listen, meant.config.address
     if meant.config.tls is None:
@@ -61,14 +63,7 @@ def ask_over_http(meant: Meant, path: str) -> bytes:
         answer = connection.getresponse()
         body = answer.read()
     except (OSError, http.client.HTTPException):
-        hint = running.elsewhere(meant)
-        if meant.problem is not None and not hint:
-            raise meant.problem from None
-        raise InterlockError(
-            UPSTREAM_UNAVAILABLE,
-            f"no node answers at {listen}"
-            + (f", but {hint}" if hint else ". Start one with: interlock up"),
-        ) from None
+        raise running.no_answer(meant) from None
     finally:
         connection.close()
     if answer.status == 401:
@@ -84,7 +79,7 @@ def own_certificate(meant: Meant) -> ssl.SSLContext:
     """Takes the certificate of the config and no other, whatever name is in it."""
     import ssl
 
-    from interlock.config import ConfigError
+    from interlock.core.config import ConfigError
 
     assert meant.config.tls is not None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -103,7 +98,7 @@ def own_certificate(meant: Meant) -> ssl.SSLContext:
 
 def authorization(meant: Meant, may: str = "call") -> dict[str, str]:
     """The header with the first token of the config that may do this, else its first."""
-    from interlock.config import ConfigError, resolve
+    from interlock.core.config import ConfigError, resolve
 
     tokens = meant.config.tokens
     if not tokens:
@@ -115,20 +110,20 @@ def authorization(meant: Meant, may: str = "call") -> dict[str, str]:
         raise ConfigError.of(
             f"no node of this user runs at {meant.config.listen}, and to ask over HTTP takes the "
             f"token {first}: {error.problems[0].message}",
-            "set it, or start a node with: interlock up",
+            f"set it, or start a node with: {meant.named.up}",
         ) from None
     return {"Authorization": f"Bearer {token}"}
 
 
-def _print(body: bytes) -> None:
+def _print(body: bytes, named: running.Named) -> None:
     import msgspec
     from rich.text import Text
 
-    from interlock.cli import driver_rows
-    from interlock.cli.standing import parent_is_well, parent_line
-    from interlock.cli.upstream_rows import UpstreamRows, upstream_row
-    from interlock.config import redact_about
-    from interlock.node import NodeStatus
+    from interlock.app import NodeStatus
+    from interlock.cli.parent_status import parent_is_well, parent_line
+    from interlock.cli.upstream_table import UpstreamRows, upstream_row
+    from interlock.core.config import redact_about
+    from interlock.drivers.commands import rows as driver_rows
 
     node = msgspec.json.decode(body, type=NodeStatus)
     console = say.console()
@@ -154,12 +149,17 @@ def _print(body: bytes) -> None:
     for problem in node.problems:
         console.print(say.printable(problem), style="red")
     for tool in node.held:
-        console.print(f"{say.printable(tool)} is held: interlock pins diff {say.printable(tool)}")
+        name = say.printable(tool)
+        console.print(f"{name} is held: {named.command(f'pins diff {name}')}")
     if node.waiting:
-        console.print(f"{_counted(node.waiting, 'call')} waiting for a human: interlock approvals")
+        pending = _counted(node.waiting, "call")
+        console.print(f"{pending} waiting for a human: {named.command('approvals')}")
     for name, topic in sorted(node.topics.items()):
         refused = f", {_counted(topic.refused, 'message')} refused" if topic.refused else ""
         console.print(f"topic {say.printable(name)}: {_counted(topic.members, 'member')}{refused}")
+    if node.notifications_dropped:
+        dropped = _counted(node.notifications_dropped, "notification")
+        console.print(f"{dropped} of subservers dropped: they came too fast to pass on")
     console.print(
         f"{_counted(node.calls, 'call')}, {node.failed} failed · {_counted(node.tools, 'tool')} · "
         f"{_counted(node.sessions, 'session')} · journal {_journal(node.journal)}"
@@ -173,6 +173,11 @@ def _counted(number: int, word: str) -> str:
 def _journal(health: dict[str, Any] | None) -> str:
     if health is None:
         return "off"
+    late = health.get("late", 0)
+    if health["state"] == "slow":
+        return f"slow ({health['reason']})"
+    if health["state"] == "ok" and late:
+        return f"ok ({_counted(late, 'call')} refused because the disk was late)"
     return f"{health['state']}{': ' + health['reason'] if health['reason'] else ''}"
 
 

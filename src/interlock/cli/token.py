@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from interlock.cli import running, say, where
-from interlock.cli.running import NodeOption
+from interlock.terminal import config_source as where
+from interlock.terminal import node_discovery as running
+from interlock.terminal import output as say
+from interlock.terminal.node_discovery import NodeOption
 
 if TYPE_CHECKING:
-    from interlock.pipeline.identity.api_tokens import AccessToken
-    from interlock.stores.access import AccessStore
+    from interlock.trust.identity.api_tokens import AccessToken
+    from interlock.trust.identity.token_store import AccessStore
 
 token = typer.Typer(no_args_is_help=True)
 
@@ -68,11 +72,17 @@ def create(
         str,
         typer.Option("--expires", metavar="TIME", help="When it is over: 12h, 90d, 1y, or never."),
     ] = DEFAULT_EXPIRY,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", "-y", help="Do not ask before the first token of the node."),
+    ] = False,
     config: where.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
     """Make a token and print it, this one time.
+
+    With the first token of a node, every HTTP client needs one: on a terminal you are asked first.
 
     \b
     Examples:
@@ -92,6 +102,14 @@ def create(
     _check_name(name, meant)
     store = _store(meant)
     before = store.tokens()
+    if not before and not _config_demands_one(meant):
+        say.note(
+            "Warning: this is the first token of this node. From now on every HTTP client needs "
+            "a token, on this machine too; clients without one are rejected."
+        )
+        if not yes and sys.stdin.isatty() and not say.agreed(f"Create a token for {name}?"):
+            say.note("No token was created.")
+            raise typer.Exit(say.FAILED)
     made, shown = store.create(
         name,
         may=_each_once(may or ["call"]),
@@ -107,8 +125,6 @@ def create(
     others = [one.id for one in before if one.name == name and one.state(time.time()) == "good"]
     if others:
         say.note(f"{name} has other tokens that still count: {', '.join(others)}.")
-    if not before and not meant.config.tokens:
-        say.note("From now on whoever comes over HTTP needs a token, from this machine too.")
 
 
 @token.command("list")
@@ -121,7 +137,8 @@ def list_tokens(
     Example:
       interlock token list
     """
-    store = _store(running.with_files(config, node))
+    meant = running.with_files(config, node)
+    store = _store(meant)
     found = store.tokens()
     others = store.revocations()
     if json:
@@ -145,7 +162,7 @@ def list_tokens(
     for other in others:
         print(f"revoked {other.kind} {say.printable(other.value)} since {_moment(other.since)}")
     if not found and not others:
-        say.note("there are no tokens: interlock token create NAME makes one.")
+        say.note(f"there are no tokens: {meant.named.command('token create NAME')} makes one.")
 
 
 @token.command()
@@ -161,7 +178,8 @@ def show(
     Example:
       interlock token show ci
     """
-    found = _found(_store(running.with_files(config, node)), which)
+    meant = running.with_files(config, node)
+    found = _found(_store(meant), which, meant.named)
     if json:
         say.as_json([_as_dict(one) for one in found])
         return
@@ -202,34 +220,37 @@ def revoke(
     """
     if subject and jti:
         raise typer.BadParameter("--subject and --jti cannot stand together")
-    store = _store(running.with_files(config, node))
+    meant = running.with_files(config, node)
+    store = _store(meant)
     if subject or jti:
         kind = "subject" if subject else "jti"
         store.revoke_of_others(kind, which)
         print(f"{kind} {which} is revoked.")
         return
-    found = _found(store, which)
+    found = _found(store, which, meant.named)
     if not store.revoke([one.id for one in found]):
         say.note(f"{which} was revoked before.")
         raise typer.Exit(say.FAILED)
     for one in found:
         print(f"{one.id} of {one.name} is revoked.")
+    _say_what_remains(store, meant)
 
 
 @token.command()
 def forget(which: Which, config: where.ConfigOption = None, node: NodeOption = None) -> None:
-    """Remove what is kept of a token that does not count any more.
+    """Remove the record of a token that is revoked or expired.
 
-    Once none is left, whoever comes from this machine needs no token again after the next start
-    of the node, unless the config demands one.
+    HTTP clients need a token as long as there is a record of any. Once none is left, clients on
+    this machine need no token after the next restart of the node, unless the config demands one.
 
     \b
     Example:
       interlock token forget ci
     """
-    store = _store(running.with_files(config, node))
+    meant = running.with_files(config, node)
+    store = _store(meant)
     now = time.time()
-    found = _found(store, which)
+    found = _found(store, which, meant.named)
     good = [one.id for one in found if one.state(now) == "good"]
     if good:
         say.problem(f"{', '.join(good)} still counts: revoke it first.")
@@ -237,22 +258,50 @@ def forget(which: Which, config: where.ConfigOption = None, node: NodeOption = N
     store.forget([one.id for one in found])
     for one in found:
         print(f"{one.id} of {one.name} is forgotten.")
+    _say_what_remains(store, meant)
+
+
+def _config_demands_one(meant: running.Meant) -> bool:
+    """Whether HTTP clients need a token by the config alone."""
+    config = meant.config
+    return bool(config.tokens or config.identity.issuers or config.identity.introspection)
+
+
+def _say_what_remains(store: AccessStore, meant: running.Meant) -> None:
+    """Whether HTTP clients still need a token, and how to undo that."""
+    left = store.tokens()
+    if any(one.state(time.time()) == "good" for one in left):
+        return
+    if _config_demands_one(meant):
+        say.note("HTTP clients still need a token: the config demands one.")
+    elif left:
+        names = shlex.join(dict.fromkeys(one.name for one in left))
+        create, forget = map(meant.named.command, ("token create NAME", "token forget NAME"))
+        say.note(
+            "HTTP clients still need a token, and no valid one is left. Create one with "
+            f"`{create}`. To let clients on this machine in without a token: "
+            f"`{forget}` for each of {names}, then restart the node."
+        )
+    else:
+        say.note(
+            "No token is left. HTTP clients on this machine need none once the node is restarted."
+        )
 
 
 def _store(meant: running.Meant) -> AccessStore:
-    from interlock.node.places import access_path, make_private
-    from interlock.stores.access import AccessStore
+    from interlock.core.paths import access_path, make_private
+    from interlock.trust.identity.token_store import AccessStore
 
     path = access_path(meant.config, os.environ, meant.base_dir)
     make_private(path.parent)
     return AccessStore(path)
 
 
-def _found(store: AccessStore, which: str) -> list[AccessToken]:
+def _found(store: AccessStore, which: str, named: running.Named) -> list[AccessToken]:
     found = store.find(which)
     if not found:
         say.problem(
-            f"there is no token {say.printable(which)}: `interlock token list` shows all. "
+            f"there is no token {say.printable(which)}: `{named.command('token list')}` shows all. "
             "What other issuers gave is revoked with --subject or --jti."
         )
         raise typer.Exit(say.FAILED)
@@ -262,7 +311,7 @@ def _found(store: AccessStore, which: str) -> list[AccessToken]:
 def _check_name(name: str, meant: running.Meant) -> None:
     if not name or not name.isprintable() or name != name.strip() or len(name) > _LONGEST_NAME:
         raise typer.BadParameter("a name is some printable text", param_hint="name")
-    from interlock.config.identity_checks import is_own_name
+    from interlock.core.config.identity_checks import is_own_name
 
     if is_own_name(name):
         raise typer.BadParameter(
@@ -277,7 +326,7 @@ def _check_name(name: str, meant: running.Meant) -> None:
 
 
 def _check_scope(text: str) -> None:
-    from interlock.config.trust import SCOPE_PATTERN
+    from interlock.core.config.trust import SCOPE_PATTERN
 
     if not re.fullmatch(SCOPE_PATTERN, text):
         raise typer.BadParameter(

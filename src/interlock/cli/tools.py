@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from interlock.cli import say, where
-from interlock.cli.running import NodeOption
+from interlock.terminal import config_source as where
+from interlock.terminal import output as say
+from interlock.terminal.node_discovery import NodeOption
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from interlock.cli.listing import ListedTool
-    from interlock.cli.running import UpstreamNow
-    from interlock.config import Config
+    from interlock.core.config import Config, Problem
+    from interlock.terminal.node_discovery import UpstreamNow
+    from interlock.terminal.tool_table import ListedTool
 
 EFFECT_STYLES: Final = {
     "read_only": "green",
@@ -51,9 +52,9 @@ def tools(
       interlock tools --server jira
       interlock tools --json | jq '.tools[] | select(.effect == "irreversible") | .name'
     """
-    from interlock.cli.event_loop import run
+    from interlock.terminal.event_loop import run
 
-    listed, keys, trouble = run(_listed(config, node, server))
+    listed, keys, trouble, whole = run(_listed(config, node, server))
     if server is not None:
         if server not in keys:
             raise typer.BadParameter(f"there is no server {server!r}; there are {', '.join(keys)}")
@@ -65,15 +66,57 @@ def tools(
         _print_tree(listed)
     for one in trouble:
         say.problem(not_ready(one))
+    for warning in _unmatched(whole, listed, config, {one.key for one in trouble}):
+        say.note(f"Warning: {warning}")
+
+
+def _unmatched(
+    whole: Config, listed: list[ListedTool], given: Path | None, unready: set[str]
+) -> list[Problem]:
+    """Names in the config that match no tool. A rule that denies hides tools from this list, so
+    that nothing can be said then: `doctor` can."""
+    from interlock.cli.config_warnings import placed
+    from interlock.cli.tool_names import KnownTool, unmatched_names
+    from interlock.core.catalog.effects import EffectLevel
+    from interlock.core.catalog.names import Leaves
+    from interlock.core.config import ConfigError
+
+    source = where.source_if_any(given)
+    policy = whole.policy
+    if (
+        source is None
+        or policy.default == "deny"
+        or any(one.then == "deny" for one in policy.rules)
+    ):
+        return []
+    known = [
+        (
+            key,
+            [
+                KnownTool(
+                    tool.own,
+                    Leaves().take(tool.name.rpartition(".")[2]),
+                    tool.classified.level is EffectLevel.IRREVERSIBLE,
+                )
+                for tool in tools
+            ],
+        )
+        for key, tools in _by_server(listed)
+        if key not in unready
+    ]
+    try:
+        return list(placed(unmatched_names(whole, known), source))
+    except ConfigError:
+        return []
 
 
 async def _listed(
     config: Path | None, node: str | None, server: str | None
-) -> tuple[list[ListedTool], list[str], list[UpstreamNow]]:
+) -> tuple[list[ListedTool], list[str], list[UpstreamNow], Config]:
     from msgspec.structs import replace
 
-    from interlock.cli.listing import read_listing
-    from interlock.cli.reach import reach
+    from interlock.terminal.node_client import reach
+    from interlock.terminal.tool_table import read_listing
 
     def narrow(whole: Config) -> Config:
         if server not in whole.servers:
@@ -84,12 +127,12 @@ async def _listed(
         listed = read_listing(await reached.list_tools(), reached.config)
         trouble = reached.trouble()
     keys = [*reached.config.servers, *(tool.server for tool in listed), *(x.key for x in trouble)]
-    return listed, list(dict.fromkeys(keys)), trouble
+    return listed, list(dict.fromkeys(keys)), trouble, reached.config
 
 
 def not_ready(one: UpstreamNow) -> str:
     """Why the tools of an upstream are missing, or may not answer."""
-    from interlock.config import redact_about
+    from interlock.core.config import redact_about
 
     problem = redact_about(one.key, one.problem) if one.problem else f"it is {one.state}"
     return say.printable(f"{one.key} is not ready: {problem}")
@@ -103,6 +146,8 @@ def _as_data(listed: list[ListedTool]) -> dict[str, Any]:
                 "server": tool.server,
                 "name": tool.name,
                 "effect": tool.effect,
+                "effect_source": tool.classified.source,
+                "effect_reason": tool.classified.reason,
                 "description": tool.description,
                 "tokens": tool.tokens,
                 "availability": tool.availability,
@@ -117,6 +162,9 @@ def _print_tree(listed: list[ListedTool]) -> None:
     from rich.text import Text
     from rich.tree import Tree
 
+    from interlock.core.catalog.effects import EffectLevel
+    from interlock.terminal.assumed_effects import describe_assumed
+
     console = say.console()
     for key, tools in _by_server(listed):
         tree = Tree(
@@ -130,7 +178,10 @@ def _print_tree(listed: list[ListedTool]) -> None:
             tree.add(
                 Text.assemble(
                     f"{tool.name:<{widest}}  ",
-                    (f"{tool.effect:<12}", EFFECT_STYLES.get(tool.effect, "")),
+                    (
+                        f"{tool.effect + ('?' if tool.classified.assumed else ''):<13}",
+                        EFFECT_STYLES.get(tool.effect, ""),
+                    ),
                     (f" ≈{tool.tokens:<5}", "dim"),
                     (f"{tool.availability} " if tool.availability in _AWAY else "", "yellow"),
                     say.printable(tool.description.strip().partition("\n")[0]),
@@ -144,6 +195,15 @@ def _print_tree(listed: list[ListedTool]) -> None:
         f"{_counted(listed, 'tool')} of {servers} {'server' if servers == 1 else 'servers'}, "
         f"≈{_total(listed)} tokens in a model's context"
     )
+    assumed = describe_assumed((tool.server, tool.classified) for tool in listed)
+    if assumed:
+        console.print(
+            Text("\n".join(["effect?: assumed, no annotation says it.", *assumed]), "dim")
+        )
+        for tool in listed:
+            effect = tool.classified
+            if effect.source == "inferred" and effect.level is EffectLevel.IRREVERSIBLE:
+                console.print(Text(say.printable(f"  held: {tool.name}: {effect.reason}"), "dim"))
 
 
 def _by_server(listed: list[ListedTool]) -> list[tuple[str, list[ListedTool]]]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from interlock.cli import where
+from interlock.terminal import config_source as where
 
 
 def up(
@@ -68,15 +68,15 @@ def up(
         source = where.source(config, demo=demo, listen=where.listen_address(listen))
     if stdio_parent:
         source.load()
-        from interlock.cli.child import run_as_child
-        from interlock.cli.event_loop import run
+        from interlock.terminal.event_loop import run
+        from interlock.tree.commands.child_node import run_as_child
 
         run(run_as_child(source))
         return
     # A mistake in the config is told before anything slow is imported.
     source.load_to_listen()
-    from interlock.cli.event_loop import run
     from interlock.cli.foreground import run_in_foreground
+    from interlock.terminal.event_loop import run
 
     run(run_in_foreground(source, live=not plain and _has_terminal()))
 

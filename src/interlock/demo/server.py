@@ -17,7 +17,7 @@ from interlock import __version__
 from interlock.demo.toolbox import Toolbox
 from interlock.protocol.jsonrpc import NULL
 from interlock.protocol.lines import LineDecoder, Oversize, encode_line
-from interlock.serving.conversation import About, Conversation
+from interlock.sdk.mcp_server import About, Conversation
 
 ABOUT: Final = About(
     {"name": "interlock-demo", "title": "Interlock demo", "version": __version__},

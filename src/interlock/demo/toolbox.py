@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 from msgspec import Meta, Raw
 
-from interlock.serving.tool import Answer, Report, ToolTrouble, read_arguments, schema_of
+from interlock.sdk.tool import Answer, Report, ToolTrouble, read_arguments, schema_of
 
 _MOST_NOTES: Final = 1000
 

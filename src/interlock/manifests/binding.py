@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from interlock.config.problems import BadValue, one_of, quoted
+from interlock.core.config.problems import BadValue, one_of, quoted
 from interlock.manifests.driver import Implements
 from interlock.manifests.ranges import in_range, newest
 from interlock.manifests.tool import ToolContract

@@ -14,21 +14,20 @@ from typing import Any, Final
 import jsonschema_rs
 from msgspec import Struct, field
 
-from interlock.config.problems import BadValue, Problem
+from interlock.core.config.problems import BadValue, Problem
 from interlock.manifests import schemas
 from interlock.manifests.document import Document
-from interlock.manifests.explaining import explain
 from interlock.manifests.findings import ManifestError
-from interlock.manifests.schema_checks import check_schema, self_contained
-from interlock.manifests.schema_contract import IO, SECRET, TOOL
+from interlock.manifests.schema_errors import explain
+from interlock.manifests.schemas import IO, SECRET, TOOL
 from interlock.manifests.secret import SecretEntry
 from interlock.manifests.secret_handle import Backend, Record, SecretHandle, asked, to_log
 from interlock.manifests.secrets_reader import FORBIDDEN, build_secret
 from interlock.manifests.spelling import put_right
 from interlock.manifests.tool import ToolContract
-from interlock.manifests.tool_reader import read_fields
+from interlock.manifests.tool_reader import check_schema, read_fields, self_contained
 from interlock.protocol.json_pointer import pointer_to
-from interlock.protocol.schema_effort import UNEXPLAINED, errors_of
+from interlock.protocol.schema_cost import UNEXPLAINED, errors_of
 
 _SPELLINGS: Final = {
     "inputSchema": "inputs",

@@ -14,14 +14,14 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from interlock import errors
-from interlock.config.problems import BadValue, ConfigError, Problem, one_of
+from interlock.core.config.problems import BadValue, ConfigError, Problem, one_of
 from interlock.errors import InterlockError
 from interlock.manifests.document import Document
 from interlock.manifests.driver import DriverManifest
 from interlock.manifests.driver_reader import read_fields
-from interlock.manifests.explaining import explain
 from interlock.manifests.findings import Caution, ManifestError, in_order
-from interlock.manifests.schema_driver import DRIVER, MCP
+from interlock.manifests.schema_errors import explain
+from interlock.manifests.schemas import DRIVER, MCP
 from interlock.manifests.spelling import put_right, snake
 
 Hook = Callable[..., Any]

@@ -17,10 +17,10 @@ from typing import Any, Final
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from interlock.config import yaml_text
-from interlock.config.problems import BadValue, ConfigError, KeyPath, Problem, format_path
-from interlock.config.scalars import as_text
-from interlock.config.yaml_text import (
+from interlock.core.config import yaml_text
+from interlock.core.config.problems import BadValue, ConfigError, KeyPath, Problem, format_path
+from interlock.core.config.scalars import as_text
+from interlock.core.config.yaml_text import (
     BOOLEAN,
     CORE_SCALARS,
     INTEGER,

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from interlock.config.problems import BadValue, KeyPath, Problem, one_of, quoted
-from interlock.config.quantities import Address
+from interlock.core.config.problems import BadValue, KeyPath, Problem, one_of, quoted
+from interlock.core.config.quantities import Address
 from interlock.manifests import placeholders
 from interlock.manifests.document import Document
 from interlock.manifests.ranges import check_range

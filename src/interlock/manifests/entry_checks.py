@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from interlock.errors import ProtocolError
 from interlock.manifests.driver import Implements, MappedFrom
+from interlock.manifests.parameter_names import Renames, argument_renames, mapping_renames, targets
 from interlock.manifests.ranges import in_range
-from interlock.manifests.renaming import Renames, argument_renames, mapping_renames, targets
 from interlock.manifests.schema_view import SchemaView
 from interlock.manifests.tool import ToolContract
 from interlock.protocol.jsonpath import compile_path

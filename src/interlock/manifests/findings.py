@@ -12,7 +12,13 @@ from typing import Generic, TypeVar
 from msgspec import Struct, field
 
 from interlock import errors
-from interlock.config.problems import ConfigError, KeyPath, Problem, format_path, problem_as_data
+from interlock.core.config.problems import (
+    ConfigError,
+    KeyPath,
+    Problem,
+    format_path,
+    problem_as_data,
+)
 from interlock.errors import InterlockError
 
 T = TypeVar("T")

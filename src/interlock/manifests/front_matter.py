@@ -14,8 +14,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from interlock.config.load import decode_text
-from interlock.config.problems import ConfigError, Problem
+from interlock.core.config.load import decode_text
+from interlock.core.config.problems import ConfigError, Problem
 
 MOST_BYTES: Final = 1024 * 1024
 """No manifest that people write is this long."""

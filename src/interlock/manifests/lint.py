@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from interlock.config.problems import KeyPath
-from interlock.config.redaction import is_secret_key, is_secret_value
+from interlock.core.config.problems import KeyPath
+from interlock.core.redaction import is_secret_key, is_secret_value
 from interlock.manifests.binding import Binding
 from interlock.manifests.driver import DriverManifest, ServerBlock
 from interlock.manifests.driver_checks import DETECT_PREFIXES, is_loopback

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from interlock.config.problems import BadValue, quoted
+from interlock.core.config.problems import BadValue, quoted
 
 
 def is_path(text: str) -> bool:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from interlock.config.problems import BadValue
+from interlock.core.config.problems import BadValue
 
 _PIECE: Final = re.compile(r"\$\$\{|\$\{secrets\.(?P<name>[^}]*)(?P<end>\}?)")
 _NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*")

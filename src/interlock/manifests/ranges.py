@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from semantic_version import NpmSpec, Version
 
-from interlock.config.problems import BadValue, quoted
+from interlock.core.config.problems import BadValue, quoted
 
 _MOST_CHARACTERS: Final = 200
 _AFTER_OPERATOR: Final = re.compile(r"(~>|[<>]=?|=|\^|~)\s+")

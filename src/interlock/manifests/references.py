@@ -13,9 +13,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from interlock.config.problems import BadValue, quoted
+from interlock.core.config.problems import BadValue, quoted
 from interlock.manifests.driver import DriverManifest
-from interlock.manifests.explaining import nearest
+from interlock.manifests.schema_errors import nearest
 from interlock.protocol.uri_templates import plain, read_template
 
 _KIND: Final = re.compile(r"[a-z][a-z0-9_]*")

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from interlock.config.problems import BadValue
+from interlock.core.config.problems import BadValue
 from interlock.manifests.secret import SecretEntry, SecretsInventory
 
 _NO_NAME: Final = re.compile(r"[^A-Z0-9]")

@@ -7,19 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from interlock.config.problems import ConfigError, KeyPath, Problem
-from interlock.config.redaction import is_secret_value
+from interlock.core.config.problems import ConfigError, KeyPath, Problem
+from interlock.core.redaction import is_secret_value
 from interlock.manifests import schemas
 from interlock.manifests.document import Document, read_document
-from interlock.manifests.explaining import explain
 from interlock.manifests.findings import Caution, Reading, in_order, whole_file
 from interlock.manifests.front_matter import read_source
-from interlock.manifests.secret import (
-    AccessEntry,
-    AccessOperation,
-    SecretEntry,
-    SecretsInventory,
-)
+from interlock.manifests.schema_errors import explain
+from interlock.manifests.secret import AccessEntry, AccessOperation, SecretEntry, SecretsInventory
 
 INVENTORY_FILE: Final = "SECRETS.md"
 FORBIDDEN: Final = ("value", "plaintext", "ciphertext", "secret", "data", "key", "token")

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from interlock.config.problems import BadValue
-from interlock.manifests.schema_parts import Schema
+from interlock.core.config.problems import BadValue
+from interlock.manifests.schemas import Schema
 
 _CAPITAL: Final = re.compile(r"(?<=[a-z0-9])([A-Z])")
 _MOST_DEPTH: Final = 64

@@ -1,36 +1,302 @@
 """All drivers, contracts and secrets of a workspace, bound to each other.
 
 Contracts are read first, then drivers, then the two are bound. A file that is broken takes only
-itself out: what is wrong with it is said under its path, and everything else works.
+itself out: what is wrong with it is said under its path, and everything else works. After a
+reload, a DRIVER.md that has become invalid keeps its last valid version in use.
 """
 
 from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec import Struct, structs
 
-from interlock.config.problems import BadValue, ConfigError, Problem
+from interlock.core.config.problems import BadValue, ConfigError, Problem
 from interlock.manifests import lint, placeholders
 from interlock.manifests.binding import TOOL_UNAVAILABLE, Binding, choose_contract
 from interlock.manifests.document import read_document
-from interlock.manifests.driver import DriverManifest, Implements
+from interlock.manifests.driver import DriverManifest, Implements, ServerBlock
 from interlock.manifests.driver_reader import CODE_FILE, MANIFEST_FILE, load_driver
 from interlock.manifests.entry_checks import shape_faults
-from interlock.manifests.findings import Caution, Reading
+from interlock.manifests.findings import Caution, Reading, whole_file
 from interlock.manifests.front_matter import read_source
-from interlock.manifests.identity import successor_problems
-from interlock.manifests.paths import Finder, is_path
-from interlock.manifests.scanning import ReadFiles, below, children_with, leads_out, look
+from interlock.manifests.paths import Finder, is_below, is_path
 from interlock.manifests.secret import SecretEntry, SecretsInventory
 from interlock.manifests.secret_names import double_claims, entry_named, names_of_secrets
 from interlock.manifests.secrets_reader import INVENTORY_FILE, load_inventory
 from interlock.manifests.tool import ToolContract
 from interlock.manifests.tool_reader import CONTRACT_FILE, load_contract
+
+# -- When a driver is another one: what must not change without a new major version.
+#
+# Two majors are two drivers, so somebody who pinned one is not handed the other. A change of the
+# protocol's version, of the transport, of where the server comes from, or of what is narrowed
+# away is such a change.
+
+_PACKAGE: Final = re.compile(r"(?P<name>@?[^@]+)(?:@(?P<version>.+))?")
+_FIRST_NUMBER: Final = re.compile(r"[^0-9]*([0-9]+)")
+
+
+def major_changes(old: DriverManifest, new: DriverManifest) -> list[str]:
+    """What of a new version of a driver demands a new major, in words. Empty: nothing does."""
+    changes = []
+    if old.kind != new.kind:
+        changes.append(f"the kind changes from {old.kind} to {new.kind}")
+    if old.protocol_version != new.protocol_version:
+        changes.append(
+            "the version of MCP changes from "
+            f"{old.protocol_version or 'the newest'} to {new.protocol_version or 'the newest'}"
+        )
+    if old.server is not None and new.server is not None:
+        if old.transport != new.transport:
+            changes.append(f"the transport changes from {old.transport} to {new.transport}")
+        before, after = _origin(old.server), _origin(new.server)
+        if before != after:
+            changes.append(f"the server changes from {before} to {after}")
+    entries = {_tool(entry): entry for entry in old.implements}
+    for entry in new.implements:
+        earlier = entries.get(_tool(entry))
+        if earlier is not None and _narrowing(earlier) != _narrowing(entry):
+            changes.append(f"the narrowing of {entry.tool} changes")
+    return changes
+
+
+def successor_problems(old: DriverManifest, new: DriverManifest) -> list[Problem]:
+    """Why a driver may not take the place of the one that was registered under its id and major."""
+    if old.id != new.id or old.major != new.major:
+        return []
+    hint = f"write version: {new.major + 1}.0.0, or take the change back"
+    return [
+        Problem(str(new.file), 0, 0, "version", f"{change}, which needs a new major version", hint)
+        for change in major_changes(old, new)
+    ]
+
+
+def _origin(server: ServerBlock) -> str:
+    """Where a server comes from, as far as it matters: a package with its major."""
+    if server.kind == "npm":
+        parts = _PACKAGE.fullmatch(server.package)
+        if parts is None:
+            return f"npm {server.package}"
+        number = _FIRST_NUMBER.match(parts["version"] or "")
+        return f"npm {parts['name']}" + (f"@{number[1]}" if number else "")
+    if server.kind == "docker":
+        place, slash, name = server.image.partition("@")[0].rpartition("/")
+        return f"docker {place}{slash}{name.partition(':')[0]}"
+    return f"{server.kind} {server.path or server.url}"
+
+
+def _tool(entry: Implements) -> str:
+    return entry.tool.removeprefix("./")
+
+
+def _narrowing(entry: Implements) -> tuple[frozenset[str], frozenset[str]]:
+    return frozenset(entry.drop_inputs), frozenset(entry.drop_outputs)
+
+
+# -- Where the manifests of a workspace are, and which of them have changed since they were read.
+#
+# A file is read again only when its size, time or place on the disk differs, or when somebody
+# says that it has changed. Links are followed as long as they stay inside.
+
+T = TypeVar("T")
+
+Fingerprint = tuple[int, ...]
+
+_NOTHING: Final[Fingerprint] = (0, 0, 0)
+
+DEEPEST: Final = 8
+"""How far below a folder contracts and inventories are looked for."""
+MOST_FILES: Final = 20_000
+
+
+class ReadFiles:
+    """What came of every file that was read, by its real path."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Fingerprint, Reading[Any]]] = {}
+        self._changed: frozenset[str] = frozenset()
+        self._used: set[str] = set()
+        self.read: list[str] = []
+        """The files that were read since `begin`."""
+
+    def begin(self, changed: Iterable[Path] = ()) -> None:
+        """A new round. What `changed` is read again, whatever its fingerprint says."""
+        self._changed = frozenset(os.path.realpath(path) for path in changed)
+        self._used = set()
+        self.read = []
+
+    def end(self) -> None:
+        """Forget files that nobody asked for in this round."""
+        for path in self._known.keys() - self._used:
+            del self._known[path]
+
+    def still_as_read(self, seen: Mapping[str, bool]) -> bool:
+        """Whether these paths are on the disk as they were when they were looked at."""
+        for path, there in seen.items():
+            mark = _mark(path)
+            known = self._known.get(path)
+            if (mark != _NOTHING) != there or (known is not None and known[0][:3] != mark):
+                return False
+        return True
+
+    def reading(
+        self,
+        path: str,
+        read: Callable[[Path], Reading[T]],
+        status: os.stat_result | None = None,
+        beside: str = "",
+    ) -> Reading[T] | None:
+        """What came of a file; None when it is not there. `status`, if somebody has just looked.
+
+        When the file called `beside` in the same folder changes, it is read again, too.
+        """
+        try:
+            status = status or os.stat(path)
+        except OSError:
+            return None
+        fingerprint: Fingerprint = (status.st_mtime_ns, status.st_size, status.st_ino)
+        if beside:
+            fingerprint += _mark(f"{os.path.dirname(path)}{os.sep}{beside}")
+        known = self._known.get(path)
+        fresh = known is not None and known[0] == fingerprint
+        if not fresh or (path in self._changed and path not in self._used):
+            known = (fingerprint, read(Path(path)))
+            self._known[path] = known
+            self.read.append(path)
+        self._used.add(path)
+        assert known is not None
+        return known[1]
+
+
+class Found(NamedTuple):
+    """A manifest on the disk."""
+
+    path: str
+    """Its real path, or the link that leads out."""
+    inside: bool
+    status: os.stat_result | None = None
+
+
+def children_with(folder: str, name: str, homes: tuple[str, ...]) -> Iterator[Found]:
+    """The files `folder/*/name` in order, and whether each stays inside of `homes`.
+
+    The folder may also be the place of such a file itself.
+    """
+    own = os.path.join(folder, name)
+    if os.path.isfile(own):
+        yield _followed(own, homes)
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in found[:MOST_FILES]:
+        if entry.name.startswith("."):
+            continue
+        path = f"{entry.path}{os.sep}{name}"
+        if entry.is_symlink():
+            if os.path.isfile(path):
+                yield _followed(path, homes)
+            continue
+        try:
+            status = os.lstat(path)
+        except OSError:
+            continue
+        if stat.S_ISREG(status.st_mode):
+            yield Found(path, True, status)
+        elif os.path.isfile(path):
+            yield _followed(path, homes)
+
+
+def below(folder: str, name: str) -> list[str]:
+    """The real paths of all files called `name` at or below a folder, in order. Links to folders
+    are not followed, and neither are links of that name."""
+    found: list[str] = []
+    waiting = [(folder, 0)]
+    while waiting:
+        current, depth = waiting.pop()
+        try:
+            with os.scandir(current) as entries:
+                inside = list(entries)
+        except OSError:
+            continue
+        for entry in inside:
+            if entry.is_dir(follow_symlinks=False):
+                if depth < DEEPEST and entry.name not in (".git", "node_modules"):
+                    waiting.append((entry.path, depth + 1))
+            elif entry.name == name and entry.is_file(follow_symlinks=False):
+                found.append(entry.path)
+        if len(found) > MOST_FILES:
+            break
+    return sorted(found)
+
+
+def look(
+    folders: Iterable[str],
+    names: tuple[str, ...],
+    trees: Iterable[tuple[str, str]],
+    seen: Iterable[str],
+) -> tuple[Any, ...]:
+    """What the disk looks like, without reading a file: equal twice means that nothing changed.
+
+    `folders` have folders with files of these `names`, `trees` are folders and the name of the
+    files below them that matter, `seen` are single paths, whether there is something or not.
+    """
+    sight: list[Any] = []
+    for folder in folders:
+        sight += [_mark(os.path.join(folder, name)) for name in names]
+        try:
+            with os.scandir(folder) as entries:
+                # A folder's own time tells that something in it came or went.
+                sight += sorted(
+                    (
+                        entry.name,
+                        _mark(entry.path),
+                        *(_mark(f"{entry.path}{os.sep}{name}") for name in names),
+                    )
+                    for entry in entries
+                )
+        except OSError:
+            sight.append(folder)
+    for tree, below_name in trees:
+        sight += [(path, _mark(path)) for path in below(tree, below_name)]
+    sight += [(path, _mark(path)) for path in seen]
+    return tuple(sight)
+
+
+def _mark(path: str) -> Fingerprint:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return _NOTHING
+    return (status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+def leads_out(path: str) -> Reading[Any]:
+    """What comes of a manifest that is a link to somewhere else."""
+    return Reading(
+        problems=[
+            whole_file(
+                path,
+                "this is a link that leads out of the workspace",
+                "keep the file itself in the workspace",
+            )
+        ]
+    )
+
+
+def _followed(path: str, homes: tuple[str, ...]) -> Found:
+    real = os.path.realpath(path)
+    inside = any(is_below(real, home) for home in homes)
+    return Found(real, True) if inside else Found(path, False)
+
 
 BROKEN: Final = "config_error"
 
@@ -83,7 +349,8 @@ class Workspace:
 
         What is said to have `changed` is read again whatever the disk says.
         """
-        settings = structs.replace(self._settings, registered=self.registered)
+        valid = {one.file: one for one in self.drivers.values()}
+        settings = structs.replace(self._settings, registered=self.registered, valid=valid)
         changed = tuple(changed)
         if not changed and _look(settings, self._seen) == self._sight:
             same = copy.copy(self)
@@ -99,6 +366,8 @@ class _Settings(Struct, frozen=True):
     secrets_folder: str
     plain_http: bool
     registered: Mapping[str, DriverManifest]
+    valid: Mapping[Path, DriverManifest] = {}
+    """The drivers before a reload, by their files."""
 
 
 def load_workspace(
@@ -233,6 +502,7 @@ class _Gathering:
             return load_driver(path, root=root, plain_http=plain_http)
 
         drivers: dict[str, DriverManifest] = {}
+        invalid: list[DriverManifest] = []
         for folder in self._settings.folders:
             for path, inside, status in children_with(folder, MANIFEST_FILE, (folder, str(root))):
                 reading = (
@@ -246,11 +516,16 @@ class _Gathering:
                 self._caution(Path(path), reading.cautions)
                 if driver is None:
                     self._refuse(path, BROKEN, reading.problems)
+                    # Not for a link that leads out: that is no slip in the text.
+                    if inside and (last := self._settings.valid.get(Path(path))):
+                        invalid.append(last)
                 elif driver.key in drivers:
                     if drivers[driver.key].file != driver.file:
                         self._refuse(path, BROKEN, [_twice(driver, drivers[driver.key])])
                 else:
                     drivers[driver.key] = driver
+        for last in invalid:
+            drivers.setdefault(last.key, last)
         return list(drivers.values())
 
     def _inventory(self, path: str) -> None:

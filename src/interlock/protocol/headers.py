@@ -14,12 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.errors import (
-    HEADER_MISMATCH,
-    INVALID_PARAMS,
-    UPSTREAM_PROTOCOL,
-    ProtocolError,
-)
+from interlock.errors import HEADER_MISMATCH, INVALID_PARAMS, UPSTREAM_PROTOCOL, ProtocolError
 
 PROTOCOL_VERSION: Final = b"mcp-protocol-version"
 METHOD: Final = b"mcp-method"

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from interlock.errors import INVALID_REQUEST, PARSE_ERROR, PAYLOAD_TOO_LARGE, ProtocolError
-from interlock.protocol import twins
+from interlock.protocol import lookalike_members as twins
 
 MAX_BATCH: Final = 100
 """More messages than this in one batch is an attack or a mistake."""

@@ -23,13 +23,25 @@ from typing import Final, NamedTuple
 
 from interlock.errors import INVALID_REQUEST, ProtocolError
 from interlock.protocol.mcp import (
+    DIRECTORY_READ,
     PROMPTS_GET,
     RESOURCES_READ,
+    SKILLS_GET,
     SUBSCRIBE,
     TOOLS_CALL,
     UNSUBSCRIBE,
 )
-from interlock.protocol.unseen import UNSEEN
+
+# -- What nobody sees in a name: spaces, and letters that show nothing though they count as
+# printable.
+#
+# Pure.
+
+UNSEEN: Final = re.compile(
+    "[\\s\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U000e0100-\U000e01ef]"
+)
+
 
 REQUEST: Final = "mcp/request"
 RESPONSE: Final = "mcp/response"
@@ -45,6 +57,8 @@ CONTEXT_MEMBER: Final = {
     RESOURCES_READ: "uri",
     SUBSCRIBE: "uri",
     UNSUBSCRIBE: "uri",
+    DIRECTORY_READ: "uri",
+    SKILLS_GET: "uri",
 }
 """The member of `params` that is the context. Other methods have none."""
 

@@ -6,6 +6,7 @@ things in different envelopes. What differs is written here once, as tables and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Final, Literal
@@ -14,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from interlock.errors import UNSUPPORTED_VERSION, UPSTREAM_PROTOCOL, ProtocolError
-from interlock.protocol import ax
+from interlock.protocol import mcpax as ax
 from interlock.protocol.jsonrpc import (
     NULL,
     decode_members,
@@ -58,16 +59,22 @@ RESOURCES_READ: Final = "resources/read"
 SUBSCRIBE: Final = "resources/subscribe"
 UNSUBSCRIBE: Final = "resources/unsubscribe"
 COMPLETE_ARGUMENT: Final = "completion/complete"
+SKILLS_LIST: Final = "skills/list"
+SKILLS_GET: Final = "skills/get"
+DIRECTORY_READ: Final = "resources/directory/read"
 LISTEN: Final = "subscriptions/listen"
 SET_LEVEL: Final = "logging/setLevel"
 TASKS_GET: Final = "tasks/get"
 TASKS_UPDATE: Final = "tasks/update"
 TASKS_CANCEL: Final = "tasks/cancel"
 
+ABOUT_SKILLS: Final = frozenset({SKILLS_LIST, SKILLS_GET, DIRECTORY_READ})
+"""The methods of the skills extension (SEP-2640)."""
+
 ABOUT_TASKS: Final = frozenset({TASKS_GET, TASKS_UPDATE, TASKS_CANCEL})
 """What a stateless client may want of a task. On the session wire these mean something else."""
 
-LISTS: Final = (TOOLS_LIST, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST)
+LISTS: Final = (TOOLS_LIST, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, SKILLS_LIST)
 """What the catalog answers by itself."""
 
 NEEDED_FOR: Final = {
@@ -125,6 +132,8 @@ REMOVED_FROM_STATELESS: Final = frozenset(
 # `_meta` keys.
 RESERVED: Final = "io.modelcontextprotocol/"
 TASKS_EXTENSION: Final = RESERVED + "tasks"
+UI_EXTENSION: Final = RESERVED + "ui"
+SKILLS_EXTENSION: Final = RESERVED + "skills"
 META_VERSION: Final = RESERVED + "protocolVersion"
 META_CLIENT_INFO: Final = RESERVED + "clientInfo"
 META_CLIENT_CAPABILITIES: Final = RESERVED + "clientCapabilities"
@@ -344,6 +353,12 @@ def relayed_capabilities(promised: bytes) -> bytes:
         return b"{}"
     # In one order: the same promise is the same bytes, however it was spelled.
     return msgspec.json.encode(members, order="sorted")
+
+
+def serves_skills(capabilities: Mapping[str, Any]) -> bool:
+    """Whether a server declares the skills extension."""
+    extensions = capabilities.get("extensions")
+    return isinstance(extensions, Mapping) and isinstance(extensions.get(SKILLS_EXTENSION), Mapping)
 
 
 def without(promised: bytes, denied: frozenset[str]) -> bytes:

@@ -18,6 +18,7 @@ MAX_EVENT_BYTES: Final = 4 * 1024 * 1024
 COMMENT_PING: Final = b": ping\r\n\r\n"
 """Keeps an idle stream alive; every reader ignores it."""
 
+_ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
 _BOM: Final = b"\xef\xbb\xbf"
 _COLON: Final = 58
 _RETRY_DIGITS: Final = 12
@@ -232,10 +233,13 @@ def encode_event(
     id: str | None = None,
     retry: int | None = None,
 ) -> bytes:
-    """One event as bytes. Data of several lines goes over several `data` lines."""
+    """One event as bytes, with one `data` line: some clients read only the first.
+
+    Args:
+        data: JSON, or text of one line. Line ends between the tokens of JSON become blanks.
+    """
     if b"\n" in data or b"\r" in data:
-        lines = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        data = b"\r\ndata: ".join(lines)
+        data = data.translate(_ONE_LINE)
     if id is None and retry is None:
         if event is None:
             return b"data: " + data + b"\r\n\r\n"

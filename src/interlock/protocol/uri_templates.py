@@ -34,7 +34,7 @@ class UriTemplate:
 
     __slots__ = (
         "_end", "_groups", "_inside", "_least", "_loops", "_only", "_prefix", "_skips", "_steps",
-        "_suffix", "literal_length", "text",
+        "_suffix", "literal_length", "scheme", "text",
     )  # fmt: skip
 
     def __init__(self, text: str, parts: list[str | _Expression]) -> None:
@@ -46,6 +46,9 @@ class UriTemplate:
         if parts and isinstance(parts[0], str):
             self._prefix = parts[0]
             parts = parts[1:]
+        scheme, colon, _ = self._prefix.partition(":")
+        self.scheme = scheme.lower() if colon else ""
+        """The scheme of its URIs. Empty: the template leaves it open."""
         if parts and isinstance(parts[-1], str):
             self._suffix = parts[-1]
             parts = parts[:-1]

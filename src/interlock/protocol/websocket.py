@@ -136,6 +136,21 @@ class FrameDecoder:
         """Whether a message or a frame has begun, be it with nothing, and has not ended."""
         return bool(self._buffer or self._joining)
 
+    @property
+    def max_message(self) -> int:
+        """How long a message may be."""
+        return self._max
+
+    @max_message.setter
+    def max_message(self, most: int) -> None:
+        self._max = most
+
+    def end(self) -> None:
+        """Read nothing more, and keep nothing."""
+        self._over = True
+        self._fresh = False
+        self._buffer = self._joined = bytearray()
+
     def feed(self, data: bytes) -> list[Event]:
         """What `data` completes."""
         size = len(data)
@@ -188,9 +203,7 @@ class FrameDecoder:
         while len(buffer) - at >= self._needed:
             end = self._frame(at, events)
             if end < 0:
-                self._over = True
-                self._fresh = False
-                self._buffer = self._joined = bytearray()
+                self.end()
                 return events
             if end:
                 at = end

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench import tokens
-from interlock.faces.mcp.views import Views
+from interlock.core.server.mcp.views import Views
 from tools.aql_conformance.live import Client, started_node
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -87,7 +87,7 @@ def test_links_between_the_pages_lead_somewhere() -> None:
 
 
 def test_the_break_even_on_the_page_is_about_what_auto_goes_by() -> None:
-    from interlock.config.aql import AUTO_TOKENS
+    from interlock.core.config.aql import AUTO_TOKENS
 
     said = int(re.search(r"below about ([\d,]+) tokens", PAGE)[1].replace(",", ""))  # type: ignore[index]
     assert said <= AUTO_TOKENS <= 2.5 * said

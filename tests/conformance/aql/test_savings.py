@@ -12,10 +12,10 @@ import pytest
 from bench.synthetic_tools import synthetic_tool
 from bench.targets import TargetMissing
 from bench.tokenizer import count_tokens, installed
-from interlock.config.aql import AqlConfig, OperationConfig
-from tests.faces.aql import AqlClient
-from tests.faces.running import Running
-from tests.faces.workshop import Workshop
+from interlock.core.config.aql import AqlConfig, OperationConfig
+from tests.aql.server.aql import AqlClient
+from tests.core.server.running import Running
+from tests.core.server.workshop import Workshop
 
 TOOLS = 100
 

@@ -1,0 +1,23 @@
+"""The composition root: the only room that knows all the others.
+
+`Node` knows everything and takes a moment to import, so it is imported when it is asked for: the
+rooms beside it, such as `places`, are of use without it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from interlock.app.node import Node
+    from interlock.app.status import NodeStatus, UpstreamStatus
+
+__all__ = ["Node", "NodeStatus", "UpstreamStatus"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from interlock.app import node, status
+
+        return getattr(node if name == "Node" else status, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,80 @@
+"""Who has to leave a node that goes on: callers whose tokens do not count any more, and sessions
+that nobody uses. What each of them has open is in many rooms, and ends in all of them here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Container
+from typing import Final
+
+from interlock.app.listeners import Doors
+from interlock.core.pipeline.pipeline import Pipeline
+from interlock.core.server.mcp.change_notifications import Listeners
+from interlock.core.server.mcp.sessions import Sessions
+from interlock.topics.component import Topics
+from interlock.tree.component import Tree
+from interlock.trust.approvals.component import Approving
+from interlock.trust.identity.component import EverybodyBut
+from interlock.trust.identity.revocation_watch import Revoked
+
+SWEEP: Final = 60.0
+"""How often quiet sessions are looked for."""
+
+
+class Leaving:
+    """Ends what callers have open."""
+
+    def __init__(
+        self,
+        *,
+        sessions: Sessions,
+        listeners: Listeners,
+        doors: Doors,
+        approving: Approving,
+        tree: Tree,
+        topics: Topics,
+        pipeline: Pipeline,
+    ) -> None:
+        self._sessions = sessions
+        self._listeners = listeners
+        self._doors = doors
+        self._approving = approving
+        self._tree = tree
+        self._topics = topics
+        self._pipeline = pipeline
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def sweep(self) -> None:
+        """End the sessions that have been quiet for too long, now and from now on."""
+        self._sessions.sweep()
+        self._sweeper = asyncio.get_running_loop().call_later(SWEEP, self.sweep)
+
+    def close(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+
+    def all_but(self, callers: Container[str]) -> None:
+        """Only these are known: sessions and open streams of others end."""
+        self._sessions.retain_only(callers)
+        self._end_listening(callers)
+
+    def revoked(self, names: Revoked) -> None:
+        """Their tokens do not count any more: everything of theirs ends now."""
+        self.all_but(EverybodyBut(names))
+        self._tree.dismiss(names)
+        self._topics.disconnect(names)
+        for call in list(self._pipeline.under_way()):
+            if call.caller is not None and names.ends(call.caller):
+                self._pipeline.cancel(call, "The caller's token was revoked.")
+
+    def expired(self, names: frozenset[str]) -> None:
+        """Their tokens ran out: sessions wait for a new one, but nothing more is told."""
+        rest = EverybodyBut(names)
+        self._sessions.hang_up_on_all_but(rest)
+        self._end_listening(rest)
+        self._topics.disconnect(names)
+
+    def _end_listening(self, callers: Container[str]) -> None:
+        self._listeners.retain_only(callers)
+        self._doors.retain_only(callers)
+        self._approving.retain_only(callers)

@@ -1,0 +1,349 @@
+"""A node under way: started from its config, kept by it, and ended by signals.
+
+SIGTERM and SIGINT end it in order, and a second SIGINT at once. A changed file makes it read its
+config again: only what changed is touched, and a bad file changes nothing. SIGHUP does the same,
+unless the node was started from a terminal: then the terminal was closed, and that ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final, NoReturn, cast
+
+import msgspec
+
+from interlock.app.file_watch import FileWatch
+from interlock.app.garbage_collector import Collector
+from interlock.app.node import Node
+from interlock.core.catalog.offering import Offering
+from interlock.core.config import Config, ConfigChange, Problem, diff
+from interlock.core.instance_lock import StateLock
+from interlock.core.paths import state_dir, status_path
+from interlock.errors import InterlockError
+from interlock.tree.socket import TreeSocket, tree_socket_path
+
+_log = logging.getLogger("interlock.node")
+
+FORCED_EXIT: Final = 130
+SETTLED_WITHIN: Final = 10.0
+REGISTERED_AFTER: Final = 3.0
+"""So long a node waits for its servers before it registers with a parent: else that would list
+nothing of it at first."""
+CHECKED_AFTER: Final = 0.5
+"""Lists of tools change in bursts: names in the config are checked this long after a change."""
+STOP_WITHIN: Final = 20.0
+"""Longer than any part of a node takes to end in order."""
+
+
+async def _register(node: Node) -> None:
+    if node.config.parent is not None:
+        await node.until_settled(REGISTERED_AFTER)
+    node.register()
+
+
+class NodeRun:
+    """One run of a node, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        load: Callable[[], Config],
+        *,
+        base_dir: Path,
+        watched: Path | None = None,
+        listening: bool = True,
+        doubts: Callable[[Config], Iterable[Problem]] = lambda _: (),
+        tool_doubts: Callable[[Config, Sequence[Offering]], Iterable[Problem]] = lambda *_: (),
+    ) -> None:
+        """`load` reads the config anew; `watched` is the file that it comes from. `doubts` says
+        what may not be meant in a config that can be used, `tool_doubts` the same once servers
+        have listed their tools.
+
+        A node that is not `listening` has no HTTP and no socket: whoever runs it feeds it.
+        """
+        self.config_problem: str | None = None
+        """Why the config as it stands now is not the one that runs; None when it is."""
+        self.stopping = asyncio.Event()
+        self._load = load
+        self._doubts = doubts
+        self._doubted: frozenset[tuple[str, str]] = frozenset()
+        """What was told of the config as it is."""
+        self._tool_doubts = tool_doubts
+        self._tools_doubted: set[tuple[str, str]] = set()
+        self._tools_changed = asyncio.Event()
+        self._base_dir = base_dir
+        self._listening = listening
+        # Watched before it is read: a change in between is then not missed.
+        self._watch = None if watched is None else FileWatch(watched, gone=self._config_gone)
+        self._node: Node | None = None
+        self._started_with = Config()
+        self._waiting: tuple[str, ...] = ()
+        """Fields that are not as the node was started with: they take a new start."""
+        self._reload_asked = asyncio.Event()
+        self._reloading = asyncio.Lock()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._status: asyncio.Server | None = None
+        self._status_path: Path | None = None
+        self._tree_socket: TreeSocket | None = None
+        self._lock: StateLock | None = None
+        self._collector: Collector | None = None
+
+    @property
+    def node(self) -> Node:
+        if self._node is None:
+            raise RuntimeError("the run has not started")
+        return self._node
+
+    async def start(self) -> Node:
+        """Open the faces and begin to connect. Raises InterlockError, with nothing left over."""
+        # First of all: a signal that comes while the node starts must end what was started.
+        self._heed_signals()
+        self._started_with = config = self._load()
+        if self._listening:
+            self._lock = StateLock(state_dir(config, os.environ, self._base_dir))
+        try:
+            self._node = node = Node(config, base_dir=self._base_dir)
+        except BaseException:
+            self._unlock()
+            raise
+        try:
+            if self._listening:
+                await node.listen()
+            node.start()
+            if self._listening:
+                await self._listen_locally(node)
+            else:
+                await self._let_people_answer(node)
+        except BaseException:
+            self._stop_telling()
+            await node.stop()
+            self._unlock()
+            raise
+        self._tell_doubts(self._doubts(config))
+        loop = asyncio.get_running_loop()
+        if self._listening:
+            # One that stands beside it, for a client on stdio, is not another child.
+            self._tasks.append(loop.create_task(_register(node), name="register"))
+        self._tasks.append(loop.create_task(self._keep_config(), name="config"))
+        node.catalog.on_change(lambda _: self._tools_changed.set())
+        self._tasks.append(loop.create_task(self._check_tools(node), name="tool names"))
+        if self._watch is not None:
+            self._tasks.append(loop.create_task(self._watch_config(self._watch), name="watch"))
+        self._tasks.append(loop.create_task(self._calm_collector(node), name="collector"))
+        return node
+
+    async def _calm_collector(self, node: Node) -> None:
+        """Keep the garbage collector from walking over the node, once everything is started."""
+        await node.until_settled(SETTLED_WITHIN)
+        self._collector = Collector(asyncio.get_running_loop().call_later)
+        self._collector.start()
+
+    async def stop(self) -> None:
+        """End everything. Returns when nothing of the node is left."""
+        self.stopping.set()
+        try:
+            async with asyncio.timeout(STOP_WITHIN):
+                # A reload that is under way comes to its end: half of one would leave things over.
+                async with self._reloading:
+                    for task in self._tasks:
+                        task.cancel()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+                if self._collector is not None:
+                    self._collector.stop()
+                self._stop_telling()
+                await self.node.stop()
+                self._unlock()
+        except TimeoutError:
+            _log.error("the node did not stop within %g s; it is ended as it is", STOP_WITHIN)
+            end_at_once()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    async def _listen_locally(self, node: Node) -> None:
+        try:
+            socket = await node.listen_locally()
+            path = status_path(socket)
+            path.unlink(missing_ok=True)
+            self._status = await asyncio.get_running_loop().create_unix_server(
+                lambda: _Telling(node), path=str(path)
+            )
+            path.chmod(0o600)
+            self._status_path = path
+            self._tree_socket = TreeSocket(node.tree_below)
+            await self._tree_socket.open(tree_socket_path(socket))
+        except (OSError, InterlockError) as error:
+            # The node is of use without it: only `interlock stdio` and its like do not find it.
+            _log.warning("no local socket, so other commands do not find this node: %s", error)
+
+    @staticmethod
+    async def _let_people_answer(node: Node) -> None:
+        try:
+            await node.listen_for_people()
+        except (OSError, InterlockError) as error:
+            _log.warning("no local socket, so nobody can answer calls that wait: %s", error)
+
+    def _stop_telling(self) -> None:
+        if self._status is not None:
+            self._status.close()
+        if self._status_path is not None:
+            self._status_path.unlink(missing_ok=True)
+        if self._tree_socket is not None:
+            self._tree_socket.close()
+
+    # -- signals
+
+    def _heed_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self.stopping.set)
+        loop.add_signal_handler(signal.SIGINT, self._interrupted)
+        if not on_terminal():
+            loop.add_signal_handler(signal.SIGHUP, self._reload_asked.set)
+        elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            # The terminal was closed. Whoever started us with nohup does not want to know.
+            loop.add_signal_handler(signal.SIGHUP, self.stopping.set)
+
+    def _interrupted(self) -> None:
+        if self.stopping.is_set():
+            end_at_once()
+        self.stopping.set()
+
+    # -- the config
+
+    async def _watch_config(self, watch: FileWatch) -> None:
+        async for _ in watch.changes():
+            self._reload_asked.set()
+
+    async def _keep_config(self) -> None:
+        while True:
+            await self._reload_asked.wait()
+            self._reload_asked.clear()
+            async with self._reloading:
+                await self._reload()
+
+    async def _reload(self) -> None:
+        try:
+            # A long file takes long to read, and calls are under way.
+            config = await asyncio.to_thread(self._load)
+            change = await self.node.apply(config)
+        except InterlockError as error:
+            self.config_problem = error.message
+            _log.error("invalid config; keeping the previous one: %s", error)
+        except Exception as bug:
+            self.config_problem = f"The node failed while reloading ({type(bug).__name__})."
+            _log.exception("reloading failed inside the node")
+        else:
+            _log.info("config reloaded: %s", describe(change))
+            self._tell_doubts(await asyncio.to_thread(self._doubts, config))
+            self._tools_changed.set()
+            waiting = diff(self._started_with, config).restart
+            self.config_problem = _takes_a_new_start(waiting)
+            if waiting and waiting != self._waiting:
+                _log.warning("%s", self.config_problem)
+            self._waiting = waiting
+
+    def _tell_doubts(self, doubts: Iterable[Problem]) -> None:
+        """Each once, on whichever line it stands, and again only after it was gone."""
+        found = {(one.path, one.message): one for one in doubts}
+        for key, one in found.items():
+            if key not in self._doubted:
+                _log.warning("%s", one)
+        self._doubted = frozenset(found)
+
+    async def _check_tools(self, node: Node) -> None:
+        """Log names of the config that match no tool, whenever tools or the config change."""
+        checked = None
+        while True:
+            config, offerings = node.config, node.catalog.offerings
+            # A list may be long, and calls are under way.
+            found = await asyncio.to_thread(self._tool_doubts, config, offerings)
+            listed = {(one.path, one.message): one for one in found}
+            if config is not checked:
+                # What was corrected, and is wrong again, is logged again.
+                self._tools_doubted &= listed.keys()
+                checked = config
+            for key, one in listed.items():
+                if key not in self._tools_doubted:
+                    _log.warning("%s", one)
+            self._tools_doubted |= listed.keys()
+            await self._tools_changed.wait()
+            await asyncio.sleep(CHECKED_AFTER)
+            self._tools_changed.clear()
+
+    def _config_gone(self) -> None:
+        _log.warning("the config file is gone; keeping the previous config until it is back")
+
+
+class _Telling(asyncio.Protocol):
+    """Tells whoever connects how the node fares, and hangs up. Only its own user can connect."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        out = cast("asyncio.WriteTransport", transport)
+        out.write(msgspec.json.encode(self._node.status()))
+        out.close()
+
+
+def on_terminal() -> bool:
+    """Whether this process was started from a terminal, and has it for its input or output."""
+    for fd in (0, 1):
+        try:
+            os.tcgetpgrp(fd)
+        except OSError:
+            # It leads elsewhere, or to a terminal that is not ours.
+            continue
+        return True
+    return False
+
+
+def describe(change: ConfigChange) -> str:
+    """What a reload did, in one line."""
+    relinked = change.relinked
+    parts = {
+        "started": change.added,
+        "ended": change.removed,
+        "restarted": relinked,
+        "changed without a restart": tuple(key for key in change.changed if key not in relinked),
+        "settings applied": change.live,
+    }
+    said = [f"{what} {', '.join(names)}" for what, names in parts.items() if names]
+    nothing = "nothing to apply" if change.restart else "nothing changed"
+    return "; ".join(said) or nothing
+
+
+def _takes_a_new_start(fields: tuple[str, ...]) -> str | None:
+    if not fields:
+        return None
+    return f"{' and '.join(fields)} changed in the config: that takes a new start of the node"
+
+
+def end_at_once() -> NoReturn:
+    """Leave now, and take every started process along."""
+    for pid in started_processes():
+        try:
+            # Each has a group of its own, and what it started is in it.
+            os.killpg(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            # It ended by itself in the meantime, or leads no group.
+            continue
+    os._exit(FORCED_EXIT)
+
+
+def started_processes() -> list[int]:
+    """The children of this process, where the system tells (Linux does)."""
+    children: list[int] = []
+    for task in Path("/proc/self/task").glob("*/children"):
+        try:
+            children += [int(pid) for pid in task.read_text().split()]
+        except OSError:
+            # The thread has ended while we were looking.
+            continue
+    return children

@@ -1,0 +1,1 @@
+"""MCP-AQL: the catalog as operations, behind five endpoints or one."""

@@ -1,0 +1,1 @@
+"""Commands of operations and of the safety loop."""

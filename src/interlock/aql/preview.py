@@ -1,0 +1,85 @@
+"""Dry runs: what a request would do, and who would have to say yes. Nothing is sent, reserved, held
+or used up by asking."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from interlock.aql import argument_errors as fitting
+from interlock.aql import error_mapping as blame
+from interlock.aql.request import Asked
+from interlock.core.call import Call
+from interlock.core.pipeline.validation import validate
+from interlock.core.redaction import redact_value
+from interlock.errors import INVALID_ARGUMENTS, InterlockError
+from interlock.protocol.aql_terms import OWN
+from interlock.trust.authorization import Permit
+from interlock.trust.policy.decision import Action
+from interlock.trust.scopes import check_scopes
+
+
+class Preview:
+    """Looks at calls that are not made."""
+
+    def __init__(self, permit: Permit) -> None:
+        self._permit = permit
+
+    def __call__(self, asked: Asked) -> dict[str, Any]:
+        """`asked.params`: `child`, the call that would be made. Raises InterlockError."""
+        parent, child = asked.call, (asked.params or {})["child"]
+        assert parent is not None
+        request: Asked = child.asked
+        operation = request.operation
+        tool = operation.tool
+        child.caller = parent.caller
+        child.route, child.upstream, child.effect = tool, tool.upstream, tool.effect_word
+        child.repeatable = tool.repeatable
+        try:
+            validate(child, tool)
+        except InterlockError as error:
+            found = None
+            if error.failure is INVALID_ARGUMENTS and isinstance(child.decoded, dict):
+                found = fitting.fault(operation, child.decoded)
+            raise found or error from None
+        data: dict[str, Any] = {
+            "dry_run": True,
+            "operation": operation.name,
+            "tool": tool.canonical,
+            "server": tool.segment,
+            "category": operation.category.value,
+            "effect": child.effect,
+            "danger_level": operation.danger.word,
+            "arguments": redact_value(child.decoded),
+            **self._decision(child),
+        }
+        if operation.reasons:
+            data["reasons"] = list(operation.reasons)
+        return data
+
+    def _decision(self, call: Call) -> dict[str, Any]:
+        """What would be decided."""
+        permit = self._permit
+        try:
+            if call.upstream != OWN:
+                check_scopes(call, call.asked.operation.tool, permit.scope_limits)
+                if permit.held:
+                    permit.refuse_held(call)
+            decision = permit.policy.decide(call)
+            if call.upstream != OWN:
+                decision = permit.with_contract_floor(call.asked.operation.tool, decision)
+                decision = permit.danger(call, decision)
+        except InterlockError as refused:
+            code, message, details = blame.of_error(refused)
+            return {
+                "decision": Action.DENY.word,
+                "requires_confirmation": False,
+                "reason": details.get("reason", message),
+                "code": code,
+            }
+        shown: dict[str, Any] = {
+            "decision": decision.action.word,
+            "requires_confirmation": decision.gated,
+        }
+        if decision.reason:
+            shown["reason"] = decision.reason
+        return shown

@@ -1,0 +1,208 @@
+"""Danger and trust: whose approval a call needs, and whether its server may be asked for it. Makes
+the policy's decision stricter, never softer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+from msgspec.structs import replace
+
+from interlock.aql.danger import TRUST, Trust, matrix
+from interlock.aql.language.errors import AqlError
+from interlock.aql.operations import REGISTERED, Book, Operation
+from interlock.core.call import Call
+from interlock.core.catalog.offering import Tool
+from interlock.protocol.aql_terms import OWN, Danger
+from interlock.trust.policy.decision import Action, Decision, decision
+
+_MOST_NAMES: Final = 200
+_CONFIRM: Final = "danger:confirm"
+_VERIFY: Final = "danger:verify"
+
+_HELD: Final = {
+    Danger.DESTRUCTIVE: decision(
+        Action.CONFIRM, _CONFIRM, "It destroys something: a human confirms it."
+    ),
+    Danger.DANGEROUS: decision(Action.VERIFY, _VERIFY, "It is dangerous: a human verifies it."),
+    Danger.FORBIDDEN: decision(
+        Action.VERIFY, _VERIFY, "It is forbidden unless a human verifies it."
+    ),
+}
+
+
+class Noting(Protocol):
+    """Told of what is destructive or worse: allowed, held or denied."""
+
+    def __call__(
+        self, call: Call, operation: Operation, trust: Trust, outcome: str, rule: str
+    ) -> None: ...
+
+
+def _nobody(call: Call, operation: Operation, trust: Trust, outcome: str, rule: str) -> None:
+    """Where nobody wants to know."""
+
+
+class Risk:
+    """Asked about every call that waits for approval, every call in an AQL view, and every call
+    where the config declares danger or trust.
+
+    What waits is decided by the effect, the same in every view. Danger only chooses whose approval
+    counts, and trust refuses what a server may not be asked for.
+    """
+
+    def __init__(
+        self,
+        book: Callable[[], Book],
+        trust: Callable[[str], Trust],
+        note: Noting = _nobody,
+        declared: Callable[[str], bool] = lambda _: True,
+    ) -> None:
+        """
+        Args:
+            book: The current one.
+            trust: In a server, by its key.
+            declared: Whether the config says how far a server is trusted. Then that counts in every
+                view; else only for servers that nobody chose, and only in AQL views.
+        """
+        self._book = book
+        self._trust = trust
+        self._note = note
+        self._declared = declared
+        self._harmless: set[object] = set()
+        """Tools about which there is nothing to weigh. Nearly all calls are of one of them."""
+
+    def forget(self) -> None:
+        """What is dangerous, or who is trusted, may be something else from now on."""
+        self._harmless.clear()
+
+    def __call__(self, call: Call, decided: Decision) -> Decision:
+        """The stricter of what the policy says and what the danger asks for. Raises AqlError."""
+        if call.route in self._harmless or call.upstream == OWN or call.route is None:
+            return decided
+        operation = self._book().of(cast("Tool", call.route))
+        trust = self._trust(operation.server)
+        danger = danger_on(operation, trust)
+        if operation.tool.effect.choices and call.effect != operation.tool.effect_word:
+            # By its arguments this call is not what others of its tool are.
+            if operation.origins.get("danger") != "override":
+                danger = min(danger, Danger.REVERSIBLE)
+        elif danger is Danger.SAFE and trust != TRUST[0]:
+            if len(self._harmless) >= _MOST_NAMES * 100:
+                self._harmless.clear()
+            self._harmless.add(call.route)
+            return decided
+        try:
+            if self._counts(call, operation.server, trust):
+                self._refuse(operation, danger, trust)
+            found = self._weigh(operation, danger, decided)
+        except AqlError as refused:
+            self._note(call, operation, trust, "denied", refused.code)
+            raise
+        if danger >= Danger.DESTRUCTIVE and (call.view is not None or found is not decided):
+            outcome = "allowed"
+            if found.gated:
+                outcome = "confirmed" if call.approval else "held"
+            self._note(call, operation, trust, outcome, found.rule)
+        return found
+
+    def _counts(self, call: Call, server: str, trust: Trust) -> bool:
+        """Whether the trust in a server refuses anything of this call."""
+        if self._declared(server):
+            return True
+        return call.view is not None and TRUST.index(trust) <= TRUST.index(REGISTERED)
+
+    def _refuse(self, operation: Operation, danger: Danger, trust: Trust) -> None:
+        """Raises AqlError for what a server so trusted may not be asked for."""
+        if trust == TRUST[0]:
+            raise AqlError(
+                "PERMISSION_TRUST_LEVEL_INSUFFICIENT",
+                f"Nobody has tried the server of '{operation.name}' yet: its operations can be "
+                "looked up, not called. Ask the operator to trust it.",
+                {
+                    "operation": operation.name,
+                    "required_trust": least_trust(danger),
+                    "actual_trust": trust,
+                    "danger_level": danger.word,
+                },
+            )
+        if matrix(danger, trust) == "deny":
+            least = least_trust(danger)
+            raise AqlError(
+                "PERMISSION_DANGER_LEVEL_DENIED",
+                f"'{operation.name}' is {danger.word}, and its server is trusted only as "
+                f"'{trust}'. It takes '{least}'.",
+                {
+                    "operation": operation.name,
+                    "danger_level": danger.word,
+                    "adapter_trust": trust,
+                    "minimum_trust_required": least,
+                    "reasons": list(operation.reasons),
+                },
+            )
+
+    @staticmethod
+    def _weigh(operation: Operation, danger: Danger, decided: Decision) -> Decision:
+        needed = _HELD.get(danger)
+        if needed is None or needed.action <= decided.action:
+            return decided
+        # Who wrote a rule that names the tool has thought about it. What the policy lets run waits
+        # only where the config itself declares it dangerous.
+        declared = operation.origins.get("danger") == "override"
+        if decided.names_tool or not (decided.gated or declared):
+            return decided
+        if decided.gated and not decided.rule.startswith("default:"):
+            # Whoever approves is told the rule of the config, and its reason.
+            return replace(decided, action=needed.action)
+        return needed
+
+
+def danger_on(operation: Operation, trust: Trust) -> Danger:
+    """The level of an operation on a server so trusted. A server that nobody chose is not believed
+    a name: there only what is known to read is safe, or what the config calls so."""
+    danger = operation.danger
+    if (
+        danger is Danger.SAFE
+        and TRUST.index(trust) <= TRUST.index(REGISTERED)
+        and operation.tool.mutable
+        and operation.origins.get("danger") != "override"
+    ):
+        return Danger.REVERSIBLE
+    return danger
+
+
+def least_trust(danger: Danger) -> Trust:
+    """From which trust on something of this level may be called at all."""
+    return next(one for one in TRUST if matrix(danger, one) in ("allow", "confirm"))
+
+
+def audit_words(call: Call, operation: Operation, trust: Trust, rule: str) -> str:
+    """The detail of a journal entry about it. Of parameters it has the names, never a value."""
+    caller = "" if call.caller is None else call.caller.name
+    given = ",".join(call.decoded)[:_MOST_NAMES] if isinstance(call.decoded, dict) else ""
+    words = [
+        f"adapter:{operation.server}",
+        f"danger:{operation.danger.word}",
+        f"trust:{trust}",
+        f"rule:{rule}",
+        f"caller:{caller[:100]}",
+        f"approval:{call.approval}" if call.approval else "",
+        f"parameters:{given}" if given else "",
+    ]
+    return " ".join(word for word in words if word)
+
+
+class Changes(Protocol):
+    """Writes the journal."""
+
+    def record_change(self, what: str, name: str, word: str, detail: str = "") -> None: ...
+
+
+def journalled(audit: Changes) -> Noting:
+    """Notes every attempt at something destructive or worse in the journal."""
+
+    def note(call: Call, operation: Operation, trust: Trust, outcome: str, rule: str) -> None:
+        detail = audit_words(call, operation, trust, rule)
+        audit.record_change("danger", operation.name, outcome, detail)
+
+    return note

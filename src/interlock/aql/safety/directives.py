@@ -1,0 +1,106 @@
+"""What an agent is told after it reported a step, in the words of the draft."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from interlock.aql.safety.store import Execution, Tier
+from interlock.trust.approvals.record import utc
+
+NotificationType = Literal["permission_pending", "autonomy_pause", "danger_zone", "status", "error"]
+
+INSTRUCTIONS: Final = (
+    "Before every action, in any tool or program, call record_execution_step: "
+    "next_action_hint says in plain words exactly one action, its verb and its object, such as "
+    "'delete_issue 12 of the repository docs'. Vague hints wait for a human. "
+    "next_operation may name the operation itself. Then read the directive: "
+    "continue true, do exactly this one action; continue false, do not do it, tell the human why, "
+    "and report again once they decided; stopped true, do nothing more. "
+    "A code for verify_challenge comes from the human only; never guess one. "
+    "End with complete_execution, or with abort_execution."
+)
+"""A ready text for whoever writes the instructions of an agent."""
+
+UNREPORTED: Final = (
+    "This action was not reported: call record_execution_step first, with a next_action_hint "
+    "about exactly this operation."
+)
+
+
+def unreported_in_plain_view(execution: Execution) -> str:
+    """The same to somebody who sees tools, and may never have heard of an execution."""
+    name = execution.who[0]
+    return (
+        f"This was not reported, and not done: an agent runs as '{name}', the same name as yours. "
+        "If you are this agent, call record_execution_step first, in the view ?view=aql. If not, "
+        "use a token of your own, or have an operator end it: "
+        f"`interlock operator end {execution.id}`."
+    )
+
+
+class Metadata(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What a notification is about."""
+
+    operation: str = ""
+    reason: str = ""
+    level: str = ""
+    verification_id: str = ""
+    approval_id: str = ""
+    url: str = ""
+    hint: str = ""
+
+
+class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that happened, or waits. Told with the next directive, and never pushed."""
+
+    type: NotificationType
+    message: str
+    timestamp: str
+    metadata: Metadata | None = None
+
+
+class Directive(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether an agent may go on."""
+
+    go_on: bool
+    factors: list[str]
+    stopped: bool = False
+    reason: str = ""
+    steps_remaining: int | None = None
+    risk: Tier | None = None
+    notifications: list[Notification] = []
+
+    def told(self) -> dict[str, Any]:
+        """As the draft prints it. `continue` and `factors` are always there."""
+        said: dict[str, Any] = {"continue": self.go_on, "factors": self.factors}
+        if self.stopped:
+            said["stopped"] = True
+        if self.reason:
+            said["reason"] = self.reason
+        if self.steps_remaining is not None:
+            said["stepsRemaining"] = self.steps_remaining
+        if self.risk is not None:
+            said["nextStepRisk"] = self.risk
+        if self.notifications:
+            said["notifications"] = msgspec.to_builtins(self.notifications)
+        return said
+
+
+def notification(
+    type: NotificationType,
+    message: str,
+    now: float,
+    *,
+    operation: str = "",
+    reason: str = "",
+    level: str = "",
+    verification: str = "",
+    approval: str = "",
+    url: str = "",
+    hint: str = "",
+) -> Notification:
+    """`now`: on the wall clock."""
+    about = Metadata(operation, reason, level, verification, approval, url, hint)
+    return Notification(type, message, utc(now), None if about == Metadata() else about)

@@ -1,0 +1,162 @@
+"""The executions of agents: those that run, and what is remembered of each while it does."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+from typing import Final
+
+from interlock.aql.language.errors import AqlError, missing
+from interlock.aql.safety.evaluation import Rules, stricter_tolerance
+from interlock.aql.safety.reports import Report
+from interlock.aql.safety.store import RUNNING, Execution, Tier
+from interlock.core.call import Call, Caller, Principal, principal
+
+MOST_OF_ONE: Final = 20
+"""Executions of one principal that run at once."""
+_MOST_ENDED: Final = 200
+_MOST_SENT: Final = 200
+_MOST_COUNTED: Final = 1_000
+
+Sent = tuple[str, bytes]
+"""What was called, and a digest of what with."""
+
+
+def sent(call: Call) -> Sent:
+    name = call.name if call.route is None else call.route.canonical
+    return f"{call.verb} {name}", blake2b(bytes(call.arguments), digest_size=16).digest()
+
+
+class Run:
+    """What there is beside the record of an execution."""
+
+    __slots__ = ("caller", "counts", "execution", "held", "let", "rules", "used")
+
+    def __init__(self, execution: Execution, rules: Rules, caller: Caller) -> None:
+        self.execution = execution
+        self.rules = rules
+        self.caller = caller
+        self.counts: Counter[str] = Counter()
+        """How often each action was done."""
+        self.let: dict[str, Tier] = {}
+        """Steps that a human let pass, and up to which tier: each once."""
+        self.used: OrderedDict[Sent, Report] = OrderedDict()
+        """What was reported and sent: the same call may come again to say more, or to collect."""
+        self.held: set[Sent] = set()
+        """Calls that the gate holds."""
+
+    def count(self, what: str) -> None:
+        """It is done once more."""
+        self.counts[what] += 1
+        if len(self.counts) > _MOST_COUNTED:
+            self.counts = Counter(dict(self.counts.most_common(_MOST_COUNTED // 2)))
+
+    def remember(self, what: Sent, report: Report) -> None:
+        self.used[what] = report
+        self.used.move_to_end(what)
+        if len(self.used) > _MOST_SENT:
+            gone, _ = self.used.popitem(last=False)
+            self.held.discard(gone)
+
+
+class Runs:
+    """All of a node."""
+
+    def __init__(
+        self,
+        wall_clock: Callable[[], float],
+        rules: Callable[[str, str], Rules],
+        changed: Callable[[Principal], None],
+    ) -> None:
+        """`rules`: those of a caller and what it calls itself. `changed`: told of everybody who
+        runs something now, or no more."""
+        self._now = wall_clock
+        self._rules = rules
+        self._changed = changed
+        self._running: dict[Principal, dict[str, Run]] = {}
+        self._ended: OrderedDict[str, Execution] = OrderedDict()
+
+    def load(self, executions: Iterable[Execution]) -> None:
+        for one in executions:
+            if one.state == RUNNING:
+                name, kind, above = one.who
+                caller = Caller(name, kind=kind, above=above)
+                self._put(Run(one, self._rules(name, one.element), caller))
+
+    def of(self, who: Principal) -> list[Run]:
+        return list(self._running.get(who, {}).values())
+
+    def everybody(self) -> list[Principal]:
+        return list(self._running)
+
+    def begin(self, caller: Caller, element: str, max_steps: int | None, tolerance: str) -> Run:
+        """Raises AqlError. What the agent asks for itself can only be stricter."""
+        who = principal(caller)
+        if len(self._running.get(who, {})) >= MOST_OF_ONE:
+            raise AqlError(
+                "CONFLICT_INVALID_STATE",
+                f"{MOST_OF_ONE} executions of yours are running. Complete one first.",
+            )
+        rules = self._rules(caller.name, element)
+        limit = rules.max_steps if max_steps is None else min(rules.max_steps, max_steps)
+        tolerance = stricter_tolerance(rules.tolerance, tolerance or rules.tolerance)
+        execution = Execution(f"exec_{uuid.uuid4()}", who, element, self._now(), limit, tolerance)
+        run = Run(execution, rules, caller)
+        self._put(run)
+        return run
+
+    def _put(self, run: Run) -> None:
+        who = run.execution.who
+        self._running.setdefault(who, {})[run.execution.id] = run
+        self._changed(who)
+
+    def find(self, who: Principal, id: str, element: str) -> Run:
+        """The one that is meant. Raises AqlError."""
+        running = self._running.get(who, {})
+        if id:
+            found = running.get(id)
+            if found is not None:
+                return found
+            ended = self._ended.get(id)
+            if ended is not None and ended.who == who:
+                raise AqlError(
+                    "CONFLICT_INVALID_STATE",
+                    f"This execution is {ended.state}: begin another with execute_agent.",
+                    {"execution_id": id, "status": ended.state},
+                )
+            other = "" if "-" in id else " One that '_async' began is for get_execution."
+            raise AqlError("NOT_FOUND_RESOURCE", f"No execution of yours has this id.{other}")
+        fitting = [one for one in running.values() if one.execution.element == element]
+        if len(fitting) == 1:
+            return fitting[0]
+        if fitting:
+            raise missing(
+                "execution_id", "record_execution_step", "string", "several executions are running"
+            )
+        raise AqlError(
+            "CONFLICT_INVALID_STATE",
+            "No execution is running under this element_name: begin one with execute_agent.",
+        )
+
+    def end(self, run: Run, state: str, note: str) -> None:
+        execution = run.execution
+        execution.state, execution.note, execution.ended = state, note, self._now()
+        who = execution.who
+        running = self._running.get(who, {})
+        running.pop(execution.id, None)
+        if not running:
+            self._running.pop(who, None)
+        self._ended[execution.id] = execution
+        if len(self._ended) > _MOST_ENDED:
+            self._ended.popitem(last=False)
+        self._changed(who)
+
+    def configure(self) -> None:
+        """By other rules from now on. A limit that was lowered holds for those that run."""
+        for runs in self._running.values():
+            for run in runs.values():
+                one = run.execution
+                run.rules = self._rules(one.who[0], one.element)
+                one.tolerance = stricter_tolerance(one.tolerance, run.rules.tolerance)

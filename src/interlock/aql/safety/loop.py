@@ -1,0 +1,489 @@
+"""The execution safety loop. It watches over the calls of whoever has an execution running: what
+was not reported is not done, what was reported is judged once more by what is really called, and
+who is blocked does nothing at all."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final
+
+from interlock.aql.language.errors import AqlError
+from interlock.aql.operations import Book, Operation
+from interlock.aql.safety import end_execution as ending
+from interlock.aql.safety import evaluation as evaluate
+from interlock.aql.safety.blocks import Blocks
+from interlock.aql.safety.challenges import CODE, Challenges
+from interlock.aql.safety.codes import Codes
+from interlock.aql.safety.directives import (
+    UNREPORTED,
+    Directive,
+    notification,
+    unreported_in_plain_view,
+)
+from interlock.aql.safety.evaluation import Action as Doing
+from interlock.aql.safety.evaluation import Rules, Verdict, rules_for
+from interlock.aql.safety.executions import Run, Runs, sent
+from interlock.aql.safety.notices import Notices
+from interlock.aql.safety.pauses import Pause, Pauses
+from interlock.aql.safety.pending_questions import (
+    OWN_QUESTIONS,
+    PROCEED_TOOL,
+    UNBLOCK_TOOL,
+    ApprovalsLike,
+    Questions,
+)
+from interlock.aql.safety.reports import Called, Reports
+from interlock.aql.safety.store import Block, Challenge, SafetyKeeper, Saved
+from interlock.aql.safety.store_sync import Looking
+from interlock.core.call import Call, Caller, Principal, principal
+from interlock.core.catalog.offering import Tool
+from interlock.core.config.aql import SafetyConfig
+from interlock.core.journal.audit import Audit
+from interlock.core.redaction import redact
+from interlock.protocol.aql_terms import OWN, Danger
+from interlock.protocol.input_required import REQUEST_STATE
+from interlock.protocol.mcp import TASKS_CANCEL, TOOLS_CALL
+from interlock.trust.approvals.proofs import Proofs
+from interlock.trust.approvals.record import Approval
+from interlock.trust.policy.decision import ACTIONS, Action, Decision, decision
+from interlock.trust.scopes import is_passed_on
+
+ENFORCING: Final = "enforcing"
+MONITORING: Final = "monitoring"
+WATCHING: Final = (ENFORCING, MONITORING)
+WHILE_BLOCKED: Final = frozenset({"introspect", "verify_challenge", "confirm_operation", "unblock"})
+"""What somebody who is blocked may still ask of the node."""
+SAFETY: Final = "safety"
+"""What its entries in the journal are about."""
+_MOST_OF_HINT: Final = 100
+_BY_EFFECT: Final = {
+    "read_only": Danger.SAFE,
+    "additive": Danger.REVERSIBLE,
+    "mutating": Danger.REVERSIBLE,
+}
+_GATED: Final = {
+    "confirm": decision(Action.CONFIRM, "safety:confirm", "The safety loop asks for a human."),
+    "verify": decision(Action.VERIFY, "safety:verify", "The safety loop asks for a human."),
+}
+_log = logging.getLogger("interlock.safety")
+
+
+class Loop:
+    """The one of a node."""
+
+    def __init__(
+        self,
+        config: SafetyConfig,
+        *,
+        keeper: SafetyKeeper,
+        codes: Codes,
+        approvals: ApprovalsLike,
+        proofs: Proofs,
+        audit: Audit,
+        find_tool: Callable[[str], Tool | None],
+        book: Callable[[], Book] | None = None,
+        trust: Callable[[str], str] = lambda _: "",
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        """`find_tool`: a tool by its canonical name, `book`: the operations as they are now,
+        `trust`: in a server, as the config has it."""
+        self.config = config
+        self.keeper = keeper
+        self.clock = clock
+        self.wall_clock = wall_clock
+        self.watched: dict[Principal, None] = {}
+        """Whose calls `watch` wants to see. Changed in place."""
+        self.blocks = Blocks(keeper, self._changed, wall_clock)
+        self.notices = Notices(wall_clock, self.blocks)
+        self.reports = Reports(clock, config.report_holds)
+        self._rules = lru_cache(256)(
+            lambda caller, element: rules_for(self.config, caller, element)
+        )
+        self.runs = Runs(wall_clock, self._rules_for, self._changed)
+        questions = Questions(approvals, find_tool)
+        self.challenges = Challenges(
+            config,
+            keeper=keeper,
+            codes=codes,
+            questions=questions,
+            approvals=approvals,
+            note=self.note,
+            clock=clock,
+            wall_clock=wall_clock,
+        )
+        self.pauses = Pauses(questions)
+        self.looking = Looking(lambda: self.keeper, self.blocks, self.note, clock)
+        self._loaded = False
+        self.violations = 0
+        """Calls that nobody had reported."""
+        self._approvals = approvals
+        self._audit = audit
+        self._book = book
+        self._trust = trust
+        self.challenges.on_verified = self._verified
+        self.challenges.on_replaced = self._replaced
+        self.challenges.on_over = lambda one: self.notices.clear(one.who, one.id)
+        self.pauses.on_over = self._pause_over
+        self.pauses.on_gone = lambda one: self.notices.clear(one.who, one.id)
+        proofs.register(CODE, self.challenges.proof)
+        self._unhear = approvals.watch(self._heard)
+
+    # -- life
+
+    @property
+    def mode(self) -> str:
+        """As `execution_safety_loop` among the capabilities says it."""
+        return self.config.mode
+
+    def load(self) -> None:
+        """Take up what an earlier process left, once the approvals are loaded. Raises
+        InterlockError where it cannot be read: who is blocked must not be guessed."""
+        if self._loaded:
+            return
+        saved: Saved = self.keeper.load()
+        self._loaded = True
+        self.runs.load(saved.executions)
+        self.blocks.load(saved.blocks)
+        self.challenges.tries.load(saved.attempts)
+        self.challenges.load(saved.challenges)
+
+    def configure(self, config: SafetyConfig) -> None:
+        self.config = self.challenges.config = self.challenges.tries.config = config
+        self.reports.holds = config.report_holds
+        self._rules.cache_clear()
+        self.runs.configure()
+        for who in {*self.runs.everybody(), *(one.who for one in self.blocks), *self.watched}:
+            self._changed(who)
+
+    def close(self) -> None:
+        self._unhear()
+        self.keeper.close()
+
+    def _rules_for(self, caller: str, element: str) -> Rules:
+        return self._rules(caller, element)
+
+    def _changed(self, who: Principal) -> None:
+        mode = self.config.mode
+        blocked = mode == ENFORCING and self.blocks.get(who) is not None
+        if blocked or (mode in WATCHING and self.runs.of(who)):
+            self.watched[who] = None
+        else:
+            self.watched.pop(who, None)
+
+    def note(self, name: str, word: str, detail: str) -> None:
+        """An entry of the journal."""
+        self._audit.record_change(SAFETY, name, word, redact(detail))
+
+    # -- a call
+
+    def watch(self, call: Call, found: Decision) -> Decision:
+        """What becomes of a call of somebody in `watched`. Raises InterlockError."""
+        caller = call.caller
+        assert caller is not None
+        who = principal(caller)
+        own = call.upstream == OWN and call.route is not None
+        if own and call.route is not None and call.route.upstream_name in WHILE_BLOCKED:
+            return self._as_held(call, found)
+        acts = call.verb == TOOLS_CALL or is_passed_on(call)
+        if not acts and (not call.upstream or call.verb == TASKS_CANCEL):
+            # Lists, a proof that somebody brings, and stopping what is under way.
+            return found
+        self.refuse_blocked(who)
+        if own or not acts or self.config.mode not in WATCHING:
+            return self._as_held(call, found)
+        if call.approval:
+            # A human let exactly this through: it was reported when it was held.
+            return self._as_held(call, found)
+        ending.end_idle(self)
+        runs = self.runs.of(who)
+        if not runs:
+            return found
+        decided = self._judged(call, caller, who, runs, found)
+        if call.verb != TOOLS_CALL and decided.gated:
+            raise AqlError(
+                "PERMISSION_DENIED",
+                "A human has to confirm this, and only calls of tools can wait for one.",
+                {"reason": "confirmation_required", "operation": call.verb},
+            )
+        return decided
+
+    def refuse_blocked(self, who: Principal) -> None:
+        """Raises AqlError for somebody who is blocked."""
+        if self.config.mode != ENFORCING or self.blocks.get(who) is None:
+            return
+        # Another process that shares the file may have let it go: whoever asks again is told.
+        self.looking.soon()
+        block = self.blocks.get(who)
+        if block is None:
+            return
+        if self.challenges.get(block.challenge) is None:
+            # The last one expired: a human needs another to lift the block.
+            self.ask_again(block)
+            block = self.blocks.get(who) or block
+        directive = Directive(
+            go_on=False,
+            factors=["hard block"],
+            stopped=True,
+            reason=block.reason,
+            notifications=self.notices.take(who),
+        )
+        raise AqlError(
+            "PERMISSION_DENIED",
+            "Blocked: a human has to verify before anything more is done.",
+            {
+                "reason": "hard_blocked",
+                "verification_id": block.challenge,
+                "directive": directive.told(),
+            },
+        )
+
+    def ask_again(self, block: Block) -> str:
+        """A new challenge for somebody who is blocked; its id."""
+        id = self.challenges.issue(block.caller, block.element, block.hint, "danger_zone")
+        self.blocks.ask(block.who, id)
+        return id
+
+    def _as_held(self, call: Call, found: Decision) -> Decision:
+        """What was held by the loop's own word is let go by the same, or the gate would say that
+        the policy changed."""
+        if not call.approval:
+            return found
+        record = self._approvals.find(call.approval)
+        if record is None or record.action == found.action.word:
+            return found
+        action = ACTIONS.get(record.action)
+        if action is None or (action < found.action and record.tool not in OWN_QUESTIONS):
+            return found
+        return decision(action, record.rule, record.reason)
+
+    def _judged(
+        self, call: Call, caller: Caller, who: Principal, runs: list[Run], found: Decision
+    ) -> Decision:
+        enforcing = self.config.mode == ENFORCING
+        what = sent(call)
+        doing, called = self._doing(call)
+        again = next((run for run in runs if what in run.used), None)
+        if again is not None and (
+            what in again.held or (call.extra is not None and REQUEST_STATE in call.extra)
+        ):
+            # The same call again: to collect what was held, or to say what its server asked. What
+            # it says is sealed, and the gate lets nothing go without a human.
+            run, report = again, again.used[what]
+        else:
+            used = self.reports.use(who, called)
+            owner = next((one for one in runs if used and one.execution.id == used.execution), None)
+            if used is None or owner is None:
+                return self._unreported(call, doing, runs, found)
+            run, report = owner, used
+            run.count(doing.name)
+        run.remember(what, report)
+        verdict = evaluate.call(
+            doing,
+            run.rules,
+            tolerance=run.execution.tolerance,
+            reported=report.value,
+            repeated=run.counts[doing.name],
+            let=report.let,
+        )
+        if verdict.effect != "continue":
+            self.note(
+                caller.name,
+                verdict.effect if enforcing else f"would_{verdict.effect}",
+                f"{doing.name}: {verdict.reason} ({', '.join(verdict.factors)})",
+            )
+        if not enforcing:
+            return found
+        if verdict.effect == "stop":
+            self.block(run, doing.name, verdict)
+            self.refuse_blocked(who)
+        decided = found
+        if verdict.effect == "pause":
+            wanted = _GATED["verify" if verdict.tier == "verify" else "confirm"]
+            decided = wanted if wanted.action > found.action else found
+        if decided.gated:
+            run.held.add(what)
+        return decided
+
+    def _unreported(self, call: Call, doing: Doing, runs: list[Run], found: Decision) -> Decision:
+        enforcing = self.config.mode == ENFORCING
+        self.violations += 1
+        run = runs[-1]
+        run.execution.violations += 1
+        who = run.execution.who
+        word = "unreported_action" if enforcing else "would_refuse_unreported"
+        self.note(who[0], word, f"{doing.name} in {run.execution.id}")
+        self.notices.once(
+            who, "error", "An action was not reported.", operation=doing.name, reason=word
+        )
+        if not enforcing:
+            return found
+        raise AqlError(
+            "PERMISSION_DENIED",
+            UNREPORTED if call.view is not None else unreported_in_plain_view(run.execution),
+            {
+                "reason": "unreported_action",
+                "operation": doing.name,
+                "execution_id": run.execution.id,
+            },
+        )
+
+    def _doing(self, call: Call) -> tuple[Doing, Called]:
+        """What is called, as the node knows it."""
+        route = call.route
+        canonical = call.name if route is None else route.canonical
+        if call.verb != TOOLS_CALL:
+            # Nobody but its server knows what such a request does.
+            canonical = call.verb
+        operation: Operation | None = None
+        if self._book is not None and isinstance(route, Tool):
+            operation = self._book().of(route)
+        server, _, last = canonical.partition(".")
+        if operation is None:
+            local = last.rpartition(".")[2].replace("-", "_") or canonical
+            name = canonical.replace(".", "_").replace("-", "_")
+            danger = _BY_EFFECT.get(call.effect, Danger.DESTRUCTIVE)
+        else:
+            local, name, server = operation.local, operation.name, operation.server
+            danger = max(operation.danger, _least(call.effect))
+        names = {name, canonical, call.name, canonical.replace(".", "__")}
+        return (
+            Doing(name, local, danger, self._trust(call.upstream)),
+            Called(tuple(names), local, server, lambda: _read(call)),
+        )
+
+    def meant(self, operation: str) -> Doing | None:
+        """What the node knows of an operation that an agent names."""
+        found = None if self._book is None else self._book().find(operation)
+        if found is None:
+            return None
+        danger = max(found.danger, _least(found.tool.effect_word))
+        return Doing(found.name, found.local, danger, self._trust(found.tool.upstream))
+
+    # -- stopping, and going on
+
+    def block(self, run: Run, hint: str, verdict: Verdict) -> Block:
+        """From now on it does nothing, under no name, until a human says so."""
+        execution = run.execution
+        block = Block(
+            execution.who,
+            run.caller,
+            execution.element,
+            redact(hint)[:500],
+            verdict.reason,
+            self.wall_clock(),
+        )
+        self.blocks.add(block)
+        self.note(execution.who[0], "blocked", f"{verdict.reason}: {hint}")
+        self.ask_again(block)
+        return self.blocks.get(execution.who) or block
+
+    def _verified(self, challenge: Challenge, by: str) -> None:
+        """Raises InterlockError where a block cannot be lifted."""
+        if challenge.tier == "danger_zone":
+            if self.blocks.lift(challenge.who, by) is not None:
+                self.note(challenge.who[0], "unblocked", f"challenge:{challenge.id} by {by}")
+            return
+        for run in self.runs.of(challenge.who):
+            if run.execution.id == challenge.execution:
+                run.let[challenge.step] = "verify"
+
+    def _replaced(self, old: Challenge, new: Challenge) -> None:
+        if new.tier == "danger_zone":
+            self.blocks.ask(new.who, new.id)
+        else:
+            self.paused(new)
+
+    def paused(self, challenge: Challenge) -> None:
+        """An agent waits for a human's code."""
+        told = notification(
+            "autonomy_pause",
+            "A human has to verify this step: ask them for the code, which `interlock operator` "
+            "shows them, and call verify_challenge.",
+            self.wall_clock(),
+            level=challenge.tier,
+            verification=challenge.id,
+            hint=challenge.hint[:_MOST_OF_HINT],
+        )
+        self.notices.stand(challenge.who, challenge.id, told)
+
+    def waits(self, pause: Pause) -> None:
+        """An agent waits for a human's confirmation."""
+        url = self.pauses.where(pause)
+        how = url or (f"`interlock approve {pause.approval}`" if pause.approval else "")
+        told = notification(
+            "autonomy_pause",
+            f"A human has to confirm this step{f': {how}' if how else ''}. You cannot do it "
+            "yourself: ask your user, then report the step again.",
+            self.wall_clock(),
+            operation=pause.operation,
+            reason=pause.reason,
+            level="confirm",
+            approval=pause.approval,
+            url=url,
+            hint=pause.hint[:_MOST_OF_HINT],
+        )
+        self.notices.stand(pause.who, pause.id, told)
+
+    def _pause_over(self, pause: Pause, passed: bool) -> None:
+        self.notices.clear(pause.who, pause.id)
+        for run in self.runs.of(pause.who):
+            if run.execution.id != pause.execution:
+                continue
+            if passed and pause.reason == evaluate.STEP_LIMIT:
+                run.execution.max_steps += run.rules.max_steps
+            elif passed:
+                run.let[pause.step] = "confirm"
+        if not passed:
+            self.notices.once(pause.who, "status", "A paused step was not approved.")
+
+    # -- approvals
+
+    def _heard(self, approval: Approval) -> None:
+        """Every step of every approval."""
+        if approval.at:
+            return
+        if approval.tool in OWN_QUESTIONS and approval.upstream == OWN:
+            arguments = json.loads(approval.arguments) if approval.waits else {}
+            if approval.tool == UNBLOCK_TOOL:
+                self.challenges.heard(approval, arguments)
+            elif approval.tool == PROCEED_TOOL:
+                self.pauses.heard(approval, arguments)
+            return
+        who = principal(approval.caller)
+        if approval.waits:
+            if who in self.watched:
+                url = self._approvals.url_of(approval.id) or ""
+                told = notification(
+                    "permission_pending",
+                    f"A call waits for a human: {url or f'`interlock approve {approval.id}`'}.",
+                    self.wall_clock(),
+                    operation=approval.tool,
+                    reason=approval.reason,
+                    level=approval.action,
+                    approval=approval.id,
+                    url=url,
+                )
+                self.notices.stand(who, approval.id, told)
+        elif self.notices.clear(who, approval.id) and approval.state in ("refused", "expired"):
+            self.notices.once(
+                who, "status", f"A call was {approval.state}.", operation=approval.tool
+            )
+
+
+def _least(effect: str) -> Danger:
+    """What cannot be undone is destructive, whatever it is called."""
+    return Danger.DESTRUCTIVE if effect == "irreversible" else Danger.SAFE
+
+
+def _read(call: Call) -> Any:
+    """What a call is made with."""
+    if call.decoded is not None:
+        return call.decoded
+    try:
+        return json.loads(bytes(call.arguments))
+    except ValueError:
+        return None

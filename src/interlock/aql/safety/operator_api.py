@@ -1,0 +1,117 @@
+"""What an operator who proved to be one sees and asks of the safety loop: the codes that are open,
+who is blocked, and another challenge where a code was lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from interlock.aql.safety import end_execution as ending
+from interlock.aql.safety.executions import Run
+from interlock.aql.safety.loop import Loop
+from interlock.aql.safety.store import CANCELLED, Block, Challenge, Execution
+from interlock.errors import UNKNOWN_APPROVAL, InterlockError
+from interlock.trust.approvals.record import utc
+
+
+class VerificationDesk:
+    """The loop from the operator's side. Whoever calls this has looked at who asks."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+
+    def shown(self) -> dict[str, Any]:
+        """Every open challenge with its code, and every block. For an operator's eyes only."""
+        loop = self._loop
+        ending.end_idle(loop)
+        challenges = [self._challenge(one) for one in loop.challenges]
+        return {
+            "mode": loop.mode,
+            "challenges": challenges,
+            "blocks": [_block(one) for one in loop.blocks],
+            "executions": [_execution(one.execution) for one in self._running()],
+        }
+
+    async def renew(self, id: str, by: str) -> dict[str, Any]:
+        """Another challenge in place of this one. Raises InterlockError."""
+        found = [one.id for one in self._loop.challenges if id and one.id.startswith(id)]
+        new = self._loop.challenges.renew(found[0]) if len(found) == 1 else None
+        if new is None:
+            raise InterlockError(UNKNOWN_APPROVAL, "No challenge with this id is open.")
+        return await self._asked(new, by)
+
+    async def ask_again(self, name: str, by: str) -> dict[str, Any]:
+        """A challenge by which somebody who is blocked can be let go. Raises InterlockError."""
+        blocks = [one for one in self._loop.blocks if name in (one.who[0], one.who[2])]
+        if not blocks:
+            raise InterlockError(UNKNOWN_APPROVAL, "Nobody of this name is blocked.")
+        if len(blocks) > 1:
+            raise InterlockError(
+                UNKNOWN_APPROVAL, "Several of this name are blocked: give the id of a challenge."
+            )
+        open = self._loop.challenges.get(blocks[0].challenge)
+        if open is not None and open.approval:
+            return self._challenge(open)
+        return await self._asked(self._loop.ask_again(blocks[0]), by)
+
+    async def end(self, id: str, by: str) -> dict[str, Any]:
+        """End an execution that runs: what its caller does is watched no more. A block stays.
+        Raises InterlockError."""
+        found = [one for one in self._running() if id and one.execution.id.startswith(id)]
+        if len(found) != 1:
+            several = "Several executions begin with this." if found else "No such execution runs."
+            raise InterlockError(UNKNOWN_APPROVAL, several)
+        await ending.end(self._loop, found[0], CANCELLED, "An operator ended it.", by)
+        return _execution(found[0].execution)
+
+    def _running(self) -> list[Run]:
+        runs = self._loop.runs
+        return [one for who in runs.everybody() for one in runs.of(who)]
+
+    async def _asked(self, id: str, by: str) -> dict[str, Any]:
+        await self._loop.challenges.written(id)
+        challenge = self._loop.challenges.get(id)
+        if challenge is None:
+            raise InterlockError(UNKNOWN_APPROVAL, "The challenge is over already.")
+        self._loop.note(challenge.who[0], "challenge_renewed", f"challenge:{id} by {by}")
+        return self._challenge(challenge)
+
+    def _challenge(self, one: Challenge) -> dict[str, Any]:
+        challenges = self._loop.challenges
+        return {
+            "id": one.id,
+            "code": challenges.codes.reveal(one.id),
+            "caller": one.who[0],
+            "above": one.who[2],
+            "element_name": one.element,
+            "tier": one.tier,
+            "hint": one.hint,
+            "approval": one.approval,
+            "created_at": utc(one.created),
+            "seconds_left": challenges.left(one),
+        }
+
+
+def _block(one: Block) -> dict[str, Any]:
+    return {
+        "caller": one.who[0],
+        "above": one.who[2],
+        "element_name": one.element,
+        "hint": one.hint,
+        "reason": one.reason,
+        "since": utc(one.at),
+        "challenge": one.challenge,
+    }
+
+
+def _execution(one: Execution) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "caller": one.who[0],
+        "above": one.who[2],
+        "element_name": one.element,
+        "state": one.state,
+        "since": utc(one.started),
+        "last_step": utc(one.last) if one.last else "",
+        "steps": one.steps,
+        "violations": one.violations,
+    }

@@ -1,0 +1,493 @@
+"""Where AQL stands in the pipeline: between knowing who calls, and finding what is called.
+
+An operation becomes a call of its tool here, and goes on as any other does. Everything that decides
+whether it may is behind this: an endpoint is no way around anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+from msgspec import Raw
+
+from interlock.aql import fast_path as shortcut
+from interlock.aql import operations as naming
+from interlock.aql import translation as translate
+from interlock.aql.builtin_operations import OwnOperations
+from interlock.aql.child_calls import Unread, child_of
+from interlock.aql.fast_path import Shortcut
+from interlock.aql.language import collections as formats
+from interlock.aql.language import errors as faults
+from interlock.aql.language import request
+from interlock.aql.language.errors import AqlError
+from interlock.aql.language.request import Batch, Single
+from interlock.aql.operations import Native, Operation, OperationBook, OperationsAt
+from interlock.aql.request import Asked
+from interlock.core.call import EMPTY_OBJECT, Call, Outcome
+from interlock.core.catalog.catalog import Catalog
+from interlock.core.catalog.effects import EffectLevel
+from interlock.core.catalog.offering import Tool
+from interlock.core.catalog.snapshot import Snapshot, View
+from interlock.core.catalog.token_costs import tool_tokens
+from interlock.core.config.aql import AqlConfig
+from interlock.core.pipeline.internal_error import fault
+from interlock.errors import INVALID_CURSOR, UNKNOWN_TOOL, InterlockError
+from interlock.protocol.aql_terms import PLAIN, Category, Face, Family
+from interlock.protocol.jsonrpc import decode_value
+from interlock.protocol.mcp import TOOLS_CALL, TOOLS_LIST, Era
+
+BATCH: Final = "batch"
+PREVIEW: Final = "preview"
+START: Final = "start_execution"
+MERGE: Final = "read_modify_write"
+"""What the stage calls by itself: tools of the node's own, in no book."""
+
+Over = tuple[Outcome | None, InterlockError | None]
+"""How a call ended."""
+
+Taken = bool | None
+"""What became of a call that the stage took."""
+ANSWERED: Final = None
+"""The call is answered, or will be."""
+CHECKED: Final = True
+"""It is a call of a tool, knows its route, and has arguments that fit the tool's schema."""
+GOES_ON: Final = False
+"""It is a call of a tool, or always was something else: it goes on as any other."""
+
+
+class AqlStage(Protocol):
+    """What the pipeline asks of AQL. Only for a call that was made in a view of it."""
+
+    def take(self, call: Call) -> Taken:
+        """Make an operation a call of its tool. Raises InterlockError."""
+        ...
+
+    def told(
+        self,
+        call: Call,
+        outcome: Outcome | None,
+        error: InterlockError | None,
+        took: float = 0.0,
+    ) -> Over:
+        """How a call ended, after so many seconds, in the words of AQL. Never raises."""
+        ...
+
+
+class _NoAql:
+    """A node without views."""
+
+    def take(self, call: Call) -> Taken:
+        return GOES_ON
+
+    def told(
+        self,
+        call: Call,
+        outcome: Outcome | None,
+        error: InterlockError | None,
+        took: float = 0.0,
+    ) -> Over:
+        return outcome, error
+
+
+NO_AQL: Final[AqlStage] = _NoAql()
+
+
+Used = tuple[str, str, bool]
+"""The canonical name of a tool, who called it, and whether that went well."""
+
+
+class Quotas(Protocol):
+    """Counts what callers do."""
+
+    active: bool
+    """Whether there is anything to count."""
+
+    def admit(self, call: Call, asked: Asked, continued: str = "") -> object:
+        """Count a call that is about to be made. It may become another one, which waits for a
+        human. Raises AqlError; may add warnings."""
+
+    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        """A call is over, whether it was counted or not."""
+
+
+class Tokens(Protocol):
+    """Looks at confirmation tokens."""
+
+    def check(self, call: Call, asked: Asked) -> None:
+        """Raises AqlError."""
+
+
+class Listing(Protocol):
+    """Makes `tools/list` of a face."""
+
+    def tools(self, face: Face, book: OperationsAt, view: View | None, era: Era) -> bytes: ...
+
+
+class Host(Protocol):
+    """What the pipeline does for the stage."""
+
+    def over(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None: ...
+
+
+class Judge(Protocol):
+    """What says who sees and does what."""
+
+    @property
+    def sees(self) -> Callable[[Call], View | None]: ...
+
+    def other(self, call: Call) -> None:
+        """Raises InterlockError."""
+
+
+class Stage:
+    """Takes requests of AQL, and tells their answers."""
+
+    def __init__(
+        self,
+        config: AqlConfig,
+        *,
+        host: Host,
+        books: OperationBook,
+        catalog: Catalog,
+        own: OwnOperations,
+        permit: Judge,
+        listing: Listing,
+        told: Callable[[Call, Outcome | None, InterlockError | None], Over],
+        choose: Callable[[int, int, Face], Face] = lambda _, __, face: face,
+    ) -> None:
+        """`told`: wraps what a call came to. `choose`: the face that `auto` shows, or PLAIN, by how
+        many tokens plain tools have and how many are too many."""
+        self._host = host
+        self._books = books
+        self._catalog = catalog
+        self._own = own
+        self._permit = permit
+        self._listing = listing
+        self._told = told
+        self._choose = choose
+        self.quotas: Quotas | None = None
+        self.tokens: Tokens | None = None
+        self.used: Callable[[Used], None] | None = None
+        """Takes what was called, by whom, and whether that went well. It must be quick."""
+        self.absent: Callable[[], Mapping[str, str]] = dict
+        """The segments of servers that are to be there and have offered nothing so far, and what
+        they do instead."""
+        self._snapshot: Snapshot | None = None
+        self._book: OperationsAt | None = None
+        self._homes: dict[Operation, Family] = {}
+        self._formats: dict[Operation, tuple[tuple[str, str, str], ...]] = {}
+        self._sizes: dict[Any, int] = {}
+        self._shortcut = Shortcut()
+        self._names: Mapping[str, Tool] = {}
+        """What the catalog's names were when the book was made: other names, another book."""
+        self.configure(config)
+
+    def configure(self, config: AqlConfig) -> None:
+        """Apply settings, which may change while it runs."""
+        self._limits = config.limits
+        self._auto_tokens = config.auto_tokens
+        self._structured = config.structured_content
+        self._slow = config.slow_ms / 1000
+        self._all_alike = not config.operations
+        """Whether the config says nothing of single operations."""
+        self._rewrites = any(one.read_modify_write for one in config.operations.values())
+        self._snapshot = None
+        self._shortcut.forget()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether anybody ever wanted operations here. A node of tools alone makes none: for
+        thousands of tools they, and what finds them, take more room than all the rest."""
+        return self._book is not None
+
+    def book(self) -> OperationsAt:
+        """The operations of now."""
+        snapshot = self._catalog.current
+        book = self._book
+        if book is None or snapshot is not self._snapshot:
+            book = self._book = self._books.at(snapshot)
+            self._snapshot = snapshot
+            self._names = self._catalog.by_name
+            self._shortcut.forget()
+            self._homes.clear()
+            self._formats.clear()
+            self._sizes.clear()
+        return book
+
+    def find(self, name: str, face: Face) -> Operation | None:
+        """What a name means in a face."""
+        return self.book().find_in(name, face)
+
+    # -- a request comes
+
+    def take(self, call: Call) -> Taken:
+        asked = call.asked
+        face = call.view
+        quotas = self.quotas
+        assert face is not None
+        if asked is not None:
+            if type(asked) is Unread:
+                self._take_child(call, face, asked)
+            elif quotas is not None and quotas.active:
+                quotas.admit(call, asked)
+            return GOES_ON
+        if call.verb == TOOLS_CALL:
+            if (
+                self._catalog.by_name is self._names
+                and (quotas is None or not quotas.active)
+                and self._shortcut.take(call, face)
+            ):
+                return CHECKED
+            tools = face.tools
+            name = call.name
+            if name not in tools:
+                if face.mode != "auto":
+                    raise _no_endpoint(name, face)
+                # A plain tool, told plainly; what holds in a view holds for it.
+                return GOES_ON
+            # An endpoint has no headers of its own that could say what its arguments say.
+            call.header_params = None
+            found = request.read(call.arguments, self._limits)
+            family = tools[name]
+            if type(found) is Single:
+                self._make(call, face, family, found)
+            else:
+                assert isinstance(found, Batch)
+                self._make_batch(call, face, family, found)
+            return GOES_ON
+        if call.verb == TOOLS_LIST and self._list(call, face):
+            return ANSWERED
+        return GOES_ON
+
+    def told(
+        self,
+        call: Call,
+        outcome: Outcome | None,
+        error: InterlockError | None,
+        took: float = 0.0,
+    ) -> Over:
+        used, quotas = self.used, self.quotas
+        route, caller = call.route, call.caller
+        name = "" if caller is None else caller.name
+        if (
+            outcome is None
+            or error is not None
+            or (glance := outcome.glance) is None
+            or glance.is_error
+        ):
+            if used is not None and route is not None:
+                used((route.canonical, name, False))
+            return self._settled(call, outcome, error)
+        if used is not None and route is not None:
+            used((route.canonical, name, True))
+        if quotas is not None and quotas.active:
+            return self._settled(call, outcome, error)
+        if self._all_alike and took < self._slow and not call.approval:
+            ordinary = shortcut.told(call, outcome, glance, self._structured)
+            if ordinary is not None:
+                return ordinary, None
+        return self._told(call, outcome, error)
+
+    def _settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> Over:
+        """Tell it after whoever counts has heard of it."""
+        if self.quotas is not None:
+            try:
+                self.quotas.settled(call, outcome, error)
+            except Exception as bug:
+                return self._told(call, None, fault(call, bug))
+        return self._told(call, outcome, error)
+
+    def _list(self, call: Call, face: Face) -> bool:
+        self._permit.other(call)
+        view = self._permit.sees(call)
+        era = call.client.era
+        if face.mode == "auto":
+            face = self._choose(self._plain_tokens(view), self._auto_tokens, face)
+            if face is PLAIN:
+                return False
+        if call.cursor is not None:
+            raise InterlockError(
+                INVALID_CURSOR, "This list has one page: ask for it without a cursor."
+            )
+        page = self._listing.tools(face, self.book(), view, era)
+        self._host.over(call, Outcome(page, era), None)
+        return True
+
+    def shows_tools(self, face: Face) -> bool:
+        """Whether `auto` lists tools now, to a caller that sees all of them."""
+        return self._choose(self._plain_tokens(None), self._auto_tokens, face) is PLAIN
+
+    def _plain_tokens(self, view: View | None) -> int:
+        """What a model would be shown in the plain view."""
+        tools = self.book().snapshot.plain_tools
+        key = None if view is None else view.key
+        size = self._sizes.get(key)
+        if size is None:
+            size = self._sizes[key] = sum(
+                tool_tokens(tool) for tool in tools if view is None or view.sees(tool)
+            )
+        return size
+
+    # -- it becomes a call
+
+    def _make(
+        self,
+        call: Call,
+        face: Face,
+        family: Family | None,
+        single: Single,
+        item: bool = False,
+        near: bool = True,
+    ) -> None:
+        """`near`: whether to look for what was meant by a name that is not there. Raises
+        AqlError."""
+        book = self.book()
+        name = single.operation
+        operation = book.find_in(name, face)
+        if operation is None:
+            if not near:
+                raise faults.no_operation(name, ())
+            raise self._not_there(call, book, name, face)
+        # It costs more to find out than to remember where it came by last time.
+        if family is not None and self._homes.get(operation) is not family:
+            home = face.family_of(operation.name, operation.category)
+            if home is not family:
+                raise faults.wrong_endpoint(operation.name, home, call.name)
+            self._homes[operation] = family
+        asked = Asked(operation, face, family, item=item)
+        way = translate.into(call, asked, single)
+        checked = self._formats.get(operation)
+        if checked is None:
+            checked = self._formats[operation] = _formats_of(operation)
+        if checked:
+            _check_formats(checked, call.arguments)
+        endpoint, call.name = call.name, operation.canonical
+        call.asked = asked
+        reads = self._reads_of(operation)
+        if asked.confirmation and self.tokens is not None and not reads:
+            self.tokens.check(call, asked)
+        if way == "execution" and operation.native is not None:
+            _must_go_on_alone(operation.native)
+        if reads and way != "preview":
+            self._call_instead(call, asked, MERGE, reads=reads)
+        if way != "call":
+            self._call_instead(call, call.asked, PREVIEW if way == "preview" else START)
+        elif not self._rewrites and not checked and not item:
+            tool = self._names.get(operation.canonical)
+            if tool is not None:
+                self._shortcut.remember(call, endpoint, asked, name, tool)
+        quotas = self.quotas
+        if quotas is not None and quotas.active and call.asked is asked:
+            quotas.admit(call, asked, translate.continued(single.meta))
+
+    def _reads_of(self, operation: Operation) -> str:
+        """What reads before this one writes. Empty: it writes at once."""
+        if not self._rewrites:
+            return ""
+        return self._books.settings(operation.canonical).read_modify_write or ""
+
+    def again(self, call: Call) -> None:
+        """Have a call that is made once more read first, where the operation does."""
+        reads = self._reads_of(call.asked.operation)
+        if reads:
+            self._call_instead(call, call.asked, MERGE, reads=reads)
+
+    def _make_batch(self, call: Call, face: Face, family: Family | None, batch: Batch) -> None:
+        hidden = self._own.hidden[BATCH]
+        params: dict[str, Any] = {"items": batch.items, "endpoint": call.name}
+        asked = Asked(hidden, face, family, params=params)
+        way = translate.beside(call, asked, batch.meta)
+        params["dry_run"] = way == "preview"
+        call.name, call.arguments, call.asked = hidden.canonical, EMPTY_OBJECT, asked
+        if way == "execution":
+            self._call_instead(call, asked, START)
+
+    def _take_child(self, call: Call, face: Face, unread: Unread) -> None:
+        """A call that is one of several. Raises AqlError."""
+        if unread.error is not None:
+            raise unread.error
+        assert unread.single is not None
+        self._make(call, face, unread.family, unread.single, unread.item, unread.alone)
+
+    def _call_instead(self, call: Call, asked: Asked, name: str, **params: Any) -> None:
+        """Have an operation of the node's own make the call, or look at it."""
+        hidden = self._own.hidden.get(name)
+        if hidden is None:
+            raise faults.no_operation(name, ())
+        child = child_of(call, call.name, call.arguments, asked, follows=True)
+        made = Asked(hidden, asked.face, asked.family, params={"child": child, **params})
+        made.item, asked.item = asked.item, False
+        made.request_id = asked.request_id
+        call.name, call.arguments, call.asked = hidden.canonical, EMPTY_OBJECT, made
+
+    def _not_there(self, call: Call, book: OperationsAt, name: str, face: Face) -> AqlError:
+        if self._permit.sees(call) is None:
+            # Who sees everything may know what will be there.
+            for segment, state in self.absent().items():
+                begins = f"{naming.snake(segment)}_"
+                if face.namespace == segment or (not face.namespace and name.startswith(begins)):
+                    return faults.not_yet(name, segment, state)
+        return faults.no_operation(name, self._near(call, book, name, face))
+
+    def _near(self, call: Call, book: OperationsAt, name: str, face: Face) -> list[str]:
+        """Names that were perhaps meant, of those that the caller may know."""
+        view = self._permit.sees(call)
+        near: list[str] = []
+        for one in book.near(name, 20):
+            operation = book.find(one)
+            if operation is None:
+                continue
+            if operation.native is None:
+                if view is not None and not view.sees(operation.tool):
+                    continue
+                if not book.within(operation, face.namespace):
+                    continue
+                held = operation.tool.effect.level is EffectLevel.IRREVERSIBLE
+            else:
+                held = operation.category is Category.DELETE
+            if held and not near:
+                # It is the nearest, and a model would call it: another name would mislead.
+                return []
+            if held:
+                continue
+            near.append(book.name_in(operation, face))
+        return near[:5]
+
+
+def _no_endpoint(name: str, face: Face) -> InterlockError:
+    endpoints = ", ".join(face.tools)
+    return InterlockError(
+        UNKNOWN_TOOL,
+        f"There is no tool called {name[:100]!r} in this view. Tools are operations here: call "
+        f"{endpoints} with `operation` and `params`.",
+        {"tool": name[:100], "endpoints": list(face.tools)},
+    )
+
+
+def _must_go_on_alone(native: Native) -> None:
+    """Raises AqlError for what is answered at once, and for what nobody may keep: an execution
+    writes down what it is called with."""
+    if native.free or native.lifecycle or any(one.sensitive for one in native.parameters):
+        raise AqlError(
+            "VALIDATION_INVALID_VALUE",
+            f"Operation '{native.name}' cannot go on by itself. Call it without '_async'.",
+            {"param_name": "_async", "operation": native.name},
+        )
+
+
+def _formats_of(operation: Operation) -> tuple[tuple[str, str, str], ...]:
+    """The parameters whose text has to have a form that their schema does not check."""
+    found = []
+    for one in operation.signature.parameters:
+        form = formats.format_of(one.schema)
+        if form:
+            found.append((one.own, f"input.{one.name}" if one.inside else one.name, form))
+    return tuple(found)
+
+
+def _check_formats(checked: tuple[tuple[str, str, str], ...], arguments: bytes | Raw) -> None:
+    given = decode_value(arguments)
+    for own, name, form in checked:
+        if own in given:
+            formats.check(name, form, given[own])

@@ -1,0 +1,101 @@
+"""Learning from decisions, put together: what humans decide is remembered, and rules that a human
+accepted from it answer in its place."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from interlock.automation.learned_rules import Learned
+from interlock.automation.recorder import Watching
+from interlock.automation.store import DecisionStore
+from interlock.core.config import AutomationConfig, Config, LearnedRule
+from interlock.core.journal.audit import Audit
+from interlock.core.paths import decisions_path
+from interlock.errors import InterlockError
+from interlock.trust.approvals.service import Approvals
+from interlock.trust.authorization import Permit
+
+
+class Automation:
+    """What a node learns."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        environ: Mapping[str, str],
+        base_dir: Path,
+        approvals: Approvals,
+        permit: Permit,
+        audit: Audit,
+    ) -> None:
+        self._path = decisions_path(config, environ, base_dir)
+        self._approvals = approvals
+        self._permit = permit
+        self._audit = audit
+        self._store: DecisionStore | None = None
+        self._stop: Callable[[], None] | None = None
+        self._rules = {rule.name: rule for rule in config.policy.learned}
+        self.configure(config)
+
+    def configure(self, config: Config) -> None:
+        """Run by a new config."""
+        rules = config.policy.learned
+        self._tell_of_changes({rule.name: rule for rule in rules})
+        self._permit.learned = Learned(rules, audit=self._audit) if rules else None
+        if self._store is not None:
+            self._store.configure(config.automation)
+        if config.automation.enabled and self._stop is None:
+            if self._store is None:
+                self._store = self._opened(config.automation)
+            self._stop = self._approvals.watch(Watching(self._store, time.time).heard)
+        elif not config.automation.enabled:
+            self._hear_no_more()
+
+    def _opened(self, settings: AutomationConfig) -> DecisionStore:
+        return DecisionStore(
+            self._path,
+            deliver=asyncio.get_running_loop().call_soon_threadsafe,
+            settings=settings,
+            wall_clock=time.time,
+        )
+
+    async def close(self) -> None:
+        self._hear_no_more()
+        if self._store is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._store.close)
+
+    def _tell_of_changes(self, rules: dict[str, LearnedRule]) -> None:
+        """Who may answer in a human's place, and since when, is in the journal."""
+        before, self._rules = self._rules, rules
+        for name in {**before, **rules}:
+            old, new = before.get(name), rules.get(name)
+            if new == old:
+                continue
+            word = "accepted" if old is None else "reverted" if new is None else "changed"
+            if new is None:
+                about = self._who_took_back(name)
+            else:
+                about = f"{new.then} {' '.join(new.tools)} {new.evidence}"
+            self._audit.record_change("learned", name, word, about)
+
+    def _who_took_back(self, name: str) -> str:
+        """Whoever `interlock automation revert` remembered, just before it changed the config."""
+        store = self._store or self._opened(AutomationConfig())
+        try:
+            found = [one for one in store.dismissed() if one.reverted and one.rule.name == name]
+        except InterlockError:
+            # The log has it, and the rule is gone all the same.
+            found = []
+        finally:
+            if store is not self._store:
+                store.close()
+        return f"by {found[-1].by}" if found else "by whoever changed the config"
+
+    def _hear_no_more(self) -> None:
+        stop, self._stop = self._stop, None
+        if stop is not None:
+            stop()

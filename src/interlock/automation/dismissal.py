@@ -1,0 +1,56 @@
+"""Suggestions that a human does not want, and rules that a human took back: they are not suggested
+again before as much was decided anew as there was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from interlock.automation.rule import Case, CompiledRule
+from interlock.core.config.automation import AutomationConfig, LearnedRule
+from interlock.core.config.problems import BadValue
+
+
+class Dismissed(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody said no to."""
+
+    id: str
+    """Of the suggestion."""
+    rule: LearnedRule
+    by: str
+    time: float
+    """Seconds on the wall clock."""
+    agreed: int
+    """Decisions that bore the rule then."""
+    reverted: bool = False
+    """Whether it was in force, and taken back."""
+
+
+def dismissal_of(
+    id: str,
+    rule: LearnedRule,
+    agreed: Sequence[Case],
+    dismissed: Iterable[Dismissed],
+    settings: AutomationConfig,
+) -> Dismissed | None:
+    """By what a suggestion is dismissed: itself, or one that was for most of the same decisions.
+    `agreed`: the decisions that bear it. None: by nothing."""
+    for one in sorted(dismissed, key=lambda one: -one.time):
+        if one.rule.then != rule.then:
+            continue
+        new = sum(case.decided.time > one.time for case in agreed)
+        if new >= max(one.agreed, settings.decisions):
+            continue
+        if one.id == id or 2 * _covered(one.rule, agreed) >= len(agreed):
+            return one
+    return None
+
+
+def _covered(rule: LearnedRule, cases: Iterable[Case]) -> int:
+    try:
+        compiled = CompiledRule(rule)
+    except BadValue:
+        # It was written by another version, or by hand.
+        return 0
+    return sum(bool(compiled.covers(one)) for one in cases)

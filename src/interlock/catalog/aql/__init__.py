@@ -1,1 +1,0 @@
-"""The catalog as operations: names, categories, parameters, introspection, search."""

@@ -1,0 +1,74 @@
+"""`interlock contracts serve`: the registry over HTTP, without a node."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from interlock.contracts.commands.options import RegistryOption, registry_folder, registry_of
+from interlock.terminal import config_source as where
+from interlock.terminal import output as say
+
+if TYPE_CHECKING:
+    from interlock.core.config import Config
+
+
+def serve(
+    registry: RegistryOption = None,
+    listen: Annotated[
+        str,
+        typer.Option(
+            "--listen", metavar="ADDR", help="host:port or a port; port 0 takes a free one."
+        ),
+    ] = "127.0.0.1:8425",
+    config: where.ConfigOption = None,
+) -> None:
+    """Answer questions about contracts over HTTP, until Ctrl-C. Nothing is changed by it.
+
+    Without tokens in the config it answers this machine alone. A node with
+    contracts: {registry: DIR} serves the same paths by itself.
+
+    \b
+    Examples:
+      interlock contracts serve --registry contracts
+      curl 'http://127.0.0.1:8425/contracts/Order?version=2.3.x'
+    """
+    from msgspec.structs import replace
+
+    from interlock.core.config import refuse_exposure, refuse_weak_tokens
+    from interlock.terminal.event_loop import run
+
+    folder = registry_folder(registry, config)
+    if registry is not None:
+        with registry_of(registry, config):
+            """Somebody named it, so it has to be there."""
+    source = where.source_if_any(config)
+    loaded, base_dir = where.load_or_default(source)
+    address = where.listen_address(listen) or listen
+    asked: Config = replace(loaded, listen=address)
+    refuse_exposure(asked)
+    refuse_weak_tokens(asked, environ=os.environ, base_dir=base_dir)
+    run(_serve(asked, folder, base_dir))
+
+
+async def _serve(config: Config, folder: Path, base_dir: Path) -> None:
+    from interlock.contracts.registry.registry import ContractRegistry
+    from interlock.contracts.registry_server import RegistryServer
+
+    server = RegistryServer(config, lambda: ContractRegistry(folder), base_dir=base_dir)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    await server.start()
+    try:
+        print(f"The contracts of {folder} are at {server.url}", flush=True)
+        await stopping.wait()
+        say.note("stopping")
+    finally:
+        await server.stop()

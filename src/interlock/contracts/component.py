@@ -1,0 +1,437 @@
+"""The contracts of a node's tools, put together: what its upstreams list is watched, versioned,
+published in the registry, and told or held when it breaks whoever relies on it.
+
+A tool that is held is held as a pinned one is (`trust/pins.py`): in no list, and not to be
+called, until somebody accepts what it is now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from interlock.contracts.change_review import breaks_of
+from interlock.contracts.changed_tools import (
+    ACCEPTED,
+    BREAKING,
+    COMPATIBLE,
+    REMOVED,
+    RESTORED,
+    Breaks,
+    News,
+    ToolChange,
+    classes,
+    noted,
+    shown,
+)
+from interlock.contracts.http_api import ContractsApp
+from interlock.contracts.paths import registry_path, sightings_path
+from interlock.contracts.registry.records import Deprecation, moment_of, written_moment
+from interlock.contracts.registry_service import AskedRegistry
+from interlock.contracts.sightings import Noted, Sightings, Standing
+from interlock.contracts.watch import ContractWatch, Declared, Report, Row
+from interlock.core.catalog.catalog import Catalog
+from interlock.core.catalog.offering import CONTRACTS, Offering, Tool
+from interlock.core.catalog.tool_contracts import contract, contract_digest
+from interlock.core.config import Config
+from interlock.core.journal.audit import Audit
+from interlock.core.paths import journal_path
+from interlock.core.pipeline.pipeline import Pipeline
+from interlock.core.server.http.asgi import App
+from interlock.core.server.http.guard import Guard
+from interlock.core.server.http.resource_metadata import ResourceMetadata
+from interlock.errors import InterlockError
+from interlock.protocol.aql_terms import OWN
+from interlock.trust.pins import Held, Pins
+
+if TYPE_CHECKING:
+    from interlock.contracts.registry.registry import ContractRegistry
+    from interlock.drivers.contract_versions import Deprecation as EndOfMajor
+    from interlock.manifests.tool import ToolContract
+
+_PATIENCE: Final = 2.0
+"""How long others who use the registry are waited for: what is not published now is later."""
+_WHAT: Final = "contracts"
+"""The verb of journal entries about contracts."""
+_MOST_ROWS: Final = 200
+_MOST_LINES: Final = 10
+"""So many tools that broke at once have a line of the log each."""
+_SHOWN_FOR: Final = 86_400.0
+"""How long a change that breaks nobody is shown."""
+_SMALL: Final = 128 * 1024
+"""A contract up to this size is compared at once; a larger one is held meanwhile."""
+_log = logging.getLogger("interlock.node")
+
+
+class _Unchecked:
+    """Stands in for the schema of a tool that is held: it is not called whatever is sent."""
+
+    def is_valid(self, instance: Any) -> bool:
+        return True
+
+
+_UNCHECKED: Final = _Unchecked()
+
+
+class HeldContract(Held):
+    """A tool that is held because it would break its callers."""
+
+    __slots__ = ("_classes",)
+
+    def __init__(self, tool: str, accepted: str, digest: str, changes: list[Noted]) -> None:
+        super().__init__(tool, accepted, digest, b"", lambda: None)
+        self._classes = classes(changes)
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The classes of what breaks, in no words of its server."""
+        return self._classes
+
+    @property
+    def message(self) -> str:
+        how = f" ({', '.join(self._classes)})" if self._classes else ""
+        return (
+            f"{self.tool} is held: its contract changed so that callers would break{how}. Nobody "
+            f"can call it until somebody accepts the change: `interlock contracts status "
+            f"{self.tool}` shows it, `interlock contracts accept {self.tool}` accepts it."
+        )
+
+
+class Contracts:
+    """What a node does about contracts."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        base_dir: Path,
+        environ: Mapping[str, str],
+        catalog: Catalog,
+        audit: Audit,
+        pins: Pins,
+        pipeline: Pipeline,
+        bound: Callable[[str], list[str]] = lambda _: [],
+        unwatched: Container[str] = (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`bound`: which drivers' contracts lead to a tool; asked in a thread. `unwatched`: keys of
+        upstreams whose tools say their versions themselves (see `declare`). Raises InterlockError
+        for a store that cannot be read."""
+        self._config = config
+        self._base_dir = base_dir
+        self._environ = environ
+        self._catalog = catalog
+        self._audit = audit
+        self._pins = pins
+        self._pipeline = pipeline
+        self._bound = bound
+        self._unwatched = unwatched
+        self._clock = clock
+        self._started = False
+        self._watch: ContractWatch | None = None
+        self._standings: dict[str, Standing] = {}
+        self._rows: dict[str, Row] = {}
+        self._recent: deque[ToolChange] = deque(maxlen=_MOST_ROWS)
+        self._ends: dict[str, Deprecation] = {}
+        """Majors that end, by `name@major`."""
+        self.on_ends: Callable[[], None] = lambda: None
+        """Told when somebody deprecated a major, or thought better of it."""
+        self._held_of: dict[str, list[Tool]] = {}
+        self._asked = AskedRegistry()
+        self._app: ContractsApp | None = None
+        pins.beside = self._review
+
+    # -- life
+
+    def start(self) -> None:
+        """Begin to watch, before upstreams offer anything. Once, whoever begins. Raises
+        InterlockError."""
+        if not self._started:
+            self._started = True
+            self._asked.look_into(self._opener(self._config))
+            if self._config.contracts.watch:
+                self._begin(self._config)
+                self._review_all()
+
+    async def close(self) -> None:
+        watch, self._watch = self._watch, None
+        loop = asyncio.get_running_loop()
+        if watch is not None:
+            await loop.run_in_executor(None, watch.close)
+        await loop.run_in_executor(None, self._asked.close)
+
+    def configure(self, config: Config) -> None:
+        """Run by a new config."""
+        before, self._config = self._config, config
+        if config.contracts == before.contracts or not self._started:
+            return
+        if config.contracts.registry != before.contracts.registry:
+            self._asked.look_into(self._opener(config))
+            if self._watch is not None:
+                self._watch.publish_in(self._opener(config))
+        if self._watch is None and config.contracts.watch:
+            self._begin(config)
+        elif config.contracts.watch and not before.contracts.watch:
+            self._see_all()
+        if self._app is not None:
+            self._app.enabled = config.contracts.serve
+        self._review_all()
+
+    def _begin(self, config: Config) -> None:
+        """Raises InterlockError for a store that cannot be read: what it says must not be
+        guessed."""
+        path = sightings_path(config, self._environ, self._base_dir)
+        try:
+            store = Sightings(path)
+        except InterlockError as error:
+            if path.exists() and path.stat().st_size:
+                raise
+            _log.warning("%s What tools were is known until the node stops.", error.message)
+            store = Sightings(None)
+        self._watch = watch = ContractWatch(
+            store,
+            asyncio.get_running_loop().call_soon_threadsafe,
+            on_report=self._heard,
+            breaks=self._breaks,
+            clock=self._clock,
+        )
+        self._standings = watch.standings()
+        watch.publish_in(self._opener(config))
+        watch.start()
+        self._see_all()
+
+    def _see_all(self) -> None:
+        for offering in self._catalog.offerings:
+            self._saw(offering)
+
+    def _opener(self, config: Config) -> Callable[[], ContractRegistry] | None:
+        path = registry_path(config, self._base_dir)
+        if path is None:
+            return None
+
+        def open() -> ContractRegistry:
+            from interlock.contracts.registry.registry import ContractRegistry
+
+            return ContractRegistry(path, patience=_PATIENCE, clock=self._clock)
+
+        return open
+
+    # -- what upstreams offer
+
+    def review(self, offering: Offering) -> frozenset[str]:
+        """Judge what an upstream is about to offer. The names of its tools that are held, for what
+        they were pinned as, or for what they break."""
+        return self._pins.review(offering) | self._review(offering)
+
+    def _review(self, offering: Offering) -> frozenset[str]:
+        """Those that are held for what they break."""
+        for tool in self._held_of.pop(offering.upstream, ()):
+            tool.validator = None
+            if isinstance(self._pins.held.get(tool), HeldContract):
+                del self._pins.held[tool]
+        if offering is not self._catalog.offering(offering.upstream):
+            self._saw(offering)
+        if not self._holds(offering):
+            return frozenset()
+        held = [tool for tool in offering.tools if self._hold(tool)]
+        if held:
+            self._held_of[offering.upstream] = held
+        return frozenset(tool.canonical for tool in held)
+
+    def _saw(self, offering: Offering) -> None:
+        if self._watch is not None and self._config.contracts.watch and self._is_watched(offering):
+            self._watch.saw(offering)
+
+    def _is_watched(self, offering: Offering) -> bool:
+        # The node's own tools change with the node, and contracts that drivers serve say their
+        # versions themselves.
+        key = offering.upstream
+        own = key in ("", OWN) or key.startswith(CONTRACTS)
+        return not own and key not in self._unwatched
+
+    def _holds(self, offering: Offering) -> bool:
+        settings = self._config.contracts
+        return (
+            self._watch is not None
+            and settings.watch
+            and settings.on_break == "hold"
+            and self._is_watched(offering)
+        )
+
+    def _hold(self, tool: Tool) -> bool:
+        """Hold it if it is not what was accepted, and breaks callers of that."""
+        standing = self._standings.get(tool.canonical)
+        if standing is None:
+            return False
+        digest = contract_digest(tool)
+        if digest == standing.accepted_digest:
+            return False
+        changes: list[Noted] = []
+        row = self._rows.get(tool.canonical)
+        if row is not None and row.sighting.digest == digest:
+            changes = row.sighting.changes
+        elif digest != standing.digest:
+            found = self._broken_now(tool)
+            if found is not None and not found:
+                return False
+            changes = found or []
+        held = HeldContract(tool.canonical, standing.accepted_digest, digest, changes)
+        # One that is pinned besides is held for that, and it is said once.
+        self._pins.held.setdefault(tool, held)
+        # Who calls it as it was is to hear that it is held, not what it asks for now.
+        tool.validator = _UNCHECKED
+        return True
+
+    def _broken_now(self, tool: Tool) -> list[Noted] | None:
+        """What breaks in a contract that nobody has seen yet. None: that is looked at elsewhere,
+        and until then it is held."""
+        assert self._watch is not None
+        now = contract(tool)
+        accepted = self._watch.accepted(tool.canonical) if len(now) <= _SMALL else None
+        if accepted is None or len(accepted) > _SMALL:
+            return None
+        from interlock.contracts.change_review import broken_in
+
+        return noted(broken_in(accepted, now))
+
+    def _review_all(self) -> None:
+        for offering in self._catalog.offerings:
+            if self._is_watched(offering):
+                self._catalog.withhold(offering.upstream, self.review(offering))
+
+    def declare(self, name: str, version: str, document: bytes, source: str) -> None:
+        """A contract that says its version itself is published as it is: a tool's definition, as
+        JSON, and where that was written."""
+        if self._watch is not None:
+            self._watch.declare(Declared(name, version, document, source))
+
+    def deprecations(self, contracts: Iterable[ToolContract]) -> dict[str, EndOfMajor]:
+        """Which of these end, by `id@major`: what the registry says of them."""
+        if not self._ends:
+            return {}
+        from interlock.drivers.contract_versions import Deprecation as EndOfMajor
+
+        return {
+            one.key: EndOfMajor(
+                moment_of(ends.deprecated_at), moment_of(ends.sunset_at), ends.migration_uri
+            )
+            for one in contracts
+            if (ends := self._ends.get(one.key)) is not None
+        }
+
+    # -- what was found out
+
+    def _heard(self, report: Report) -> None:
+        for tool, standing in report.standings.items():
+            if standing is None:
+                self._standings.pop(tool, None)
+            else:
+                self._standings[tool] = standing
+        for tool, row in report.rows.items():
+            if row is None:
+                self._rows.pop(tool, None)
+            else:
+                self._rows[tool] = row
+        self._tell_all(report.news)
+        for ends in report.ends:
+            self._ends = {f"{one.name}@{one.major}": one for one in ends}
+            self.on_ends()
+        if self._config.contracts.on_break == "hold":
+            concerned = {one.upstream for one in report.standings.values() if one is not None}
+            concerned |= {row.sighting.upstream for row in report.rows.values() if row is not None}
+            forgotten = None in report.standings.values()
+            for offering in self._catalog.offerings:
+                if forgotten or offering.upstream in concerned:
+                    self._catalog.withhold(offering.upstream, self.review(offering))
+            for news in report.news:
+                if news.word == BREAKING:
+                    self._tell_held(news.sighting.tool)
+
+    def _tell_all(self, news: list[News]) -> None:
+        broken = [one for one in news if one.word in (BREAKING, REMOVED)]
+        for one in news:
+            self._tell(one)
+        for one in broken[:_MOST_LINES]:
+            _log.warning(
+                "%s changed so that its callers break: %s; `interlock contracts status` says more",
+                one.sighting.tool,
+                one.detail,
+            )
+        if len(broken) > _MOST_LINES:
+            _log.warning("and %d more tools broke", len(broken) - _MOST_LINES)
+
+    def _tell(self, news: News) -> None:
+        one = news.sighting
+        detail = one.accepted_by if news.word == ACCEPTED else news.detail
+        self._audit.record_change(_WHAT, one.tool, news.word, detail)
+        if news.word not in (BREAKING, REMOVED):
+            _log.info("the contract of %s: %s, %s", one.tool, news.word, detail)
+        if news.word in (COMPATIBLE, RESTORED):
+            since = written_moment(one.at)
+            self._recent.append(
+                ToolChange(
+                    one.tool, one.upstream, since, news.before, one.version, False, False,
+                    news.changes,
+                )
+            )  # fmt: skip
+
+    def _tell_held(self, tool: str) -> None:
+        for held in self._pins.held.values():
+            if held.tool == tool and isinstance(held, HeldContract):
+                self._audit.record_held(tool, held.message)
+                return
+
+    def _breaks(self, tool: str) -> Breaks:
+        """In the thread of the watch."""
+        path = journal_path(self._config, self._environ, self._base_dir)
+        return breaks_of(tool, self._config, path, self._bound, self._clock())
+
+    # -- how it fares
+
+    def status(self) -> list[ToolChange]:
+        """Tools that are not what they were: first what breaks, until somebody accepts it, then
+        what changed lately and breaks nobody."""
+        held = {held.tool for held in self._pins.held.values() if isinstance(held, HeldContract)}
+        rows = [
+            shown(row.sighting, held=tool in held, breaks=row.breaks)
+            for tool, row in sorted(self._rows.items())
+        ]
+        fresh = self._clock() - _SHOWN_FOR
+        others = [one for one in self._recent if moment_of(one.since) >= fresh]
+        return [*rows, *reversed(others)][:_MOST_ROWS]
+
+    def problems(self) -> list[str]:
+        """What is wrong now, for whoever asks how the node fares."""
+        problem = None if self._watch is None else self._watch.problem
+        return [] if problem is None else [problem]
+
+    # -- its paths
+
+    def app(self, guard: Guard, otherwise: App) -> App:
+        """What serves /contracts, and leaves all other paths to `otherwise`."""
+        self._app = ContractsApp(
+            self._asked,
+            guard=guard,
+            authenticate=lambda credentials: self._pipeline.enter.authenticate(credentials),
+            refused=self._pipeline.refused,
+            audit=self._audit,
+            most_bytes=self._config.limits.body_bytes,
+            otherwise=otherwise,
+        )
+        self._app.enabled = self._config.contracts.serve
+        return self._app
+
+    def guarded_by(self, guard: Guard | None) -> None:
+        """The hosts and origins that are welcome changed with the config."""
+        if self._app is not None and guard is not None:
+            self._app.guard = guard
+            self._app.most_bytes = self._config.limits.body_bytes
+
+    def tell_where_tokens_are(self, metadata: ResourceMetadata | None) -> None:
+        if self._app is not None:
+            self._app.metadata = metadata

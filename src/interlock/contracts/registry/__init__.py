@@ -1,0 +1,1 @@
+"""The contract registry: every version of every schema, in a Git repository."""

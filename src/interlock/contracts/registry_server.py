@@ -1,0 +1,76 @@
+"""The contract registry over HTTP, by itself: what a node serves under /contracts, for machines on
+which no node runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from interlock.contracts.http_api import BASE, ContractsApp
+from interlock.contracts.registry.registry import ContractRegistry
+from interlock.contracts.registry_service import AskedRegistry
+from interlock.core.call import Caller
+from interlock.core.config import Config, resolve_tokens
+from interlock.core.journal.audit import Audit
+from interlock.core.pipeline.authentication import Authenticator
+from interlock.core.server.http.asgi import Receive, Scope, Send, respond_json
+from interlock.core.server.http.guard import Guard
+from interlock.core.server.http.plain_requests import words
+from interlock.core.server.http.server import HttpServer
+
+
+class RegistryServer:
+    """Answers for one registry at the address of the config, to those whose tokens it has; where it
+    has none, to this machine alone."""
+
+    def __init__(
+        self,
+        config: Config,
+        open: Callable[[], ContractRegistry],
+        *,
+        base_dir: Path,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        """Raises InterlockError for an address or tokens that cannot be used."""
+        known = resolve_tokens(config.tokens, environ=environ, base_dir=base_dir)
+        tokens = {
+            secret: Caller(one.name, calls="call" in one.may) for secret, one in known.items()
+        }
+        authenticate = Authenticator(tokens)
+        self._asked = AskedRegistry(open)
+        self._http = HttpServer(config.host, config.port)
+        host, port = config.host, self._http.port
+        guard = Guard(
+            host,
+            port,
+            allowed_hosts=config.allowed_hosts,
+            allowed_origins=config.allowed_origins,
+        )
+        self._app = ContractsApp(
+            self._asked,
+            guard=guard,
+            authenticate=authenticate,
+            refused=lambda call, error: None,
+            audit=Audit(None),
+            most_bytes=config.limits.body_bytes,
+            otherwise=_nothing_else,
+        )
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}{BASE}"
+
+    async def start(self) -> None:
+        await self._http.start(HttpToolsProtocol, self._app)
+
+    async def stop(self) -> None:
+        """Let what is under way finish, and close the rest."""
+        await self._http.stop()
+        await asyncio.get_running_loop().run_in_executor(None, self._asked.close)
+
+
+async def _nothing_else(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "http":
+        hint = f"There is nothing here but {BASE} and below."
+        await respond_json(send, 404, words("not_found", hint))

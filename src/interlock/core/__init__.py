@@ -1,0 +1,1 @@
+"""The gateway: many MCP servers behind one endpoint. It imports no feature."""

@@ -1,0 +1,144 @@
+"""`interlock.yaml`: typed, strict, with an answer for every mistake.
+
+The door is `load_config`. The rest: references to secrets and what may be printed, what changed
+between two configs, the config files of MCP clients, the schema for editors, and adding a server
+to a file. Reads files and the environment it is given; knows nothing of a running node.
+"""
+
+from __future__ import annotations
+
+from interlock.core.config.automation import AutomationConfig, LearnedRule
+from interlock.core.config.checks import (
+    exposure_refusal,
+    refuse_exposure,
+    refuse_itself,
+    refuse_weak_tokens,
+)
+from interlock.core.config.client_configs import (
+    ClientConfigFile,
+    ClientEntry,
+    ClientImport,
+    find_client_configs,
+    import_client_configs,
+    import_note,
+    read_client_config,
+)
+from interlock.core.config.client_secrets import Variable
+from interlock.core.config.diff import ConfigChange, diff
+from interlock.core.config.edit import add_server
+from interlock.core.config.load import DEFAULT_NAME, load_config, parse_config
+from interlock.core.config.model import (
+    AskConfig,
+    BreakerConfig,
+    Config,
+    Exposure,
+    Limits,
+    NameStyle,
+    OAuthConfig,
+    ParentConfig,
+    ServerConfig,
+    SubserverLink,
+    SubserversConfig,
+    TlsConfig,
+    Transport,
+)
+from interlock.core.config.problems import ConfigError, Problem
+from interlock.core.config.quantities import Address
+from interlock.core.config.render import to_yaml
+from interlock.core.config.schema import config_json_schema
+from interlock.core.config.secrets import (
+    resolve,
+    resolve_parent,
+    resolve_server,
+    resolve_tls,
+    resolve_tokens,
+)
+from interlock.core.config.topics import ParticipantUpstream, SeatConfig, TopicConfig, TopicsConfig
+from interlock.core.config.trust import (
+    AnchorConfig,
+    ApprovalsConfig,
+    BudgetConfig,
+    BudgetsConfig,
+    CallerBudget,
+    CertificateConfig,
+    EffectName,
+    IdentityConfig,
+    IntrospectionConfig,
+    IssuerConfig,
+    JournalConfig,
+    PinsConfig,
+    PolicyConfig,
+    RuleConfig,
+    TokenConfig,
+)
+from interlock.core.redaction import is_secret_key, redact, redact_about, redact_pair, redact_server
+
+__all__ = [
+    "DEFAULT_NAME",
+    "Address",
+    "AnchorConfig",
+    "ApprovalsConfig",
+    "AskConfig",
+    "AutomationConfig",
+    "BreakerConfig",
+    "BudgetConfig",
+    "BudgetsConfig",
+    "CallerBudget",
+    "CertificateConfig",
+    "ClientConfigFile",
+    "ClientEntry",
+    "ClientImport",
+    "Config",
+    "ConfigChange",
+    "ConfigError",
+    "EffectName",
+    "Exposure",
+    "IdentityConfig",
+    "IntrospectionConfig",
+    "IssuerConfig",
+    "JournalConfig",
+    "LearnedRule",
+    "Limits",
+    "NameStyle",
+    "OAuthConfig",
+    "ParentConfig",
+    "ParticipantUpstream",
+    "PinsConfig",
+    "PolicyConfig",
+    "Problem",
+    "RuleConfig",
+    "SeatConfig",
+    "ServerConfig",
+    "SubserverLink",
+    "SubserversConfig",
+    "TlsConfig",
+    "TokenConfig",
+    "TopicConfig",
+    "TopicsConfig",
+    "Transport",
+    "Variable",
+    "add_server",
+    "config_json_schema",
+    "diff",
+    "exposure_refusal",
+    "find_client_configs",
+    "import_client_configs",
+    "import_note",
+    "is_secret_key",
+    "load_config",
+    "parse_config",
+    "read_client_config",
+    "redact",
+    "redact_about",
+    "redact_pair",
+    "redact_server",
+    "refuse_exposure",
+    "refuse_itself",
+    "refuse_weak_tokens",
+    "resolve",
+    "resolve_parent",
+    "resolve_server",
+    "resolve_tls",
+    "resolve_tokens",
+    "to_yaml",
+]

@@ -1,0 +1,611 @@
+"""The config files of MCP clients: where they are, and what servers they hold.
+
+Reads files, writes none. What it returns can be shown: literal secrets have become references,
+and the variables to set are listed by name.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import math
+import re
+import shlex
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from interlock.core.config.client_secrets import SecretLift, Variable, variable_name
+from interlock.core.config.load import parse_config, read_text
+from interlock.core.config.model import Config, ServerConfig, Transport
+from interlock.core.config.own_node import is_own_url, runs_interlock
+from interlock.core.config.problems import BadValue, ConfigError, Problem, quoted
+from interlock.core.config.quantities import check_url, default_segment
+from interlock.core.config.render import to_yaml
+from interlock.core.config.secrets import escape
+
+# -- JSON as editors write it, with comments and trailing commas, and TOML: text to plain values.
+#
+# For the config files of MCP clients. An error says where, and never quotes the text: such files
+# hold secrets.
+
+_STRING_OR_COMMENT: Final = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_STRING_OR_LAST_COMMA: Final = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])', re.DOTALL)
+_TOML_PLACE: Final = re.compile(r"\(at line (\d+), column (\d+)\)")
+_NOT_NEWLINE: Final = re.compile(r"[^\n]")
+
+
+def parse_jsonc(text: str, filename: str) -> Any:
+    """The value of a JSON text. Raises ConfigError. An empty text is an empty object."""
+
+    def blank(match: re.Match[str]) -> str:
+        # Spaces instead of what goes, so that lines and columns stay true.
+        found = match[0]
+        return found if found.startswith('"') else _NOT_NEWLINE.sub(" ", found)
+
+    stripped = _STRING_OR_COMMENT.sub(blank, text)
+    stripped = _STRING_OR_LAST_COMMA.sub(blank, stripped)
+    if not stripped.strip():
+        return {}
+    try:
+        return json.loads(stripped)
+    except json.JSONDecodeError as error:
+        problem = Problem(
+            filename, error.lineno, error.colno, "", "this is not valid JSON", "check this line"
+        )
+    except (RecursionError, ValueError):
+        problem = Problem(filename, 0, 0, "", "this is not usable JSON", "check the file")
+    raise ConfigError([problem])
+
+
+def parse_toml(text: str, filename: str) -> dict[str, Any]:
+    """The tables of a TOML text. Raises ConfigError."""
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        place = _TOML_PLACE.search(str(error))
+        line, column = (int(place[1]), int(place[2])) if place else (0, 0)
+    raise ConfigError(
+        [Problem(filename, line, column, "", "this is not valid TOML", "check this line")]
+    )
+
+
+# -- One server entry of an MCP client's config to a `ServerConfig`.
+#
+# Knows the keys of Claude Code, Claude Desktop, Cursor and VS Code (JSON) and of Codex (TOML).
+# What has no counterpart here is named in a note, never dropped in silence.
+
+_VARIABLE: Final = re.compile(r"\$\{(?P<body>[^{}]*)\}")
+_ENV: Final = re.compile(r"(?:env:)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^{}]*))?")
+_FOLDERS: Final = frozenset({"userHome", "workspaceFolder", "workspaceFolderBasename"})
+_SEPARATORS: Final = frozenset({"pathSeparator", "/"})
+
+# Keys that say how the client shows, approves or starts a server: nothing is lost without them.
+_OF_THE_CLIENT: Final = frozenset({
+    "name", "type", "transport", "alwaysAllow", "autoApprove", "alwaysLoad", "dev", "gallery",
+    "version", "required", "supports_parallel_tool_calls", "default_tools_approval_mode", "tools",
+    "experimental_environment", "sandboxEnabled", "sandbox", "icon", "description",
+})  # fmt: skip
+_READ_FROM_JSON: Final = frozenset({
+    "url", "serverUrl", "httpUrl", "command", "args", "env", "cwd", "headers", "disabled",
+    "enabled", "timeout",
+})  # fmt: skip
+_READ_FROM_CODEX: Final = frozenset({
+    "url", "command", "args", "env", "env_vars", "cwd", "bearer_token_env_var", "http_headers",
+    "env_http_headers", "enabled", "startup_timeout_sec", "startup_timeout_ms", "tool_timeout_sec",
+    "enabled_tools", "disabled_tools",
+})  # fmt: skip
+_SIGN_IN: Final = frozenset({"oauth", "auth", "scopes", "oauth_resource", "headersHelper"})
+
+
+class Origin(Struct, frozen=True):
+    """What the entries of one file may refer to."""
+
+    home: Path
+    folder: Path
+    inputs: Mapping[str, Mapping[str, Any]] = {}
+    expands: bool = True
+    """Whether this client replaces ${…} at all; Codex does not."""
+
+
+class EntryReader:
+    """Reads the entries of one file; `notes` says what could not be taken over."""
+
+    def __init__(self, origin: Origin, lift: SecretLift) -> None:
+        self.origin = origin
+        self.lift = lift
+        self.notes: list[str] = []
+
+    def read_json(self, key: str, entry: Mapping[str, Any]) -> ServerConfig:
+        """An entry of `mcpServers` or `servers`. Raises BadValue for one that cannot be used."""
+        self._note_rest(key, entry, _READ_FROM_JSON)
+        milliseconds = _seconds(entry.get("timeout")) or 0.0
+        enabled = not entry.get("disabled", False) and entry.get("enabled", True) is not False
+        return self._server(
+            key,
+            url=entry_url(entry),
+            entry=entry,
+            headers=self._texts(key, "headers", entry.get("headers")),
+            transport="sse" if entry.get("type", entry.get("transport")) == "sse" else "auto",
+            enabled=enabled,
+            # Clients take less than a second for a mistake.
+            timeout=milliseconds / 1000 if milliseconds >= 1000 else None,
+        )
+
+    def read_codex(self, key: str, entry: Mapping[str, Any]) -> ServerConfig:
+        """A table of `mcp_servers`. Raises BadValue for one that cannot be used."""
+        self._note_rest(key, entry, _READ_FROM_CODEX)
+        headers = self._texts(key, "http_headers", entry.get("http_headers"))
+        for header, variable in _mapping(entry.get("env_http_headers")).items():
+            self.lift.needs(str(variable), f"servers.{key}.headers.{header}")
+            headers[header] = f"${{env:{variable}}}"
+        bearer = entry.get("bearer_token_env_var")
+        if bearer:
+            self.lift.needs(str(bearer), f"servers.{key}.headers.Authorization")
+            headers["Authorization"] = f"Bearer ${{env:{bearer}}}"
+        forwarded = {}
+        for variable in entry.get("env_vars") or []:
+            name = str(variable.get("name") if isinstance(variable, dict) else variable)
+            self.lift.needs(name, f"servers.{key}.env.{name}")
+            forwarded[name] = f"${{env:{name}}}"
+        start = _seconds(entry.get("startup_timeout_sec"))
+        if start is None and (milliseconds := _seconds(entry.get("startup_timeout_ms"))):
+            start = milliseconds / 1000
+        return self._server(
+            key,
+            url=entry.get("url"),
+            entry=entry,
+            headers=headers,
+            forwarded=forwarded,
+            enabled=entry.get("enabled", True) is not False,
+            timeout=_seconds(entry.get("tool_timeout_sec")),
+            start_timeout=start or 30.0,
+            allow=[glob.escape(str(name)) for name in entry.get("enabled_tools") or []],
+            deny=[glob.escape(str(name)) for name in entry.get("disabled_tools") or []],
+        )
+
+    def _server(
+        self,
+        key: str,
+        *,
+        url: Any,
+        entry: Mapping[str, Any],
+        headers: dict[str, str],
+        enabled: bool,
+        timeout: float | None,
+        transport: Transport = "auto",
+        forwarded: Mapping[str, str] | None = None,
+        start_timeout: float = 30.0,
+        allow: list[str] | None = None,
+        deny: list[str] | None = None,
+    ) -> ServerConfig:
+        command, args = command_line(entry)
+        if url and command:
+            raise BadValue("it has both a URL and a command")
+        shared: dict[str, Any] = {
+            "enabled": enabled,
+            "timeout": timeout,
+            "start_timeout": start_timeout,
+            "allow": allow or [],
+            "deny": deny or [],
+        }
+        if url:
+            address = check_url(self._translated(str(url), f"servers.{key}.url"))
+            return ServerConfig(
+                url=self.lift.url(key, address),
+                headers={h: self.lift.header(key, h, value) for h, value in headers.items()},
+                transport=transport,
+                **shared,
+            )
+        if not command:
+            raise BadValue("it has neither a URL nor a command")
+        env = self._texts(key, "env", entry.get("env"))
+        cwd = entry.get("cwd")
+        return ServerConfig(
+            command=self._translated(command, f"servers.{key}.command"),
+            args=self.lift.arguments(
+                key, [self._translated(arg, f"servers.{key}.args") for arg in args]
+            ),
+            env={
+                **{name: self.lift.environment(key, name, value) for name, value in env.items()},
+                **(forwarded or {}),
+            },
+            cwd=self._translated(str(cwd), f"servers.{key}.cwd") if cwd else None,
+            **shared,
+        )
+
+    def _texts(self, key: str, name: str, values: Any) -> dict[str, str]:
+        """A mapping of texts, each in our reference language."""
+        texts = {}
+        for item, value in _mapping(values).items():
+            if isinstance(value, str | int | float):
+                text = str(value).lower() if isinstance(value, bool) else str(value)
+                texts[str(item)] = self._translated(text, f"servers.{key}.{name}.{item}")
+            else:
+                self.notes.append(f"{key}: {name}.{item} has no value and is left out")
+        return texts
+
+    def _translated(self, text: str, used_by: str) -> str:
+        """The client's ${…} in our words; what is no variable of the client stays literal."""
+        if not self.origin.expands:
+            return escape(text)
+        result, start = "", 0
+        for match in _VARIABLE.finditer(text):
+            result += escape(text[start : match.start()]) + self._variable(match["body"], used_by)
+            start = match.end()
+        return result + escape(text[start:])
+
+    def _variable(self, body: str, used_by: str) -> str:
+        if body in _FOLDERS:
+            folder = self.origin.home if body == "userHome" else self.origin.folder
+            return escape(folder.name if body.endswith("Basename") else str(folder))
+        if body in _SEPARATORS:
+            return "/"
+        if body.startswith("input:"):
+            asked = self.origin.inputs.get(body[6:], {})
+            name = self.lift.needs(
+                variable_name(body[6:]), used_by, str(asked.get("description", ""))
+            )
+            default = asked.get("default")
+            hidden = asked.get("password", False) or not isinstance(default, str)
+            usable = not hidden and not set(str(default)) & set("{}$")
+            return f"${{env:{name}:-{default}}}" if usable and default else f"${{env:{name}}}"
+        variable = _ENV.fullmatch(body)
+        if variable is not None:
+            name, default = variable["name"], variable["default"]
+            if default is None:
+                self.lift.needs(name, used_by)
+                return f"${{env:{name}}}"
+            return f"${{env:{name}:-{default}}}"
+        shown = f"${{{body}}}" if re.fullmatch(r"[\w.:]+", body) else "${…}"
+        self.notes.append(f"{used_by}: {shown} is known to the client only; kept as plain text")
+        return escape(f"${{{body}}}")
+
+    def _note_rest(self, key: str, entry: Mapping[str, Any], read: frozenset[str]) -> None:
+        if "envFile" in entry:
+            self.notes.append(
+                f"{key}: envFile {quoted(str(entry['envFile']))} is not read; "
+                "set its variables before the node starts"
+            )
+        for name in sorted(_SIGN_IN & set(entry)):
+            self.notes.append(f"{key}: {name} is not taken over; set headers if it needs a token")
+        rest = set(entry) - read - _OF_THE_CLIENT - _SIGN_IN - {"envFile"}
+        if rest:
+            self.notes.append(f"{key}: not taken over: {', '.join(sorted(map(str, rest)))}")
+
+
+def entry_url(entry: Mapping[str, Any]) -> Any:
+    """Where the server answers, under any of the keys that clients use; None when it is started."""
+    return entry.get("url") or entry.get("serverUrl") or entry.get("httpUrl")
+
+
+def command_line(entry: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Program and arguments; an empty program when there is none. Raises BadValue."""
+    command, args = entry.get("command"), entry.get("args") or []
+    if isinstance(command, list):
+        words = [str(word) for word in command]
+        return (words[0], [*words[1:], *map(str, args)]) if words else ("", [])
+    if not isinstance(command, str) or not isinstance(args, list):
+        return "", []
+    if not args and " " in command and not command.startswith(("/", "~")):
+        try:
+            words = shlex.split(command)
+        except ValueError:
+            raise BadValue("a quote in its command is not closed") from None
+        return words[0], words[1:]
+    return command, [str(arg) for arg in args]
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _seconds(value: Any) -> float | None:
+    """A number of seconds that can be a timeout, else None."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if number and 0 < value < math.inf else None
+
+
+_PROJECT_FILES: Final = (
+    ("Claude Code", ".mcp.json"),
+    ("Cursor", ".cursor/mcp.json"),
+    ("VS Code", ".vscode/mcp.json"),
+    ("VS Code", ".vscode/settings.json"),
+    ("Codex", ".codex/config.toml"),
+)
+_PROFILES: Final = (".config", "Library/Application Support", "AppData/Roaming")
+_USER_FILES: Final = (
+    ("Claude Code", ".claude.json"),
+    *(("Claude Desktop", f"{place}/Claude/claude_desktop_config.json") for place in _PROFILES),
+    ("Cursor", ".cursor/mcp.json"),
+    *(
+        ("VS Code", f"{place}/{edition}/User/{name}")
+        for place in _PROFILES
+        for edition in ("Code", "Code - Insiders")
+        for name in ("mcp.json", "settings.json")
+    ),
+    ("Codex", ".codex/config.toml"),
+)
+
+_ALWAYS_SET: Final = frozenset({"HOME", "LOGNAME", "PATH", "PWD", "SHELL", "TMPDIR", "USER"})
+"""Variables that nobody has to set."""
+
+Keys = tuple[str, ...]
+
+
+class ClientConfigFile(Struct, frozen=True):
+    """A config file of an MCP client that exists on this machine."""
+
+    client: str
+    path: Path
+    project: bool
+    """Whether it belongs to a project folder rather than to the user."""
+
+
+class ClientEntry(Struct, frozen=True):
+    """A server in the config file of a client, which still connects to it directly."""
+
+    client: str
+    """Empty for a file of no known client."""
+    path: Path
+    keys: tuple[str, ...]
+    """The keys that lead to it in the file."""
+    server: str
+    """The name of the imported server; empty for the node itself."""
+
+
+class ClientImport(Struct, frozen=True):
+    """The servers that were found, the variables they need, and what a person should know."""
+
+    servers: dict[str, ServerConfig]
+    variables: list[Variable]
+    notes: list[str]
+    entries: list[ClientEntry] = []
+    """Where the servers, and the node itself, are in the files."""
+
+
+def find_client_configs(home: Path, cwd: Path) -> list[ClientConfigFile]:
+    """The files that exist: the project's first, then the user's."""
+    found = [
+        ClientConfigFile(client, cwd / name, True)
+        for client, name in _PROJECT_FILES
+        if _holds_servers(cwd / name)
+    ]
+    seen = {file.path for file in found}
+    for client, name in _USER_FILES:
+        if home / name not in seen and _holds_servers(home / name):
+            found.append(ClientConfigFile(client, home / name, False))
+    return found
+
+
+def read_client_config(path: Path, *, home: Path, cwd: Path) -> ClientImport:
+    """The servers of one client's file. Raises ConfigError for a file that cannot be read."""
+    return import_client_configs([path], home=home, cwd=cwd)
+
+
+def import_client_configs(
+    paths: Iterable[Path], *, home: Path, cwd: Path, own: Config | None = None
+) -> ClientImport:
+    """The servers of several files as one set: the same server twice is one, and two servers of
+    one name both stay. The node of the config `own` is no server of itself.
+
+    A file that cannot be read is a note among several, and a ConfigError when it is the only one.
+    """
+    lift = SecretLift()
+    servers: dict[str, ServerConfig] = {}
+    notes: list[str] = []
+    entries: list[ClientEntry] = []
+    documents: dict[Path, dict[str, Any]] = {}
+    failed: list[ConfigError] = []
+    for path in dict.fromkeys(paths):
+        try:
+            text = read_text(path, "check the path")
+            documents[path] = _document(path, text)
+        except ConfigError as error:
+            failed.append(error)
+            notes.append(f"left out: {error.problems[0]}")
+        else:
+            lift.reserve(text)
+    if failed and not documents:
+        raise ConfigError(problem for error in failed for problem in error.problems)
+    for path, document in documents.items():
+        client = client_of(path)
+        for places, server in _read_file(path, document, home, cwd, lift, notes, own or Config()):
+            name = "" if server is None else _merge(servers, places[0][-1], server, notes)
+            entries += [ClientEntry(client, path, keys, name) for keys in places]
+        if path.name == ".claude.json":
+            notes += _other_folders(document, cwd)
+    return ClientImport(servers, sorted(lift.variables.values()), notes, entries)
+
+
+def client_of(path: Path) -> str:
+    """The client whose file this is, by its name; empty for none."""
+    whole = path.absolute().as_posix()
+    known = (*_PROJECT_FILES, *_USER_FILES)
+    return next((client for client, name in known if whole.endswith(f"/{name}")), "")
+
+
+def import_note(found: ClientImport) -> str:
+    """What to tell the person who imported: variables to set, then notes. Never a value."""
+    lines = []
+    variables = [one for one in found.variables if one.name not in _ALWAYS_SET]
+    if variables:
+        lines.append("Set these environment variables before the node starts:")
+        for variable in variables:
+            about = f" ({variable.description})" if variable.description else ""
+            lines.append(f"  {variable.name}  for {variable.used_by}{about}")
+    lines += [f"Note: {note}" for note in found.notes]
+    return "\n".join(lines)
+
+
+def _holds_servers(path: Path) -> bool:
+    try:
+        if not path.is_file():
+            return False
+        # Settings and state files exist everywhere; most have nothing to do with MCP.
+        shared = path.name in ("settings.json", ".claude.json", "config.toml")
+        return not shared or b"mcp" in path.read_bytes()
+    except OSError:
+        return False
+
+
+def _document(path: Path, text: str) -> dict[str, Any]:
+    parse = parse_toml if path.suffix == ".toml" else parse_jsonc
+    document = parse(text, str(path))
+    if not isinstance(document, dict):
+        raise ConfigError.of(
+            "this is not the config of an MCP client", "name another file", file=str(path)
+        )
+    return document
+
+
+def _read_file(
+    path: Path,
+    document: dict[str, Any],
+    home: Path,
+    cwd: Path,
+    lift: SecretLift,
+    notes: list[str],
+    own: Config,
+) -> Iterator[tuple[list[Keys], ServerConfig | None]]:
+    """Each server and every place in which the file has it. None: the node itself."""
+    toml = path.suffix == ".toml"
+    inside = path.parent.name in (".vscode", ".cursor", ".codex")
+    folder = path.parent.parent if inside and path.parent.parent != home else cwd
+    inputs = [*_items(document, "inputs"), *_items(_table(document, "mcp"), "inputs")]
+    origin = Origin(
+        home=home,
+        folder=folder,
+        inputs={
+            str(item["id"]): item for item in inputs if isinstance(item, dict) and "id" in item
+        },
+        expands=not toml,
+    )
+    reader = EntryReader(origin, lift)
+    tables = [("mcp_servers",)] if toml else _json_tables(cwd)
+    # One name may be two servers, such as the user's and the project's.
+    found: dict[tuple[str, str], tuple[Any, list[Keys]]] = {}
+    for table in tables:
+        for key, entry in _table_at(document, table).items():
+            same = (key, json.dumps(entry, sort_keys=True, default=str))
+            found.setdefault(same, (entry, []))[1].append((*table, key))
+    for (key, _), (entry, places) in found.items():
+        try:
+            if not key or not isinstance(entry, dict):
+                raise BadValue("it is not a server")
+            # Before it is read: the variables that it names are not needed either.
+            _refuse_this_node(entry, own)
+            server = reader.read_codex(key, entry) if toml else reader.read_json(key, entry)
+            _check_usable(key, server)
+        except BadValue as bad:
+            reader.notes.append(f"{path.name}: {quoted(key)} is left out: {bad.message}")
+            if isinstance(bad, _ThisNode):
+                yield places, None
+        else:
+            yield places, server
+    notes += reader.notes
+
+
+class _ThisNode(BadValue):
+    """An entry that leads to the node that imports it."""
+
+
+def _refuse_this_node(entry: Mapping[str, Any], own: Config) -> None:
+    url = entry_url(entry)
+    command, args = command_line(entry)
+    # A client that speaks only stdio reaches a URL through a program that is given it.
+    urls = [*([url] if isinstance(url, str) else []), *args]
+    if any(is_own_url(one, own.listen, own.path) for one in urls):
+        raise _ThisNode(f"it is this node itself, at {own.listen}{own.path}")
+    if runs_interlock([command, *args]):
+        raise _ThisNode("it runs interlock stdio, which is this node itself")
+
+
+def _check_usable(key: str, server: ServerConfig) -> None:
+    """Raise BadValue for a server that would not read back from a file as it is."""
+    named = replace(server, segment="usable")
+    try:
+        same = parse_config(to_yaml({key: named})).servers == {key: named}
+    except ConfigError as error:
+        raise BadValue(error.problems[0].message) from None
+    if not same:
+        raise BadValue("it cannot be written as YAML")
+
+
+def _json_tables(cwd: Path) -> list[Keys]:
+    """Every place in which a client of the JSON kind keeps servers."""
+    return [
+        ("mcp", "servers"),
+        ("mcp.servers",),
+        ("servers",),
+        ("mcpServers",),
+        ("projects", str(cwd), "mcpServers"),
+    ]
+
+
+def _other_folders(document: Mapping[str, Any], cwd: Path) -> Iterator[str]:
+    """A note for each other folder of Claude Code that has servers of its own."""
+    for folder in _table(document, "projects"):
+        names = _table_at(document, ("projects", folder, "mcpServers"))
+        if names and folder != str(cwd):
+            yield (
+                f".claude.json: {', '.join(map(quoted, names))} of the folder {folder} "
+                "is left out: run interlock import in that folder"
+            )
+
+
+def _merge(
+    servers: dict[str, ServerConfig], key: str, server: ServerConfig, notes: list[str]
+) -> str:
+    """Add a server unless it is there; returns its name."""
+    name, number = key, 2
+    while name in servers and _unnamed(servers[name]) != server:
+        name, number = f"{key}-{number}", number + 1
+    if name in servers:
+        return name
+    if name != key:
+        notes.append(f"two servers are called {quoted(key)}; one is now {quoted(name)}")
+    taken = {other.segment for other in servers.values()}
+    stem = default_segment(name) or "server"
+    segment, number = stem, 2
+    while segment in taken:
+        segment, number = f"{stem[:60]}-{number}", number + 1
+    servers[name] = replace(server, segment=segment)
+    return name
+
+
+def _unnamed(server: ServerConfig) -> ServerConfig:
+    return replace(server, segment="")
+
+
+def _table(document: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = document.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _table_at(document: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
+    table = dict(document)
+    for key in keys:
+        table = _table(table, key)
+    return table
+
+
+def _items(document: Mapping[str, Any], name: str) -> list[Any]:
+    value = document.get(name)
+    return value if isinstance(value, list) else []
+
+
+__all__ = [
+    "ClientConfigFile",
+    "ClientEntry",
+    "ClientImport",
+    "find_client_configs",
+    "import_client_configs",
+    "import_note",
+    "read_client_config",
+    "to_yaml",
+]

@@ -1,0 +1,85 @@
+"""`interlock.yaml` to a `Config`: the door of this package.
+
+Reads one file, strictly, and reports everything that is wrong with it at once: file, line,
+column, what is wrong, what to do. References to secrets stay references.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+
+from interlock.core.config.checks import check_document
+from interlock.core.config.model import Config
+from interlock.core.config.problems import ConfigError, KeyPath, Problem
+from interlock.core.config.reader import NodeReader
+from interlock.core.config.yaml_text import NULL, compose
+
+DEFAULT_NAME = "interlock.yaml"
+
+
+def load_config(path: str | PathLike[str]) -> Config:
+    """The config in a file. Raises ConfigError."""
+    return parse_config(read_text(path), str(path))
+
+
+def parse_config(text: str, filename: str = DEFAULT_NAME) -> Config:
+    """The config in a text (YAML, or JSON, which is YAML too). Raises ConfigError."""
+    node = compose(text, filename)
+    if node is None or (node.tag == NULL and not node.value):
+        return Config()
+    reader = NodeReader(filename)
+    values = reader.read_struct(node, Config, ())
+    if values is not None:
+        check_document(reader, values)
+    if reader.problems or values is None:
+        raise ConfigError(reader.problems)
+    return Config(**values)
+
+
+def places_in(path: str | PathLike[str]) -> dict[KeyPath, tuple[int, int]]:
+    """Line and column of every value in a config that can be read."""
+    node = compose(read_text(path), str(path))
+    reader = NodeReader(str(path))
+    if node is not None:
+        reader.read_struct(node, Config, ())
+    return reader.places
+
+
+def peek_config(path: str | PathLike[str]) -> Config:
+    """What can be read of a config that has problems. Not to run by: to find a node that does."""
+    try:
+        node = compose(read_text(path), str(path))
+        values = None if node is None else NodeReader(str(path)).read_struct(node, Config, ())
+    except ConfigError:
+        return Config()
+    return Config(**(values or {}))
+
+
+def read_text(
+    path: str | PathLike[str],
+    when_missing: str = "check the path, or create it with: interlock add",
+) -> str:
+    """A file's text. Raises ConfigError that names the file."""
+    shown = str(path)
+    try:
+        content = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise ConfigError.of("there is no such file", when_missing, file=shown) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "bad path"
+        raise ConfigError.of(
+            f"the file cannot be read ({reason.lower()})", "check the path", file=shown
+        ) from None
+    return decode_text(content, shown, "utf-8-sig")
+
+
+def decode_text(content: bytes, file: str, encoding: str = "utf-8") -> str:
+    """The bytes of a file as text. Raises ConfigError that says where they are none."""
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        column = error.start - content.rfind(b"\n", 0, error.start)
+        problem = Problem(file, line, column, "", "this is not UTF-8 text", "save it as UTF-8")
+        raise ConfigError([problem]) from None

@@ -1,0 +1,287 @@
+"""The small written forms of a config: durations, sizes, addresses, URLs, names. Pure.
+
+Each reader takes what stands in the file and returns what the program uses, or raises `BadValue`
+with a sentence that says what to write instead. The patterns are shared with the JSON Schema, so
+that an editor and the node agree.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final, NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+from interlock.core.config.problems import BadValue, quoted
+
+DURATION_PATTERN: Final = r"^[0-9]+(\.[0-9]+)? ?(ms|s|m|h)$"
+POSITIVE_DURATION_PATTERN: Final = r"^(?=[0-9. ]*[1-9])[0-9]+(\.[0-9]+)? ?(ms|s|m|h)$"
+SIZE_PATTERN: Final = r"^(?=[0-9. ]*[1-9])[0-9]+(\.[0-9]+)? ?(B|KB|KiB|MB|MiB|GB|GiB)$"
+SEGMENT_PATTERN: Final = r"^[a-z0-9_-]{1,63}$"
+SERVER_KEY_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,100}$"
+TOOL_NAME_PATTERN: Final = r"^[A-Za-z0-9_.-]{1,128}$"
+VARIABLE_PATTERN: Final = r"^[^=\s\x00-\x1f]+$"
+HEADER_PATTERN: Final = r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"
+PATH_PATTERN: Final = r"^/[A-Za-z0-9_./~-]*$"
+ORIGIN_PATTERN: Final = r"^[a-z][a-z0-9+.-]*://[^/?#\s]+$"
+URL_PATTERN: Final = r"^[hH][tT][tT][pP][sS]?://[^\s]+$|\$\{"
+PARENT_URL_PATTERN: Final = r"^[wW][sS]{1,2}://[^\s]+$|^unix:[^\s]|\$\{"
+AUTHORITY_PATTERN: Final = r"^dns:[A-Za-z0-9.-]{1,253}$"
+LISTEN_PATTERN: Final = r"^((\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):|:?)[0-9]{1,5}$"
+SECRET_PATTERN: Final = r"\$\{(env|file):"
+HOST_PATTERN: Final = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:[0-9]{1,5})?$"
+
+HIGHEST_PORT: Final = 65535
+
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_BYTES: Final = {
+    "B": 1,
+    "KB": 1000,
+    "MB": 1000**2,
+    "GB": 1000**3,
+    "KiB": 1024,
+    "MiB": 1024**2,
+    "GiB": 1024**3,
+}
+_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(ms|s|m|h)")
+_SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(B|[KMG]i?B)")
+_OUTSIDE_SEGMENT: Final = re.compile(r"[^a-z0-9_-]+")
+_ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_OTHER_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+_DURATION_HINT: Final = "write it as 250ms, 30s, 5m or 1h, or as a plain number of seconds"
+_SIZE_HINT: Final = "write it as 512KiB or 4MiB, or as a plain number of bytes"
+_GATEWAY_HINT: Final = "write wss://host/ws or, on this machine, ws://127.0.0.1:port/ws"
+_LISTEN_HINT: Final = "write host:port, such as 127.0.0.1:8420 or [::1]:8420, or a port"
+
+
+class Address(NamedTuple):
+    """Where a node listens. An IPv6 host has no brackets here."""
+
+    host: str
+    port: int
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            ip: IPv4Address | IPv6Address = ip_address(self.host)
+        except ValueError:
+            return False
+        if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
+            ip = ip.ipv4_mapped
+        return ip.is_loopback
+
+
+def parse_duration(value: str | float, *, zero: bool = False) -> float:
+    """Seconds from `250ms`, `30s`, `5m`, `1h` or a number."""
+    if isinstance(value, str):
+        match = _DURATION.fullmatch(value)
+        if match is None:
+            raise BadValue(f"{quoted(value)} is not a duration", _DURATION_HINT)
+        # A division keeps 250ms exactly a quarter of a second.
+        number, unit = float(match[1]), match[2]
+        seconds = number / 1000 if unit == "ms" else number * _SECONDS[unit]
+    else:
+        seconds = float(value)
+    if not math.isfinite(seconds):
+        raise BadValue("a duration must be finite", _DURATION_HINT)
+    if seconds < 0 or (seconds == 0 and not zero):
+        floor = "zero or more" if zero else "more than zero"
+        raise BadValue(f"a duration must be {floor} here", _DURATION_HINT)
+    return seconds
+
+
+def format_duration(seconds: float) -> str | float:
+    """The shortest written form that reads back as exactly these seconds."""
+    for unit in ("h", "m", "s", "ms"):
+        number = seconds * 1000 if unit == "ms" else seconds / _SECONDS[unit]
+        if seconds > 0 and number == int(number):
+            text = f"{int(number)}{unit}"
+            if parse_duration(text) == seconds:
+                return text
+    return int(seconds) if seconds == int(seconds) else seconds
+
+
+def parse_size(value: str | float) -> int:
+    """Bytes from `16KiB`, `4MiB`, `1GB` or a whole number."""
+    if isinstance(value, str):
+        match = _SIZE.fullmatch(value)
+        if match is None:
+            raise BadValue(f"{quoted(value)} is not a size", _SIZE_HINT)
+        exact = float(match[1]) * _BYTES[match[2]]
+    else:
+        exact = value
+    if not math.isfinite(exact) or exact != int(exact) or exact < 1:
+        raise BadValue("a size must be a whole number of bytes, at least 1", _SIZE_HINT)
+    return int(exact)
+
+
+def format_size(size: int) -> str | int:
+    """`4194304` → `4MiB`; a number that is no round multiple stays a number."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if size and size % _BYTES[unit] == 0:
+            return f"{size // _BYTES[unit]}{unit}"
+    return size
+
+
+def parse_listen(text: str) -> Address:
+    """Host and port of `127.0.0.1:8420`, `localhost:8420` or `[::1]:8420`."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        try:
+            valid = isinstance(ip_address(host), IPv6Address)
+        except ValueError:
+            valid = False
+    else:
+        valid = re.fullmatch(r"[A-Za-z0-9._-]+", host) is not None
+    if not (colon and valid):
+        raise BadValue(f"{quoted(text)} is not an address to listen on", _LISTEN_HINT)
+    if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
+        raise BadValue(f"{quoted(port)} is not a port", "use a number from 0 to 65535")
+    return Address(host, int(port))
+
+
+def check_listen(text: str) -> str:
+    """The address to listen on as host:port. A port alone is one of 127.0.0.1."""
+    port = text.removeprefix(":")
+    address = f"127.0.0.1:{port}" if port.isdigit() else text
+    parse_listen(address)
+    return address
+
+
+def is_url(text: str) -> bool:
+    """Whether a short form is a URL; anything else is a command line."""
+    return text.lower().startswith(("http://", "https://"))
+
+
+def check_url(text: str) -> str:
+    """The URL as it stands. One that is a reference is checked when it is resolved."""
+    if "${" in text:
+        return text
+    try:
+        parts = urlsplit(text)
+        broken = not is_url(text) or not _has_place(parts)
+    except ValueError:
+        broken = True
+    if broken or any(ch.isspace() or ord(ch) < 32 for ch in text):
+        raise BadValue(
+            "this is not a URL of an MCP server", "write http://host:port/path or https://host/path"
+        )
+    return text
+
+
+def check_parent_url(text: str) -> str:
+    """The address of a parent as it stands: a WebSocket, or a Unix socket of this machine.
+
+    One that is a reference is checked when it is resolved.
+    """
+    if "${" in text:
+        return text
+    if text.startswith("unix:") and len(text) > len("unix:"):
+        return text
+    parts = _websocket(text)
+    if parts is None:
+        raise BadValue(
+            "this is not the address of a node",
+            "write wss://host/ax, ws://127.0.0.1:port/ax or unix:/path/to/ax.sock",
+        )
+    if parts.username is not None or parts.password is not None:
+        raise BadValue("credentials must not stand in an address", "write them as parent.token")
+    _check_unread(parts)
+    return text
+
+
+def check_gateway_url(text: str, *, token: str) -> str:
+    """The address of a gateway of topics, as it stands. `token`: how one is shown, since it must
+    not be in there. Nothing of the address is in what is raised but where it leads."""
+    parts = _websocket(text) if text.isascii() else None
+    if parts is None:
+        raise BadValue("this is no address of topics", _GATEWAY_HINT)
+    if "@" in parts.netloc:
+        raise BadValue("an address of topics holds no credentials", token)
+    if "?" in text:
+        raise BadValue("an address of topics has no query", _GATEWAY_HINT)
+    _check_unread(parts)
+    return text
+
+
+def _websocket(text: str) -> SplitResult | None:
+    """The parts of an address of a WebSocket; None where it is none that could be dialled."""
+    try:
+        parts = urlsplit(text)
+        broken = parts.scheme not in ("ws", "wss") or not _has_place(parts) or parts.fragment
+    except ValueError:
+        return None
+    return None if broken or any(ch.isspace() or ord(ch) < 32 for ch in text) else parts
+
+
+def _has_place(parts: SplitResult) -> bool:
+    """Whether a host is named, and it and the port can be ones. May raise ValueError instead:
+    urlsplit looks at neither before it is asked."""
+    _ = parts.port
+    # What looks names up wants it so: no label is empty, or longer than 63 characters.
+    return bool((parts.hostname or "").encode("idna"))
+
+
+def _check_unread(parts: SplitResult) -> None:
+    """Nothing is sent to another machine that others could read on its way."""
+    if parts.scheme == "ws" and not Address(parts.hostname or "", 0).loopback:
+        secure = parts._replace(scheme="wss", query="").geturl()
+        raise BadValue(
+            "everybody on the way could read what goes to another machine over ws://",
+            f"write {secure}",
+        )
+
+
+def is_confidential(url: str) -> bool:
+    """Whether what is sent to a URL stays between the two: https, or this machine.
+
+    One that is a reference is looked at when it is resolved.
+    """
+    if "${" in url:
+        return True
+    parts = urlsplit(url)
+    return parts.scheme.lower() == "https" or Address(parts.hostname or "", 0).loopback
+
+
+def is_client_document(url: str) -> bool:
+    """Whether a URL can be a client's id: https, with a path. See `is_confidential`."""
+    if "${" in url:
+        return True
+    parts = urlsplit(url)
+    return parts.scheme.lower() == "https" and parts.path not in ("", "/") and not parts.fragment
+
+
+def split_command(text: str) -> tuple[str, list[str]]:
+    """Program and arguments of a command line, quoted as in a shell, but run without one."""
+    if _OTHER_SCHEME.match(text):
+        raise BadValue(
+            "only http:// and https:// URLs can be used", "write a http(s) URL or a command line"
+        )
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        raise BadValue(
+            "a quote in this command line is not closed", "close it, or use command and args"
+        ) from None
+    if not words or not words[0]:
+        raise BadValue("there is no command here", "write a URL or a command line")
+    if _ASSIGNMENT.match(words[0]):
+        raise BadValue(
+            "a command line cannot set variables: it is not run by a shell",
+            "use the long form, with command and env",
+        )
+    return words[0], words[1:]
+
+
+def default_segment(key: str) -> str:
+    """A segment made from a server's key: `My Server` → `my-server`. Empty when nothing is left."""
+    if re.fullmatch(SEGMENT_PATTERN, key):
+        return key
+    return _OUTSIDE_SEGMENT.sub("-", key.lower()).strip("-")[:63]

@@ -1,0 +1,231 @@
+"""One YAML scalar to one typed value: text, choices, numbers, durations, sizes.
+
+Each function takes a node and the declared type of its field, and raises `BadValue` with what to
+write instead. A value is quoted in a message only where the field cannot hold a secret.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec import inspect
+from yaml.nodes import Node, ScalarNode
+
+from interlock.core.config import quantities, yaml_text
+from interlock.core.config.problems import BadValue, one_of, quoted
+from interlock.core.config.secrets import EnvReference, references
+from interlock.protocol.mcpax import is_authority
+
+DESCRIBED: Final = {
+    yaml_text.TEXT: "text",
+    yaml_text.INTEGER: "a number",
+    yaml_text.NUMBER: "a number",
+    yaml_text.BOOLEAN: "true or false",
+    yaml_text.NULL: "nothing",
+    yaml_text.MAPPING: "a mapping",
+    yaml_text.LIST: "a list",
+}
+_SECRET_FORMS: Final = "write ${env:NAME} or ${file:path}"
+_PATTERN_MESSAGES: Final = {
+    "segment": ("is not a segment", "use 1 to 63 of a-z, 0-9, _ and -"),
+    "server_key": ("cannot be the name of a server", "use up to 100 printable characters"),
+    "tool_name": ("is not a tool name", "use 1 to 128 of letters, digits, _, - and ."),
+    "origin": ("is not an origin", "write scheme://host, such as https://app.example.com"),
+    "host": ("is not a host", "write a host name or address, with :port if it matters"),
+    "variable": ("is not the name of a variable", "use A-Z, 0-9 and _"),
+    "header": ("is not the name of a header", "use letters, digits and -"),
+    "path": ("is not a path", "write it with a slash in front, such as /mcp"),
+    "view": ("cannot be the name of a view", "write small letters, digits, - and _"),
+    "family": ("cannot be the name of an endpoint", "write small letters, digits and _"),
+    "operation": ("cannot be the name of an operation", "write small letters, digits and _"),
+    "prefix": ("cannot be a prefix", "write small letters, and _ as the last one"),
+    "scope": ("is not a scope", "write read, write or admin, with :NAMES if it is for some tools"),
+}
+
+
+def unwrap(declared: inspect.Type) -> tuple[inspect.Type, str, bool]:
+    """The bare type, the kind it was marked with, and whether null is a value of it."""
+    kind, optional = "", False
+    while True:
+        if isinstance(declared, inspect.Metadata):
+            kind = (declared.extra or {}).get("kind", kind)
+            declared = declared.type
+        elif isinstance(declared, inspect.UnionType):
+            optional = optional or declared.includes_none
+            (declared,) = (t for t in declared.types if not isinstance(t, inspect.NoneType))
+        else:
+            return declared, kind, optional
+
+
+def as_text(node: Node) -> str:
+    """A scalar's text. JSON escapes of one character beyond the first plane arrive as two."""
+    text: str = node.value
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        try:
+            return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        except UnicodeDecodeError:
+            raise BadValue("this text holds half a character", "check its escapes") from None
+    return text
+
+
+def _as_number(node: Node) -> int | float:
+    text: str = node.value
+    if len(text) > 24:
+        raise BadValue("this number is too long", "write a smaller one")
+    if node.tag == yaml_text.INTEGER:
+        return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
+    # YAML writes infinity as .inf; a large exponent gets there too.
+    number = math.inf if text.lstrip("+-").lower() in (".inf", ".nan") else float(text)
+    if not math.isfinite(number):
+        raise BadValue("a finite number is needed here", "write a smaller one")
+    return number
+
+
+def _read_text(node: Node, declared: inspect.Type, kind: str) -> str:
+    if not isinstance(node, ScalarNode):
+        raise BadValue(f"expected text, found {DESCRIBED[node.tag]}", "write one value")
+    takes_number = kind == "scalar_reference" or (
+        kind == "listen" and node.tag == yaml_text.INTEGER
+    )
+    if node.tag != yaml_text.TEXT and not takes_number:
+        raise BadValue(f"expected text, found {DESCRIBED[node.tag]}", "put it in quotes")
+    text = as_text(node)
+    if kind.endswith("reference"):
+        _check_references(text, secret=kind == "secret_reference")
+    elif kind == "listen":
+        text = quantities.check_listen(text)
+    elif kind == "url":
+        references(text)
+        quantities.check_url(text)
+    elif kind == "parent_url":
+        references(text)
+        quantities.check_parent_url(text)
+    elif kind == "authority" and not is_authority(text):
+        raise BadValue(
+            f"{quoted(text)} is not an authority",
+            "write a DNS name behind dns:, such as dns:edge01.factory.example.com",
+        )
+    if isinstance(declared, inspect.StrType):
+        if declared.min_length and len(text) < declared.min_length:
+            raise BadValue("the text is empty", "write something, or remove the key")
+        check_pattern(text, declared, kind)
+    return text
+
+
+def _check_references(text: str, *, secret: bool) -> None:
+    try:
+        found = references(text)
+    except BadValue as bad:
+        # A default would be a secret that everybody can read.
+        hint = _SECRET_FORMS if secret and ":-" in bad.hint else bad.hint
+        raise BadValue(bad.message, hint) from None
+    if secret and not found:
+        raise BadValue("the secret itself must not stand here", "refer to it with ${env:NAME}")
+    for one in found:
+        if secret and isinstance(one, EnvReference) and one.default:
+            raise BadValue(
+                "the secret itself must not stand here, nor a default for it",
+                f"write ${{env:{one.name}}}, and set {one.name} before the node starts",
+            )
+
+
+def check_pattern(text: str, declared: inspect.Type, kind: str) -> None:
+    """Raise BadValue for text that its type's pattern does not take."""
+    pattern = declared.pattern if isinstance(declared, inspect.StrType) else None
+    if pattern and not re.fullmatch(pattern, text):
+        message, hint = _PATTERN_MESSAGES[kind]
+        raise BadValue(f"{quoted(text)} {message}", hint)
+
+
+def _read_choice(node: Node, declared: inspect.Type, kind: str) -> str:
+    assert isinstance(declared, inspect.LiteralType)
+    choices = [str(value) for value in declared.values]
+    if not isinstance(node, ScalarNode) or node.value not in choices:
+        found = quoted(as_text(node)) if isinstance(node, ScalarNode) else DESCRIBED[node.tag]
+        raise BadValue(f"{found} is not one of the choices", f"write {one_of(choices)}")
+    return str(node.value)
+
+
+def _read_bool(node: Node, declared: inspect.Type, kind: str) -> bool:
+    if node.tag != yaml_text.BOOLEAN:
+        raise BadValue(
+            f"expected true or false, found {DESCRIBED[node.tag]}", "write true or false"
+        )
+    return str(node.value).lower() == "true"
+
+
+def _read_integer(node: Node, declared: inspect.Type, kind: str) -> int:
+    if kind == "size":
+        return quantities.parse_size(_text_or_number(node, size=True))
+    number = _as_number(node) if node.tag in (yaml_text.INTEGER, yaml_text.NUMBER) else None
+    if number is None or number != int(number):
+        bare = str(node.value).replace("_", "") if isinstance(node, ScalarNode) else ""
+        hint = f"write {bare}" if re.fullmatch("[0-9]{1,18}", bare) else "write digits only"
+        raise BadValue(f"expected a whole number, found {DESCRIBED[node.tag]}", hint)
+    assert isinstance(declared, inspect.IntType)
+    if declared.ge is not None and number < declared.ge:
+        raise BadValue(f"this must be at least {declared.ge}", f"write {declared.ge} or more")
+    if declared.le is not None and number > declared.le:
+        raise BadValue(f"this must be at most {declared.le}", f"write {declared.le} or less")
+    return int(number)
+
+
+def _read_float(node: Node, declared: inspect.Type, kind: str) -> float:
+    if kind.startswith("duration"):
+        return quantities.parse_duration(_text_or_number(node), zero=kind == "duration_or_zero")
+    if node.tag not in (yaml_text.INTEGER, yaml_text.NUMBER):
+        raise BadValue(f"expected a number, found {DESCRIBED[node.tag]}", "write digits only")
+    number = float(_as_number(node))
+    assert isinstance(declared, inspect.FloatType)
+    if declared.gt is not None and number <= declared.gt:
+        raise BadValue(f"this must be more than {declared.gt:g}", "write a larger number")
+    if declared.ge is not None and number < declared.ge:
+        raise BadValue(f"this must be at least {declared.ge:g}", f"write {declared.ge:g} or more")
+    if declared.le is not None and number > declared.le:
+        share = number / 100
+        meant = declared.le == 1 and declared.ge is not None and declared.ge <= share <= 1
+        hint = f"write {share:g} for {number:g} %" if meant else f"write {declared.le:g} or less"
+        raise BadValue(f"this must be at most {declared.le:g}", hint)
+    return number
+
+
+def _read_plain(node: Node, declared: inspect.Type, kind: str) -> bool | int | float | str:
+    """Whatever one value can be, as YAML reads it."""
+    if not isinstance(node, ScalarNode):
+        raise BadValue(f"expected one value, found {DESCRIBED[node.tag]}", "write one value")
+    if node.tag == yaml_text.BOOLEAN:
+        return _read_bool(node, declared, kind)
+    if node.tag in (yaml_text.INTEGER, yaml_text.NUMBER):
+        return _as_number(node)
+    return as_text(node)
+
+
+def _text_or_number(node: Node, *, size: bool = False) -> str | int | float:
+    if node.tag in (yaml_text.INTEGER, yaml_text.NUMBER):
+        return _as_number(node)
+    if node.tag != yaml_text.TEXT:
+        raise BadValue(
+            f"expected a number with a unit, found {DESCRIBED[node.tag]}",
+            "write one such as 4MiB" if size else "write one such as 30s",
+        )
+    return as_text(node)
+
+
+_READERS: Final[dict[type[inspect.Type], Callable[[Node, inspect.Type, str], Any]]] = {
+    inspect.StrType: _read_text,
+    inspect.LiteralType: _read_choice,
+    inspect.BoolType: _read_bool,
+    inspect.IntType: _read_integer,
+    inspect.FloatType: _read_float,
+    inspect.AnyType: _read_plain,
+}
+
+
+def read_scalar(node: Node, declared: inspect.Type, kind: str) -> Any:
+    """The node's value as its declared type. Raises BadValue."""
+    return _READERS[type(declared)](node, declared, kind)

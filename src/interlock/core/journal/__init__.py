@@ -1,0 +1,1 @@
+"""The journal: an append-only audit log with a hash chain."""

@@ -1,0 +1,307 @@
+"""What happened? The outermost stage: every outcome is recorded, refusals too."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import Final
+
+from interlock.core.call import Call, Caller
+from interlock.core.catalog.effects import EffectLevel
+from interlock.core.ports import JournalEntry, Recorder
+from interlock.errors import CONFIRMATION_REQUIRED
+from interlock.protocol.mcp import INPUT_REQUIRED, TOOLS_CALL
+
+OK: Final = "ok"
+TOOL_ERROR: Final = "tool_error"
+"""A result in which the tool itself says that it failed."""
+COLLECTED: Final = "collected"
+"""The outcome of an approved call is handed to its caller, who made the call once more: that one
+was not sent. What was, has an entry of its own."""
+ANSWERED: Final = "answered"
+REFUSED: Final = "refused"
+WITHDRAWN: Final = "withdrawn"
+GONE: Final = "ax:"
+"""Under this key are the sums of subservers that are no more. No upstream can have it."""
+DISPATCHING: Final = "dispatching"
+"""Written before a call leaves that changes something. Alone, without the entry of how it ended, it
+says that the node stopped meanwhile."""
+HELD: Final = "held"
+"""A tool that changed since a human accepted it."""
+ASKED: Final = "asked"
+"""A question whose answer comes with a request of its own, for its server alone to read."""
+_NOT_OVER: Final = frozenset({INPUT_REQUIRED, CONFIRMATION_REQUIRED.name})
+"""Outcomes of calls that have not failed: their server, or a human, has to say something first."""
+_IRREVERSIBLE: Final = EffectLevel.IRREVERSIBLE.word
+_MOST_CHARACTERS: Final = 500
+"""What others wrote is kept up to here: one call must not fill the journal."""
+
+MOST_STRANGERS: Final = 20
+"""Entries a second about requests whose sender is not known; more are counted in the next."""
+MOST_QUESTIONS: Final = 100
+"""Entries a second about questions of upstreams; more are counted in the next."""
+
+
+class Tally:
+    """Running totals, for whoever watches the node. Plain slots: they are written for every call,
+    and nothing is written quicker."""
+
+    __slots__ = ("busy_us", "calls", "failed")
+
+    def __init__(self, calls: int = 0, failed: int = 0, busy_us: int = 0) -> None:
+        self.calls = calls
+        self.failed = failed
+        self.busy_us = busy_us
+
+
+class Audit:
+    """Writes the journal entry of every call and keeps the tallies."""
+
+    def __init__(
+        self,
+        recorder: Recorder | None,
+        wall_clock: Callable[[], int] = time.time_ns,
+        *,
+        durable: bool = True,
+        digest: Callable[[Call], str] | None = None,
+    ) -> None:
+        """Args:
+        recorder: where entries go. None: nowhere.
+        wall_clock: nanoseconds since 1970.
+        durable: whether calls that change something are on disk before they leave.
+        digest: what the entries of irreversible and approved calls say of their arguments.
+        """
+        self._recorder = recorder
+        self._wall_clock = wall_clock
+        self.writes_first = durable and recorder is not None
+        """Whether `intend` has anything to do."""
+        self._digest = digest
+        self._intended: dict[Call, str] = {}
+        self._last_caller: Caller | None = None
+        self._last_whom = ""
+        """How the last caller of a call that a parent sent is written down."""
+        # Never the same again, not after a restart either.
+        self._run = f"{wall_clock():x}"
+        self._numbers = count(1)
+        self.by_upstream: dict[str, Tally] = {}
+        """By key; calls that led to no upstream are under the empty one."""
+        self._strangers = _Ration(MOST_STRANGERS)
+        self._questions = _Ration(MOST_QUESTIONS)
+
+    @property
+    def total(self) -> Tally:
+        """The sum over all upstreams."""
+        tallies = self.by_upstream.values()
+        return Tally(
+            sum(one.calls for one in tallies),
+            sum(one.failed for one in tallies),
+            sum(one.busy_us for one in tallies),
+        )
+
+    def forget(self, upstream: str) -> None:
+        """It is no more, and others may come under ever new names: only the sum is kept."""
+        gone = self.by_upstream.pop(upstream, None)
+        if gone is not None:
+            sum_of_gone = self.by_upstream.get(GONE) or self._new_tally(GONE)
+            sum_of_gone.calls += gone.calls
+            sum_of_gone.failed += gone.failed
+            sum_of_gone.busy_us += gone.busy_us
+
+    def intend(self, call: Call, then: Callable[[bool], None]) -> None:
+        """Write down that a call is about to leave. `then` is told whether that is on disk: if not,
+        it must not leave. The entry of how it ends names the same call."""
+        recorder = self._recorder
+        if recorder is None or not self.writes_first:
+            if recorder is not None and call not in self._intended:
+                digest = self._digest_of(call)
+                if digest:
+                    self._intended[call] = digest
+            then(True)
+            return
+        mark = self._intended.get(call)
+        if mark is None:
+            mark = f"call:{self._run}-{next(self._numbers)} {self._digest_of(call)}".rstrip()
+            self._intended[call] = mark
+        recorder.record_durably(self._entry(call, DISPATCHING, 0, _told_of(call, mark, "")), then)
+
+    def _digest_of(self, call: Call) -> str:
+        # Arguments are read and sorted for it, which is too slow for calls that can be undone.
+        if self._digest is None or not (call.effect == _IRREVERSIBLE or call.approval):
+            return ""
+        return self._digest(call)
+
+    def record(self, call: Call, outcome: str, duration_us: int, detail: str = "") -> None:
+        upstream, verb = call.upstream, call.verb
+        if verb == TOOLS_CALL and outcome != COLLECTED:
+            tally = self.by_upstream.get(upstream) or self._new_tally(upstream)
+            tally.calls += 1
+            tally.busy_us += duration_us
+            # A call whose server wants to know more first has not failed.
+            if outcome != OK and outcome not in _NOT_OVER:
+                tally.failed += 1
+        recorder = self._recorder
+        if recorder is None:
+            return
+        caller, route = call.caller, call.route
+        if (
+            route is not None
+            and caller is not None
+            and not (detail or self._intended or call.approval)
+        ):
+            # Nearly every entry, put together in one go.
+            if not caller.above:
+                whom = caller.name
+            elif caller is self._last_caller:
+                whom = self._last_whom
+            else:
+                whom = self._last_whom = _whom(caller)
+                self._last_caller = caller
+            wall_clock = self._wall_clock
+            recorder.record(
+                (
+                    wall_clock(), whom, call.face, verb, route.canonical, upstream, call.effect,
+                    outcome, duration_us, "",
+                )
+            )  # fmt: skip
+            return
+        if caller is None:
+            # Strangers must not push the record of everybody else out of the journal.
+            folded = self._strangers.take(self._wall_clock())
+            if folded is None:
+                return
+            if folded:
+                detail = f"{detail} (and {folded} more of strangers before it)"
+        if self._intended or call.approval:
+            detail = _told_of(call, self._intended.pop(call, ""), detail)
+        recorder.record(self._entry(call, outcome, duration_us, detail))
+
+    def _entry(self, call: Call, outcome: str, duration_us: int, detail: str) -> JournalEntry:
+        caller = call.caller
+        route = call.route
+        verb = call.verb
+        if route is None:
+            verb, name = verb[:_MOST_CHARACTERS], call.name[:_MOST_CHARACTERS]
+        else:
+            name = route.canonical
+        return (
+            self._wall_clock(),
+            "" if caller is None else _whom(caller),
+            call.face,
+            verb,
+            name,
+            call.upstream,
+            call.effect,
+            outcome,
+            duration_us,
+            detail[:_MOST_CHARACTERS] if detail else detail,
+        )
+
+    def record_held(self, tool: str, detail: str) -> None:
+        """A tool is not what a human accepted, and is held."""
+        if self._recorder is not None:
+            entry = (self._wall_clock(), "", "", HELD, tool, "", "", HELD, 0, detail)
+            self._recorder.record(entry)
+
+    def record_change(self, what: str, name: str, word: str, detail: str = "") -> None:
+        """Somebody changed by what the node decides: its rules, pins, keys or tokens."""
+        if self._recorder is not None:
+            detail = detail[:_MOST_CHARACTERS]
+            self._recorder.record((self._wall_clock(), "", "", what, name, "", "", word, 0, detail))
+
+    def record_part(
+        self,
+        call: Call,
+        what: str,
+        name: str,
+        upstream: str,
+        outcome: str,
+        duration_us: int,
+        detail: str,
+    ) -> None:
+        """A step of a call that has more than one. `detail` is whole: nobody else wrote it."""
+        if self._recorder is not None:
+            caller = "" if call.caller is None else _whom(call.caller)
+            self._recorder.record(
+                (
+                    self._wall_clock(), caller, call.face, what, name, upstream, call.effect,
+                    outcome, duration_us, detail,
+                )
+            )  # fmt: skip
+
+    def record_question(
+        self,
+        method: str,
+        *,
+        caller: str,
+        face: str,
+        about: str,
+        upstream: str,
+        outcome: str,
+        duration_us: int,
+        detail: str = "",
+    ) -> None:
+        """What an upstream asked of a caller, and what came of it. `about`: during which call."""
+        if self._recorder is None:
+            return
+        now = self._wall_clock()
+        # However much an upstream wants to know, the calls stay in the journal.
+        folded = self._questions.take(now)
+        if folded is None:
+            return
+        detail = detail[:_MOST_CHARACTERS]
+        if folded:
+            detail = f"{detail} (and {folded} more questions before it)".lstrip()
+        self._recorder.record(
+            (
+                now,
+                caller,
+                face,
+                method[:_MOST_CHARACTERS],
+                about[:_MOST_CHARACTERS],
+                upstream,
+                "",
+                outcome,
+                duration_us,
+                detail,
+            )
+        )
+
+    def _new_tally(self, upstream: str) -> Tally:
+        tally = self.by_upstream[upstream] = Tally()
+        return tally
+
+
+def _told_of(call: Call, mark: str, detail: str) -> str:
+    """The detail of an entry, behind the words by which others find it."""
+    approval = f"approval:{call.approval}" if call.approval else ""
+    return " ".join(word for word in (mark, approval, detail) if word)
+
+
+def _whom(caller: Caller) -> str:
+    """Who it was; of a call that a parent sent, also who called there."""
+    return f"{caller.name}/{caller.above}"[:_MOST_CHARACTERS] if caller.above else caller.name
+
+
+class _Ration:
+    """How many entries of a kind are written in a second; the others are only counted."""
+
+    __slots__ = ("_folded", "_most", "_second", "_written")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._second = 0
+        self._written = 0
+        self._folded = 0
+
+    def take(self, now_ns: int) -> int | None:
+        """None: only count this one. Else how many were only counted since the last entry."""
+        second = now_ns // 1_000_000_000
+        if second != self._second:
+            self._second, self._written = second, 0
+        if self._written >= self._most:
+            self._folded += 1
+            return None
+        self._written += 1
+        folded, self._folded = self._folded, 0
+        return folded

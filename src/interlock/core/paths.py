@@ -1,0 +1,379 @@
+"""Where a node keeps its files: the journal, the tokens of upstreams, and the socket by which its
+user finds it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shlex
+import socket as sockets
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+from msgspec import to_builtins
+
+from interlock.core.config import Config
+from interlock.errors import CONFIG, InterlockError
+
+_SOCKET_NAME: Final = "node.sock"
+_SUBSERVER_SOCKET_NAME: Final = "ax.sock"
+_TOKENS_NAME: Final = "tokens.db"
+_DRIVER_STATES_NAME: Final = "driver-states.db"
+_log = logging.getLogger("interlock.node")
+_FILE_REFERENCE: Final = re.compile(r"\$\{file:([^}]*)\}")
+_SEAL_KEY_NAME: Final = "seal.key"
+_NOT_PLAIN: Final = re.compile(r"[^A-Za-z0-9._-]")
+_LONGEST_NAME: Final = 40
+_LONGEST_SOCKET_PATH: Final = 100
+"""The kernel takes 107 bytes, and another socket with a longer name stands beside this one."""
+
+
+def state_dir(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """The folder of a node's own files: one per address, so that nodes do not share a journal."""
+    if config.state_dir is not None:
+        return base_dir / Path(config.state_dir).expanduser()
+    return state_home(environ) / folder_name(config.listen)
+
+
+def state_home(environ: Mapping[str, str]) -> Path:
+    """The folder in which every node of this user has its own."""
+    home = environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(home) / "interlock"
+
+
+def folder_name(listen: str) -> str:
+    """`[::1]:8420` → `--1-8420`: an address as the name of a folder."""
+    return listen.replace("[", "").replace("]", "").replace(":", "-")
+
+
+def socket_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """The node's Unix socket: in the state folder, or somewhere shorter when that is too long."""
+    path = state_dir(config, environ, base_dir) / _SOCKET_NAME
+    if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
+        return path
+    digest = blake2b(os.fsencode(path), digest_size=8).hexdigest()
+    runtime = environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    return Path(runtime) / _short_name(digest) / _SOCKET_NAME
+
+
+def status_path(socket: Path) -> Path:
+    """The socket beside it, on which a node tells how it fares."""
+    return socket.with_name("status.sock")
+
+
+def subserver_socket_path(socket: Path) -> Path:
+    """The socket beside it, on which subservers of this machine dial in."""
+    return socket.with_name(_SUBSERVER_SOCKET_NAME)
+
+
+def tree_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """What the node remembers of the tree: its identities, and who owns which segment."""
+    return state_dir(config, environ, base_dir) / "tree.db"
+
+
+def shared_leases_path(config: Config, base_dir: Path) -> Path | None:
+    """The registration store that this node shares with others, if it does."""
+    store = config.subservers.store
+    return None if store is None else base_dir / Path(store).expanduser()
+
+
+def journal_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    if config.journal.path is not None:
+        return base_dir / Path(config.journal.path).expanduser()
+    return state_dir(config, environ, base_dir) / "journal.db"
+
+
+def tokens_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """The tokens of upstreams: of a user rather than of a node, so that whoever signs in need not
+    know at which address the node listens."""
+    if config.state_dir is not None:
+        return state_dir(config, environ, base_dir) / _TOKENS_NAME
+    return state_home(environ) / _TOKENS_NAME
+
+
+def access_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """Who may come to this node: its API tokens, and what was revoked."""
+    return state_dir(config, environ, base_dir) / "access.db"
+
+
+def signing_keys_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """The keys by which the node signs the tokens that it makes for the next hop."""
+    return state_dir(config, environ, base_dir) / "signing_keys.json"
+
+
+def driver_states_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """Who is signed in with which driver: of a user rather than of a node, as with tokens."""
+    if config.state_dir is not None:
+        return state_dir(config, environ, base_dir) / _DRIVER_STATES_NAME
+    return state_home(environ) / _DRIVER_STATES_NAME
+
+
+def installed_drivers_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """What the drivers of this workspace had installed: two workspaces may have drivers of the same
+    name, and a server may keep what it knows beside itself."""
+    workspace = base_dir.resolve()
+    digest = blake2b(os.fsencode(workspace), digest_size=4).hexdigest()
+    # Programs are started by scripts that name their folder: nothing in it is to need quotes.
+    name = _NOT_PLAIN.sub("_", workspace.name)[:_LONGEST_NAME].lstrip(".")
+    return _installed_root(config, environ, base_dir) / f"{name}-{digest}"
+
+
+def _installed_root(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """Not in the state folder: that is hidden from the servers of drivers."""
+    if config.state_dir is not None:
+        state = state_dir(config, environ, base_dir)
+        return state.with_name(f"{state.name}-installed")
+    home = environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(home) / "interlock"
+
+
+def registered_drivers_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """The drivers as they were accepted last, to hold the next ones against."""
+    return state_dir(config, environ, base_dir) / "drivers.json"
+
+
+def hidden_from_drivers(
+    config: Config, environ: Mapping[str, str], base_dir: Path
+) -> tuple[Path, ...]:
+    """What no server of a driver may see: the node's files, the sockets that let its user in, the
+    private keys of operators, and private keys and secrets that the config names by their file. Of
+    those a driver gets the value of its own in its environment, and none of the others."""
+    places = {
+        state_dir(config, environ, base_dir),
+        state_home(environ),
+        # A folder of its own, wherever it is: see `socket_path`.
+        socket_path(config, environ, base_dir).parent,
+        _user_config(environ) / "keys",
+        *_secret_files(config, base_dir),
+    }
+    # Files that the config puts somewhere else, with what SQLite keeps beside them.
+    elsewhere = [journal_path(config, environ, base_dir), shared_leases_path(config, base_dir)]
+    for path in elsewhere:
+        if path is not None:
+            beside = (path.with_name(path.name + end) for end in ("", "-wal", "-shm"))
+            places |= {one for one in beside if one.is_file()}
+    return tuple(sorted(places))
+
+
+def _secret_files(config: Config, base_dir: Path) -> Iterator[Path]:
+    """Private keys, and files behind `${file:}`, that are there."""
+    named = list(_paths(to_builtins(config), whole=False))
+    for section in (config.tls, config.parent):
+        if section is not None and section.key is not None:
+            named.append(os.path.expanduser(section.key))
+    for name in named:
+        path = base_dir / name
+        if os.path.isfile(path):
+            # A link cannot be covered: what it leads to is.
+            yield Path(os.path.realpath(path))
+
+
+def guarded_from_drivers(
+    config: Config, environ: Mapping[str, str], base_dir: Path
+) -> tuple[Path, ...]:
+    """What no server of a driver may change: whatever says what drivers may do, and the programs of
+    other drivers."""
+    settings = config.drivers
+    folders = [*settings.folders, *settings.contracts, ".secrets"]
+    if config.contracts.registry is not None:
+        folders.append(config.contracts.registry)
+    # Also those that are not there yet: somebody would make them.
+    places = {base_dir / Path(one).expanduser() for one in folders}
+    # Of other workspaces, too.
+    places.add(_installed_root(config, environ, base_dir))
+    places |= {path for path in (_user_config(environ),) if path.is_dir()}
+    places |= {path for path in base_dir.glob("*.y*ml") if path.is_file()}
+    places |= _named_files(config, environ, base_dir)
+    # What Git would run, outside, for whoever works here next; its data stay a driver's to write.
+    git = base_dir / ".git"
+    if git.is_dir():
+        places |= {git / "hooks", *(one for one in (git / "config",) if one.is_file())}
+    return tuple(sorted(places))
+
+
+def _user_config(environ: Mapping[str, str]) -> Path:
+    """Where the config is that a command takes when nobody names one."""
+    home = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(home) / "interlock"
+
+
+def _named_files(config: Config, environ: Mapping[str, str], base_dir: Path) -> set[Path]:
+    """Every file that a config names: keys, certificates, secrets, programs and their scripts.
+
+    Any text of it may be such a name. To read one too many as a file costs a driver that it cannot
+    write it; to forget one would let it decide who is believed.
+    """
+    found = {base_dir / one for one in _paths(to_builtins(config))}
+    for server in config.servers.values():
+        # A program finds its scripts from where it is started.
+        folder = base_dir / os.path.expanduser(server.cwd or "")
+        found |= {folder / one for one in _paths([server.command, server.args])}
+    places: set[Path] = set()
+    for path in found:
+        if os.path.isfile(path):
+            # A link cannot be covered: what it leads to is, and the folder that it stands in.
+            places.add(Path(os.path.realpath(path)))
+            if path.is_symlink() and path.parent.resolve() != base_dir.resolve():
+                places.add(path.parent)
+    return places
+
+
+def _paths(value: object, *, whole: bool = True) -> Iterator[str]:
+    """What a part of a config could mean as paths. Without `whole`: only `${file:path}` does."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list):
+        for one in value:
+            yield from _paths(one, whole=whole)
+    elif isinstance(value, str):
+        # `${file:path}`, and options such as --config=path, hold one.
+        texts = (value, value.partition("=")[2]) if whole else ()
+        for text in (*texts, *_FILE_REFERENCE.findall(value)):
+            if text:
+                yield os.path.expanduser(text)
+
+
+def decisions_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """What humans decided, for rules that may be made of it."""
+    return state_dir(config, environ, base_dir) / "decisions.db"
+
+
+def pins_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """What humans accepted of tools."""
+    return state_dir(config, environ, base_dir) / "pins.db"
+
+
+def seal_key(config: Config, environ: Mapping[str, str], base_dir: Path, size: int) -> bytes:
+    """The key with which the node seals what its callers bring back; made when it is not there.
+
+    Where it cannot be kept, for want of room or of rights, it lasts as long as the process.
+    """
+    key = os.urandom(size)
+    try:
+        path = state_dir(config, environ, base_dir) / _SEAL_KEY_NAME
+        make_private(path.parent)
+        # Whole or not at all, and never in place of one that is there: two nodes may start at once.
+        written = path.with_name(f"{_SEAL_KEY_NAME}.{os.getpid()}")
+        descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(key)
+            os.link(written, path)
+        except FileExistsError:
+            kept = path.read_bytes()
+            if len(kept) == size:
+                return kept
+            # Not one of ours: nothing was sealed with it.
+            os.replace(written, path)
+        finally:
+            written.unlink(missing_ok=True)
+    except (OSError, InterlockError) as error:
+        _log.warning(
+            "the key for what callers bring back cannot be kept (%s): after a restart they must "
+            "begin again",
+            error,
+        )
+    return key
+
+
+def make_private(folder: Path) -> None:
+    """A folder that only this user can look into. Raises InterlockError when it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InterlockError(
+            CONFIG,
+            f"The folder {folder} cannot be made: {reason}. "
+            "Set `state_dir` in the config, or $XDG_STATE_HOME, to a folder that this user can "
+            "write to.",
+        ) from None
+    if not is_trusted(folder):
+        raise InterlockError(
+            CONFIG,
+            f"The folder {folder} belongs to another user, or others can look into it. "
+            "Remove it, or set `state_dir` to a shorter path.",
+        )
+
+
+def refuse_foreign(path: Path) -> None:
+    """Raises InterlockError for a file or folder of the node that another user owns or could
+    change, as ssh does with its keys: whoever writes there decides for the node. Root may."""
+    try:
+        status = path.stat()
+        above = path.parent.stat()
+    except OSError:
+        # What cannot be looked at is said by whoever opens it.
+        return
+    user = os.getuid()
+    if status.st_uid not in (0, user):
+        raise InterlockError(
+            CONFIG,
+            f"{path} belongs to another user (uid {status.st_uid}), who could decide for this "
+            f"node. Look at what is in it, then run: chown -R {user} {shlex.quote(str(path))}. "
+            "Or set `state_dir` to a folder of your own.",
+        )
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise InterlockError(
+            CONFIG,
+            f"Other users can write to {path}, and so decide for this node. "
+            f"Look at what is in it, then run: chmod go-w {shlex.quote(str(path))}",
+        )
+    # In a folder such as /tmp only owners move what is theirs.
+    if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
+        raise InterlockError(
+            CONFIG,
+            f"Every user can replace {path}: its folder is open to all. "
+            f"Run: chmod o-w {shlex.quote(str(path.parent))}",
+        )
+
+
+def check_state(folder: Path) -> None:
+    """Make the state folder, and refuse one with a file that another user owns or could change.
+    Raises InterlockError."""
+    make_private(folder)
+    refuse_foreign(folder)
+    try:
+        found = [Path(one.path) for one in os.scandir(folder) if one.is_file()]
+    except OSError as error:
+        raise InterlockError(
+            CONFIG, f"The folder {folder} cannot be read: {error.strerror or error}."
+        ) from None
+    for path in sorted(found):
+        refuse_foreign(path)
+
+
+def is_trusted(folder: Path) -> bool:
+    """Whether a folder of sockets is this user's own.
+
+    Where others may make folders too, such as in /tmp, one of them could stand in our way. A
+    folder that the config names is taken as it is.
+    """
+    if not folder.name.startswith(_short_name("")):
+        return True
+    try:
+        status = os.lstat(folder)
+    except OSError:
+        return False
+    private = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
+    return private and status.st_uid == os.getuid()
+
+
+def _short_name(digest: str) -> str:
+    return f"interlock-{os.getuid()}-{digest}"
+
+
+def somebody_listens(path: Path) -> bool:
+    """Whether a process answers on this socket; a file may be left over from one that does not."""
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,359 @@
+"""What happens when an upstream wants to know something before it answers, in all four cells.
+
+    client      server      the server's question
+    session     session     is put to the client; its answer goes back to the server (`relay`)
+    session     stateless   is put to the client; then the request is made again (`rounds`)
+    stateless   session     becomes the answer to the request; the call is held (`held`), or
+                            is a task from then on if the client speaks tasks (`tasks`)
+    stateless   stateless   passes through, its state sealed and bound to the caller
+
+The decision is made from what each side speaks. A call that may have been executed is never made
+again by the node: only a server that asked for it gets the same request once more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from msgspec import Raw
+
+from interlock.core.call import Ask, Call, Client, ClientSession, Outcome, UpstreamAnsweredError
+from interlock.core.journal.audit import OK
+from interlock.core.pipeline.client_requests import (
+    Asking,
+    Held,
+    HeldCalls,
+    Questions,
+    Relay,
+    Round,
+    Rounds,
+    questions_of,
+    to_look_at,
+)
+from interlock.core.pipeline.internal_error import fault
+from interlock.core.pipeline.request_state import Seals, stale
+from interlock.core.pipeline.tasks import Tasks
+from interlock.core.ports import Back, Clock, Exchange
+from interlock.errors import UPSTREAM_PROTOCOL, InterlockError, ProtocolError
+from interlock.protocol.input_required import (
+    INPUT_RESPONSES,
+    REQUEST_STATE,
+    read_answers,
+    read_needed,
+    with_params,
+    with_state,
+    write_needed,
+)
+from interlock.protocol.jsonrpc import decode_value, encode_value
+from interlock.protocol.mcp import (
+    ABOUT_TASKS,
+    ELICITATION,
+    INPUT_REQUIRED,
+    MAY_NEED_INPUT,
+    TASK,
+    TOOLS_CALL,
+    Era,
+)
+
+INPUT_SECONDS: Final = 600.0
+"""How long the answer to a question may take, and how long a held call waits for its client."""
+_ONE_BREATH: Final = 0.03
+"""How long after a question others may follow that are put to the client together with it."""
+_URL_FIRST: Final = -32042
+"""A session server that cannot even begin before its user has been somewhere."""
+
+_log = logging.getLogger("interlock.pipeline")
+
+
+class Host(Back, Protocol):
+    """What the pipeline does for this stage."""
+
+    def send(self, call: Call, now: float) -> None: ...
+    def over(
+        self, call: Call, outcome: Outcome | None, error: InterlockError | None, word: str = OK
+    ) -> None: ...
+    def waits(self, call: Call) -> bool: ...
+    def wait_for_input(self, call: Call, seconds: float) -> None: ...
+    def go_on(self, call: Call) -> None: ...
+    def task_over(
+        self, call: Call, outcome: Outcome | None, error: InterlockError | None
+    ) -> Outcome | None: ...
+    def take_over(self, call: Call, exchange: Exchange) -> None: ...
+
+
+class Input:
+    """Brings questions to callers, and their answers back."""
+
+    def __init__(
+        self,
+        host: Host,
+        *,
+        questions: Questions,
+        seals: Seals,
+        clock: Clock,
+        wall_clock: Callable[[], float],
+        call_later: Callable[[float, Callable[[], None]], Any],
+        seconds: float,
+    ) -> None:
+        self._host = host
+        self._questions = questions
+        self._seals = seals
+        self._clock = clock
+        self._call_later = call_later
+        self._seconds = seconds
+        self._held = HeldCalls(clock=clock, call_later=call_later, seconds=seconds)
+        self.tasks = Tasks(
+            host,
+            questions=questions,
+            key=seals.key_for(b"ids of tasks"),
+            clock=clock,
+            wall_clock=wall_clock,
+            call_later=call_later,
+            seconds=seconds,
+        )
+        self._relay = Relay(
+            questions=questions,
+            wait=lambda call: host.wait_for_input(call, seconds),
+            go_on=host.go_on,
+            fail=self._fail,
+            call_later=call_later,
+            seconds=seconds,
+        )
+        self._rounds = Rounds(
+            questions=questions, send=self._make_again, fail=self._fail, call_later=call_later
+        )
+
+    def _fail(self, call: Call, error: InterlockError) -> None:
+        self._host.over(call, None, error)
+
+    @property
+    def held(self) -> int:
+        """How many calls wait for their clients to come back."""
+        return len(self._held)
+
+    def asks_for(self, call: Call) -> bool:
+        """Whether a call waits for its client, and not for its server."""
+        return isinstance(call.exchange, Asking | Round)
+
+    def drop_all(self, reason: str) -> None:
+        self._held.drop_all(reason)
+        self.tasks.drop_all(reason)
+
+    # -- a session server asks
+
+    def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
+        """Put a session server's question to whom it is for."""
+        client = call.client if call is not None else session.client if session else None
+        if client is None:
+            ask.refuse(-32601, f"Nobody is here who could answer {ask.method}.")
+            return
+        self._questions.follow(ask, call, session)
+        if not self._may_be_put(ask, client):
+            return
+        if client.era is Era.SESSION:
+            self._relay.put(ask, call, session)
+        elif call is not None:
+            self._hold(ask, call)
+        else:
+            ask.refuse(-32601, "The client has no request under way that this could be about.")
+
+    def _may_be_put(self, ask: Ask, client: Client) -> bool:
+        refusal = self._questions.look_at(ask, client, ask.upstream)
+        if refusal is not None:
+            ask.refuse(refusal.code, refusal.message)
+        return refusal is None
+
+    def _hold(self, ask: Ask, call: Call) -> None:
+        if call.verb not in MAY_NEED_INPUT:
+            ask.refuse(-32602, f"The answer to {call.verb} cannot be a question on this wire.")
+            return
+        exchange = call.exchange
+        if exchange is None or self._held.full:
+            ask.refuse(-32603, "Too many calls wait for their clients already.")
+            return
+
+        def may_be_put(other: Ask) -> bool:
+            self._questions.follow(other, call, None)
+            return self._may_be_put(other, call.client)
+
+        held = Held(call, self._host, may_be_put)
+        held.add(ask)
+        self._held.keep(held)
+        exchange.hand_over(call, held)
+        # What is asked in one breath is answered in one, also when it comes on two streams.
+        self._call_later(_ONE_BREATH, lambda: self._ask_client(held, call))
+
+    def _ask_client(self, held: Held, call: Call) -> None:
+        """The breath is over: the client is told what its server wants to know."""
+        waiting, held.waiting = held.waiting, None
+        if waiting is None:
+            # It has answered meanwhile.
+            self._held.fetch(held.handle)
+        elif not self._host.waits(call):
+            self._held.fetch(held.handle)
+            held.give_up("The caller waits no longer.")
+        elif held.open_questions():
+            self._answer_with(held, call)
+        else:
+            # It does not want to know any more.
+            self._held.fetch(held.handle)
+            self._host.take_over(call, held.exchange)
+
+    def _answer_with(self, held: Held, call: Call) -> None:
+        """Answer a call with the questions of its server. Never raises."""
+        try:
+            outcome = self.tasks.adopt(held, call)
+            if outcome is not None:
+                self._held.fetch(held.handle)
+            else:
+                state = self._seals.seal(call, self._held.seconds, held=held.handle)
+                outcome = questions_of(held, state)
+        except Exception as bug:
+            self._held.fetch(held.handle)
+            held.give_up("The client could not be asked.")
+            self._fail(call, fault(call, bug))
+            return
+        call.exchange = None
+        self._host.over(call, outcome, None, INPUT_REQUIRED)
+
+    # -- a stateless server asks
+
+    def needed(self, call: Call, outcome: Outcome) -> Outcome | None:
+        """A result that is none yet, or about a task. None: the call goes on.
+
+        Raises InterlockError.
+        """
+        result_type = "" if outcome.glance is None else outcome.glance.result_type
+        if result_type != INPUT_REQUIRED:
+            if call.verb in ABOUT_TASKS:
+                return self.tasks.told(call, outcome)
+            return self.tasks.created(call, outcome) if result_type == TASK else outcome
+        if call.verb not in MAY_NEED_INPUT:
+            raise InterlockError(
+                UPSTREAM_PROTOCOL, f"{call.upstream} answered {call.verb} with a question."
+            )
+        if call.client.era is Era.SESSION:
+            self._host.wait_for_input(call, self._seconds)
+            self._rounds.another(call, outcome.result)
+            return None
+        needed = read_needed(outcome.result)
+        capped = self._pass_on(call, needed.questions)
+        result = outcome.result if not capped else with_params(outcome.result, capped)
+        if needed.state is not None:
+            sealed = self._seals.seal(call, self._seconds, upstream=needed.state)
+            result = with_state(result, sealed)
+        return Outcome(result, outcome.era, outcome.glance)
+
+    def _pass_on(self, call: Call, questions: dict[str, tuple[str, bytes]]) -> dict[str, bytes]:
+        """Look at questions that go to the client in an answer. Raises InterlockError.
+
+        Returns the params of those that may be asked only within limits, by key.
+        """
+        asks = {
+            key: to_look_at(method, params, call.upstream)
+            for key, (method, params) in questions.items()
+        }
+        for ask in asks.values():
+            refusal = self._questions.look_at(ask, call.client, call.upstream)
+            if refusal is not None:
+                self._questions.follow(ask, call, None)
+                ask.refuse(refusal.code, refusal.message)
+                raise refusal.as_error()
+        for ask in asks.values():
+            self._questions.passed_on(ask, call)
+        return {key: ask.params for key, ask in asks.items() if ask.params != questions[key][1]}
+
+    def _make_again(self, call: Call) -> None:
+        limit = call.deadline if call.own_limit else 0.0
+        try:
+            self._host.send(call, self._clock())
+        except InterlockError as error:
+            self._host.settled(call, None, error)
+        except Exception as bug:
+            self._fail(call, fault(call, bug))
+        if limit:
+            # The time that a caller gives is for all the rounds together.
+            call.deadline = call.hard_deadline = limit
+
+    def needed_first(self, call: Call, error: UpstreamAnsweredError) -> Outcome | None:
+        """A session server wants its user to go somewhere before it begins. None: it does not."""
+        if (
+            error.code != _URL_FIRST
+            or call.client.era is not Era.STATELESS
+            or call.verb not in MAY_NEED_INPUT
+        ):
+            return None
+        try:
+            data = decode_value(error.raw_data) if error.raw_data is not None else None
+        except ProtocolError:
+            data = None
+        listed = data.get("elicitations") if isinstance(data, dict) else None
+        if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+            return None
+        questions = {
+            f"input-{number}": (ELICITATION, encode_value({**one, "mode": "url"}))
+            for number, one in enumerate(listed, 1)
+        }
+        if not questions:
+            return None
+        self._pass_on(call, questions)
+        state = self._seals.seal(call, self._seconds, again=True)
+        return Outcome(write_needed(questions, state), Era.STATELESS)
+
+    # -- a client comes back
+
+    def brought(self, call: Call) -> bool:
+        """Take what a client brought back with its request.
+
+        True: it continues a call that was held. Raises InterlockError for forged or stale state.
+        """
+        extra = call.extra
+        if extra is not None and "task" in extra and call.verb == TOOLS_CALL:
+            # The session wire's own way to ask for a task, which no node offers: it is ignored.
+            extra = {key: one for key, one in extra.items() if key != "task"}
+            call.extra = extra or None
+        if extra is None or (INPUT_RESPONSES not in extra and REQUEST_STATE not in extra):
+            return False
+        answers = read_answers(extra.get(INPUT_RESPONSES))
+        state = extra.get(REQUEST_STATE)
+        if state is None:
+            return False
+        text = decode_value(state)
+        if not isinstance(text, str):
+            raise stale()
+        inside = self._seals.open(text, call)
+        call.extra = given = {key: one for key, one in extra.items() if key != REQUEST_STATE}
+        if inside.upstream is not None:
+            given[REQUEST_STATE] = Raw(encode_value(inside.upstream))
+            return False
+        given.pop(INPUT_RESPONSES, None)
+        if not given:
+            call.extra = None
+        if inside.again:
+            return False
+        # Anything wrong with this request is found before the held call is touched.
+        self._host.go_on(call)
+        held = self._held.fetch(inside.held)
+        if held is None:
+            raise stale()
+        try:
+            self._resume(call, held, answers)
+        except Exception:
+            held.give_up("The node failed to pass the answers on.")
+            raise
+        return True
+
+    def _resume(self, call: Call, held: Held, answers: dict[str, Raw]) -> None:
+        held.answer(answers)
+        # What a client can do is said anew with every request.
+        held.look_again(lambda ask: self._may_be_put(ask, call.client))
+        if held.over is not None:
+            self._host.settled(call, *held.over)
+        elif held.open_questions():
+            # Something is still unanswered, or new: it is asked for once more.
+            self._held.keep(held)
+            self._answer_with(held, call)
+        else:
+            self._host.take_over(call, held.exchange)

@@ -1,0 +1,126 @@
+"""What the node answers by itself: its lists, the level of log messages, who follows a resource."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final
+
+from interlock.core.call import Call, Outcome
+from interlock.core.catalog.catalog import Catalog
+from interlock.core.catalog.names import AX, DOTTED, style_for
+from interlock.core.catalog.snapshot import View
+from interlock.core.pipeline.internal_error import fault
+from interlock.core.pipeline.notification_filter import read_level
+from interlock.core.pipeline.subscriptions import Subscriptions
+from interlock.core.ports import Upstream
+from interlock.errors import METHOD_NOT_FOUND, InterlockError
+from interlock.protocol.jsonrpc import decode_value
+from interlock.protocol.mcp import (
+    ABOUT_SKILLS,
+    LISTS,
+    NEEDED_FOR,
+    SET_LEVEL,
+    SUBSCRIBE,
+    TOOLS_LIST,
+    UNSUBSCRIBE,
+    Era,
+    serves_skills,
+    speaks_ax,
+)
+from interlock.protocol.mcpx_terms import FACE
+
+EMPTY_OUTCOME: Final = Outcome(b"{}", Era.SESSION)
+"""What there is to say about something that was simply done."""
+
+Over = Callable[[Call, Outcome | None, InterlockError | None], None]
+
+
+class AnsweredHere:
+    """Answers calls that need no upstream, or all of them."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        upstreams: Mapping[str, Upstream],
+        subscriptions: Subscriptions,
+        over: Over,
+        names: str,
+    ) -> None:
+        self.names = names
+        """Which names clients see."""
+        self.verbs: dict[str, Callable[[Call], None]] = {
+            **dict.fromkeys(LISTS, self._list),
+            SET_LEVEL: self._set_level,
+            SUBSCRIBE: self._subscribe,
+            UNSUBSCRIBE: self._subscribe,
+        }
+        self._catalog = catalog
+        self._upstreams = upstreams
+        self._subscriptions = subscriptions
+        self._over = over
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.view_of: Callable[[Call], View | None] = lambda _: None
+        """What a caller sees who does not see every tool. None: it does."""
+
+    def must_be_offered(self, verb: str) -> None:
+        """What no upstream can do, the node cannot do either. Raises InterlockError."""
+        if verb in ABOUT_SKILLS:
+            if not any(serves_skills(one.capabilities) for one in self._upstreams.values()):
+                raise InterlockError(METHOD_NOT_FOUND, f"{verb!r} is not served here.")
+            return
+        capability = NEEDED_FOR.get(verb)
+        if capability is not None and not any(
+            capability in one.capabilities for one in self._upstreams.values()
+        ):
+            raise InterlockError(METHOD_NOT_FOUND, f"{verb!r} is not served here.")
+
+    def _list(self, call: Call) -> None:
+        client = call.client
+        # A parent puts its own prefix before names: it needs them as they are.
+        if call.credentials.known_as or speaks_ax(client.capabilities):
+            style = AX
+        elif call.face == FACE:
+            # Capabilities in a topic are by canonical names.
+            style = DOTTED
+        else:
+            style = style_for(client.name, self.names)
+        view = self.view_of(call) if call.verb == TOOLS_LIST else None
+        page = self._catalog.current.page(call.verb, client.era, style, call.cursor, view)
+        self._over(call, Outcome(page, client.era), None)
+
+    def _set_level(self, call: Call) -> None:
+        level = read_level((call.extra or {}).get("level"))
+        session = call.session
+        if session is None:
+            raise InterlockError(METHOD_NOT_FOUND, f"{call.verb!r} needs a session.")
+        session.log_level = level
+        for upstream in self._upstreams.values():
+            if "logging" in upstream.capabilities:
+                upstream.set_level(level, session)
+        self._over(call, EMPTY_OUTCOME, None)
+
+    def _subscribe(self, call: Call) -> None:
+        session = call.session
+        upstream = self._upstreams.get(call.upstream)
+        offers = None if upstream is None else upstream.capabilities.get("resources")
+        if session is None or not isinstance(offers, dict) or not offers.get("subscribe"):
+            raise InterlockError(METHOD_NOT_FOUND, f"{call.verb!r} is not served for {call.name}.")
+        uri = decode_value((call.extra or {})["uri"])
+        if call.verb == SUBSCRIBE:
+            work = self._subscriptions.subscribe(session, call, call.upstream, uri)
+        else:
+            work = self._subscriptions.unsubscribe(session, call, call.upstream, uri)
+        task = asyncio.get_running_loop().create_task(self._answer_when_done(call, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer_when_done(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+            self._over(call, EMPTY_OUTCOME, None)
+        except InterlockError as error:
+            self._over(call, None, error)
+        except Exception as bug:
+            self._over(call, None, fault(call, bug))

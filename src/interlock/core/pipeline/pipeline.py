@@ -1,0 +1,626 @@
+"""The pipeline: the fixed order in which every call is treated, on one screen.
+
+    audit( authenticate → aql → way → resolve → screen( scopes → what is always denied ) → validate
+           → permit( pins → policy → danger → safety loop → budget )
+           → approval → journal → deadline → breaker → dispatch → measure → settle budget → aql )
+
+Listing, reading and subscribing go through the same authentication, policy and audit as calling:
+there is no side door. A call that changes something is on disk before it leaves.
+
+A call goes out in `begin` and comes back in `settled`, each one straight line without a wait: what
+lies between them is the upstream's time. So a call costs no task and no trip through the event
+loop. `over` is the audit: it is passed exactly once, on every way out. What an upstream says or
+asks on the way comes in by `heard` and `asked`; `client_input.py` bridges the two eras there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from math import trunc
+from typing import Any, Final
+
+from msgspec import Raw
+
+from interlock.aql.stage import NO_AQL, AqlStage, Taken
+from interlock.core import crash_points as faults
+from interlock.core.call import (
+    Ask,
+    Call,
+    ClientSession,
+    Outcome,
+    RelayedError,
+    Route,
+    UpstreamAnsweredError,
+    UpstreamGoneError,
+)
+from interlock.core.catalog.catalog import Catalog
+from interlock.core.journal.audit import COLLECTED, OK, TOOL_ERROR, Audit
+from interlock.core.pipeline.admission import Entry
+from interlock.core.pipeline.authentication import Authenticator, Unsettled
+from interlock.core.pipeline.breaker import Breakers
+from interlock.core.pipeline.busy_poll import Wakeful
+from interlock.core.pipeline.client_input import INPUT_SECONDS, Input
+from interlock.core.pipeline.client_requests import ANYTHING, AskPolicy, Questions
+from interlock.core.pipeline.deadlines import PROGRESS_EXTENDS, DeadlineWatch, set_deadline
+from interlock.core.pipeline.internal_error import fault
+from interlock.core.pipeline.latency import Measures, with_latency
+from interlock.core.pipeline.local_methods import AnsweredHere
+from interlock.core.pipeline.notification_filter import may_hear
+from interlock.core.pipeline.request_state import KEY_BYTES, Seals
+from interlock.core.pipeline.resolution import resolve, resolve_other
+from interlock.core.pipeline.result_uris import relabel
+from interlock.core.pipeline.subscriptions import Subscriptions
+from interlock.core.pipeline.transparent import find_transparently, may_be_new, pass_on
+from interlock.core.pipeline.validation import validate
+from interlock.core.ports import Back, Clock, Exchange, Upstream
+from interlock.errors import (
+    CANCELLED,
+    DEADLINE_EXCEEDED,
+    SHUTTING_DOWN,
+    UNKNOWN_TOOL,
+    UNRECORDABLE,
+    UPSTREAM_UNAVAILABLE,
+    InterlockError,
+)
+from interlock.protocol.mcp import (
+    ABOUT_TASKS,
+    COMPLETE,
+    INPUT_REQUIRED,
+    META_TIMEOUT,
+    TASK_CHANGED,
+    TOOLS_CALL,
+)
+from interlock.protocol.mcpax import CONFIRM
+from interlock.tree.route_check import Ways, limit_of, place
+from interlock.trust.approvals.gate import only_waits
+from interlock.trust.authorization import READ_ONLY, Gate, HiddenError, Permit
+from interlock.trust.budgets import Budgets, was_sent
+from interlock.trust.scopes import is_passed_on
+
+# -- A call for those who can wait for it: a future stands between the pipeline and them.
+
+
+async def outcome_of(
+    call: Call, begin: Callable[[Call], None], cancel: Callable[[Call], None]
+) -> Outcome:
+    """Begin the call and wait until it is over. Raises InterlockError, and nothing else."""
+    over: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+    def done(call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        if over.done():
+            return
+        if error is not None:
+            over.set_exception(error)
+        elif outcome is not None:
+            over.set_result(outcome)
+
+    call.on_done = done
+    begin(call)
+    try:
+        return await over
+    except asyncio.CancelledError:
+        cancel(call)
+        raise
+
+
+# -- Send it once more, when its upstream went away and that does no harm.
+
+PATIENCE: Final = 5.0
+"""How long a call waits for a lost upstream to come back before it is failed."""
+
+_log = logging.getLogger("interlock.pipeline")
+
+
+class Dispatcher:
+    """Hands calls to upstreams that come back."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting: set[asyncio.Task[None]] = set()
+
+    def may_send_again(self, call: Call, gone: UpstreamGoneError) -> bool:
+        """Whether a call whose upstream went away may be sent once more.
+
+        It may when it never left, or when doing it twice is doing it once; and then only once.
+        """
+        if call.sent_again or (gone.sent and not call.repeatable):
+            return False
+        call.sent_again = True
+        return True
+
+    def send_again(
+        self, call: Call, upstream: Upstream, gone: UpstreamGoneError, back: Back
+    ) -> None:
+        """Wait for the upstream to come back, and send the call then; else it failed as it did."""
+        task = asyncio.get_running_loop().create_task(
+            self._wait_and_send(call, upstream, gone, back)
+        )
+        call.exchange = _Waiting(task, lambda: back.settled(call, None, gone))
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+
+    async def _wait_and_send(
+        self, call: Call, upstream: Upstream, gone: UpstreamGoneError, back: Back
+    ) -> None:
+        try:
+            patience = min(PATIENCE, call.deadline - self._clock())
+            if patience <= 0 or not await upstream.until_ready(patience):
+                raise gone
+            call.exchange = upstream.start(call, back)
+        except InterlockError as error:
+            back.settled(call, None, error)
+        except Exception:
+            # Nobody awaits this task, but somebody waits for the call.
+            _log.exception("%s could not be sent again", call.upstream)
+            back.settled(call, None, gone)
+
+
+class _Waiting:
+    """Stands for the request of a call that waits to be sent again."""
+
+    __slots__ = ("_give_up", "_task")
+
+    def __init__(self, task: asyncio.Task[None], give_up: Callable[[], None]) -> None:
+        self._task = task
+        self._give_up = give_up
+
+    @property
+    def open(self) -> bool:
+        return not self._task.done()
+
+    def abandon(self, reason: str) -> None:
+        self._task.cancel()
+
+    def hand_over(self, call: Call, back: Back) -> None:
+        """It has not left yet, so nothing was asked on the way that could be handed over."""
+
+    def expire(self) -> None:
+        if not self._task.done():
+            self._task.cancel()
+            self._give_up()
+
+
+class Pipeline:
+    """Takes calls from faces, and tells `call.on_done` what became of each."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        authenticate: Authenticator,
+        breakers: Breakers,
+        upstreams: Mapping[str, Upstream],
+        audit: Audit,
+        clock: Clock,
+        call_later: Callable[[float, Callable[[], None]], Any],
+        call_soon: Callable[[Callable[[], None]], Any] | None = None,
+        names: str,
+        timeout: float,
+        concurrent_calls: int,
+        ask_policy: Callable[[str], AskPolicy] = lambda _: ANYTHING,
+        seals: Seals | None = None,
+        input_seconds: float = INPUT_SECONDS,
+        wall_clock: Callable[[], float] = time.time,
+        own_segment: Callable[[], str] = str,
+        budgets: Budgets | None = None,
+        measures: Measures | None = None,
+    ) -> None:
+        """`own_segment`: by what name the parent knows this node, or the root calls itself.
+        `call_soon`: given where the node may stay awake for a lonely call."""
+        self._catalog = catalog
+        self._breakers = breakers
+        self._failing = breakers.failing
+        self._upstreams = upstreams
+        self._dispatcher = Dispatcher(clock)
+        self._audit = audit
+        self._clock = clock
+        self._timeout = timeout
+        self._last_limit: tuple[Route | None, float | None, float, float] = (None, None, 0.0, 0.0)
+        self._own_segment, self._ways = own_segment, Ways()
+        self.budgets = budgets or Budgets(clock)
+        self.permit = Permit(catalog, self.budgets)
+        self.measures = measures or Measures()
+        self.latency_in_results = False
+        """Whether results say how long they took."""
+        self._under_way: dict[Call, None] = {}
+        self._wakeful = None if call_soon is None else Wakeful(self._under_way, clock, call_soon)
+        self.aql: AqlStage = NO_AQL
+        """What makes calls of operations, for clients that see those."""
+        self.enter = Entry(
+            authenticate=authenticate,
+            audit=audit,
+            under_way=self._under_way,
+            concurrent_calls=concurrent_calls,
+        )
+        self.admit, self.refused = self.enter.admit, self.enter.refused
+        self._empty: asyncio.Future[None] | None = None
+        self._deadlines = DeadlineWatch(self.under_way, clock, call_later)
+        self.subscriptions = Subscriptions(catalog, upstreams)
+        self._input = Input(
+            self,
+            questions=Questions(ask_policy, audit, clock),
+            seals=seals or Seals(os.urandom(KEY_BYTES), wall_clock),
+            clock=clock,
+            wall_clock=wall_clock,
+            call_later=call_later,
+            seconds=input_seconds,
+        )
+        self.tasks = self._input.tasks
+        self._here = AnsweredHere(
+            catalog=catalog,
+            upstreams=upstreams,
+            subscriptions=self.subscriptions,
+            over=self.over,
+            names=names,
+        )
+        self.subscriptions.permitted = self.permit.other
+        self._here.view_of = lambda call: self.permit.sees(call)
+        self.transparent: str | None = None
+        """The one upstream that is shown as itself, when there is one."""
+        self.read_tools: Callable[[str, Callable[[], None]], bool] = lambda *_: False
+        """Has the tools of an upstream listed again: see `Relisting.read_tools`."""
+
+    def open_gate(self, gate: Gate, confirm: Callable[[Call], None]) -> None:
+        """Have calls wait for a human there, and proofs taken by `confirm`."""
+        self.permit.gate = gate
+        gate.host = self
+        self._here.verbs[CONFIRM] = confirm
+
+    # -- out
+
+    def begin(self, call: Call, again: bool = False, listed_again: bool = False) -> None:
+        """Send a call on its way. It may be over when this returns. Never raises.
+
+        Args:
+            again: who calls was not known the first time, and had to be asked for.
+            listed_again: its tool was not known the first time, and the tools were listed again.
+        """
+        self._under_way[call] = None
+        clock = self._clock
+        call.started = now = clock()
+        try:
+            # By their methods: to call an object costs more than to call a method of it.
+            self.enter.__call__(call)
+            # In a view the stage often knows the tool already, and has held the arguments to it.
+            checked: Taken = False
+            if call.view is not None:
+                checked = self.aql.take(call)
+                if checked is None:
+                    return
+            verb = call.verb
+            if verb == TOOLS_CALL:
+                if call.hop is not None:
+                    self._ways.check(call, call.hop, self._own_segment())
+                permit = self.permit
+                if self.transparent is not None:
+                    find_transparently(call, self.transparent, self._catalog, permit)
+                elif checked:
+                    permit.screen(call)
+                else:
+                    tool = resolve(call, self._catalog, permit.sees)
+                    permit.screen(call)
+                    validate(call, tool)
+                decision = permit.__call__(call)
+                if decision.gated or call.approval:
+                    self.permit.hold(call, decision)
+                elif call.effect == READ_ONLY:
+                    if call.extra is None:
+                        self.send(call, now)
+                    else:
+                        self.depart(call, now)
+                else:
+                    self.write_first(call)
+            else:
+                here = self._here.verbs.get(verb)
+                self._here.must_be_offered(verb)
+                if verb in ABOUT_TASKS:
+                    here = self._input.tasks.find(call)
+                elif not resolve_other(call, self._catalog) and here is None:
+                    key = self.transparent
+                    pass_on(call, key, None if key is None else self._upstreams.get(key))
+                self.permit.other(call)
+                if here is not None:
+                    here(call)
+                elif is_passed_on(call):
+                    self.write_first(call)
+                else:
+                    self.depart(call, now)
+        except Unsettled as unsettled:
+            refused = unsettled if again else self.enter.settle(call, unsettled, self.begin)
+            if refused is not None:
+                self.over(call, None, refused)
+        except InterlockError as error:
+            if (
+                error.failure is not UNKNOWN_TOOL
+                or listed_again
+                or self.transparent is None
+                or not self._list_again(call, self.transparent)
+            ):
+                self.settled(call, None, error)
+        except Exception as bug:
+            self.over(call, None, fault(call, bug))
+
+    def _list_again(self, call: Call, upstream: str) -> bool:
+        """Begin the call again when the server has listed its tools once more. False: there is no
+        reason to list them, or they were listed a moment ago."""
+
+        def then() -> None:
+            if call in self._under_way:
+                self.begin(call, listed_again=True)
+
+        if call.view is not None or not may_be_new(call, upstream, self._catalog):
+            return False
+        return self.read_tools(upstream, then)
+
+    def write_first(self, call: Call) -> None:
+        """Let it leave once the journal has it on disk."""
+        self._audit.intend(call, lambda on_disk: self._written(call, on_disk))
+
+    def _written(self, call: Call, on_disk: bool) -> None:
+        if call not in self._under_way:
+            return
+        try:
+            if not on_disk:
+                raise InterlockError(
+                    UNRECORDABLE,
+                    "The call was not made: the journal cannot be written, and what changes "
+                    "something must be on record first. `interlock status` says what is wrong.",
+                )
+            faults.at("dispatch.recorded")
+            self.depart(call, self._clock())
+            faults.at("dispatch.sent")
+        except InterlockError as error:
+            self.settled(call, None, error)
+        except Exception as bug:
+            self.over(call, None, fault(call, bug))
+
+    def depart(self, call: Call, now: float) -> None:
+        """Everything is settled: it goes to its upstream. Raises InterlockError."""
+        if call.extra is None or not self._input.brought(call):
+            self.send(call, now)
+
+    def send(self, call: Call, now: float) -> None:
+        """Send it to its upstream, now. Raises InterlockError."""
+        upstream = self._upstreams.get(call.upstream)
+        if upstream is None:
+            raise InterlockError(
+                UPSTREAM_UNAVAILABLE, f"{call.upstream} is no longer served by this node."
+            )
+        own, others = upstream.timeout, self._timeout
+        limit = own or others
+        route, meta = call.route, call.meta
+        if route is not None and (route.way or route.limit is not None):
+            what, by_own, by_others, limit = self._last_limit
+            if route is not what or own != by_own or others != by_others:
+                limit = limit_of(call, own, others)
+                self._last_limit = route, own, others, limit
+        if meta is None:
+            # It asks for no progress, so nothing will ever renew its deadline.
+            call.deadline = now + limit
+        elif META_TIMEOUT in meta:
+            set_deadline(call, now, limit)
+        else:
+            call.timeout = limit
+            call.deadline = now + limit
+            call.hard_deadline = now + limit * PROGRESS_EXTENDS
+        if self._failing:
+            self._breakers.admit(call.upstream)
+        if not self._deadlines.ticking:
+            self._deadlines.start()
+        call.exchange = upstream.start(call, self)
+        wakeful = self._wakeful
+        if wakeful is not None:
+            if len(self._under_way) == 1:
+                wakeful.sent(now)
+            else:
+                wakeful.alone = 0
+
+    # -- back
+
+    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        """The upstream has answered, or will not. Called by whatever read the answer."""
+        if error is None:
+            if self._failing:
+                self._breakers.succeeded(call.upstream)
+            if outcome is not None:
+                glance = outcome.glance
+                if glance is not None and (
+                    (glance.result_type and glance.result_type != COMPLETE)
+                    or (call.verb != TOOLS_CALL and call.verb in ABOUT_TASKS)
+                ):
+                    try:
+                        outcome = self._input.needed(call, outcome)
+                        if outcome is None:
+                            return
+                        if glance.result_type == INPUT_REQUIRED:
+                            self.over(call, outcome, None, INPUT_REQUIRED)
+                            return
+                    except InterlockError as refused:
+                        outcome, error = None, refused
+                    except Exception as bug:
+                        outcome, error = None, fault(call, bug)
+                if outcome is not None and self._catalog.collides:
+                    outcome = relabel(call, outcome, self._catalog.current)
+                if self.latency_in_results and outcome is not None and call.verb == TOOLS_CALL:
+                    outcome = with_latency(outcome, self._clock() - call.started)
+        elif call.upstream:
+            try:
+                if isinstance(error, UpstreamAnsweredError):
+                    outcome = self._input.needed_first(call, error)
+                    if outcome is not None:
+                        self._breakers.succeeded(call.upstream)
+                        self.over(call, outcome, None, INPUT_REQUIRED)
+                        return
+                if isinstance(error, UpstreamGoneError) and self._sends_again(call, error):
+                    return
+                self._breakers.blame(call, error)
+            except InterlockError as refused:
+                error = refused
+            except Exception as bug:
+                # Whoever read the answer serves others too: our faults are not theirs.
+                error = fault(call, bug)
+        self.over(call, outcome, error)
+
+    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
+        """The upstream says something on the way: a sign of life at least."""
+        if call not in self._under_way:
+            return
+        if call.timeout:
+            # The wait starts again, up to the hard deadline. It never gets shorter: somebody may
+            # be asked meanwhile, who has longer.
+            renewed = min(self._clock() + call.timeout, call.hard_deadline)
+            call.deadline = max(call.deadline, renewed)
+        if call.on_notification is not None and may_hear(call, method, params):
+            call.on_notification(call, method, params)
+
+    def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
+        """The upstream wants to know something of the caller."""
+        self._input.asked(ask, call, session)
+
+    def task_over(
+        self, call: Call, outcome: Outcome | None, error: InterlockError | None
+    ) -> Outcome | None:
+        """What became of a call that was answered long ago, as its caller is to see it."""
+        if error is None:
+            if self._failing:
+                self._breakers.succeeded(call.upstream)
+            if outcome is not None and self._catalog.collides:
+                outcome = relabel(call, outcome, self._catalog.current)
+        else:
+            self._breakers.blame(call, error)
+        call.verb, call.on_done = TASK_CHANGED, None
+        self._under_way[call] = None
+        self.over(call, outcome, error)
+        return outcome
+
+    def waits(self, call: Call) -> bool:
+        """Whether somebody still waits for the call."""
+        return call in self._under_way
+
+    def wait_for_input(self, call: Call, seconds: float) -> None:
+        """A human may be asked: that takes as long as it takes, or as the caller said itself."""
+        if not call.own_limit:
+            call.deadline = call.hard_deadline = self._clock() + seconds
+        self._deadlines.start()
+
+    def go_on(self, call: Call) -> None:
+        """The upstream has what it wanted to know: now it is its time that passes."""
+        if call.own_limit:
+            return
+        upstream = self._upstreams.get(call.upstream)
+        own = None if upstream is None else upstream.timeout
+        set_deadline(call, self._clock(), limit_of(call, own, self._timeout))
+
+    def take_over(self, call: Call, exchange: Exchange) -> None:
+        """Wait, from now on, for a request that was made for an earlier call."""
+        exchange.hand_over(call, self)
+        call.exchange = exchange
+        self.go_on(call)
+        self._deadlines.start()
+
+    def _sends_again(self, call: Call, gone: UpstreamGoneError) -> bool:
+        upstream = self._upstreams.get(call.upstream)
+        if upstream is None or call not in self._under_way:
+            return False
+        if not self._dispatcher.may_send_again(call, gone):
+            return False
+        self._dispatcher.send_again(call, upstream, gone, self)
+        return True
+
+    def over(
+        self, call: Call, outcome: Outcome | None, error: InterlockError | None, word: str = OK
+    ) -> None:
+        """The one exit: into the journal, and back to the face."""
+        if self._under_way.pop(call, call) is not None:
+            return
+        if self._empty is not None and not self._under_way and not self._empty.done():
+            self._empty.set_result(None)
+        clock, detail = self._clock, ""
+        took = clock() - call.started
+        if error is not None:
+            told = error.reason if isinstance(error, HiddenError) else error
+            word, detail = word if word == COLLECTED else told.failure.name, told.message
+            if error.failure is DEADLINE_EXCEEDED and not isinstance(error, RelayedError):
+                hop = place(call, self._own_segment())
+                error.data = {"upstream": call.upstream, **(error.data or {}), "hop": hop}
+        elif outcome is not None and outcome.glance is not None and outcome.glance.is_error:
+            word = word if word == COLLECTED else TOOL_ERROR
+        try:
+            self._audit.record(call, word, trunc(took * 1e6), detail)
+            route = call.route
+            if route is not None and route.limit is not None and word != COLLECTED:
+                self.measures.took(call, took, error)
+        except Exception:
+            _log.exception("%.100r %.100r could not be recorded", call.verb, call.name)
+        if call.reserved is not None:
+            self.budgets.settle(call, word != COLLECTED and was_sent(call, outcome, error))
+        if (call.approval or word == TOOL_ERROR) and self.permit.gate is not None:
+            self.permit.gate.finished(call, outcome, error)
+        # It, its exchange and its face point at each other: taken apart, they are freed at once.
+        call.exchange = None
+        tell = call.on_done
+        if tell is not None:
+            try:
+                if call.view is not None:
+                    outcome, error = self.aql.told(call, outcome, error, took)
+                tell(call, outcome, error)
+            except Exception:
+                _log.exception(
+                    "the answer of %.100r %.100r could not be given", call.verb, call.name
+                )
+            call.context = None
+
+    # -- on the way
+
+    def cancel(self, call: Call, reason: str = "The caller cancelled the call.") -> None:
+        """Stop a call that is under way. Its upstream is told, its caller too."""
+        if call not in self._under_way and not self.enter.give_up(call):
+            return
+        try:
+            if call.exchange is not None:
+                call.exchange.abandon(reason)
+        except Exception:
+            # A link in a bad way: the upstream may not know, but for the caller it is over.
+            _log.exception("%s could not be told of a cancelled call", call.upstream)
+        self.over(call, None, InterlockError(CANCELLED, reason))
+
+    async def drain(self, seconds: float) -> None:
+        """Take no more calls, give those under way this long, and tell the rest that it is over."""
+        self.enter.closed = True
+        # Nobody will answer in the time that is left.
+        self._input.drop_all("The node is shutting down.")
+        waiting = [one for one in self._under_way if self._input.asks_for(one) or only_waits(one)]
+        self._shut_down([*waiting, *self.enter.give_up_all()])
+        if self._under_way and seconds > 0:
+            self._empty = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._empty], timeout=seconds)
+        self._input.drop_all("The node is shutting down.")
+        self._shut_down(list(self._under_way))
+
+    def _shut_down(self, calls: list[Call]) -> None:
+        for call in calls:
+            exchange = call.exchange
+            self.over(call, None, InterlockError(SHUTTING_DOWN, "The node is shutting down."))
+            if exchange is not None:
+                exchange.abandon("The node is shutting down.")
+
+    def under_way(self) -> Iterable[Call]:
+        """Every call that is not over, the oldest first."""
+        return self._under_way
+
+    async def run(self, call: Call) -> Outcome:
+        """`begin`, for those who can wait. Raises InterlockError, and nothing else."""
+        return await outcome_of(call, self.begin, self.cancel)
+
+    def configure(
+        self, *, authenticate: Authenticator, names: str, timeout: float, concurrent_calls: int
+    ) -> None:
+        """Apply node settings that may change while it runs."""
+        self.enter.authenticate = authenticate
+        self.enter.concurrent_calls = concurrent_calls
+        self._here.names = names
+        self._timeout = timeout

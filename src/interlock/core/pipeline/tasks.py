@@ -1,0 +1,536 @@
+"""Tasks: calls whose answer is fetched later. Two kinds, which look alike to a client.
+
+A stateless server may answer a call with a task. It stays there, and requests about it are passed
+on; only its id is another one here (`task_ids`). And a call in which a session server asked
+something is a task of the node's own, if its client speaks tasks (`own_tasks`).
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from interlock.core.call import Ask, Call, Client, ClientSession, Outcome, UpstreamAnsweredError
+from interlock.core.pipeline.client_requests import Held, Questions, speaks_tasks, to_look_at
+from interlock.core.ports import Clock
+from interlock.errors import (
+    CANCELLED,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MISSING_CLIENT_CAPABILITY,
+    UNKNOWN_TASK,
+    UPSTREAM_LOST,
+    UPSTREAM_PROTOCOL,
+    InterlockError,
+    ProtocolError,
+)
+from interlock.protocol import mcp
+from interlock.protocol.aql_terms import OWN
+from interlock.protocol.input_required import (
+    INPUT_REQUESTS,
+    INPUT_RESPONSES,
+    read_answers,
+    read_needed,
+    with_params,
+    write_needed,
+)
+from interlock.protocol.jsonrpc import decode_members, encode_members, encode_value
+from interlock.protocol.tasks import CANCELLED as ENDED_EARLY
+from interlock.protocol.tasks import (
+    COMPLETED,
+    FAILED,
+    REQUIRED,
+    TASK_ID,
+    WORKING,
+    Task,
+    task_id_of,
+    without_reserved,
+    write_task,
+)
+
+# -- The ids by which callers know tasks: sealed, bound to the caller, and always the same.
+#
+# Whoever holds the id of a task may ask for it, so an upstream's own id does not leave the node:
+# all callers share the node's credentials there, and one caller's task must be nobody else's.
+# Unlike other seals these have no expiry and no chance in them: a client may compare ids and keep
+# them.
+
+_MARK: Final = "t1."
+_LONGEST: Final = 8 * 1024
+"""An id travels in a header."""
+
+
+class TaskName(msgspec.Struct, array_like=True, frozen=True):
+    """What an id stands for."""
+
+    upstream: str
+    id: str
+    """The upstream's own id, or the handle of a task of the node's own."""
+    own: bool = False
+
+
+class TaskIds:
+    """Makes ids and reads them. Encryption is loaded with the first of them."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._cipher: Any = None
+
+    def seal(self, name: TaskName, caller: str) -> str | None:
+        """The id by which this caller knows the task. None: it would be too long."""
+        sealed = self._load().encrypt(msgspec.msgpack.encode(name), [caller.encode()])
+        id = _MARK + urlsafe_b64encode(sealed).decode().rstrip("=")
+        return id if len(id) <= _LONGEST else None
+
+    def open(self, id: str, caller: str) -> TaskName | None:
+        """The task that this caller knows by the id. None: there is none that it may know."""
+        if not id.startswith(_MARK) or len(id) > _LONGEST:
+            return None
+        body = id[len(_MARK) :]
+        try:
+            raw = urlsafe_b64decode(body + "=" * (-len(body) % 4))
+            opened = self._load().decrypt(raw, [caller.encode()])
+            name = msgspec.msgpack.decode(opened, type=TaskName)
+        except Exception:
+            # Forged bytes fail in as many ways as there are: none of them is worth telling apart.
+            return None
+        # The decoder overlooks what does not belong: there is one way to write an id.
+        return name if self.seal(name, caller) == id else None
+
+    def _load(self) -> Any:
+        if self._cipher is None:
+            from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+
+            self._cipher = AESSIV(self._key)
+        return self._cipher
+
+
+# -- Tasks of the node's own: calls to session servers that asked something on the way.
+#
+# A session server keeps a call open until it has its answer. A client that speaks tasks follows
+# such a call as a task: it sees what the server wants to know, answers it, and fetches the
+# result. Tasks are kept in memory, up to a limit, and for at least as long as their clients were
+# told.
+
+MOST_TASKS: Final = 10_000
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""So much of results is kept until it is fetched; then the oldest are forgotten."""
+LONGEST: Final = 24 * 3600.0
+"""How long a task may run whose tool takes as long as it takes."""
+POLL: Final = 1.0
+"""How often a client should ask, in seconds."""
+_SWEEP: Final = 1.0
+_GONE: Final = "The client did not come back with an answer in time."
+
+
+_log = logging.getLogger("interlock.pipeline")
+
+
+class Host(Protocol):
+    """What the pipeline does for tasks."""
+
+    def over(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None: ...
+    def go_on(self, call: Call) -> None: ...
+    def task_over(
+        self, call: Call, outcome: Outcome | None, error: InterlockError | None
+    ) -> Outcome | None: ...
+
+
+class OwnTasks:
+    """All of them."""
+
+    def __init__(
+        self,
+        host: Host,
+        *,
+        clock: Clock,
+        wall_clock: Callable[[], float],
+        call_later: Callable[[float, Callable[[], None]], Any],
+        seconds: float,
+    ) -> None:
+        """`seconds`: how long an answer may take, and how long a result waits to be fetched."""
+        self.host = host
+        self.clock = clock
+        self.wall_clock = wall_clock
+        self.seconds = seconds
+        self._call_later = call_later
+        self._all: dict[str, OwnTask] = {}
+        self._bytes = 0
+        self._sweeping = False
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def full(self) -> bool:
+        return len(self._all) >= MOST_TASKS
+
+    def get(self, handle: str) -> OwnTask | None:
+        return self._all.get(handle)
+
+    def add(self, handle: str, id: str, held: Held, call: Call) -> OwnTask:
+        """Make a task of a call that waits for its client. `id`: by which that knows it."""
+        self._all[handle] = task = OwnTask(self, handle, id, held, call)
+        held.exchange.hand_over(call, task)
+        if not self._sweeping:
+            self._sweeping = True
+            self._call_later(_SWEEP, self._sweep)
+        return task
+
+    def keep(self, task: OwnTask) -> None:
+        """It has a result now, which waits to be fetched."""
+        self._bytes += task.size
+        for one in list(self._all.values()):
+            if self._bytes <= MOST_BYTES:
+                return
+            if one.size and one is not task:
+                self._forget(one)
+
+    def drop_all(self, reason: str) -> None:
+        for task in list(self._all.values()):
+            task.cancel(reason)
+            self._forget(task)
+
+    def _forget(self, task: OwnTask) -> None:
+        del self._all[task.handle]
+        self._bytes -= task.size
+
+    def _look_at(self, task: OwnTask, now: float) -> None:
+        task.look()
+        if task.ended or task.asks:
+            if task.until <= now:
+                task.cancel(_GONE)
+                self._forget(task)
+        elif task.ends <= now:
+            task.expire()
+
+    def _sweep(self) -> None:
+        now = self.clock()
+        for task in list(self._all.values()):
+            try:
+                self._look_at(task, now)
+            except Exception:
+                # The others must still end in time.
+                _log.exception("a task could not be looked after")
+        self._sweeping = bool(self._all)
+        if self._sweeping:
+            self._call_later(_SWEEP, self._sweep)
+
+
+class OwnTask:
+    """One of them. It is the way back for its server."""
+
+    def __init__(self, tasks: OwnTasks, handle: str, id: str, held: Held, call: Call) -> None:
+        self.handle = handle
+        self.call = call
+        self.asks = True
+        """Whether it waits for its client. Else it waits for its server."""
+        self.cancelled = False
+        self.over: tuple[Outcome | None, InterlockError | None] | None = None
+        self.size = 0
+        """Of the result that it keeps, in bytes."""
+        self._id = id
+        self._held = held
+        self._tasks = tasks
+        self._began = self.until = tasks.clock()
+        self._created = self._updated = _moment(tasks.wall_clock())
+        self._touched()
+
+    @property
+    def ended(self) -> bool:
+        return self.cancelled or self.over is not None
+
+    # -- what its client sees
+
+    def shown(self, result_type: str) -> Outcome:
+        """The task as it is now. A new one brings nothing with it."""
+        self.look()
+        status, message, detail = self._state()
+        task = Task(
+            self._id,
+            status,
+            self._created,
+            self._updated,
+            self.until - self._began,
+            POLL,
+            message,
+        )
+        shown = write_task(result_type, task, None if result_type == mcp.TASK else detail)
+        return Outcome(shown, mcp.Era.STATELESS)
+
+    def _state(self) -> tuple[str, str, tuple[str, bytes | Raw] | None]:
+        """The status, a sentence about it, and what it brings with it."""
+        if self.cancelled:
+            return ENDED_EARLY, "", None
+        if self.over is None:
+            if not self.asks:
+                return WORKING, "", None
+            needed = decode_members(write_needed(self._held.open_questions(), None))
+            return mcp.INPUT_REQUIRED, "", (INPUT_REQUESTS, needed[INPUT_REQUESTS])
+        outcome, error = self.over
+        if error is not None:
+            return FAILED, error.message, ("error", _error(error))
+        assert outcome is not None
+        return COMPLETED, "", ("result", without_reserved(outcome.result))
+
+    # -- what moves it
+
+    def look(self) -> None:
+        """Does it still wait for its client, or for its server again?"""
+        asks = bool(self._held.open_questions())
+        if self.ended or asks is self.asks:
+            return
+        self.asks = asks
+        self._touched()
+        if not asks:
+            self._tasks.host.go_on(self.call)
+            self._outlive()
+
+    def answer(self, answers: dict[str, Raw]) -> None:
+        if not self.ended:
+            self._held.answer(answers)
+            self._touched()
+            self.look()
+
+    def cancel(self, reason: str) -> None:
+        """Nobody wants it any more."""
+        if self.ended:
+            return
+        self.cancelled = True
+        self._touched()
+        self._held.give_up(reason)
+        self._tasks.host.task_over(self.call, None, InterlockError(CANCELLED, reason))
+
+    def expire(self) -> None:
+        """The server takes too long."""
+        self._held.exchange.expire()
+        if not self.ended:
+            # Nobody will settle it any more.
+            lost = InterlockError(UPSTREAM_LOST, f"{self.call.upstream} was lost during the call.")
+            self.settled(self.call, None, lost)
+
+    @property
+    def ends(self) -> float:
+        """Until when its server may take. Nobody holds a line on which a hang-up would end it, so
+        it ends some day in any case."""
+        return min(self.call.deadline, self._began + LONGEST)
+
+    def _touched(self) -> None:
+        self._updated = _moment(self._tasks.wall_clock())
+        self.until = max(self.until, self._tasks.clock() + self._tasks.seconds)
+
+    def _outlive(self) -> None:
+        """What its server may still bring must be there to be fetched."""
+        self.until = max(self.until, self.ends + self._tasks.seconds)
+
+    # -- Back
+
+    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        if self.ended:
+            return
+        outcome = self._tasks.host.task_over(self.call, outcome, error)
+        self.over = (outcome, error)
+        self._touched()
+        if outcome is not None:
+            self.size = len(outcome.result)
+            self._tasks.keep(self)
+
+    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
+        """A sign of life: the wait starts again, up to the hard deadline."""
+        if not self.ended and not self.asks and self.call.timeout:
+            now = self._tasks.clock()
+            self.call.deadline = min(now + self.call.timeout, self.call.hard_deadline)
+            self._outlive()
+
+    def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
+        self._held.asked(ask, call, session)
+        self._touched()
+        self.look()
+
+
+def _moment(seconds: float) -> str:
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _error(error: InterlockError) -> bytes:
+    """What went wrong, as the call itself would have been answered."""
+    if isinstance(error, UpstreamAnsweredError):
+        members: dict[str, Any] = {
+            "code": mcp.stateless_code(error.code),
+            "message": error.message,
+        }
+        if error.raw_data is not None:
+            members["data"] = Raw(error.raw_data)
+        return encode_value(members)
+    failure = error.failure
+    data = {**(error.data or {}), "error": failure.name, "retryable": error.retryable}
+    return encode_value({"code": failure.stateless_code, "message": error.message, "data": data})
+
+
+_NOTHING: Final = b"{}"
+_DONE: Final = Outcome(_NOTHING, mcp.Era.SESSION)
+
+
+class TaskLike(Protocol):
+    """A task of the node's own, wherever it is kept."""
+
+    def shown(self, result_type: str) -> Outcome: ...
+
+    def answer(self, answers: dict[str, Raw]) -> None: ...
+
+    def cancel(self, reason: str) -> None: ...
+
+
+class Tasks:
+    """Finds tasks by their ids, and has them asked about."""
+
+    def __init__(
+        self,
+        host: Host,
+        *,
+        questions: Questions,
+        key: bytes,
+        clock: Clock,
+        wall_clock: Callable[[], float],
+        call_later: Callable[[float, Callable[[], None]], Any],
+        seconds: float,
+    ) -> None:
+        self._host = host
+        self._questions = questions
+        self._ids = TaskIds(key)
+        self.own = OwnTasks(
+            host, clock=clock, wall_clock=wall_clock, call_later=call_later, seconds=seconds
+        )
+
+        self.also: Callable[[str, Call], TaskLike | None] = lambda *_: None
+        """Finds a task of the node's own that is kept elsewhere."""
+
+    def seal(self, handle: str, call: Call) -> str | None:
+        """The id by which the caller of this call may ask for such a task."""
+        return self._ids.seal(TaskName(OWN, handle, own=True), _caller(call))
+
+    def drop_all(self, reason: str) -> None:
+        self.own.drop_all(reason)
+
+    # -- requests about a task
+
+    def find(self, call: Call) -> Callable[[Call], None] | None:
+        """The task that a request is about. What is returned answers the request; None: its
+        upstream is to be asked, and the call says how. Raises InterlockError."""
+        if call.client.era is not mcp.Era.STATELESS:
+            raise InterlockError(METHOD_NOT_FOUND, f"{call.verb!r} is not served here.")
+        must_speak_tasks(call.client)
+        name = self._ids.open(call.name, _caller(call))
+        task: TaskLike | None = None
+        if name is not None and name.own:
+            task = self.own.get(name.id) or self.also(name.id, call)
+        if name is None or (name.own and task is None):
+            # Whether it ever was, or is another's, is nobody's business who has to ask.
+            raise InterlockError(UNKNOWN_TASK, "There is no such task here, or it has expired.")
+        call.upstream = name.upstream
+        if task is not None:
+            answer = {mcp.TASKS_GET: self._get, mcp.TASKS_UPDATE: self._update}
+            return lambda call: answer.get(call.verb, self._cancel)(call, task)
+        call.extra = {TASK_ID: Raw(encode_value(name.id)), **(call.extra or {})}
+        # Asking twice is asking once.
+        call.repeatable = call.verb == mcp.TASKS_GET
+        return None
+
+    def _get(self, call: Call, task: TaskLike) -> None:
+        self._host.over(call, task.shown(mcp.COMPLETE), None)
+
+    def _update(self, call: Call, task: TaskLike) -> None:
+        raw = (call.extra or {}).get(INPUT_RESPONSES)
+        if raw is None:
+            raise ProtocolError("`inputResponses` is missing.", INVALID_PARAMS)
+        task.answer(read_answers(raw))
+        self._host.over(call, _DONE, None)
+
+    def _cancel(self, call: Call, task: TaskLike) -> None:
+        task.cancel("The client cancelled the task.")
+        self._host.over(call, _DONE, None)
+
+    # -- tasks of the node's own
+
+    def adopt(self, held: Held, call: Call) -> Outcome | None:
+        """Make a task of a call that waits for its client. None: it cannot be one."""
+        if call.verb != mcp.TOOLS_CALL or not speaks_tasks(call.client) or self.own.full:
+            return None
+        name = TaskName(call.upstream, secrets.token_urlsafe(18), own=True)
+        id = self._ids.seal(name, _caller(call))
+        return None if id is None else self.own.add(name.id, id, held, call).shown(mcp.TASK)
+
+    # -- tasks of stateless servers
+
+    def created(self, call: Call, outcome: Outcome) -> Outcome:
+        """A server answers a call with a task. Raises InterlockError."""
+        if (
+            call.verb != mcp.TOOLS_CALL
+            or call.client.era is not mcp.Era.STATELESS
+            or not speaks_tasks(call.client)
+        ):
+            raise InterlockError(
+                UPSTREAM_PROTOCOL,
+                f"{call.upstream} answered with a task, which its client did not say it can take.",
+            )
+        members = decode_members(outcome.result)
+        if not self._rename(call, members):
+            raise InterlockError(
+                UPSTREAM_PROTOCOL, f"{call.upstream} answered with a task without a `taskId`."
+            )
+        return Outcome(encode_members(members), outcome.era, outcome.glance)
+
+    def told(self, call: Call, outcome: Outcome) -> Outcome:
+        """What a server says of its task, as its client is to hear it. Raises InterlockError."""
+        members = decode_members(outcome.result)
+        if bytes(members.get(INPUT_REQUESTS, _NOTHING)) != _NOTHING:
+            members = decode_members(self._within_limits(call, outcome.result))
+        self._rename(call, members)
+        if "result" in members:
+            members["result"] = Raw(without_reserved(members["result"]))
+        return Outcome(encode_members(members), outcome.era, outcome.glance)
+
+    def _rename(self, call: Call, members: dict[str, Raw]) -> bool:
+        """Put our id into a result. False: it names no task."""
+        own_id = task_id_of(members)
+        if own_id is None:
+            return False
+        shown = self._ids.seal(TaskName(call.upstream, own_id), _caller(call))
+        if shown is None:
+            raise InterlockError(UPSTREAM_PROTOCOL, f"The `taskId` of {call.upstream} is too long.")
+        members[TASK_ID] = Raw(encode_value(shown))
+        return True
+
+    def _within_limits(self, call: Call, result: bytes) -> bytes:
+        """A task is no way around what servers may ask. Raises InterlockError."""
+        capped = {}
+        for key, (method, params) in read_needed(result).questions.items():
+            ask = to_look_at(method, params, call.upstream)
+            refusal = self._questions.look_at(ask, call.client, call.upstream)
+            if refusal is not None:
+                raise refusal.as_error()
+            if ask.params != params:
+                capped[key] = ask.params
+        return with_params(result, capped) if capped else result
+
+
+def must_speak_tasks(client: Client) -> None:
+    """Raises InterlockError for a client that did not say that it knows tasks."""
+    if not speaks_tasks(client):
+        raise InterlockError(
+            MISSING_CLIENT_CAPABILITY,
+            f"This needs a client that declares {mcp.TASKS_EXTENSION}.",
+            REQUIRED,
+        )
+
+
+def _caller(call: Call) -> str:
+    return "" if call.caller is None else call.caller.name

@@ -1,0 +1,110 @@
+"""What the core asks of the outside, as small protocols. Only shapes here, no behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from msgspec import Raw
+
+from interlock.core.call import Ask, Call, ClientSession, Outcome
+from interlock.errors import InterlockError
+
+JournalEntry = tuple[int, str, str, str, str, str, str, str, int, str]
+"""time_ns, caller, face, verb, name, upstream, effect, outcome, duration_us, detail"""
+
+
+class Clock(Protocol):
+    """Seconds on a clock that never goes back."""
+
+    def __call__(self) -> float: ...
+
+
+class Recorder(Protocol):
+    """Where journal entries go. Called on the hot path: must not block."""
+
+    def record(self, entry: JournalEntry) -> None: ...
+
+    def record_durably(self, entry: JournalEntry, then: Callable[[bool], None]) -> None:
+        """`then` is told once: True when not even a power cut can take the entry, False when it
+        cannot be written now. It may be told before this returns."""
+
+
+class Exchange(Protocol):
+    """A request on its way to an upstream."""
+
+    @property
+    def open(self) -> bool:
+        """Whether it is still to be answered."""
+        ...
+
+    def abandon(self, reason: str) -> None:
+        """Nobody waits any more: tell the upstream, forget the answer."""
+
+    def expire(self) -> None:
+        """The deadline has passed: tell the upstream, fail whoever waits."""
+
+    def hand_over(self, call: Call, back: Back) -> None:
+        """From now on somebody else waits for it."""
+
+
+class Back(Protocol):
+    """The way back: what an upstream tells about the calls that it was given."""
+
+    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        """Told once, by the answer or by its absence."""
+
+    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
+        """What the upstream says before it answers: progress, log messages."""
+
+    def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
+        """What the upstream wants to know before it answers.
+
+        `call` is the one it is about. None: it is about none in particular, but the upstream
+        speaks to one client only, that of `session`.
+        """
+
+
+class Upstream(Protocol):
+    """Something that serves tools, as the pipeline sees it."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def timeout(self) -> float | None:
+        """Its own limit for a call, when the config gives one."""
+        ...
+
+    def start(self, call: Call, back: Back) -> Exchange:
+        """Send the call. `back` is told what comes of it.
+
+        Raises InterlockError when there is nobody to send it to.
+        """
+        ...
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        """What it says it can do; for as long as its tools are listed."""
+        ...
+
+    def set_level(self, level: str, session: ClientSession | None) -> None:
+        """Somebody wants to hear its log messages from this level on."""
+
+    def apart(self, call: Call) -> object | None:
+        """Whose connection such a call would take. None: the one that everybody shares."""
+        ...
+
+    async def watch(self, uri: str, call: Call | None) -> None:
+        """Announce from now on when this resource changes, on the connection of such a call, or on
+        the one that everybody shares.
+
+        Raises InterlockError.
+        """
+
+    async def unwatch(self, uri: str, call: Call | None) -> None:
+        """Announce it no more."""
+
+    async def until_ready(self, seconds: float) -> bool:
+        """Wait for it to come back; False, at once, when that is not to be expected in time."""
+        ...

@@ -1,0 +1,1 @@
+"""What clients connect to: HTTP and MCP. It translates, and decides nothing."""

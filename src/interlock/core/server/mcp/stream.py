@@ -1,0 +1,145 @@
+"""MCP over a stream of lines: stdio, or the node's own Unix socket. Both eras on one channel."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import select
+from collections.abc import Callable
+from typing import Final, cast
+
+from interlock.core.call import Credentials
+from interlock.core.pipeline.authentication import LOCAL_PEER
+from interlock.core.pipeline.pipeline import Pipeline
+from interlock.core.server.mcp.change_notifications import Listeners
+from interlock.core.server.mcp.conversation import Conversation
+from interlock.core.server.mcp.server_info import Hello
+from interlock.core.server.mcp.views import Views
+from interlock.protocol.jsonrpc import NULL, on_one_line
+from interlock.protocol.lines import LineDecoder, Oversize
+
+FACE: Final = "stream"
+_MOST_UNREAD: Final = 64 * 1024 * 1024
+_CREDENTIALS: Final = Credentials(LOCAL_PEER)
+
+_log = logging.getLogger("interlock.server")
+
+
+class McpStream:
+    """One client on one channel of lines. Feed it bytes; it writes whole lines."""
+
+    def __init__(
+        self,
+        *,
+        pipeline: Pipeline,
+        hello: Hello,
+        listeners: Listeners,
+        write: Callable[[bytes], None],
+        max_line: int,
+        views: Views | None = None,
+    ) -> None:
+        self._write = write
+        self._lines = LineDecoder(max_line)
+        self._conversation = Conversation(
+            pipeline=pipeline,
+            hello=hello,
+            listeners=listeners,
+            send=self._send,
+            face=FACE,
+            credentials=_CREDENTIALS,
+            views=None if views is None else views.local,
+        )
+
+    def feed(self, data: bytes) -> None:
+        """Bytes from the client."""
+        for line in self._lines.feed(data):
+            if isinstance(line, Oversize):
+                self._conversation.send_error(NULL, line.error(), None)
+            else:
+                self._conversation.take(line)
+
+    def closed(self) -> None:
+        """The client is gone: so is the need for its answers."""
+        self._conversation.closed()
+
+    async def drained(self) -> None:
+        """Wait until every request under way has been answered."""
+        await self._conversation.drained()
+
+    def _send(self, payload: bytes) -> None:
+        self._write(on_one_line(payload) + b"\n")
+
+
+class McpStreamServer(asyncio.Protocol):
+    """A client that comes over a socket."""
+
+    def __init__(
+        self,
+        make: Callable[[Callable[[bytes], None]], McpStream],
+        connected: set[McpStreamServer] | None = None,
+    ) -> None:
+        """`connected` holds it for as long as its client is there."""
+        self._make = make
+        self._connected = set() if connected is None else connected
+        self._stream: McpStream | None = None
+        self._transport: asyncio.Transport | None = None
+        self._finishing: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have the methods, but not the base class.
+        self._transport = cast("asyncio.Transport", transport)
+        self._stream = self._make(self._write)
+        self._connected.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._stream is not None:
+            self._stream.feed(data)
+
+    def eof_received(self) -> bool:
+        """The client has said everything: if it still listens, it gets what it asked for."""
+        if self._transport is not None and _hung_up(self._transport):
+            return False
+        if self._stream is not None:
+            # The last line may lack its end.
+            self._stream.feed(b"\n")
+            self._finishing = asyncio.get_running_loop().create_task(self._finish(self._stream))
+        return True
+
+    async def _finish(self, stream: McpStream) -> None:
+        await stream.drained()
+        if self._transport is not None:
+            self._transport.close()
+
+    def stop(self) -> None:
+        """The node stops, and everything asked of it has been answered."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connected.discard(self)
+        if self._finishing is not None:
+            self._finishing.cancel()
+        if self._stream is not None:
+            self._stream.closed()
+            self._stream = None
+
+    def _write(self, data: bytes) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if transport.get_write_buffer_size() > _MOST_UNREAD:
+            _log.warning("a local client does not read its answers; it is cut off")
+            transport.abort()
+            return
+        transport.write(data)
+
+
+def _hung_up(transport: asyncio.Transport) -> bool:
+    """Whether the other side of a Unix socket is gone, and has not just ended its own part."""
+    try:
+        watch = select.poll()
+        watch.register(transport.get_extra_info("socket").fileno(), 0)
+        return any(events & select.POLLHUP for _, events in watch.poll(0))
+    except (AttributeError, OSError, ValueError):
+        # No poll on this system, or the socket is closed already: then writing will tell.
+        return False

@@ -1,0 +1,193 @@
+"""The whole way of a sign-in: find the authorization server, be its client, ask, and get a token.
+
+The step in which a human agrees is a port, `Browser`: `interlock login` opens a real one, and a
+program that can follow redirects is one too. For the node's own credentials there is no such step.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Protocol
+
+import msgspec
+
+from interlock.core.config.model import OAuthConfig
+from interlock.core.upstreams.oauth import challenge as scopes
+from interlock.core.upstreams.oauth.challenge import BearerChallenge
+from interlock.core.upstreams.oauth.discovery import Discovery, discover
+from interlock.core.upstreams.oauth.errors import Trouble
+from interlock.core.upstreams.oauth.fetch import Fetch
+from interlock.core.upstreams.oauth.grants import Client, Grant, Wallet
+from interlock.core.upstreams.oauth.registration import (
+    choose_client,
+    configured_client,
+    document_client,
+)
+from interlock.core.upstreams.oauth.requests import authorization_url, new_verifier, token_request
+from interlock.core.upstreams.oauth.responses import TokenAnswer, read_redirect, read_token
+from interlock.core.upstreams.oauth.urls import canonical
+
+
+class Browser(Protocol):
+    """Somebody who can open a page, agree to it, and come back."""
+
+    @property
+    def redirect_uri(self) -> str:
+        """Where the authorization server is to send the browser afterwards."""
+        ...
+
+    async def visit(self, url: str) -> str:
+        """Open the page; the whole address to which the browser was sent back. Raises Trouble."""
+        ...
+
+
+class Occasion(msgspec.Struct, frozen=True):
+    """Why and for what somebody signs in."""
+
+    url: str
+    """The MCP server's, as the config has it."""
+    settings: OAuthConfig
+    challenge: BearerChallenge | None = None
+    """What the server said when it refused."""
+    previous: Grant | None = None
+    """The last sign-in to the same server."""
+    more: str = ""
+    """Scopes beyond those of a first sign-in."""
+
+
+async def sign_in(
+    occasion: Occasion, browser: Browser, wallet: Wallet, fetch: Fetch, *, now: float
+) -> Grant:
+    """A new grant, by way of a human. Raises Trouble."""
+    settings = occasion.settings
+    found = await _discover(occasion, fetch)
+    scope = _scope(occasion, found, refreshable=True)
+    client = await choose_client(
+        settings,
+        found.server,
+        redirect_uri=browser.redirect_uri,
+        scope=scope,
+        kept=await wallet.client(found.server.issuer),
+        fetch=fetch,
+        now=now,
+    )
+    if client.kind == "registered":
+        await wallet.keep_client(client)
+    state, verifier = secrets.token_urlsafe(32), new_verifier()
+    page = authorization_url(
+        found.server,
+        client,
+        state=state,
+        verifier=verifier,
+        scope=scope,
+        resource=found.resource,
+    )
+    code = read_redirect(await browser.visit(page), state=state, server=found.server)
+    fields = {
+        "code": code,
+        "redirect_uri": client.redirect_uri,
+        "code_verifier": verifier,
+        "resource": found.resource,
+    }
+    answer = await ask_for_token(
+        client,
+        found.server.token_endpoint or "",
+        fields,
+        grant_type="authorization_code",
+        settings=settings,
+        fetch=fetch,
+        algorithms=found.server.token_endpoint_auth_signing_alg_values_supported,
+    )
+    return _grant(occasion, found, client, scope).with_token(answer, now)
+
+
+async def by_credentials(occasion: Occasion, fetch: Fetch, *, now: float) -> Grant:
+    """A new grant by the node's own credentials (`client_credentials`). Raises Trouble."""
+    settings = occasion.settings
+    found = await _discover(occasion, fetch)
+    scope = _scope(occasion, found, refreshable=False)
+    client = configured_client(settings, found.server) or document_client(settings, found.server)
+    fields = {"scope": scope or "", "resource": found.resource}
+    answer = await ask_for_token(
+        client,
+        found.server.token_endpoint or "",
+        fields,
+        grant_type="client_credentials",
+        settings=settings,
+        fetch=fetch,
+        algorithms=found.server.token_endpoint_auth_signing_alg_values_supported,
+    )
+    return _grant(occasion, found, client, scope).with_token(answer, now)
+
+
+async def ask_for_token(
+    client: Client,
+    endpoint: str,
+    fields: dict[str, str],
+    *,
+    grant_type: str,
+    settings: OAuthConfig,
+    fetch: Fetch,
+    algorithms: list[str] | None = None,
+) -> TokenAnswer:
+    """One request to a token endpoint. Raises Trouble."""
+    key = settings.private_key or ""
+    headers, body = token_request(
+        client, endpoint, fields, grant_type=grant_type, private_key=key, algorithms=algorithms
+    )
+    answer = await fetch("POST", endpoint, headers, body)
+    told = [client.client_secret, *fields.values(), *headers.values()]
+    return read_token(answer.status, answer.body, secrets=told)
+
+
+async def _discover(occasion: Occasion, fetch: Fetch) -> Discovery:
+    settings, previous = occasion.settings, occasion.previous
+    found = await discover(
+        occasion.url,
+        occasion.challenge,
+        grant=settings.grant,
+        fetch=fetch,
+        issuer=settings.issuer,
+        known=None if previous is None else previous.issuer,
+    )
+    if (
+        previous is not None
+        and previous.client.kind == "configured"
+        and previous.client.client_id == settings.client_id
+        and settings.issuer is None
+        and previous.issuer != found.server.issuer
+    ):
+        # Its id and secret belong to the other one: they must not be shown around.
+        raise Trouble(
+            f"its authorization server was {previous.issuer} and is {found.server.issuer} now, and "
+            "oauth.client_id belongs to the first. If that is right, set oauth.issuer to the new "
+            "one."
+        )
+    return found
+
+
+def _scope(occasion: Occasion, found: Discovery, *, refreshable: bool) -> str | None:
+    challenge = occasion.challenge
+    first = scopes.choose(
+        configured=occasion.settings.scopes,
+        challenged=None if challenge is None else challenge.scope,
+        resource=found.scopes,
+        server=found.server.scopes_supported,
+        refreshable=refreshable,
+    )
+    return scopes.union(first, occasion.more) or None
+
+
+def _grant(occasion: Occasion, found: Discovery, client: Client, scope: str | None) -> Grant:
+    if client.kind == "configured":
+        # Its secret stands where the config says, and nowhere else.
+        client = msgspec.structs.replace(client, client_secret="")
+    return Grant(
+        url=canonical(occasion.url),
+        resource=found.resource,
+        issuer=found.server.issuer,
+        token_endpoint=found.server.token_endpoint or "",
+        revocation_endpoint=found.server.revocation_endpoint or "",
+        client=client,
+        asked=scope or "",
+    )

@@ -1,0 +1,357 @@
+"""`interlock drivers check`: are the manifests right, do they fit together, and does the server
+really have what its driver says?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from msgspec import Struct, field
+
+from interlock.core.config import DEFAULT_NAME, Config, ConfigError, load_config
+from interlock.drivers.commands.options import Json
+from interlock.drivers.commands.workspace import Desk, desk_of, open_desk
+from interlock.manifests.driver_reader import MANIFEST_FILE
+from interlock.manifests.secrets_reader import INVENTORY_FILE, load_inventory
+from interlock.manifests.tool_reader import CONTRACT_FILE, load_contract
+from interlock.manifests.workspace import load_workspace
+from interlock.terminal import config_source as where
+from interlock.terminal import output as say
+
+if TYPE_CHECKING:
+    from interlock.drivers.commands.workspace import Desk
+    from interlock.manifests.driver import DriverManifest
+
+
+# -- What a path means to `drivers check`: one manifest, a driver's folder, or a whole workspace.
+
+Single = tuple[Path, Any]
+"""A manifest that stands for itself, and what came of reading it."""
+_READERS = {CONTRACT_FILE: load_contract, INVENTORY_FILE: load_inventory}
+
+
+def desks_at(paths: list[Path], given: Path | None) -> Iterator[tuple[Desk | None, list[Single]]]:
+    """Everything that is to be looked at. Raises ConfigError."""
+    if not paths:
+        yield open_desk(given), []
+        return
+    config = Config()
+    if given is not None:
+        config = load_config(given)
+    for path in paths:
+        yield _at(path, config)
+
+
+def _at(path: Path, config: Config) -> tuple[Desk | None, list[Single]]:
+    if not path.exists():
+        raise ConfigError.of("there is no such file or folder", "check the path", file=str(path))
+    reader = _READERS.get(path.name)
+    if path.is_file() and reader is not None:
+        return None, [(path, reader(path))]
+    if path.is_file() and path.name != MANIFEST_FILE:
+        raise ConfigError.of(
+            "this is no manifest",
+            f"name a {MANIFEST_FILE}, a {CONTRACT_FILE}, a {INVENTORY_FILE} or a folder",
+            file=str(path),
+        )
+    folder = (path.parent if path.is_file() else path).absolute()
+    if (folder / DEFAULT_NAME).is_file():
+        return desk_of(load_config(folder / DEFAULT_NAME), folder), []
+    if any((folder / one).is_dir() for one in config.drivers.folders):
+        return desk_of(config, folder), []
+    root = _root_of(folder, config)
+    contracts = [*config.drivers.contracts]
+    if not (folder / MANIFEST_FILE).is_file():
+        contracts.append(str(folder))
+    workspace = load_workspace(root, folders=[folder], contract_folders=contracts)
+    return Desk(_with_config(root, config), root, workspace), []
+
+
+def _root_of(folder: Path, config: Config) -> Path:
+    """The workspace of a driver: where the folder of drivers stands that it is in."""
+    names = {Path(one).name for one in config.drivers.folders}
+    for one in (folder, *folder.parents):
+        if one.name in names:
+            return one.parent
+        if (one / DEFAULT_NAME).is_file():
+            return one
+    return folder
+
+
+def _with_config(root: Path, config: Config) -> Config:
+    own = root / DEFAULT_NAME
+    return load_config(own) if own.is_file() else config
+
+
+_AT_ONCE: Final = 4
+_WITHOUT_CODE: Final = ("context_unused", "refresh_without_hook")
+"""What the linter can say only where it is known that there is no driver.py."""
+
+Paths = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="[PATH]...",
+        help="A DRIVER.md, TOOL.md or SECRETS.md, a driver's folder, or a workspace. "
+        "Default: everything of the config.",
+        show_default=False,
+    ),
+]
+
+
+class Report(Struct):
+    """What was found out."""
+
+    problems: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[dict[str, Any]] = field(default_factory=list)
+    drivers: int = 0
+    contracts: int = 0
+    unreachable: int = 0
+    """How many of the problems are servers that could not be reached."""
+
+    shown: int = 0
+    """How many of them were told already."""
+
+    def wrong(
+        self,
+        file: str,
+        line: int,
+        message: str,
+        hint: str = "",
+        *,
+        driver: str = "",
+        shown: bool = False,
+    ) -> None:
+        one = {"file": file, "line": line, "message": message, "hint": hint, "driver": driver}
+        # Those that were told already come first, and are not told again.
+        self.problems.insert(self.shown if shown else len(self.problems), one)
+        self.shown += shown
+
+    def doubtful(self, file: str, line: int, message: str, code: str = "") -> None:
+        self.warnings.append({"file": file, "line": line, "message": message, "code": code})
+
+
+def check(
+    paths: Paths = None,
+    live: Annotated[
+        bool,
+        typer.Option(
+            "--live", help="Also start or reach each server, and hold it against its driver."
+        ),
+    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as problems.")] = False,
+    json: Json = False,
+    config: where.ConfigOption = None,
+) -> None:
+    """Check drivers and contracts: every problem with its place. Nothing is started unless --live.
+
+    Exit code 1 when something is wrong, 4 when with --live a server cannot be reached and nothing
+    else is wrong.
+
+    \b
+    Examples:
+      interlock drivers check
+      interlock drivers check .drivers/filesystem-mcp --strict
+      interlock drivers check --live
+    """
+
+    report = Report()
+    for desk, singles in desks_at(paths or [], config):
+        for file, reading in singles:
+            _single(report, file, reading)
+        if desk is not None:
+            _files(report, desk)
+            _bindings(report, desk)
+            _refusals(report, desk, whole=not paths)
+            if live:
+                from interlock.terminal.event_loop import run
+
+                run(_servers(report, desk, quiet=json))
+    _tell(report, json=json, strict=strict)
+    if report.problems or (strict and report.warnings):
+        only_unreachable = report.unreachable == len(report.problems) and report.unreachable
+        raise typer.Exit(say.UNREACHABLE if only_unreachable else say.FAILED)
+
+
+# -- what the files say
+
+
+def _single(report: Report, file: Path, reading: Any) -> None:
+    for problem in reading.problems:
+        report.wrong(problem.file, problem.line, problem.message, problem.hint)
+    for one in reading.cautions:
+        report.doubtful(one.file, one.line, one.sentence, one.code)
+    report.contracts += reading.value is not None and file.name == "TOOL.md"
+
+
+def _files(report: Report, desk: Desk) -> None:
+    workspace = desk.workspace
+    report.drivers += len(workspace.drivers)
+    report.contracts += len(workspace.contracts)
+    for problems in workspace.problems.values():
+        for one in problems:
+            report.wrong(
+                one.file,
+                one.line,
+                f"{one.path}: {one.message}" if one.path else one.message,
+                one.hint,
+            )
+    for cautions in workspace.cautions.values():
+        for caution in cautions:
+            report.doubtful(caution.file, caution.line, caution.sentence, caution.code)
+
+
+def _bindings(report: Report, desk: Desk) -> None:
+    """Entries beside their contracts, without a server."""
+    from interlock.drivers.binding import check_entry
+    from interlock.drivers.limits import override_warnings
+    from interlock.manifests.lint import lint_bindings
+
+    for key, bindings in desk.workspace.bindings.items():
+        manifest = desk.workspace.drivers[key]
+        code = manifest.folder / "driver.py"
+        if not code.is_file():
+            for one in lint_bindings(manifest, bindings, hooks=()):
+                if one.code in _WITHOUT_CODE:
+                    report.doubtful(one.file, one.line, one.sentence, one.code)
+        for bound in bindings:
+            # What a driver.py brings is known only to whoever runs it: then nothing is missing.
+            transforms = _transforms(bound.entry) if code.is_file() else ()
+            wrong = check_entry(
+                bound.contract, bound.entry, transforms=transforms, has_hook=code.is_file()
+            )
+            for sentence in wrong:
+                report.wrong(str(manifest.file), bound.entry.line, sentence, driver=manifest.id)
+            for sentence in override_warnings(bound.contract, manifest, bound.entry):
+                report.doubtful(str(manifest.file), bound.entry.line, sentence, "override")
+
+
+def _refusals(report: Report, desk: Desk, *, whole: bool) -> None:
+    """What a node would not take, or never use. `whole`: all that the config names is here."""
+    from interlock.core.config.problems import format_path
+    from interlock.drivers.commands.rejections import refused, unknown_names, without_manifest
+
+    for file, message, hint, driver in refused(desk):
+        report.wrong(file, 0, message, hint, driver=driver)
+    if whole:
+        for place, message, hint in unknown_names(desk):
+            report.wrong(format_path(place), 0, message, hint)
+        for file, message in without_manifest(desk):
+            report.doubtful(file, 0, message, "no_manifest")
+
+
+def _transforms(entry: Any) -> set[str]:
+    return {
+        value.transform
+        for value in entry.mapping.values()
+        if not isinstance(value, str) and value.transform
+    }
+
+
+# -- what the servers say
+
+
+async def _servers(report: Report, desk: Desk, *, quiet: bool) -> None:
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def look(manifest: DriverManifest) -> None:
+        async with places:
+            await _one_server(report, desk, manifest, quiet=quiet)
+
+    servers = [one for one in desk.workspace.drivers.values() if one.server is not None]
+    await asyncio.gather(*(look(one) for one in servers))
+
+
+async def _one_server(report: Report, desk: Desk, manifest: DriverManifest, *, quiet: bool) -> None:
+    from interlock.drivers.binding import check_listed
+    from interlock.drivers.commands.standalone import told_of, visit
+    from interlock.errors import InterlockError
+
+    file = str(manifest.file)
+    has_code = (manifest.folder / "driver.py").is_file()
+    try:
+        async with visit(manifest, desk) as there:
+            tools = there.tools()
+            about = there.server
+    except InterlockError as error:
+        report.unreachable += 1
+        why = told_of(manifest.id, error)
+        report.wrong(file, 0, why, driver=manifest.id, shown=not quiet)
+        if not quiet:
+            _mark(False, f"{manifest.id}: {why}")
+        return
+    good = True
+    for one in desk.workspace.bindings.get(manifest.key, ()):
+        found = check_listed(one.contract, one.entry, tools, has_hook=has_code)
+        for sentence in found.errors:
+            good = False
+            report.wrong(file, one.entry.line, say.printable(sentence), driver=manifest.id)
+        for sentence in found.warnings:
+            report.doubtful(file, one.entry.line, say.printable(sentence), "server")
+    for sentence in (*_undeclared(manifest, there.offer), *there.in_vain()):
+        report.doubtful(file, 0, sentence, "server")
+    if not quiet:
+        for sentence in there.given():
+            say.note(sentence)
+        count = len(manifest.implements)
+        told = f"{count} of {count} contracts fit" if good else "its tools do not fit its contracts"
+        _mark(good, f"{manifest.id}: {told}, {say.printable(about) or 'a server without a name'}")
+
+
+def _undeclared(manifest: DriverManifest, offer: Any) -> Iterable[str]:
+    """Prompts that a driver declares and its server does not have."""
+    from interlock.drivers.commands.standalone import named
+
+    offered = {one["name"] for one in named(offer.prompts)}
+    for prompt in manifest.prompts:
+        if prompt.name not in offered:
+            yield f"the server offers no prompt {prompt.name}"
+
+
+# -- telling
+
+
+def _tell(report: Report, *, json: bool, strict: bool) -> None:
+    ok = not report.problems and not (strict and report.warnings)
+    if json:
+        say.as_json(
+            {
+                "ok": ok,
+                "drivers": report.drivers,
+                "contracts": report.contracts,
+                "problems": report.problems,
+                "warnings": report.warnings,
+            }
+        )
+        return
+    for one in report.problems[report.shown :]:
+        hint = f"; {one['hint']}" if one["hint"] else ""
+        say.note(f"{_place(one)}: {one['message']}{hint}")
+    for one in report.warnings:
+        say.note(f"Warning: {_place(one)}: {one['message']}")
+    counts = [_counted(report.drivers, "driver"), _counted(report.contracts, "contract")]
+    found = [_counted(len(report.problems), "problem")] if report.problems else []
+    found += [_counted(len(report.warnings), "warning")] if report.warnings else []
+    print(f"{', '.join(counts)}: {', '.join(found) or 'all is well'}.")
+
+
+def _place(one: dict[str, Any]) -> str:
+    import os
+
+    file = one["file"]
+    if os.path.isabs(file) and Path(file).is_relative_to(Path.cwd()):
+        file = os.path.relpath(file)
+    return f"{file}:{one['line']}" if one["line"] else file
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def _mark(good: bool, text: str) -> None:
+    from rich.text import Text
+
+    mark = ("✓", "green") if good else ("✗", "red")
+    say.console().print(Text.assemble(mark, f" {text}"), soft_wrap=True)

@@ -1,0 +1,67 @@
+"""`interlock drivers`: MCP servers declared as files, and the contracts that they serve."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from interlock.drivers.commands.access import install, login, logout
+from interlock.drivers.commands.check import check
+from interlock.drivers.commands.list import explain, list_drivers
+from interlock.drivers.commands.new import new
+from interlock.drivers.commands.show import show
+from interlock.drivers.commands.test import try_examples
+from interlock.drivers.commands.trust import sign, verify
+
+drivers = typer.Typer(no_args_is_help=True)
+
+
+@drivers.callback()
+def _drivers() -> None:
+    """Make, check and try drivers: MCP servers declared as files.
+
+    A driver (.drivers/ID/DRIVER.md) says where an MCP server lives and which contracts it serves; a
+    contract (TOOL.md) says what a tool takes, gives and changes. Callers see contracts, and the
+    node chooses the driver.
+    """
+
+
+drivers.command()(new)
+drivers.command()(check)
+drivers.command("list")(list_drivers)
+drivers.command()(show)
+drivers.command()(explain)
+drivers.command("test")(try_examples)
+drivers.command()(install)
+drivers.command()(login)
+drivers.command()(logout)
+drivers.command()(sign)
+drivers.command()(verify)
+
+
+@drivers.command()
+def schema(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="driver, mcp, tool, io or secrets.", show_default=False
+        ),
+    ],
+) -> None:
+    """Print the JSON Schema of a manifest's front matter, for editors.
+
+    \b
+    Example:
+      interlock drivers schema tool > tool.schema.json
+    """
+    import json
+
+    from interlock.manifests.schemas import MANIFEST_NAMES, manifest_schema
+
+    found = next((one for one in MANIFEST_NAMES if one == name), None)
+    if found is None:
+        raise typer.BadParameter(
+            f"there is no schema {name!r}; there are: {', '.join(MANIFEST_NAMES)}"
+        )
+    print(json.dumps(manifest_schema(found), indent=2, ensure_ascii=False))

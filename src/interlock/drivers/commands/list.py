@@ -1,0 +1,246 @@
+"""`interlock drivers list` and `explain`: which drivers there are, and which serves what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from interlock.drivers.commands.options import Json, Pin, Region
+from interlock.terminal import config_source as where
+from interlock.terminal import node_discovery as running
+from interlock.terminal import output as say
+from interlock.terminal.node_discovery import NodeOption
+
+if TYPE_CHECKING:
+    from interlock.drivers.commands.workspace import Desk
+    from interlock.drivers.status import DriverStatus
+
+_MOST_NAMED: Final = 4
+_STYLES: Final = {"refused": "red", "failing": "red", "unauthed": "yellow", "running": "green"}
+
+
+def list_drivers(
+    json: Json = False, config: where.ConfigOption = None, node: NodeOption = None
+) -> None:
+    """Show the drivers, how they stand, and the contracts that they serve.
+
+    A running node is asked: that of the config, or, where it was started with --listen, the one
+    that --node names. Without one, the files tell, and what is installed and which secrets there
+    are.
+
+    \b
+    States:
+      running     its server is at work
+      ready       its server has the tools that it needs; it is started when it is needed
+      unverified  nobody has asked its server yet
+      unauthed    a secret is missing, or somebody has to sign in: interlock drivers login
+      failing     it is not installed, of the wrong version, or its server does not answer
+      refused     its files are invalid, or the config does not let it be used
+
+    A DRIVER.md that becomes invalid while the node runs is reported below its driver, whose last
+    valid version stays in use.
+    """
+    from interlock.drivers.commands.offline_status import statuses
+    from interlock.terminal.event_loop import run
+
+    desk, told, wrong = ask_node(config, node, quiet=json)
+    rows = run(statuses(desk)) if told is None else told
+    served = _contracts(desk, rows, wrong)
+    if json:
+        say.as_json({"running": told is not None, "drivers": rows, "contracts": served})
+        return
+    if not rows:
+        say.note(_none(desk, node, asked=told is not None))
+        return
+    _print_drivers(rows)
+    print()
+    _print_contracts(served)
+
+
+def _none(desk: Desk, node: str | None, *, asked: bool) -> str:
+    """What to say where there is no driver: a node may run by other files than those here."""
+    if not asked:
+        return "there is no driver here; `interlock drivers new` makes one."
+    says = f"the node at {node or desk.config.listen} has no driver"
+    here = len(desk.workspace.drivers)
+    if node is not None or not here:
+        return f"{says}; `interlock drivers new` makes one."
+    count = "one is" if here == 1 else f"{here} are"
+    return (
+        f"{says}, but {count} declared here: perhaps it runs by another config. "
+        "If yours was started with --listen, name it with --node."
+    )
+
+
+def explain(
+    tool: Annotated[
+        str, typer.Argument(metavar="TOOL", help="A contract: its id.", show_default=False)
+    ],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="What the call would bring: some drivers do not take every input.",
+            show_default=False,
+        ),
+    ] = None,
+    pin: Pin = None,
+    region: Region = None,
+    json: Json = False,
+    config: where.ConfigOption = None,
+    node: NodeOption = None,
+) -> None:
+    """Show which driver would serve a contract, and why not the others. Nothing is called.
+
+    Exit code 1 when no driver would.
+
+    \b
+    Examples:
+      interlock drivers explain fs-read
+      interlock drivers explain web.search query=mcp count=3 --region eu
+      interlock drivers explain time.now --pin clock-mcp
+    """
+    import time
+
+    from interlock.drivers.commands.offline_status import decide
+    from interlock.drivers.lifecycle import workspace_id
+    from interlock.drivers.resolver_explanation import explain as explained
+    from interlock.drivers.resolver_explanation import resolved_row
+    from interlock.terminal.call_arguments import BadArgument, read_arguments
+    from interlock.terminal.event_loop import run
+
+    desk, told, _ = ask_node(config, node, quiet=json)
+    contract = desk.contract(tool)
+    try:
+        inputs = read_arguments(words or [], contract.inputs)
+    except BadArgument as bad:
+        raise typer.BadParameter(str(bad)) from None
+    known = {one.id: one for one in told or []}
+    decision = run(decide(contract, desk, inputs, pinned=pin, region=region, known=known))
+    if json:
+        row = resolved_row(
+            decision, user_id="", workspace_id=workspace_id(desk.base_dir), at=time.time()
+        )
+        order = [one.driver.key for one in decision.order]
+        failure = None if decision.failure is None else decision.failure.name
+        say.as_json({**row, "order": order, "code": failure, "message": decision.message})
+    else:
+        for line in explained(decision):
+            print(say.printable(line))
+        for one in told or []:
+            if one.state == "failing" and contract.key in {b.contract for b in one.bindings}:
+                say.note(
+                    f"Note: {one.id} failed when it was last tried: {say.printable(one.problem)}"
+                )
+    if decision.selected is None:
+        raise typer.Exit(say.FAILED)
+
+
+def ask_node(
+    config: Any, node: str | None, *, quiet: bool
+) -> tuple[Desk, list[DriverStatus] | None, dict[str, str]]:
+    """The drivers by the files of the config that is found, what the running node says of them (the
+    config's own, or the one that is named), and why it does not offer contracts, by their keys.
+    `quiet`: nothing is noted beside."""
+    import msgspec
+
+    from interlock.drivers.commands.workspace import desk_of, open_desk
+    from interlock.drivers.status import ContractStatus, DriverStatus
+
+    meant = running.meant(config, node)
+    if meant.problem is not None:
+        raise meant.problem
+    told = running.ask(meant.socket)
+    if told is None and node is not None:
+        raise running.not_running(meant, named=True)
+    # A node that was started with --listen runs by this config all the same.
+    desk = desk_of(meant.config, meant.base_dir) if meant.source else open_desk(config)
+    if told is None:
+        hint = running.elsewhere(meant)
+        if not quiet:
+            say.note(
+                f"Note: no node answers at {meant.config.listen}, so this is what the files say"
+                + (f"; {hint}" if hint else "")
+            )
+        return desk, None, {}
+
+    status = msgspec.json.decode(told)
+    rows = status.get("drivers")
+    contracts = msgspec.convert(status.get("contracts", []), list[ContractStatus])
+    wrong = {one.key: one.problem for one in contracts if one.problem}
+    return desk, None if rows is None else msgspec.convert(rows, list[DriverStatus]), wrong
+
+
+def _contracts(desk: Desk, rows: list[DriverStatus], wrong: dict[str, str]) -> list[dict[str, Any]]:
+    serving: dict[str, list[str]] = {}
+    for row in rows:
+        for one in row.bindings:
+            names = serving.setdefault(one.contract, [])
+            if row.state != "refused" and not one.problems:
+                names.append(row.id)
+    found = []
+    keys = sorted({*serving, *desk.workspace.contracts})
+    ids = [key.partition("@")[0] for key in keys]
+    for key, id in zip(keys, ids, strict=True):
+        contract = desk.workspace.contracts.get(key)
+        found.append(
+            {
+                "contract": id if ids.count(id) == 1 else key,
+                "version": "" if contract is None else contract.version,
+                "drivers": serving.get(key, []),
+                **({"problem": wrong[key]} if key in wrong else {}),
+            }
+        )
+    return found
+
+
+def _print_contracts(served: list[dict[str, Any]]) -> None:
+    from rich.text import Text
+
+    console = say.console()
+    widest = max((len(one["contract"]) for one in served), default=0)
+    for one in served:
+        drivers = ", ".join(one["drivers"]) or "nobody"
+        print(f"{one['contract']:<{widest}}  {one['version']:<8}  {drivers}")
+        if "problem" in one:
+            text = f"    {say.printable(one['problem'])}"
+            console.print(Text(text, style="red"), soft_wrap=True)
+
+
+def _shown(row: DriverStatus) -> str:
+    """A driver by its id; a file beside drivers that cannot be used by what it is."""
+    from interlock.drivers.commands.rows import what_of
+
+    # Where a file cannot be read, its folder's name stands for it, which may be anything.
+    id, what = say.printable(row.id), what_of(row)
+    return id if what == "driver" else f"{id} ({what.removesuffix(' of')})"
+
+
+def _print_drivers(rows: list[DriverStatus]) -> None:
+    from rich.text import Text
+
+    console = say.console()
+    id_width = max(len(_shown(row)) for row in rows)
+    state_width = max(len(row.state) for row in rows)
+    for row in sorted(rows, key=lambda one: one.id):
+        names = [one.contract.partition("@")[0] for one in row.bindings]
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        serves = ", ".join(names[:_MOST_NAMED]) + more
+        console.print(
+            Text.assemble(
+                f"{_shown(row):<{id_width}}  ",
+                (f"{row.state:<{state_width}}", _STYLES.get(row.state, "")),
+                f"  {row.version:<8}  {serves}",
+            ),
+            soft_wrap=True,
+        )
+        for line in filter(None, row.problem.splitlines()):
+            console.print(Text(f"    {say.printable(line)}", style="red"), soft_wrap=True)
+        for bound in row.bindings:
+            for problem in bound.problems:
+                text = f"    {bound.contract}: {say.printable(problem)}"
+                console.print(Text(text, style="red"), soft_wrap=True)
+        for warning in (*row.warnings, *(text for one in row.bindings for text in one.warnings)):
+            text = f"    Warning: {say.printable(warning)}"
+            console.print(Text(text, style="yellow"), soft_wrap=True)

@@ -1,0 +1,75 @@
+"""What a node would refuse or never use of the drivers of a config, found without starting one:
+signatures, egress, contracts that broke, pins and secrets that lead nowhere, folders that are not
+there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from interlock.contracts.commands.live import broken_contracts
+from interlock.core.config.drivers import DriversConfig
+from interlock.drivers.signature_check import refusal
+from interlock.manifests.driver_reader import MANIFEST_FILE
+
+if TYPE_CHECKING:
+    from interlock.drivers.commands.workspace import Desk
+
+Found = tuple[str, str, str, str]
+"""The file, what is wrong, what to do, and the driver that it is about."""
+Place = tuple[str | int, ...]
+_DEFAULTS: Final = DriversConfig()
+
+
+def refused(desk: Desk) -> Iterator[Found]:
+    """Drivers and contracts that a node of this config would not take."""
+    for manifest in desk.workspace.drivers.values():
+        why = refusal(manifest, desk.config, desk.base_dir)
+        if why:
+            yield str(manifest.file), why, "", manifest.id
+    for one in broken_contracts(desk.config, desk.base_dir, desk.workspace).values():
+        yield str(one.contract.file), one.sentence, "", ""
+
+
+def unknown_names(desk: Desk) -> Iterator[tuple[Place, str, str]]:
+    """Places of the config that name something which the workspace does not have."""
+    settings, workspace = desk.settings, desk.workspace
+    contracts = {*workspace.contracts, *(one.id for one in workspace.contracts.values())}
+    drivers = {*workspace.drivers, *(one.id for one in workspace.drivers.values())}
+    for contract, driver in settings.pins.items():
+        if contract not in contracts:
+            yield ("drivers", "pins", contract), f"there is no contract {contract}", "check the id"
+        if driver not in drivers:
+            yield ("drivers", "pins", contract), f"there is no driver {driver}", "check the id"
+    for slug in settings.secrets:
+        if slug not in workspace.secrets.entries and slug not in workspace.secret_names:
+            hint = "list it in a SECRETS.md, or remove it"
+            yield ("drivers", "secrets", slug), f"no inventory lists the secret {slug}", hint
+    for name, given, usual in (
+        ("folders", settings.folders, _DEFAULTS.folders),
+        ("contracts", settings.contracts, _DEFAULTS.contracts),
+    ):
+        for index, folder in enumerate(given):
+            if folder not in usual and not (desk.base_dir / folder).is_dir():
+                yield ("drivers", name, index), f"there is no folder {folder}", "check the path"
+
+
+def without_manifest(desk: Desk) -> Iterator[tuple[str, str]]:
+    """Folders among the drivers that hold none."""
+    for folder in desk.settings.folders:
+        try:
+            inside = sorted(os.scandir(desk.base_dir / folder), key=lambda one: one.name)
+        except OSError:
+            continue
+        for one in inside:
+            if not one.is_dir() or one.name.startswith("."):
+                continue
+            names = os.listdir(one.path)
+            if MANIFEST_FILE in names:
+                continue
+            alike = next((name for name in names if name.upper() == MANIFEST_FILE.upper()), "")
+            why = f"{alike} is not read: call it {MANIFEST_FILE}" if alike else (
+                f"there is no {MANIFEST_FILE} in it"
+            )  # fmt: skip
+            yield one.path, why

@@ -1,0 +1,83 @@
+"""Drivers in a few lines, for `up` and `status`: how many there are and how they stand, and of each
+that cannot be used as it should, why not. `interlock drivers list` shows all of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Final
+
+from interlock.core.config import redact_about
+from interlock.terminal import output as say
+
+if TYPE_CHECKING:
+    from interlock.drivers.status import DriverStatus
+
+_WORDS: Final = {
+    "running": "running",
+    "ready": "ready",
+    "unverified": "not asked yet",
+    "unauthed": "waiting for a sign-in or a secret",
+    "failing": "failing",
+    "refused": "refused",
+}
+"""States in a person's words, those that can be used first."""
+_FILES: Final = {"TOOL.md": "contract", "SECRETS.md": "secrets of"}
+_TROUBLE: Final = ("refused", "failing", "unauthed")
+"""The worst first."""
+
+
+def summary(drivers: Sequence[DriverStatus]) -> str:
+    """`3 drivers: 1 running, 2 ready`; empty when there is none."""
+    states = Counter(one.state for one in drivers if what_of(one) == "driver")
+    parts = [f"{states[state]} {word}" for state, word in _WORDS.items() if states[state]]
+    count = states.total()
+    return f"{count} driver{'' if count == 1 else 's'}: {', '.join(parts)}" if parts else ""
+
+
+def what_of(one: DriverStatus) -> str:
+    """What a row is about: also files beside drivers have one, when they cannot be used."""
+    return _FILES.get(PurePath(one.file).name, "driver")
+
+
+def troubles(drivers: Sequence[DriverStatus], most: int | None = None) -> list[str]:
+    """A line for each driver that cannot be used, or not for everything that it promises. Where
+    there is no room for all, the rest is counted."""
+    # A contract that is wrong is why its drivers are.
+    found = [_line(one) for one in drivers if what_of(one) != "driver"]
+    for state in _TROUBLE:
+        found += [_line(one) for one in drivers if one.state == state and what_of(one) == "driver"]
+    found += [
+        _line(one)
+        for one in drivers
+        if one.state not in _TROUBLE and one.problem and what_of(one) == "driver"
+    ]
+    found += [_partly(one) for one in drivers if one.state not in _TROUBLE and _lost(one)]
+    if most is None or len(found) <= most:
+        return found
+    return [*found[:most], f"… and {len(found) - most} more: interlock drivers list"]
+
+
+def _line(one: DriverStatus) -> str:
+    problems = [*one.problem.splitlines(), *_lost(one)]
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    why = f": {_said(one, problems[0])}{more}" if problems else ""
+    state = "waiting" if one.state == "unauthed" else one.state
+    # Where a file cannot be read, its folder's name stands for it, which may be anything.
+    return f"{what_of(one)} {say.printable(one.id)} ({state}){why}"
+
+
+def _partly(one: DriverStatus) -> str:
+    lost = _lost(one)
+    serves = f"serves {len(one.bindings) - len(lost)} of {len(one.bindings)} contracts"
+    return f"driver {one.id} ({serves}): {_said(one, lost[0])}"
+
+
+def _lost(one: DriverStatus) -> list[str]:
+    """Of each contract that it does not serve as it should, why."""
+    return [bound.problems[0] for bound in one.bindings if bound.problems]
+
+
+def _said(one: DriverStatus, problem: str) -> str:
+    return say.printable(redact_about(one.id, problem))

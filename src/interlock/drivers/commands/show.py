@@ -1,0 +1,119 @@
+"""`interlock drivers show`: what a driver says, and what would be started for it."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from interlock.drivers.commands.options import Json, OneDriver
+from interlock.terminal import config_source as where
+from interlock.terminal import output as say
+from interlock.terminal.node_discovery import NodeOption
+
+if TYPE_CHECKING:
+    from interlock.drivers.commands.workspace import Desk
+    from interlock.manifests.driver import DriverManifest
+
+
+def show(
+    driver: OneDriver,
+    json: Json = False,
+    config: where.ConfigOption = None,
+    node: NodeOption = None,
+) -> None:
+    """Show one driver: its server, the command that starts it, what it may reach, what it serves.
+
+    The state is that of the running node; without one, the files tell. Secrets are named, and
+    never shown. A container's command is shown also where there is no engine for it.
+
+    \b
+    Example:
+      interlock drivers show postgres-mcp
+    """
+    from interlock.drivers.commands.list import ask_node
+    from interlock.drivers.commands.offline_status import statuses
+    from interlock.terminal.event_loop import run
+
+    desk, rows, _ = ask_node(config, node, quiet=True)
+    manifest = desk.manifest(driver)
+    known = [one for one in rows or () if one.file == str(manifest.file)]
+    status = next(one for one in known or run(statuses(desk)) if one.file == str(manifest.file))
+    told = {
+        "id": manifest.id,
+        "version": manifest.version,
+        "file": str(manifest.file),
+        "state": status.state,
+        "problem": status.problem,
+        **_server(manifest, desk),
+        "secrets": list(manifest.auth.state_env) if manifest.auth is not None else [],
+        "egress": list(manifest.egress),
+        "region": list(manifest.region),
+        "policy_tags": list(manifest.policy_tags),
+        "install": [{"method": one.method, **one.settings} for one in manifest.install],
+        "serves": [
+            {
+                "contract": one.contract.key,
+                "tool": "" if one.entry.mcp is None else one.entry.mcp.tool_name,
+            }
+            for one in desk.workspace.bindings[manifest.key]
+        ],
+    }
+    if json:
+        say.as_json(told)
+    else:
+        _print(manifest, told, desk)
+
+
+def _server(manifest: DriverManifest, desk: Desk) -> dict[str, Any]:
+    """Where the server is, or the words that start it."""
+    from interlock.drivers.commands.standalone import installed_folder
+    from interlock.drivers.installation import installed_bin
+    from interlock.drivers.launch import command_of
+    from interlock.errors import InterlockError
+
+    server = manifest.server
+    if server is None:
+        return {"server": manifest.kind, "command": [], "refused": ""}
+    if server.kind == "remote":
+        return {"server": server.kind, "url": server.url, "command": [], "refused": ""}
+    folder = installed_folder(manifest, desk.config, desk.base_dir)
+    program = installed_bin(manifest, folder)
+    refused, command = "", []
+    for confined in (desk.settings.sandbox == "enforce", False):
+        try:
+            command = command_of(
+                manifest, workspace=desk.base_dir, installed=program, confined=confined
+            )
+            break
+        except InterlockError as error:
+            # The command is of use all the same, to whoever wants to know what would be run.
+            refused = refused or error.message
+    return {
+        "server": server.kind,
+        "command": command,
+        "variables": sorted(server.env),
+        "refused": refused,
+    }
+
+
+def _print(manifest: DriverManifest, told: dict[str, Any], desk: Desk) -> None:
+    rows = [
+        ("file", desk.shown(manifest.file)),
+        ("state", f"{told['state']}{': ' + told['problem'] if told['problem'] else ''}"),
+        ("server", told.get("url") or told["server"]),
+        ("command", shlex.join(told["command"])),
+        ("refused", told["refused"]),
+        ("variables", ", ".join(told.get("variables", ()))),
+        ("secrets", ", ".join(told["secrets"])),
+        ("egress", ", ".join(told["egress"]) or "no network"),
+        ("region", ", ".join(told["region"])),
+        ("tags", ", ".join(told["policy_tags"])),
+        ("install", ", ".join(str(one.get("package") or one.get("image") or one["method"])
+                              for one in told["install"])),
+    ]  # fmt: skip
+    print(f"{manifest.name} {manifest.version} ({manifest.id})")
+    for name, text in rows:
+        if text:
+            print(f"  {name:<10}{say.printable(text)}")
+    for one in told["serves"]:
+        print(f"  serves    {one['contract'].partition('@')[0]} by {say.printable(one['tool'])}")

@@ -1,0 +1,55 @@
+"""Reaching the server of one driver from the command line: by the same way as any other program
+without a node (`interlock.drivers.standalone`), told in words for print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from interlock.core.call import UpstreamGoneError
+from interlock.core.config import redact_about
+from interlock.drivers import standalone as visiting
+from interlock.drivers.commands.workspace import Desk
+from interlock.drivers.installation import Progress
+from interlock.drivers.standalone import Visit as Visit
+from interlock.drivers.standalone import asker_of as asker_of
+from interlock.drivers.standalone import auth_state_of as auth_state_of
+from interlock.drivers.standalone import installed_folder as installed_folder
+from interlock.drivers.standalone import named as named
+from interlock.drivers.standalone import objects as objects
+from interlock.drivers.standalone import prepared as prepared
+from interlock.drivers.standalone import vault_of as vault_of
+from interlock.errors import InterlockError
+from interlock.manifests.driver import DriverManifest
+from interlock.manifests.secret import SecretsInventory
+from interlock.terminal import output as say
+
+
+def visit(
+    manifest: DriverManifest,
+    desk: Desk,
+    *,
+    inventory: SecretsInventory | None = None,
+    may_install: bool = False,
+    progress: Progress | None = None,
+    warn: Callable[[str], None] = lambda _: None,
+) -> AbstractAsyncContextManager[Visit]:
+    """The server of a driver, for as long as the block lasts. Entering it raises InterlockError.
+
+    `inventory`: secrets that are in no file yet. `may_install`: besides what the config allows.
+    """
+    return visiting.visit(
+        manifest,
+        desk,
+        inventory=inventory,
+        may_install=may_install,
+        progress=progress,
+        warn=warn,
+        where="on the command line",
+    )
+
+
+def told_of(id: str, error: InterlockError) -> str:
+    """Why a driver's server could not be asked, for print. Its own words are a stranger's."""
+    own = isinstance(error, UpstreamGoneError)
+    return say.printable(redact_about(id, error.message) if own else error.message)

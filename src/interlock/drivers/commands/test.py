@@ -1,0 +1,233 @@
+"""`interlock drivers test`: a contract's examples against the drivers that serve it, by their real
+servers and the real translation."""
+
+from __future__ import annotations
+
+import difflib
+import json as json_text
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from msgspec import Struct, field
+
+from interlock.drivers.commands.options import Json
+from interlock.terminal import config_source as where
+from interlock.terminal import output as say
+
+if TYPE_CHECKING:
+    from interlock.drivers.commands.standalone import Visit
+    from interlock.drivers.commands.workspace import Desk
+    from interlock.manifests.binding import Binding
+    from interlock.manifests.driver import DriverManifest
+    from interlock.manifests.tool import Example
+
+_MOST_LINES: Final = 40
+_NO_EXAMPLES: Final = "it has no examples"
+OK, DIFFERS, FAILED, SKIPPED, UNREACHABLE = "ok", "differs", "failed", "skipped", "unreachable"
+
+
+class Tried(Struct):
+    """One example at one driver."""
+
+    driver: str
+    contract: str
+    example: str
+    outcome: str
+    told: str = ""
+    """Why it failed or was skipped."""
+    difference: list[str] = field(default_factory=list)
+    value: Any = None
+
+
+def try_examples(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="ID|TOOL", help="A driver, or a contract.", show_default=False),
+    ],
+    changes: Annotated[
+        bool,
+        typer.Option("--changes", help="Also examples of contracts that change something."),
+    ] = False,
+    json: Json = False,
+    config: where.ConfigOption = None,
+) -> None:
+    """Run the examples of contracts against the real servers of drivers, and report differences.
+
+    Of a driver every contract that it serves is tried, of a contract every driver that serves it:
+    examples hold for all of them. Exit code 1 when one does not, or when nothing was tried at all;
+    4 when a server cannot be reached.
+
+    \b
+    Examples:
+      interlock drivers test filesystem-mcp
+      interlock drivers test time.now --json
+    """
+    from interlock.drivers.commands.workspace import open_desk
+    from interlock.terminal.event_loop import run
+
+    desk = open_desk(config)
+    found = run(_try_all(desk, name, changes=changes))
+    if json:
+        say.as_json(found)
+    else:
+        for one in found:
+            _print(one)
+    outcomes = {one.outcome for one in found}
+    if outcomes & {DIFFERS, FAILED}:
+        raise typer.Exit(say.FAILED)
+    if UNREACHABLE in outcomes:
+        raise typer.Exit(say.UNREACHABLE)
+    if OK not in outcomes:
+        # Whoever relies on this in CI must not take silence for a yes.
+        say.problem(f"nothing of {say.printable(name)} was tried: {_missing(found)}.")
+        raise typer.Exit(say.FAILED)
+
+
+def _missing(found: list[Tried]) -> str:
+    """What to do so that something is tried."""
+    if not found:
+        return "no driver serves it"
+    if all(one.told == _NO_EXAMPLES for one in found):
+        return "write examples into its TOOL.md (name, input, output)"
+    return "say --changes to try what changes something, or write examples into a TOOL.md"
+
+
+async def _try_all(desk: Desk, name: str, *, changes: bool) -> list[Tried]:
+    found: list[Tried] = []
+    if desk.is_contract(name):
+        contract = desk.contract(name)
+        keys = desk.workspace.serving.get(contract.key, ())
+        if not keys:
+            say.note(f"no driver serves {contract.id}.")
+        for key in keys:
+            manifest = desk.workspace.drivers[key]
+            chosen = [b for b in desk.workspace.bindings[key] if b.contract.key == contract.key]
+            found += await _try_driver(desk, manifest, chosen, changes=changes)
+        return found
+    manifest = desk.manifest(name)
+    bindings = desk.workspace.bindings[manifest.key]
+    return await _try_driver(desk, manifest, list(bindings), changes=changes)
+
+
+async def _try_driver(
+    desk: Desk, manifest: DriverManifest, bindings: list[Binding], *, changes: bool
+) -> list[Tried]:
+    from interlock.drivers.binding import check_listed
+    from interlock.drivers.commands.standalone import told_of, visit
+    from interlock.drivers.standalone import open_hooks
+    from interlock.errors import InterlockError
+
+    found: list[Tried] = []
+    waiting: list[Binding] = []
+    for one in bindings:
+        contract = one.contract
+        if not contract.examples:
+            found.append(Tried(manifest.id, contract.id, "", SKIPPED, _NO_EXAMPLES))
+        elif contract.mutates and not changes:
+            why = "it changes something; --changes tries it all the same"
+            found.append(Tried(manifest.id, contract.id, "", SKIPPED, why))
+        else:
+            waiting.append(one)
+    if not waiting:
+        return found
+    try:
+        async with visit(manifest, desk, warn=say.note) as there:
+            tools = there.tools()
+            async with open_hooks(manifest, desk, warn=say.note) as hooks:
+                for one in waiting:
+                    wrong = check_listed(one.contract, one.entry, tools).errors
+                    if wrong:
+                        told = say.printable(" ".join(wrong))
+                        found.append(Tried(manifest.id, one.contract.id, "", FAILED, told))
+                        continue
+                    found += await _try_examples(there, one, hooks)
+        for sentence in (*there.given(), *there.in_vain()):
+            say.note(sentence)
+    except InterlockError as error:
+        found.append(Tried(manifest.id, "", "", UNREACHABLE, told_of(manifest.id, error)))
+    return found
+
+
+async def _try_examples(there: Visit, binding: Binding, hooks: Any) -> list[Tried]:
+    from interlock.drivers.driver import Binding as Served
+    from interlock.drivers.translation import BoundEntry
+
+    transforms = {} if hooks is None else hooks.transforms
+    served = Served(
+        binding.contract,
+        binding.entry,
+        BoundEntry(binding.contract, binding.entry, transforms=transforms),
+    )
+    return [
+        await _try_example(there, served, hooks, number, example)
+        for number, example in enumerate(binding.contract.examples, 1)
+    ]
+
+
+async def _try_example(
+    there: Visit, served: Any, hooks: Any, number: int, example: Example
+) -> Tried:
+    from interlock.drivers.limits import effective_timeout_ms
+    from interlock.errors import InterlockError
+
+    contract, entry = served.contract, served.entry
+    one = Tried(there.manifest.id, contract.id, example.name or f"example {number}", OK)
+    within = effective_timeout_ms(contract, there.manifest, entry) / 1000
+    try:
+        served.bound.shape.check_inputs(example.input)
+        if hooks is None:
+            arguments = served.bound.arguments(example.input)
+        else:
+            arguments = await hooks.arguments(served, example.input, None, None)
+        result = await there.call(entry.mcp.tool_name, arguments, within=within)
+        if hooks is None:
+            one.value = served.bound.value(result).value
+        else:
+            one.value = await hooks.value(served, result, None)
+    except InterlockError as error:
+        one.outcome, one.told = FAILED, say.printable(f"{error.failure.name}: {error.message}")
+        return one
+    except TimeoutError:
+        one.outcome, one.told = FAILED, f"it did not answer within {within:g} s"
+        return one
+    if example.has_output and one.value != example.output:
+        one.outcome = DIFFERS
+        one.difference = difference(example.output, one.value)
+    return one
+
+
+def difference(expected: Any, got: Any) -> list[str]:
+    """What is other than the example says, line by line."""
+    lines = list(
+        difflib.unified_diff(
+            _lines(expected), _lines(got), "as the example says", "as it is", lineterm=""
+        )
+    )
+    if len(lines) > _MOST_LINES:
+        return [*lines[:_MOST_LINES], f"… {len(lines) - _MOST_LINES} lines more"]
+    return lines
+
+
+def _lines(value: Any) -> list[str]:
+    text = value if isinstance(value, str) else json_text.dumps(
+        value, indent=2, ensure_ascii=False, sort_keys=True
+    )  # fmt: skip
+    return [say.printable(line) for line in text.splitlines()]
+
+
+def _print(one: Tried) -> None:
+    from rich.text import Text
+
+    marks = {OK: ("✓", "green"), SKIPPED: ("–", "yellow")}
+    what = ": ".join(filter(None, (one.contract, one.example)))
+    told = f": {one.told}" if one.told else ""
+    shown = f" {one.driver}  {what}" if what else f" {one.driver}"
+    outcome = "" if one.outcome in (OK, SKIPPED) else f" ({one.outcome})"
+    console = say.console()
+    console.print(
+        Text.assemble(marks.get(one.outcome, ("✗", "red")), f"{shown}{outcome}{told}"),
+        soft_wrap=True,
+    )
+    styles = {"-": "red", "+": "green", "@": "cyan"}
+    for line in one.difference:
+        console.print(Text(f"    {line}", style=styles.get(line[:1], "")), soft_wrap=True)

@@ -1,0 +1,128 @@
+"""`interlock drivers sign` and `verify`: vouch for a driver as it is, and see who did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from interlock.drivers.commands.options import DriverIds, Json, OneDriver
+from interlock.terminal import config_source as where
+from interlock.terminal import output as say
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    from interlock.drivers.commands.workspace import Desk
+
+
+def sign(
+    driver: OneDriver,
+    key: Annotated[
+        Path,
+        typer.Option(
+            "--key",
+            metavar="PEM",
+            help="Your private key (Ed25519); a name is looked for where `interlock keys new` "
+            "puts keys.",
+        ),
+    ],
+    passphrase_file: Annotated[
+        Path | None,
+        typer.Option("--passphrase-file", metavar="FILE", help="Its first line is the passphrase."),
+    ] = None,
+    config: where.ConfigOption = None,
+) -> None:
+    """Sign a driver as it is now: a node that trusts the key uses it, until a file of it changes.
+
+    What is signed are DRIVER.md, SECRETS.md, driver.py and server.json. The signature is written
+    beside them, into DRIVER.sig. Contracts are not signed: they can be several drivers'.
+
+    \b
+    Example:
+      interlock drivers sign filesystem-mcp --key release.pem
+    """
+    from interlock.drivers.commands.workspace import open_desk
+    from interlock.errors import CONFIG, InterlockError
+    from interlock.manifests.signatures import key_id
+    from interlock.manifests.signatures import sign as signed
+    from interlock.terminal import operator_key
+
+    folder = open_desk(config).folder_of(driver)
+    path = operator_key.chosen(key)
+    operator_key.check_file(path)
+    operator_key.warn_open(path)
+    private = operator_key.load(path, passphrase_file)
+    try:
+        written = signed(folder, private)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InterlockError(CONFIG, f"{folder} cannot be signed: {reason}.") from None
+    print(f"{written}: signed by {key_id(private.public_key())}")
+    say.note("Nodes that have the public part of the key under drivers.trust will use it.")
+
+
+def verify(
+    drivers: DriverIds = None,
+    key: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--key", metavar="PEM", help="A public key that is believed, besides drivers.trust."
+        ),
+    ] = None,
+    json: Json = False,
+    config: where.ConfigOption = None,
+) -> None:
+    """Show by whom drivers are signed, and whether they changed since. Exit code 1 if not all are.
+
+    \b
+    Examples:
+      interlock drivers verify
+      interlock drivers verify filesystem-mcp --key release.pub
+    """
+    from interlock.drivers.commands.workspace import open_desk
+    from interlock.manifests.signatures import SignatureProblem
+    from interlock.manifests.signatures import verify as verified
+
+    desk = open_desk(config)
+    trusted = _trusted(desk, key or [])
+    rows: list[dict[str, str | None]] = []
+    for id in drivers or desk.ids():
+        try:
+            rows.append({"driver": id, "signed_by": verified(desk.folder_of(id), trusted)})
+        except SignatureProblem as problem:
+            rows.append({"driver": id, "signed_by": None, "problem": str(problem)})
+    bad = [row for row in rows if row["signed_by"] is None]
+    if json:
+        say.as_json(rows)
+    else:
+        widest = max((len(str(row["driver"])) for row in rows), default=0)
+        for row in rows:
+            told = f"signed by {row['signed_by']}" if row not in bad else row["problem"]
+            print(f"{row['driver']:<{widest}}  {say.printable(str(told))}")
+        if not rows:
+            say.note("there is no driver here.")
+    if bad:
+        raise typer.Exit(say.FAILED)
+
+
+def _trusted(desk: Desk, more: list[Path]) -> list[Ed25519PublicKey]:
+    """The keys that are believed. Raises InterlockError."""
+    from interlock.errors import CONFIG, InterlockError
+    from interlock.manifests.signatures import SignatureProblem, read_public_key
+
+    named = [desk.base_dir / Path(one).expanduser() for one in desk.settings.trust]
+    found = []
+    for path in [*named, *more]:
+        try:
+            found.append(read_public_key(path))
+        except SignatureProblem as problem:
+            raise InterlockError(CONFIG, str(problem)) from None
+    if not found:
+        raise InterlockError(
+            CONFIG,
+            "no key is believed here: name one under drivers.trust in interlock.yaml, or with "
+            "--key.",
+        )
+    return found

@@ -1,0 +1,858 @@
+"""Drivers put together: their files, what is known of them, and who serves which contract.
+
+The files are read when the node starts, and again when one of them changes. What did not change
+keeps its server. A DRIVER.md that becomes invalid keeps its last valid version in use, unless
+drivers must be signed; a driver that cannot be used for another reason is taken out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from interlock.contracts.changed_tools import ToolChange, classes
+from interlock.core.catalog.catalog import Catalog
+from interlock.core.catalog.server_info import Voice
+from interlock.core.config import Config
+from interlock.core.journal.audit import Audit
+from interlock.core.paths import registered_drivers_path
+from interlock.core.pipeline.breaker import Breakers, Circuit
+from interlock.core.pipeline.pipeline import Pipeline
+from interlock.core.ports import Upstream
+from interlock.core.upstreams.supervisor import Supervisor
+from interlock.drivers.accepted_contracts import AcceptedContracts, Broken
+from interlock.drivers.binding import check_entry
+from interlock.drivers.code_process import Code, Described, inspect_code
+from interlock.drivers.contract_shape import ContractShape
+from interlock.drivers.contract_upstream import ContractUpstream, Served
+from interlock.drivers.driver import Binding, Driver
+from interlock.drivers.driver_server import Surroundings
+from interlock.drivers.hooks import Hooks, code_mark, make_hooks, read_code
+from interlock.drivers.journal_rows import Rows
+from interlock.drivers.lifecycle import DriverCare, workspace_id
+from interlock.drivers.limits import override_warnings
+from interlock.drivers.publication import Deprecations, Publishing, voice_of
+from interlock.drivers.registrations import keep_registrations, read_registrations
+from interlock.drivers.resolver import Machine, Workspace, tag_warnings
+from interlock.drivers.signature_check import refusal, signature_mark
+from interlock.drivers.status import ContractStatus, DriverStatus, contracts_of, status_of
+from interlock.drivers.translation import NO_TRANSFORMS, BoundEntry
+from interlock.errors import InterlockError
+from interlock.manifests import workspace as files
+from interlock.manifests.driver import DriverManifest, Implements
+from interlock.manifests.tool import ToolContract
+from interlock.protocol.jsonrpc import encode_value
+
+# -- What the log tells of drivers: which there are when the node starts, and what becomes of them
+# when their files change.
+
+_log = logging.getLogger("interlock.drivers")
+
+
+def tell_begin(drivers: Mapping[str, Driver]) -> None:
+    """The node has read its drivers for the first time."""
+    used = [one for one in drivers.values() if not one.standing.refused]
+    if used:
+        ids = ", ".join(sorted(one.manifest.id for one in used))
+        _log.info("%d %s: %s", len(used), "driver" if len(used) == 1 else "drivers", ids)
+
+
+def tell_changes(
+    before: Mapping[str, Driver], now: Mapping[str, Driver], unusable: Collection[Path]
+) -> None:
+    """Files have changed. `unusable`: those that cannot be used as they are; what is wrong with
+    them was told already."""
+    for key, driver in before.items():
+        if key not in now:
+            broken = driver.manifest.file in unusable
+            what = "is taken out: its files are wrong" if broken else "was removed"
+            _log.info("driver %s %s%s", driver.manifest.id, what, _served(driver, "; it served"))
+    for key, driver in now.items():
+        if before.get(key) is driver or driver.standing.refused:
+            # Why it is refused was told where it was made.
+            continue
+        what = "changed" if key in before else "was added"
+        _log.info("driver %s %s%s", driver.manifest.id, what, _served(driver, ": it serves"))
+
+
+def tell_kept(drivers: Mapping[str, Driver], invalid: Collection[Path]) -> None:
+    """Name the drivers that stay in use although their files have become `invalid`."""
+    for driver in drivers.values():
+        manifest = driver.manifest
+        if manifest.file in invalid and not driver.standing.refused:
+            _log.warning(
+                "driver %s: invalid %s; keeping version %s",
+                manifest.id, manifest.file.name, manifest.version,
+            )  # fmt: skip
+
+
+def tell_verified(driver: Driver) -> None:
+    """Its server was asked, and has listed its tools."""
+    _log.info("driver %s is ready%s", driver.manifest.id, _served(driver, ": it serves"))
+
+
+def _served(driver: Driver, words: str) -> str:
+    ids = sorted(one.contract.id for one in driver.bindings.values() if one.counts)
+    return f"{words} {', '.join(ids)}" if ids else ""
+
+
+# -- Which contracts of drivers break what was accepted of them, and what becomes of the drivers
+# that serve one: they say so, and do not serve it where the config holds what breaks.
+
+
+class DriverJudging:
+    """What is known to break."""
+
+    def __init__(
+        self, config: Config, *, environ: Mapping[str, str], base_dir: Path, audit: Audit
+    ) -> None:
+        self.config = config
+        """The one of now. Set by whoever changes it."""
+        self._audit = audit
+        self._accepted = AcceptedContracts.of(config, environ, base_dir)
+        self._mark: object = None
+        self._broken: dict[str, Broken] = {}
+        """Contracts that are not what was accepted, by key."""
+
+    @property
+    def _holds(self) -> bool:
+        return self.config.contracts.on_break == "hold"
+
+    def judge(self, served: Iterable[ToolContract]) -> None:
+        """Hold these against what was accepted, and accept what breaks nobody."""
+        fresh: list[Broken] = []
+        self._broken = {}
+        if self.config.contracts.watch:
+            self._broken, fresh = self._accepted.take(served)
+        self._mark = self._accepted.mark()
+        for one in fresh:
+            found = " ".join(classes(one.changes))
+            self._audit.record_change("contracts", one.contract.id, "breaking", found)
+
+    def is_out_of_date(self) -> bool:
+        """Somebody else has accepted something since."""
+        return self._accepted.mark() != self._mark
+
+    def mark_of(self, contracts: Collection[str]) -> tuple[tuple[str, ...], bool]:
+        """By what it is seen that a driver of these contracts, given by key, is judged otherwise:
+        what breaks, and whether that is held."""
+        keys = sorted(self._broken.keys() & set(contracts))
+        broken = tuple(self._broken[key].sentence for key in keys)
+        return broken, bool(broken) and self._holds
+
+    def tell(self, driver: Driver) -> None:
+        """Have a new driver say what breaks, and not serve it where that is held."""
+        for key in driver.bindings.keys() & self._broken.keys():
+            sentence = self._broken[key].sentence
+            driver.warn(sentence)
+            if self._holds:
+                driver.bindings[key].wrong += (sentence,)
+
+    def sentences(self) -> dict[str, str]:
+        """By the keys of contracts."""
+        return {key: one.sentence for key, one in self._broken.items()}
+
+    def shown(self, served: Mapping[str, Served]) -> list[ToolChange]:
+        """What broke and is served, as an operator sees it."""
+        return [
+            one.shown(
+                held=self._holds, drivers=[driver.manifest.id for driver in served[key].drivers]
+            )
+            for key, one in self._broken.items()
+            if key in served
+        ]
+
+
+# -- From a manifest to a driver: whether it may be used, what its code brings, and how each of
+# its entries is bound to its contract. What is wrong is kept with the driver, where people look.
+
+ShapeOf = Callable[[ToolContract], ContractShape]
+"""Raises InterlockError for a contract whose schemas cannot be used."""
+Inspect = Callable[[Code], Described | None]
+"""Says what a driver.py brings; None: it defines no driver. Raises InterlockError."""
+
+
+def make_driver(
+    manifest: DriverManifest,
+    workspace: files.Workspace,
+    *,
+    config: Config,
+    base_dir: Path,
+    allowed: Workspace,
+    around: Surroundings,
+    shape_of: ShapeOf,
+    inspect: Inspect,
+) -> Driver:
+    """The driver of a manifest; refused where it may not be used. `inspect` is asked what its code
+    brings, where that may be run."""
+    settings = config.drivers
+    hooks: Hooks | None = None
+    warnings: list[str] = []
+    refused = refused_by_files(manifest, workspace, config, base_dir, allowed)
+    if not refused:
+        try:
+            code, warnings = read_code(manifest, allowed=settings.allow_code)
+            if code is not None:
+                served = [one.contract.id for one in workspace.bindings[manifest.key]]
+                hooks, warnings = make_hooks(manifest, served, code, inspect(code))
+        except InterlockError as error:
+            refused = error.message
+    if hooks is not None:
+        # With what only its code says.
+        manifest = hooks.manifest
+    bindings, unusable = _bindings(manifest, workspace, hooks, shape_of)
+    driver = Driver(manifest, bindings, around, strict=settings.strict)
+    driver.hooks = hooks
+    driver.digest = _digest(manifest, hooks)
+    for text in (*warnings, *unusable, *_warnings(manifest, workspace, allowed)):
+        driver.warn(text)
+    for caution in workspace.cautions.get(manifest.file, ()):
+        driver.warnings[str(caution)] = None
+    if not refused and settings.strict:
+        refused = _strict(list(driver.warnings))
+    if not refused and unusable and not bindings:
+        refused = unusable[0]
+    driver.standing.refused = refused
+    if refused:
+        driver.hooks = None
+        _log.warning("%s is not used: %s", manifest.id, refused)
+    return driver
+
+
+def refused_by_files(
+    manifest: DriverManifest,
+    workspace: files.Workspace,
+    config: Config,
+    base_dir: Path,
+    allowed: Workspace,
+) -> str:
+    """Why a driver is not used, by what its files alone say, before anything of its code is run.
+    Empty: it is."""
+    refused = refusal(manifest, config, base_dir)
+    if not refused and config.drivers.strict:
+        cautions = map(str, workspace.cautions.get(manifest.file, ()))
+        refused = _strict([*_warnings(manifest, workspace, allowed), *cautions])
+    return refused
+
+
+def allowed_by(config: Config) -> Workspace:
+    """What the config has to say about which drivers serve a call."""
+    settings = config.drivers
+    return Workspace(
+        region=settings.region,
+        strict_region=settings.strict_region,
+        forbid=tuple(settings.policy.forbid),
+        require=tuple(settings.policy.require),
+        allow=tuple(settings.policy.allow),
+        pins=dict(settings.pins),
+        trusted_tags={tag: tuple(ids) for tag, ids in settings.policy.trusted_tags.items()},
+    )
+
+
+def _digest(manifest: DriverManifest, hooks: Hooks | None) -> str:
+    """Of a driver's file, of the server that it starts (which another file may say), and of the
+    code that was read."""
+    code = "" if hooks is None else hooks.digest
+    parts = (manifest.digest.encode(), msgspec.json.encode(manifest.server), code.encode())
+    return hashlib.sha256(b"\n".join(parts)).hexdigest()
+
+
+def _warnings(
+    manifest: DriverManifest, workspace: files.Workspace, allowed: Workspace
+) -> list[str]:
+    """What the operator should look at, by what a manifest says."""
+    found = [*tag_warnings(manifest, allowed)]
+    for one in workspace.bindings[manifest.key]:
+        found += override_warnings(one.contract, manifest, one.entry)
+    return found
+
+
+def _strict(warnings: list[str]) -> str:
+    return f"{warnings[0]} (drivers.strict)" if warnings else ""
+
+
+def _bindings(
+    manifest: DriverManifest,
+    workspace: files.Workspace,
+    hooks: Hooks | None,
+    shape_of: ShapeOf,
+) -> tuple[dict[str, Binding], list[str]]:
+    """What a driver serves, with what is wrong with that; and why contracts that it names cannot
+    be served by anybody."""
+    transforms = NO_TRANSFORMS if hooks is None else hooks.transforms
+    bindings: dict[str, Binding] = {}
+    unusable: list[str] = []
+    for one in workspace.bindings[manifest.key]:
+        contract, entry = one.contract, one.entry
+        executes = hooks is not None and hooks.executes(contract.id)
+        wrong = check_entry(contract, entry, transforms=transforms, has_hook=executes)
+        for problem in wrong:
+            _log.warning("%s: %s", manifest.id, problem)
+        try:
+            shape = shape_of(contract)
+        except InterlockError as error:
+            unusable.append(error.message)
+            continue
+        try:
+            bound = BoundEntry(contract, entry, transforms=transforms, shape=shape)
+        except InterlockError as error:
+            # It is never used, but seen by whoever looks for what is wrong.
+            bound = BoundEntry(contract, Implements(entry.tool, entry.version), shape=shape)
+            wrong = wrong or [error.message]
+        bindings[contract.key] = Binding(contract, entry, bound, tuple(wrong), executes=executes)
+    return bindings, unusable
+
+
+def this_machine(base_dir: Path) -> Machine:
+    """What `requires` of a driver is held against."""
+    systems = {"Linux": "linux", "Darwin": "darwin", "Windows": "windows"}
+    machines = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
+    machines |= {"i386": "x86", "i686": "x86", "armv7l": "arm", "armv6l": "arm"}
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20
+        disk = shutil.disk_usage(base_dir).free // 2**20
+    except (OSError, ValueError):
+        memory = disk = 0
+    return Machine(
+        os=systems.get(platform.system(), platform.system().lower()),
+        arch=machines.get(platform.machine().lower(), platform.machine().lower()),
+        disk_mb=disk,
+        memory_mb=memory,
+    )
+
+
+# -- Asks the servers of drivers for their tools before anybody needs them, so that a driver whose
+# server lacks something says so when the node starts and not at the first call.
+
+AT_ONCE: Final = 4
+"""So many servers are asked at the same time."""
+
+
+class DriverVerifying:
+    """Starts what nobody has used yet, and ends it again."""
+
+    def __init__(self, drivers: Mapping[str, Driver]) -> None:
+        """`drivers`: those there are now, by key. They may change at any time."""
+        self._drivers = drivers
+        self.task: asyncio.Task[None] | None = None
+
+    def begin(self, most_processes: int) -> None:
+        """Look at those that nobody has looked at. Called as often as anybody likes."""
+        if self.task is None or self.task.done():
+            self.task = asyncio.get_running_loop().create_task(
+                self._verify_all(min(AT_ONCE, most_processes)), name="drivers:verify"
+            )
+
+    async def _verify_all(self, at_once: int) -> None:
+        places = asyncio.Semaphore(at_once)
+
+        async def look(driver: Driver) -> None:
+            async with places:
+                await self._verify(driver)
+
+        waiting = self._unverified()
+        tried: set[Driver] = set()
+        while waiting:
+            tried.update(waiting)
+            await asyncio.gather(*(look(one) for one in waiting))
+            # Others may have come meanwhile.
+            waiting = [one for one in self._unverified() if one not in tried]
+
+    def _unverified(self) -> list[Driver]:
+        return [
+            one for one in self._drivers.values() if not one.verified and not one.standing.refused
+        ]
+
+    async def _verify(self, driver: Driver) -> None:
+        if driver.verified or self._drivers.get(driver.key) is not driver:
+            return
+        try:
+            await driver.server.awake()
+        except InterlockError as error:
+            # It is unverified, and looked at again when somebody needs it.
+            _log.warning("%s: %s", driver.manifest.id, error.message)
+            return
+        if not driver.requests:
+            # It was only asked: who needs it starts it.
+            await driver.server.end()
+
+
+LOOK_EVERY: Final = 0.25
+LOOK_COSTS: Final = 20
+"""A look at all files may take one part in so many of the time."""
+CHANGE_COSTS: Final = 4
+"""And one that finds something new, which has to be read."""
+INSPECTED_AT_ONCE: Final = 4
+"""So many processes at a time look at the code of drivers."""
+MADE_AT_ONCE: Final = 10
+"""So many drivers are made of their files before others are served again."""
+
+T = TypeVar("T")
+Shapes = dict[str, ContractShape]
+Made = dict[str, tuple[Driver, tuple[object, object]]]
+"""Drivers and the marks of their files, by the keys of their manifests."""
+Marks = dict[str, object]
+"""By the keys of drivers."""
+
+
+class Drivers:
+    """The drivers of one node."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        environ: Mapping[str, str],
+        base_dir: Path,
+        own_info: bytes,
+        catalog: Catalog,
+        pipeline: Pipeline,
+        upstreams: dict[str, Upstream],
+        audit: Audit,
+        breakers: Breakers,
+    ) -> None:
+        self._config = config
+        self._environ = environ
+        self._base_dir = base_dir
+        self._upstreams = upstreams
+        self._audit = audit
+        self._registrations = registered_drivers_path(config, environ, base_dir)
+        self._judging = DriverJudging(config, environ=environ, base_dir=base_dir, audit=audit)
+        self.care = DriverCare(
+            config,
+            environ=environ,
+            base_dir=base_dir,
+            own_info=own_info,
+            audit=audit,
+            pipeline=pipeline,
+            on_changed=self._changed,
+            on_offer=self._offered,
+        )
+        self.verifying = DriverVerifying(self.care.drivers)
+        self.contracts = ContractUpstream(
+            clock=time.monotonic,
+            wall_clock=time.time,
+            call_later=lambda seconds, then: asyncio.get_running_loop().call_later(seconds, then),
+            rows=Rows(self._record, workspace_id(base_dir), time.time),
+            machine=this_machine(base_dir),
+            circuit_open=lambda key: breakers.state(key) is Circuit.OPEN,
+        )
+        self.publishing = Publishing(
+            config,
+            catalog=catalog,
+            permit=pipeline.permit,
+            upstreams=upstreams,
+            contracts=self.contracts,
+        )
+        self.on_voices: Callable[[], None] = lambda: None
+        """Told when a driver's server can do something else beside contracts."""
+        self._workspace: files.Workspace | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._ending: dict[asyncio.Task[None], Driver] = {}
+        self._inspected: dict[tuple[str, str], Described | InterlockError | None] = {}
+        """What each driver.py brings, by the driver and the digest of the code."""
+
+    @property
+    def deprecations(self) -> Deprecations:
+        """Which majors of contracts are on their way out. Set by whoever keeps them."""
+        return self.publishing.deprecations
+
+    @deprecations.setter
+    def deprecations(self, given: Deprecations) -> None:
+        self.publishing.deprecations = given
+        self.refresh()
+
+    def refresh(self) -> None:
+        """What is known of contracts is something else now: offer them by it."""
+        if self._workspace is not None:
+            self.publishing.soon()
+
+    # -- life
+
+    def start(self) -> None:
+        """Read the files, offer the contracts, and begin to ask the servers for their tools."""
+        if not self._config.drivers.enabled:
+            return
+        workspace = self._load()
+        if self._config.drivers.allow_code:
+            # Nobody is served yet who could be held up.
+            _run_apart(self._inspect_code(workspace))
+        self._take(workspace)
+        self._watcher = asyncio.get_running_loop().create_task(self._watch(), name="drivers")
+
+    async def close(self) -> None:
+        tasks = [one for one in (self._watcher, self.verifying.task) if one is not None]
+        self._watcher = self.verifying.task = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._workspace = None
+        # What was wrong with code may be something of this machine.
+        self._inspected = {
+            key: found
+            for key, found in self._inspected.items()
+            if not isinstance(found, InterlockError)
+        }
+        for driver in list(self.care.drivers.values()):
+            self._end(driver, at_once=True)
+        self.contracts.served = {}
+        self.publishing.take_away()
+        for driver in self._ending.values():
+            driver.server.hurry()
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    async def configure(self, config: Config) -> None:
+        """Run by a new config."""
+        before, self._config = self._config, config
+        self.publishing.config = self._judging.config = config
+        self.care.configure(config)
+        await self.care.walls.end_uncovered(configured=True)
+        if config.drivers == before.drivers:
+            if config.contracts != before.contracts and self._workspace is not None:
+                self._take(self._workspace)
+            elif self.publishing.posted:
+                self.publishing.now()
+            return
+        await self.close()
+        if config.drivers.enabled:
+            await self._inspect_code(await asyncio.to_thread(self._load))
+        self.start()
+
+    def _load(self) -> files.Workspace:
+        settings = self._config.drivers
+        return files.load_workspace(
+            self._base_dir,
+            folders=settings.folders,
+            contract_folders=settings.contracts,
+            registered=read_registrations(self._registrations),
+        )
+
+    async def _watch(self) -> None:
+        """Notice when a file changed, by looking at all of them now and then."""
+        pause = LOOK_EVERY
+        while True:
+            await asyncio.sleep(pause)
+            workspace = self._workspace
+            if workspace is None:
+                continue
+            try:
+                after, signed, cost = await asyncio.to_thread(self._look, workspace)
+                news = self._is_news(workspace, after, signed)
+                if news:
+                    await self._inspect_code(after)
+                    self._take(after, await self._make_ahead(after))
+                self._look_at_installs()
+                await self.care.walls.end_uncovered()
+            except Exception:
+                _log.exception("the drivers' files could not be read again")
+            else:
+                # Where something changed, something else is about to: who waits for it is a human.
+                pause = max(LOOK_EVERY, cost * (CHANGE_COSTS if news else LOOK_COSTS))
+
+    def _look_at_installs(self) -> None:
+        """Somebody may have installed what a driver could not be used without."""
+        mended = [one for one in self.care.drivers.values() if one.look_at_install()]
+        for driver in mended:
+            self._changed(driver)
+        if mended:
+            self._verify()
+
+    def _look(self, workspace: files.Workspace) -> tuple[files.Workspace, Marks, float]:
+        """What the files say now, by what signatures are known, and what it cost to look. In a
+        thread of its own."""
+        began = time.thread_time()
+        after = workspace.reload()
+        signed = {key: self._signed(one) for key, one in after.drivers.items()}
+        return after, signed, time.thread_time() - began
+
+    def _signed(self, manifest: DriverManifest) -> object:
+        return signature_mark(manifest) if self._config.drivers.trust else None
+
+    def _marks(self, manifest: DriverManifest, workspace: files.Workspace) -> tuple[object, ...]:
+        """Of the files beside a manifest that are read, of the server that one of them may say, and
+        of what its contracts break."""
+        keys = {one.contract.key for one in workspace.bindings[manifest.key]}
+        broken, held = self._judging.mark_of(keys)
+        return code_mark(manifest), self._signed(manifest), broken, held, manifest.server
+
+    def _is_news(self, before: files.Workspace, after: files.Workspace, signed: Marks) -> bool:
+        # Code that comes, changes or goes is seen there, too.
+        if after.read_files or after.drivers.keys() != before.drivers.keys():
+            return True
+        if after.refused != before.refused or self._judging.is_out_of_date():
+            return True
+        return any(
+            one.marks[1] != signed.get(one.manifest.key) for one in self.care.drivers.values()
+        )
+
+    # -- from files to drivers
+
+    def _take(self, workspace: files.Workspace, ahead: Made | None = None) -> None:
+        """Go on with what the files say now. What did not change goes on as it is. `ahead`: drivers
+        that were made of these files before."""
+        begins = self._workspace is None
+        before = {} if self._workspace is None else self._workspace.refused
+        self._workspace = workspace
+        self.care.inventory = workspace.secrets
+        for path, refused in workspace.refused.items():
+            if before.get(path) != refused:
+                for problem in refused.problems:
+                    _log.warning("%s", problem)
+        fresh = {path for path, one in workspace.refused.items() if before.get(path) != one}
+        self._judging.judge([workspace.contracts[key] for key in sorted(workspace.serving)])
+        kept = self.care.drivers
+        were = {**kept}
+        for key in [*kept]:
+            manifest = workspace.drivers.get(key.removeprefix("driver:"))
+            if manifest is None or not self._is_same(kept[key], manifest, workspace):
+                self._end(kept[key], at_once=False)
+        shapes: Shapes = {}
+        made = ahead or {}
+        for manifest in workspace.drivers.values():
+            if f"driver:{manifest.key}" not in kept and manifest.server is not None:
+                one = made.get(manifest.key) or self._make(manifest, workspace, shapes)
+                self._begin(manifest, workspace, one)
+        if begins:
+            tell_begin(kept)
+        else:
+            tell_changes(were, kept, workspace.refused)
+            tell_kept(kept, fresh)
+        keep_registrations(self._registrations, workspace.registered)
+        self._gather()
+        if ahead is None:
+            self.publishing.now()
+        else:
+            self.publishing.soon()
+        self._verify()
+
+    async def _inspect_code(self, workspace: files.Workspace) -> None:
+        """Learn what the code of drivers brings that is not known yet: each driver.py is run once,
+        in a confined process without network."""
+        allowed, known = self._config.drivers.allow_code, self._inspected
+        found: list[Code] = []
+        for manifest in workspace.drivers.values():
+            if manifest.id not in allowed or manifest.server is None or not code_mark(manifest):
+                continue
+            if refused_by_files(
+                manifest, workspace, self._config, self._base_dir, allowed_by(self._config)
+            ):
+                continue
+            try:
+                code, _ = read_code(manifest, allowed=allowed)
+            except InterlockError:
+                # It is said when the driver is made.
+                continue
+            if code is not None:
+                found.append(code)
+        # Code that is there no more is forgotten.
+        keys = [(code.name, code.digest) for code in found]
+        self._inspected = {key: known[key] for key in keys if key in known}
+        several = asyncio.Semaphore(INSPECTED_AT_ONCE)
+
+        async def inspect(code: Code) -> None:
+            async with several:
+                self._inspected[code.name, code.digest] = await self._inspect(code)
+
+        await asyncio.gather(
+            *(inspect(code) for code in found if (code.name, code.digest) not in self._inspected)
+        )
+
+    async def _inspect(self, code: Code) -> Described | InterlockError | None:
+        try:
+            return await inspect_code(
+                code,
+                lambda: self.care.walls.open_alone(code.driver),
+                env=self.care.code_environment(),
+            )
+        except InterlockError as error:
+            return error
+
+    def _described(self, code: Code) -> Described | None:
+        """What a driver.py brings. Raises InterlockError."""
+        key = code.name, code.digest
+        if key not in self._inspected:
+            # It was changed since it was looked at: rare, and others wait for the moment it takes.
+            self._inspected[key] = _run_apart(self._inspect(code))
+        found = self._inspected[key]
+        if isinstance(found, InterlockError):
+            raise found
+        return found
+
+    def _is_same(
+        self, driver: Driver, manifest: DriverManifest, workspace: files.Workspace
+    ) -> bool:
+        if driver.manifest.digest != manifest.digest or driver.manifest.file != manifest.file:
+            return False
+        now = {one.contract.key: one.contract.digest for one in workspace.bindings[manifest.key]}
+        then = {key: one.contract.digest for key, one in driver.bindings.items()}
+        return now == then and driver.marks == self._marks(manifest, workspace)
+
+    async def _make_ahead(self, workspace: files.Workspace) -> Made:
+        """The drivers whose files are new, a few at a time: others are served in between."""
+        made: Made = {}
+        shapes: Shapes = {}
+        for manifest in workspace.drivers.values():
+            known = self.care.drivers.get(f"driver:{manifest.key}")
+            same = known is not None and known.manifest.digest == manifest.digest
+            if manifest.server is not None and not same:
+                made[manifest.key] = self._make(manifest, workspace, shapes)
+                if len(made) % MADE_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        return made
+
+    def _make(
+        self, manifest: DriverManifest, workspace: files.Workspace, shapes: Shapes
+    ) -> tuple[Driver, tuple[object, object]]:
+        # Marked before anything is read: what changes meanwhile is news.
+        marks = code_mark(manifest), self._signed(manifest)
+        driver = make_driver(
+            manifest,
+            workspace,
+            config=self._config,
+            base_dir=self._base_dir,
+            allowed=allowed_by(self._config),
+            around=self.care,
+            shape_of=lambda contract: self._shape(contract, shapes),
+            inspect=self._described,
+        )
+        return driver, marks
+
+    def _begin(
+        self,
+        manifest: DriverManifest,
+        workspace: files.Workspace,
+        made: tuple[Driver, tuple[object, object]],
+    ) -> None:
+        driver, marks = made
+        driver.marks = (*marks, *self._marks(manifest, workspace)[len(marks) :])
+        self._judging.tell(driver)
+        self.care.drivers[driver.key] = self._upstreams[driver.key] = driver
+        self.care.look_after(driver)
+
+    def _shape(self, contract: ToolContract, shapes: Shapes) -> ContractShape:
+        """One for all drivers that serve it. Raises InterlockError."""
+        found = shapes.get(contract.key)
+        if found is None:
+            known = self.contracts.served.get(contract.key)
+            same = known is not None and known.contract is contract
+            found = known.shape if known is not None and same else ContractShape(contract)
+            shapes[contract.key] = found
+        return found
+
+    def _end(self, driver: Driver, *, at_once: bool) -> None:
+        self.care.drivers.pop(driver.key, None)
+        # From this moment on nobody starts it any more.
+        driver.server.closed = True
+        self.publishing.withdraw(driver)
+        task = asyncio.get_running_loop().create_task(
+            self.care.forget(driver, at_once=at_once), name=f"end:{driver.key}"
+        )
+        self._ending[task] = driver
+        task.add_done_callback(self._ending.pop)
+
+    def _gather(self) -> None:
+        """Who serves which contract."""
+        served: dict[str, Served] = {}
+        for driver in self.care.drivers.values():
+            for key, binding in driver.bindings.items():
+                if key not in served:
+                    served[key] = Served(binding.contract, binding.bound.shape, [])
+                served[key].drivers.append(driver)
+        for one in served.values():
+            one.drivers.sort(key=lambda driver: driver.key)
+        self.contracts.served = served
+        self.contracts.workspace = allowed_by(self._config)
+
+    # -- what is offered
+
+    def _changed(self, driver: Driver) -> None:
+        """Something is known about a driver that was not."""
+        if self.care.drivers.get(driver.key) is driver:
+            self.refresh()
+
+    def _offered(self, driver: Driver, supervisor: Supervisor) -> None:
+        """A driver's server has listed what it has."""
+        if self.care.drivers.get(driver.key) is not driver:
+            return
+        first = not driver.verified
+        driver.listed(supervisor.offer.tools)
+        if first:
+            tell_verified(driver)
+        before = driver.capabilities
+        self.publishing.offered(driver, supervisor, others=self.care.drivers.values())
+        if driver.capabilities != before:
+            self.on_voices()
+
+    def voices(self) -> list[Voice]:
+        """What the servers of drivers can do beside contracts, for whoever introduces the node."""
+        return [voice_of(one) for one in self.care.drivers.values() if one.capabilities]
+
+    def _verify(self) -> None:
+        if self._config.drivers.verify == "start":
+            self.verifying.begin(self._config.drivers.most_processes)
+
+    # -- how they fare
+
+    def status(self) -> list[DriverStatus]:
+        workspace = self._workspace
+        if workspace is None:
+            return [status_of(one) for one in self.care.drivers.values()]
+        known = [
+            status_of(one, _problems(workspace, one.manifest.file))
+            for one in self.care.drivers.values()
+        ]
+        files_in_use = {one.manifest.file for one in self.care.drivers.values()}
+        others = [
+            DriverStatus.of_manifest(one)
+            for one in workspace.drivers.values()
+            if one.server is None
+        ]
+        refused = [
+            DriverStatus.of_file(path, _problems(workspace, path))
+            for path in workspace.refused
+            if path not in files_in_use
+        ]
+        return [*known, *others, *refused]
+
+    def contract_status(self) -> list[ContractStatus]:
+        return contracts_of(self.contracts, self.publishing.set_aside(), self._judging.sentences())
+
+    def broken_contracts(self) -> list[ToolChange]:
+        """Contracts that changed so that callers break, and nobody has accepted it."""
+        return self._judging.shown(self.contracts.served)
+
+    def _record(
+        self,
+        call: Any,
+        what: str,
+        name: str,
+        upstream: str,
+        outcome: str,
+        duration_us: int,
+        row: Mapping[str, Any],
+    ) -> None:
+        detail = encode_value(row).decode()
+        self._audit.record_part(call, what, name, upstream, outcome, duration_us, detail)
+
+
+def _problems(workspace: files.Workspace, path: Path) -> list[str]:
+    """What is wrong with a file as it is now."""
+    refused = workspace.refused.get(path)
+    return [] if refused is None else [str(problem) for problem in refused.problems]
+
+
+def _run_apart(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine, on a loop of its own in another thread, which is waited for."""
+    with ThreadPoolExecutor(1, thread_name_prefix="driver-code") as thread:
+        return thread.submit(asyncio.run, work).result()

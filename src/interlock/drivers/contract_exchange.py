@@ -1,0 +1,480 @@
+"""One call of a contract on its way: the driver that has it now, and who is next if that fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.core.call import (
+    Ask,
+    Call,
+    ClientSession,
+    Outcome,
+    UpstreamAnsweredError,
+    UpstreamGoneError,
+)
+from interlock.core.catalog.effects import LEVELS
+from interlock.core.ports import Back, Exchange
+from interlock.drivers.errors import aip_code
+from interlock.drivers.limits import Attempts, may_repeat
+from interlock.drivers.pending_starts import BodyExchange, WakingExchange
+from interlock.drivers.request_owner import Asker, signed_by, words_for
+from interlock.drivers.resolver import Candidate
+from interlock.drivers.resource_uris import check_uris
+from interlock.errors import (
+    AUTH_FAILED,
+    AUTH_REQUIRED,
+    CANCELLED,
+    CIRCUIT_OPEN,
+    DEADLINE_EXCEEDED,
+    INSTALL_FAILED,
+    SANDBOX_UNAVAILABLE,
+    TOO_BUSY,
+    TOOL_UNAVAILABLE,
+    UPSTREAM_ERROR,
+    UPSTREAM_UNAVAILABLE,
+    VERSION_MISMATCH,
+    InterlockError,
+)
+from interlock.protocol.headers import HeaderParam
+from interlock.protocol.jsonrpc import decode_value, encode_value
+from interlock.protocol.mcp import COMPLETE, Era, glance_at, tool_error
+
+if TYPE_CHECKING:
+    from interlock.drivers.contract_upstream import ContractUpstream, Served
+    from interlock.drivers.driver import Binding, Driver
+
+META_DEPRECATION: Final = "deprecation"
+"""In the `_meta` of a result whose contract is on its way out."""
+_NEVER_SENT: Final = frozenset(
+    one.name
+    for one in (
+        AUTH_REQUIRED, AUTH_FAILED, INSTALL_FAILED, VERSION_MISMATCH, TOOL_UNAVAILABLE,
+        SANDBOX_UNAVAILABLE, TOO_BUSY, CIRCUIT_OPEN,
+    )
+)  # fmt: skip
+"""What goes wrong before a server has heard of a call. Afterwards the same names mean nothing: a
+hook may say of an answer whatever it likes."""
+_UNAUTHORIZED: Final = 401
+_PASSING: Final = InterlockError(UPSTREAM_UNAVAILABLE, "")
+"""What it is worth trying again after: a server that went away may be back."""
+
+
+class DriverRoute(msgspec.Struct):
+    """Where a contract's call leads: one tool of a driver's server."""
+
+    canonical: str
+    upstream: str
+    upstream_name: str
+    upstream_name_json: bytes
+    header_params: tuple[HeaderParam, ...] = ()
+    limit: float | None = None
+    way: bytes = b""
+
+
+class ContractExchange:
+    """Stands for the call until it is answered, given up, or every driver has failed."""
+
+    def __init__(
+        self,
+        upstream: ContractUpstream,
+        call: Call,
+        back: Back,
+        served: Served,
+        inputs: Mapping[str, Any],
+        context: Any,
+        order: tuple[Candidate, ...],
+        asker: Asker | None = None,
+    ) -> None:
+        """`asker`: whose question the call brings the answers to."""
+        self._upstream = upstream
+        self._call = call
+        self._back = back
+        self._served = served
+        self._inputs = inputs
+        self._context = context
+        self._order = order
+        self._extra = words_for(call, asker)
+        self._place = 0
+        self._attempts: Attempts | None = None
+        """Those of the driver of now."""
+        self._retries = 0
+        self._driver: Driver | None = None
+        self._child: Call | None = None
+        self._exchange: Exchange | None = None
+        self._pause: Any = None
+        self._sent_at = 0.0
+        self._handed = False
+        """Whether the server of the driver of now was given the call."""
+        self._begun = False
+        """Whether it answered, or its code began: then it may be done, whatever is said of it."""
+        self._signed_in = False
+        """Whether it was tried again with a new sign-in: once is enough."""
+        self.open = True
+
+    # -- out
+
+    def begin(self) -> None:
+        """Ask the best driver."""
+        candidate = self._order[self._place]
+        served = self._served
+        self._handed = self._begun = False
+        driver = self._driver = self._upstream.driver_of(served, candidate)
+        binding = driver.bindings[served.contract.key]
+        call = self._call
+        if self._attempts is None:
+            self._attempts = Attempts(
+                served.contract, candidate.driver, candidate.entry, served.level
+            )
+        self._sent_at = now = self._upstream.clock()
+        self._limit(now + self._upstream.limit(served, candidate))
+        if binding.executes:
+            self._execute(driver, binding)
+            return
+        try:
+            _must_be_judged(call, binding)
+            check_uris(served.contract, self._inputs, driver.roots, resolve=os.path.realpath)
+            if driver.hooks is None or not driver.hooks.makes_arguments(binding):
+                self._dispatch(driver, binding, binding.bound.arguments(self._inputs))
+                return
+        except InterlockError as error:
+            self._failed(error)
+            return
+
+        def over(arguments: Any, error: InterlockError | None) -> None:
+            if not self.open:
+                return
+            self._exchange = None
+            try:
+                if error is not None:
+                    raise error
+                # What its server listed meanwhile may say something else.
+                _must_be_judged(self._call, binding)
+                self._dispatch(driver, binding, arguments)
+            except InterlockError as failed:
+                self._failed(failed)
+
+        self._exchange = BodyExchange(
+            driver.hooks.arguments(binding, self._inputs, self._context, call.caller), over
+        )
+
+    def _dispatch(self, driver: Driver, binding: Binding, arguments: Mapping[str, Any]) -> None:
+        """Call the tool of the driver's server. Raises InterlockError."""
+        call, served = self._call, self._served
+        assert binding.entry.mcp is not None
+        name = binding.entry.mcp.tool_name
+        self._child = Call(
+            verb=call.verb,
+            face=call.face,
+            credentials=call.credentials,
+            client=call.client,
+            name=name,
+            owner=call.owner,
+            arguments=encode_value(arguments),
+            meta=call.meta,
+            extra=self._extra,
+            on_notification=call.on_notification,
+            session=call.session,
+            started=call.started,
+            caller=call.caller,
+            route=DriverRoute(served.contract.id, driver.key, name, encode_value(name)),
+            upstream=driver.key,
+            effect=call.effect,
+            deadline=call.deadline,
+            hard_deadline=call.hard_deadline,
+            timeout=call.timeout,
+        )
+        driver.calls += 1
+        exchange = self._exchange = driver.start(
+            self._child, self, partial(self._hand_over, binding)
+        )
+        if not isinstance(exchange, WakingExchange):
+            self._handed = True
+
+    def _hand_over(self, binding: Binding) -> None:
+        """The server is there, and is about to hear of the call. Raises InterlockError."""
+        _must_serve(binding)
+        _must_be_judged(self._call, binding)
+        self._handed = True
+
+    def _limit(self, end: float) -> None:
+        """However much progress there is: the contract's time is a ceiling."""
+        call = self._call
+        call.deadline = min(call.deadline, end)
+        if call.timeout:
+            call.hard_deadline = min(call.hard_deadline, end)
+
+    def _execute(self, driver: Driver, binding: Binding) -> None:
+        """Have driver.py serve it."""
+        driver.calls += 1
+        self._begun = True
+
+        def over(value: Any, error: InterlockError | None) -> None:
+            if not self.open:
+                return
+            if error is not None:
+                self._failed(error)
+            else:
+                made = self._result({}, value)
+                self._over(Outcome(made, Era.SESSION, glance_at(made)), None)
+
+        self._exchange = BodyExchange(
+            driver.hooks.execute(binding, self._inputs, self._context, self._call.caller), over
+        )
+
+    # -- back: what the driver's server says
+
+    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        driver = self._driver
+        if call is not self._child or driver is None or not self.open:
+            return
+        self._child = None
+        if error is not None:
+            if isinstance(error, UpstreamGoneError):
+                if driver.on_sign(error):
+                    self._sign_in(driver, error)
+                    return
+                driver.unreachable(error.message)
+            self._failed(error)
+            return
+        assert outcome is not None
+        self._begun = True
+        driver.answered()
+        glance = outcome.glance
+        if glance is not None and glance.result_type and glance.result_type != COMPLETE:
+            # It wants to know something first: that is between it and the caller, and what comes
+            # then is a call of the contract again, which goes to it and to nobody else.
+            self._record(None)
+            self.open = False
+            self._exchange = None
+            self._back.settled(self._call, signed_by(driver, outcome), None)
+            return
+        binding = driver.bindings[self._served.contract.key]
+        try:
+            result = decode_value(outcome.result)
+            if driver.hooks is not None and driver.hooks.parses_results:
+                self._parse(driver, binding, result)
+                return
+            value = binding.bound.value(result).value
+        except InterlockError as unusable:
+            self._failed(unusable)
+            return
+        made = self._result(result, value)
+        self._over(Outcome(made, Era.SESSION, glance_at(made)), None)
+
+    def _parse(self, driver: Driver, binding: Binding, result: Any) -> None:
+        """Have driver.py find the contract's value."""
+
+        def over(value: Any, error: InterlockError | None) -> None:
+            if not self.open:
+                return
+            if error is not None:
+                self._failed(error)
+                return
+            made = self._result(result, value, parsed=True)
+            self._over(Outcome(made, Era.SESSION, glance_at(made)), None)
+
+        self._exchange = BodyExchange(driver.hooks.value(binding, result, self._context), over)
+
+    def _sign_in(self, driver: Driver, refused: UpstreamGoneError) -> None:
+        """The driver was refused: with a new sign-in, if that is to be had, it may go on."""
+        self._handed = refused.sent and refused.status != _UNAUTHORIZED
+
+        def over(_: Any, error: InterlockError | None) -> None:
+            if not self.open:
+                return
+            if error is not None:
+                self._failed(error)
+            elif self._signed_in or self._handed:
+                self._failed(refused)
+            else:
+                self._signed_in = True
+                self._retries += 1
+                self._record(refused)
+                self.begin()
+
+        self._exchange = BodyExchange(driver.signed_in(), over)
+
+    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
+        if self.open and call is self._child:
+            self._back.heard(self._call, method, params)
+
+    def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
+        self._back.asked(ask, self._call if call is self._child else call, session)
+
+    def _result(self, result: Any, value: Any, *, parsed: bool = False) -> bytes:
+        """The contract's output as the result of a tool. `parsed`: driver.py made it, which has
+        seen all of the answer and chosen."""
+        told: dict[str, Any] = {}
+        blocks = result.get("content")
+        whole = isinstance(value, dict) and value.keys() == {"content"} and "content" in result
+        if whole and (not parsed or value["content"] == blocks):
+            # Pictures and the like stay what they are.
+            told["content"] = blocks
+        else:
+            text = value if isinstance(value, str) else encode_value(value).decode()
+            others = () if parsed or not isinstance(blocks, list) else blocks
+            # What is no text is in no contract's value, and is no less of the answer for that.
+            told["content"] = [{"type": "text", "text": text}, *filter(_is_no_text, others)]
+        if isinstance(value, dict):
+            told["structuredContent"] = value
+        told["isError"] = False
+        deprecation = self._served.deprecation
+        if deprecation is not None:
+            told["_meta"] = {META_DEPRECATION: deprecation.notice()}
+        return encode_value(told)
+
+    # -- when it fails
+
+    def _failed(self, error: InterlockError) -> None:
+        self._record(error)
+        assert self._driver is not None
+        sent = self._begun or not (
+            (isinstance(error, UpstreamGoneError) and not error.sent)
+            or (not self._handed and error.failure.name in _NEVER_SENT)
+        )
+        self._child, self._exchange = None, None
+        if error.failure is DEADLINE_EXCEEDED:
+            self._end(error)
+            return
+        assert self._attempts is not None
+        gone = isinstance(error, UpstreamGoneError)
+        pause = self._attempts.again(_PASSING if gone else error, executed=sent)
+        if pause is not None:
+            self._retries += 1
+            self._pause = self._upstream.call_later(pause, self._again)
+        elif self._goes_elsewhere(error, sent=sent):
+            self._place += 1
+            self._attempts = None
+            self._retries += 1
+            self.begin()
+        else:
+            self._end(error)
+
+    def _goes_elsewhere(self, error: InterlockError, *, sent: bool) -> bool:
+        """Whether the next driver is asked: it must not be done twice, and a server that answered
+        has answered."""
+        if self._place + 1 >= len(self._order):
+            return False
+        if not sent:
+            return True
+        served = self._served
+        return isinstance(error, UpstreamGoneError) and may_repeat(served.contract, served.level)
+
+    def _again(self) -> None:
+        self._pause = None
+        if self.open:
+            self.begin()
+
+    def _end(self, error: InterlockError) -> None:
+        if self.open:
+            self.open = False
+            self._name_driver()
+            self._record_whole(ok=False)
+            # Where it may go once more was decided here; the pipeline would send the contract's own
+            # words to the server of a driver.
+            self._call.sent_again = True
+            told = self._told(error)
+            self._back.settled(self._call, told, error if told is None else None)
+
+    def _told(self, error: InterlockError) -> Outcome | None:
+        """What the tool itself says that went wrong, as the result that a model reads. None: it is
+        not the tool that failed."""
+        if error.failure is not UPSTREAM_ERROR or isinstance(error, UpstreamAnsweredError):
+            return None
+        about = {**(error.data or {}), "retryable": error.retryable}
+        made = tool_error(error.message, aip_code(error), about)
+        return Outcome(made, Era.SESSION, glance_at(made))
+
+    def _over(self, outcome: Outcome, error: InterlockError | None) -> None:
+        self._record(None)
+        self.open = False
+        # It and its request point at each other: taken apart, they are freed at once.
+        self._exchange = None
+        self._name_driver()
+        self._record_whole(ok=True)
+        self._back.settled(self._call, outcome, error)
+
+    def _record(self, error: InterlockError | None) -> None:
+        assert self._driver is not None
+        took = self._upstream.clock() - self._sent_at
+        self._upstream.rows.invoked(
+            self._call, self._served.contract, self._driver, self._order[self._place].entry,
+            self._inputs, took, error,
+        )  # fmt: skip
+
+    def _record_whole(self, *, ok: bool) -> None:
+        took = self._upstream.clock() - self._call.started
+        self._upstream.rows.tool(
+            self._call, self._served.contract, self._driver, self._inputs, took, self._retries,
+            ok=ok,
+        )  # fmt: skip
+
+    # -- what the pipeline wants of it
+
+    def abandon(self, reason: str) -> None:
+        if self.open:
+            self.open = False
+            if self._exchange is not None:
+                self._record(InterlockError(CANCELLED, reason))
+            self._name_driver()
+            self._record_whole(ok=False)
+        self._stop_waiting()
+        if self._exchange is not None:
+            self._exchange.abandon(reason)
+
+    def expire(self) -> None:
+        self._stop_waiting()
+        if self._exchange is not None:
+            self._exchange.expire()
+        else:
+            name = self._served.contract.id
+            self._end(InterlockError(DEADLINE_EXCEEDED, f"{name} was not served in time."))
+
+    def _stop_waiting(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+
+    def hand_over(self, call: Call, back: Back) -> None:
+        self._call, self._back = call, back
+
+    def _name_driver(self) -> None:
+        """The call is over: it was this driver's. Not before: what its server asks on the way is
+        asked in a call of the contract."""
+        if self._driver is not None:
+            self._call.upstream = self._driver.key
+
+
+def _is_no_text(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") != "text"
+
+
+def _must_serve(binding: Binding) -> None:
+    """The server is there, and may have listed something else than is needed. Raises
+    InterlockError."""
+    if not binding.counts:
+        raise InterlockError(
+            TOOL_UNAVAILABLE,
+            " ".join((*binding.wrong, *binding.problems)),
+            {"contract": binding.contract.id},
+        )
+
+
+def _must_be_judged(call: Call, binding: Binding) -> None:
+    """The rules let the call through as what it was known to be; what its tool says of itself since
+    it was listed may be worse. Raises InterlockError."""
+    judged = LEVELS.get(call.effect)
+    if judged is not None and binding.level > judged:
+        raise InterlockError(
+            TOOL_UNAVAILABLE,
+            f"The tool that serves {binding.contract.id} says of itself that it is "
+            f"{binding.level.word}, which was not known when this call was allowed. Call again: it "
+            "is judged by that now.",
+            {"contract": binding.contract.id},
+        )

@@ -1,0 +1,287 @@
+"""The upstream of contracts: a call of one goes to a driver that serves it.
+
+Which driver, is decided by the resolver for every call; how input and result are translated, by
+the contract's binding. When a driver fails, the next one is tried where that can do no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from interlock.core.call import Call, ClientSession
+from interlock.core.catalog.effects import EffectLevel
+from interlock.core.catalog.offering import CONTRACTS, META_CONTEXT, META_DRIVER, Tool
+from interlock.core.ports import Back, Clock, Exchange
+from interlock.drivers.contract_exchange import ContractExchange
+from interlock.drivers.contract_shape import ContractShape
+from interlock.drivers.contract_tool import effect_level
+from interlock.drivers.contract_versions import Deprecation, Versions
+from interlock.drivers.driver import Binding, Driver
+from interlock.drivers.journal_rows import Rows
+from interlock.drivers.limits import effective_timeout_ms
+from interlock.drivers.pending_starts import WakingExchange
+from interlock.drivers.request_owner import Asker, asker_of, gone
+from interlock.drivers.resolver import Candidate, Decision, Machine, Workspace
+from interlock.drivers.resolver_cache import ResolverCache
+from interlock.errors import (
+    AUTH_REQUIRED,
+    CONFIRMATION_EXPIRED,
+    INVALID_PARAMS,
+    TOOL_UNAVAILABLE,
+    UNKNOWN_TOOL,
+    InterlockError,
+)
+from interlock.manifests.tool import ToolContract
+from interlock.protocol.jsonrpc import decode_value
+
+KEY: Final = CONTRACTS
+
+
+class Served(Struct):
+    """A contract, and who serves it."""
+
+    contract: ToolContract
+    shape: ContractShape
+    drivers: list[Driver] = []
+    deprecation: Deprecation | None = None
+    """Its time is running out."""
+    candidates: list[Candidate] = []
+    known: tuple[object, ...] | None = None
+    """By what of its drivers the candidates were made."""
+
+    @property
+    def level(self) -> EffectLevel:
+        """What a call does: by the contract, or worse, by the words of a tool that serves it."""
+        key = self.contract.key
+        said = [one.bindings[key].level for one in self.drivers if one.serves(key)]
+        return max([effect_level(self.contract), *said])
+
+    @property
+    def served_by(self) -> tuple[str, ...]:
+        """The drivers that a call may go to, as they are: `id@version digest`."""
+        found = [one for one in self.drivers if one.serves(self.contract.key)]
+        return tuple(f"{one.manifest.id}@{one.manifest.version} {one.digest}" for one in found)
+
+
+class ContractUpstream:
+    """Takes the calls of all contracts."""
+
+    key = KEY
+    timeout: float | None = None
+    capabilities: Mapping[str, Any] = {}
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        wall_clock: Clock,
+        call_later: Callable[[float, Callable[[], None]], Any],
+        rows: Rows,
+        machine: Machine,
+        circuit_open: Callable[[str], bool],
+    ) -> None:
+        self.served: dict[str, Served] = {}
+        """By the key of the contract."""
+        self.versions = Versions(())
+        """Which contract a name means."""
+        self.workspace = Workspace()
+        self.clock = clock
+        self.call_later = call_later
+        self.rows = rows
+        self._wall_clock = wall_clock
+        self._decisions = ResolverCache(machine)
+        self._circuit_open = circuit_open
+
+    # -- what the pipeline asks
+
+    def start(self, call: Call, back: Back) -> Exchange:
+        served = self._served(call)
+        inputs = call.decoded if call.decoded is not None else decode_value(call.arguments)
+        context = _context(call, served)
+        asker = None if call.extra is None else asker_of(call)
+        decision = self.decide(served, inputs.keys(), pinned=_pinned(call, served, asker))
+        if decision.selected is None:
+            unsigned = _unsigned(served, decision)
+            if unsigned:
+                # Somebody may have signed in meanwhile, or may be at it.
+                return WakingExchange(call, back, partial(self._sign_in_first, unsigned))
+        return self._send(call, back, served, inputs, context, decision, asker)
+
+    async def _sign_in_first(self, unsigned: list[Driver], call: Call, back: Back) -> Exchange:
+        required: InterlockError | None = None
+        for driver in unsigned:
+            try:
+                await driver.signed_in()
+            except InterlockError as error:
+                required = required or error
+        served = self._served(call)
+        inputs = call.decoded if call.decoded is not None else decode_value(call.arguments)
+        asker = asker_of(call)
+        decision = self.decide(served, inputs.keys(), pinned=_pinned(call, served, asker))
+        if required is not None and decision.failure is AUTH_REQUIRED:
+            self.rows.resolved(call, served.contract, decision)
+            told = decision.error()
+            # How to sign in is for the driver to say.
+            raise InterlockError(
+                required.failure, required.message, {**(told.data or {}), **(required.data or {})}
+            )
+        return self._send(call, back, served, inputs, _context(call, served), decision, asker)
+
+    def _send(
+        self,
+        call: Call,
+        back: Back,
+        served: Served,
+        inputs: Mapping[str, Any],
+        context: Any,
+        decision: Decision,
+        asker: Asker | None,
+    ) -> Exchange:
+        self.rows.resolved(call, served.contract, decision)
+        if decision.selected is None:
+            raise decision.error()
+        exchange = ContractExchange(
+            self, call, back, served, inputs, context, decision.order, asker
+        )
+        exchange.begin()
+        return exchange
+
+    def decide(self, served: Served, inputs: Any, *, pinned: str | None = None) -> Decision:
+        """Which driver a call with these inputs goes to, and why not to others."""
+        key = served.contract.key
+        known = tuple([self._known(driver, driver.bindings[key]) for driver in served.drivers])
+        if known != served.known:
+            served.known = known
+            served.candidates = [_candidate(driver, key) for driver in served.drivers]
+            self._decisions.invalidate(key)
+        return self._decisions.decide(
+            served.contract,
+            served.candidates,
+            inputs,
+            workspace=self.workspace,
+            pinned=pinned,
+            now=self._wall_clock(),
+        )
+
+    def _known(self, driver: Driver, binding: Binding) -> tuple[object, ...]:
+        """Everything that a decision depends on and that changes by itself."""
+        standing = driver.standing
+        standing.circuit_open = self._circuit_open(driver.key)
+        if not standing.authed:
+            driver.look_for_sign_in()
+        driver.may_be_installed()
+        failed, passed = standing.health_failed_at, standing.health_passed_at
+        return (
+            standing.authed,
+            standing.auth_problem,
+            standing.install_failed,
+            standing.version_problem,
+            standing.circuit_open,
+            failed,
+            failed is None or (passed is not None and passed >= failed),
+            binding.problems,
+        )
+
+    def driver_of(self, served: Served, candidate: Candidate) -> Driver:
+        return next(one for one in served.drivers if one.manifest is candidate.driver)
+
+    def limit(self, served: Served, candidate: Candidate) -> float:
+        """How long a call may take there, in seconds."""
+        return effective_timeout_ms(served.contract, candidate.driver, candidate.entry) / 1000
+
+    def _served(self, call: Call) -> Served:
+        name = "" if call.route is None else call.route.upstream_name
+        contract = self.versions.find(name)
+        served = None if contract is None else self.served.get(contract.key)
+        if served is None:
+            raise InterlockError(UNKNOWN_TOOL, f"No contract is called {name[:100]!r} here.")
+        _must_be_what_was_judged(call, served)
+        return served
+
+    def set_level(self, level: str, session: ClientSession | None) -> None:
+        for served in self.served.values():
+            for driver in served.drivers:
+                driver.set_level(level, session)
+
+    def apart(self, call: Call) -> object | None:
+        return None
+
+    async def watch(self, uri: str, call: Call | None) -> None:
+        """Contracts have no resources."""
+
+    async def unwatch(self, uri: str, call: Call | None) -> None:
+        """Contracts have no resources."""
+
+    async def until_ready(self, seconds: float) -> bool:
+        return True
+
+
+def _must_be_what_was_judged(call: Call, served: Served) -> None:
+    """A call is judged, written down and, where its server asks something, made again: meanwhile
+    files may have changed. Raises InterlockError."""
+    route = call.route
+    if not isinstance(route, Tool) or route.upstream != KEY:
+        return
+    id = served.contract.id
+    if call.approval and not set(served.served_by) <= set(route.served_by):
+        raise InterlockError(
+            CONFIRMATION_EXPIRED,
+            f"{id} was not called: who serves it changed since it was approved. Make the call "
+            "again for a new approval.",
+            {"confirmation_id": call.approval, "contract": id},
+        )
+    if route.file_digest != served.contract.digest:
+        raise InterlockError(
+            TOOL_UNAVAILABLE,
+            f"The contract {id} changed while this call was on its way. Call again: it is judged "
+            "by what the contract says now.",
+            {"contract": id},
+        )
+
+
+def _candidate(driver: Driver, contract: str) -> Candidate:
+    binding, standing = driver.bindings[contract], driver.standing
+    if not binding.counts and not standing.refused:
+        standing = replace(standing, refused=" ".join((*binding.wrong, *binding.problems)))
+    return Candidate(driver.manifest, binding.entry, standing)
+
+
+def _unsigned(served: Served, decision: Decision) -> list[Driver]:
+    """The drivers that are not taken because nobody is signed in with them."""
+    keys = {one.driver for one in decision.rejected if one.code == AUTH_REQUIRED.name}
+    return [one for one in served.drivers if one.manifest.key in keys]
+
+
+def _pinned(call: Call, served: Served, asker: Asker | None) -> str | None:
+    """The driver that a call asks for, or whose question it answers. Raises InterlockError."""
+    if asker is not None:
+        if not any(asker.is_still(one) for one in served.drivers):
+            raise gone()
+        return asker.driver
+    value = _meta(call, META_DRIVER)
+    if value is not None and (not isinstance(value, str) or not value):
+        raise InterlockError(
+            INVALID_PARAMS, f"`_meta` {META_DRIVER} is not the id of a driver: write it as a text."
+        )
+    return value
+
+
+def _context(call: Call, served: Served) -> Any:
+    """What the call brings beside its input. Raises InterlockError."""
+    if served.contract.context_schema is None:
+        # What nobody has described nobody checks: hooks do not get to see it.
+        return {}
+    context = _meta(call, META_CONTEXT)
+    context = {} if context is None else context
+    served.shape.check_context(context)
+    return context
+
+
+def _meta(call: Call, name: str) -> Any:
+    raw: Raw | None = None if call.meta is None else call.meta.get(name)
+    return None if raw is None else decode_value(raw)

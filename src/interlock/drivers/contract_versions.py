@@ -1,0 +1,160 @@
+"""Several majors of a contract side by side: what they are called, and when the old ones end.
+
+Every major is `v1.image.create`, `v2.image.create`. The bare name belongs to the oldest that is
+still served, so that whoever called it first goes on calling the same. After its sunset a major is
+not offered any more, and a call of it says where to go on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+
+from interlock.drivers.resolver_explanation import iso_time
+from interlock.errors import DEPRECATED_VERSION, InterlockError
+from interlock.manifests.ranges import newest
+from interlock.manifests.tool import ToolContract
+
+WINDOW: Final = 180 * 86_400.0
+"""How long a major is served after it was deprecated, unless somebody says otherwise."""
+_PREFIXED: Final = re.compile(r"v(0|[1-9][0-9]{0,8})\.(.+)")
+
+
+class Deprecation(Struct, frozen=True):
+    """The end of a major. Times are seconds since 1970."""
+
+    deprecated_at: float
+    sunset_at: float | None = None
+    migration_uri: str = ""
+
+    @property
+    def ends_at(self) -> float:
+        return self.deprecated_at + WINDOW if self.sunset_at is None else self.sunset_at
+
+    def notice(self) -> dict[str, Any]:
+        """What callers are told while it is still served."""
+        told = {"deprecated_at": iso_time(self.deprecated_at), "sunset_at": iso_time(self.ends_at)}
+        return {**told, "migration_uri": self.migration_uri} if self.migration_uri else told
+
+
+NEVER: Final[Mapping[str, Deprecation]] = {}
+
+
+class Versions:
+    """All majors of all contracts at one moment."""
+
+    def __init__(
+        self,
+        contracts: Iterable[ToolContract],
+        deprecations: Mapping[str, Deprecation] = NEVER,
+        now: float = 0.0,
+    ) -> None:
+        """`deprecations`: by `id@major`."""
+        self.names: dict[str, ToolContract] = {}
+        """Everything that is offered, by name."""
+        self.clashes: list[str] = []
+        """Names that two contracts would have."""
+        self._ended: dict[str, tuple[ToolContract, Deprecation]] = {}
+        self._deprecations = deprecations
+        majors = _majors(contracts)
+        for id in sorted(majors):
+            self._give(id, majors[id], now)
+        # The own id of a contract may look like a major of another: it was there first.
+        for id in majors:
+            for major, contract in majors[id].items():
+                name = prefixed(id, major)
+                if len(majors[id]) > 1 and name in majors:
+                    self.clashes.append(
+                        f"{name} is a contract's id and the name of {contract.key}: rename one."
+                    )
+
+    def find(self, name: str) -> ToolContract | None:
+        """The contract that a name means. None: there is none.
+
+        Raises InterlockError (deprecated_version) for one that has ended.
+        """
+        found = self.names.get(name)
+        if found is not None:
+            return found
+        ended = self._ended.get(name)
+        if ended is None:
+            # A contract with one major is listed under its bare name, and answers to both.
+            shaped = _PREFIXED.fullmatch(name)
+            if shaped is not None:
+                found = self.names.get(shaped[2])
+                if found is not None and found.id == shaped[2] and found.major == int(shaped[1]):
+                    return found
+                ended = self._ended.get(shaped[2])
+                if ended is not None and ended[0].major != int(shaped[1]):
+                    ended = None
+        if ended is None:
+            return None
+        raise deprecated(name, *ended)
+
+    def deprecation_of(self, contract: ToolContract) -> Deprecation | None:
+        """Set: the major ends, and callers are to be told."""
+        return self._deprecations.get(contract.key)
+
+    def _give(self, id: str, majors: dict[int, ToolContract], now: float) -> None:
+        served: list[ToolContract] = []
+        for major in sorted(majors):
+            contract = majors[major]
+            end = self._deprecations.get(contract.key)
+            name = prefixed(id, major)
+            if end is not None and end.ends_at <= now:
+                self._ended[name] = contract, end
+            else:
+                served.append(contract)
+                if len(majors) > 1:
+                    self.names.setdefault(name, contract)
+        if served:
+            self.names[id] = served[0]
+        else:
+            newest_ended = majors[max(majors)]
+            self._ended[id] = newest_ended, self._deprecations[newest_ended.key]
+
+
+def names_of(
+    contracts: Iterable[ToolContract],
+    deprecations: Mapping[str, Deprecation] = NEVER,
+    now: float = 0.0,
+) -> dict[str, ToolContract]:
+    """What is offered, by name: see Versions."""
+    return Versions(contracts, deprecations, now).names
+
+
+def prefixed(id: str, major: int) -> str:
+    """The name of one major."""
+    return f"v{major}.{id}"
+
+
+def deprecated(name: str, contract: ToolContract, end: Deprecation) -> InterlockError:
+    """What a call of a major is told that has ended."""
+    onwards = f": see {end.migration_uri}" if end.migration_uri else ": call a newer version"
+    return InterlockError(
+        DEPRECATED_VERSION,
+        f"{name} (version {contract.version}) is no longer served{onwards}.",
+        {
+            "contract": contract.id,
+            "version": contract.version,
+            **end.notice(),
+            "migration_uri": end.migration_uri,
+        },
+    )
+
+
+def _majors(contracts: Iterable[ToolContract]) -> dict[str, dict[int, ToolContract]]:
+    """By id and major. Of several versions of one major the newest counts."""
+    found: dict[str, dict[int, ToolContract]] = {}
+    for contract in contracts:
+        known = found.setdefault(contract.id, {})
+        other = known.get(contract.major)
+        if other is None or (
+            contract.version != other.version
+            and newest([contract.version, other.version]) == contract.version
+        ):
+            known[contract.major] = contract
+    return found

@@ -1,0 +1,324 @@
+"""One driver of the workspace, as the resolver, the pipeline and the operator see it: what it
+serves, how it stands, and its server.
+
+Whenever its server lists its tools, they are held against the contracts that the driver promises to
+serve.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from msgspec import Raw, Struct
+
+from interlock.core.call import Call, ClientSession, UpstreamGoneError
+from interlock.core.catalog.effects import EffectLevel, least_level
+from interlock.core.ports import Back, Exchange
+from interlock.drivers.binding import check_listed
+from interlock.drivers.driver_server import (
+    RETRY_AT_MOST,
+    DriverServer,
+    DriverSupervisor,
+    Surroundings,
+)
+from interlock.drivers.health import Health
+from interlock.drivers.launch import is_lasting
+from interlock.drivers.offers import DeclaredUris
+from interlock.drivers.reinstallation import FailedInstall
+from interlock.drivers.resolver import Standing
+from interlock.drivers.translation import BoundEntry
+from interlock.errors import InterlockError, ProtocolError
+from interlock.manifests.driver import DriverManifest, Implements
+from interlock.manifests.tool import ToolContract
+from interlock.protocol.jsonrpc import decode_value
+from interlock.protocol.mcp import RESOURCES_READ, SUBSCRIBE, UNSUBSCRIBE
+
+_log = logging.getLogger("interlock.drivers")
+
+LOOK_AGAIN: Final = 1.0
+"""So often it is looked whether somebody signed in meanwhile."""
+_MOST_WARNINGS: Final = 50
+_ABOUT_RESOURCES: Final = frozenset({RESOURCES_READ, SUBSCRIBE, UNSUBSCRIBE})
+
+
+class Binding(Struct):
+    """A contract that the driver serves, and what is wrong with that."""
+
+    contract: ToolContract
+    entry: Implements
+    bound: BoundEntry
+    wrong: tuple[str, ...] = ()
+    """What is wrong by the files alone."""
+    problems: tuple[str, ...] = ()
+    """What is wrong by what the server lists. Empty: it will do, as far as is known."""
+    warnings: tuple[str, ...] = ()
+    executes: bool = False
+    """Whether driver.py serves it without a tool of the server."""
+    level: EffectLevel = EffectLevel.READ_ONLY
+    """What the server's tool does at least, by its own words, once it was listed."""
+
+    @property
+    def counts(self) -> bool:
+        return not self.wrong and not self.problems
+
+
+class Driver:
+    """A driver, and its server while that runs."""
+
+    timeout: float | None = None
+
+    def __init__(
+        self,
+        manifest: DriverManifest,
+        bindings: Mapping[str, Binding],
+        around: Surroundings,
+        *,
+        strict: bool = False,
+    ) -> None:
+        """`strict`: what is otherwise only warned of counts as wrong."""
+        self.manifest = manifest
+        self.digest = manifest.digest
+        """Of everything that says what it does: who approves a call approves that."""
+        self._strict = strict
+        self.key = f"driver:{manifest.key}"
+        self.bindings = dict(bindings)
+        """By the key of the contract."""
+        self.standing = Standing()
+        self.verified = False
+        """Whether its server has been asked for its tools."""
+        self.problem = ""
+        """Why its server could not be reached when it was last tried."""
+        self.failed_install: FailedInstall | None = None
+        """Of the last attempt, if that failed."""
+        self.hooks: Any = None
+        """What its driver.py brings, if that may be run."""
+        self.health: Health | None = None
+        self.on_sign: Callable[[UpstreamGoneError], bool] = lambda _: False
+        """Told of failures; says whether somebody has to sign in again."""
+        self.warnings: dict[str, None] = {}
+        """What the operator should look at, in the order in which it came up."""
+        self.calls = 0
+        """How many calls of contracts it was given."""
+        self.requests = 0
+        """How much was asked of its server, by whomever."""
+        self.marks: tuple[object, ...] = (None, None)
+        """By what it is seen that its code, or its signature, changed."""
+        self.capabilities: Mapping[str, Any] = {}
+        """What of its server is offered beside contracts; also while that sleeps."""
+        self.server = DriverServer(self, around)
+        self.roots = _folders(manifest)
+        """The folders that its server was given, when it was given any: no file elsewhere may be
+        named to it."""
+        self._uris = DeclaredUris(manifest, self.roots, os.path.realpath)
+        self._around = around
+        self._reviving: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._looked_at = float("-inf")
+
+    @property
+    def supervisor(self) -> DriverSupervisor | None:
+        """Of its server, while there is one."""
+        return self.server.supervisor
+
+    # -- what the pipeline asks
+
+    def start(self, call: Call, back: Back, check: Callable[[], None] | None = None) -> Exchange:
+        """Send a request to its server, which is started for it if need be. `check` is asked when
+        the server is there, before it hears of the request. Raises InterlockError."""
+        if call.verb in _ABOUT_RESOURCES:
+            self._uris.put_right(call)
+        self.requests += 1
+        return self.server.start(call, back, check)
+
+    def set_level(self, level: str, session: ClientSession | None) -> None:
+        if self.supervisor is not None:
+            self.supervisor.set_level(level, session)
+
+    def apart(self, call: Call) -> object | None:
+        return None if self.supervisor is None else self.supervisor.apart(call)
+
+    async def watch(self, uri: str, call: Call | None) -> None:
+        own = self._uris.own(uri)
+        await (await self.server.awake()).watch(own, call)
+
+    async def unwatch(self, uri: str, call: Call | None) -> None:
+        if self.supervisor is not None:
+            await self.supervisor.unwatch(self._uris.own(uri), call)
+
+    def own_uris(self, uris: Iterable[str]) -> list[str]:
+        """What its server calls resources that are followed."""
+        found = []
+        for uri in uris:
+            try:
+                found.append(self._uris.own(uri))
+            except InterlockError:
+                # It is declared no more.
+                continue
+        return found
+
+    async def until_ready(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self.server.awake()
+        except (TimeoutError, InterlockError):
+            return False
+        return True
+
+    # -- how it fares
+
+    def warn(self, text: str) -> None:
+        """Something that the operator should look at."""
+        if text not in self.warnings and len(self.warnings) < _MOST_WARNINGS:
+            self.warnings[text] = None
+            _log.warning("%s: %s", self.manifest.id, text)
+
+    def note_health(self) -> None:
+        """Take over what its health is now."""
+        if self.health is not None:
+            self.standing.health_failed_at = self.health.failed_at
+            self.standing.health_passed_at = self.health.passed_at
+
+    def answered(self) -> None:
+        """Its server has answered a call, whatever it said."""
+        self.server.used()
+        if self.health is not None:
+            self.health.passed()
+            self.note_health()
+
+    def unreachable(self, why: str) -> None:
+        """A call did not reach its server, or no answer came. Whether that lasts is found out now,
+        so that a driver that is back is used again at once."""
+        if self.health is not None:
+            self.health.failed(why)
+            self.note_health()
+        if self._reviving is None and not self.server.closed:
+            self._reviving = asyncio.get_running_loop().create_task(
+                self._revive(), name=f"revive:{self.key}"
+            )
+
+    async def _revive(self) -> None:
+        try:
+            # After a while the failure does not count any more, and the next call tries.
+            while self.health is None or not self.health.available:
+                try:
+                    await self.server.awake()
+                except InterlockError as error:
+                    if is_lasting(error) or self.server.closed:
+                        return
+                else:
+                    self.answered()
+                    self._around.changed(self)
+                    return
+                await self._around.sleep(RETRY_AT_MOST)
+        finally:
+            self._reviving = None
+
+    def look_at_install(self) -> bool:
+        """Forget that it could not be installed when somebody has installed it since; whether that
+        is so."""
+        failed = self.failed_install
+        if failed is None or not failed.is_outdated():
+            return False
+        self._forget_install()
+        self.problem = ""
+        return True
+
+    def may_be_installed(self) -> None:
+        """The same, for a call: it may also find out by itself, after a while."""
+        failed = self.failed_install
+        if not self.look_at_install() and failed and self._around.clock() >= failed.again_at:
+            self._forget_install()
+
+    def _forget_install(self) -> None:
+        self.failed_install = None
+        self.standing.install_failed = self.standing.version_problem = ""
+
+    async def signed_in(self) -> None:
+        """Be signed in, as far as that can be done without a human. Raises InterlockError."""
+        await self._around.ready(self)
+
+    def look_for_sign_in(self) -> None:
+        """Find out, soon, whether somebody signed in since it was last looked."""
+        now = self._around.clock()
+        if self._looking is None and now - self._looked_at >= LOOK_AGAIN:
+            self._looked_at = now
+            self._looking = asyncio.get_running_loop().create_task(
+                self._look_for_sign_in(), name=f"signed-in:{self.key}"
+            )
+
+    async def _look_for_sign_in(self) -> None:
+        try:
+            await self.signed_in()
+        except InterlockError as error:
+            _log.debug("%s: %s", self.key, error.message)
+        finally:
+            self._looking = None
+
+    async def close(self, *, at_once: bool) -> None:
+        """End it for good. Calls under way may still be answered, unless it is to be `at_once`."""
+        self.server.closed = True
+        tasks = [one for one in (self._reviving, self._looking) if one is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.server.close(at_once=at_once)
+        if self.hooks is not None:
+            await self.hooks.process.close(at_once=lambda: self.server.hurries)
+
+    # -- what its server lists
+
+    def listed(self, tools: list[Raw]) -> None:
+        """Hold what its server offers against what the driver promises."""
+        definitions = _by_name(tools)
+        builds = self.hooks is not None and self.hooks.builds_arguments
+        for binding in self.bindings.values():
+            found = check_listed(
+                binding.contract, binding.entry, definitions, has_hook=binding.executes or builds
+            )
+            problems, warnings = found.errors, found.warnings
+            if self._strict:
+                problems, warnings = (*problems, *warnings), ()
+            if problems != binding.problems:
+                for problem in problems:
+                    _log.warning(
+                        "%s does not serve %s: %s", self.manifest.id, binding.contract.id, problem
+                    )
+            binding.problems, binding.warnings = problems, warnings
+            binding.level = _level(binding, definitions)
+        self.verified = True
+        self._around.changed(self)
+
+    def serves(self, contract: str) -> bool:
+        """Whether it can be asked for a contract, as far as is known."""
+        binding = self.bindings.get(contract)
+        return binding is not None and binding.counts and not self.standing.refused
+
+
+def _level(binding: Binding, definitions: Mapping[str, Mapping[str, Any]]) -> EffectLevel:
+    mcp = binding.entry.mcp
+    if mcp is None or binding.executes:
+        return EffectLevel.READ_ONLY
+    return least_level(definitions.get(mcp.tool_name, {}).get("annotations"))
+
+
+def _folders(manifest: DriverManifest) -> tuple[str, ...] | None:
+    server = manifest.server
+    if server is None or server.kind == "remote":
+        return None
+    return tuple(one for one in server.args if one.startswith("/")) or None
+
+
+def _by_name(tools: list[Raw]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for raw in tools:
+        try:
+            definition = decode_value(raw)
+        except ProtocolError:
+            continue
+        if isinstance(definition, dict) and isinstance(definition.get("name"), str):
+            found.setdefault(definition["name"], definition)
+    return found

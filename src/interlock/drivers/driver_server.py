@@ -1,0 +1,324 @@
+"""The server of one driver: started by the first call that needs it, kept while it is used, ended
+when nobody has used it for a while, and looked for again when it was lost.
+
+A server that is to go lets the calls end that are under way, while new ones get the next server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from interlock.core.call import Call, UpstreamGoneError
+from interlock.core.config import ServerConfig
+from interlock.core.ports import Back, Clock, Exchange
+from interlock.core.upstreams.supervisor import Supervisor
+from interlock.drivers.launch import DriverConnector, is_lasting
+from interlock.drivers.pending_starts import WakingExchange
+from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
+
+if TYPE_CHECKING:
+    from interlock.drivers.driver import Driver
+
+_log = logging.getLogger("interlock.drivers")
+
+RETRY_FIRST: Final = 0.5
+RETRY_AT_MOST: Final = 30.0
+"""Between two attempts to reach a server, from the first to the longest pause."""
+_GLANCE: Final = 0.05
+_BUSY: Final = 1.0
+"""When a server that is at work is looked at again."""
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+class DriverSupervisor(Supervisor):
+    """A supervisor that counts its attempts, because a driver's server is given up after some, and
+    that takes along what was made for its server."""
+
+    def __init__(
+        self, key: str, server: ServerConfig, connector: DriverConnector, **more: Any
+    ) -> None:
+        super().__init__(key, server, connector, **more)
+        self.connector = connector
+        self.attempts = 0
+        """Those that failed since it was last ready."""
+        self.on_attempt: Callable[[], None] = lambda: None
+        self.afterwards: list[Callable[[], Awaitable[None]]] = []
+        """What is done when it has ended."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether anybody waits for an answer of its server."""
+        peer = self.peer
+        return peer is not None and any(one.call is not None for one in peer.pending.values())
+
+    def _give_up_when_due(self, lost_at: float | None) -> float | None:
+        self.attempts += 1
+        given = super()._give_up_when_due(lost_at)
+        self.on_attempt()
+        return given
+
+    def _became_ready(self, peer: Any, offer: Any) -> None:
+        self.attempts = 0
+        super()._became_ready(peer, offer)
+        self.on_attempt()
+
+    async def end(self) -> None:
+        await super().end()
+        while self.afterwards:
+            await self.afterwards.pop()()
+
+
+class Surroundings(Protocol):
+    """What a driver is given by the node."""
+
+    clock: Clock
+    sleep: Sleep
+    idle: float
+
+    async def prepare(self, driver: Driver) -> None:
+        """Have it installed, of the right version and signed in. Raises InterlockError."""
+
+    async def ready(self, driver: Driver) -> None:
+        """Have it signed in; a server with secrets that are no more is let go. Raises
+        InterlockError."""
+
+    def supervise(self, driver: Driver, sleep: Sleep) -> DriverSupervisor:
+        """A supervisor for its server, not begun yet. Raises InterlockError."""
+        ...
+
+    def looks_again_at(self, driver: Driver) -> float:
+        """When `ready` is to be asked before the next call, on the clock."""
+        ...
+
+    def make_room(self, driver: Driver) -> Awaitable[None]:
+        """Another server is about to run. Raises InterlockError when there are too many."""
+        ...
+
+    def call_later(self, seconds: float, then: Callable[[], None]) -> Any: ...
+
+    def changed(self, driver: Driver) -> None:
+        """What is known about it is something else now."""
+
+
+class DriverServer:
+    """The server of a driver, there or not."""
+
+    def __init__(self, driver: Driver, around: Surroundings) -> None:
+        self.supervisor: DriverSupervisor | None = None
+        self.last_used = around.clock()
+        self.closed = False
+        """It is not started any more."""
+        self._driver = driver
+        self._around = around
+        self._look_at = -inf
+        self._waking: asyncio.Task[DriverSupervisor] | None = None
+        self._idling: Any = None
+        self._news = asyncio.Event()
+        self._going: dict[asyncio.Task[None], DriverSupervisor] = {}
+        """Those that are to go, and only stay for the calls that they have."""
+        self._in_a_hurry = False
+
+    @property
+    def free(self) -> bool:
+        """Whether it runs, and nobody needs it now."""
+        supervisor = self.supervisor
+        return supervisor is not None and self._waking is None and not supervisor.busy
+
+    def used(self) -> None:
+        self.last_used = self._around.clock()
+
+    def start(self, call: Call, back: Back, check: Callable[[], None] | None = None) -> Exchange:
+        """Send a request to it; it is started for that if need be. `check` is asked when it is
+        there, before it hears of the request. Raises InterlockError."""
+        self.used()
+        supervisor = self.supervisor
+        if (
+            supervisor is not None
+            and supervisor.peer is not None
+            and self._around.clock() < self._look_at
+        ):
+            return supervisor.start(call, back)
+        return WakingExchange(call, back, partial(self._woken, check))
+
+    async def _woken(self, check: Callable[[], None] | None, call: Call, back: Back) -> Exchange:
+        supervisor = await self.awake()
+        if check is not None:
+            check()
+        return supervisor.start(call, back)
+
+    # -- coming
+
+    async def awake(self) -> DriverSupervisor:
+        """Its supervisor, with the server ready to be asked. Raises InterlockError."""
+        supervisor = self.supervisor
+        if supervisor is not None and supervisor.peer is not None:
+            if self._around.clock() < self._look_at:
+                return supervisor
+            await self._around.ready(self._driver)
+            self._look_at = self._around.looks_again_at(self._driver)
+            if self.supervisor is supervisor and supervisor.peer is not None:
+                return supervisor
+        if self.closed:
+            raise self._gone("the driver is no more")
+        if self._waking is None:
+            self._waking = asyncio.get_running_loop().create_task(
+                self._wake(), name=f"wake:{self._driver.key}"
+            )
+            self._waking.add_done_callback(self._wake_over)
+        waking = self._waking
+        try:
+            # Many may wait for the same: one who leaves must not end it for the others.
+            return await asyncio.shield(waking)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not waking.cancelled() or (task is not None and task.cancelling()):
+                raise
+            raise self._gone("the driver is no more") from None
+
+    def _wake_over(self, task: asyncio.Task[DriverSupervisor]) -> None:
+        self._waking = None
+        if not task.cancelled() and task.exception() is not None:
+            _log.debug("%s did not get ready", self._driver.key)
+
+    async def _wake(self) -> DriverSupervisor:
+        driver, around = self._driver, self._around
+        self.used()
+        try:
+            await around.prepare(driver)
+            supervisor = self.supervisor
+            if supervisor is None:
+                await around.make_room(driver)
+                supervisor = self.supervisor = around.supervise(driver, self._pause)
+                supervisor.on_attempt = self._news.set
+                supervisor.begin()
+            await self._until_tried(supervisor)
+        except InterlockError as error:
+            driver.problem = error.message
+            around.changed(driver)
+            raise
+        driver.problem = ""
+        self._look_at = around.looks_again_at(driver)
+        self._look_later()
+        return supervisor
+
+    async def _until_tried(self, supervisor: DriverSupervisor) -> None:
+        """Wait until it is ready, or has been tried often enough. Raises InterlockError."""
+        most = self._driver.manifest.connection.max_retries
+        while supervisor.peer is None:
+            if self.supervisor is not supervisor:
+                raise self._gone("it was ended")
+            trouble = supervisor.connector.trouble
+            lasting = trouble is not None and is_lasting(trouble)
+            if supervisor.attempts > most or (supervisor.attempts and lasting):
+                problem = supervisor.problem or "it does not get ready"
+                await self.end()
+                if trouble is not None and lasting and not isinstance(trouble, UpstreamGoneError):
+                    raise trouble
+                status = trouble.status if isinstance(trouble, UpstreamGoneError) else 0
+                raise self._gone(problem, status)
+            self._news.clear()
+            await self._news.wait()
+
+    def _gone(self, why: str, status: int = 0) -> UpstreamGoneError:
+        return UpstreamGoneError(
+            UPSTREAM_UNAVAILABLE,
+            f"The server of {self._driver.manifest.id} is not available: {why}",
+            sent=False,
+            status=status,
+        )
+
+    async def _pause(self, seconds: float) -> None:
+        """Between two attempts. `seconds` is what a supervisor thinks right."""
+        attempts = 0 if self.supervisor is None else max(self.supervisor.attempts - 1, 0)
+        least = RETRY_FIRST * 2 ** min(attempts, 10)
+        await self._around.sleep(min(max(seconds, least), RETRY_AT_MOST))
+
+    # -- going
+
+    def _let_loose(self) -> DriverSupervisor | None:
+        """From now on there is none: the next call starts another one."""
+        supervisor, self.supervisor = self.supervisor, None
+        if self._idling is not None:
+            self._idling.cancel()
+            self._idling = None
+        self._news.set()
+        return supervisor
+
+    async def end(self) -> None:
+        """End it now. Calls that it has not answered fail."""
+        supervisor = self._let_loose()
+        if supervisor is not None:
+            # It ends also when whoever wanted that is gone before it has.
+            await asyncio.shield(self._begin_to_go(supervisor, patient=False))
+
+    async def end_all(self) -> None:
+        """The same, also for those that were to go when their last call is answered."""
+        await self.end()
+        await asyncio.gather(*(one.end() for one in self._going.values()))
+
+    def retire(self) -> None:
+        """End it as soon as nobody waits for it, or nobody has to wait any longer."""
+        supervisor = self._let_loose()
+        if supervisor is not None:
+            self._begin_to_go(supervisor, patient=True)
+
+    def _begin_to_go(self, supervisor: DriverSupervisor, *, patient: bool) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(
+            self._go(supervisor, patient=patient), name=f"go:{self._driver.key}"
+        )
+        self._going[task] = supervisor
+        task.add_done_callback(self._going.pop)
+        return task
+
+    async def _go(self, supervisor: DriverSupervisor, *, patient: bool) -> None:
+        # Each call has a deadline of its own, and the server stays for as long as the last of them.
+        while patient and supervisor.busy and not self._in_a_hurry:
+            await self._around.sleep(_GLANCE)
+        await supervisor.end()
+        self._around.changed(self._driver)
+
+    async def close(self, *, at_once: bool) -> None:
+        """End it for good. Calls under way may still be answered, unless it is to be `at_once`."""
+        self.closed = True
+        self._in_a_hurry |= at_once
+        waking = self._waking
+        if waking is not None:
+            waking.cancel()
+            await asyncio.gather(waking, return_exceptions=True)
+        self.retire()
+        await asyncio.gather(*self._going, return_exceptions=True)
+
+    @property
+    def hurries(self) -> bool:
+        """Whether nobody's call is waited for."""
+        return self._in_a_hurry
+
+    def hurry(self) -> None:
+        """Whoever still waits for a server that is to go has waited long enough."""
+        self._in_a_hurry = True
+
+    # -- while nobody uses it
+
+    def _look_later(self) -> None:
+        if self._idling is None and self.supervisor is not None:
+            left = self.last_used + self._patience - self._around.clock()
+            if not self.free:
+                left = max(left, _BUSY)
+            self._idling = self._around.call_later(max(left, 0.0), self._look)
+
+    @property
+    def _patience(self) -> float:
+        return self._around.idle if self._driver.manifest.connection.keepalive else 0.0
+
+    def _look(self) -> None:
+        self._idling = None
+        if not self.free or self._around.clock() - self.last_used < self._patience:
+            self._look_later()
+        else:
+            self.retire()

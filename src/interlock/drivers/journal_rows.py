@@ -1,0 +1,126 @@
+"""What the journal gets of a contract's call: who was chosen, who was asked, and how it ended.
+
+Names of inputs, never their values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from interlock.core.call import Call
+from interlock.core.ports import Clock
+from interlock.drivers.errors import aip_code
+from interlock.drivers.resolver import Decision
+from interlock.drivers.resolver_explanation import iso_time, resolved_row
+from interlock.errors import InterlockError
+from interlock.manifests.driver import Implements
+from interlock.manifests.tool import ToolContract
+
+if TYPE_CHECKING:
+    from interlock.drivers.driver import Driver
+
+RESOLVED = "driver.resolved"
+INVOKED = "driver.invoked"
+TOOL = "tool.invoked"
+
+Record = Callable[[Call, str, str, str, str, int, Mapping[str, Any]], None]
+"""Takes the call, the kind of row, the contract, the driver, the outcome, microseconds, and the
+row itself."""
+
+
+class Rows:
+    """Writes them."""
+
+    def __init__(self, record: Record, workspace: str, wall_clock: Clock) -> None:
+        self._record = record
+        self._workspace = workspace
+        self._wall_clock = wall_clock
+        self._second, self._prefix = -1, ""
+        # Most calls are decided as the last one was, and decisions are kept: the very same object.
+        self._decision: Decision | None = None
+        self._row: dict[str, Any] = {}
+
+    def _now(self) -> str:
+        """The time as rows have it. What a second begins with is made once."""
+        now = self._wall_clock()
+        second = int(now)
+        if second != self._second:
+            self._second, self._prefix = second, iso_time(second)[:-4]
+        return f"{self._prefix}{int((now - second) * 1000):03}Z"
+
+    def resolved(self, call: Call, contract: ToolContract, decision: Decision) -> None:
+        if decision is not self._decision:
+            self._row = resolved_row(decision, user_id="", workspace_id=self._workspace, at=0.0)
+            self._decision = decision
+        row = {**self._row, "user_id": _user(call), "ts": self._now()}
+        chosen = "" if decision.selected is None else f"driver:{decision.selected.driver.key}"
+        outcome = "ok" if decision.failure is None else decision.failure.name
+        self._record(call, RESOLVED, contract.id, chosen, outcome, 0, row)
+
+    def invoked(
+        self,
+        call: Call,
+        contract: ToolContract,
+        driver: Driver,
+        entry: Implements,
+        inputs: Mapping[str, Any],
+        took: float,
+        error: InterlockError | None,
+    ) -> None:
+        manifest = driver.manifest
+        server = manifest.server
+        cost = entry.cost or manifest.cost
+        row: dict[str, Any] = {
+            "type": INVOKED,
+            "kind": manifest.kind,
+            "provider_id": manifest.id,
+            "provider_version": manifest.version,
+            "tool_id": contract.id,
+            "user_id": _user(call),
+            "workspace_id": self._workspace,
+            "input_keys": sorted(inputs),
+            "duration_ms": round(took * 1000, 3),
+            "ok": error is None,
+            "cost_units_charged": 0 if cost is None else cost.units_per_call or 0,
+            "auth_state": "authed" if driver.standing.authed else "unauthed",
+            "mcp_tool_name": "" if entry.mcp is None else entry.mcp.tool_name,
+            "transport": manifest.transport,
+            "server_kind": "" if server is None else server.kind,
+            "ts": self._now(),
+        }
+        outcome = "ok" if error is None else aip_code(error)
+        self._record(call, INVOKED, contract.id, driver.key, outcome, int(took * 1e6), row)
+
+    def tool(
+        self,
+        call: Call,
+        contract: ToolContract,
+        driver: Driver | None,
+        inputs: Mapping[str, Any],
+        took: float,
+        retries: int,
+        *,
+        ok: bool,
+    ) -> None:
+        row = {
+            "type": TOOL,
+            "tool_id": contract.id,
+            "tool_version": contract.version,
+            "tool_mutates": list(contract.mutates),
+            "resolved_provider_id": "" if driver is None else driver.manifest.id,
+            "resolved_provider_version": "" if driver is None else driver.manifest.version,
+            "user_id": _user(call),
+            "workspace_id": self._workspace,
+            "input_keys": sorted(inputs),
+            "duration_ms": round(took * 1000, 3),
+            "retries": retries,
+            "ok": ok,
+            "ts": self._now(),
+        }
+        key = "" if driver is None else driver.key
+        self._record(call, TOOL, contract.id, key, "ok" if ok else "failed", int(took * 1e6), row)
+
+
+def _user(call: Call) -> str:
+    return "" if call.caller is None else call.caller.name

@@ -1,0 +1,398 @@
+"""What the node does for its drivers: has them signed in, installed and of the right version, gives
+them their secrets, confines and starts their servers, and looks after their health."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from math import inf
+from pathlib import Path
+from typing import Any, Final
+
+from interlock.core.call import UpstreamGoneError
+from interlock.core.config import Config
+from interlock.core.config.secrets import resolve
+from interlock.core.journal.audit import Audit
+from interlock.core.paths import driver_states_path, installed_drivers_path
+from interlock.core.pipeline.pipeline import Pipeline
+from interlock.core.upstreams.supervisor import Supervisor
+from interlock.drivers import installation as installing
+from interlock.drivers.confined_commands import confined
+from interlock.drivers.driver import LOOK_AGAIN, Driver
+from interlock.drivers.driver_server import DriverSupervisor, Sleep
+from interlock.drivers.health import Asks, Health, declared_only
+from interlock.drivers.launch import DriverConnector, marked, passed_on, server_config
+from interlock.drivers.processes import Runs
+from interlock.drivers.reinstallation import INSTALL_AGAIN, FailedInstall, install_mark
+from interlock.drivers.reinstallation import LOOK_AGAIN as INSTALLED_SINCE
+from interlock.drivers.sandbox.remote import check_remote
+from interlock.drivers.sandboxes import Afterwards, DriverWalls
+from interlock.drivers.sign_in_state import AuthState, refresher
+from interlock.drivers.store import DriverStates
+from interlock.drivers.vault import Configured, Environment, Vault, VaultTrouble, entry_named
+from interlock.drivers.vault_access import Asker, bind, unresolved
+from interlock.errors import (
+    POLICY_VIOLATION,
+    SANDBOX_UNAVAILABLE,
+    TOO_BUSY,
+    VERSION_MISMATCH,
+    InterlockError,
+)
+from interlock.manifests.secret import SecretsInventory
+from interlock.protocol.jsonrpc import encode_value
+from interlock.protocol.mcp import PING, TOOLS_LIST, Era
+
+_log = logging.getLogger("interlock.drivers")
+
+NODE_USER: Final = "node"
+"""Who is signed in with a driver: its server is the same for all callers."""
+
+
+class DriverCare:
+    """Surrounds every driver of one node."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        environ: Mapping[str, str],
+        base_dir: Path,
+        own_info: bytes,
+        audit: Audit,
+        pipeline: Pipeline,
+        on_changed: Callable[[Driver], None],
+        on_offer: Callable[[Driver, Supervisor], None],
+    ) -> None:
+        self._environ = environ
+        self._base_dir = base_dir
+        self._own_info = own_info
+        self._audit = audit
+        self._pipeline = pipeline
+        self.changed = on_changed
+        self._on_offer = on_offer
+        self.clock = time.monotonic
+        self.sleep: Sleep = asyncio.sleep
+        self._config = config
+        self._states = DriverStates(driver_states_path(config, environ, base_dir))
+        self._installed = installed_drivers_path(config, environ, base_dir)
+        self.walls = DriverWalls(config, environ=environ, base_dir=base_dir, audit=audit)
+        self.inventory = SecretsInventory()
+        self._programs: dict[Driver, Path | None] = {}
+        self._auth: dict[Driver, AuthState] = {}
+        self._watching: dict[Driver, asyncio.Task[None]] = {}
+        self.drivers: dict[str, Driver] = {}
+        """Those that there are, by key."""
+        self.configure(config)
+
+    def configure(self, config: Config) -> None:
+        self._config = config
+        self.walls.configure(config)
+        self.idle = config.drivers.idle
+        references = config.drivers.secrets
+        self._vault = Vault(
+            [
+                Configured(
+                    references,
+                    lambda text: resolve(text, environ=self._environ, base_dir=self._base_dir),
+                ),
+                Environment(config.drivers.env_secrets, self._environ),
+            ]
+        )
+
+    # -- before its server is needed
+
+    async def prepare(self, driver: Driver) -> None:
+        """Raises InterlockError, and remembers why."""
+        standing = driver.standing
+        _require_allowed(driver)
+        await self._signed_in(driver)
+        standing.install_failed = standing.version_problem = ""
+        driver.failed_install = None
+        manifest = driver.manifest
+        folder = installing.driver_folder(self._installed, manifest)
+        allowed, before = self._config.drivers.allow_install, install_mark(folder)
+        try:
+            prepared = await installing.prepare(
+                manifest,
+                folder=folder,
+                allowed=allowed,
+                check=self._runs(driver, "version_check.cmd"),
+                warn=lambda text: driver.warn(text),
+            )
+        except InterlockError as error:
+            if error.failure is VERSION_MISMATCH:
+                standing.version_problem = error.message
+            elif error.failure is not SANDBOX_UNAVAILABLE:
+                standing.install_failed = error.message
+            # What the node itself did there is no news.
+            seen = install_mark(folder) if allowed else before
+            pause = INSTALL_AGAIN if allowed else INSTALLED_SINCE
+            driver.failed_install = FailedInstall(folder, seen, self.clock() + pause)
+            raise
+        self._programs[driver] = prepared.program
+
+    async def _signed_in(self, driver: Driver) -> None:
+        auth = self.auth(driver)
+        try:
+            await auth.ready()
+        finally:
+            self._take_over(driver, auth)
+
+    async def ready(self, driver: Driver) -> None:
+        """What has to be true of a driver whose server runs already. Raises InterlockError."""
+        _require_allowed(driver)
+        await self._signed_in(driver)
+        supervisor = driver.supervisor
+        if supervisor is None or not supervisor.connector.secret_names:
+            return
+        connector = supervisor.connector
+        if await self._mark(driver, connector.secret_names) != connector.mark:
+            _log.info("%s gets a new server: its secrets are others now", driver.manifest.id)
+            if driver.supervisor is supervisor:
+                driver.server.retire()
+
+    async def _mark(self, driver: Driver, names: frozenset[str]) -> bytes:
+        """Of what these secrets are now. Nobody is given anything."""
+        values: dict[str, str] = {}
+        for name in names:
+            try:
+                entry = entry_named(name, self.inventory)
+                value = None if entry is None else await self._vault.value(entry)
+            except VaultTrouble:
+                value = None
+            if value is not None:
+                values[name] = value
+        return marked(values)
+
+    def looks_again_at(self, driver: Driver) -> float:
+        supervisor = driver.supervisor
+        if self.auth(driver).always and (
+            supervisor is None or not supervisor.connector.secret_names
+        ):
+            return inf
+        return self.clock() + LOOK_AGAIN
+
+    def auth(self, driver: Driver) -> AuthState:
+        """Whether somebody is signed in with it."""
+        state = self._auth.get(driver)
+        if state is None:
+            manifest = driver.manifest
+            names = () if manifest.auth is None else manifest.auth.state_env
+
+            async def missing() -> list[str]:
+                return await unresolved(
+                    names, inventory=self.inventory, vault=self._vault, asker=self._asker(driver)
+                )
+
+            hook = None if driver.hooks is None else driver.hooks.refresh
+            state = self._auth[driver] = AuthState(
+                manifest,
+                workspace=workspace_id(self._base_dir),
+                user=NODE_USER,
+                store=self._states,
+                missing=missing,
+                refresh=refresher(
+                    manifest, run=self._runs(driver, "auth.refresh.cmd"), ask=self._asks(driver),
+                    env={}, hook=hook, warn=lambda text: driver.warn(text),
+                ),
+                warn=lambda text: driver.warn(text),
+                on_change=lambda now: self._auth_changed(driver, now),
+            )  # fmt: skip
+        return state
+
+    def _auth_changed(self, driver: Driver, state: AuthState) -> None:
+        self._take_over(driver, state)
+        if not state.authed:
+            # What it was started with is of no use to it.
+            driver.server.retire()
+
+    def _take_over(self, driver: Driver, state: AuthState) -> None:
+        standing, told = driver.standing, state.what_to_do
+        if standing.authed is not state.authed or standing.auth_problem != told:
+            standing.authed, standing.auth_problem = state.authed, told
+            # Why it could not be used is out of date.
+            driver.problem = ""
+            self.changed(driver)
+
+    def _asker(self, driver: Driver) -> Asker:
+        return Asker(
+            driver=driver.manifest.id,
+            tools=frozenset(one.contract.id for one in driver.bindings.values()),
+            roles=frozenset(self._config.drivers.roles),
+            only_for=self._config.drivers.secrets_for,
+        )
+
+    async def _secrets(self, driver: Driver, names: frozenset[str]) -> Mapping[str, str]:
+        return await bind(
+            sorted(names),
+            inventory=self.inventory,
+            vault=self._vault,
+            asker=self._asker(driver),
+            record=self._reveal,
+        )
+
+    def _reveal(self, row: Mapping[str, Any]) -> None:
+        self._audit.record_change(
+            str(row.get("type", "secret.reveal")),
+            str(row.get("slug", "")),
+            "denied" if "denied" in str(row.get("type")) else "ok",
+            encode_value(row).decode(),
+        )
+
+    # -- what its manifest has the node run and ask
+
+    def _runs(self, driver: Driver, what: str) -> Runs:
+        """Behind the same walls as its server, and written down."""
+
+        def tell(word: str, row: Mapping[str, Any]) -> None:
+            self._audit.record_change(
+                "driver.command", driver.key, word, encode_value(row).decode()
+            )
+
+        return confined(what, lambda: self.walls.open(driver), tell)
+
+    def _asks(self, driver: Driver) -> Asks:
+        settings = self._config.drivers
+        return declared_only(
+            driver.manifest,
+            any_egress=settings.any_egress,
+            local_egress=settings.local_egress,
+            never=self.walls.own_places,
+        )
+
+    def code_environment(self) -> dict[str, str]:
+        """What the process of a driver.py is started with: as its server, without secrets."""
+        return passed_on(self._config, self._environ)
+
+    # -- its server
+
+    def supervise(self, driver: Driver, sleep: Sleep) -> DriverSupervisor:
+        manifest, settings = driver.manifest, self._config.drivers
+        server = manifest.server
+        assert server is not None
+        if server.kind == "remote":
+            check_remote(
+                server.url,
+                manifest.egress,
+                any_egress=settings.any_egress,
+                local_egress=settings.local_egress,
+                never=self.walls.own_places,
+                key=manifest.id,
+            )
+        config = server_config(
+            manifest,
+            workspace=self._base_dir,
+            installed=self._programs.get(driver),
+            confined=settings.sandbox == "enforce",
+        )
+        afterwards: Afterwards = []
+        connector = DriverConnector(
+            driver.key,
+            manifest,
+            config,
+            own_info=self._own_info,
+            clock=asyncio.get_running_loop().time,
+            secrets=lambda names: self._secrets(driver, names),
+            confine=self.walls.around_server(driver, afterwards),
+            passed_on=passed_on(self._config, self._environ),
+        )
+        subscriptions = self._pipeline.subscriptions
+        supervisor = DriverSupervisor(
+            driver.key,
+            config,
+            connector,
+            on_offer=lambda one: self._on_offer(driver, one),
+            on_withdrawn=lambda _: None,
+            on_state=lambda _: self.changed(driver),
+            on_updated=lambda one, uri, whose: subscriptions.updated(one.key, uri, whose),
+            watched=lambda key, whose: driver.own_uris(subscriptions.watched(key, whose)),
+            back=self._pipeline,
+            sleep=sleep,
+        )
+        supervisor.afterwards = afterwards
+        return supervisor
+
+    async def make_room(self, driver: Driver) -> None:
+        """End the server that was unused for longest, where there are too many."""
+        while True:
+            running = [one for one in self.drivers.values() if one.supervisor is not None]
+            if len(running) < self._config.drivers.most_processes:
+                return
+            free = [one for one in running if one.server.free]
+            if not free:
+                raise InterlockError(
+                    TOO_BUSY,
+                    f"{len(running)} servers of drivers are at work, and no more may run at once "
+                    "(drivers.most_processes); try again in a moment.",
+                )
+            await min(free, key=lambda one: one.server.last_used).server.end()
+
+    def call_later(self, seconds: float, then: Callable[[], None]) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(seconds, then)
+
+    # -- its health
+
+    def look_after(self, driver: Driver) -> None:
+        """Begin to look whether it works. Of one that is refused nothing is run, checks neither."""
+        if driver.standing.refused:
+            return
+        if driver.hooks is not None:
+            process = driver.hooks.process
+            process.open_walls = self.walls.around_code(driver)
+            process.env = self.code_environment()
+        driver.on_sign = lambda gone: self._sign(driver, gone)
+        driver.health = health = Health(
+            driver.manifest,
+            ping=lambda: self._ping(driver),
+            run=self._runs(driver, "health_check.cmd"),
+            ask=self._asks(driver),
+            clock=time.time,
+            on_change=lambda now: self._health_changed(driver, now),
+        )
+        if driver.manifest.health_check is not None:
+            self._watching[driver] = asyncio.get_running_loop().create_task(
+                health.watch(), name=f"health:{driver.key}"
+            )
+
+    def _sign(self, driver: Driver, gone: UpstreamGoneError) -> bool:
+        """Why a call failed: perhaps somebody has to sign in again."""
+        seen = self.auth(driver).saw(http_status=gone.status or None, exception=gone)
+        if seen:
+            _log.info("%s has to be signed in again", driver.manifest.id)
+        return seen
+
+    def _health_changed(self, driver: Driver, health: Health) -> None:
+        driver.note_health()
+        self.changed(driver)
+
+    async def _ping(self, driver: Driver) -> None:
+        """A sign of life of a server that runs. One that sleeps is not woken for it."""
+        supervisor = driver.supervisor
+        peer = None if supervisor is None else supervisor.peer
+        if peer is not None:
+            await peer.request(PING if peer.era is Era.SESSION else TOOLS_LIST)
+
+    async def forget(self, driver: Driver, *, at_once: bool) -> None:
+        """It is no more. Calls under way may still be answered, unless that is to be `at_once`."""
+        watching = self._watching.pop(driver, None)
+        if watching is not None:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        await driver.close(at_once=at_once)
+        self._auth.pop(driver, None)
+        self._programs.pop(driver, None)
+
+
+def _require_allowed(driver: Driver) -> None:
+    """Raises InterlockError for a driver that is not used: nothing of it runs, whoever asks."""
+    if driver.standing.refused:
+        raise InterlockError(
+            POLICY_VIOLATION, f"{driver.manifest.id} is not used: {driver.standing.refused}"
+        )
+
+
+def workspace_id(base_dir: Path) -> str:
+    """By what a workspace is known: its folder."""
+    return str(base_dir.resolve())

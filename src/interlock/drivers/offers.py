@@ -1,0 +1,157 @@
+"""Prompts and resources of a driver's server: only those that the driver declares are offered.
+
+A resource that is declared as a kind of reference can also be asked for by that: what stands before
+the first colon of `mcp_filesystem:file:///a` is the kind, the rest is the server's own URI.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from msgspec import Raw
+
+from interlock.core.call import Call
+from interlock.drivers.resource_uris import check_uris
+from interlock.errors import UNKNOWN_RESOURCE, InterlockError, ProtocolError
+from interlock.manifests.driver import DeclaredResource, DriverManifest
+from interlock.manifests.references import with_slashes
+from interlock.manifests.tool import ToolContract
+from interlock.protocol.jsonrpc import decode_value, encode_value
+from interlock.protocol.uri_templates import UriTemplate, plain, read_template
+
+META_SKILL: Final = "dev.interlock/skill"
+"""In the `_meta` of a prompt that is a block of a skill: the skill's file."""
+_WITH_URI: Final = {
+    "type": "object",
+    "properties": {"uri": {"type": "string", "format": "uri"}},
+    "required": ["uri"],
+}
+
+
+def declared_prompts(
+    manifest: DriverManifest, listed: Iterable[Raw]
+) -> tuple[list[bytes], list[str]]:
+    """The declared ones, as the server lists them, and a sentence for each that it lacks."""
+    wanted = {one.name: one for one in manifest.prompts}
+    kept: list[bytes] = []
+    for entry in _entries(listed):
+        prompt = wanted.pop(str(entry.get("name")), None)
+        if prompt is not None:
+            if prompt.description:
+                entry = {**entry, "description": prompt.description}
+            if prompt.integrate_as == "skill_block":
+                entry["_meta"] = {**_meta(entry), META_SKILL: prompt.skill_ref}
+            kept.append(encode_value(entry))
+    return kept, [f"Its server has no prompt {name!r}." for name in wanted]
+
+
+def declared_resources(
+    manifest: DriverManifest, resources: Iterable[Raw], templates: Iterable[Raw]
+) -> tuple[list[bytes], list[bytes], list[str]]:
+    """The same for resources and templates: those that a declared template covers."""
+    kept: list[bytes] = []
+    found: list[bytes] = []
+    missing = []
+    concrete, general = _entries(resources), _entries(templates)
+    for one in manifest.resources:
+        pattern = _lenient(one.uri_template)
+        covered = [
+            entry
+            for entry in concrete
+            if entry.get("uri") == one.uri_template or _covers(pattern, str(entry.get("uri")))
+        ]
+        same = [entry for entry in general if entry.get("uriTemplate") == one.uri_template]
+        if not covered and not same:
+            missing.append(f"Its server lists no resource of {one.uri_template!r}.")
+            continue
+        kept += [encode_value(entry) for entry in covered]
+        found += [encode_value(entry) for entry in same]
+        if one.integrate_as == "ref_kind":
+            found.append(_as_reference(one))
+    return kept, found, missing
+
+
+class DeclaredUris:
+    """Which URIs of a driver's server may be asked for."""
+
+    def __init__(
+        self,
+        manifest: DriverManifest,
+        roots: Sequence[str] | None,
+        resolve: Callable[[str], str],
+    ) -> None:
+        """`roots`: the folders that its server was given; None: it was given none."""
+        self._declared = manifest.resources
+        self._patterns = [_lenient(one.uri_template) for one in manifest.resources]
+        self._kinds = {one.ref_kind_id for one in manifest.resources if one.ref_kind_id}
+        self._roots = roots
+        self._resolve = resolve
+        # What a driver's folders say about URIs is checked as if a contract had one among its
+        # inputs.
+        self._asked = ToolContract(
+            file=manifest.file, id=manifest.id, name="", description="", version="1.0.0",
+            inputs=_WITH_URI, outputs={},
+        )  # fmt: skip
+
+    def own(self, uri: str) -> str:
+        """What the server calls it. Raises InterlockError for what the driver does not declare, or
+        what would lead out of its folders."""
+        kind, colon, body = uri.partition(":")
+        own = body if colon and kind in self._kinds else uri
+        if not any(
+            own == one.uri_template or _covers(pattern, own)
+            for one, pattern in zip(self._declared, self._patterns, strict=True)
+        ):
+            raise InterlockError(
+                UNKNOWN_RESOURCE,
+                f"{self._asked.id} declares no resource {uri[:100]!r}.",
+                {"uri": uri},
+            )
+        check_uris(self._asked, {"uri": own}, self._roots, resolve=self._resolve)
+        return own
+
+    def put_right(self, call: Call) -> None:
+        """Have a request about a resource speak of it in the server's words. Raises
+        InterlockError."""
+        extra = call.extra or {}
+        uri = decode_value(extra["uri"]) if "uri" in extra else call.name
+        own = self.own(str(uri))
+        if own != uri:
+            call.extra = {**extra, "uri": Raw(encode_value(own))}
+
+
+def _as_reference(one: DeclaredResource) -> bytes:
+    """The template of references to a resource."""
+    entry = {
+        "uriTemplate": f"{one.ref_kind_id}:{with_slashes(one.uri_template)}",
+        "name": one.ref_kind_id,
+    }
+    if one.description:
+        entry["description"] = one.description
+    return encode_value(entry)
+
+
+def _lenient(template: str) -> UriTemplate | None:
+    return read_template(with_slashes(template))
+
+
+def _covers(pattern: UriTemplate | None, uri: str) -> bool:
+    return pattern is not None and pattern.matches(plain(uri))
+
+
+def _meta(entry: dict[str, Any]) -> dict[str, Any]:
+    meta = entry.get("_meta")
+    return meta if isinstance(meta, dict) else {}
+
+
+def _entries(listed: Iterable[Raw]) -> list[dict[str, Any]]:
+    entries = []
+    for raw in listed:
+        try:
+            entry = decode_value(raw)
+        except ProtocolError:
+            continue
+        if isinstance(entry, dict):
+            entries.append(entry)
+    return entries

@@ -1,0 +1,66 @@
+"""Whether a driver may be used at all: signed by somebody who is trusted, and asking for no more of
+the network than the operator grants."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from interlock.core.config import Config
+from interlock.drivers.sandbox.docker import env_problem
+from interlock.drivers.sandbox.patterns import Egress
+from interlock.drivers.sandbox.remote import check_remote
+from interlock.errors import InterlockError
+from interlock.manifests.driver import DriverManifest
+from interlock.manifests.signatures import (
+    SIGNATURE,
+    SIGNED,
+    SignatureProblem,
+    read_public_key,
+    verify,
+)
+
+
+def refusal(manifest: DriverManifest, config: Config, base_dir: Path) -> str:
+    """Why a driver is not used, in a sentence. Empty: it may be."""
+    settings = config.drivers
+    if settings.trust:
+        try:
+            keys = [read_public_key(base_dir / Path(one).expanduser()) for one in settings.trust]
+            verify(manifest.folder, keys, manifest=manifest.digest)
+        except SignatureProblem as problem:
+            return str(problem)
+    try:
+        Egress.compile(
+            manifest.egress, any_egress=settings.any_egress, local_egress=settings.local_egress
+        )
+    except ValueError as exc:
+        return f"network.egress: {exc}."
+    server = manifest.server
+    if server is not None and server.kind == "docker" and (wrong := env_problem(server.env)):
+        return wrong
+    if server is not None and server.kind == "remote":
+        try:
+            check_remote(
+                server.url,
+                manifest.egress,
+                any_egress=settings.any_egress,
+                local_egress=settings.local_egress,
+                key=manifest.id,
+            )
+        except InterlockError as error:
+            return error.message
+    return ""
+
+
+def signature_mark(manifest: DriverManifest) -> tuple[object, ...]:
+    """By what it is seen that a driver's signature, or something that it is about, changed."""
+    marks: list[object] = []
+    for name in (SIGNATURE, *SIGNED):
+        try:
+            status = os.stat(manifest.folder / name)
+        except OSError:
+            marks.append(None)
+        else:
+            marks.append((status.st_mtime_ns, status.st_size, status.st_ino))
+    return tuple(marks)

@@ -1,0 +1,165 @@
+"""How drivers and contracts fare, as data for whoever watches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from interlock.drivers.contract_upstream import ContractUpstream
+    from interlock.manifests.driver import DriverManifest
+from interlock.drivers.driver import Driver
+
+
+class BindingStatus(msgspec.Struct, frozen=True):
+    """A contract that a driver serves, or why it does not."""
+
+    contract: str
+    """id@major"""
+    tool: str
+    """The tool of the driver's server."""
+    problems: list[str] = []
+    warnings: list[str] = []
+
+
+class DriverStatus(msgspec.Struct, frozen=True):
+    """How one driver fares."""
+
+    id: str
+    version: str
+    kind: str
+    state: str
+    """`running`, `ready` (it will be started), `unverified`, `unauthed`, `failing` or `refused`."""
+    file: str
+    problem: str = ""
+    bindings: list[BindingStatus] = []
+    calls: int = 0
+    pid: int | None = None
+    revision: str = ""
+    """Of MCP, as it was agreed upon with the server, while that runs."""
+    egress: list[str] = []
+    warnings: list[str] = []
+    skills: dict[str, list[str]] = {}
+    """Prompts that are blocks of a skill, by its file."""
+
+    @classmethod
+    def of_file(cls, path: Path, problems: list[str]) -> DriverStatus:
+        """Of a file that cannot be used."""
+        return cls(
+            id=path.parent.name,
+            version="",
+            kind="",
+            state="refused",
+            file=str(path),
+            problem="\n".join(problems),
+        )
+
+    @classmethod
+    def of_manifest(cls, manifest: DriverManifest) -> DriverStatus:
+        """Of a driver of a kind that is known, and not run here."""
+        return cls(
+            id=manifest.id,
+            version=manifest.version,
+            kind=manifest.kind,
+            state="refused",
+            file=str(manifest.file),
+            problem=f"Drivers of kind {manifest.kind} are not run by this node, only those of mcp.",
+        )
+
+
+class ContractStatus(msgspec.Struct, frozen=True):
+    """A contract, what it is called, and who serves it."""
+
+    key: str
+    names: list[str]
+    version: str
+    drivers: list[str]
+    problem: str = ""
+    """Why it is not offered, or not under every name."""
+
+
+def status_of(driver: Driver, invalid: Sequence[str] = ()) -> DriverStatus:
+    """The state of a driver. `invalid`: what is wrong with its file now, which was valid when the
+    driver was made of it."""
+    manifest, supervisor, standing = driver.manifest, driver.supervisor, driver.standing
+    peer = None if supervisor is None else supervisor.peer
+    skills: dict[str, list[str]] = {}
+    for prompt in manifest.prompts:
+        if prompt.integrate_as == "skill_block":
+            skills.setdefault(prompt.skill_ref, []).append(prompt.name)
+    problem = (
+        standing.refused
+        or standing.auth_problem
+        or standing.install_failed
+        or standing.version_problem
+        or driver.problem
+    )
+    if invalid:
+        kept = f"Invalid {manifest.file.name}; version {manifest.version} stays in use."
+        first = [problem] if standing.refused else [kept, *filter(None, [problem])]
+        problem = "\n".join([*first, *invalid])
+    return DriverStatus(
+        id=manifest.id,
+        version=manifest.version,
+        kind=manifest.kind,
+        state=_state(driver),
+        file=str(manifest.file),
+        problem=problem,
+        bindings=[
+            BindingStatus(
+                contract=key,
+                tool="" if one.entry.mcp is None else one.entry.mcp.tool_name,
+                problems=[*one.wrong, *one.problems],
+                warnings=list(one.warnings),
+            )
+            for key, one in driver.bindings.items()
+        ],
+        calls=driver.calls,
+        pid=None if peer is None else getattr(peer.link, "pid", None),
+        revision="" if peer is None else peer.revision,
+        egress=list(manifest.egress),
+        warnings=list(driver.warnings),
+        skills=skills,
+    )
+
+
+def contracts_of(
+    contracts: ContractUpstream, set_aside: Mapping[str, str], broken: Mapping[str, str]
+) -> list[ContractStatus]:
+    """How contracts stand. `set_aside`: names that are not offered, and why; `broken`: what is
+    wrong with contracts, by their keys."""
+    names: dict[str, list[str]] = {}
+    problems = {key: [sentence] for key, sentence in broken.items()}
+    for name, contract in contracts.versions.names.items():
+        if name in set_aside:
+            problems.setdefault(contract.key, []).append(f"{name}: {set_aside[name]}")
+        else:
+            names.setdefault(contract.key, []).append(name)
+    return [
+        ContractStatus(
+            key=key,
+            names=sorted(names.get(key, ())),
+            version=one.contract.version,
+            drivers=[driver.manifest.key for driver in one.drivers],
+            problem=" ".join(problems.get(key, ())),
+        )
+        for key, one in contracts.served.items()
+    ]
+
+
+def _state(driver: Driver) -> str:
+    standing = driver.standing
+    if standing.refused or (
+        driver.bindings and not any(b.counts for b in driver.bindings.values())
+    ):
+        return "refused"
+    if not standing.authed:
+        return "unauthed"
+    if driver.supervisor is not None and driver.supervisor.peer is not None:
+        return "running"
+    if driver.problem or standing.install_failed or standing.version_problem:
+        return "failing"
+    return "ready" if driver.verified else "unverified"

@@ -1,1 +1,0 @@
-"""Faces translate: in from a wire, out to it. They decide nothing."""

@@ -1,1 +1,0 @@
-"""Topics: rooms in which agents and people talk, and what each of them may say there."""

@@ -1,0 +1,45 @@
+"""The words of MCPx v0.1: what is written on its wire, and how much of it there may be."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PROTOCOL: Final = "mcpx/v0.1"
+GATEWAY: Final = "system:gateway"
+WELCOME: Final = "system/welcome"
+PRESENCE: Final = "system/presence"
+ERROR: Final = "system/error"
+JOIN: Final = "join"
+LEAVE: Final = "leave"
+
+LONGEST: Final = 1024 * 1024
+"""The most bytes of an envelope."""
+LONGEST_OF_GATEWAY: Final = 16 * 1024 * 1024
+"""A welcome names everybody who is there, and what each may send: it may be longer."""
+LONGEST_ID: Final = 128
+"""The most characters of a participant's id."""
+TOPIC_PATTERN: Final = r"^[A-Za-z0-9._-]{1,128}$"
+
+REPLACED: Final = 4009
+"""Closed, because the same participant came in by another connection."""
+NOT_WELCOME: Final = 4003
+"""Closed, because it may not be here any longer."""
+BUSY: Final = 1013
+"""Closed, because it did not read."""
+GOING: Final = 1001
+"""Closed, because the gateway stops."""
+
+SUBPROTOCOL: Final = "mcpx"
+BEARER_SUBPROTOCOL: Final = "mcpx.bearer."
+"""How a browser, which cannot send an Authorization header, shows its token."""
+
+FACE: Final = "topic"
+"""By what the journal calls this way in."""
+REVISION: Final = "2025-06-18"
+"""The MCP that is spoken in rooms, where nobody has agreed on another."""
+
+CANCELLED: Final = "notifications/cancelled"
+PROGRESS: Final = "notifications/progress"
+
+GUEST: Final = "guest"
+"""The kind, and the name, of a caller without credentials."""

@@ -1,0 +1,385 @@
+"""One MCP conversation, in both eras: a message comes in, messages go out.
+
+The session wire is spoken after `initialize`; the stateless wire by every request that names its
+revision in `_meta`. Which one a request is on is decided request by request. This room touches the
+event loop, for the tools that take their time, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from interlock import errors
+from interlock.errors import InterlockError, ProtocolError
+from interlock.protocol import jsonrpc, mcp
+from interlock.protocol.jsonrpc import BadMessage, Message
+from interlock.protocol.mcp import Era
+from interlock.protocol.mcpax import REQUEST
+from interlock.sdk.tool import Answer, Report, ServedTool, ToolTrouble
+
+_METHODS: Final = frozenset(
+    {mcp.INITIALIZE, mcp.PING, mcp.DISCOVER, mcp.TOOLS_LIST, mcp.TOOLS_CALL, mcp.SET_LEVEL}
+)
+# The list never changes while the process lives; stateless clients may keep it for a while.
+_LIST_TTL_MS: Final = 60_000
+
+
+class _Meta(msgspec.Struct):
+    """The keys of a request's `_meta` that matter here."""
+
+    revision: str | UnsetType = msgspec.field(default=UNSET, name=mcp.META_VERSION)
+    client_capabilities: Raw | UnsetType = msgspec.field(
+        default=UNSET, name=mcp.META_CLIENT_CAPABILITIES
+    )
+    progress_token: int | str | UnsetType = msgspec.field(
+        default=UNSET, name=mcp.META_PROGRESS_TOKEN
+    )
+
+
+class _Params(msgspec.Struct):
+    """What any request may carry; each method reads its own part."""
+
+    meta: _Meta = msgspec.field(default_factory=_Meta, name="_meta")
+    protocol_version: str | UnsetType = msgspec.field(default=UNSET, name="protocolVersion")
+    name: str | UnsetType = UNSET
+    arguments: Raw | UnsetType = UNSET
+    cursor: str | None = None
+    level: str | UnsetType = UNSET
+
+
+class Request(NamedTuple):
+    """A request, as far as it is understood."""
+
+    id: Raw
+    method: str
+    params: _Params
+    era: Era
+    raw: Raw | UnsetType = UNSET
+    """The params as they came."""
+
+
+class About(msgspec.Struct, frozen=True):
+    """Who serves."""
+
+    server_info: dict[str, Any]
+    instructions: str | None = None
+    logs: bool = False
+    """Whether it sends log messages."""
+
+
+class Conversation:
+    """Serves one client. `send` is called with whole messages."""
+
+    ax = False
+    """Whether the other side is a node that it registered with: its errors and progress are worded
+    as on an MCP-AX link."""
+
+    def __init__(
+        self, send: Callable[[bytes], None], tools: Mapping[str, ServedTool], about: About
+    ) -> None:
+        self._send = send
+        self._tools = tools
+        self._about = about
+        self.level: str | None = None
+        """From which level on a session client wants log messages; None: it never said."""
+        self._revision: str | None = None
+        # By the id as a value, because a cancellation may spell it differently than the request.
+        self._running: dict[int | str, asyncio.Task[bytes | None]] = {}
+        # Held here because the event loop itself does not keep tasks alive.
+        self._batches: set[asyncio.Task[None]] = set()
+
+    def receive(self, data: bytes) -> None:
+        """Take what the client sent: a message, or a batch of them."""
+        try:
+            message = jsonrpc.decode_message(data)
+        except ProtocolError as error:
+            self.refuse(error.id if isinstance(error, BadMessage) else jsonrpc.NULL, error)
+            return
+        if isinstance(message, list):
+            self._receive_batch(message)
+        else:
+            self.serve(message)
+
+    def refuse(self, id: bytes, error: InterlockError) -> None:
+        """Answer with an error."""
+        self._send(self._error(id, error))
+
+    def close(self) -> None:
+        """The client is gone, and nobody waits for what is under way."""
+        for task in [*self._running.values(), *self._batches]:
+            task.cancel()
+
+    def serve(self, message: Message) -> None:
+        """A message that has been read already."""
+        answer = self._answer(message)
+        if isinstance(answer, bytes):
+            self._send(answer)
+        elif answer is not None:
+            answer.add_done_callback(self._send_late)
+
+    def _receive_batch(self, batch: list[Message | BadMessage]) -> None:
+        if self._revision not in mcp.BATCH_REVISIONS:
+            error = ProtocolError(
+                "Batches are not part of this revision: send one message to a line.",
+                errors.INVALID_REQUEST,
+            )
+            self.refuse(jsonrpc.NULL, error)
+            return
+        answers = [
+            self._error(item.id, item) if isinstance(item, BadMessage) else self._answer(item)
+            for item in batch
+        ]
+        task = asyncio.get_running_loop().create_task(self._send_batch(answers))
+        self._batches.add(task)
+        task.add_done_callback(self._batches.discard)
+
+    async def _send_batch(self, answers: list[bytes | asyncio.Task[bytes | None] | None]) -> None:
+        tasks = [answer for answer in answers if isinstance(answer, asyncio.Task)]
+        late = await asyncio.gather(*tasks, return_exceptions=True)
+        ready: list[Any] = [answer for answer in answers if isinstance(answer, bytes)]
+        whole = [answer for answer in [*ready, *late] if isinstance(answer, bytes)]
+        if whole:
+            self._send(b"[" + b",".join(whole) + b"]")
+
+    def _send_late(self, task: asyncio.Task[bytes | None]) -> None:
+        # A cancelled call is not answered: its caller has said that nobody waits.
+        if not task.cancelled() and (answer := task.result()) is not None:
+            self._send(answer)
+
+    def _answer(self, message: Message) -> bytes | asyncio.Task[bytes | None] | None:
+        """The answer, or the task that will have it, or None when there is nothing to answer."""
+        if message.is_notification:
+            self._notice(message)
+            return None
+        if not message.is_request:
+            return None  # an answer, though this server never asks anything
+        assert isinstance(message.id, Raw)
+        era = Era.SESSION
+        try:
+            if message.method not in _METHODS:
+                raise _unknown_method(str(message.method))
+            params = _read_params(message)
+            if params.meta.revision is not UNSET:
+                era = Era.STATELESS
+            request = Request(message.id, str(message.method), params, era, message.params)
+            self._check(request)
+            return self._serve(request)
+        except InterlockError as error:
+            return self._error(bytes(message.id), error, era)
+        except Exception:
+            return _our_fault(bytes(message.id))
+
+    def _check(self, request: Request) -> None:
+        """Whether it may be served here. Raises InterlockError."""
+
+    def _serve(self, request: Request) -> bytes | asyncio.Task[bytes | None]:
+        method = request.method
+        if request.era is Era.STATELESS:
+            _check_stateless(request.params.meta)
+            if method in mcp.REMOVED_FROM_STATELESS:
+                raise _unknown_method(method)
+        elif method == mcp.INITIALIZE:
+            return self._initialize(request)
+        elif method == mcp.PING:
+            return self._result(request, {})
+        elif method == mcp.DISCOVER:
+            raise InterlockError(
+                errors.INVALID_PARAMS, f"{mcp.DISCOVER} needs `_meta` with {mcp.META_VERSION}."
+            )
+        elif self._revision is None:
+            raise InterlockError(
+                errors.INVALID_REQUEST,
+                f"Send {mcp.INITIALIZE} first, or name a revision in `_meta` ({mcp.META_VERSION}).",
+            )
+        if method == mcp.SET_LEVEL:
+            return self._set_level(request)
+        if method == mcp.TOOLS_CALL:
+            return self._call(request)
+        if method == mcp.TOOLS_LIST:
+            return self._list(request)
+        return self._discover(request)
+
+    def _set_level(self, request: Request) -> bytes:
+        level = request.params.level
+        if not self._about.logs:
+            raise _unknown_method(request.method)
+        if level not in mcp.LOG_LEVELS:
+            raise InterlockError(
+                errors.INVALID_PARAMS, f"`level` must be one of {', '.join(mcp.LOG_LEVELS)}."
+            )
+        self.level = level
+        return self._result(request, {})
+
+    @property
+    def _capabilities(self) -> dict[str, Any]:
+        return {"tools": {"listChanged": False}, **({"logging": {}} if self._about.logs else {})}
+
+    def _discover(self, request: Request) -> bytes:
+        described: dict[str, Any] = {
+            "supportedVersions": list(mcp.STATELESS_REVISIONS),
+            "capabilities": {**self._capabilities, "tools": {}},
+        }
+        if self._about.instructions:
+            described["instructions"] = self._about.instructions
+        return self._result(request, described, cacheable=True)
+
+    def _initialize(self, request: Request) -> bytes:
+        requested = request.params.protocol_version
+        if requested is UNSET:
+            raise InterlockError(errors.INVALID_PARAMS, "initialize needs `protocolVersion`.")
+        self._revision = mcp.negotiate(requested)
+        result: dict[str, Any] = {
+            "protocolVersion": self._revision,
+            "capabilities": self._capabilities,
+            "serverInfo": self._about.server_info,
+        }
+        if self._about.instructions:
+            result["instructions"] = self._about.instructions
+        return self._result(request, result)
+
+    def _list(self, request: Request) -> bytes:
+        if request.params.cursor is not None:
+            raise InterlockError(
+                errors.INVALID_CURSOR, "The cursor is unknown: this list has one page only."
+            )
+        tools = [tool.listed() for tool in self._tools.values()]
+        return self._result(request, {"tools": tools}, cacheable=True)
+
+    def _call(self, request: Request) -> bytes | asyncio.Task[bytes | None]:
+        name = request.params.name
+        if name is UNSET:
+            raise InterlockError(errors.INVALID_PARAMS, "tools/call needs the `name` of a tool.")
+        tool = self._tools.get(name)
+        if tool is None:
+            raise InterlockError(
+                errors.UNKNOWN_TOOL,
+                f"There is no tool {name!r}. There are: {', '.join(self._tools)}.",
+            )
+        raw = request.params.arguments
+        if raw is UNSET or bytes(raw) == b"null":
+            raw = Raw(b"{}")
+        key = jsonrpc.decode_value(request.id)
+        if key in self._running:
+            raise InterlockError(
+                errors.INVALID_REQUEST, "A request with this id is still being worked on."
+            )
+        try:
+            started = tool.start(raw, self._reporter(request))
+        except ToolTrouble as trouble:
+            return self._trouble(request, trouble)
+        if isinstance(started, Answer):
+            return self._tool_result(request, started)
+        work = self._slow_result(request, started)
+        task: asyncio.Task[bytes | None] = asyncio.get_running_loop().create_task(work)
+        self._running[key] = task
+        task.add_done_callback(lambda _: self._running.pop(key))
+        return task
+
+    def _reporter(self, request: Request) -> Report:
+        token = request.params.meta.progress_token
+
+        def report(done: float, total: float, text: str) -> None:
+            if token is UNSET:
+                return
+            params: dict[str, Any] = {
+                "progressToken": token,
+                "progress": done,
+                "total": total,
+                "message": text,
+            }
+            if self.ax:
+                params["_meta"] = {REQUEST: request.id}
+            self._send(jsonrpc.notification(mcp.PROGRESS, jsonrpc.encode_value(params)))
+
+        return report
+
+    def _notice(self, message: Message) -> None:
+        if message.method != mcp.CANCELLED or message.params is UNSET:
+            return
+        try:
+            cancelled = msgspec.json.decode(message.params, type=mcp.CancelledParams)
+            if cancelled.request_id is UNSET:
+                return
+            key = jsonrpc.decode_value(cancelled.request_id)
+        except (msgspec.DecodeError, ProtocolError):
+            return  # nobody can be told: a notification has no answer
+        task = self._running.get(key) if isinstance(key, int | str) else None
+        if task is not None:
+            task.cancel()
+
+    # -- answers
+
+    def _result(
+        self, request: Request, result: dict[str, Any], *, cacheable: bool = False
+    ) -> bytes:
+        if request.era is Era.STATELESS:
+            result["resultType"] = mcp.COMPLETE
+            result["_meta"] = {mcp.META_SERVER_INFO: self._about.server_info}
+            if cacheable:
+                result["ttlMs"] = _LIST_TTL_MS
+                result["cacheScope"] = "public"
+        return jsonrpc.result_response(request.id, jsonrpc.encode_value(result))
+
+    def _tool_result(self, request: Request, answer: Answer) -> bytes:
+        result: dict[str, Any] = {"content": [{"type": "text", "text": answer.text}]}
+        if answer.data is not None:
+            result["structuredContent"] = answer.data
+        return self._result(request, result)
+
+    def _trouble(self, request: Request, trouble: ToolTrouble) -> bytes:
+        content = [{"type": "text", "text": str(trouble)}]
+        return self._result(request, {"content": content, "isError": True})
+
+    async def _slow_result(self, request: Request, work: Awaitable[Answer]) -> bytes:
+        try:
+            return self._tool_result(request, await work)
+        except ToolTrouble as trouble:
+            return self._trouble(request, trouble)
+        except Exception:
+            return _our_fault(bytes(request.id))
+
+    def _error(self, id: bytes, error: InterlockError, era: Era = Era.SESSION) -> bytes:
+        failure = error.failure
+        if self.ax and failure.ax_name:
+            said = {**(error.data or {}), "detail": error.message}
+            return jsonrpc.error_response(id, failure.ax_code, failure.ax_name, said)
+        code = failure.stateless_code if era is Era.STATELESS else failure.code
+        return jsonrpc.error_response(
+            id, failure.ax_code if self.ax else code, error.message, error.data
+        )
+
+
+def _read_params(message: Message) -> _Params:
+    if message.params is UNSET:
+        return _Params()
+    try:
+        return msgspec.json.decode(message.params, type=_Params)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InterlockError(errors.INVALID_PARAMS, f"The params do not fit: {error}.") from None
+
+
+def _check_stateless(meta: _Meta) -> None:
+    if meta.revision not in mcp.STATELESS_REVISIONS:
+        raise mcp.unsupported_version(str(meta.revision))
+    if meta.client_capabilities is UNSET or bytes(meta.client_capabilities)[:1] != b"{":
+        raise InterlockError(
+            errors.INVALID_PARAMS, f"`_meta` needs an object {mcp.META_CLIENT_CAPABILITIES}."
+        )
+
+
+def _our_fault(id: bytes) -> bytes:
+    traceback.print_exc(file=sys.stderr)
+    return jsonrpc.error_response(
+        id, errors.INTERNAL.code, "The server failed. Its stderr says where."
+    )
+
+
+def _unknown_method(method: str) -> InterlockError:
+    return InterlockError(errors.METHOD_NOT_FOUND, f"There is no method {method!r}.")

@@ -1,1 +1,0 @@
-"""What the node keeps on disk. SQLite for one machine; imports nothing of the pipeline."""

@@ -1,0 +1,1 @@
+"""What commands share: output, options, finding and reaching a node."""

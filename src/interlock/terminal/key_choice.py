@@ -1,0 +1,151 @@
+"""Which of this user's keys count for a call that waits, as the files of the node say.
+
+Read only, and only on the node's own machine: of a node elsewhere nobody here knows who is
+enrolled with it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from interlock.errors import PROOF_INVALID, InterlockError
+from interlock.terminal import operator_key
+
+if TYPE_CHECKING:
+    from interlock.terminal.approvals_client import Waiting
+    from interlock.terminal.node_discovery import Meant, Named
+    from interlock.trust.approvals.operator_store import OperatorStore
+    from interlock.trust.approvals.proofs import Anchor
+
+
+def chosen(given: Path | None, one: Waiting, meant: Meant, *, here: bool) -> Path:
+    """The key to sign with: the one that is named, else the only one that counts for this call.
+
+    `here`: the node's files are on this machine. Raises InterlockError.
+    """
+    mine = own_keys()
+    if given is not None or os.environ.get("INTERLOCK_KEY") or not here or not mine:
+        return operator_key.chosen(given)
+    known = list(_counting(meant))
+    callers = (one.caller.get("name", ""), one.caller.get("above", ""))
+    fitting: list[Path] = []
+    why: list[str] = []
+    for path, id in mine.items():
+        anchors = [anchor for each, anchor in known if each == id]
+        refusal = _refusal(path, anchors, one.tool, callers, meant.named)
+        if refusal:
+            why.append(refusal)
+        else:
+            fitting.append(path)
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        names = ", ".join(path.stem for path in fitting)
+        raise InterlockError(
+            PROOF_INVALID, f"several of your keys count here ({names}): choose with --key NAME."
+        )
+    raise InterlockError(
+        PROOF_INVALID, "none of your keys can confirm this call:\n  " + "\n  ".join(why)
+    )
+
+
+def own_keys() -> dict[Path, str]:
+    """This user's private keys, each with its thumbprint, or nothing where that is not known."""
+    folder = operator_key.keys_dir()
+    found = sorted(folder.glob("*.pem")) if folder.is_dir() else []
+    return {path: thumbprint_of(path) for path in found}
+
+
+def thumbprint_of(private: Path) -> str:
+    """By the public file beside it: the private one may have a passphrase."""
+    from interlock.trust.approvals.operator_store import Invitation
+    from interlock.trust.approvals.operators import enrolled_key
+
+    for path in (private.with_suffix(".pub"), private):
+        try:
+            return enrolled_key(path.read_bytes(), Invitation(private.stem)).id
+        except (OSError, InterlockError):
+            continue
+    return ""
+
+
+def enrolment(private: Path, named: Named) -> str:
+    """The command by which a key that is there is enrolled."""
+    import shlex
+
+    words = ["interlock", "keys", "enrol", private.stem]
+    words += ["--public", str(private.with_suffix(".pub"))]
+    return shlex.join(words) + named.options
+
+
+def operator_store(meant: Meant) -> OperatorStore:
+    """Who may confirm calls of the node that is meant."""
+    from interlock.trust.approvals.operator_store import OperatorStore
+    from interlock.trust.approvals.operators import operators_of, operators_path
+
+    return OperatorStore(
+        operators_path(meant.config, os.environ, meant.base_dir),
+        roots=lambda: operators_of(_configured(meant)),
+    )
+
+
+def enrolling_keys(meant: Meant, store: OperatorStore) -> list[Path]:
+    """This user's keys that can confirm an enrolment or a removal."""
+    counting = store.chain().operators or store.roots()
+    ids = {one.id for one in counting}
+    return [path for path, id in own_keys().items() if id in ids]
+
+
+def counting_key(given: Path | None, meant: Meant) -> Path:
+    """The key to sign with: the one that is named, else the only one that is enrolled with the node
+    that is meant, else the only one. Raises InterlockError."""
+    mine = own_keys()
+    if given is not None or os.environ.get("INTERLOCK_KEY") or len(mine) < 2:
+        return operator_key.chosen(given)
+    ids = {id for id, _ in _counting(meant)}
+    fitting = [path for path, id in mine.items() if id in ids]
+    return fitting[0] if len(fitting) == 1 else operator_key.chosen(None)
+
+
+def _configured(meant: Meant) -> Iterator[Anchor]:
+    """Operators whose keys the config names."""
+    from interlock.trust.approvals.proofs import OPERATOR, read_anchor
+
+    for config in meant.config.approvals.anchors:
+        if config.kind != OPERATOR or config.key is None:
+            continue
+        try:
+            yield read_anchor(config, environ=os.environ, base_dir=meant.base_dir)
+        except InterlockError:
+            # The node runs by what this was before; it is not ours to say.
+            continue
+
+
+def _counting(meant: Meant) -> Iterator[tuple[str, Anchor]]:
+    """Every key whose proofs count: its thumbprint, and what it may confirm."""
+    from interlock.trust.approvals.operators import thumbprint
+    from interlock.trust.approvals.proofs import Anchor
+
+    if meant.config.approvals.enrolled:
+        for one in operator_store(meant).all():
+            if one.kind == "key":
+                yield one.id, Anchor(one.name, tools=one.tools, caller=one.caller)
+    for anchor in _configured(meant):
+        yield thumbprint(anchor.key), anchor
+
+
+def _refusal(
+    path: Path, anchors: list[Anchor], tool: str, callers: tuple[str, ...], named: Named
+) -> str:
+    """Why this key confirms nothing here; empty when it does."""
+    if not anchors:
+        return f"{path.stem} is not enrolled with this node: {enrolment(path, named)}"
+    able = [one for one in anchors if one.may_confirm(tool)]
+    if not able:
+        return f"{path.stem} is for other tools: {', '.join(anchors[0].tools)}"
+    if all(one.is_caller(*callers) for one in able):
+        return f"{path.stem} is the one who asked, and nobody confirms their own calls"
+    return ""

@@ -1,0 +1,138 @@
+"""What an administrator of topics does over HTTP: look which topics there are and who is in them,
+and change what one may say.
+
+It is there only where the config names administrators; everywhere else its paths are unknown.
+Nobody changes its own capabilities. Every change is written down by the gateway, and here every
+refusal, and who looked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from interlock.core.call import Call, Caller, Credentials
+from interlock.core.journal.audit import OK, Audit
+from interlock.core.server.http.asgi import App, Receive, Scope, Send, read_json, respond_json
+from interlock.core.server.http.guard import Guard
+from interlock.core.server.http.plain_requests import (
+    FIELDS,
+    call_of,
+    caller_of,
+    check_origin,
+    turn_away,
+    words,
+)
+from interlock.core.server.http.resource_metadata import ResourceMetadata
+from interlock.errors import INVALID_PARAMS, InterlockError
+from interlock.topics.admission import check_administers
+from interlock.topics.join_request import check_said_once, one_of, parameters
+from interlock.topics.member import Change
+from interlock.topics.overview import topics_now
+
+if TYPE_CHECKING:
+    from interlock.topics.gateway import Gateway
+
+BASE: Final = "/admin/participants"
+TOPICS: Final = "/admin/topics"
+_CAPABILITIES: Final = "/capabilities"
+_VERB: Final = "topics/admin"
+_MOST_BODY: Final = 64 * 1024
+_MOST_PATTERNS: Final = 200
+
+
+class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be changed."""
+
+    add: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+
+
+class AdminApp:
+    """/admin/topics, and everything under /admin/participants; all other paths are
+    `otherwise`'s."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        guard: Guard,
+        authenticate: Callable[[Credentials], Caller],
+        refused: Callable[[Call, InterlockError], None],
+        audit: Audit,
+        otherwise: App,
+    ) -> None:
+        """`refused` records who was turned away, `audit` who looked."""
+        self.guard = guard
+        self.metadata: ResourceMetadata | None = None
+        """Where those without a good token are sent."""
+        self._gateway = gateway
+        self._authenticate = authenticate
+        self._refused = refused
+        self._audit = audit
+        self._otherwise = otherwise
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        ours = path in (BASE, TOPICS) or path.startswith(f"{BASE}/")
+        if not ours or not self._gateway.config.admins:
+            await self._otherwise(scope, receive, send)
+            return
+        call = call_of(scope, _VERB)
+        try:
+            status, body = await self._serve(scope, receive, call, path.removeprefix(BASE))
+        except InterlockError as error:
+            self._refused(call, error)
+            await turn_away(send, error, call, self.metadata)
+        else:
+            await respond_json(send, status, body, FIELDS)
+
+    async def _serve(
+        self, scope: Scope, receive: Receive, call: Call, path: str
+    ) -> tuple[int, object]:
+        check_said_once(scope["headers"])
+        check_origin(self.guard, scope)
+        pairs = parameters(scope["query_string"])
+        caller = await self._admin(call)
+        if scope["path"] == TOPICS:
+            return self._topics(scope["method"], call, one_of(pairs, "topic"))
+        id = path.removeprefix("/").removesuffix(_CAPABILITIES)
+        if path and not (path.endswith(_CAPABILITIES) and id):
+            return 404, words(
+                "not_found", f"There is nothing here but {BASE}, and below it ID{_CAPABILITIES}."
+            )
+        if scope["method"] != ("POST" if path else "GET"):
+            return 405, words("method_not_allowed", "Use POST." if path else "Use GET.")
+        topic = one_of(pairs, "topic")
+        if not path:
+            present = [one for one in self._gateway.connections() if topic in (None, one.topic)]
+            self._audit.record(call, OK, 0, f"{len(present)} shown")
+            return 200, {"participants": present}
+        asked = await read_json(scope, receive, Asked, _MOST_BODY)
+        return 200, self._change(caller, id, asked, topic)
+
+    def _topics(self, method: str, call: Call, topic: str | None) -> tuple[int, object]:
+        if method != "GET":
+            return 405, words("method_not_allowed", "Use GET.")
+        found = topics_now(self._gateway, topic)
+        self._audit.record(call, OK, 0, f"{len(found)} shown")
+        return 200, {"topics": found}
+
+    def _change(self, caller: Caller, id: str, asked: Asked, topic: str | None) -> Change:
+        if not asked.add and not asked.remove:
+            raise InterlockError(INVALID_PARAMS, "Say what to `add` or to `remove`.")
+        if len(asked.add) + len(asked.remove) > _MOST_PATTERNS:
+            raise InterlockError(
+                INVALID_PARAMS, f"At most {_MOST_PATTERNS} patterns are changed at once."
+            )
+        return self._gateway.change(id, asked.add, asked.remove, by=caller.name, topic=topic)
+
+    # -- who may
+
+    async def _admin(self, call: Call) -> Caller:
+        """Raises InterlockError."""
+        call.caller = caller = await caller_of(call, self._authenticate)
+        check_administers(self._gateway.config, caller)
+        return caller

@@ -1,0 +1,296 @@
+"""Puts any MCP server, as it is, into a topic: it answers there as a participant.
+
+    bridge = Bridge(ServerConfig(command="npx -y @modelcontextprotocol/server-filesystem ."))
+    async with bridge.running():
+        participant = Participant(url, topic="ops", token=token, serving=bridge)
+        async with participant.connected():
+            ...
+
+The server is started, watched, and started again when it ends, as a node does with its upstreams.
+It is asked what participants ask, and what it answers goes back as it came. It cannot ask anything
+itself: nobody in a room answers for its users.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from interlock import __version__
+from interlock.core.call import Call, Client, Credentials, Outcome, UpstreamAnsweredError
+from interlock.core.config import ServerConfig, resolve_server
+from interlock.core.config.model import AskConfig
+from interlock.core.upstreams.connection import Connector
+from interlock.core.upstreams.outcome_future import Awaited
+from interlock.core.upstreams.secret_mask import secret_values
+from interlock.core.upstreams.supervisor import State, Supervisor
+from interlock.errors import (
+    DEADLINE_EXCEEDED,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    UPSTREAM_ERROR,
+    UPSTREAM_PROTOCOL,
+    UPSTREAM_UNAVAILABLE,
+    InterlockError,
+)
+from interlock.protocol import jsonrpc, mcp
+from interlock.protocol.mcpx_terms import FACE, REVISION
+from interlock.topics.client.tools import reporting
+from interlock.topics.wire.payloads import Request
+
+OWN_INFO: Final = {"name": "interlock-bridge", "title": "interlock", "version": __version__}
+_HERE: Final = "in a topic"
+DEADLINE: Final = 60.0
+"""How long a server may take, where its config says nothing."""
+
+_PASSED_ON: Final = {
+    mcp.TOOLS_LIST: "tools",
+    mcp.TOOLS_CALL: "tools",
+    mcp.RESOURCES_LIST: "resources",
+    mcp.TEMPLATES_LIST: "resources",
+    mcp.RESOURCES_READ: "resources",
+    mcp.PROMPTS_LIST: "prompts",
+    mcp.PROMPTS_GET: "prompts",
+    mcp.COMPLETE_ARGUMENT: "completions",
+}
+"""What is asked of the server, and which of its capabilities it needs."""
+_CHANGED: Final = {
+    "tools": mcp.TOOLS_CHANGED,
+    "prompts": mcp.PROMPTS_CHANGED,
+    "resources": mcp.RESOURCES_CHANGED,
+}
+
+
+class _Progress(msgspec.Struct):
+    progress: float = 0.0
+    total: float = 0.0
+    message: str = ""
+
+
+class _Named(msgspec.Struct):
+    name: str = ""
+    uri: str = ""
+
+
+class Bridge:
+    """One server, in the words of participants."""
+
+    def __init__(
+        self, server: ServerConfig, *, name: str = "server", base_dir: Path | None = None
+    ) -> None:
+        """`name` is what it is called in messages. Relative paths begin at `base_dir`."""
+        # One connection for everybody in the room, and nothing to be asked on it.
+        self._server = replace(
+            server,
+            segment=server.segment or "server",
+            sessions="shared",
+            ask=AskConfig(sampling="deny", elicitation="deny", roots="deny"),
+        )
+        self.name = name
+        self.on_changed: Callable[[str], None] | None = None
+        """Told the notification that says which list is a new one."""
+        self._base_dir = base_dir or Path.cwd()
+        self._supervisor: Supervisor | None = None
+        self._names: dict[str, frozenset[str]] = {}
+
+    # -- life
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """The server, for as long as the block. Raises InterlockError when it cannot be reached."""
+        connector = Connector(
+            self.name,
+            self._server,
+            own_info=msgspec.json.encode(OWN_INFO),
+            resolve=self._resolved,
+            secrets=lambda one: secret_values(one, environ=os.environ, base_dir=self._base_dir),
+            clock=asyncio.get_running_loop().time,
+        )
+        back = Awaited(_HERE)
+        self._supervisor = supervisor = Supervisor(
+            self.name,
+            self._server,
+            connector,
+            on_offer=self._offered,
+            on_withdrawn=lambda _: self._names.clear(),
+            on_state=lambda _: None,
+            back=back,
+        )
+        supervisor.begin()
+        try:
+            await supervisor.until_settled()
+            if supervisor.state is State.FAILED:
+                why = supervisor.problem or f"{self.name} cannot be reached."
+                raise InterlockError(UPSTREAM_UNAVAILABLE, why)
+            yield
+        finally:
+            self._supervisor = None
+            await supervisor.end()
+
+    def _resolved(self, server: ServerConfig) -> ServerConfig:
+        resolved = resolve_server(server, environ=os.environ, base_dir=self._base_dir)
+        if resolved.command is not None and resolved.cwd is None:
+            return replace(resolved, cwd=str(self._base_dir))
+        return resolved
+
+    def _offered(self, supervisor: Supervisor) -> None:
+        offer = supervisor.offer
+        self._names = {
+            mcp.TOOLS_CALL: _names(offer.tools),
+            mcp.PROMPTS_GET: _names(offer.prompts),
+            mcp.RESOURCES_READ: _names(offer.resources),
+        }
+        if supervisor.lists > 1 and self.on_changed is not None:
+            for kind in sorted(supervisor.announced):
+                if kind in supervisor.capabilities:
+                    self.on_changed(_CHANGED[kind])
+
+    @property
+    def tools(self) -> int:
+        """How many there are."""
+        return len(self._names.get(mcp.TOOLS_CALL, ()))
+
+    @property
+    def problem(self) -> str:
+        """Why the server cannot be asked now. Empty: it can."""
+        supervisor = self._supervisor
+        if supervisor is None:
+            return f"{self.name} does not run."
+        return "" if supervisor.peer is not None else supervisor.problem or "It is starting."
+
+    # -- Serving
+
+    def offers(self, method: str, context: str) -> bool:
+        if self.problem:
+            return False
+        if method in (mcp.INITIALIZE, mcp.PING):
+            return True
+        wanted = _PASSED_ON.get(method)
+        if wanted is None or wanted not in self._capabilities():
+            return False
+        names = self._names.get(method)
+        return names is None or context in names
+
+    async def answer(self, request: Request) -> bytes:
+        method = request.method
+        if method == mcp.PING:
+            return b"{}"
+        if method == mcp.INITIALIZE:
+            return self._introduction(request)
+        wanted = _PASSED_ON.get(method)
+        if wanted is None:
+            raise InterlockError(METHOD_NOT_FOUND, f"{method[:100]} is not answered here.")
+        supervisor = self._there()
+        if wanted not in supervisor.capabilities:
+            raise InterlockError(METHOD_NOT_FOUND, f"{self.name} has no {wanted}.")
+        outcome = await self._passed_on(supervisor, request)
+        if outcome.era is mcp.Era.SESSION:
+            return outcome.result
+        # Rooms speak the older wire: what only the newer one has is taken off.
+        if outcome.glance is not None and outcome.glance.result_type not in ("", mcp.COMPLETE):
+            words = f"{self.name} wants to ask something first, and nobody in a topic can answer."
+            raise InterlockError(UPSTREAM_PROTOCOL, words)
+        return mcp.session_result(outcome.result, outcome.glance)
+
+    def _there(self) -> Supervisor:
+        """Raises InterlockError when the server cannot be asked now."""
+        supervisor = self._supervisor
+        if supervisor is None or supervisor.peer is None:
+            raise InterlockError(
+                UPSTREAM_UNAVAILABLE, f"{self.name} cannot be asked now. {self.problem}"
+            )
+        return supervisor
+
+    def _capabilities(self) -> Any:
+        return {} if self._supervisor is None else self._supervisor.capabilities
+
+    def _introduction(self, request: Request) -> bytes:
+        """What the server said of itself, without what nobody in a room can use."""
+        peer = self._there().peer
+        assert peer is not None
+        asked = _decoded(request.params, mcp.InitializeParams)
+        revision = REVISION if asked is None else mcp.negotiate(asked.protocol_version)
+        said: dict[str, Any] = {
+            "protocolVersion": revision,
+            "capabilities": {
+                name: {} for name in dict.fromkeys(_PASSED_ON.values()) if name in peer.capabilities
+            },
+            "serverInfo": {"name": self.name, "version": "", **peer.server_info},
+        }
+        if peer.instructions:
+            said["instructions"] = peer.instructions
+        return jsonrpc.encode_value(said)
+
+    async def _passed_on(self, supervisor: Supervisor, request: Request) -> Outcome:
+        call = Call(request.method, FACE, Credentials("local"), _CLIENT)
+        members = jsonrpc.decode_members(request.params)
+        meta = members.pop("_meta", None)
+        call.extra = members
+        # Ids and progress tokens of the room mean nothing to the server: it has its own.
+        call.meta = {
+            **({} if meta is None else jsonrpc.decode_members(meta)),
+            mcp.META_PROGRESS_TOKEN: Raw(b"1"),
+        }
+        call.on_notification = _Told(reporting.get()).heard
+        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        exchange = supervisor.start(call, Awaited(_HERE, answer))
+        seconds = supervisor.timeout or DEADLINE
+        try:
+            async with asyncio.timeout(seconds):
+                return await answer
+        except TimeoutError:
+            exchange.abandon("The deadline has passed.")
+            raise InterlockError(
+                DEADLINE_EXCEEDED, f"{self.name} did not answer within {seconds:g} s."
+            ) from None
+        except asyncio.CancelledError:
+            exchange.abandon("Whoever asked does not want it any more.")
+            raise
+        except UpstreamAnsweredError as error:
+            raise _as_ours(error) from None
+
+
+_CLIENT: Final = Client(mcp.Era.SESSION, REVISION)
+
+
+class _Told:
+    """Passes progress on to whoever asked in the room."""
+
+    def __init__(self, report: Callable[[float, float, str], None]) -> None:
+        self._report = report
+
+    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
+        if method == mcp.PROGRESS:
+            told = _decoded(params, _Progress)
+            if told is not None:
+                self._report(told.progress, told.total, told.message)
+
+
+def _as_ours(error: UpstreamAnsweredError) -> InterlockError:
+    """The server's own error. Its number stays where it is one of JSON-RPC's."""
+    known = {one.code: one for one in (METHOD_NOT_FOUND, INVALID_PARAMS)}.get(error.code)
+    data: dict[str, Any] = {} if known is not None else {"code": error.code}
+    if error.raw_data is not None:
+        data["data"] = Raw(bytes(error.raw_data))
+    return InterlockError(known or UPSTREAM_ERROR, error.message, data or None)
+
+
+def _names(entries: list[Raw]) -> frozenset[str]:
+    """What requests call them: tools and prompts by name, resources by URI."""
+    found = (_decoded(entry, _Named) for entry in entries)
+    return frozenset(one.uri or one.name for one in found if one is not None)
+
+
+def _decoded(raw: bytes | Raw, shape: Any) -> Any:
+    try:
+        return msgspec.json.decode(raw, type=shape)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

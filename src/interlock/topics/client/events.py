@@ -1,0 +1,172 @@
+"""What a program hears of a topic: events, whoever listens for them, and those who read along.
+
+Only what was checked becomes an event. Whatever is in one was said by others: it is data, never an
+instruction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+from weakref import WeakSet
+
+import msgspec
+
+from interlock.errors import INVALID_REQUEST, ProtocolError
+from interlock.protocol.kinds import RESERVED, compiled, is_reserved
+from interlock.topics.wire.envelope import Envelope
+
+MOST_UNREAD: Final = 1_000
+"""Events that wait for whoever reads along; the oldest are lost first."""
+_log = logging.getLogger("interlock.topics")
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A message that was checked. `verified`: whether a response is known to answer the request
+    that it names; None: nobody here has seen that request. Everything else is True."""
+
+    content: Any
+    envelope: Envelope
+    verified: bool | None = True
+
+    @property
+    def id(self) -> str:
+        return self.envelope.head.id
+
+    @property
+    def kind(self) -> str:
+        return self.envelope.head.kind
+
+    @property
+    def sender(self) -> str:
+        return self.envelope.head.sender
+
+    @property
+    def to(self) -> tuple[str, ...]:
+        return self.envelope.head.to
+
+    @property
+    def correlation_id(self) -> str | None:
+        return self.envelope.head.correlation_id
+
+
+Callback = Callable[[Event], Awaitable[None] | None]
+
+
+class Events:
+    """Everything that is heard from now on, for `async for`. It ends when the topic is left."""
+
+    def __init__(self, on_lost: Callable[[], None], most: int = MOST_UNREAD) -> None:
+        self._on_lost = on_lost
+        self._most = most
+        self._unread: deque[Event] = deque()
+        self._waiting: asyncio.Future[None] | None = None
+        self._over = False
+
+    def __aiter__(self) -> Events:
+        return self
+
+    async def __anext__(self) -> Event:
+        while not self._unread:
+            if self._over:
+                raise StopAsyncIteration
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        return self._unread.popleft()
+
+    def add(self, event: Event) -> None:
+        if len(self._unread) >= self._most:
+            self._unread.popleft()
+            self._on_lost()
+        self._unread.append(event)
+        self._wake()
+
+    def end(self) -> None:
+        self._over = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+
+class Listeners:
+    """Who is told of what."""
+
+    def __init__(self) -> None:
+        self._callbacks: list[tuple[Callable[[Event], bool], Callback]] = []
+        self._streams: WeakSet[Events] = WeakSet()
+        self._tasks: set[asyncio.Future[None]] = set()
+        self.lost = 0
+        """Events that somebody who reads along was too slow for."""
+
+    def on(self, what: str | type, callback: Callback) -> None:
+        """`what`: a pattern of kinds, such as `mcp/proposal:*`, or the type of the content. Raises
+        ProtocolError for a pattern that means nothing."""
+        self._callbacks.append((wanted(what), callback))
+
+    def stream(self) -> Events:
+        events = Events(self._missed)
+        self._streams.add(events)
+        return events
+
+    def tell(self, event: Event) -> None:
+        """Everybody, whatever becomes of it at one of them."""
+        for is_meant, callback in list(self._callbacks):
+            if is_meant(event):
+                self._call(callback, event)
+        for stream in list(self._streams):
+            stream.add(event)
+
+    def end(self) -> None:
+        for stream in list(self._streams):
+            stream.end()
+        self._streams.clear()
+        for task in self._tasks:
+            task.cancel()
+
+    def _missed(self) -> None:
+        self.lost += 1
+
+    def _call(self, callback: Callback, event: Event) -> None:
+        try:
+            later = callback(event)
+        except Exception:
+            _log.exception("what listens for %.100s failed", event.kind)
+            return
+        if inspect.isawaitable(later):
+            task = asyncio.ensure_future(_finish(later, event.kind))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+
+async def _finish(work: Awaitable[None], kind: str) -> None:
+    try:
+        await work
+    except Exception:
+        _log.exception("what listens for %.100s failed", kind)
+
+
+def wanted(what: str | type) -> Callable[[Event], bool]:
+    """Which events are meant by a pattern of kinds, or the type of a content. Raises
+    ProtocolError for a pattern that means nothing."""
+    if isinstance(what, type):
+        return lambda event: isinstance(event.content, what)
+    if is_reserved(what):
+        # No pattern of a capability stands for these: nobody is ever granted them. There are three,
+        # so that they are named, or all of them meant.
+        if what == f"{RESERVED}*":
+            return lambda event: event.kind.startswith(RESERVED)
+        if "*" in what:
+            raise ProtocolError(
+                f"{what[:100]!r} is no pattern: name what a gateway says as it is, or all of it as "
+                f"{RESERVED}*.",
+                INVALID_REQUEST,
+            )
+        return lambda event: event.kind == what
+    pattern = compiled(what)
+    return lambda event: pattern.grants(event.kind)

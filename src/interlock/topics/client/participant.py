@@ -1,0 +1,462 @@
+"""The public class: a participant of a topic. See the package's docstring."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from ssl import SSLContext
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeVar, overload
+from uuid import uuid4
+
+import msgspec
+from msgspec import Raw
+
+from interlock.channels.tls import client_context
+from interlock.channels.websocket import dial as dial_websocket
+from interlock.errors import (
+    DEADLINE_EXCEEDED,
+    INTERNAL,
+    INVALID_REQUEST,
+    UNKNOWN_PARTICIPANT,
+    InterlockError,
+)
+from interlock.protocol import mcp
+from interlock.protocol.jsonrpc import encode_value
+from interlock.protocol.kinds import CHAT, proposal_kind, request_kind
+from interlock.protocol.mcpx_terms import TOPIC_PATTERN
+from interlock.topics.client.connection import PATIENCE, Connection, Dial, Standing, address
+from interlock.topics.client.errors import Refused
+from interlock.topics.client.events import Callback, Event, Events
+from interlock.topics.client.membership import Place
+from interlock.topics.client.pending_requests import Asked
+from interlock.topics.client.proposals import Fulfilling, Proposal
+from interlock.topics.client.tools import Serving, Tools
+from interlock.topics.wire.payloads import Lie, context_of, proposal_payload
+from interlock.topics.wire.proposals import LIFETIME, Tracked
+
+Routing = Literal["all", "directed"]
+Function = TypeVar("Function", bound=Callable[..., Any])
+TIMEOUT: Final = 30.0
+"""Seconds in which a request is waited for."""
+
+
+class Status(msgspec.Struct, frozen=True):
+    """How it stands, for whoever watches a program."""
+
+    topic: str
+    id: str
+    inside: bool
+    welcomes: int
+    """How often it was let in: one more than it had to come back."""
+    dropped: int
+    lost: int
+    reputation: Mapping[str, int]
+    waiting: int
+    """Requests of its own that are not answered."""
+    under_way: int
+    """Requests of others that it works on."""
+
+
+class Participant:
+    """Somebody in a topic: says, hears, asks, answers, proposes and fulfils."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        topic: str,
+        token: str | None = None,
+        routing: Routing = "all",
+        serving: Serving | None = None,
+        name: str = "participant",
+        version: str = "0",
+        instructions: str | None = None,
+        ca: str | None = None,
+        certificate: str | None = None,
+        key: str | None = None,
+        lifetime: float = LIFETIME,
+        patience: float = PATIENCE,
+        dial: Dial = dial_websocket,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        jitter: Callable[[], float] = random.random,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`url`: the gateway, such as wss://node.example.com/ws. `token` goes into the
+        Authorization header. `serving`: answers requests instead of the functions given by `tool`.
+        `lifetime`: seconds until a proposal that nobody fulfilled is over. The last four are for
+        tests."""
+        if not re.fullmatch(TOPIC_PATTERN, topic):
+            raise ValueError(f"{topic!r} cannot be a topic: use 1 to 128 of A-Z, a-z, 0-9, . _ -")
+        if routing not in ("all", "directed"):
+            raise ValueError(f'{routing!r} is no routing: it is "all" or "directed".')
+        if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
+            raise ValueError("The token is empty, or has characters that no token has.")
+        self.topic = topic
+        self._url = address(url, topic, routing)
+        self._token = token
+        self._tls = (ca, certificate, key)
+        self._patience = patience
+        self._dial = dial
+        self._sleep = sleep
+        self._jitter = jitter
+        self._clock = clock
+        self._tools = Tools(name, version, instructions) if serving is None else None
+        self._connection: Connection | None = None
+        self._standing: Standing | None = None
+        self._place = Place(
+            serving=serving or self._tools or Tools(name, version),
+            send=self._send,
+            on_welcome=self._welcomed,
+            fulfilling=Fulfilling(
+                clock=clock, stamp=_stamp, sees_all=routing == "all", seconds=lifetime
+            ),
+            new_id=lambda: str(uuid4()),
+            now=lambda: _stamp(self._clock()),
+        )
+
+    def __repr__(self) -> str:
+        return f"Participant({self._place.id or 'nobody yet'!r}, topic={self.topic!r})"
+
+    # -- what it offers
+
+    @overload
+    def tool(self, function: Function, /) -> Function: ...
+    @overload
+    def tool(
+        self, *, name: str | None = None, title: str | None = None, description: str | None = None,
+        mutable: bool | None = None, reversible: bool | None = None, idempotent: bool | None = None,
+    ) -> Callable[[Function], Function]: ...  # fmt: skip
+    def tool(self, *function: Any, **said: Any) -> Any:
+        """Offer a function as a tool, by `@tool` or `@tool(mutable=True)`. Its schema is made from
+        its signature, and arguments that do not fit never reach it."""
+        return self._own_tools().tool(*function, **said)
+
+    def resource(
+        self, uri: str, *, name: str | None = None, description: str | None = None,
+        mime_type: str = "text/plain",
+    ) -> Callable[[Function], Function]:  # fmt: skip
+        """Offer what a function without arguments gives back as a resource."""
+
+        def offer(function: Function) -> Function:
+            said = description or (function.__doc__ or "").strip()
+            self._own_tools().add_resource(
+                function, uri, name or function.__name__, said, mime_type
+            )
+            return function
+
+        return offer
+
+    @overload
+    def prompt(self, function: Function, /) -> Function: ...
+    @overload
+    def prompt(
+        self, *, name: str | None = None, description: str | None = None
+    ) -> Callable[[Function], Function]: ...
+    def prompt(self, *function: Any, **said: Any) -> Any:
+        """Offer the text that a function makes of its arguments as a prompt: `@prompt`, or
+        `@prompt(name="greeting")`."""
+        return self._own_tools().prompt(*function, **said)
+
+    def _own_tools(self) -> Tools:
+        if self._tools is None:
+            raise RuntimeError("This participant was given `serving`: that answers, not functions.")
+        return self._tools
+
+    # -- being there
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[Participant]:
+        """In the topic for as long as the block runs. A gateway that cannot be reached is waited
+        for, and looked for again when it is lost. Raises InterlockError when it does not let this
+        participant in, or not any more: before the block, or out of it."""
+        if self._connection is not None:
+            raise RuntimeError("This participant is connected already.")
+        standing = self._standing = Standing(self.topic)
+        connection = self._connection = Connection(
+            self._url,
+            token=self._token,
+            ssl=self._context,
+            standing=standing,
+            on_text=self._place.take,
+            on_lost=self._place.lost,
+            dial=self._dial,
+            sleep=self._sleep,
+            jitter=self._jitter,
+            patience=self._patience,
+        )
+        keeping = asyncio.get_running_loop().create_task(connection.keep())
+        keeping.add_done_callback(lambda task: _failed(task, standing))
+        try:
+            await standing.until_welcomed()
+            async with standing.watching():
+                yield self
+        finally:
+            keeping.cancel()
+            await asyncio.wait([keeping])
+            self._place.listeners.end()
+            self._connection = None
+
+    @property
+    def id(self) -> str:
+        """Who it is, as the gateway said. Empty: it was never let in."""
+        return self._place.id
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """What it may send, by the last welcome."""
+        return self._place.capabilities
+
+    @property
+    def participants(self) -> Mapping[str, tuple[str, ...]]:
+        """Who else is there, and what they may send."""
+        return MappingProxyType(self._place.participants)
+
+    def can(self, kind: str) -> bool:
+        """Whether it may send this kind."""
+        return self._place.can(kind)
+
+    @property
+    def reputation(self) -> Mapping[str, int]:
+        """By participant: how many of its messages were dropped, because their kind lied about the
+        payload, their id was used before, or they answered what nobody had asked them."""
+        return self._place.reputation
+
+    @property
+    def tracked(self) -> Mapping[str, Tracked]:
+        """Proposals that were seen, by id, and what became of them."""
+        return MappingProxyType(dict(self._place.fulfilling.tracked))
+
+    @property
+    def lost(self) -> int:
+        """Messages that it was too slow for, by the count of the gateway and of `events`."""
+        return self._place.lost_messages + self._place.listeners.lost
+
+    @property
+    def status(self) -> Status:
+        place = self._place
+        return Status(
+            topic=self.topic,
+            id=place.id,
+            inside=place.inside,
+            welcomes=0 if self._standing is None else self._standing.welcomes,
+            dropped=place.dropped,
+            lost=self.lost,
+            reputation=place.reputation,
+            waiting=len(place.pending),
+            under_way=len(place.answering),
+        )
+
+    def chain(self, id: str) -> tuple[str, ...]:
+        """The ids of everything that belongs to a message: proposal, fulfilment, response…"""
+        return self._place.threads.chain(id)
+
+    # -- speaking and hearing
+
+    async def send(
+        self, kind: str, payload: Any, to: Sequence[str] = (), correlation_id: str | None = None
+    ) -> str:
+        """Send any kind; the id of the envelope. Raises Refused when the welcome does not allow it,
+        or nobody would believe it; nothing is sent then."""
+        return self._place.say(kind, _encoded(payload), _names(to), correlation_id)
+
+    async def chat(
+        self,
+        text: str,
+        to: Sequence[str] = (),
+        *,
+        markdown: bool = False,
+        correlation_id: str | None = None,
+    ) -> str:
+        """Say something to everybody, or to some; everybody can hear that, too."""
+        payload = _encoded({"text": text, "format": "markdown" if markdown else "plain"})
+        return self._place.say(CHAT, payload, _names(to), correlation_id)
+
+    def on(self, what: str | type, callback: Callback) -> None:
+        """Be told of messages: by a pattern of kinds (`mcp/proposal:*`, `system/presence`), or by
+        the type of what is in them (`Chat`, `Proposal`). The callback may be async."""
+        self._place.listeners.on(what, callback)
+
+    def events(self) -> Events:
+        """Everything that is heard from now on: `async for event in participant.events()`."""
+        return self._place.listeners.stream()
+
+    # -- asking
+
+    async def request(
+        self, to: str | Sequence[str], method: str, params: Any = None, timeout: float = TIMEOUT
+    ) -> Any:
+        """Ask a participant; the result. Raises InterlockError: the error that was the answer, that
+        there was none in time, or that the connection was lost (`sent` in its data says whether it
+        may have been done)."""
+        return await self._answer(self._ask(_names(to), method, _encoded(params)), timeout)
+
+    async def ask_all(
+        self, method: str, params: Any = None, timeout: float = TIMEOUT
+    ) -> dict[str, Any]:
+        """Ask everybody; the answers by participant, of those who answered in time. Who does not
+        have what is asked for says nothing. An error stands there as the InterlockError it is."""
+        asked = self._place.ask((), method, _encoded(params), all=True)
+        try:
+            async with asyncio.timeout(timeout):
+                await asked.done
+        except TimeoutError:
+            pass
+        finally:
+            self._place.pending.forget(asked)
+        if asked.error is not None:
+            raise asked.error
+        return dict(asked.answers)
+
+    async def call(
+        self,
+        to: str | Sequence[str],
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """Call a tool of a participant; its result. Who may not do so proposes it, and gets what
+        the fulfilment came to: that takes until somebody has decided."""
+        params = {"name": tool, "arguments": arguments or {}}
+        if self.can(request_kind(mcp.TOOLS_CALL, tool)):
+            seconds = TIMEOUT if timeout is None else timeout
+            return await self.request(to, mcp.TOOLS_CALL, params, seconds)
+        proposal = await self.propose(to, mcp.TOOLS_CALL, params)
+        return await proposal.outcome(timeout)
+
+    # -- proposing and fulfilling
+
+    async def propose(self, to: str | Sequence[str], method: str, params: Any = None) -> Proposal:
+        """Ask that somebody asks `to` for this. Raises Refused."""
+        raw = _encoded(params)
+        try:
+            kind = proposal_kind(method, context_of(method, raw))
+        except Lie as lie:
+            raise Refused(lie.message, INVALID_REQUEST) from None
+        self._check_there(_names(to))
+        return self._place.propose(kind, proposal_payload(method, raw), _names(to))
+
+    async def fulfil(
+        self,
+        proposal: Proposal | Tracked | Event | str,
+        override: Any = None,
+        *,
+        to: str | Sequence[str] | None = None,
+        force: bool = False,
+        timeout: float = TIMEOUT,
+    ) -> Any:
+        """Make the call that was proposed; its result. It is made as it was proposed, to whom it
+        was proposed, but for `override`, the params instead, and `to`. Raises Refused for a
+        proposal of one's own, for one that is over unless `force`, for one that is another than was
+        given here (which an id alone cannot tell), and where a request of this kind is not
+        allowed."""
+        place, shown = self._place, _shown(proposal)
+        tracked = place.fulfilling.to_fulfil(_id_of(proposal), place.id, force=force, shown=shown)
+        params = bytes(tracked.params) if override is None else _encoded(override)
+        targets = tracked.to if to is None else _names(to)
+        asked = self._ask(targets, tracked.method, params, tracked.proposalId)
+        return await self._answer(asked, timeout)
+
+    def reject(self, proposal: Proposal | Tracked | Event | str, reason: str = "") -> bool:
+        """Do not want it. That stays here: say so in a chat, if others should know. False: it was
+        not pending any more."""
+        return self._place.fulfilling.reject(_id_of(proposal), reason)
+
+    # -- inside
+
+    def _ask(
+        self, to: Sequence[str], method: str, params: bytes, correlation_id: str | None = None
+    ) -> Asked:
+        self._check_there(to)
+        return self._place.ask(to, method, params, correlation_id=correlation_id)
+
+    async def _answer(self, asked: Asked, timeout: float) -> Any:
+        try:
+            async with asyncio.timeout(timeout):
+                await asked.done
+        except TimeoutError:
+            self._place.give_up(asked)
+            raise InterlockError(
+                DEADLINE_EXCEEDED, f"There was no answer within {timeout:g} s.", {"sent": True}
+            ) from None
+        except asyncio.CancelledError:
+            self._place.give_up(asked)
+            raise
+        finally:
+            self._place.pending.forget(asked)
+        if asked.error is not None:
+            raise asked.error
+        (outcome,) = asked.answers.values()
+        if isinstance(outcome, InterlockError):
+            raise outcome
+        return outcome
+
+    def _check_there(self, to: Sequence[str]) -> None:
+        place = self._place
+        if not place.inside:
+            return  # whoever sends it says so
+        for one in to:
+            if one != place.id and one not in place.participants:
+                there = ", ".join(sorted(place.participants)[:20]) or "nobody else"
+                raise InterlockError(
+                    UNKNOWN_PARTICIPANT,
+                    f"{one[:128]!r} is not in the topic {self.topic}. There: {there}.",
+                    {"sent": False},
+                )
+
+    def _send(self, text: bytes) -> None:
+        if self._connection is not None:
+            self._connection.send(text)
+
+    def _welcomed(self) -> None:
+        connection, standing = self._connection, self._standing
+        if connection is not None and standing is not None and not connection.welcomed:
+            connection.welcome()
+            standing.welcomed(self._place.id, connection.label)
+
+    def _context(self) -> SSLContext | None:
+        # Read anew each time: certificates are renewed while a program runs.
+        return client_context(*self._tls) if self._url.startswith("wss:") else None
+
+
+def _failed(task: asyncio.Task[None], standing: Standing) -> None:
+    """Only a mistake of this library ends up here: whoever waits must not wait for ever."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        standing.over(InterlockError(INTERNAL, f"The connection failed: {error!r}"))
+
+
+def _stamp(seconds: float) -> str:
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _encoded(value: Any) -> bytes:
+    """JSON as it is, or what becomes JSON."""
+    if isinstance(value, bytes | Raw):
+        return bytes(value)
+    try:
+        return encode_value({} if value is None else value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise Refused(f"It cannot be written as JSON: {error}.", INVALID_REQUEST) from None
+
+
+def _names(to: str | Sequence[str]) -> tuple[str, ...]:
+    return ((to,) if to else ()) if isinstance(to, str) else tuple(to)
+
+
+def _shown(proposal: Proposal | Tracked | Event | str) -> Proposal | Tracked | None:
+    """What somebody looked at who decides about it. None: all that is known is an id."""
+    found = proposal.content if isinstance(proposal, Event) else proposal
+    return found if isinstance(found, Proposal | Tracked) else None
+
+
+def _id_of(proposal: Proposal | Tracked | Event | str) -> str:
+    if isinstance(proposal, str):
+        return proposal
+    return proposal.proposalId if isinstance(proposal, Tracked) else proposal.id

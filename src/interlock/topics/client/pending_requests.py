@@ -1,0 +1,129 @@
+"""Requests that a participant waits for, and what may settle them.
+
+A response settles a call only when it names the envelope of the request, has its JSON-RPC id,
+method and context, and comes from somebody who was asked. Everything else is shown, and settles
+nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Raw
+
+from interlock.errors import (
+    UPSTREAM_ERROR,
+    UPSTREAM_LOST,
+    UPSTREAM_PROTOCOL,
+    InterlockError,
+    ProtocolError,
+)
+from interlock.protocol import jsonrpc
+from interlock.topics.wire.envelope import Head
+from interlock.topics.wire.payloads import Response
+from interlock.topics.wire.threads import Seen, answers
+
+
+class Asked:
+    """One request that is under way, to one or to many."""
+
+    def __init__(self, seen: Seen, of: Iterable[str], *, all: bool) -> None:
+        """`of`: who may answer. `all`: every answer is wanted, not the first."""
+        self.seen = seen
+        self.missing = set(of)
+        self.answers: dict[str, Any] = {}
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.all = all
+        self.error: InterlockError | None = None
+
+    def finish(self, error: InterlockError | None = None) -> None:
+        if not self.done.done():
+            self.error = error
+            self.done.set_result(None)
+
+
+class Pending:
+    """Those of one participant, by the ids of their envelopes."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, Asked] = {}
+
+    def __len__(self) -> int:
+        return len(self._asked)
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._asked
+
+    def expect(self, seen: Seen, of: Iterable[str], *, all: bool = False) -> Asked:
+        asked = self._asked[seen.head.id] = Asked(seen, of, all=all)
+        if all and not asked.missing:
+            asked.finish()
+        return asked
+
+    def forget(self, asked: Asked) -> None:
+        """Nobody waits for it any more."""
+        self._asked.pop(asked.seen.head.id, None)
+
+    def settle(self, head: Head, response: Response) -> bool:
+        """Whether the response was waited for."""
+        asked = self._asked.get(head.correlation_id or "")
+        if asked is None or head.sender in asked.answers:
+            return False
+        if asked.done.done():
+            # The first answer was wanted, and whoever waits for it has not looked yet.
+            return False
+        if not answers(asked.seen, head, response):
+            return False
+        asked.answers[head.sender] = outcome_of(head.sender, response)
+        asked.missing.discard(head.sender)
+        if not asked.all or not asked.missing:
+            asked.finish()
+        return True
+
+    def refused(self, id: str | None, error: InterlockError) -> bool:
+        """The gateway did not forward it."""
+        asked = self._asked.get(id or "")
+        if asked is not None:
+            asked.finish(error)
+        return asked is not None
+
+    def left(self, participant: str) -> None:
+        """Somebody who was asked has gone."""
+        for asked in list(self._asked.values()):
+            if participant in asked.missing:
+                asked.missing.discard(participant)
+                if asked.missing:
+                    continue
+                gone = f"{participant} left the topic before it answered."
+                asked.finish(None if asked.all else lost(gone))
+
+    def lost(self, why: str) -> None:
+        """Nothing can be answered any more."""
+        for asked in list(self._asked.values()):
+            asked.finish(lost(f"It was sent, and not answered: {why}."))
+
+
+def lost(sentence: str) -> InterlockError:
+    """It may have been done, or not."""
+    return InterlockError(UPSTREAM_LOST, sentence, {"sent": True})
+
+
+def outcome_of(sender: str, response: Response) -> Any:
+    """The result as Python has it; an InterlockError where the answer is one."""
+    try:
+        return _outcome_of(sender, response)
+    except ProtocolError as error:
+        return InterlockError(UPSTREAM_PROTOCOL, f"{sender} answered something else. {error}")
+
+
+def _outcome_of(sender: str, response: Response) -> Any:
+    if response.error is None:
+        return jsonrpc.decode_value(response.result or Raw(b"null"))
+    error = jsonrpc.decode_error(response.error)
+    data: dict[str, Any] = {"code": error.code, "participant": sender}
+    if isinstance(error.data, Raw):
+        data["data"] = jsonrpc.decode_value(error.data)
+    sentence = error.message or f"error {error.code}"
+    return InterlockError(UPSTREAM_ERROR, f"{sender}: {sentence}", data)

@@ -1,0 +1,197 @@
+"""Answers the requests of other participants.
+
+In a room everybody hears what is meant for others. So a participant does only what it is asked for
+by name, or what everybody is asked for and it really offers; and nothing that it could not answer.
+A request to everybody is never answered with an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from interlock.core.call import UpstreamAnsweredError
+from interlock.errors import INTERNAL, TOO_BUSY, InterlockError
+from interlock.protocol import jsonrpc, mcp
+from interlock.protocol.kinds import request_kind, response_kind
+from interlock.topics.client.tools import Serving, reporting
+from interlock.topics.wire.envelope import Head
+from interlock.topics.wire.payloads import Notification, Request
+from interlock.topics.wire.proposals import Tracked
+from interlock.topics.wire.threads import id_value
+
+MOST_UNDER_WAY: Final = 100
+"""Requests of one participant that are worked on at the same time."""
+_log = logging.getLogger("interlock.topics")
+
+
+class Say(Protocol):
+    """Sends an envelope, and gives its id back. Raises Refused."""
+
+    def __call__(
+        self, kind: str, payload: bytes, to: Sequence[str], correlation_id: str | None
+    ) -> str: ...
+
+
+class _Meta(msgspec.Struct):
+    progressToken: int | str | None = None
+
+
+class _WithMeta(msgspec.Struct):
+    meta: _Meta = msgspec.field(default_factory=_Meta, name="_meta")
+
+
+class Answering:
+    """Everything that is being worked on for others."""
+
+    def __init__(
+        self,
+        serving: Serving,
+        say: Say,
+        can: Callable[[str], bool],
+        proposal: Callable[[str | None], Tracked | None],
+        most: int = MOST_UNDER_WAY,
+    ) -> None:
+        """`proposal` finds one that was seen."""
+        self._serving = serving
+        self._say = say
+        self._can = can
+        self._proposal = proposal
+        self._most = most
+        self._under_way: dict[tuple[str, str], tuple[str | bytes, asyncio.Task[None]]] = {}
+        """By who asked, and the id of its envelope: JSON-RPC ids may come twice, since a program
+        that was started anew counts from the beginning."""
+        self._busy: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def asked(self, head: Head, request: Request, me: str) -> None:
+        """Somebody asked somebody for something."""
+        if head.to and me not in head.to:
+            return
+        if not head.to and not self._serving.offers(request.method, request.context):
+            return
+        kind = response_kind(request.method, request.context)
+        if not self._can(kind):
+            # Done in silence it would be worse than not done.
+            _log.warning("%.100s is asked for here, and may not be answered", kind)
+            return
+        key = (head.sender, head.id)
+        try:
+            if self._busy[head.sender] >= self._most:
+                raise InterlockError(
+                    TOO_BUSY, f"{self._most} requests of {head.sender} are under way: wait for one."
+                )
+        except InterlockError as error:
+            self._answer(head, request, me, error)
+            return
+        before = reporting.set(self._reporter(head, request))
+        try:
+            work = self._work(head, request, me)
+            task = asyncio.get_running_loop().create_task(work)
+        finally:
+            reporting.reset(before)
+        self._under_way[key] = (id_value(request.id), task)
+        self._busy[head.sender] += 1
+        task.add_done_callback(lambda _: self._ended(key))
+
+    def told(self, head: Head, notification: Notification) -> None:
+        """Whoever asked may say that it does not want it any more."""
+        if notification.method != mcp.CANCELLED:
+            return
+        try:
+            named = msgspec.json.decode(notification.params, type=mcp.CancelledParams).request_id
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return  # nobody can be told: a notification has no answer
+        for (sender, _), (id, task) in list(self._under_way.items()):
+            if named and sender == head.sender and id == id_value(named):
+                task.cancel()
+
+    def left(self, participant: str) -> None:
+        """Nobody waits for what it asked for."""
+        for (sender, _), (_, task) in list(self._under_way.items()):
+            if sender == participant:
+                task.cancel()
+
+    def close(self) -> None:
+        for _, task in list(self._under_way.values()):
+            task.cancel()
+
+    async def _work(self, head: Head, request: Request, me: str) -> None:
+        outcome: bytes | InterlockError
+        try:
+            outcome = await self._serving.answer(request)
+        except InterlockError as error:
+            outcome = error
+        except Exception:
+            _log.exception("%s failed", request_kind(request.method, request.context)[:200])
+            outcome = InterlockError(INTERNAL, "The participant failed. Its log says where.")
+        self._answer(head, request, me, outcome)
+
+    def _answer(
+        self, head: Head, request: Request, me: str, outcome: bytes | InterlockError
+    ) -> None:
+        if isinstance(outcome, bytes):
+            payload = jsonrpc.result_response(request.id, outcome)
+        elif not head.to:
+            return
+        else:
+            payload = _error(request.id, outcome)
+        kind = response_kind(request.method, request.context)
+        to = self._addressees(head, request, me)
+        try:
+            self._say(kind, payload, to, head.id)
+        except InterlockError as error:
+            _log.warning("a response to %.128s was not sent: %s", head.sender, error.message)
+            if isinstance(outcome, bytes) and head.to:
+                self._answer(head, request, me, InterlockError(INTERNAL, error.message))
+
+    def _addressees(self, head: Head, request: Request, me: str) -> list[str]:
+        """Whoever asked, and whoever proposed what was asked for, if that was seen."""
+        proposal = self._proposal(head.correlation_id)
+        if proposal is None or proposal.proposer in (head.sender, me):
+            return [head.sender]
+        if (proposal.method, proposal.context) != (request.method, request.context):
+            return [head.sender]
+        return [head.sender, proposal.proposer]
+
+    def _reporter(self, head: Head, request: Request) -> Callable[[float, float, str], None]:
+        try:
+            token = msgspec.json.decode(request.params, type=_WithMeta).meta.progressToken
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            token = None
+
+        def report(done: float, total: float, text: str) -> None:
+            kind = request_kind(mcp.PROGRESS)
+            key = (head.sender, head.id)
+            if token is None or key not in self._under_way or not self._can(kind):
+                return
+            params: dict[str, Any] = {"progressToken": token, "progress": done, "total": total}
+            if text:
+                params["message"] = text
+            said = jsonrpc.notification(mcp.PROGRESS, jsonrpc.encode_value(params))
+            try:
+                self._say(kind, said, [head.sender], head.id)
+            except InterlockError as error:
+                _log.debug("progress was not told: %s", error.message)
+
+        return report
+
+    def _ended(self, key: tuple[str, str]) -> None:
+        del self._under_way[key]
+        self._busy[key[0]] -= 1
+        if not self._busy[key[0]]:
+            del self._busy[key[0]]
+
+
+def _error(id: Raw, error: InterlockError) -> bytes:
+    if isinstance(error, UpstreamAnsweredError):
+        return jsonrpc.error_response(id, error.code, error.message, error.raw_data)
+    return jsonrpc.error_response(id, error.failure.code, error.message, error.data)

@@ -1,0 +1,299 @@
+"""What a participant serves: functions as tools, resources and prompts of an ordinary MCP server.
+
+`Serving` is what the room needs to know of it; whoever stands in for another server, as a bridge
+does, brings its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from interlock.core.config import redact
+from interlock.errors import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    UNKNOWN_PROMPT,
+    UNKNOWN_RESOURCE,
+    UNKNOWN_TOOL,
+    InterlockError,
+)
+from interlock.protocol import mcp
+from interlock.protocol.jsonrpc import encode_value
+from interlock.sdk.functions import FunctionTool, threads
+from interlock.sdk.tool import Answer, Report, ToolTrouble
+from interlock.topics.wire.payloads import Request
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
+
+
+def _silent(done: float, total: float, message: str) -> None:
+    """Nobody wants to know."""
+
+
+reporting: ContextVar[Report] = ContextVar("reporting", default=_silent)
+"""How whoever works on a request tells how far it is."""
+
+
+class Serving(Protocol):
+    """Answers requests."""
+
+    def offers(self, method: str, context: str) -> bool:
+        """Whether a request to everybody is for it, too."""
+        ...
+
+    async def answer(self, request: Request) -> bytes:
+        """The result. Raises InterlockError, which is answered as an error."""
+        ...
+
+
+class _ListParams(msgspec.Struct):
+    cursor: str | None = None
+
+
+class _NamedParams(msgspec.Struct):
+    arguments: Raw = Raw(b"{}")
+
+
+class _InitializeParams(msgspec.Struct):
+    protocolVersion: str
+
+
+class _Resource(msgspec.Struct):
+    listed: dict[str, Any]
+    read: Callable[[], Any]
+
+
+class _Prompt(msgspec.Struct):
+    listed: dict[str, Any]
+    tool: FunctionTool
+
+
+def _decorated(function: Any, add: Callable[[Any], None]) -> Any:
+    """The function, once it was added; without one, what does so."""
+
+    def offer(one: Any) -> Any:
+        if not callable(one):
+            raise TypeError(f"{one!r} is no function. A name is given as name={one!r}.")
+        add(one)
+        return one
+
+    return offer if function is None else offer(function)
+
+
+class Tools:
+    """The functions that a program offers."""
+
+    def __init__(self, name: str, version: str, instructions: str | None = None) -> None:
+        self._info = {"name": name, "version": version}
+        self._instructions = instructions
+        self._tools: dict[str, FunctionTool] = {}
+        self._resources: dict[str, _Resource] = {}
+        self._prompts: dict[str, _Prompt] = {}
+        self._answers: dict[str, Callable[[Request], Awaitable[Any]]] = {
+            mcp.INITIALIZE: self._initialize,
+            mcp.PING: self._ping,
+            mcp.TOOLS_LIST: self._list_tools,
+            mcp.TOOLS_CALL: self._call,
+            mcp.RESOURCES_LIST: self._list_resources,
+            mcp.TEMPLATES_LIST: self._list_templates,
+            mcp.RESOURCES_READ: self._read,
+            mcp.PROMPTS_LIST: self._list_prompts,
+            mcp.PROMPTS_GET: self._prompt,
+        }
+
+    # -- what is offered
+
+    def tool(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        mutable: bool | None = None,
+        reversible: bool | None = None,
+        idempotent: bool | None = None,
+    ) -> Any:
+        """A decorator: of `function`, or of what it is asked to decorate."""
+        capability = {"mutable": mutable, "reversible": reversible, "idempotent": idempotent}
+        return _decorated(
+            function,
+            lambda one: self.add_tool(one, name or one.__name__, title, description, capability),
+        )
+
+    def prompt(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+    ) -> Any:
+        """The same for prompts."""
+        return _decorated(
+            function, lambda one: self.add_prompt(one, name or one.__name__, description)
+        )
+
+    def add_tool(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        title: str | None,
+        description: str | None,
+        capability: dict[str, Any],
+    ) -> None:
+        self._check(name, self._tools, "tool")
+        self._tools[name] = FunctionTool(
+            function, name=name, title=title, description=description, capability=capability
+        )
+
+    def add_resource(
+        self, read: Callable[[], Any], uri: str, name: str, description: str, mime_type: str
+    ) -> None:
+        if not uri or any(one.isspace() for one in uri) or ":" not in uri:
+            raise ValueError(f"{uri!r} is not a URI.")
+        if uri in self._resources:
+            raise ValueError(f"There is a resource {uri!r} already.")
+        listed = {"uri": uri, "name": name, "description": description, "mimeType": mime_type}
+        self._resources[uri] = _Resource(listed, read)
+
+    def add_prompt(self, function: Callable[..., Any], name: str, description: str | None) -> None:
+        self._check(name, self._prompts, "prompt")
+        tool = FunctionTool(function, name=name, title=None, description=description, capability={})
+        schema = tool.listed()["inputSchema"]
+        required = schema.get("required", ())
+        arguments = [
+            {"name": one, "required": one in required} for one in schema.get("properties", {})
+        ]
+        listed = {"name": name, "description": tool.listed()["description"]}
+        self._prompts[name] = _Prompt({**listed, "arguments": arguments}, tool)
+
+    def _check(self, name: str, taken: dict[str, Any], what: str) -> None:
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"{name!r} cannot be the name of a {what}: use 1 to 128 of letters, digits, "
+                f'_, -, . and /, or give it another one: {what}(name="…").'
+            )
+        if name in taken:
+            raise ValueError(f"There is a {what} {name!r} already: give this one another name.")
+
+    # -- Serving
+
+    def offers(self, method: str, context: str) -> bool:
+        if method == mcp.TOOLS_CALL:
+            return context in self._tools
+        if method == mcp.RESOURCES_READ:
+            return context in self._resources
+        if method == mcp.PROMPTS_GET:
+            return context in self._prompts
+        return method in self._answers
+
+    async def answer(self, request: Request) -> bytes:
+        found = self._answers.get(request.method)
+        if found is None:
+            raise InterlockError(
+                METHOD_NOT_FOUND, f"There is no method {request.method[:100]!r} here."
+            )
+        return encode_value(await found(request))
+
+    # -- the methods
+
+    async def _initialize(self, request: Request) -> dict[str, Any]:
+        asked = _params(request, _InitializeParams).protocolVersion
+        capabilities: dict[str, Any] = {"tools": {}, "resources": {}, "prompts": {}}
+        result = {
+            "protocolVersion": mcp.negotiate(asked),
+            "capabilities": capabilities,
+            "serverInfo": self._info,
+        }
+        if self._instructions:
+            result["instructions"] = self._instructions
+        return result
+
+    async def _ping(self, request: Request) -> dict[str, Any]:
+        return {}
+
+    async def _list_tools(self, request: Request) -> dict[str, Any]:
+        _check_page(request)
+        return {"tools": [tool.listed() for tool in self._tools.values()]}
+
+    async def _list_resources(self, request: Request) -> dict[str, Any]:
+        _check_page(request)
+        return {"resources": [one.listed for one in self._resources.values()]}
+
+    async def _list_templates(self, request: Request) -> dict[str, Any]:
+        _check_page(request)
+        return {"resourceTemplates": []}
+
+    async def _list_prompts(self, request: Request) -> dict[str, Any]:
+        _check_page(request)
+        return {"prompts": [one.listed for one in self._prompts.values()]}
+
+    async def _call(self, request: Request) -> dict[str, Any]:
+        tool = self._tools.get(request.context)
+        if tool is None:
+            raise InterlockError(
+                UNKNOWN_TOOL,
+                f"There is no tool {request.context[:100]!r} here. There are: "
+                f"{', '.join(self._tools) or 'none'}.",
+            )
+        arguments = _params(request, _NamedParams).arguments
+        try:
+            answer: Answer = await tool.start(arguments, reporting.get())
+        except ToolTrouble as trouble:
+            return {"content": [{"type": "text", "text": _told(trouble)}], "isError": True}
+        result: dict[str, Any] = {"content": [{"type": "text", "text": answer.text}]}
+        if answer.data is not None:
+            result["structuredContent"] = answer.data
+        return result
+
+    async def _read(self, request: Request) -> dict[str, Any]:
+        uri = request.context
+        resource = self._resources.get(uri)
+        if resource is None:
+            raise InterlockError(UNKNOWN_RESOURCE, f"There is no resource {uri[:100]!r} here.")
+        read = resource.read
+        found = await read() if inspect.iscoroutinefunction(read) else await threads.run(read)
+        text = found if isinstance(found, str) else encode_value(found).decode()
+        mime_type = resource.listed["mimeType"]
+        return {"contents": [{"uri": uri, "mimeType": mime_type, "text": text}]}
+
+    async def _prompt(self, request: Request) -> dict[str, Any]:
+        prompt = self._prompts.get(request.context)
+        if prompt is None:
+            raise InterlockError(
+                UNKNOWN_PROMPT, f"There is no prompt {request.context[:100]!r} here."
+            )
+        arguments = _params(request, _NamedParams).arguments
+        try:
+            answer: Answer = await prompt.tool.start(arguments, _silent)
+        except ToolTrouble as trouble:
+            raise InterlockError(INVALID_PARAMS, _told(trouble)) from None
+        message = {"role": "user", "content": {"type": "text", "text": answer.text}}
+        return {"description": prompt.listed["description"], "messages": [message]}
+
+
+def _told(trouble: ToolTrouble) -> str:
+    """What is wrong. Everybody in the room reads it, so what nobody meant to tell them, an error of
+    some other library, is told without what looks like a secret."""
+    return str(trouble) if trouble.__cause__ is None else redact(str(trouble))
+
+
+def _params(request: Request, shape: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(request.params, type=shape)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InterlockError(
+            INVALID_PARAMS, f"The params of {request.method} do not fit: {error}."
+        ) from None
+
+
+def _check_page(request: Request) -> None:
+    if _params(request, _ListParams).cursor is not None:
+        raise InterlockError(INVALID_PARAMS, "The cursor is unknown: this list has one page only.")

@@ -1,0 +1,324 @@
+"""`interlock topic list` and `topic grant`: asks the admin paths of a node's topics, in the words
+of which it tells what came of it. The node decides who may; nothing is known here that it did not
+answer."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any, Final, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+from rich.cells import cell_len, set_cell_size
+
+from interlock.errors import (
+    INTERNAL,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    NAMESPACE_CONFLICT,
+    UPSTREAM_UNAVAILABLE,
+    InterlockError,
+    by_name,
+)
+from interlock.terminal import output as say
+from interlock.topics.commands.checks import pattern_doubt
+from interlock.topics.commands.gateway_target import VARIABLE, Gateway
+from interlock.topics.commands.message_format import may, one_line, profile_of
+from interlock.topics.overview import MemberNow, TopicNow
+
+# -- Topics and who is in them, as lines for a person. Pure, but for the time zone.
+
+_HEADS: Final = ("topic", "access", "profile", "node", "record", "here", "refused")
+_GAP: Final = "  "
+_NONE: Final = "-"
+_WIDEST: Final = 40
+_MOST_SHOWN: Final = 10
+"""Members of a topic in the list of all: the topic by itself shows everybody."""
+
+
+def overview(topics: Sequence[TopicNow]) -> Iterator[str]:
+    """A table of all topics, below each who is there."""
+    if not topics:
+        return
+    rows = [_row(one) for one in topics]
+    widths = _widths((_HEADS, *rows))
+    yield _joined(_HEADS, widths)
+    for topic, row in zip(topics, rows, strict=True):
+        yield _joined(row, widths)
+        members = [_member(one) for one in topic.members[:_MOST_SHOWN]]
+        inner = _widths(members)
+        for member in members:
+            yield f"{_GAP}{_joined(member, inner)}"
+        hidden = len(topic.members) - len(members)
+        if hidden:
+            yield f"{_GAP}… and {hidden} more: interlock topic list {topic.name}"
+
+
+def detailed(topic: TopicNow) -> Iterator[str]:
+    """Everything about one topic."""
+    yield one_line(topic.name, 128)
+    by = "" if topic.entry == topic.name else f", by {one_line(topic.entry, 128)} in the config"
+    yield f"  access   {topic.access}, {_counted(topic.seats, 'seat')}{by}"
+    guests = f"; without a token {topic.anonymous}" if topic.access == "public" else ""
+    yield f"  profile  {topic.profile}{guests}"
+    yield f"  node     {_NONE if topic.node is None else one_line(topic.node, 128)}"
+    yield f"  record   {topic.record}"
+    if not topic.open:
+        yield f"  here     nobody, of at most {topic.most}"
+        return
+    yield f"  here     {len(topic.members)}, of at most {topic.most}"
+    yield f"  refused  {_counted(topic.refused, 'message')} since it was opened"
+    for member in topic.members:
+        yield ""
+        own = ", a seat of the node itself" if member.inside else ""
+        yield f"{one_line(member.participant_id, 256)}{own}"
+        yield f"  since    {_since(member.connected_at)}"
+        yield f"  routing  {member.routing}"
+        yield f"  refused  {_counted(member.refused, 'message')}"
+        profile = profile_of(member.capabilities)
+        named = f" ({profile})" if profile else ""
+        yield f"  may send{named}:" + ("" if member.capabilities else " nothing")
+        for pattern in member.capabilities:
+            yield f"    {one_line(pattern)}"
+
+
+def _row(topic: TopicNow) -> tuple[str, ...]:
+    """As the config has it; what is open now behind it."""
+    return (
+        one_line(topic.name, 128),
+        topic.access,
+        topic.profile,
+        _NONE if topic.node is None else one_line(topic.node, 128),
+        _NONE if topic.record == "off" else topic.record,
+        str(len(topic.members)) if topic.open else _NONE,
+        str(topic.refused) if topic.open else _NONE,
+    )
+
+
+def _member(member: MemberNow) -> tuple[str, ...]:
+    more = ["the node's own seat"] if member.inside else []
+    if member.refused:
+        more.append(f"{member.refused} refused")
+    return (
+        one_line(member.participant_id, 256),
+        one_line(may(member.capabilities)),
+        member.routing,
+        f"since {_since(member.connected_at)}",
+        ", ".join(more),
+    )
+
+
+def _since(moment: str) -> str:
+    """In the time zone of whoever reads it."""
+    try:
+        return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError):
+        return one_line(moment, 40)
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [min(_WIDEST, max(map(cell_len, column))) for column in zip(*rows, strict=True)]
+
+
+def _joined(row: Sequence[str], widths: Sequence[int]) -> str:
+    """What is wider than its column stands out rather than being cut: ids and patterns count."""
+    cells = (
+        cell if cell_len(cell) >= width else set_cell_size(cell, width)
+        for cell, width in zip(row, widths, strict=True)
+    )
+    return _GAP.join(cells).rstrip()
+
+
+T = TypeVar("T")
+
+_WITHIN: Final = 15.0
+"""An issuer may have to be asked who somebody is."""
+_MOST_ANSWER: Final = 64 * 1024 * 1024
+_MOST_NAMED: Final = 20
+_NOT_THERE: Final = "not_found"
+_SEVERAL: Final = "Here that is --topic NAME."
+_WITHOUT_TOKEN: Final = {
+    401: f"Show one by ${VARIABLE} or --token-file.",
+    403: (
+        "Without a token you are the user of this machine, local: show one by "
+        f"${VARIABLE} or --token-file."
+    ),
+}
+"""What helps whoever came without one."""
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    """What the node says when it does not do it."""
+
+    error: str
+    message: str
+
+
+def show(there: Gateway, name: str | None, *, json: bool) -> None:
+    """Print the topics, or one of them. Raises InterlockError."""
+    from interlock.topics.overview import TopicNow
+
+    body = _ask(there, "/admin/topics", {} if name is None else {"topic": name})
+    found = _read(body, dict[str, list[TopicNow]], there).get("topics", [])
+    if name is not None and not found:
+        raise InterlockError(INVALID_PARAMS, _no_such(there, name))
+    if json:
+        say.as_json(msgspec.json.decode(body))
+        return
+    for line in overview(found) if name is None else detailed(found[0]):
+        print(say.printable(line))
+    if not found:
+        say.note("the node has no topics: its config names them under topics.rooms.")
+
+
+def _no_such(there: Gateway, name: str) -> str:
+    from interlock.topics.overview import TopicNow
+
+    every = _read(_ask(there, "/admin/topics", {}), dict[str, list[TopicNow]], there)
+    names = [one_line(one.name, 128) for one in every.get("topics", [])]
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if close:
+        return f'there is no topic {name}; did you mean "{close[0]}"?'
+    more = ", …" if len(names) > _MOST_NAMED else ""
+    return f"there is no topic {name}. There are: {', '.join(names[:_MOST_NAMED])}{more}."
+
+
+def change(
+    there: Gateway,
+    id: str,
+    give: list[str],
+    take: list[str],
+    *,
+    topic: str | None,
+    json: bool,
+) -> None:
+    """Give and take capabilities, and print what it was and is. Raises InterlockError."""
+    from interlock.topics.member import Change
+
+    for pattern in give:
+        doubt = pattern_doubt(pattern)
+        if doubt is not None:
+            say.note(f"Warning: {doubt[0]}: {doubt[1]}.")
+    body = _ask(
+        there,
+        f"/admin/participants/{quote(id, safe='')}/capabilities",
+        {} if topic is None else {"topic": topic},
+        {"add": give, "remove": take},
+    )
+    done = _read(body, Change, there)
+    if json:
+        say.as_json(msgspec.json.decode(body))
+    else:
+        print(one_line(done.participant_id))
+        print(f"  before  {_listed(done.old_capabilities)}")
+        print(f"  now     {_listed(done.new_capabilities)}")
+    for note in _notes(done.old_capabilities, done.new_capabilities, take):
+        say.note(f"Note: {one_line(note)}")
+
+
+def _listed(capabilities: tuple[str, ...]) -> str:
+    """All of them: nothing of what somebody may send is cut off."""
+    words = ", ".join(capabilities) or "nothing: it listens"
+    return one_line(words, len(words))
+
+
+def _notes(old: tuple[str, ...], new: tuple[str, ...], taken: list[str]) -> list[str]:
+    """What somebody may have expected otherwise."""
+    from interlock.protocol.kinds import grants_of, problem_of
+
+    notes = [f"it did not have {one}." for one in taken if one not in old]
+    kept = [one for one in new if not problem_of(one)]
+    for one in taken:
+        still = next((wider for wider in kept if grants_of((wider,)).grants(one)), None)
+        if still is not None:
+            notes.append(f"what {one} grants, it may still send by {still}.")
+    if old == new:
+        notes.append("nothing has changed.")
+    return notes
+
+
+# -- asking
+
+
+def _ask(there: Gateway, path: str, query: dict[str, str], sent: Any = None) -> bytes:
+    """What the node answers. Raises InterlockError, in its words where it says no."""
+    import http.client
+
+    fields = there.fields
+    if sent is not None:
+        fields["Content-Type"] = "application/json"
+    target = f"{path}?{urlencode(query)}" if query else path
+    connection = there.over_http(_WITHIN)
+    try:
+        connection.request(
+            "GET" if sent is None else "POST",
+            target,
+            body=None if sent is None else msgspec.json.encode(sent),
+            headers=fields,
+        )
+        answer = connection.getresponse()
+        body = answer.read(_MOST_ANSWER)
+    except (OSError, http.client.HTTPException) as error:
+        instead = there.instead if isinstance(error, ConnectionRefusedError) else ""
+        why = instead or f": {_reason(error)}."
+        raise InterlockError(
+            UPSTREAM_UNAVAILABLE, f"no node answers at {_place(there)}{why}"
+        ) from None
+    finally:
+        connection.close()
+    if answer.status == 200:
+        return body
+    raise _refused(there, answer.status, body)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"nothing came within {_WITHIN:.0f} s"
+    untrusted = getattr(error, "verify_message", None)
+    if untrusted:
+        return f"its certificate is not trusted ({untrusted})"
+    return getattr(error, "strerror", None) or type(error).__name__
+
+
+def _place(there: Gateway) -> str:
+    return urlsplit(there.url).netloc
+
+
+def _refused(there: Gateway, status: int, body: bytes) -> InterlockError:
+    try:
+        told = msgspec.json.decode(body, type=_Refusal)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        told = _Refusal(_NOT_THERE if status == 404 else "", "")
+    if told.error == _NOT_THERE:
+        return InterlockError(
+            INVALID_REQUEST,
+            f"the node at {_place(there)} lets nobody look after topics (it answers 404): "
+            "topics.admins in its config names who may.",
+        )
+    if not told.message:
+        return InterlockError(
+            INTERNAL, f"{_place(there)} answered with HTTP {status}; is it a node?"
+        )
+    try:
+        failure = by_name(told.error)
+    except KeyError:
+        failure = INVALID_REQUEST
+    more = "" if there.fields else _WITHOUT_TOKEN.get(status, "")
+    if failure is NAMESPACE_CONFLICT:
+        more = _SEVERAL
+    return InterlockError(failure, f"{one_line(told.message)} {more}".rstrip())
+
+
+def _read(body: bytes, shape: type[T], there: Gateway) -> T:
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise InterlockError(
+            INTERNAL, f"{_place(there)} answered something else; is it a node?"
+        ) from None

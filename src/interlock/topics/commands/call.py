@@ -1,0 +1,102 @@
+"""`interlock topic call`: one call of a participant's tool, or a proposal of it where one may not
+call, and what came of it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, Final
+
+import msgspec
+import typer
+
+from interlock.errors import UPSTREAM_PROTOCOL, InterlockError
+from interlock.protocol.kinds import request_kind
+from interlock.protocol.mcp import TOOLS_CALL, TOOLS_LIST
+from interlock.terminal import log_lines
+from interlock.terminal import output as say
+from interlock.terminal.call_arguments import BadArgument, read_arguments, read_object
+from interlock.topics.client import Chat, Event, Participant
+from interlock.topics.client.participant import TIMEOUT
+from interlock.topics.commands.gateway_target import Gateway
+from interlock.topics.commands.message_format import one_line
+from interlock.topics.commands.plain import inside, laid_out
+
+_LISTED_WITHIN: Final = 5.0
+_MOST_WORDS: Final = 2_000
+
+
+async def make(
+    gateway: Gateway,
+    topic: str,
+    to: str,
+    tool: str,
+    words: list[str],
+    json: str | None,
+    *,
+    propose: bool,
+    timeout: float | None,
+) -> bytes:
+    """The result, as JSON. Raises InterlockError, and BadParameter for wrong arguments."""
+    # Nobody tries again: what went wrong is told once, by its error.
+    log_lines.log_to_stderr(logging.ERROR)
+    try:
+        arguments = {} if json is None else read_object(json)
+        async with inside(gateway, topic) as participant:
+            if words:
+                arguments = read_arguments(words, await _schema(participant, to, tool))
+            params = {"name": tool, "arguments": arguments}
+            if propose or not participant.can(request_kind(TOOLS_CALL, tool)):
+                result = await _proposed(participant, to, params, timeout)
+            else:
+                seconds = TIMEOUT if timeout is None else timeout
+                result = await participant.request(to, TOOLS_CALL, params, seconds)
+    except BadArgument as bad:
+        raise typer.BadParameter(str(bad)) from None
+    if not isinstance(result, dict):
+        raise InterlockError(UPSTREAM_PROTOCOL, f"{to} answered what no tool can answer.")
+    return msgspec.json.encode(result)
+
+
+async def _proposed(
+    participant: Participant, to: str, params: dict[str, Any], timeout: float | None
+) -> Any:
+    id = ""
+
+    def heard(event: Event) -> None:
+        head, chat = event.envelope.head, event.content
+        if not id or head.correlation_id != id or not isinstance(chat, Chat):
+            return
+        if chat.ended and head.sender == to:
+            # The end of it: that is told by its error.
+            return
+        words = one_line(f"{head.sender}: {chat.text}", _MOST_WORDS)
+        say.note(laid_out(words, sys.stderr))
+        if chat.ended:
+            say.note("Others may still fulfil it, so it waits on; Ctrl-C leaves it to them.")
+
+    participant.on(Chat, heard)
+    proposal = await participant.propose(to, TOOLS_CALL, params)
+    id = proposal.id
+    say.note(
+        f"proposed to {one_line(to, 128)} as {id}; it waits until somebody fulfils it. Ctrl-C "
+        "leaves it to the others."
+    )
+    return await proposal.outcome(timeout)
+
+
+async def _schema(participant: Participant, to: str, tool: str) -> dict[str, Any]:
+    """What the tool wants. Nothing, where that cannot be asked: then all values are texts."""
+    if not participant.can(request_kind(TOOLS_LIST)):
+        return {}
+    try:
+        listed = await participant.request(to, TOOLS_LIST, {}, _LISTED_WITHIN)
+    except InterlockError:
+        # The call itself tells what is wrong with that participant.
+        return {}
+    tools = listed.get("tools") if isinstance(listed, dict) else None
+    for one in tools if isinstance(tools, list) else ():
+        if isinstance(one, dict) and one.get("name") == tool:
+            schema = one.get("inputSchema")
+            return schema if isinstance(schema, dict) else {}
+    return {}

@@ -1,0 +1,218 @@
+"""What `interlock check` doubts about topics: seats of callers that nobody is, rooms into which
+nobody comes, and seats that do not let their owners do what they are for, or bind less than they
+seem to. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+from interlock.core.config import Config, RuleConfig, SeatConfig, TokenConfig
+from interlock.core.config.topics import TopicConfig
+from interlock.protocol import mcp
+from interlock.protocol.kinds import CHAT, REQUEST, RESPONSE, KindPattern, grants_of
+from interlock.topics.admission import RESTRICTED, capabilities_of
+from interlock.trust.identity.api_tokens import AccessToken
+
+Doubt = tuple[tuple[str | int, ...], str, str]
+_LOCAL: Final = "local"
+_GLOB: Final = frozenset("*?[")
+_MCP: Final = ("request", "response", "proposal")
+_METHODS: Final = (
+    *mcp.LISTS, mcp.TOOLS_CALL, mcp.PROMPTS_GET, mcp.RESOURCES_READ, mcp.SUBSCRIBE,
+    mcp.UNSUBSCRIBE, mcp.COMPLETE_ARGUMENT, mcp.LISTEN, mcp.SET_LEVEL, mcp.TASKS_GET,
+    mcp.TASKS_UPDATE, mcp.TASKS_CANCEL, mcp.INITIALIZE, mcp.DISCOVER, mcp.PING, mcp.SAMPLING,
+    mcp.ELICITATION, mcp.ROOTS,
+)  # fmt: skip
+_ANSWERS: Final = (f"{RESPONSE}:{mcp.TOOLS_LIST}", f"{RESPONSE}:{mcp.TOOLS_CALL}")
+_CALLS: Final = f"{REQUEST}:{mcp.TOOLS_CALL}"
+
+
+def topic_doubts(config: Config, *, made: Sequence[AccessToken] = ()) -> Iterator[Doubt]:
+    """Callers, administrators and upstreams that no token names, where tokens name all callers;
+    capabilities that let nobody say anything of MCP; upstreams that cannot answer; and callers that
+    may do more outside their topics than in them. `made`: tokens that are not in the config, and
+    good."""
+    for name, topic in config.topics.rooms.items():
+        yield from _capabilities(name, topic)
+        yield from _closed(name, topic)
+        yield from _mute(name, topic)
+    yield from _free_elsewhere(config, made)
+    identity = config.identity
+    if identity.issuers or identity.introspection:
+        # Others know who comes.
+        return
+    callers = {_LOCAL, *(one.name for one in config.tokens), *(one.name for one in made)}
+    callers |= {one.name for one in identity.certificates}
+    yield from _strangers(("topics", "admins"), config.topics.admins, callers)
+    for name, topic in config.topics.rooms.items():
+        at = ("topics", "rooms", name)
+        for number, seat in enumerate(topic.seats):
+            yield from _strangers((*at, "seats", number, "callers"), seat.callers, callers)
+        if topic.node is not None and topic.node in callers and _by_own_name(topic.node, topic):
+            what = f"a caller is called {topic.node}, too, and cannot come in under that name"
+            yield (*at, "node"), what, "give its seat another id, or call the node something else"
+        ids = callers | {seat.id for seat in topic.seats if seat.id is not None}
+        for id in topic.upstreams:
+            if id not in ids:
+                what = f"nobody is called {id} there: no token and no seat names it"
+                yield (*at, "upstreams", id), what, _hint(id, ids)
+
+
+def _strangers(
+    path: tuple[str | int, ...], globs: Iterable[str], known: set[str]
+) -> Iterator[Doubt]:
+    for number, glob in enumerate(globs):
+        if any(fnmatchcase(one, glob) for one in known):
+            continue
+        fits = "fits" if _GLOB & {*glob} else "names"
+        yield (*path, number), f"no token of this config {fits} {glob}", _hint(glob, known)
+
+
+def _hint(name: str, known: set[str]) -> str:
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
+    if close:
+        return f'did you mean "{close[0]}"?'
+    if known == {_LOCAL}:
+        return 'add tokens: [{name: NAME, token: "${env:VARIABLE}"}], or: interlock token create'
+    return "correct it, or make one: interlock token create"
+
+
+def _by_own_name(caller: str, topic: TopicConfig) -> bool:
+    """Whether this caller, if it may come in at all, does so under its own name."""
+    seat = _seat_of(caller, topic)
+    return seat is not None and seat.id is None
+
+
+def _closed(name: str, topic: TopicConfig) -> Iterator[Doubt]:
+    if topic.access == RESTRICTED and not topic.seats:
+        what = "nobody has a seat here, and only who has one comes in"
+        hint = "write seats: [{callers: [NAME], profile: full_access}], or access: private"
+        yield ("topics", "rooms", name), what, hint
+
+
+def _capabilities(name: str, topic: TopicConfig) -> Iterator[Doubt]:
+    for number, seat in enumerate(topic.seats):
+        for index, pattern in enumerate(seat.capabilities):
+            doubt = pattern_doubt(pattern)
+            if doubt is not None:
+                yield ("topics", "rooms", name, "seats", number, "capabilities", index), *doubt
+
+
+def pattern_doubt(pattern: str) -> tuple[str, str] | None:
+    """What is odd about a capability that seems to be of MCP, and how it is written."""
+    meant = _meant(pattern)
+    if meant is None:
+        return None
+    hint = f"write {meant}" if meant else _MCP_FORMS
+    return f"no message is of the kind {pattern}", hint
+
+
+_MCP_FORMS: Final = "write mcp/request:…, mcp/proposal:…, mcp/response:… or mcp/*"
+
+
+def _meant(pattern: str) -> str | None:
+    """What somebody seems to have meant by a pattern that no message fits. None: some may; empty:
+    nobody knows."""
+    lowered = pattern.lower()
+    if lowered.startswith(("mcp:", "mcp.")):
+        return _better(f"mcp/{lowered[4:]}")
+    if pattern != lowered and lowered.startswith(("mcp/", CHAT)) and not pattern.startswith("mcp/"):
+        return _better(lowered)
+    family, slash, rest = pattern.partition("/")
+    if family != "mcp":
+        return CHAT if pattern.startswith(f"{CHAT}:") else None
+    action, colon, method = rest.partition(":")
+    if "*" in action.partition("/")[0]:
+        return None
+    if not slash or action not in _MCP:
+        close = difflib.get_close_matches(action, _MCP, n=1, cutoff=0.75)
+        return _better(f"mcp/{close[0]}{colon}{method}") if close and method else ""
+    return _meant_method(f"mcp/{action}", method)
+
+
+def _better(pattern: str) -> str:
+    """The same, and what is meant by it if that is no kind either."""
+    return _meant(pattern) or pattern
+
+
+def _meant_method(family: str, rest: str) -> str | None:
+    method, colon, context = rest.partition(":")
+    if not method or any(
+        KindPattern(f"{family}:{method}").grants(f"{family}:{one}") for one in _METHODS
+    ):
+        return None
+    kinds = sorted({f"{one.rpartition('/')[0]}/*" for one in _METHODS if "/" in one})
+    known = kinds if method.endswith("*") else list(_METHODS)
+    close = difflib.get_close_matches(method.lower(), known, n=1, cutoff=0.75)
+    # Others may have methods of their own.
+    return f"{family}:{close[0]}{colon}{context}" if close else None
+
+
+# -- seats
+
+
+def _seat_of(caller: str, topic: TopicConfig) -> SeatConfig | None:
+    """The seat of a caller of this name, as far as the name alone says. None: it has none."""
+    seat = _own_seat(caller, (), topic)
+    return SeatConfig() if seat is None and topic.access != RESTRICTED else seat
+
+
+def _own_seat(caller: str, roles: Iterable[str], topic: TopicConfig) -> SeatConfig | None:
+    """The seat that names it, or one of its roles."""
+    for seat in topic.seats:
+        named = any(fnmatchcase(caller, glob) for glob in seat.callers)
+        if named or not set(seat.roles).isdisjoint(roles):
+            return seat
+    return None
+
+
+def _mute(name: str, topic: TopicConfig) -> Iterator[Doubt]:
+    """Participants whose tools would be called, and who may not answer."""
+    for id in topic.upstreams:
+        named = next((seat for seat in topic.seats if seat.id == id), None)
+        seat = named or _seat_of(id, topic)
+        if seat is None or (named is None and seat.id is not None):
+            continue
+        granted = grants_of(capabilities_of(seat, topic.profile))
+        if not all(map(granted.grants, _ANSWERS)):
+            what = f"{id} may not answer there, so none of its tools would ever be listed"
+            hint = "give its seat profile: response_only, or capabilities: ['mcp/response:*']"
+            yield ("topics", "rooms", name, "upstreams", id), what, hint
+
+
+def _free_elsewhere(config: Config, made: Sequence[AccessToken]) -> Iterator[Doubt]:
+    """Callers that only propose in topics, or less, and call tools beside them: in one line."""
+    policy, rooms = config.policy, config.topics.rooms.values()
+    upstreams = any(one.enabled for topic in rooms for one in topic.upstreams.values())
+    if policy.default == "deny" or not (config.enabled_servers or upstreams):
+        return
+    free: dict[str, None] = {}
+    tokens: list[TokenConfig | AccessToken] = [*config.tokens, *made]
+    for token in tokens:
+        seats = [(_own_seat(token.name, token.roles, topic), topic) for topic in rooms]
+        granted = [grants_of(capabilities_of(seat, topic.profile)) for seat, topic in seats if seat]
+        if "call" not in token.may or token.scopes is not None or not granted:
+            continue
+        held = any(_holds(rule, token.name) for rule in policy.rules)
+        if not held and not any(one.grants(_CALLS) for one in granted):
+            free[token.name] = None
+    if free:
+        *some, last = free
+        who = f"{', '.join(some)} and {last}" if some else last
+        what = (
+            f"{who} may call no tools in topics, and call them all the same at {config.path}: a "
+            "seat binds nobody outside its topic"
+        )
+        hint = "give such a token may: [join], or write a rule of the policy with then: confirm"
+        yield ("tokens",), what, hint
+
+
+def _holds(rule: RuleConfig, caller: str) -> bool:
+    """Whether a rule stops every tool call of a caller."""
+    limits = (rule.roles, rule.scopes, rule.effects, rule.annotations, rule.kinds, rule.when)
+    tools = not rule.tools or "*" in rule.tools
+    who = not rule.callers or any(fnmatchcase(caller, glob) for glob in rule.callers)
+    return rule.then != "allow" and tools and who and not any(limits)

@@ -1,0 +1,385 @@
+"""Which gateway is meant, and as whom one goes there.
+
+The token comes from the environment or a file, never from the command line: others can read that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import os
+import re
+import ssl
+import stat
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+import typer
+from msgspec import UNSET
+
+from interlock.channels.channel import Channel
+from interlock.channels.websocket import dial
+from interlock.core.config.problems import BadValue, ConfigError
+from interlock.core.config.quantities import check_gateway_url
+from interlock.errors import (
+    CONFIG,
+    INTERNAL,
+    INVALID_REQUEST,
+    UPSTREAM_LOST,
+    UPSTREAM_UNAVAILABLE,
+    InterlockError,
+)
+from interlock.protocol.mcpx_terms import LONGEST, REPLACED
+from interlock.terminal import node_discovery as running
+from interlock.terminal import output as say
+from interlock.terminal.node_discovery import Meant
+from interlock.topics.commands.message_format import one_line
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
+
+VARIABLE: Final = "INTERLOCK_TOKEN"
+_MOST_TOKEN: Final = 64 * 1024
+_OWN: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""What a node listens on that cannot be dialled."""
+_NO_PATH: Final = 404
+_NO_SEAT: Final = 403
+_MOST_NAMED: Final = 20
+_WITHOUT_TOKEN: Final = {
+    401: f"Programs show one by ${VARIABLE} or --token-file.",
+    403: (
+        "Without a token you are the user of this machine, local. A seat can name that: "
+        f"{{callers: [local], profile: full_access}}. Or show a token by ${VARIABLE} or "
+        "--token-file."
+    ),
+}
+"""What helps whoever came without one, by how it was sent away."""
+_REPLACED: Final = (
+    "another program came in as the same participant, and the newest has the place (join, watch, "
+    "send, call and bridge each take it)."
+)
+_ONE_EACH: Final = f"Give each program a token of its own, by ${VARIABLE} or --token-file"
+_SOMEBODY: Final = ("certificate", "TLS", "does not open a WebSocket")
+"""What is said of an address where somebody answers, though not as one hoped."""
+
+GatewayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--gateway",
+        metavar="URL",
+        help="Another gateway: wss://host/ws. Default: the node of the config.",
+        show_default=False,
+    ),
+]
+TokenOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help="Its first line is the token. Default: $INTERLOCK_TOKEN, else none.",
+        show_default=False,
+    ),
+]
+CaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca", metavar="FILE", help="The CA of the gateway's certificate.", show_default=False
+    ),
+]
+
+
+class Gateway:
+    """Where topics are, and how one gets in."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        ca: str | None = None,
+        own: Meant | None = None,
+        doubt: str = "",
+    ) -> None:
+        """`own`: the node of this user, whose certificate stands in its config. `doubt`: why it may
+        be somewhere else."""
+        self.url = url
+        self.error: InterlockError | None = None
+        """Why nobody could be reached, the last time."""
+        self.topic = ""
+        """Which topic is wanted there."""
+        self._reached = False
+        self._noted = ""
+        self._token = token
+        self._ca = ca
+        self._own = own
+        self._doubt = doubt
+
+    def settings(self, *, patient: bool) -> dict[str, Any]:
+        """What a Participant is given. Without patience a gateway that is not there is the end;
+        with it, one where nobody answered the first time."""
+        sleep = self._again if patient else self._not_again
+        return {"token": self._token, "ca": self._ca, "dial": self._dial, "sleep": sleep}
+
+    def told(self, error: InterlockError) -> InterlockError:
+        """What went wrong, in the words of whoever knows best: a library that was told to try no
+        second time does not know why, and nothing of tokens and the config of this user."""
+        if self.error is not None and error.failure is INTERNAL:
+            return self._advised(_on_one_line(self.error))
+        error = _on_one_line(error)
+        data = error.data or {}
+        if data.get("close") == REPLACED:
+            return InterlockError(error.failure, self._replaced(), data)
+        if data.get("status") == _NO_PATH:
+            # The config of whoever calls is not to blame for it.
+            words = self._no_topics() or f"{error.message} {self._doubt}".rstrip()
+            return InterlockError(INVALID_REQUEST, words, data)
+        more = self._no_such_topic() if data.get("status") == _NO_SEAT else ""
+        if not more and self._token is None:
+            more = _WITHOUT_TOKEN.get(data.get("status") or data.get("close") or 0, "")
+        if not more:
+            return error
+        return InterlockError(error.failure, f"{error.message} {more}", data)
+
+    def over_http(self, within: float) -> HTTPConnection:
+        """To the node of this gateway, for what it serves beside topics. Raises InterlockError."""
+        from http.client import HTTPConnection, HTTPSConnection
+
+        parts = urlsplit(self.url)
+        host, port = parts.hostname or "", parts.port
+        if parts.scheme == "ws":
+            return HTTPConnection(host, port, timeout=within)
+        return HTTPSConnection(host, port, timeout=within, context=self._trusted())
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """What one shows there, as headers."""
+        return {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+
+    @property
+    def instead(self) -> str:
+        """What to do when nobody is there, where it should have been the node of this user."""
+        if self._own is None:
+            return ""
+        hint = running.elsewhere(self._own)
+        return f", but {hint}" if hint else ". Start one with: interlock up"
+
+    def _advised(self, error: InterlockError) -> InterlockError:
+        """With what to do about it, where nobody answers."""
+        if error.failure is not UPSTREAM_UNAVAILABLE:
+            return error
+        words = [error.message, self._doubt]
+        if not _is_answered(error) and not any(one in error.message for one in _SOMEBODY):
+            words.insert(1, self._start_one())
+        return InterlockError(error.failure, " ".join(filter(None, words)), error.data)
+
+    def _start_one(self) -> str:
+        if self._own is None:
+            return (
+                "Is a gateway running there? `interlock up` starts a node; --gateway names another "
+                "gateway, --node a node of this machine."
+            )
+        hint = running.elsewhere(self._own)
+        if hint:
+            return f"But {hint}."
+        return (
+            "Start the node with: interlock up. Or --node names one that runs at another address, "
+            "--gateway any other gateway."
+        )
+
+    def _replaced(self) -> str:
+        """Why the place was lost to oneself, which is no fault of anybody."""
+        happened = f"You are out of {self.topic}: {_REPLACED}"
+        if self._token is None:
+            return (
+                f"{happened} All programs without a token are this one participant, the user of "
+                f"this machine. {_ONE_EACH} (`tokens` in the node's config names them)."
+            )
+        return f"{happened} {_ONE_EACH}, and come in again."
+
+    def _trusted(self) -> ssl.SSLContext:
+        if self._own is not None and self._own.config.tls is not None:
+            from interlock.cli.status import own_certificate
+
+            return own_certificate(self._own)
+        from interlock.channels.tls import client_context
+
+        return client_context(self._ca)
+
+    def _no_such_topic(self) -> str:
+        """What a gateway does not tell, and the config of this user does."""
+        if self._own is None:
+            return ""
+        names = list(self._own.config.topics.rooms)
+        if not names or any(fnmatchcase(self.topic, name) for name in names):
+            return ""
+        close = difflib.get_close_matches(self.topic.casefold(), names, n=1, cutoff=0.6)
+        if close:
+            return f'There is no such topic in its config; did you mean "{close[0]}"?'
+        more = ", …" if len(names) > _MOST_NAMED else ""
+        return f"Topics of its config: {', '.join(names[:_MOST_NAMED])}{more}."
+
+    def _no_topics(self) -> str:
+        if self._own is None or self._own.config.topics.rooms or self._doubt:
+            return ""
+        return (
+            "The node has no topics (it answers 404): its config names them under topics.rooms, "
+            "each with who sits there."
+        )
+
+    async def _dial(
+        self,
+        url: str,
+        *,
+        bearer: str | None = None,
+        ssl: ssl.SSLContext | None = None,
+        max_message: int = LONGEST,
+    ) -> Channel:
+        if self._own is not None and self._own.config.tls is not None:
+            from interlock.cli.status import own_certificate
+
+            ssl = own_certificate(self._own)
+        try:
+            channel = await dial(url, bearer=bearer, ssl=ssl, max_message=max_message)
+        except InterlockError as error:
+            self.error = error
+            raise
+        self.error = None
+        self._reached = True
+        return channel
+
+    async def _again(self, seconds: float) -> None:
+        """Whoever was there is looked for until it is there again. Where nobody answered at all,
+        the address is wrong or nothing runs, and no waiting helps."""
+        error = self.error
+        if error is not None and not self._reached:
+            if not _is_answered(error):
+                raise error
+            if error.message != self._noted:
+                self._noted = error.message
+                say.note(f"{one_line(error.message)} Trying again.")
+        await asyncio.sleep(seconds)
+
+    async def _not_again(self, seconds: float) -> None:
+        lost = InterlockError(UPSTREAM_LOST, f"{self.url}: the connection was lost.")
+        self.error = self.error or lost
+        raise self.error
+
+
+def _is_answered(error: InterlockError) -> bool:
+    """Whether somebody was there, who said no."""
+    return "status" in (error.data or {})
+
+
+def _on_one_line(error: InterlockError) -> InterlockError:
+    """A gateway may say anything, also what would look like lines of this program. Problems of a
+    config are ours, and have lines of their own."""
+    if isinstance(error, ConfigError):
+        return error
+    return InterlockError(error.failure, one_line(error.message), error.data)
+
+
+def gateway(
+    config: Path | None,
+    node: str | None,
+    url: str | None,
+    token_file: Path | None,
+    ca: Path | None = None,
+) -> Gateway:
+    """Raises InterlockError and BadParameter."""
+    if url is not None:
+        for option, given in (("--node", node), ("--config", config)):
+            if given is not None:
+                raise typer.BadParameter(f"--gateway names one already: leave {option} out.")
+        try:
+            check_gateway_url(url, token=f"show a token by ${VARIABLE} or --token-file")
+        except BadValue as bad:
+            raise typer.BadParameter(f"--gateway: {bad.message}; {bad.hint}.") from None
+        meant, where = None, _Place(url)
+    else:
+        meant = running.meant(config, node)
+        where = _place_of(meant, named=node is not None)
+    if ca is not None:
+        if meant is not None and meant.config.tls is not None:
+            raise typer.BadParameter("--ca: the certificate of this node stands in its config.")
+        if not where.url.startswith("wss:"):
+            raise typer.BadParameter(
+                f"--ca is for what is reached over wss://, and this is {where.url}."
+            )
+    trusted = None if ca is None else str(ca)
+    return Gateway(where.url, token_of(token_file), ca=trusted, own=meant, doubt=where.doubt)
+
+
+class _Place(NamedTuple):
+    """Where topics are, and why perhaps not."""
+
+    url: str
+    doubt: str = ""
+
+
+def _place_of(meant: Meant, *, named: bool) -> _Place:
+    """Where the topics of a node are: as it says itself where its config is not known, or is not
+    the one it runs by. Raises InterlockError and BadParameter."""
+    now = meant.now() if named or meant.problem is not None else None
+    if meant.problem is not None:
+        if now is None or not (named or running.says_where(meant.problem)):
+            # Which node is meant is not known, or nothing runs: first the config must be right.
+            hint = running.elsewhere(meant)
+            if hint:
+                say.note(f"Note: {hint}")
+            raise meant.problem
+        say.note(f"Note: the node runs by an earlier config: {meant.problem.problems[0]}")
+    doubt = ""
+    if now is not None and isinstance(now.topics_url, str):
+        told = urlsplit(now.topics_url)
+        url = _url(told.scheme, told.hostname or "", told.port, told.path)
+        if told.scheme == "wss" and meant.config.tls is None:
+            doubt = "--ca FILE names who signed its certificate."
+    else:
+        config = meant.config
+        scheme = "ws" if config.tls is None else "wss"
+        url = _url(scheme, config.address.host, config.address.port, config.topics.path)
+        if named and meant.source is None and (now is None or now.topics_url is UNSET):
+            doubt = (
+                f"Nobody could be asked where the topics of --node are, so {url} was tried; "
+                f"--gateway names another path, or wss://."
+            )
+    if named and now is None:
+        # It may be anybody's, anywhere; and a token is shown there.
+        try:
+            check_gateway_url(url, token="")
+        except BadValue as bad:
+            raise typer.BadParameter(f"--node: {bad.message}; --gateway names wss://.") from None
+    return _Place(url, doubt)
+
+
+def _url(scheme: str, host: str, port: int | None, path: str) -> str:
+    host = _OWN.get(host, host)
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{path}"
+
+
+def token_of(file: Path | None) -> str | None:
+    """The token, or None. Raises InterlockError."""
+    if file is None:
+        return _checked(os.environ.get(VARIABLE) or None, f"${VARIABLE}")
+    try:
+        with open(file, encoding="utf-8") as opened:
+            shared = stat.S_IMODE(os.fstat(opened.fileno()).st_mode) & (stat.S_IRGRP | stat.S_IROTH)
+            token = opened.readline(_MOST_TOKEN).strip()
+            more = "" if token else opened.read(_MOST_TOKEN).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise InterlockError(CONFIG, f"the token file {file} cannot be read: {why}.") from None
+    if not token:
+        what = "has nothing in its first line: the token stands there" if more else "is empty"
+        raise InterlockError(CONFIG, f"the token file {file} {what}.")
+    if shared:
+        say.note(f"Note: others on this machine can read {file}: chmod 600 {file}")
+    return _checked(token, f"the token file {file}")
+
+
+def _checked(token: str | None, where: str) -> str | None:
+    if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
+        raise InterlockError(CONFIG, f"{where} has characters that no token has.")
+    return token

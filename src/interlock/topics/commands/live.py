@@ -1,0 +1,417 @@
+"""`interlock topic join` on a terminal: keys in, a screen out, a participant behind it.
+
+What is shown is drawn anew from a value (`topic_screen`), at most thirty times a second. The
+terminal is given back as it was, whatever happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import os
+import signal
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from msgspec.structs import replace
+from rich.console import Console
+from rich.text import Text
+
+from interlock.core.config import redact
+from interlock.errors import APPROVAL_REFUSED, InterlockError
+from interlock.protocol.kinds import CHAT, request_kind
+from interlock.terminal import log_lines, streams
+from interlock.terminal import output as say
+from interlock.topics.client import Event, Participant
+from interlock.topics.commands import screen as topic_screen
+from interlock.topics.commands.gateway_target import Gateway
+from interlock.topics.commands.keyboard import PASTE_OFF, PASTE_ON, Key, Keys
+from interlock.topics.commands.message_format import Line, addressed, line_of, may, one_line, short
+from interlock.topics.commands.pending_proposals import Proposed
+from interlock.topics.commands.plain import first_of, heed_signals, participant_of, until
+from interlock.topics.commands.screen import Deed, Screen, Somebody
+from interlock.topics.commands.screen_view import HELP, drawn
+from interlock.topics.wire.payloads import Chat, Response, chat_payload, read_content
+from interlock.topics.wire.proposals import Tracked
+
+_DRAW_EVERY: Final = 1 / 30
+_LOOK_EVERY: Final = 1.0
+"""Proposals end and connections are lost without a message."""
+_BEGIN: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l" + PASTE_ON
+_END: Final = PASTE_OFF + "\x1b[?7h\x1b[?25h\x1b[?1049l"
+"""Lines do not go on in the next while the screen is there: terminals do not agree on how wide each
+sign is, and nobody may begin a line of its own by writing wide ones."""
+_HOME: Final = "\x1b[H"
+_REJECTED: Final = chat_payload("It was rejected.", ended=APPROVAL_REFUSED.name)
+_ANSWERED_WITHIN: Final = 300.0
+"""What a call that was let through may take."""
+_MOST_TOLD: Final = 20
+"""So many rejections are told one by one: more of them at once are one message."""
+_MOST_WORDS: Final = 300
+
+
+class Live:
+    """A screen that follows a participant."""
+
+    def __init__(
+        self,
+        participant: Participant,
+        *,
+        write: Callable[[str], None],
+        clock: Callable[[], str] = lambda: time.strftime("%H:%M:%S"),
+        colours: str | None = None,
+    ) -> None:
+        self.screen = Screen(participant.topic)
+        self.left = asyncio.Event()
+        self._participant = participant
+        self._write = write
+        self._clock = clock
+        self._colours = colours
+        self._keys = Keys()
+        self._drawing: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._words: dict[str, str] = {}
+        """By proposal: what whom it is for said about it last."""
+
+    # -- what happens
+
+    def heard(self, event: Event) -> None:
+        """Something was said in the topic."""
+        head, content = event.envelope.head, read_content(event.envelope)
+        line = line_of(head, content, at=self._clock(), own=self.screen.own)
+        if line is not None and event.verified is None:
+            line = replace(line, text=f"{line.text}  (to a request that was not seen)")
+        if line is not None:
+            answers = isinstance(content, Response) and self._participant.id in head.to
+            mine = answers and event.verified is True
+            self.screen = topic_screen.said(self.screen, line, to_the_end=mine)
+        if isinstance(content, Chat) and head.correlation_id is not None:
+            tracked = self._participant.tracked.get(head.correlation_id)
+            # Whoever else talks about it decides nothing there.
+            if tracked is not None and head.sender in tracked.to:
+                words = one_line(f"{head.sender}: {content.text}", _MOST_WORDS)
+                self._words[tracked.proposalId] = words
+        self.draw_soon()
+
+    def note(self, text: str, tone: str = "note", *, to_the_end: bool = False) -> None:
+        line = Line(self._clock(), "", one_line(text), tone)
+        self.screen = topic_screen.said(self.screen, line, to_the_end=to_the_end)
+        self.draw_soon()
+
+    def look(self) -> None:
+        """Draw again, if anything is not as it is shown."""
+        before = self.screen
+        self._update()
+        if self.screen != before:
+            self.draw_soon()
+
+    def _update(self) -> None:
+        """Who is there now, what waits, and whether there is a connection."""
+        one = self._participant
+        lies = one.reputation
+        people = [
+            Somebody(id, may(capabilities), lies.get(id, 0))
+            for id, capabilities in sorted(one.participants.items())
+        ]
+        waiting = [
+            self._as_shown(tracked)
+            for tracked in one.tracked.values()
+            if tracked.status == "pending"
+        ]
+        ids = {tracked.id for tracked in waiting}
+        self._words = {id: words for id, words in self._words.items() if id in ids}
+        screen = topic_screen.now_waiting(topic_screen.now_here(self.screen, people), waiting)
+        own, inside = one_line(one.id, 128), one.status.inside
+        self.screen = replace(screen, own=own, connected=inside, lost=one.lost)
+
+    def _as_shown(self, tracked: Tracked) -> Proposed:
+        one = self._participant
+        kind = request_kind(tracked.method, tracked.context)
+        barred = "" if one.can(kind) else f"You may not fulfil it: {one.id} may not send {kind}."
+        return Proposed(
+            tracked.proposalId,
+            tracked.proposer,
+            ", ".join(tracked.to),
+            f"{tracked.method} {tracked.context}".strip(),
+            bytes(tracked.params),
+            mine=tracked.proposer == one.id,
+            barred=one_line(barred),
+            said=self._words.get(tracked.proposalId, ""),
+        )
+
+    def resized(self, width: int, height: int) -> None:
+        self.screen = topic_screen.resized(self.screen, width, height)
+        self.draw_soon()
+
+    def typed(self, data: bytes) -> None:
+        """What the terminal sent. Nothing: it is gone."""
+        if not data:
+            self.left.set()
+        for key in self._keys.feed(data):
+            self.pressed(key)
+
+    def pressed(self, key: Key) -> None:
+        shown = self.screen.proposal(self.screen.asking)
+        self.screen, deed = topic_screen.pressed(self.screen, key)
+        if deed is not None:
+            self._do(deed, shown)
+        self.draw_soon()
+
+    # -- deeds
+
+    def _do(self, deed: Deed, shown: Proposed | None) -> None:
+        """`shown`: the proposal that somebody was asked about."""
+        if deed.name == "leave":
+            self.left.set()
+        elif deed.name == "say" and deed.text.strip() == "/help":
+            for line in HELP:
+                self.note(line, to_the_end=True)
+        elif deed.name == "say":
+            self._begin(self._say(deed.text))
+        elif deed.name == "fulfil":
+            self._begin(self._fulfil(deed.text, shown))
+        elif deed.name == "reject":
+            self._begin(self._reject(deed.text))
+        elif deed.name == "reject_all":
+            self._begin(self._reject_all(deed.text, deed.ids))
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.ensure_future(self._done(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _done(self, work: Any) -> None:
+        try:
+            await work
+        except InterlockError as error:
+            # What somebody answered stands in the room already.
+            if "participant" not in (error.data or {}):
+                self.note(error.message, "problem", to_the_end=True)
+        self.look()
+
+    async def _say(self, text: str) -> None:
+        to, words = addressed(text, self._participant.participants)
+        try:
+            await self._participant.chat(words, to)
+        except InterlockError:
+            self.screen = topic_screen.unsaid(self.screen, text)
+            raise
+        # Nobody is sent what it said itself.
+        self._mine(f"{words} (to {to[0]})" if to else words)
+
+    async def _fulfil(self, id: str, shown: Proposed | None) -> None:
+        tracked = self._participant.tracked.get(id)
+        if tracked is not None and not self._as_shown(tracked).is_same(shown):
+            words = "It is not what was shown any more: nothing was done."
+            self.note(words, "problem", to_the_end=True)
+            return
+        what: Tracked | str = id if tracked is None else tracked
+        fulfilling = asyncio.ensure_future(self._participant.fulfil(what, timeout=_ANSWERED_WITHIN))
+        try:
+            # What is refused here is refused before anything is sent, and so at once.
+            await asyncio.sleep(0)
+            if not fulfilling.done():
+                self._mine(f"fulfils [{short(id)}]")
+            await fulfilling
+        finally:
+            fulfilling.cancel()
+
+    async def _reject(self, id: str) -> None:
+        one = self._participant
+        proposer = one.tracked[id].proposer if id in one.tracked else ""
+        if not one.reject(id):
+            self.note("It does not wait any more.")
+            return
+        self._mine(f"rejects [{short(id)}]")
+        if self._is_told(proposer):
+            await one.send(CHAT, _REJECTED, [proposer], id)
+
+    async def _reject_all(self, proposer: str, ids: tuple[str, ...]) -> None:
+        one = self._participant
+        rejected = [id for id in ids if one.reject(id)]
+        if not rejected:
+            self.note("They do not wait any more.")
+            return
+        count = f"{len(rejected):,} {'proposal' if len(rejected) == 1 else 'proposals'}"
+        whose = "you" if proposer == one.id else proposer[:128]
+        self._mine(f"rejects {count} of {whose}")
+        if not self._is_told(proposer):
+            return
+        if len(rejected) > _MOST_TOLD:
+            words = f"{count} of yours were rejected, with all that waited until now."
+            await one.chat(words, to=[proposer], correlation_id=rejected[-1])
+            return
+        for id in rejected:
+            await one.send(CHAT, _REJECTED, [proposer], id)
+
+    def _is_told(self, proposer: str) -> bool:
+        """Whether a proposer can be told what became of it. Why not, whoever sits here learns."""
+        one = self._participant
+        if proposer == one.id:
+            return False
+        if proposer not in one.participants:
+            self.note(f"{proposer[:128]} is not here any more: nobody was told.")
+            return False
+        if not one.can(CHAT):
+            self.note(f"You may not chat here: {proposer[:128]} was not told.")
+            return False
+        return True
+
+    def _mine(self, text: str) -> None:
+        line = Line(self._clock(), self.screen.own, one_line(text), "mine")
+        self.screen = topic_screen.said(self.screen, line, to_the_end=True)
+        self.draw_soon()
+
+    # -- drawing
+
+    def draw_soon(self) -> None:
+        if self._drawing is None:
+            self._drawing = asyncio.get_running_loop().call_later(_DRAW_EVERY, self.draw)
+
+    def draw(self) -> None:
+        self.stop_drawing()
+        # Once for all that was heard since the last time.
+        self._update()
+        self._write(as_seen(self.screen, self._colours))
+        self.screen = topic_screen.looked(self.screen)
+
+    def stop_drawing(self) -> None:
+        if self._drawing is not None:
+            self._drawing.cancel()
+            self._drawing = None
+
+    async def end(self) -> None:
+        """What is under way is not waited for: it was said, and others see what becomes of it."""
+        self.stop_drawing()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def as_seen(screen: Screen, colours: str | None) -> str:
+    """What is written to the terminal."""
+    width, height = screen.size
+    console = Console(
+        file=io.StringIO(),
+        width=width + 1,
+        height=height,
+        force_terminal=colours is not None,
+        no_color=bool(os.environ.get("NO_COLOR")),
+        color_system=colours,  # type: ignore[arg-type]
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+    )
+    whole = Text("\n").join(drawn(screen))
+    with console.capture() as capture:
+        console.print(whole, end="", no_wrap=True, overflow="ignore", crop=False)
+    return _HOME + capture.get()
+
+
+class _Noted(logging.Handler):
+    """What would be logged stands on the screen instead."""
+
+    def __init__(self, note: Callable[[str, str], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tone = "problem" if record.levelno >= logging.WARNING else "note"
+        self._note(redact(record.getMessage()), tone)
+
+
+async def stay(gateway: Gateway, topic: str) -> None:
+    """In the topic until one leaves it. Raises InterlockError."""
+    # Until somebody is there to talk to, an ordinary terminal says what is wrong, once.
+    log_lines.log_to_stderr(logging.ERROR)
+    stopping = heed_signals()
+    participant = participant_of(gateway, topic, patient=True)
+    events = participant.events()
+
+    async def body() -> None:
+        async with participant.connected():
+            log_lines.log_to_stderr(logging.WARNING)
+            await _on_screen(participant, events, stopping)
+
+    await until(stopping, body(), gateway)
+    say.note(f"left {topic}")
+
+
+async def _on_screen(participant: Participant, events: Any, stopping: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    live = Live(participant, write=_write, colours=_colours())
+    live.left = stopping
+    noted = _Noted(live.note)
+    root = logging.getLogger()
+    handlers, root.handlers = root.handlers, [noted]
+    fd = sys.stdin.fileno()
+
+    def size() -> None:
+        live.resized(*streams.size_of(sys.stdout.fileno()))
+
+    async def follow() -> None:
+        async for event in events:
+            live.heard(event)
+
+    async def look() -> None:
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            live.look()
+
+    with _keys_as_they_come(fd):
+        following = [asyncio.ensure_future(follow()), asyncio.ensure_future(look())]
+        loop.add_reader(fd, lambda: live.typed(_read(fd)))
+        loop.add_signal_handler(signal.SIGWINCH, size)
+        try:
+            _write(_BEGIN)
+            size()
+            live.look()
+            await first_of(stopping, *following)
+        finally:
+            loop.remove_reader(fd)
+            loop.remove_signal_handler(signal.SIGWINCH)
+            for task in following:
+                task.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
+            await live.end()
+            root.handlers = handlers
+            _write(_END)
+
+
+def _read(fd: int) -> bytes:
+    try:
+        return os.read(fd, 65536)
+    except OSError:
+        # The terminal was closed.
+        return b""
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _colours() -> str:
+    # Without colours a choice is still to be seen.
+    return Console().color_system or "standard"
+
+
+@contextmanager
+def _keys_as_they_come(fd: int) -> Iterator[None]:
+    """Each key at once, unseen, Ctrl-C too; line ends of the output stay as they are."""
+    before = termios.tcgetattr(fd)
+    now = termios.tcgetattr(fd)
+    now[0] &= ~(termios.IXON | termios.ICRNL)
+    now[3] &= ~(termios.ECHO | termios.ICANON | termios.ISIG | termios.IEXTEN)
+    termios.tcsetattr(fd, termios.TCSADRAIN, now)
+    try:
+        yield
+    finally:
+        # What was typed behind the last key is not for the shell.
+        termios.tcsetattr(fd, termios.TCSAFLUSH, before)

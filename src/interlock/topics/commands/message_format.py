@@ -1,0 +1,233 @@
+"""What is said in a topic, in words for people. Pure.
+
+Whatever others wrote stands on one line behind who said it, without anything that a terminal would
+obey: it cannot look like a line of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.protocol.kinds import PROFILES
+from interlock.protocol.mcpx_terms import JOIN
+from interlock.terminal import output as say
+from interlock.terminal.safe_text import visibly
+from interlock.topics.wire.envelope import Head
+from interlock.topics.wire.payloads import (
+    Chat,
+    Content,
+    Notification,
+    Other,
+    Presence,
+    Problem,
+    Proposal,
+    Request,
+    Response,
+    Welcome,
+)
+
+LONGEST: Final = 2_000
+"""Characters of one line: more of it is in `--json`."""
+_SHORT_ID: Final = 8
+_PROFILE_OF: Final = {frozenset(patterns): name for name, patterns in PROFILES.items()}
+_LISTS: Final = ("tools", "resources", "resourceTemplates", "prompts")
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of what happened."""
+
+    at: str
+    """When it was heard, as people read a clock."""
+    who: str
+    """Empty: the gateway, or this program."""
+    text: str
+    tone: str = "plain"
+    """plain, mine, proposal, answer, note or problem."""
+
+    def plainly(self) -> str:
+        """For a pipe."""
+        return f"{self.at} {self.who}: {self.text}" if self.who else f"{self.at} * {self.text}"
+
+
+def one_line(text: str, most: int = LONGEST) -> str:
+    """What others wrote, in one line."""
+    shown = " ".join(say.printable(text[: most * 2]).split())
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
+def exactly(params: bytes | Raw) -> list[str]:
+    """Params with nothing left out, as they will be sent: lines of JSON, in which whatever
+    terminals do not show alike is written as its number."""
+    try:
+        shown = msgspec.json.format(bytes(params), indent=2).decode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        shown = bytes(params).decode(errors="backslashreplace")
+    # Line breaks of JSON itself are ours; those inside its texts are escaped already.
+    return [visibly(line) for line in shown.split("\n")]
+
+
+def called(text: str, there: Container[str]) -> str:
+    """The name of somebody whom a text calls by `@`, and who is not there. Empty: nobody."""
+    name, _, words = text.removeprefix("@").partition(" ")
+    if not text.startswith("@") or not words.strip():
+        return ""
+    short = name.rstrip(":,")
+    return "" if name in there or short in there else short
+
+
+def addressed(text: str, there: Container[str]) -> tuple[list[str], str]:
+    """For whom something is that begins with `@` and the name of somebody who is there, and what is
+    said to them. To anybody else it is said to all, as it was written."""
+    name, _, words = text.removeprefix("@").partition(" ")
+    name = name if name in there else name.rstrip(":,")
+    if text.startswith("@") and name in there and words.strip():
+        return [name], words.strip()
+    return [], text
+
+
+def short(id: str) -> str:
+    """Enough of an id to tell it from others."""
+    return one_line(id[:_SHORT_ID], _SHORT_ID)
+
+
+def profile_of(capabilities: Iterable[str]) -> str:
+    """The name of exactly these capabilities, if they have one."""
+    return _PROFILE_OF.get(frozenset(capabilities), "")
+
+
+def may(capabilities: Sequence[str]) -> str:
+    """What somebody may send, in a word where there is one."""
+    return profile_of(capabilities) or ", ".join(capabilities) or "nothing"
+
+
+def line_of(head: Head, content: Content, *, at: str, own: str = "") -> Line | None:
+    """One message. None: it is nothing that anybody would read."""
+    who = one_line(head.sender, 128)
+    to = _to(head.to)
+    if isinstance(content, Chat):
+        # Everybody reads it: there is no secrecy in a room.
+        whom = f" (to {to})" if head.to else ""
+        return Line(at, who, one_line(content.text) + whom, _mine(head, own))
+    if isinstance(content, Proposal):
+        what = _call(content.method, content.context, content.params)
+        return Line(at, who, f"proposes{_whom(to, ' to')}: {what}  [{short(head.id)}]", "proposal")
+    if isinstance(content, Request):
+        what = _call(content.method, content.context, content.params)
+        about = head.correlation_id
+        done = f"fulfils [{short(about)}]" if about else "asks"
+        return Line(at, who, f"{done}{_whom(to)}: {what}", _mine(head, own))
+    if isinstance(content, Response):
+        tone = "answer" if content.error is None else "problem"
+        return Line(at, who, f"answers{_whom(to)}: {_answer(content)}", tone)
+    if isinstance(content, Notification):
+        return Line(at, who, _call(content.method, content.context, content.params), "note")
+    if isinstance(content, Presence):
+        return _presence(content, at)
+    if isinstance(content, Welcome):
+        return _welcome(content, at)
+    if isinstance(content, Problem):
+        return Line(at, "", f"{one_line(content.error)}: {one_line(content.message)}", "problem")
+    return _other(head, content, at)
+
+
+def _mine(head: Head, own: str) -> str:
+    return "mine" if own and head.sender == own else "plain"
+
+
+def _presence(content: Presence, at: str) -> Line:
+    who = one_line(content.participant.id, 128)
+    if content.event != JOIN:
+        return Line(at, "", f"{who} left", "note")
+    may = ", ".join(content.participant.capabilities)
+    return Line(at, "", f"{who} is here, and may send {one_line(may) or 'nothing'}", "note")
+
+
+def _welcome(content: Welcome, at: str) -> Line:
+    others = ", ".join(one.id for one in content.participants) or "nobody else"
+    may = ", ".join(content.you.capabilities) or "nothing"
+    words = f"you are {content.you.id} and may send {may}; here: {others}"
+    return Line(at, "", one_line(words), "note")
+
+
+def _other(head: Head, content: Other, at: str) -> Line:
+    said = f"{head.kind} {_text(content.payload)}"
+    return Line(at, one_line(head.sender, 128), one_line(said), "note")
+
+
+def _call(method: str, context: str, params: Raw) -> str:
+    """`tools/call write_file {"path":"/a"}`"""
+    named = arguments_of(params)
+    said = f"{method} {context} {named}" if context else f"{method} {named}"
+    return one_line(said)
+
+
+def arguments_of(params: Raw | bytes) -> str:
+    """What a call is made with: for a tool its arguments, which is all that matters of it."""
+    try:
+        members: dict[str, Raw] = msgspec.json.decode(params, type=dict[str, Raw])
+    except (msgspec.DecodeError, RecursionError):
+        return _text(params)
+    return _text(members.get("arguments", params)) if "name" in members else _text(params)
+
+
+def _answer(content: Response) -> str:
+    what = f"{content.method} {content.context}".strip()
+    if content.error is not None:
+        return one_line(f"{what} failed: {_message(content.error)}")
+    return one_line(f"{what}: {_result(content.result)}")
+
+
+def _message(error: Raw) -> str:
+    told = _decoded(error)
+    message = told.get("message") if isinstance(told, dict) else None
+    return message if isinstance(message, str) else _text(error)
+
+
+def _result(result: Raw | None) -> str:
+    """The text of a tool's result, the names of a list; else all of it."""
+    told = None if result is None else _decoded(result)
+    listed = _listed(told) if isinstance(told, dict) else ""
+    if listed:
+        return listed
+    content = told.get("content") if isinstance(told, dict) else None
+    if isinstance(content, list):
+        texts = [one.get("text") for one in content if isinstance(one, dict)]
+        shown = " ".join(one for one in texts if isinstance(one, str))
+        failed = isinstance(told, dict) and told.get("isError") is True
+        if shown:
+            return f"failed: {shown}" if failed else shown
+    return "" if result is None else _text(result)
+
+
+def _listed(result: dict[Any, Any]) -> str:
+    """A list by what is in it: `2 tools: add, echo`. With their schemas nobody would read it."""
+    for key in _LISTS:
+        entries = result.get(key)
+        if isinstance(entries, list):
+            names = [one.get("name") for one in entries if isinstance(one, dict)]
+            shown = ", ".join(one for one in names if isinstance(one, str))
+            return f"{len(entries)} {key}" + (f": {shown}" if shown else "")
+    return ""
+
+
+def _decoded(raw: Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _text(raw: Raw | bytes) -> str:
+    return bytes(memoryview(raw)[: LONGEST * 4]).decode(errors="replace")
+
+
+def _to(to: Sequence[str]) -> str:
+    return one_line(", ".join(to), 200)
+
+
+def _whom(to: str, word: str = "") -> str:
+    return f"{word} {to}" if to else ""

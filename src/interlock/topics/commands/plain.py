@@ -1,0 +1,280 @@
+"""Being in a topic without a screen: saying one thing, reading along, serving."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import CancelledError
+from contextlib import asynccontextmanager
+from typing import Any, Final, TextIO
+
+from interlock.core.config import ServerConfig
+from interlock.errors import CONFIG, InterlockError
+from interlock.protocol.jsonrpc import notification, on_one_line
+from interlock.protocol.kinds import request_kind
+from interlock.protocol.mcpx_terms import LONGEST
+from interlock.terminal import log_lines, streams
+from interlock.terminal import output as say
+from interlock.terminal.safe_text import wrapped
+from interlock.topics.client import Event, Participant, Welcome
+from interlock.topics.commands.gateway_target import Gateway
+from interlock.topics.commands.message_format import addressed, called, line_of, one_line
+from interlock.topics.wire.payloads import read_content
+
+_MOST_UNSAID: Final = 100
+"""Lines of stdin that wait to be said."""
+_MOST_NAMED: Final = 20
+
+
+@asynccontextmanager
+async def inside(gateway: Gateway, topic: str) -> AsyncIterator[Participant]:
+    """A participant in the topic, if the gateway is there now. Raises InterlockError."""
+    participant = participant_of(gateway, topic, patient=False)
+    try:
+        async with participant.connected():
+            yield participant
+    except InterlockError as error:
+        raise gateway.told(error) from None
+
+
+def participant_of(gateway: Gateway, topic: str, *, patient: bool, **more: Any) -> Participant:
+    """The name of the topic was looked at before. Raises InterlockError."""
+    gateway.topic = topic
+    settings = gateway.settings(patient=patient)
+    try:
+        return Participant(gateway.url, topic=topic, **{**settings, **more})
+    except ValueError as error:
+        # A node of one's own may listen where no topic is joined.
+        raise InterlockError(CONFIG, str(error)) from None
+
+
+async def say_once(
+    gateway: Gateway, topic: str, kind: str, payload: bytes, to: list[str], about: str | None
+) -> str:
+    """Say one thing and leave; the id of the message. Raises InterlockError.
+
+    What the gateway would refuse, by the welcome that it gave, is not sent at all.
+    """
+    # Nobody tries again: what went wrong is told once, by its error.
+    log_lines.log_to_stderr(logging.ERROR)
+    async with inside(gateway, topic) as participant:
+        there = {participant.id, *participant.participants}
+        id = await participant.send(kind, payload, to, about)
+    missing = [one for one in to if one not in there]
+    if missing:
+        _note_missing(missing, topic, there - {participant.id})
+    return id
+
+
+def _note_missing(missing: list[str], topic: str, there: Iterable[str], more: str = "") -> None:
+    """Say that nobody of that name is there, and who is."""
+    others = ", ".join(sorted(there)[:_MOST_NAMED]) or "nobody else"
+    verb = "is" if len(missing) == 1 else "are"
+    words = f"{', '.join(missing)} {verb} not in {topic} now{more}. There: {others}."
+    say.note(f"Note: {one_line(words)}")
+
+
+def shown(event: Event, *, json: bool, own: str = "") -> str | None:
+    """One message on one line: in words, or as it came."""
+    if json:
+        text = on_one_line(event.envelope.text).decode()
+        return say.printable(text) if sys.stdout.isatty() else text
+    at = time.strftime("%H:%M:%S")
+    line = line_of(event.envelope.head, read_content(event.envelope), at=at, own=own)
+    if line is None:
+        return None
+    return laid_out(line.plainly(), sys.stdout)
+
+
+def laid_out(line: str, out: TextIO) -> str:
+    """One line with words of others, as it is to be printed: a terminal would go on in the next
+    row, where they look like a line of their own."""
+    if not out.isatty():
+        return line
+    # What the terminal's encoding lacks takes more room.
+    written = line.encode(out.encoding, "backslashreplace").decode(out.encoding)
+    return "\n".join(wrapped(written, streams.size_of(out.fileno())[0]))
+
+
+async def read_along(
+    gateway: Gateway,
+    topic: str,
+    *,
+    json: bool,
+    wanted: Callable[[Event], bool] = lambda _: True,
+    talk: bool = False,
+) -> None:
+    """Print what is said until a signal comes, or nobody reads it any more; `talk`: what comes on
+    stdin is said."""
+    # What keeps one out is told by its error; from then on, that one is out for a while.
+    log_lines.log_to_stderr(logging.ERROR)
+    stopping = heed_signals()
+    participant = participant_of(gateway, topic, patient=True)
+    events = participant.events()
+
+    async def read() -> None:
+        async with participant.connected():
+            log_lines.log_to_stderr(logging.WARNING)
+            talking = asyncio.ensure_future(_talk(participant) if talk else _nothing())
+            try:
+                async for event in events:
+                    text = shown(event, json=json) if wanted(event) else None
+                    if text is not None:
+                        print(text, flush=True)
+                    if not streams.is_read():
+                        return
+            finally:
+                talking.cancel()
+                await asyncio.gather(talking, return_exceptions=True)
+
+    await until(stopping, read(), gateway)
+
+
+async def _nothing() -> None:
+    """Nobody talks."""
+
+
+async def _talk(participant: Participant) -> None:
+    """Every line of stdin is said."""
+    lines: asyncio.Queue[str] = asyncio.Queue(_MOST_UNSAID)
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        # A thread of its own, which nobody waits for: a read from stdin cannot be called off.
+        for line in _lines_of(sys.stdin.fileno()):
+            try:
+                asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
+            except (RuntimeError, CancelledError):
+                return  # the topic was left
+
+    threading.Thread(target=read, daemon=True, name="stdin").start()
+    while True:
+        text = (await lines.get()).strip()
+        if text:
+            to, words = addressed(text, participant.participants)
+            nobody = called(text, participant.participants)
+            try:
+                await participant.chat(words, to)
+            except InterlockError as error:
+                say.problem(error.message)
+            else:
+                if nobody:
+                    there, topic = participant.participants, participant.topic
+                    _note_missing([nobody], topic, there, ", and it was said to everybody")
+
+
+def _lines_of(fd: int) -> Iterator[str]:
+    """Not by way of the stream: a process cannot end while a thread that waits has its lock."""
+    rest = b""
+    cut = False
+    while True:
+        try:
+            data = os.read(fd, 65536)
+        except OSError:
+            # The terminal was closed.
+            data = b""
+        *whole, rest = (rest + data).split(b"\n")
+        if cut and whole:
+            # The end of a line that was too long is no line.
+            whole, cut = whole[1:], False
+        if cut:
+            rest = b""
+        elif rest and (not data or len(rest) > LONGEST):
+            # The last line, or one that the gateway would not take.
+            whole, rest, cut = [*whole, rest], b"", bool(data)
+        yield from (one.decode(errors="replace") for one in whole)
+        if not data:
+            return
+
+
+async def serve(gateway: Gateway, topic: str, server: ServerConfig, name: str) -> None:
+    """Keep a server in the topic until a signal comes. Raises InterlockError."""
+    from interlock.topics.client.bridge import Bridge
+
+    # A server that does not get ready is the end, and told by its error.
+    log_lines.log_to_stderr(logging.ERROR)
+    stopping = heed_signals()
+    bridge = Bridge(server, name=name)
+
+    async def stay() -> None:
+        async with bridge.running():
+            log_lines.log_to_stderr(logging.WARNING)
+            # It may be started before its gateway is.
+            participant = participant_of(
+                gateway, topic, patient=True, serving=bridge, sleep=asyncio.sleep
+            )
+            telling: set[asyncio.Task[None]] = set()
+
+            def changed(method: str) -> None:
+                kind = request_kind(method)
+                # Who may only answer says nothing: others ask again when they want to know.
+                if participant.status.inside and participant.can(kind):
+                    task = asyncio.ensure_future(_tell(participant, kind, method))
+                    telling.add(task)
+                    task.add_done_callback(telling.discard)
+
+            participant.on(Welcome, lambda _: _introduce(participant, bridge.tools))
+            async with participant.connected():
+                bridge.on_changed = changed
+                await asyncio.Event().wait()
+
+    await until(stopping, stay(), gateway)
+    say.note(f"left {topic}")
+
+
+async def _tell(participant: Participant, kind: str, method: str) -> None:
+    try:
+        await participant.send(kind, notification(method))
+    except InterlockError as error:
+        say.note(f"Note: a new list was not told: {error.message}")
+
+
+def _introduce(participant: Participant, tools: int) -> None:
+    words = f"{tools} {'tool' if tools == 1 else 'tools'}"
+    again = "" if participant.status.welcomes <= 1 else " again"
+    print(f"in {participant.topic}{again} as {say.printable(participant.id)}; {words}", flush=True)
+    if not participant.can("mcp/response:tools/call:x"):
+        say.note(
+            "Note: it may not answer calls there. Whoever runs the gateway can give its seat the "
+            "profile response_only."
+        )
+
+
+def heed_signals() -> asyncio.Event:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stopping.set)
+    return stopping
+
+
+async def until(stopping: asyncio.Event, work: Coroutine[Any, Any, None], gateway: Gateway) -> None:
+    """Until the work is done or has failed, or somebody wants it to end. Raises InterlockError."""
+    working = asyncio.ensure_future(work)
+    try:
+        await first_of(stopping, working)
+    except InterlockError as error:
+        raise gateway.told(error) from None
+    finally:
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+
+
+async def first_of(stopping: asyncio.Event, *working: asyncio.Future[None]) -> None:
+    """Until somebody wants it to end, or one of these has ended; raises what it ended with."""
+    stopped = asyncio.ensure_future(stopping.wait())
+    try:
+        everything: set[asyncio.Future[Any]] = {stopped, *working}
+        await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
+        for one in working:
+            if one.done():
+                one.result()
+    finally:
+        stopped.cancel()
+        await asyncio.gather(stopped, return_exceptions=True)

@@ -1,0 +1,225 @@
+"""Topics put together: the gateway, its door and its admin paths, and the seats that the node
+itself takes in rooms. The node makes one of these, opens it with its doors, and closes it before
+them."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+import uuid
+from collections.abc import Container
+
+from interlock.app.status import TopicStatus
+from interlock.app.upstream_registry import Roster
+from interlock.core.catalog.catalog import Catalog
+from interlock.core.config import Config
+from interlock.core.journal.audit import Audit
+from interlock.core.pipeline.authentication import Unsettled
+from interlock.core.pipeline.pipeline import Pipeline
+from interlock.core.ports import Recorder
+from interlock.core.server.http.asgi import App
+from interlock.core.server.http.guard import Guard
+from interlock.core.server.http.resource_metadata import ResourceMetadata
+from interlock.core.server.http.upgrade import Upgrade
+from interlock.core.server.mcp.server_info import Hello
+from interlock.errors import InterlockError
+from interlock.protocol.mcpx_terms import GUEST
+from interlock.topics.admin_api import AdminApp
+from interlock.topics.endpoint import Door
+from interlock.topics.gateway import Gateway
+from interlock.topics.member import Member
+from interlock.topics.node_participant import NodeSeat
+from interlock.topics.participant_upstream import RoomUpstreams
+from interlock.topics.proposals import Fulfilments
+from interlock.topics.recorder import seat_recorder
+from interlock.topics.room import Room
+from interlock.topics.socket import utc_now
+from interlock.trust.approvals.service import Approvals
+
+
+class Topics:
+    """The topics of one node."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        pipeline: Pipeline,
+        catalog: Catalog,
+        audit: Audit,
+        approvals: Approvals | None,
+        hello: Hello,
+        own_info: bytes,
+        roster: Roster,
+        recorder: Recorder | None,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._pipeline = pipeline
+        self._catalog = catalog
+        self._audit = audit
+        self._approvals = approvals
+        self._hello = hello
+        self._own_info = own_info
+        self._roster = roster
+        self._recorder = recorder
+        self._seats: dict[str, NodeSeat] = {}
+        self._fulfilments: dict[str, Fulfilments] = {}
+        """By room: what goes on when a new config gives the node another seat there."""
+        self._upstreams: dict[str, RoomUpstreams] = {}
+        self._app: AdminApp | None = None
+        self.gateway = Gateway(
+            config.topics,
+            call_soon=loop.call_soon,
+            new_id=_new_id,
+            now=utc_now,
+            on_opened=self._opened,
+            on_closed=self._closed,
+            most=resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2,
+            audit=audit,
+        )
+        self.door = Door(self.gateway, pipeline, audit=audit)
+        self._started = False
+        self._settling: set[asyncio.Task[None]] = set()
+
+    # -- life
+
+    def start(self) -> None:
+        """Take the seats that the config gives the node. Once, whoever begins."""
+        if not self._started:
+            self._started = True
+            self.gateway.start()
+
+    async def close(self) -> None:
+        """Everybody is told that the node stops, and let go."""
+        for task in list(self._settling):
+            task.cancel()
+        self.gateway.close()
+        await self.door.close()
+
+    def take(self, upgrade: Upgrade, guard: Guard) -> None:
+        """Somebody wants to come in."""
+        if self.gateway.config.rooms:
+            self.door.take(upgrade, guard)
+        else:
+            upgrade.refuse(404, "There are no topics here.")
+
+    def app(self, guard: Guard, otherwise: App) -> App:
+        """What serves the admin paths, and leaves all others to `otherwise`."""
+        self._app = AdminApp(
+            self.gateway,
+            guard=guard,
+            authenticate=lambda credentials: self._pipeline.enter.authenticate(credentials),
+            refused=self._pipeline.refused,
+            audit=self._audit,
+            otherwise=otherwise,
+        )
+        return self._app
+
+    def tell_where_tokens_are(self, metadata: ResourceMetadata | None) -> None:
+        self.door.metadata = metadata
+        if self._app is not None:
+            self._app.metadata = metadata
+
+    # -- change
+
+    def configure(self, config: Config, guard: Guard | None) -> None:
+        """Run by a new config: everybody who is in is looked at anew, as who it is now."""
+        if self._app is not None and guard is not None:
+            self._app.guard = guard
+        for member in self.gateway.outside():
+            if member.caller.kind == GUEST:
+                continue
+            try:
+                self._recognise(member)
+            except Unsettled as unsettled:
+                # Whoever knows has to be asked first: it stays who it was until then.
+                task = asyncio.ensure_future(self._settle(member, unsettled))
+                self._settling.add(task)
+                task.add_done_callback(self._settling.discard)
+        self.gateway.configure(config.topics)
+
+    def _recognise(self, member: Member) -> None:
+        """Who it is now, by what it came in with. Raises Unsettled."""
+        try:
+            caller = self._pipeline.enter.authenticate(member.credentials)
+        except Unsettled:
+            raise
+        except InterlockError as error:
+            self.gateway.let_go(member, error.message)
+        else:
+            self.gateway.known_as(member, caller)
+
+    async def _settle(self, member: Member, unsettled: Unsettled) -> None:
+        """Look at it again once its issuer has said who it is."""
+        try:
+            await unsettled.settle()
+            self._recognise(member)
+        except InterlockError as error:
+            # Nobody could say: as for whoever knocks now.
+            self.gateway.let_go(member, error.message)
+        else:
+            self.gateway.look_again(member)
+
+    def disconnect(self, callers: Container[str]) -> None:
+        """What these callers showed does not count any more."""
+        self.gateway.disconnect(callers)
+
+    # -- how it fares
+
+    def status(self) -> dict[str, TopicStatus]:
+        """How the rooms fare that are open."""
+        return {
+            name: TopicStatus(len(room.members), room.refused)
+            for name, room in self.gateway.rooms.items()
+        }
+
+    # -- the node's own seats
+
+    def _opened(self, room: Room) -> None:
+        settings, loop = room.settings, self._loop
+        if settings.record != "off" and self._recorder is not None:
+            whole = settings.record == "whole"
+            seat_recorder(self.gateway, room, self._recorder, time.time_ns, whole=whole)
+        if settings.node is None:
+            return
+        seat = self._seats[room.name] = NodeSeat(
+            self.gateway,
+            room,
+            id=settings.node,
+            pipeline=self._pipeline,
+            approvals=self._approvals,
+            hello=self._hello,
+            catalog=self._catalog,
+            audit=self._audit,
+            call_soon=loop.call_soon,
+            new_id=_new_id,
+            now=utc_now,
+            fulfilments=self._fulfilments.setdefault(room.name, {}),
+        )
+        if settings.upstreams:
+            upstreams = self._upstreams[room.name] = RoomUpstreams(
+                room.name,
+                settings.upstreams,
+                own_info=self._own_info,
+                say=seat.say,
+                begin=self._roster.begin_registered,
+                end=self._roster.end_registered,
+                call_later=loop.call_later,
+            )
+            seat.listen(upstreams.heard, of=settings.upstreams)
+
+    def _closed(self, room: Room) -> None:
+        upstreams = self._upstreams.pop(room.name, None)
+        if upstreams is not None:
+            upstreams.close()
+        seat = self._seats.pop(room.name, None)
+        if seat is not None:
+            seat.close()
+        if self.gateway.rooms.get(room.name) is not room:
+            self._fulfilments.pop(room.name, None)
+
+
+def _new_id() -> str:
+    return str(uuid.uuid4())

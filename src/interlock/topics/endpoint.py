@@ -1,0 +1,246 @@
+"""The door to the topics: who may come in is decided before the connection leaves HTTP.
+
+Everybody who knocks is known by the same rules as callers are, and has one entry in the journal,
+let in or not. Only a room that is open to everybody takes somebody who shows nothing at all; who
+shows a token that is not good is never taken for a guest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
+
+from msgspec.structs import replace
+
+from interlock.core.call import Call, Client, Credentials
+from interlock.core.journal.audit import OK, Audit
+from interlock.core.pipeline.admission import MOST_UNSETTLED
+from interlock.core.pipeline.authentication import Unsettled
+from interlock.core.pipeline.pipeline import Pipeline
+from interlock.core.server.http.guard import Guard
+from interlock.core.server.http.resource_metadata import ResourceMetadata, challenge_of
+from interlock.core.server.http.upgrade import Upgrade
+from interlock.errors import (
+    FORBIDDEN,
+    FOREIGN_ORIGIN,
+    SHUTTING_DOWN,
+    UNAUTHENTICATED,
+    InterlockError,
+)
+from interlock.protocol.mcp import LATEST_SESSION, Era
+from interlock.protocol.mcpx_terms import FACE, GOING, NOT_WELCOME
+from interlock.topics.admission import settings_of
+from interlock.topics.join_request import Shown, check_said_once, read_query, shown_by
+from interlock.topics.member import Loss, Member, Participant, Unread
+from interlock.topics.socket import CallLater, TopicSocket
+
+if TYPE_CHECKING:
+    from interlock.core.config import TopicConfig
+    from interlock.topics.gateway import Gateway
+
+JOIN: Final = "topics/join"
+_CLIENT: Final = Client(Era.SESSION, LATEST_SESSION)
+_RETRY: Final = b"Retry-After: 1\r\n"
+
+
+class Door:
+    """Takes the upgrade requests of one path."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        pipeline: Pipeline,
+        *,
+        audit: Audit | None = None,
+        call_later: CallLater | None = None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`audit`: where guests are written down. `call_later`: the running loop's, if none is
+        given."""
+        self.metadata: ResourceMetadata | None = None
+        """Where those without a good token are sent."""
+        self._gateway = gateway
+        self._pipeline = pipeline
+        self._audit = audit
+        self._call_later = call_later
+        self._wall_clock = wall_clock
+        self._sockets: set[TopicSocket] = set()
+        self._unread: WeakValueDictionary[str, Unread] = WeakValueDictionary()
+        """By topic: it lives as long as a socket there does."""
+        self._settling: set[asyncio.Task[None]] = set()
+        self._emptied: asyncio.Future[None] | None = None
+
+    @property
+    def connections(self) -> int:
+        """How many are open, those that are closing included."""
+        return len(self._sockets)
+
+    def take(self, upgrade: Upgrade, guard: Guard) -> None:
+        """Let it in, or say why not. It is decided when this returns."""
+        call = Call(JOIN, FACE, Credentials(upgrade.peer), _CLIENT)
+        shown = Shown()
+        known = False
+        try:
+            check_said_once(upgrade.headers)
+            fields = upgrade.fields
+            refusal = guard.refusal(fields.get(b"host"), fields.get(b"origin"))
+            if refusal is not None:
+                raise InterlockError(FOREIGN_ORIGIN, refusal)
+            shown = shown_by(upgrade.headers)
+            knock = read_query(upgrade.query)
+            settings = settings_of(self._gateway.config, knock.topic)
+            known = settings is not None
+            call = Call(
+                JOIN,
+                FACE,
+                Credentials(upgrade.peer, shown.bearer, certificate=upgrade.certificate),
+                _CLIENT,
+                name=knock.topic if known else "",
+            )
+            participant = self._placed(call, knock.topic, shown)
+        except Unsettled as unsettled:
+            self._wait_for(upgrade, unsettled)
+            return
+        except InterlockError as error:
+            # A name that no topic has is not written down: it may be a token gone astray.
+            nameless = InterlockError(FORBIDDEN, "There is no such topic.")
+            written = nameless if error.failure is FORBIDDEN and not known else error
+            self._pipeline.refused(call, written)
+            self._refuse(upgrade, error, shown)
+            return
+        assert settings is not None
+        if self._let_in(upgrade, call, shown, participant):
+            if knock.routing is not None:
+                participant = replace(participant, routing=knock.routing)
+            self._seat(upgrade, call, participant, settings, shown)
+
+    async def close(self) -> None:
+        """Nobody is left when this returns: who does not agree in time is cut off."""
+        for socket in list(self._sockets):
+            socket.close(GOING, "The node stops.")
+        for task in list(self._settling):
+            task.cancel()
+        if self._sockets:
+            self._emptied = asyncio.get_running_loop().create_future()
+            await self._emptied
+
+    # -- may it come in?
+
+    def _placed(self, call: Call, topic: str, shown: Shown) -> Participant:
+        """Who it would be in the topic; it is not let in yet. Raises InterlockError."""
+        try:
+            call.caller = self._pipeline.enter.authenticate(call.credentials)
+        except Unsettled:
+            raise
+        except InterlockError as error:
+            showed = shown.anything or call.credentials.certificate
+            if showed or error.failure is not UNAUTHENTICATED:
+                raise
+            if self._pipeline.enter.closed:
+                raise InterlockError(SHUTTING_DOWN, "The node is shutting down.") from None
+        return self._gateway.admit(topic, call.caller)
+
+    def _let_in(self, upgrade: Upgrade, call: Call, shown: Shown, participant: Participant) -> bool:
+        """Write down that it comes in. The pipeline has the last word on everybody it knows."""
+        if call.caller is None:
+            if self._audit is not None:
+                # As a stranger, so that many of them do not fill the journal.
+                self._audit.record(call, OK, 0, f"as {participant.id}")
+            return True
+        try:
+            self._pipeline.admit(call)
+        except Unsettled as unsettled:
+            self._wait_for(upgrade, unsettled)
+        except InterlockError as error:
+            self._refuse(upgrade, error, shown)
+        else:
+            return True
+        return False
+
+    def _refuse(self, upgrade: Upgrade, error: InterlockError, shown: Shown) -> None:
+        status = error.failure.http
+        lines = _RETRY if status == 503 else b""
+        challenge = challenge_of(self.metadata, error, shown=shown.bearer is not None)
+        if challenge is not None:
+            lines += b"WWW-Authenticate: %b\r\n" % challenge
+        upgrade.refuse(status, error.message, lines)
+
+    def _wait_for(self, upgrade: Upgrade, unsettled: Unsettled) -> None:
+        """It is decided now or never; who knocks again is known by then."""
+        if len(self._settling) < MOST_UNSETTLED:
+            task = asyncio.ensure_future(unsettled.settle())
+            self._settling.add(task)
+            task.add_done_callback(self._settling.discard)
+        upgrade.refuse(503, unsettled.message, _RETRY)
+
+    # -- inside
+
+    def _seat(
+        self,
+        upgrade: Upgrade,
+        call: Call,
+        participant: Participant,
+        settings: TopicConfig,
+        shown: Shown,
+    ) -> None:
+        later = self._call_later or asyncio.get_running_loop().call_later
+        unread = self._unread.get(call.name)
+        if unread is None:
+            unread = self._unread[call.name] = Unread()
+
+        def make(transport: Any) -> TopicSocket:
+            return TopicSocket(
+                transport,
+                settings=settings,
+                on_text=_nobody_hears,
+                on_gone=_nobody_hears,
+                on_resumed=_nobody_hears,
+                call_later=later,
+                unread=unread,
+                guest=call.caller is None,
+            )
+
+        socket = upgrade.hand_over(make, subprotocol=shown.subprotocol)
+        self._sockets.add(socket)
+        socket.on_lost = partial(self._lost, socket)
+        gateway, caller = self._gateway, call.caller
+        try:
+            member = gateway.enter(
+                call.name, participant, socket, caller=caller, credentials=call.credentials
+            )
+        except InterlockError as error:
+            socket.close(NOT_WELCOME, error.message)
+            return
+        expiry = None
+        if caller is not None and caller.expires is not None:
+            left = max(0.0, caller.expires - self._wall_clock())
+            expiry = later(left, partial(self._expired, member, socket))
+
+        def gone(why: str) -> None:
+            if expiry is not None:
+                expiry.cancel()
+            gateway.leave(member, why)
+
+        def resumed(loss: Loss) -> None:
+            gateway.lost(member, loss)
+
+        socket.on_text = partial(gateway.say, member)
+        socket.on_gone = gone
+        socket.on_resumed = resumed
+
+    def _expired(self, member: Member, socket: TopicSocket) -> None:
+        self._gateway.leave(member, "its token ran out")
+        socket.close(NOT_WELCOME, "Your token ran out: connect again with a fresh one.")
+
+    def _lost(self, socket: TopicSocket) -> None:
+        self._sockets.discard(socket)
+        if not self._sockets and self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
+
+
+def _nobody_hears(_: object) -> None:
+    """Until the member is seated nothing comes: the bytes behind the request are given later."""

@@ -1,0 +1,100 @@
+"""Who sits in a topic, and how what is said there reaches them: the shapes that the rooms share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from interlock.core.call import Caller, Credentials
+
+if TYPE_CHECKING:
+    from interlock.protocol.kinds import Grants
+    from interlock.topics.wire.envelope import Head
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """What several receivers are sent alike, made once for all of them."""
+
+    frames: bytes
+    """The text frames of a server, ready to be written."""
+    texts: tuple[bytes, ...]
+    """The envelopes, as they came."""
+    heads: tuple[Head, ...]
+    senders: tuple[Member | None, ...] = ()
+    """Who said each of them, as it was when it was said; None: the gateway. An id may be somebody
+    else's by now, so no right hangs on that."""
+
+
+class Outlet(Protocol):
+    """Where messages for a member go."""
+
+    def deliver(self, batch: Batch) -> None:
+        """Take them. It never blocks and never raises: no member is another's misfortune."""
+
+    def close(self, code: int, reason: str) -> None:
+        """Let the member go."""
+
+
+class Participant(msgspec.Struct, frozen=True):
+    """Somebody who may come in: what it is called here, and what it may say."""
+
+    id: str
+    capabilities: tuple[str, ...]
+    routing: str = "all"
+
+
+class Denied(msgspec.Struct):
+    """When the journal had the last entry about one error of a member, and how many came since."""
+
+    at: float
+    folded: int = 0
+
+
+class Member(msgspec.Struct, eq=False):
+    """Somebody who is in a room now."""
+
+    topic: str
+    id: str
+    capabilities: tuple[str, ...]
+    grants: Grants
+    routing: str
+    outlet: Outlet
+    caller: Caller
+    credentials: Credentials
+    connection: str
+    connected_at: str
+    """RFC 3339."""
+    inside: bool = False
+    """Whether it is the node's own, and has no connection."""
+    refused: int = 0
+    """How many of its messages went nowhere."""
+    denied: dict[str, Denied] = msgspec.field(default_factory=dict)
+    """What of that is in the journal, by error."""
+
+
+class Unread(msgspec.Struct, weakref=True):
+    """How much is kept for those in a room who do not read, all of them together."""
+
+    bytes: int = 0
+
+
+class Loss(msgspec.Struct):
+    """What a member that did not read in time was not sent."""
+
+    lost: int = 0
+    first: str = ""
+    """When the first of them was lost, RFC 3339."""
+    last: str = ""
+    kinds: dict[str, int] = msgspec.field(default_factory=dict)
+    """How many of which kind: at most 16 of them, the rest under one name."""
+
+
+class Change(msgspec.Struct, frozen=True, rename="camel"):
+    """Capabilities that were changed, as the wire tells of it."""
+
+    participant_id: str
+    old_capabilities: tuple[str, ...]
+    new_capabilities: tuple[str, ...]
+    modified_by: str
+    modified_at: str

@@ -1,0 +1,306 @@
+"""The recorder: a participant that writes a topic to the journal. Topics are forgotten without it.
+
+It sits in the room for everybody to see, hears everything and says nothing. `heads` keeps who said
+what kind of thing to whom; `whole` also what was said, secrets masked, up to a limit. What
+participants wrote is quoted, so that none of them can write a line of the journal's own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from interlock.core.call import Caller
+from interlock.core.config.topics import RECORDER
+from interlock.core.ports import Recorder
+from interlock.core.redaction import MASK, redact, redact_value
+from interlock.protocol.mcpx_terms import FACE, GATEWAY, PRESENCE, WELCOME
+from interlock.topics.gateway import Gateway
+from interlock.topics.member import Batch, Participant
+from interlock.topics.node_participant import INSIDE
+from interlock.topics.proposals import plain
+from interlock.topics.rate_limits import Bucket
+from interlock.topics.room import Room
+from interlock.topics.wire.envelope import Head, read_envelope, read_payload
+from interlock.topics.wire.payloads import Presence, read_content
+
+SAID: Final = "said"
+LEFT_OUT: Final = "left_out"
+AT_ONCE: Final = 100
+"""So many seconds' worth of messages are written at once, after a time of silence."""
+ROOM: Final = 10
+"""So many times what one may have written, all may together."""
+TOLD_EVERY: Final = 10.0
+"""How often the journal has how many messages of one it does not have."""
+_MOST_KNOWN: Final = 4_096
+MOST_KEPT: Final = 4_096
+"""So many characters of a payload are written down: the first ones, however long it is."""
+MOST_OF_A_TEXT: Final = 1_024
+"""So much of each text in it, where it is longer than that."""
+_MOST_CHARACTERS: Final = 500
+_MOST_NAMED: Final = 10
+
+_BEARER: Final = re.compile(r"\b(bearer)\s+\S+", re.IGNORECASE)
+_LEAST: Final = 16
+"""What a text counts at least, of what is kept."""
+_LONGEST_NUMBER: Final = 40
+_DEEPEST: Final = 100
+"""What is nested deeper is not read: nobody could."""
+_BETWEEN: Final = re.compile(r"[ \t\n\r,:]*")
+_WORD: Final = re.compile(r"[^ \t\n\r,\]}]+")
+_decode_text: Final = json.JSONDecoder().raw_decode
+_LITERALS: Final = {"true": True, "false": False, "null": None}
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._:/@+-]+", re.ASCII)
+_log = logging.getLogger("interlock.topics")
+
+
+class LeftOut(msgspec.Struct):
+    """Messages of one that were not written down."""
+
+    since: float
+    messages: int = 0
+
+
+class RecorderSeat:
+    """Writes down what is said in one room."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        wall_clock: Callable[[], int],
+        *,
+        topic: str,
+        whole: bool,
+        rate: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`wall_clock`: in nanoseconds, as the journal counts. `whole`: payloads, too. `rate`: so
+        many messages of one are written in a second, on average: the journal keeps so many entries,
+        and nobody may push those about calls out of it by talking."""
+        self._recorder = recorder
+        self._wall_clock = wall_clock
+        self._topic = topic
+        self._whole = whole
+        self._rate = rate
+        self._clock = clock
+        self._everybody = Bucket(AT_ONCE * rate * ROOM, clock())
+        self._each: dict[str, Bucket] = {}
+        self._left_out: dict[str, LeftOut] = {}
+
+    def deliver(self, batch: Batch) -> None:
+        for head, text in zip(batch.heads, batch.texts, strict=True):
+            try:
+                if self._may_write(head):
+                    self._write(head, text)
+            except Exception:
+                # The room goes on, whatever becomes of its record.
+                _log.exception("a message in the topic %s was not recorded", self._topic)
+
+    def close(self, code: int, reason: str) -> None:
+        """What was left out is said now: nobody says it later."""
+        for sender in list(self._left_out):
+            self._tell_of(sender)
+
+    def _may_write(self, head: Head) -> bool:
+        """Whether it is written down. What is not is counted, and the count is."""
+        if head.kind == WELCOME:
+            # To itself alone.
+            return False
+        now, rate, sender = self._clock(), self._rate, head.sender
+        if sender == GATEWAY:
+            # Who comes and goes: as much as everybody says together.
+            rate *= ROOM
+        bucket = self._each.get(sender)
+        if bucket is None:
+            if len(self._each) >= _MOST_KNOWN:
+                del self._each[next(iter(self._each))]
+            bucket = self._each[sender] = Bucket(AT_ONCE * rate, now)
+        written = bucket.take(rate, AT_ONCE * rate, now) and self._everybody.take(
+            self._rate * ROOM, AT_ONCE * self._rate * ROOM, now
+        )
+        left = self._left_out.get(sender)
+        if not written:
+            if left is None:
+                if len(self._left_out) >= _MOST_KNOWN:
+                    self._tell_of(next(iter(self._left_out)))
+                left = self._left_out[sender] = LeftOut(now)
+            left.messages += 1
+        if left is not None and now - left.since >= TOLD_EVERY:
+            self._tell_of(sender)
+        return written
+
+    def _tell_of(self, sender: str) -> None:
+        """That messages of somebody are not in the journal, and how many."""
+        left = self._left_out.pop(sender)
+        why = f"more than {self._rate} a second of one, or {self._rate * ROOM} of all"
+        self._record(sender, LEFT_OUT, LEFT_OUT, f"{left.messages} messages: {why}")
+
+    def _write(self, head: Head, text: bytes) -> None:
+        detail = _about(head)
+        if head.kind == PRESENCE:
+            detail = f"{_presence(text)} {detail}"
+        elif self._whole:
+            detail = f"{detail} {_payload(text)}"
+        self._record(head.sender, plain(head.kind)[:_MOST_CHARACTERS], SAID, detail)
+
+    def _record(self, sender: str, verb: str, outcome: str, detail: str) -> None:
+        row = (self._wall_clock(), sender, FACE, verb, self._topic, "", "", outcome, 0, detail)
+        self._recorder.record(row)
+
+
+def seat_recorder(
+    gateway: Gateway,
+    room: Room,
+    recorder: Recorder,
+    wall_clock: Callable[[], int],
+    *,
+    whole: bool,
+    clock: Callable[[], float] = time.monotonic,
+) -> RecorderSeat:
+    """Give the recorder its seat in a room."""
+    rate = room.settings.record_per_second
+    seat = RecorderSeat(recorder, wall_clock, topic=room.name, whole=whole, rate=rate, clock=clock)
+    gateway.enter(
+        room.name,
+        Participant(RECORDER, ()),
+        seat,
+        caller=Caller(RECORDER, calls=False, registers=False, kind="node"),
+        credentials=INSIDE,
+        inside=True,
+    )
+    return seat
+
+
+def _about(head: Head) -> str:
+    words = [f"id={_quoted(head.id)}"]
+    if head.to:
+        more = "…" if len(head.to) > _MOST_NAMED else ""
+        words.append(f"to={','.join(map(_quoted, head.to[:_MOST_NAMED]))}{more}")
+    if head.correlation_id is not None:
+        words.append(f"correlation={_quoted(head.correlation_id)}")
+    return " ".join(words)[:_MOST_CHARACTERS]
+
+
+def _presence(text: bytes) -> str:
+    """Who came or went. A gateway's own word, so it can be read."""
+    content = read_content(read_envelope(text))
+    assert isinstance(content, Presence)
+    return f"{content.event} {_quoted(content.participant.id)}"
+
+
+def _payload(text: bytes) -> str:
+    """What was said, for people: on one line, and without its secrets. Nobody gets out of the
+    record by saying much, or by saying it in a way that can be read in two."""
+    payload = bytes(read_payload(text))
+    long = len(payload) > MOST_KEPT
+    beginning = _Beginning(payload.decode(), MOST_OF_A_TEXT if long else MOST_KEPT)
+    shown = json.dumps(redact_value(beginning.read()), separators=(",", ":"), ensure_ascii=False)
+    if long or beginning.cut:
+        return f"payload={shown[:MOST_KEPT]}… ({len(payload)} bytes)"
+    return f"payload={shown[:MOST_KEPT]}"
+
+
+class _Beginning:
+    """The first part of a JSON text that the gateway took: so much of it, and so much of each text
+    in it that no long one hides what stands behind it. Nothing else is read, or looked through for
+    secrets: that takes its time, and everybody in all rooms would wait."""
+
+    def __init__(self, source: str, most_of_a_text: int) -> None:
+        self._source = source
+        self._at = 0
+        self._most = most_of_a_text
+        self._left = MOST_KEPT
+        self._depth = 0
+
+    @property
+    def cut(self) -> bool:
+        """Whether there was more than is kept, or so much that nobody looked."""
+        return self._left <= 0
+
+    def read(self) -> Any:
+        """The value that comes next."""
+        first = self._next()
+        if first == '"':
+            return self._text()
+        if first in "[{":
+            return self._within(self._members if first == "{" else self._items)
+        word = _WORD.match(self._source, self._at)
+        assert word is not None
+        self._at = word.end()
+        value = _LITERALS[word[0]] if word[0] in _LITERALS else _number(word[0])
+        self._left -= max(len(str(value)) + 1, _LEAST // 2)
+        return value
+
+    def _next(self) -> str:
+        """How the next value begins, or what ends them."""
+        between = _BETWEEN.match(self._source, self._at)
+        assert between is not None
+        self._at = between.end()
+        return self._source[self._at]
+
+    def _within(self, read: Callable[[], Any]) -> Any:
+        self._left -= 1
+        if self._depth >= _DEEPEST:
+            self._left = 0
+            return "…"
+        self._depth += 1
+        self._at += 1
+        value = read()
+        # Where the rest is not read any more, this does not matter.
+        self._at += 1
+        self._depth -= 1
+        return value
+
+    def _items(self) -> list[Any]:
+        items: list[Any] = []
+        while self._left > 0 and self._next() != "]":
+            items.append(self.read())
+        return items
+
+    def _members(self) -> dict[str, Any]:
+        """All of them: which of two with one name a reader takes, nobody knows."""
+        members: dict[str, Any] = {}
+        while self._left > 0 and self._next() != "}":
+            name = written = self._text()
+            again = 1
+            while name in members:
+                again += 1
+                name = f"{written} (again, {again})"
+            members[name] = self.read()
+        return members
+
+    def _text(self) -> str:
+        text, self._at = _decode_text(self._source, self._at)
+        most = self._most
+        kept = text
+        if len(text) > 2 * most:
+            # The last word may be half a secret, which nobody would recognise.
+            kept = text[: 2 * most]
+            kept = (kept.rsplit(None, 1) or [""])[0]
+        kept = redact(_BEARER.sub(rf"\1 {MASK}", plain(kept)))
+        if len(text) > most:
+            kept = kept[:most] + "…"
+        # To look through many short ones takes as long as to look through long ones.
+        self._left -= max(len(kept) + 3, _LEAST)
+        return kept
+
+
+def _number(text: str) -> float | int | str:
+    """A number that is written as it was read, else the text."""
+    if len(text) > _LONGEST_NUMBER:
+        return text
+    number = float(text) if text.strip("-0123456789") else int(text)
+    return number if math.isfinite(number) else text
+
+
+def _quoted(word: str) -> str:
+    """A word as it is, or so that nobody takes it for several."""
+    word = plain(word)
+    return word if _PLAIN.fullmatch(word) else json.dumps(word)

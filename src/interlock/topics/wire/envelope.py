@@ -1,0 +1,328 @@
+"""The envelope of MCPx (section 3): who says what to whom, around a payload that is not opened.
+
+A gateway judges the head and passes the text on as it came. So a receiver with another JSON reader
+must find the same head in it: an envelope in which a member stands twice, or beside something that
+some readers take for it (`Kind`, `correlationId`), is refused.
+
+Pure: bytes in, heads out, and back. The payload is checked to be JSON and an object, no more.
+"""
+
+from __future__ import annotations
+
+import re
+from calendar import monthrange
+from collections.abc import Sequence
+from typing import Annotated, Final, NoReturn
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from interlock.errors import INVALID_REQUEST, PARSE_ERROR, PROTOCOL_MISMATCH, Failure, ProtocolError
+from interlock.protocol import lookalike_members as twins
+from interlock.protocol.kinds import LONGEST as LONGEST_KIND
+from interlock.protocol.mcpx_terms import LONGEST, PROTOCOL
+
+LONGEST_MESSAGE_ID: Final = 256
+MOST_ADDRESSEES: Final = 1_000
+MOST_MEMBERS: Final = 100
+"""Members of an envelope, known and unknown: looking for twins must not take long."""
+
+_SHOWN: Final = 100
+_BRACE: Final = ord("{")
+_KNOWN_NAMES: Final = (
+    "protocol", "id", "ts", "from", "to", "kind", "correlation_id", "payload",
+)  # fmt: skip
+_KNOWN_SET: Final = frozenset(_KNOWN_NAMES)
+_KNOWN_WRITTEN: Final = re.compile(f'"(?:{"|".join(_KNOWN_NAMES)})"'.encode())
+_KNOWN: Final = twins.Known(*_KNOWN_NAMES)
+
+
+class Head(msgspec.Struct, frozen=True, gc=False):
+    """What a gateway knows of a message. `sender` is its `from`; no `to` is for everybody."""
+
+    id: str
+    kind: str
+    sender: str
+    to: tuple[str, ...] = ()
+    correlation_id: str | None = None
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """A message, as a participant reads it. `text` is what came."""
+
+    head: Head
+    payload: Raw
+    ts: str = ""
+    text: bytes = b""
+
+
+class EnvelopeError(ProtocolError):
+    """What is wrong with an envelope, and what could be read of it all the same."""
+
+    def __init__(
+        self, message: str, failure: Failure, id: str = "", kind: str = "", sender: str = ""
+    ) -> None:
+        super().__init__(message, failure)
+        self.id = id
+        """Empty: none could be read."""
+        self.kind = kind
+        self.sender = sender
+        """Who says that it sent it, which the gateway has checked. Empty: it did not get so far."""
+
+
+_Id = Annotated[str, Meta(min_length=1, max_length=LONGEST_MESSAGE_ID)]
+_Kind = Annotated[str, Meta(min_length=1, max_length=LONGEST_KIND)]
+_To = Annotated[tuple[str, ...], Meta(max_length=MOST_ADDRESSEES)]
+
+
+class _Wire(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """The members in the order of the draft's sample. Written again it is never longer than what
+    was read: absent members stay absent, and no character takes more room."""
+
+    protocol: str
+    id: _Id
+    sender: str = msgspec.field(name="from")
+    kind: _Kind
+    payload: Raw
+    ts: Raw | UnsetType = UNSET
+    to: _To | None = None
+    correlation_id: str | None = None
+
+
+_Members = dict[str, Raw]
+
+_decode_wire: Final = msgspec.json.Decoder(_Wire).decode
+_decode_members: Final = msgspec.json.Decoder(_Members).decode
+_decode_stamp: Final = msgspec.json.Decoder(Annotated[str, Meta(min_length=1)] | None).decode
+_decode_text: Final = msgspec.json.Decoder(str).decode
+_encode: Final = msgspec.json.Encoder().encode
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_CHECKS: Final[dict[str, tuple[msgspec.json.Decoder[object], str]]] = {
+    "protocol": (msgspec.json.Decoder(str), f'the text "{PROTOCOL}"'),
+    "id": (msgspec.json.Decoder(_Id), f"a text of 1 to {LONGEST_MESSAGE_ID} characters"),
+    "from": (msgspec.json.Decoder(str), "the id under which you were welcomed, as a text"),
+    "kind": (msgspec.json.Decoder(_Kind), f"a text of 1 to {LONGEST_KIND} characters"),
+    "to": (
+        msgspec.json.Decoder(_To | None),
+        f"an array of at most {MOST_ADDRESSEES} participant ids",
+    ),
+    "correlation_id": (msgspec.json.Decoder(str | None), "the id of another envelope, as a text"),
+}
+_REQUIRED: Final = ("protocol", "id", "from", "kind", "payload")
+
+
+def read_head(text: bytes) -> Head:
+    """What a gateway needs to know. Raises EnvelopeError."""
+    return _head_of(_read(text))
+
+
+def read_payload(text: bytes) -> Raw:
+    """What a gateway passes on. Raises EnvelopeError, as `read_head` does."""
+    return _read(text).payload
+
+
+def read_envelope(text: bytes, longest: int = LONGEST) -> Envelope:
+    """The whole of it. Raises EnvelopeError, for a time stamp that is none as well."""
+    wire = _read(text, longest)
+    stamp = "" if isinstance(wire.ts, UnsetType) else _stamp_of(wire, wire.ts)
+    return Envelope(_head_of(wire), wire.payload, stamp, text)
+
+
+def write_envelope(
+    *,
+    id: str,
+    sender: str,
+    kind: str,
+    payload: bytes | Raw,
+    to: Sequence[str] = (),
+    correlation_id: str | None = None,
+    ts: str = "",
+) -> bytes:
+    """`payload` is the text of a JSON object; it is taken as it is."""
+    if bytes(memoryview(payload)[:1]) != b"{":
+        raise ValueError("the payload of an envelope is the text of a JSON object")
+    return _encode(
+        _Wire(
+            protocol=PROTOCOL,
+            id=id,
+            sender=sender,
+            kind=kind,
+            payload=Raw(payload),
+            ts=Raw(_encode(ts)) if ts else UNSET,
+            to=tuple(to) or None,
+            correlation_id=correlation_id,
+        )
+    )
+
+
+# -- reading
+
+
+def _head_of(wire: _Wire) -> Head:
+    return Head(wire.id, wire.kind, wire.sender, wire.to or (), wire.correlation_id)
+
+
+def _read(text: bytes, longest: int = LONGEST) -> _Wire:
+    if len(text) <= longest:
+        try:
+            wire = _decode_wire(text)
+        except _UNREADABLE:
+            return _read_exactly(text, longest)
+        # Most senders write it as short as it can be: then nothing stands twice.
+        if (
+            (len(_encode(wire)) == len(text) or _said_once(text, wire.payload))
+            and wire.protocol == PROTOCOL
+            and memoryview(wire.payload)[0] == _BRACE
+            and (text.isascii() or _is_utf8(text))
+        ):
+            return wire
+    return _read_exactly(text, longest)
+
+
+def _said_once(text: bytes, payload: Raw) -> bool:
+    """Whether no known name stands twice in what has no other: for those who write spaces."""
+    outside = text.replace(bytes(payload), b"", 1)
+    if b"\\" in outside:
+        return _doubled(text, _decode_members(text)) is None
+    names = _KNOWN_WRITTEN.findall(outside)
+    return len(names) == len(set(names))
+
+
+def _is_utf8(text: bytes) -> bool:
+    """What is in the payload has not been looked at."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _read_exactly(text: bytes, longest: int) -> _Wire:
+    """The same for whoever writes members that nobody knows, and the reason why it cannot be
+    read."""
+    if len(text) > longest:
+        raise EnvelopeError(f"An envelope has at most {longest} bytes.", INVALID_REQUEST)
+    members = _members_of(text)
+    id, kind = _text_in(members, "id", LONGEST_MESSAGE_ID), _text_in(members, "kind", LONGEST_KIND)
+
+    def refuse(why: str, failure: Failure = INVALID_REQUEST) -> NoReturn:
+        raise EnvelopeError(why, failure, id, kind)
+
+    if (doubled := _doubled(text, members)) is not None:
+        if doubled == "id":
+            id = ""
+        refuse(f"The member {doubled[:_SHOWN]!r} of the envelope stands twice: say it once.")
+    if (twin := _KNOWN.twin_in(members.keys() - _KNOWN_SET)) is not None:
+        refuse(twins.sentence("The envelope", *twin))
+    for name in _REQUIRED:
+        if name not in members:
+            refuse(f"The envelope has no member `{name}`.")
+    for name, (decoder, meant) in _CHECKS.items():
+        if name in members:
+            try:
+                decoder.decode(members[name])
+            except _UNREADABLE:
+                refuse(f"The member `{name}` of the envelope is not {meant}.")
+    if memoryview(members["payload"])[0] != _BRACE:
+        refuse("The member `payload` of the envelope is not an object.")
+    known = {name: members[name] for name in _KNOWN_NAMES if name in members}
+    wire = _decode_wire(_encode(known))
+    if wire.protocol != PROTOCOL:
+        refuse(
+            f'This gateway speaks "{PROTOCOL}", and the envelope says {wire.protocol[:_SHOWN]!r}: '
+            f'use a client for "{PROTOCOL}".',
+            PROTOCOL_MISMATCH,
+        )
+    return wire
+
+
+def _members_of(text: bytes) -> _Members:
+    try:
+        text.decode()
+        members = _decode_members(text)
+    except msgspec.ValidationError:
+        why = "A message is one JSON object, the envelope, and this is something else."
+        raise EnvelopeError(why, INVALID_REQUEST) from None
+    except RecursionError:
+        why = "The envelope is nested too deeply to be read."
+        raise EnvelopeError(why, INVALID_REQUEST) from None
+    except _UNREADABLE as error:
+        raise EnvelopeError(f"The message is not JSON: {error}.", PARSE_ERROR) from None
+    if len(members) > MOST_MEMBERS:
+        raise EnvelopeError(f"An envelope has at most {MOST_MEMBERS} members.", INVALID_REQUEST)
+    return members
+
+
+_SPACE: Final = rb"[ \t\n\r]*"
+_BEGINS: Final = re.compile(_SPACE + rb"\{")
+_NAME: Final = re.compile(
+    _SPACE + rb'("[^"\\]*+(?:\\.[^"\\]*+)*+")' + _SPACE + rb":" + _SPACE, re.DOTALL
+)
+_GOES_ON: Final = re.compile(_SPACE + rb"([,}])")
+
+
+def _doubled(text: bytes, members: _Members) -> str | None:
+    """The member that stands twice. `members` has the last value of each: one that is followed by
+    another value, or that comes again, is doubled. So no value has to be read to find its end."""
+    begin = _BEGINS.match(text)
+    seen: set[str] = set()
+    at = begin.end() if begin is not None else len(text)
+    while (name := _NAME.match(text, at)) is not None:
+        written = name[1]
+        member = _decode_text(written) if b"\\" in written else written[1:-1].decode()
+        value = bytes(members[member])
+        at = name.end() + len(value)
+        follows = _GOES_ON.match(text, at)
+        if member in seen or not text.startswith(value, name.end()) or follows is None:
+            return member
+        seen.add(member)
+        at = follows.end()
+    return None
+
+
+def _text_in(members: _Members, name: str, longest: int) -> str:
+    """Empty: there is none that could be meant."""
+    if name in members:
+        try:
+            found = _decode_text(members[name])
+        except _UNREADABLE:
+            return ""
+        if len(found) <= longest:
+            return found
+    return ""
+
+
+# -- time stamps
+
+_STAMP: Final = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.\d+)?(?:[Zz]|[+-](\d\d):(\d\d))", re.ASCII
+)
+
+
+def is_time(text: str) -> bool:
+    """Whether it is a time as RFC 3339 writes it; a leap second is one."""
+    found = _STAMP.fullmatch(text)
+    if found is None:
+        return False
+    year, month, day, hour, minute, second, *offset = (int(part or 0) for part in found.groups())
+    return (
+        1 <= month <= 12
+        and 1 <= day <= monthrange(year or 2000, month)[1]
+        and hour < 24
+        and minute < 60
+        and second <= 60
+        and offset[0] < 24
+        and offset[1] < 60
+    )
+
+
+def _stamp_of(wire: _Wire, ts: Raw) -> str:
+    """Empty: it says that it has none."""
+    try:
+        stamp = _decode_stamp(ts)
+    except _UNREADABLE:
+        stamp = "unreadable"
+    if stamp and not is_time(stamp):
+        why = "The member `ts` of the envelope is not a time like 2025-08-26T14:00:00Z (RFC 3339)."
+        raise EnvelopeError(why, INVALID_REQUEST, wire.id, wire.kind, wire.sender)
+    return stamp or ""

@@ -1,0 +1,497 @@
+"""A node's place in a tree: who is registered with it, and with whom it is registered itself.
+
+The registrar (below) and the registrant (above) know how to speak; here they are put together with
+the pipeline, the catalog and the faces. What comes up from below and is about no call goes to the
+clients that listen, and to the parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Container, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Raw, UnsetType
+
+from interlock.channels.channel import MAX_MESSAGE, Channel
+from interlock.channels.lines import LinesServerProtocol, over_stdio
+from interlock.core.call import Call, Caller, Client, Credentials
+from interlock.core.catalog.catalog import Catalog
+from interlock.core.catalog.offering import own_offering
+from interlock.core.catalog.server_info import for_parent
+from interlock.core.config import Config, ParentConfig, ServerConfig, resolve_parent
+from interlock.core.journal.audit import Audit
+from interlock.core.paths import shared_leases_path, subserver_socket_path, tree_path
+from interlock.core.pipeline.admission import MOST_UNSETTLED
+from interlock.core.pipeline.authentication import LOCAL_CALLER, Unsettled
+from interlock.core.pipeline.pipeline import Pipeline
+from interlock.core.server.http.guard import Guard
+from interlock.core.server.http.upgrade import Upgrade
+from interlock.core.server.mcp.change_notifications import Listeners
+from interlock.core.server.mcp.server_info import Hello, Introduction
+from interlock.core.upstreams.builtin_tools import OwnTools
+from interlock.core.upstreams.client import Peer
+from interlock.core.upstreams.notification_limits import Pace
+from interlock.core.upstreams.supervisor import Supervisor
+from interlock.errors import FORBIDDEN, FOREIGN_ORIGIN, INTERNAL, InterlockError
+from interlock.protocol import mcpax as ax
+from interlock.protocol.headers import bearer_of
+from interlock.protocol.jsonrpc import encode_value
+from interlock.protocol.mcp import LATEST_SESSION, Era
+from interlock.tree.dial_in import DialIn
+from interlock.tree.overview import Entry, Session, routing_table
+from interlock.tree.parent_conversation import AxConversation
+from interlock.tree.registrant import Registrant
+from interlock.tree.registrar import Registrar
+from interlock.tree.store import TreeStore
+from interlock.tree.subserver_record import Subserver, key_of
+from interlock.trust.identity.component import EverybodyBut
+
+AX_FACE: Final = "ax"
+STDIO: Final = "stdio:"
+MAX_UNREGISTERED: Final = 512 * 1024
+"""Of a message over WebSocket before its sender is registered: a registration that names as many
+nodes below as there may be."""
+"""The address of a parent that started this node, and speaks to it on stdin and stdout."""
+_CLIENT: Final = Client(Era.SESSION, LATEST_SESSION, "subserver")
+
+_log = logging.getLogger("interlock.node")
+
+Begin = Callable[[str, ServerConfig, DialIn], Supervisor]
+
+
+class Tree:
+    """Everything of a node that is about its tree."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        environ: Mapping[str, str],
+        base_dir: Path,
+        own_info: bytes,
+        leaf: bool,
+        pipeline: Pipeline,
+        audit: Audit,
+        catalog: Catalog,
+        introduce: Callable[[], Introduction],
+        listeners: Listeners,
+        upstreams: dict[str, Any],
+        begin: Begin,
+        end: Callable[[str], None],
+        new_session: Callable[[str], None],
+        configured: Callable[[], Mapping[str, ServerConfig]],
+        view: Callable[[Raw | UnsetType], Awaitable[Any]],
+    ) -> None:
+        """`leaf`: it stands for one server only, and nobody registers with it. `begin` and `end`
+        are about the upstream of a subserver; `new_session`: nothing that was found out about it
+        holds any longer. `configured` gives the servers of the config."""
+        self._config = config
+        self._environ = environ
+        self._base_dir = base_dir
+        self._leaf = leaf
+        self._pipeline = pipeline
+        self._audit = audit
+        self._catalog = catalog
+        self._hello = Hello(lambda: _to_parent(introduce()))
+        self._listeners = listeners
+        self._upstreams = upstreams
+        self._begin = begin
+        self._new_session = new_session
+        self._view = view
+        self._paces: dict[str, Pace] = {}
+        self._dropped_by_gone = 0
+        self._unix: asyncio.Server | None = None
+        self._unix_path: Path | None = None
+        self._lost: set[str] = set()
+        self.registrants: Container[str] | None = None
+        """Callers who may be registered here. None: those of the config's tokens."""
+        self._settling: set[asyncio.Future[None]] = set()
+        self._sessions: dict[str, str] = {}
+        """Which session each subserver had last, by key."""
+        loop = asyncio.get_running_loop()
+        self._store = TreeStore(
+            tree_path(config, environ, base_dir), leases=shared_leases_path(config, base_dir)
+        )
+        try:
+            self.id = self._store.identity("aggregator")
+        except InterlockError as error:
+            _log.warning("%s After a restart this node is another one to its tree.", error.message)
+            # Who registers is no worse off for it.
+            self._store = TreeStore(None, leases=shared_leases_path(config, base_dir))
+            self.id = self._store.identity("aggregator")
+        self.registrar = Registrar(
+            store=self._store,
+            settings=config.subservers,
+            aggregator_id=self.id,
+            own_info=own_info,
+            begin=self._subserver_begins,
+            end=end,
+            taken=lambda segment: any(
+                one.enabled and one.segment == segment for one in configured().values()
+            ),
+            on_change=self._below_changed,
+            on_granted=self._granted,
+            on_lost=self._subserver_lost,
+            audit=self._decided,
+            call_later=loop.call_later,
+            base_dir=base_dir,
+        )
+        self.registrant: Registrant | None = None
+        self.own_segment = config.root_segment or ""
+        """What the parent calls this node, or the root itself. Empty: it has no name. An attribute,
+        as every call from a parent is held against it."""
+        self._own = OwnTools(self._dropped)
+
+    def refresh(self) -> None:
+        """Who this node is may have changed."""
+        self._hello.refresh()
+
+    # -- life
+
+    def start(self) -> None:
+        """Look for the parent, if there is to be one."""
+        if self._config.parent is not None:
+            self._register_with(self._config.parent)
+
+    def register_on_stdio(self, segment: str) -> Registrant:
+        """Be the child of the node that started this one."""
+        parent = ParentConfig(url=STDIO, segment=segment)
+        return self._register_with(parent, dial=_dial_stdio, once=True)
+
+    async def listen_locally(self, socket: Path) -> None:
+        """Open the Unix socket by which this user's programs register. Raises OSError."""
+        if not self._config.subservers.enabled or self._leaf:
+            return
+        path = subserver_socket_path(socket)
+        path.unlink(missing_ok=True)
+        self._unix = await asyncio.get_running_loop().create_unix_server(
+            lambda: LinesServerProtocol(self._connected, label=str(path)), path=str(path)
+        )
+        os.chmod(path, 0o600)
+        self._unix_path = path
+
+    async def leave(self) -> None:
+        """The node stops: its parent is told first, so that nobody is sent here any more."""
+        if self.registrant is not None:
+            await self.registrant.end()
+
+    def close(self) -> None:
+        """Send away who is registered here."""
+        if self._unix is not None and self._unix_path is not None:
+            self._unix.close()
+            self._unix_path.unlink(missing_ok=True)
+        self.registrar.close()
+        for pace in self._paces.values():
+            pace.close()
+        self._store.close()
+
+    def dismiss(self, callers: Container[str]) -> None:
+        """Send away who was let in as one of these callers: their tokens were revoked."""
+        self.registrar.configure(self._config.subservers, EverybodyBut(callers))
+
+    def check(self, config: Config) -> None:
+        """Raises ConfigError when the parent of a config cannot be used."""
+        if config.parent is not None:
+            resolve_parent(config.parent, environ=self._environ, base_dir=self._base_dir)
+
+    async def configure(self, config: Config) -> None:
+        """Go on by another config."""
+        before, self._config = self._config, config
+        named = {one.name for one in config.tokens if "register" in one.may}
+        known = self.registrants or {LOCAL_CALLER.name, *named}
+        self.registrar.configure(config.subservers, known)
+        if config.subservers != before.subservers:
+            for key, info in self.subservers().items():
+                upstream = self._upstreams.get(key)
+                if isinstance(upstream, Supervisor) and key == key_of(info.segment):
+                    upstream.configure(self._server_of(info))
+        for pace in self._paces.values():
+            pace.configure(
+                per_second=config.subservers.notifications_per_second,
+                kept=config.subservers.notifications_kept,
+            )
+        if config.root_segment != before.root_segment:
+            self._name_itself()
+        if config.parent != before.parent:
+            if self.registrant is not None:
+                await self.registrant.end()
+                self.registrant = None
+                self._without_parent()
+            if config.parent is not None:
+                self._register_with(config.parent)
+
+    # -- who dials in
+
+    def dialled_in(self, upgrade: Upgrade, guard: Guard) -> None:
+        """Somebody wants a channel: let in by the same rules as callers are."""
+        fields = upgrade.fields
+        bearer = bearer_of(fields.get(b"authorization"))
+        credentials = Credentials(upgrade.peer, bearer, certificate=upgrade.certificate)
+        call = Call(ax.REGISTER, AX_FACE, credentials, _CLIENT)
+        refusal = guard.refusal(fields.get(b"host"), fields.get(b"origin"))
+        if refusal is not None:
+            self._pipeline.refused(call, InterlockError(FOREIGN_ORIGIN, refusal))
+            upgrade.refuse(403, refusal)
+            return
+        try:
+            caller = self._pipeline.admit(call)
+            _must_register(caller)
+        except Unsettled as unsettled:
+            # It is decided now or never; who dials again is known by then.
+            self._settle(unsettled)
+            upgrade.refuse(503, unsettled.message, b"Retry-After: 1\r\n")
+            return
+        except InterlockError as error:
+            challenge = b"WWW-Authenticate: Bearer\r\n" if error.failure.http == 401 else b""
+            upgrade.refuse(error.failure.http, error.message, challenge)
+            return
+        # Without tokens anybody on this machine gets here: the node keeps little for them.
+        channel = upgrade.accept(label=upgrade.peer, max_message=MAX_UNREGISTERED)
+        self.registrar.accept(channel, caller, lambda: channel.allow(MAX_MESSAGE))
+
+    def _settle(self, unsettled: Unsettled) -> None:
+        if len(self._settling) >= MOST_UNSETTLED:
+            return
+        task = asyncio.ensure_future(unsettled.settle())
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+    def _connected(self, channel: Channel) -> None:
+        call = Call(ax.REGISTER, AX_FACE, Credentials(channel.peer), _CLIENT)
+        try:
+            caller = self._pipeline.admit(call)
+        except InterlockError as error:
+            channel.close(1008, error.failure.ax_name or error.failure.name)
+            return
+        self.registrar.accept(channel, caller)
+
+    # -- what is below
+
+    def subserver(self, key: str) -> Subserver | None:
+        return self.registrar.subserver(key)
+
+    def subservers(self) -> dict[str, Subserver]:
+        """By the key of their upstreams."""
+        return {one.key: one for one in self.registrar.subservers()}
+
+    def routes(self) -> dict[str, Entry]:
+        """The routing table, as the draft writes it."""
+        sessions = {
+            key: Session(info.session_id, _utc(info.registered_at))
+            for key, info in self.subservers().items()
+        }
+        return routing_table(self._catalog.current, sessions)
+
+    def terms(self, supervisor: Supervisor) -> dict[str, Any]:
+        """How the offer of a registered subserver is read."""
+        info = self.subserver(supervisor.key)
+        if info is None:
+            return {}
+        link = self._config.subservers.links.get(info.segment)
+        return {
+            "registered": info.role,
+            # Who comes back lists first, and is ready then.
+            "degraded": supervisor.peer is None,
+            "transport_class": info.transport_class,
+            "min_latency_class": None if link is None else link.min_latency_class,
+        }
+
+    def prepare(self, peer: Peer, key: str) -> None:
+        """Hear what a subserver says, at the pace that it may."""
+        info = self.subserver(key)
+        if info is None:
+            return
+        peer.segment = info.segment
+        peer.pace = self._pace(info)
+        peer.mute = not info.offers.notifications
+        peer.on_said = self.announce
+
+    def _subserver_begins(self, info: Subserver, dial_in: DialIn) -> Supervisor:
+        return self._begin(info.key, self._server_of(info), dial_in)
+
+    def _server_of(self, info: Subserver) -> ServerConfig:
+        """What the config would say of it."""
+        settings = self._config.subservers
+        link = settings.links.get(info.segment)
+        return ServerConfig(
+            segment=info.segment,
+            grace=settings.grace,
+            timeout=None if link is None else link.timeout,
+        )
+
+    def _granted(self, info: Subserver) -> None:
+        """A new session, or a new budget for the one that there is."""
+        # Another caller's subserver may have the same id.
+        whose = f"{info.caller} {info.subserver_id}"
+        self._pipeline.budgets.grant(info.key, whose, info.budget, info.session_id)
+        self._show_own_tools()
+        if self._sessions.get(info.key) != info.session_id:
+            self._sessions[info.key] = info.session_id
+            self._lost.discard(info.key)
+            self._new_session(info.key)
+
+    def ended(self, key: str) -> None:
+        """An upstream is no more."""
+        self._lost.discard(key)
+        self._sessions.pop(key, None)
+        self._pipeline.budgets.release(key)
+        self._audit.forget(key)
+        pace = self._paces.pop(key, None)
+        if pace is not None:
+            pace.close()
+            self._dropped_by_gone += pace.dropped
+
+    def _subserver_lost(self, info: Subserver, reason: str) -> None:
+        if info.key in self._lost:
+            return
+        if self.subserver(info.key) is not None:
+            self._lost.add(info.key)
+        told = {"segment": info.segment, "subserver_id": info.subserver_id, "reason": reason}
+        self.announce(ax.SUBSERVER_LOST, encode_value(told))
+
+    def _decided(self, segment: str, caller: str, verb: str, outcome: str, detail: str) -> None:
+        """Who registered, who was refused, who left, and why: all that is recorded."""
+        call = Call(verb, AX_FACE, Credentials(""), _CLIENT, segment, caller=Caller(caller))
+        self._audit.record(call, outcome, 0, detail)
+
+    def _below_changed(self) -> None:
+        if self.registrant is not None:
+            self.registrant.changed()
+
+    # -- what comes up
+
+    def announce(self, method: str, params: bytes | Raw) -> None:
+        """What is about no call goes to everybody who listens, and to the parent."""
+        self._listeners.announce(method, params)
+        if self.registrant is not None:
+            self.registrant.tell(method, params)
+
+    def _pace(self, info: Subserver) -> Pace:
+        pace = self._paces.get(info.key)
+        if pace is None:
+            settings = self._config.subservers
+            segment = info.segment
+            pace = self._paces[info.key] = Pace(
+                per_second=settings.notifications_per_second,
+                kept=settings.notifications_kept,
+                clock=time.monotonic,
+                call_later=asyncio.get_running_loop().call_later,
+                on_overflow=lambda dropped: self.announce(
+                    ax.NOTIFICATION_OVERFLOW,
+                    encode_value({"segment": segment, "dropped": dropped}),
+                ),
+            )
+        return pace
+
+    @property
+    def notifications_dropped(self) -> int:
+        """How many notifications of subservers were dropped since the start."""
+        return sum(self._dropped().values())
+
+    def _dropped(self) -> dict[str, int]:
+        """How many notifications of each subserver nobody will ever hear. Those who are gone have
+        no name any more."""
+        dropped = {key.removeprefix("ax:"): pace.dropped for key, pace in self._paces.items()}
+        return {**dropped, "": self._dropped_by_gone} if self._dropped_by_gone else dropped
+
+    def _show_own_tools(self) -> None:
+        """A node with which somebody has registered is an aggregator, and has a tool of its own."""
+        if "" not in self._upstreams:
+            self._upstreams[""] = self._own
+            self._name_itself()
+
+    def _name_itself(self) -> None:
+        """The root segment may be another one."""
+        if self.registrant is None:
+            self.own_segment = self._config.root_segment or ""
+        if "" in self._upstreams:
+            self._catalog.post(own_offering(self._config.root_segment, self._own.definitions))
+
+    # -- what is above
+
+    def _register_with(self, parent: ParentConfig, **how: Any) -> Registrant:
+        settings = parent
+        if parent.url != STDIO:
+            settings = resolve_parent(parent, environ=self._environ, base_dir=self._base_dir)
+        subserver_id = self.id
+        if self._leaf:
+            subserver_id = self._store.identity(f"leaf {parent.segment} at {parent.url}")
+        self.registrant = Registrant(
+            parent=settings,
+            subserver_id=subserver_id,
+            role="leaf" if self._leaf else "aggregator",
+            converse=self._converse,
+            subtree_ids=(lambda: None) if self._leaf else self.registrar.subtree_ids,
+            on_registered=self._registered,
+            on_lost=self._parent_lost,
+            on_refused=self._refused_above,
+            descendant_ids=(lambda: ()) if self._leaf else self.registrar.descendant_ids,
+            on_duplicates=self.registrar.drop_duplicates,
+            **how,
+        )
+        self.registrant.begin()
+        return self.registrant
+
+    def _converse(self, channel: Channel, registrant: Registrant) -> AxConversation:
+        return AxConversation(
+            pipeline=self._pipeline,
+            hello=self._hello,
+            listeners=self._listeners,
+            send=channel.send,
+            peer=channel.peer,
+            identify=registrant.identity,
+            tree=self._view,
+            on_keys=registrant.keys_changed,
+        )
+
+    def _registered(self, granted: ax.Registered) -> None:
+        self.own_segment = granted.assigned_segment
+        self.registrar.parent_id = granted.aggregator_id or None
+        self.registrar.tree_id = granted.tree_id or granted.aggregator_id or self.id
+        self.registrar.budget_cap = granted.budget
+
+    def _refused_above(self, error: InterlockError) -> None:
+        """Somebody below brought an id that the parent cannot have there: rather that one goes than
+        this node with all of them."""
+        named = (error.data or {}).get("aggregator_id")
+        self.registrar.dismiss_bringers([named] if isinstance(named, str) else None)
+
+    def _parent_lost(self, reason: str) -> None:
+        self._without_parent()
+
+    def _without_parent(self) -> None:
+        """Nobody above: it is the root of what is left."""
+        self.own_segment = self._config.root_segment or ""
+        self.registrar.parent_id = None
+        self.registrar.tree_id = self.id
+        self.registrar.budget_cap = ax.Budget()
+
+
+def _must_register(caller: Caller) -> None:
+    if not caller.registers:
+        raise InterlockError(
+            FORBIDDEN,
+            f"The token of {caller.name} is not for registering: `may: [register]` lets it.",
+        )
+
+
+def _to_parent(own: Introduction) -> Introduction:
+    return Introduction(own.server_info, for_parent(own.capabilities), own.instructions)
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+async def _dial_stdio(url: str, **_: Any) -> Channel:
+    try:
+        return await over_stdio()
+    except (OSError, ValueError) as error:
+        raise InterlockError(
+            INTERNAL, f"This process's stdin and stdout cannot be used: {error}."
+        ) from None

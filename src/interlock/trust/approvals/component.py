@@ -1,0 +1,185 @@
+"""Approvals put together: what keeps them, whose proofs count, and the ways by which people answer.
+
+The node makes one of these, opens it with its doors, and closes it after them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Container, Mapping
+from pathlib import Path
+
+from interlock.core.call import Call, Caller, Credentials
+from interlock.core.config import Config
+from interlock.core.config.secrets import secret_digests
+from interlock.core.paths import make_private, state_dir
+from interlock.core.pipeline.request_state import Seals
+from interlock.core.ports import Recorder
+from interlock.core.server.http.asgi import App, Receive, Scope, Send, respond_json
+from interlock.core.server.http.guard import Guard
+from interlock.errors import InterlockError
+from interlock.trust.approvals.downstream import Child
+from interlock.trust.approvals.operator_store import OperatorStore
+from interlock.trust.approvals.operators import (
+    Operators,
+    operators_of,
+    operators_path,
+    page_base,
+    page_origins,
+)
+from interlock.trust.approvals.proofs import PASSKEY, Anchors, Proofs, must_have_anchors
+from interlock.trust.approvals.service import Approvals
+from interlock.trust.approvals.socket import ApprovalsSocket, approvals_socket_path
+from interlock.trust.approvals.store import ApprovalStore
+from interlock.trust.approvals.web import Verification, VerificationApp
+
+
+class Approving:
+    """The inbox of a node, and everything around it."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        environ: Mapping[str, str],
+        base_dir: Path,
+        node_id: Callable[[], str],
+        policy_version: Callable[[], str],
+        url: Callable[[], str | None],
+        seals: Seals,
+        recorder: Recorder | None,
+        authenticate: Callable[[Credentials], Caller],
+        refused: Callable[[Call, InterlockError], None],
+        children: Callable[[], Mapping[str, Child]] = dict,
+    ) -> None:
+        """`url`: where the HTTP face answers, once it does. `refused`: records who was turned
+        away. Raises InterlockError when a trust anchor of the config cannot be used."""
+        loop = asyncio.get_running_loop()
+        self._config = config
+        self._environ = environ
+        self._base_dir = base_dir
+        self._url = url
+        self._authenticate = authenticate
+        self._refused = refused
+        configured = Anchors(config.approvals, environ=environ, base_dir=base_dir)
+        store = OperatorStore(
+            operators_path(config, environ, base_dir),
+            roots=lambda: operators_of(configured.configured),
+        )
+        self.operators = Operators(store, origins=self.origins, audience=node_id)
+        self.anchors = Anchors(
+            config.approvals,
+            environ=environ,
+            base_dir=base_dir,
+            enrolled=self.operators.anchors,
+        )
+        store.roots = lambda: operators_of(self.anchors.configured)
+        watch = self.operators.watch
+        watch.recovery_delay = config.approvals.recovery_delay
+        watch.anchors, watch.on_changed = self.anchors, self._operators_changed
+        self.operators.proofs = self.proofs = proofs = Proofs(self.anchors)
+        proofs.look = watch.look
+        proofs.register(PASSKEY, self.operators.passkeys)
+        self.approvals = Approvals(
+            ApprovalStore(
+                state_dir(config, environ, base_dir) / "approvals.db",
+                deliver=loop.call_soon_threadsafe,
+            ),
+            proofs,
+            settings=config.approvals,
+            node_id=node_id,
+            policy_version=policy_version,
+            page=lambda: page_base(self._config, self._url()),
+            seals=seals,
+            recorder=recorder,
+            clock=time.monotonic,
+            wall_clock=time.time,
+            call_later=loop.call_later,
+            children=children,
+            journals_digests=config.journal.arguments == "digest",
+        )
+        self._secrets = self._secret_digests(config)
+        self.approvals.gate.secrets = lambda: self._secrets
+        self.approvals.gate.anybody = lambda: bool(len(self.anchors) or watch.enrolled)
+        self._app: VerificationApp | None = None
+        self.verification: Verification | None = None
+        """The safety loop from the operator's side. Set before the doors open."""
+        self._socket: ApprovalsSocket | None = None
+
+    def _secret_digests(self, config: Config) -> frozenset[bytes]:
+        return secret_digests(config, environ=self._environ, base_dir=self._base_dir)
+
+    def origins(self) -> tuple[str, ...]:
+        """Where people reach the approval page."""
+        return page_origins(self._config, self._url())
+
+    # -- life
+
+    def app(self, guard: Guard, otherwise: App) -> VerificationApp:
+        """What serves /approvals, and leaves all other paths to `otherwise`."""
+        self.operators.watch.start()
+        self._app = VerificationApp(
+            approvals=self.approvals,
+            desk=self.operators,
+            guard=guard,
+            authenticate=self._authenticate,
+            refused=self._refused,
+            origins=self.origins,
+            otherwise=otherwise,
+        )
+        self._app.verification = self.verification
+        return self._app
+
+    async def listen_locally(self, socket: Path) -> None:
+        """Open the socket of the node's own user, beside its MCP socket. A node that has no other
+        doors has this one: else nobody could answer what it holds. Raises OSError."""
+        app = self._app or self.app(Guard("127.0.0.1", 0), _nothing_else)
+        make_private(socket.parent)
+        self._socket = ApprovalsSocket(app.local)
+        await self._socket.open(approvals_socket_path(socket))
+
+    def configure(self, config: Config, guard: Guard | None) -> None:
+        """Run by a new config. Raises InterlockError, and changes nothing, when a trust anchor of
+        it cannot be used."""
+        self.anchors.configure(config.approvals)
+        self._config, self._secrets = config, self._secret_digests(config)
+        self.operators.watch.recovery_delay = config.approvals.recovery_delay
+        self.approvals.configure(config.approvals)
+        if self._app is not None and guard is not None:
+            self._app.guard = guard
+
+    def retain_only(self, callers: Container[str]) -> None:
+        """Only these callers are known any more: what others listen to ends."""
+        if self._app is not None:
+            self._app.retain_only(callers)
+
+    def _operators_changed(self) -> None:
+        """Who listens is looked at anew."""
+        if self._app is not None:
+            self._app.look_again()
+
+    def let_go(self) -> None:
+        """Nobody listens for what happens any longer."""
+        if self._app is not None:
+            self._app.close()
+
+    async def close(self) -> None:
+        """Write what is left, once no call is under way any more."""
+        if self._socket is not None:
+            await self._socket.close()
+        await self.operators.watch.stop()
+        # The writer tells the loop of its last steps: the loop must not wait for it.
+        await asyncio.get_running_loop().run_in_executor(None, self.approvals.close)
+
+
+async def _nothing_else(scope: Scope, receive: Receive, send: Send) -> None:
+    await respond_json(send, 404, {"error": "not_found", "message": "There is nothing here."})
+
+
+def check_anchors(
+    config: Config, *, environ: Mapping[str, str], base_dir: Path, gates: bool
+) -> None:
+    """Raises InterlockError for a config whose gated calls nobody could confirm."""
+    must_have_anchors(config.approvals, gates=gates)
+    Anchors(config.approvals, environ=environ, base_dir=base_dir)

@@ -1,0 +1,508 @@
+"""How much is too much? What may be called in a minute and in a session, by whom and of whom.
+
+A call has up to three accounts: that of its session, that of its caller, and that of the subserver
+it goes to. It takes from all of them or from none, before it leaves; what never left is given back.
+A minute belongs to whom it is counted for, so leaving and coming back does not begin a new one: a
+subserver's goes on when it registers again, and a caller's is one over all its sessions.
+
+A caller's own session is one stretch of calls: it is over when the caller has been quiet for as
+long as an unused session is kept. The same goes for clients that have no sessions.
+
+Those without a limit are not looked at.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from math import ceil, inf
+from typing import Any, Final, NamedTuple
+
+from interlock.core.call import (
+    Call,
+    Outcome,
+    RelayedError,
+    UpstreamAnsweredError,
+    UpstreamGoneError,
+)
+from interlock.core.catalog.offering import Tool
+from interlock.core.config import BudgetConfig, BudgetsConfig
+from interlock.core.ports import Clock
+from interlock.errors import BUDGET_EXCEEDED, InterlockError
+from interlock.protocol.mcpax import UNLIMITED, Budget
+from interlock.trust.approvals.gate import Waiting
+
+# -- What one account of a budget holds: calls of the last minute, and what its session has used.
+#
+# Everything is taken before a call leaves, and may be given back while it has not left. Nothing
+# is ever taken beyond the limit, in whatever order calls take and give back.
+
+MINUTE: Final = 60.0
+GRAIN: Final = 0.1
+"""Calls this close to each other are counted as one group: so many calls take no more memory than
+a few. A group counts for as long as the last of it."""
+
+CALLS: Final = "max_calls_per_minute"
+MUTABLE: Final = "max_mutable_calls_per_session"
+COST: Final = "max_cost_units_per_session"
+
+NO_LIMIT: Final = Budget(UNLIMITED, UNLIMITED, UNLIMITED)
+
+Group = list[float]
+"""When it began and ended, and how many calls it has."""
+
+
+class Window:
+    """How many calls were made within the last minute."""
+
+    __slots__ = ("_groups", "count", "right_until")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.right_until = inf
+        """Before this moment `count` is right as it stands: there is nothing to look for."""
+        self._groups: deque[Group] = deque()
+
+    def look(self, now: float) -> int:
+        groups = self._groups
+        while groups and (not (first := groups[0])[2] or first[1] + MINUTE <= now):
+            gone = groups.popleft()
+            self.count -= int(gone[2])
+            # What is given back of it now counts no more.
+            gone[2] = 0
+        self.right_until = groups[0][1] + MINUTE if groups else inf
+        return self.count
+
+    def add(self, now: float) -> Group:
+        """Count a call. What is returned is for `give_back`."""
+        self.count += 1
+        groups = self._groups
+        if groups:
+            group = groups[-1]
+            if now - group[0] < GRAIN:
+                group[1] = now
+                group[2] += 1
+                return group
+        else:
+            self.right_until = now + MINUTE
+        group = [now, now, 1]
+        groups.append(group)
+        return group
+
+    def give_back(self, group: Group) -> None:
+        """One call of this group was never made."""
+        if group[2]:
+            group[2] -= 1
+            self.count -= 1
+
+    def wait(self, now: float, limit: int) -> float:
+        """How long until there are fewer than so many."""
+        over = self.count - limit + 1
+        for _, ended, calls in self._groups:
+            over -= int(calls)
+            if over <= 0:
+                return ended + MINUTE - now
+        return 0.0
+
+
+class Tally:
+    """What one session has used."""
+
+    __slots__ = ("cost_units", "mutable_calls")
+
+    def __init__(self) -> None:
+        self.mutable_calls = 0
+        self.cost_units = 0
+
+
+Taken = tuple[Window, Group, Tally, bool, int]
+"""What a call has taken from one account: from which window and which group of it, from which
+tally, whether the call changes something and what it costs. A plain tuple: nothing is made quicker,
+and one is made for every call."""
+
+
+def give_back(taken: Taken) -> None:
+    """A call that has taken this was never made."""
+    window, group, tally, mutable, units = taken
+    window.give_back(group)
+    tally.mutable_calls -= mutable
+    tally.cost_units -= units
+
+
+class Short(NamedTuple):
+    """Why an account does not let a call through."""
+
+    budget: str
+    limit: int
+    used: int
+    wait: float | None
+    """Seconds until there is room. None: there will be none in this session."""
+    never: bool = False
+    """The budget is too small for this call, however little was used of it."""
+
+
+class Account:
+    """One budget, and what was used of it."""
+
+    __slots__ = ("budget", "idle", "kind", "last", "tally", "whose", "window")
+
+    def __init__(
+        self,
+        kind: str,
+        whose: str,
+        budget: Budget,
+        window: Window | None = None,
+        idle: float | None = None,
+    ) -> None:
+        """`idle`: its session is over when nothing was taken for so long. None: somebody says."""
+        self.kind = kind
+        self.whose = whose
+        self.budget = budget
+        self.window = window or Window()
+        self.tally = Tally()
+        self.idle = idle
+        self.last = float("-inf")
+
+    def look(self, now: float) -> int:
+        """Calls of the last minute. What a session that is over has used is forgotten."""
+        if self.idle is not None and now - self.last >= self.idle:
+            self.tally = Tally()
+        return self.window.look(now)
+
+    def lacks(self, now: float, mutable: bool, units: int) -> Short | None:
+        """Why a call would be one too many. None: it would not."""
+        if self.idle is not None and now - self.last >= self.idle:
+            self.tally = Tally()
+        budget, window, tally = self.budget, self.window, self.tally
+        used = window.count if now < window.right_until else window.look(now)
+        limit = budget.max_calls_per_minute
+        if used >= limit:
+            if not limit:
+                return Short(CALLS, limit, used, None, True)
+            return Short(CALLS, limit, used, window.wait(now, limit))
+        if mutable:
+            limit = budget.max_mutable_calls_per_session
+            if tally.mutable_calls >= limit:
+                return Short(MUTABLE, limit, tally.mutable_calls, *self._rest(now, not limit))
+        if units:
+            limit = budget.max_cost_units_per_session
+            if tally.cost_units + units > limit:
+                return Short(COST, limit, tally.cost_units, *self._rest(now, units > limit))
+        return None
+
+    def _rest(self, now: float, never: bool) -> tuple[float | None, bool]:
+        """How long its session lasts, if nothing more is taken."""
+        return None if never or self.idle is None else self.last + self.idle - now, never
+
+    def take(self, now: float, mutable: bool, units: int) -> Taken:
+        """Count a call that `lacks` had nothing against."""
+        self.last = now
+        window, tally = self.window, self.tally
+        if mutable:
+            tally.mutable_calls += 1
+        if units:
+            tally.cost_units += units
+        return window, window.add(now), tally, mutable, units
+
+    def is_forgotten(self, now: float) -> bool:
+        """Whether a new one in its place would be the same."""
+        idle = MINUTE if self.idle is None else max(self.idle, MINUTE)
+        return now - self.last >= idle + GRAIN
+
+
+SESSION_IDLE: Final = 3600.0
+_FEW: Final = 1024
+"""So many accounts of callers are kept before those are looked for that can go."""
+_OF_SESSIONS: Final = " sessions"
+_OF_CALLERS: Final = " callers"
+
+
+class Budgets:
+    """The accounts of everybody who has one."""
+
+    def __init__(self, clock: Clock, wall_clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._subservers: dict[str, _Registered] = {}
+        self._left: dict[str, tuple[float, Window]] = {}
+        """The minutes of subservers that are gone, the longest gone first."""
+        self._config = BudgetsConfig()
+        self._session_budget = NO_LIMIT
+        self._idle = SESSION_IDLE
+        self._sessions: dict[object, Account] = {}
+        """By session; those of clients without one by the caller's name."""
+        self._callers: dict[str, Account | None] = {}
+        """None: no budget of the config fits this caller."""
+        self._sweep_at = _FEW
+        self.limited: dict[str, object] = {}
+        """What can be exceeded. Empty: nobody need ask. Always the same object."""
+
+    # -- what is configured
+
+    def configure(self, config: BudgetsConfig, *, idle: float = SESSION_IDLE) -> None:
+        """The budgets of sessions and callers from now on. What was used stays used."""
+        self._config = config
+        self._idle = idle
+        self._session_budget = budget = _limits(config.session)
+        if budget == NO_LIMIT:
+            self._sessions.clear()
+            self.limited.pop(_OF_SESSIONS, None)
+        else:
+            self.limited[_OF_SESSIONS] = budget
+        for key, account in self._sessions.items():
+            account.budget = budget
+            account.idle = idle if isinstance(key, str) else None
+        known, self._callers = self._callers, {}
+        for name, one in known.items():
+            if one is not None and (fits := self._fitting(name)) is not None:
+                one.budget, one.idle = fits, idle
+                self._callers[name] = one
+        if any(_limits(one) != NO_LIMIT for one in config.callers):
+            self.limited[_OF_CALLERS] = config.callers
+        else:
+            self.limited.pop(_OF_CALLERS, None)
+
+    # -- registered subservers
+
+    def grant(self, key: str, subserver_id: str, budget: Budget, session_id: str = "") -> None:
+        """A session begins. For one that goes on, the limits are others from now on."""
+        self._forget_the_gone()
+        account = self._subservers.get(key)
+        if account is None or account.is_not(subserver_id, session_id):
+            self.release(key)
+            _, window = self._left.pop(subserver_id, (0.0, None))
+            account = _Registered(key, subserver_id, session_id, budget, window)
+            self._subservers[key] = account
+        account.budget = budget
+        if budget == NO_LIMIT:
+            self.limited.pop(key, None)
+        else:
+            self.limited[key] = account
+
+    def release(self, key: str) -> None:
+        """The session is over."""
+        account = self._subservers.pop(key, None)
+        self.limited.pop(key, None)
+        if account is not None and account.window.count:
+            self._left.pop(account.subserver_id, None)
+            self._left[account.subserver_id] = (self._clock(), account.window)
+
+    def used(self, key: str) -> tuple[int, int, int] | None:
+        """Calls of the last minute, mutable calls and cost units of a subserver's session, for
+        those who look. None: it has no limit."""
+        account = self._subservers.get(key) if key in self.limited else None
+        if account is None:
+            return None
+        calls = account.look(self._clock())
+        return calls, account.tally.mutable_calls, account.tally.cost_units
+
+    def _forget_the_gone(self) -> None:
+        over = self._clock() - MINUTE
+        while self._left:
+            subserver_id, (left, _) = next(iter(self._left.items()))
+            if left > over:
+                return
+            del self._left[subserver_id]
+
+    # -- calls
+
+    def reserve(self, call: Call) -> None:
+        """Take what a call of a tool needs, from all its accounts or from none.
+
+        Raises InterlockError when it would be one too many: that one counts for nothing.
+        """
+        if call.reserved is not None:
+            return
+        tool, clock = call.route, self._clock
+        # What nobody knows changes something, and costs nothing.
+        mutable, units = True, 0
+        if isinstance(tool, Tool):
+            mutable, units = tool.mutable, tool.cost_units
+        now = clock()
+        caller = call.caller
+        if (
+            caller is not None
+            and self._session_budget is NO_LIMIT
+            and call.upstream not in self.limited
+        ):
+            # Only the caller's own can be there, and mostly is: then no list is made.
+            account = self._callers.get(caller.name)
+            if account is not None:
+                short = account.lacks(now, mutable, units)
+                if short is not None:
+                    raise self._exceeded(account, short)
+                call.reserved = (account.take(now, mutable, units),)
+                return
+        accounts = self._accounts(call)
+        for account in accounts:
+            short = account.lacks(now, mutable, units)
+            if short is not None:
+                raise self._exceeded(account, short)
+        if accounts:
+            call.reserved = [account.take(now, mutable, units) for account in accounts]
+
+    def settle(self, call: Call, sent: bool) -> None:
+        """The call is over: what was never sent is given back. Once; later words change nothing."""
+        reserved: Sequence[Taken] | None = call.reserved
+        if reserved is None:
+            return
+        call.reserved = None
+        if not sent:
+            for taken in reserved:
+                give_back(taken)
+
+    def _accounts(self, call: Call) -> list[Account]:
+        accounts: list[Account] = []
+        if self._session_budget is not NO_LIMIT:
+            accounts.append(self._of_session(call))
+        if self._config.callers and call.caller is not None:
+            of_caller = self._of_caller(call.caller.name)
+            if of_caller is not None:
+                accounts.append(of_caller)
+        if call.upstream in self.limited:
+            accounts.append(self._subservers[call.upstream])
+        return accounts
+
+    def _of_session(self, call: Call) -> Account:
+        session = call.session
+        name = "" if call.caller is None else call.caller.name
+        # Of a session that has ended nobody would say so again.
+        key: object = name if session is None or not session.alive else session
+        account = self._sessions.get(key)
+        if account is None:
+            self._sweep()
+            own = isinstance(key, str)
+            idle = self._idle if own else None
+            account = Account("session", name, self._session_budget, idle=idle)
+            self._sessions[key] = account
+            if session is not None and not own:
+                session.closed.append(lambda: self._ended(session))
+        return account
+
+    def _ended(self, session: object) -> None:
+        self._sessions.pop(session, None)
+
+    def _of_caller(self, name: str) -> Account | None:
+        try:
+            return self._callers[name]
+        except KeyError:
+            self._sweep()
+            budget = self._fitting(name)
+            account = None if budget is None else Account("caller", name, budget, idle=self._idle)
+            self._callers[name] = account
+            return account
+
+    def _fitting(self, name: str) -> Budget | None:
+        """The first of the config's budgets that is for this caller, if it limits anything."""
+        for one in self._config.callers:
+            if not one.callers or any(fnmatchcase(name, glob) for glob in one.callers):
+                budget = _limits(one)
+                return None if budget is NO_LIMIT else budget
+        return None
+
+    def _sweep(self) -> None:
+        """Callers may be without number: those go of whom nothing is left to be known."""
+        if len(self._callers) + len(self._sessions) < self._sweep_at:
+            return
+        now = self._clock()
+        self._callers = {
+            name: one
+            for name, one in self._callers.items()
+            if one is not None and not one.is_forgotten(now)
+        }
+        self._sessions = {
+            key: one
+            for key, one in self._sessions.items()
+            if not (isinstance(key, str) and one.is_forgotten(now))
+        }
+        self._sweep_at = max(_FEW, 2 * (len(self._callers) + len(self._sessions)))
+
+    def _exceeded(self, account: Account, short: Short) -> InterlockError:
+        left = max(0, short.limit - short.used)
+        data: dict[str, Any] = {
+            "budget": short.budget,
+            "of": account.kind,
+            "limit": short.limit,
+            "used": short.used,
+            "left": left,
+            "upstream" if account.kind == "subserver" else "caller": account.whose,
+        }
+        if short.never:
+            when = "It has no room for such a call."
+        elif short.wait is None:
+            when = "The next session begins a new one."
+        else:
+            data["retry_after_ms"] = wait = max(1, ceil(short.wait * 1000))
+            data["refills_at"] = _moment(self._wall_clock() + wait / 1000)
+            when = f"Try again in {wait / 1000:.1f} s."
+        whose = _WHOSE[account.kind].format(account.whose)
+        return InterlockError(
+            BUDGET_EXCEEDED,
+            f"The budget of {whose} is used up: {short.used} of {short.limit} ({short.budget}). "
+            f"{when}",
+            data,
+        )
+
+
+def was_sent(call: Call, outcome: Outcome | None, error: InterlockError | None) -> bool:
+    """Whether a call that is over may have reached its upstream. To be asked before its exchange
+    is taken away."""
+    exchange = call.exchange
+    if isinstance(exchange, Waiting):
+        # What it waits for was sent for another, and that one has paid.
+        return False
+    if error is None:
+        if exchange is not None:
+            return True
+    elif isinstance(error, UpstreamAnsweredError | RelayedError):
+        return True
+    elif isinstance(error, UpstreamGoneError) and not call.sent_again:
+        # Once it was sent again nobody knows any more of the first time.
+        return error.sent
+    if exchange is not None:
+        return True
+    # What was not sent may still have an outcome: that of an earlier call, kept for this one, or
+    # words of the node itself. Only its own tools answer before there is an exchange.
+    return not call.upstream and outcome is not None and outcome.glance is not None
+
+
+_WHOSE: Final = {
+    "subserver": "{}",
+    "caller": "the caller {}",
+    "session": "this session of {}",
+}
+
+
+class _Registered(Account):
+    """The account of a subserver's session."""
+
+    __slots__ = ("session_id", "subserver_id")
+
+    def __init__(
+        self, key: str, subserver_id: str, session_id: str, budget: Budget, window: Window | None
+    ) -> None:
+        super().__init__("subserver", key, budget, window)
+        self.subserver_id = subserver_id
+        self.session_id = session_id
+
+    def is_not(self, subserver_id: str, session_id: str) -> bool:
+        return (self.subserver_id, self.session_id) != (subserver_id, session_id)
+
+
+def _limits(config: BudgetConfig | None) -> Budget:
+    if config is None:
+        return NO_LIMIT
+    budget = Budget(
+        *(
+            UNLIMITED if one is None else one
+            for one in (config.calls_per_minute, config.mutable_calls, config.cost_units)
+        )
+    )
+    return NO_LIMIT if budget == NO_LIMIT else budget
+
+
+def _moment(seconds: float) -> str:
+    whole, rest = divmod(round(seconds * 1000), 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{rest:03d}Z"

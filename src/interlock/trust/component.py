@@ -1,0 +1,212 @@
+"""Everything by which a node decides who may do what, put together: who calls, by which rules, with
+which tools still being what they were, and who lets a call through that has to wait."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from interlock.core.call import Caller
+from interlock.core.catalog.catalog import Catalog
+from interlock.core.config import Config
+from interlock.core.journal.audit import Audit
+from interlock.core.paths import pins_path
+from interlock.core.pipeline.pipeline import Pipeline
+from interlock.core.pipeline.request_state import Seals
+from interlock.core.ports import Recorder
+from interlock.core.server.http.guard import Guard
+from interlock.errors import UNAUTHENTICATED, InterlockError
+from interlock.trust.approvals.component import Approving, check_anchors
+from interlock.trust.approvals.downstream import Child
+from interlock.trust.approvals.record import PENDING, Approval
+from interlock.trust.identity.component import Identity
+from interlock.trust.identity.revocation_watch import Told, ToldRevoked
+from interlock.trust.pin_store import PinKeeper, PinStore
+from interlock.trust.pins import Held, Pins
+from interlock.trust.policy import Policy
+
+_log = logging.getLogger("interlock.node")
+
+
+class Trust:
+    """What a node knows of trust."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        environ: Mapping[str, str],
+        base_dir: Path,
+        catalog: Catalog,
+        audit: Audit,
+        on_revoked: ToldRevoked,
+        on_expired: Told,
+        on_held: Callable[[Held], None],
+    ) -> None:
+        """`on_revoked` and `on_expired` hear of callers whose tokens do not count any more,
+        `on_held` of tools that are not what they were. Raises InterlockError for a config that
+        cannot be used."""
+        loop = asyncio.get_running_loop()
+        self._environ = environ
+        self._base_dir = base_dir
+        self._catalog = catalog
+        check_gates(config, environ=environ, base_dir=base_dir)
+        self.policy = Policy(config.policy, catalog)
+        self.identity = Identity(
+            config,
+            environ=environ,
+            base_dir=base_dir,
+            on_revoked=on_revoked,
+            on_expired=on_expired,
+        )
+        self._keeper = PinKeeper(
+            PinStore.at(pins_path(config, environ, base_dir)), loop.call_soon_threadsafe
+        )
+        self.pins = Pins(catalog, self._keeper, config.pins.mode, on_held=on_held)
+        self._keeper.on_changed = self._pins_changed
+        self._audit = audit
+        self._keeper.start()
+        self.approving: Approving | None = None
+        self._started = False
+
+    def stand_before(
+        self,
+        pipeline: Pipeline,
+        config: Config,
+        *,
+        node_id: Callable[[], str],
+        url: Callable[[], str | None],
+        seals: Seals,
+        recorder: Recorder | None,
+        children: Callable[[], Mapping[str, Child]],
+    ) -> Approving:
+        """Take the place of these stages in the pipeline."""
+        permit = pipeline.permit
+        permit.follow(self.policy)
+        permit.held = self.pins.held
+        permit.refuse_held = self.pins.refuse_held
+        pipeline.budgets.configure(config.budgets, idle=config.limits.session_idle)
+        pipeline.enter.recall = self.recall
+        self.approving = Approving(
+            config,
+            environ=self._environ,
+            base_dir=self._base_dir,
+            node_id=node_id,
+            policy_version=lambda: permit.policy.version,
+            url=url,
+            seals=seals,
+            recorder=recorder,
+            authenticate=lambda credentials: self.identity.authenticator(credentials),
+            refused=pipeline.refused,
+            children=children,
+        )
+        approvals = self.approving.approvals
+        pipeline.open_gate(approvals.gate, approvals.confirm_call)
+        approvals.gate.on_approved_tool = self.pins.approved
+        approvals.watch(partial(log_pending, listen=config.listen))
+        self.identity.watch.on_change = partial(self._audit.record_change, "tokens")
+        self.approving.operators.watch.on_change = partial(self._audit.record_change, "keys")
+        return self.approving
+
+    def _pins_changed(self, pins: Mapping[str, str | None], wanted: Sequence[str]) -> None:
+        for tool, digest in pins.items():
+            word = "forgotten" if digest is None else "accepted"
+            self._audit.record_change("pins", tool, word, digest or "")
+        self.pins.changed(pins, wanted)
+
+    def recall(self, caller: Caller) -> Caller:
+        """Somebody who called earlier, with the rights of now. Raises InterlockError."""
+        known = self.identity.recall(caller)
+        if known is None:
+            raise InterlockError(
+                UNAUTHENTICATED, f"{caller.name} is not known here any more: the call is not made."
+            )
+        return known
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for a human."""
+        return 0 if self.approving is None else len(self.approving.approvals.pending())
+
+    def problems(self) -> list[str]:
+        """What is wrong now, for whoever asks how the node fares."""
+        found = self.identity.problems()
+        if self._keeper.problem is not None:
+            found.append(self._keeper.problem)
+        watch = None if self.approving is None else self.approving.operators.watch
+        if watch is not None:
+            found += [] if watch.problem is None else [watch.problem]
+            found += watch.notices()
+        return found
+
+    # -- life
+
+    def start(self) -> None:
+        """Before the doors open: take up what waits from before. Once, whoever begins."""
+        if self.approving is not None and not self._started:
+            self._started = True
+            self.approving.approvals.load()
+
+    async def close(self) -> None:
+        """Once no call is under way any more."""
+        if self.approving is not None:
+            await self.approving.close()
+        await self.identity.close()
+        await asyncio.get_running_loop().run_in_executor(None, self._keeper.close)
+
+    # -- change
+
+    def check(self, config: Config) -> None:
+        """Raises InterlockError for a config that cannot be used; changes nothing."""
+        self.identity.check(config)
+        check_gates(config, environ=self._environ, base_dir=self._base_dir)
+        Policy(config.policy, self._catalog)
+
+    def configure(self, config: Config, pipeline: Pipeline, guard: Guard | None) -> None:
+        """Run by a new config, which was checked."""
+        self.identity.configure(config)
+        if self.approving is not None:
+            self.approving.configure(config, guard)
+        policy = Policy(config.policy, self._catalog)
+        if policy.version != self.policy.version:
+            self._audit.record_change("policy", policy.version, "changed", self.policy.version)
+            self.policy = policy
+            pipeline.permit.follow(policy)
+            if self.approving is not None:
+                self.approving.approvals.policy_changed()
+        pipeline.budgets.configure(config.budgets, idle=config.limits.session_idle)
+        self.pins.configure(config.pins.mode)
+
+
+def log_pending(approval: Approval, listen: str) -> None:
+    """Log a new approval with the command that decides it.
+
+    Args:
+        approval: what took a step; only a pending one of this node is logged.
+        listen: the node's address. Commands look for a node at the default one.
+    """
+    if approval.state == PENDING and not approval.at:
+        _log.info(
+            "%s is pending, called by %s: interlock approve %s%s",
+            approval.tool,
+            approval.caller.name,
+            approval.id,
+            node_option(listen),
+        )
+
+
+def node_option(listen: str) -> str:
+    """The option that a command needs to find the node at this address. Empty: it needs none."""
+    return "" if listen == Config().listen or listen.endswith(":0") else f" --node {listen}"
+
+
+def check_gates(config: Config, *, environ: Mapping[str, str], base_dir: Path) -> None:
+    """Raises InterlockError for rules by which calls wait that nobody could ever confirm.
+
+    What waits by default only is no reason not to start: whoever meets it is told how to enrol.
+    """
+    gates = any(rule.then in ("confirm", "verify") for rule in config.policy.rules)
+    check_anchors(config, environ=environ, base_dir=base_dir, gates=gates)

@@ -1,0 +1,191 @@
+"""Opaque tokens: what the servers that were asked about them said, for as long as it counts.
+
+An answer is kept for a minute at most, and no longer than the token is good: a token that is
+revoked there is refused here within that time. Whoever asks is somebody else (`Asker`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Container, Sequence
+from hashlib import sha256
+from typing import Final, Protocol
+
+import msgspec
+
+from interlock.core.pipeline.authentication import Known, Unsettled
+from interlock.errors import TOO_BUSY, InterlockError
+from interlock.trust.identity.claims import (
+    LEEWAY,
+    Claims,
+    Terms,
+    caller_of,
+    check_audience,
+    check_times,
+    issued,
+    refused,
+)
+from interlock.trust.identity.signed import LONGEST_TOKEN, Revocations
+
+KEPT_FOR: Final = 60.0
+"""How long an answer counts."""
+FAILED_FOR: Final = 2.0
+"""How long nobody asks again after a server could not be reached."""
+MOST_ASKING: Final = 32
+MOST_KEPT: Final = 10_000
+
+_log = logging.getLogger("interlock.pipeline")
+
+
+Good = dict[tuple[str, str], float]
+"""Callers by name and id, and when their server last said that their token is good."""
+
+
+class Asker(Protocol):
+    """Asks one server about a token."""
+
+    async def __call__(self, token: str) -> Claims | None:
+        """What it says of the token; None when it could not be asked. Never raises."""
+        ...
+
+
+class Authority(msgspec.Struct, frozen=True):
+    """A server that knows opaque tokens, and what is made of what it says."""
+
+    ask: Asker
+    audience: Callable[[], Sequence[str]]
+    terms: Terms
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """What came of asking: a caller, or a refusal."""
+
+    until: float
+    known: Known | None = None
+    refusal: InterlockError | None = None
+    unreachable: bool = False
+    """Nobody could be asked: then nothing is known that was not before."""
+
+
+class OpaqueTokens:
+    """Knows callers by asking for them."""
+
+    demands: bool = True
+
+    def __init__(
+        self,
+        authorities: Sequence[Authority],
+        *,
+        revocations: Revocations,
+        taken: Container[str] = frozenset(),
+        wall_clock: Callable[[], float],
+        good: Good | None = None,
+    ) -> None:
+        """They are asked in their order, until one knows the token. `good`: where it is written
+        down who was said to be good; it outlives a change of the config."""
+        self._good: Good = {} if good is None else good
+        self._authorities = tuple(authorities)
+        self._revocations = revocations
+        self._taken = taken
+        self._clock = wall_clock
+        self._said: dict[bytes, _Said] = {}
+        self._asking: dict[bytes, asyncio.Task[None]] = {}
+
+    def find(self, bearer: str) -> Known | None:
+        """Whose it is. Raises InterlockError, Unsettled when it has to be asked."""
+        if not bearer or len(bearer) > LONGEST_TOKEN or not bearer.isascii():
+            return None
+        if not bearer.isprintable() or " " in bearer:
+            return None
+        digest = sha256(bearer.encode()).digest()
+        said = self._said.get(digest)
+        if said is not None and self._clock() < said.until:
+            if said.refusal is not None:
+                raise InterlockError(said.refusal.failure, said.refusal.message)
+            return said.known
+        if digest not in self._asking and len(self._asking) >= MOST_ASKING:
+            raise InterlockError(
+                TOO_BUSY, "As many tokens are being asked about as may be; try again."
+            )
+        raise Unsettled(lambda: self._settle(bearer, digest))
+
+    def forget(self) -> None:
+        """Something was revoked: ask anew."""
+        self._said.clear()
+
+    async def close(self) -> None:
+        """The node stops: nobody is asked any more."""
+        asking = list(self._asking.values())
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+    async def _settle(self, bearer: str, digest: bytes) -> None:
+        """Ask, unless somebody does already."""
+        asking = self._asking.get(digest)
+        if asking is None:
+            asking = self._asking[digest] = asyncio.get_running_loop().create_task(
+                self._ask(bearer, digest), name="introspection"
+            )
+        # Whoever waits may give up; the others still want to know.
+        await asyncio.shield(asking)
+
+    async def _ask(self, bearer: str, digest: bytes) -> None:
+        try:
+            said = await self._first_who_knows(bearer)
+        except Exception:
+            # Whoever waits for it must not wait for ever.
+            _log.exception("a token could not be asked about")
+            said = _Said(self._clock() + FAILED_FOR, refusal=_unreachable(), unreachable=True)
+        finally:
+            del self._asking[digest]
+        self._note(self._said.get(digest), said)
+        if len(self._said) >= MOST_KEPT:
+            self._said.clear()
+        self._said[digest] = said
+
+    def _note(self, before: _Said | None, said: _Said) -> None:
+        """Write down whose token is good, and whose is not any more."""
+        if said.known is not None:
+            if len(self._good) >= MOST_KEPT:
+                self._good.clear()
+            self._good[said.known.caller.name, said.known.caller.id] = self._clock()
+        elif before is not None and before.known is not None and not said.unreachable:
+            self._good.pop((before.known.caller.name, before.known.caller.id), None)
+
+    async def _first_who_knows(self, bearer: str) -> _Said:
+        unreachable = False
+        for authority in self._authorities:
+            claims = await authority.ask(bearer)
+            if claims is None:
+                unreachable = True
+            elif claims.get("active") is True:
+                return self._judge(claims, authority)
+        now = self._clock()
+        if unreachable:
+            return _Said(now + FAILED_FOR, refusal=_unreachable(), unreachable=True)
+        return _Said(
+            now + KEPT_FOR, refusal=refused("the token is not good any more, or never was")
+        )
+
+    def _judge(self, claims: Claims, authority: Authority) -> _Said:
+        now = self._clock()
+        try:
+            ends = check_times(claims, now, must_end=False)
+            check_audience(claims, authority.audience())
+            caller = caller_of(claims, authority.terms, ends=ends, taken=self._taken)
+            jti = claims.get("jti")
+            if self._revocations.is_revoked(
+                caller.name, jti if isinstance(jti, str) else None, issued(claims)
+            ):
+                raise refused("the token was revoked")
+        except InterlockError as refusal:
+            return _Said(now + KEPT_FOR, refusal=refusal)
+        over = None if ends is None else ends + LEEWAY
+        until = now + KEPT_FOR if over is None else min(now + KEPT_FOR, over)
+        return _Said(until, Known(caller, until, over))
+
+
+def _unreachable() -> InterlockError:
+    return refused("the server that knows such tokens cannot be asked now; try again")

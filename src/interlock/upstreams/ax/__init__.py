@@ -1,1 +1,0 @@
-"""Subservers: servers and nodes that dial in and register, as MCP-AX describes it."""

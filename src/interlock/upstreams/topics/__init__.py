@@ -1,1 +1,0 @@
-"""Participants of topics as upstreams: their tools stand in the catalog like any other server's."""

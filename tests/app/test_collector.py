@@ -1,0 +1,64 @@
+"""The collector of a node: young objects by the clock, everything once the process has grown."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from interlock.app.garbage_collector import EVERY, GROWTH, Collector, memory_in_use
+from tests.core.pipeline.rig import HandClock
+
+
+@pytest.fixture(autouse=True)
+def same_settings() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+class Ring:
+    """Something that only the collector can free."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def ring() -> weakref.ref[Ring]:
+    return weakref.ref(Ring())
+
+
+def test_young_cycles_are_freed_by_the_clock() -> None:
+    clock = HandClock()
+    collector = Collector(clock.call_later, lambda: 0)
+    collector.start()
+    for _ in range(3):
+        lost = ring()
+        assert lost() is not None
+        clock.advance(EVERY)
+        assert lost() is None
+    collector.stop()
+    assert clock.timers == 0
+
+
+def test_old_cycles_are_freed_when_the_process_has_grown() -> None:
+    clock, memory = HandClock(), [0]
+    collector = Collector(clock.call_later, lambda: memory[0])
+    collector.start()
+    kept = Ring()
+    lost = weakref.ref(kept)
+    # It lives long enough to be old.
+    clock.advance(EVERY * 3)
+    del kept
+    clock.advance(EVERY * 3)
+    assert lost() is not None
+    memory[0] = GROWTH
+    clock.advance(EVERY)
+    assert lost() is None
+    collector.stop()
+
+
+def test_memory_in_use_is_known() -> None:
+    assert memory_in_use() > 1024 * 1024

@@ -1,0 +1,182 @@
+"""Executions over a real pipeline and a real store, with upstreams that do what a test tells."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from interlock.aql.execution_store import ExecutionStore
+from interlock.aql.executions import Executions
+from interlock.aql.language import envelope
+from interlock.aql.language.errors import code_of
+from interlock.aql.operations import Operation, Signature
+from interlock.aql.request import Asked
+from interlock.core.call import Call, Caller, Client, Outcome
+from interlock.core.catalog.offering import Tool
+from interlock.core.config.aql import ExecutionsConfig
+from interlock.errors import InterlockError
+from interlock.protocol.aql_terms import Category, Danger, Face, Family
+from tests.core.catalog.offers import definition, offer
+from tests.core.pipeline.calls import LOCAL, SESSION
+from tests.core.pipeline.rig import Rig, ScriptedExchange, ScriptedUpstream
+
+FACE = Face("single", "crude", (Family("all", "mcp_aql", frozenset(Category)),))
+CLERK = Caller("clerk", kind="token")
+GUARD = Caller("guard", kind="token")
+_SIGNATURE = Signature((), {}, {}, frozenset(), frozenset(), True, frozenset())
+
+
+class Wrapping:
+    """The least that AQL does at the end of a call: the envelope."""
+
+    def take(self, call: Call) -> bool:
+        return False
+
+    def told(
+        self,
+        call: Call,
+        outcome: Outcome | None,
+        error: InterlockError | None,
+        took: float = 0.0,
+    ) -> tuple[Outcome | None, InterlockError | None]:
+        if error is not None:
+            if error.failure.name == "cancelled":
+                return outcome, error
+            written = envelope.failure(code_of(error), error.message, error.data)
+        else:
+            assert outcome is not None
+            data = envelope.data_of(outcome.result)
+            written = (
+                envelope.failure("INTERNAL_ERROR", "It failed.")
+                if data.failed
+                else envelope.success(data.raw)
+            )
+        return Outcome(envelope.as_tool_result(written), call.client.era), None
+
+
+class BookOfTools:
+    """Every tool of a catalog as an operation with the same name."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self.number = 1
+        self._all = {
+            tool.canonical.replace(".", "_"): Operation(
+                name=tool.canonical.replace(".", "_"),
+                local=tool.upstream_name,
+                canonical=tool.canonical,
+                server=tool.segment,
+                category=Category.READ if tool.effect_word == "read_only" else Category.EXECUTE,
+                danger=Danger.REVERSIBLE,
+                tool=tool,
+                sign=lambda _: _SIGNATURE,
+                description=tool.description,
+            )
+            for tool in tools
+        }
+
+    def find(self, name: str) -> Operation | None:
+        return self._all.get(name)
+
+    def of(self, tool: Tool) -> Operation:
+        return self._all[tool.canonical.replace(".", "_")]
+
+    def all(self) -> list[Operation]:
+        return list(self._all.values())
+
+    def near(self, name: str, most: int = 5) -> list[str]:
+        return sorted(self._all)[:most]
+
+
+class Session:
+    """A client that stays connected until it ends."""
+
+    def __init__(self) -> None:
+        self.client = SESSION
+        self.owner = "clerk"
+        self.alive = True
+        self.log_level = None
+        self.closed: list[Any] = []
+        self.on_roots_changed: list[Any] = []
+
+    def end(self) -> None:
+        self.alive = False
+        closed, self.closed = self.closed, []
+        for ended in closed:
+            ended()
+
+
+class Bench:
+    """A node as far as executions know one. Made, used and closed inside one event loop."""
+
+    def __init__(self, path: Path | None = None, **settings: Any) -> None:
+        concurrent = settings.pop("concurrent", 64)
+        self.rig = Rig(
+            offer(
+                "s", [definition("build"), definition("look", annotations={"readOnlyHint": True})]
+            )
+        )
+        self.rig.pipeline.aql = Wrapping()
+        self.now = 1_700_000_000.0
+        self.store = ExecutionStore(path, deliver=asyncio.get_running_loop().call_soon_threadsafe)
+        self.book = BookOfTools(self.rig.catalog.current.tools)
+        self.executions = Executions(
+            self.rig.pipeline,
+            self.store,
+            book=lambda: self.book,
+            wall_clock=lambda: self.now,
+            settings=ExecutionsConfig(**settings),
+            concurrent=concurrent,
+        )
+
+    @property
+    def server(self) -> ScriptedUpstream:
+        return self.rig.upstreams["s"]
+
+    @property
+    def last(self) -> ScriptedExchange:
+        return self.server.last
+
+    def asked(
+        self, params: dict[str, Any] | None = None, caller: Caller = CLERK, **fields: Any
+    ) -> Asked:
+        """A request of somebody, as one of the node's own operations gets it."""
+        client: Client = fields.pop("client", SESSION)
+        parent = Call("tools/call", "test", LOCAL, client, "aql.x", view=FACE, **fields)
+        parent.caller = caller
+        return Asked(self.book.all()[0], FACE, None, params=params or {}, call=parent)
+
+    def child(self, asked: Asked, operation: str = "s_build", arguments: Any = None) -> Call:
+        """What `_async` makes of an operation."""
+        parent = asked.call
+        found = self.book.find(operation)
+        assert parent is not None
+        assert found is not None
+        return Call(
+            "tools/call", parent.face, parent.credentials, parent.client, found.canonical,
+            parent.owner, arguments=json.dumps(arguments or {}).encode(), meta=parent.meta,
+            session=parent.session, view=parent.view, asked=Asked(found, FACE, None),
+        )  # fmt: skip
+
+    async def start(
+        self,
+        operation: str = "s_build",
+        arguments: Any = None,
+        caller: Caller = CLERK,
+        **fields: Any,
+    ) -> dict[str, Any]:
+        asked = self.asked(caller=caller, **fields)
+        data = await self.executions.start(self.child(asked, operation, arguments), asked)
+        assert isinstance(data, dict)
+        return data
+
+    async def settle(self) -> None:
+        """Until everything that was to be written is."""
+        over = asyncio.get_running_loop().create_future()
+        self.store._file.submit(lambda _: None, lambda *_: over.set_result(None))
+        await over
+
+    def close(self) -> None:
+        self.store.close()

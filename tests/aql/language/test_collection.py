@@ -1,0 +1,439 @@
+"""Collections: searched, filtered, sorted, counted, and page by page without a gap or a twin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.aql.language import errors as faults
+from interlock.aql.language.collections import MOST_COMPARISONS, Kind, Page, _key, shape
+from interlock.aql.language.cursors import Cursors
+from interlock.aql.language.errors import AqlError
+from tests.effort import lines_run
+
+CURSORS = Cursors(b"k" * 32)
+FOREIGN = Kind("foreign")
+NOTES = Kind(
+    "notes",
+    frozenset({"id", "title", "size", "tags", "state", "_computed.age"}),
+    sort=(("size", True),),
+    text=("title",),
+    unsortable=frozenset({"_computed.age"}),
+)
+ITEMS = [
+    {"id": "a", "title": "Alpha beta", "size": 3, "state": "open", "tags": ["x", "y"]},
+    {"id": "b", "title": "Beta gamma", "size": 1, "state": "closed", "tags": []},
+    {"id": "c", "title": "Gamma alpha", "size": 2, "state": "open", "tags": ["x"]},
+    {"id": "d", "title": "Delta", "state": "open", "tags": ["z"]},
+]
+
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.sampled_from([-0.0, 0.5, 1.0, 3.0, 1e300, 2.0**61 - 1, 2**61 - 1, float("inf")]),
+    st.sampled_from(["", "1", "0x1", "inf", "None", "a"]),
+)
+
+
+def ids(page: Page) -> list[str]:
+    return [one["id"] for one in page.items]
+
+
+def shaped(spec: dict[str, Any], kind: Kind = FOREIGN, items: Any = ITEMS, **more: Any) -> Page:
+    return shape(items, spec, kind, CURSORS, **more)
+
+
+def refused(spec: dict[str, Any], kind: Kind = FOREIGN, items: Any = ITEMS) -> AqlError:
+    with pytest.raises(AqlError) as caught:
+        shaped(spec, kind, items)
+    assert faults.lawful(caught.value.message)
+    return caught.value
+
+
+# -- which items
+
+
+def test_long_lists_of_values_are_not_walked_for_every_item() -> None:
+    items = [{"id": str(number), "size": number} for number in range(100)]
+
+    def lines(values: int) -> int:
+        wanted = {"nin": [f"v{number}" for number in range(values)]}
+        return lines_run(lambda: shaped({"filter": {"size": wanted}}, items=items))
+
+    more = 2_000
+    assert lines(more) - lines(1) < more * 20 < more * len(items)
+
+
+@pytest.mark.parametrize("multiple", [2**61 - 1, 2**64 * (2**61 - 1)])
+def test_numbers_with_the_same_hash_are_found_without_a_walk(multiple: int) -> None:
+    numbers = [multiple * number for number in range(1, 500)]
+    assert len({hash(number) for number in numbers}) == 1
+    items = [{"id": "a", "size": numbers[-1]}, {"id": "b", "size": numbers[-1] + 1}]
+    assert ids(shaped({"filter": {"size": {"in": numbers}}}, items=items)) == ["a"]
+    assert len({hash(_key(number)) for number in numbers}) == len(numbers)
+
+
+@given(
+    value=st.one_of(SCALARS, st.lists(SCALARS, max_size=2)),
+    listed=st.lists(st.one_of(SCALARS, st.lists(SCALARS, max_size=2)), max_size=6),
+)
+def test_in_is_any_eq_and_nin_is_none(value: Any, listed: list[Any]) -> None:
+    def same(other: Any) -> bool:
+        return isinstance(value, bool) is isinstance(other, bool) and value == other
+
+    items = [{"id": "a", "at": value}]
+    expected = ["a"] if any(map(same, listed)) else []
+    assert ids(shaped({"filter": {"at": listed}}, items=items)) == expected
+    assert ids(shaped({"filter": {"at": {"in": listed}}}, items=items)) == expected
+    assert (ids(shaped({"filter": {"at": {"nin": listed}}}, items=items)) == []) is bool(expected)
+
+
+def test_a_filter_that_takes_too_many_comparisons_is_refused() -> None:
+    items = [{"id": str(number), "tags": [1 + number]} for number in range(1_001)]
+    arrays = [[-number] for number in range(MOST_COMPARISONS // 1_000)]
+    error = refused({"filter": {"tags": {"nin": arrays}}}, items=items)
+    assert error.code == "VALIDATION_PAYLOAD_TOO_LARGE"
+    assert error.data is not None
+    assert error.data["limit_value"] == MOST_COMPARISONS < error.data["actual_value"]
+    assert shaped({"filter": {"tags": {"nin": arrays[:10]}}}, items=items).total == len(items)
+
+
+@pytest.mark.spec("AQ-CQ-4.1-1")
+def test_words_are_alternatives_and_quotes_make_a_phrase() -> None:
+    assert set(ids(shaped({"query": "alpha beta"}))) == {"a", "b", "c"}
+    assert ids(shaped({"query": "alpha beta"}))[0] == "a"
+    assert ids(shaped({"query": '"alpha beta"'})) == ["a"]
+    assert ids(shaped({"query": '"beta alpha"'})) == []
+    assert ids(shaped({"query": 'delta "GAMMA  Alpha"'})) == ["c", "d"]
+    assert set(ids(shaped({"query": "  "}))) == {"a", "b", "c", "d"}
+    assert ids(shaped({"query": 'x"'})) == ["a", "c"]
+    assert ids(shaped({"query": "x"}, NOTES)) == []
+
+
+@pytest.mark.parametrize(
+    ("conditions", "found"),
+    [
+        ({"state": "open"}, "acd"),
+        ({"state": ["closed", "gone"]}, "b"),
+        ({"state": {"ne": "open"}}, "b"),
+        ({"size": {"gt": 1, "lte": 3}}, "ac"),
+        ({"size": {"gte": 2}}, "ac"),
+        ({"size": {"lt": 2}}, "b"),
+        ({"size": {"exists": False}}, "d"),
+        ({"size": {"exists": True}}, "abc"),
+        ({"size": True}, ""),
+        ({"size": 1.0}, "b"),
+        ({"tags": {"contains": "x"}}, "ac"),
+        ({"title": {"contains": "ALPHA"}}, "ac"),
+        ({"title": {"starts_with": "Ga"}}, "c"),
+        ({"state": {"nin": ["open"]}}, "b"),
+        ({"size": {"in": [1, 3]}, "state": {"eq": "open"}}, "a"),
+        ({"tags": []}, ""),
+        ({}, "abcd"),
+    ],
+)
+def test_filters(conditions: dict[str, Any], found: str) -> None:
+    assert ids(shaped({"filter": conditions})) == list(found)
+
+
+@pytest.mark.spec("AQ-CQ-2-1")
+def test_a_filter_on_a_field_that_there_is_not() -> None:
+    for kind in (FOREIGN, NOTES):
+        error = refused({"filter": {"stat": "open"}}, kind)
+        assert error.code == "VALIDATION_UNKNOWN_FIELD"
+        assert error.data is not None
+        assert error.data["unknown_fields"] == ["stat"]
+        assert error.data["did_you_mean"] == "state"
+        assert "'stat'" in error.message
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    ["x", [], 7, {"size": {"near": 1}}, {"size": {}}, {"size": {"in": 3}},
+     {"size": {"exists": "yes"}}, dict.fromkeys(map(str, range(51)), 1)],
+)  # fmt: skip
+def test_filters_that_mean_nothing(conditions: Any) -> None:
+    assert refused({"filter": conditions}).code.startswith("VALIDATION_")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "param", "expected"),
+    [
+        ({"size": {"lt": "2"}}, "filter.size.lt", "number"),
+        ({"size": "2"}, "filter.size", "number"),
+        ({"title": {"gt": 5}}, "filter.title.gt", "string"),
+        ({"title": 5}, "filter.title", "string"),
+        ({"size": {"gt": [1]}}, "filter.size.gt", "string or number"),
+    ],
+)
+def test_what_cannot_be_compared_is_told(conditions: Any, param: str, expected: str) -> None:
+    error = refused({"filter": conditions})
+    assert error.code == "VALIDATION_INVALID_TYPE"
+    assert error.data is not None
+    assert (error.data["param_name"], error.data["expected_type"]) == (param, expected)
+
+
+def test_times_are_compared_with_times() -> None:
+    items = [{"id": "a", "at": "2026-02-04T10:30:00Z", "any": "x"}, {"id": "b", "at": None}]
+    kind = Kind("things")
+    error = refused({"filter": {"at": {"gt": "yesterday"}}}, kind, items)
+    assert error.code == "VALIDATION_INVALID_TYPE"
+    assert ids(shaped({"filter": {"at": {"gt": "2026-02-04"}}}, kind, items)) == ["a"]
+    assert ids(shaped({"filter": {"any": {"gt": "w"}}}, kind, items)) == ["a"]
+
+
+def test_null_is_a_value_that_is_there() -> None:
+    items = [{"id": "a", "n": {"x": None}}, {"id": "b", "n": {}}, {"id": "c", "n": {"x": 1}}]
+    kind = Kind("things")
+    assert ids(shaped({"filter": {"n.x": {"exists": False}}}, kind, items)) == ["b"]
+    assert ids(shaped({"filter": {"n.x": {"exists": True}}}, kind, items)) == ["a", "c"]
+    assert ids(shaped({"filter": {"n.x": {"exists": True, "ne": None}}}, kind, items)) == ["c"]
+
+
+@pytest.mark.parametrize("query", [7, [], {}, "x" * 1_001])
+def test_queries_that_are_none(query: Any) -> None:
+    assert refused({"query": query}).code.startswith("VALIDATION_")
+
+
+# -- order
+
+
+def test_sorting_either_way_with_nothing_last() -> None:
+    assert ids(shaped({"sort": {"field": "size"}})) == ["b", "c", "a", "d"]
+    assert ids(shaped({"sort": {"field": "size", "order": "desc"}})) == ["a", "c", "b", "d"]
+    both = [{"field": "state"}, {"field": "size", "order": "desc"}]
+    assert ids(shaped({"sort": both})) == ["b", "a", "c", "d"]
+    assert ids(shaped({}, NOTES)) == ["a", "c", "b", "d"]
+    assert ids(shaped({})) == ["a", "b", "c", "d"]
+
+
+def test_anything_can_be_sorted() -> None:
+    anything: list[Any] = [None, "a", 2, True, [1], {}, 1.5, "A"]
+    mixed = [{"id": n, "v": v} for n, v in enumerate(anything)]
+    page = shaped({"sort": {"field": "v"}}, items=mixed)
+    assert [one["v"] for one in page.items][:4] == [1.5, 2, "A", "a"]
+    assert page.items[-1]["v"] is None
+
+
+@pytest.mark.parametrize(
+    "sort",
+    ["size", 7, {}, {"field": 1}, {"field": "size", "order": "up"}, {"field": "size", "by": 1}, [],
+     [{"field": "size"}] * 4, {"field": "weight"}],
+)  # fmt: skip
+def test_sorts_that_mean_nothing(sort: Any) -> None:
+    for kind in (FOREIGN, NOTES):
+        assert refused({"sort": sort}, kind).code.startswith("VALIDATION_")
+
+
+def test_some_fields_cannot_be_sorted_or_filtered_by() -> None:
+    for spec in ({"sort": {"field": "_computed.age"}}, {"filter": {"_computed.age": 1}}):
+        assert refused(spec, NOTES).code == "VALIDATION_UNKNOWN_FIELD"
+
+
+# -- pages
+
+
+@pytest.mark.spec("AQ-PG-3.1-1", "AQ-OPS-4.4.3-1")
+def test_the_first_the_middle_the_last_and_no_page() -> None:
+    first = shaped({"first": 2}).data()
+    info = first["pageInfo"]
+    assert (info["hasNextPage"], info["hasPreviousPage"]) == (True, False)
+    assert info["totalCount"] == 4
+    middle = shaped({"first": 1, "after": info["endCursor"]}).data()
+    assert [one["id"] for one in middle["items"]] == ["c"]
+    assert middle["pageInfo"]["hasNextPage"] is True
+    assert middle["pageInfo"]["hasPreviousPage"] is True
+    last = shaped({"first": 5, "after": middle["pageInfo"]["endCursor"]}).data()
+    assert [one["id"] for one in last["items"]] == ["d"]
+    assert (last["pageInfo"]["hasNextPage"], last["pageInfo"]["hasPreviousPage"]) == (False, True)
+    assert last["pageInfo"]["startCursor"] == last["pageInfo"]["endCursor"]
+    empty = shaped({"filter": {"state": "gone"}}).data()
+    assert empty == {
+        "items": [],
+        "pageInfo": {"hasNextPage": False, "hasPreviousPage": False, "totalCount": 0},
+    }
+
+
+def test_backwards() -> None:
+    last = shaped({"last": 2})
+    assert ids(last) == ["c", "d"]
+    before = last.info["pageInfo"]["startCursor"]
+    assert ids(shaped({"last": 3, "before": before})) == ["a", "b"]
+
+
+@pytest.mark.spec("AQ-OPS-4.4.3-1")
+def test_offsets_and_pages() -> None:
+    assert shaped({"limit": 2, "offset": 1}).data()["pagination"] == {
+        "limit": 2, "offset": 1, "returned": 2, "total_items": 4, "has_more": True,
+    }  # fmt: skip
+    assert shaped({"page": 2, "page_size": 3}).data()["pagination"] == {
+        "page": 2, "page_size": 3, "total_items": 4, "total_pages": 2, "has_more": False,
+    }  # fmt: skip
+    assert ids(shaped({"offset": 99})) == []
+    assert ids(shaped({"page": 9})) == []
+
+
+def test_edges_instead_of_items_when_asked() -> None:
+    data = shaped({"first": 2, "edges": True}).data()
+    assert "items" not in data
+    assert [one["node"]["id"] for one in data["edges"]] == ["a", "b"]
+    assert data["edges"][1]["cursor"] == data["pageInfo"]["endCursor"]
+    again = shaped({"first": 1, "after": data["edges"][0]["cursor"]})
+    assert ids(again) == ["b"]
+
+
+@pytest.mark.spec("AQ-PG-2.3-1")
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"first": 1, "last": 1},
+        {"after": "x"},
+        {"before": "x"},
+        {"first": 1, "before": "x"},
+        {"last": 1, "after": "x"},
+    ],
+)
+def test_combinations_that_are_errors(spec: dict[str, Any]) -> None:
+    error = refused(spec)
+    assert error.code == "VALIDATION_INVALID_TYPE"
+    assert error.data is not None
+    assert error.data["hint"]
+
+
+@pytest.mark.spec("AQ-CQ-2-1")
+@pytest.mark.parametrize(
+    "spec", [{"first": 1, "offset": 0}, {"limit": 1, "page": 1}, {"last": 1, "page_size": 2}]
+)
+def test_styles_are_not_mixed(spec: dict[str, Any]) -> None:
+    error = refused(spec)
+    assert error.code == "VALIDATION_INVALID_TYPE"
+    assert error.data is not None
+    assert "one pair" in error.data["hint"]
+
+
+@pytest.mark.parametrize("size", [0, -1, "5", 1.5, True, []])
+@pytest.mark.parametrize("name", ["first", "last", "limit", "page", "page_size"])
+def test_sizes_that_are_none(name: str, size: Any) -> None:
+    assert refused({name: size}).code in ("VALIDATION_OUT_OF_RANGE", "VALIDATION_INVALID_TYPE")
+
+
+@pytest.mark.spec("AQ-PG-5.2-1")
+def test_how_long_pages_are() -> None:
+    many = [{"id": number} for number in range(2_000)]
+    assert len(shaped({}, items=many).items) == 20
+    clamped = shaped({"first": 5_000}, items=many)
+    assert (len(clamped.items), clamped.clamped) == (100, 5_000)
+    assert len(shaped({"limit": 5_000}, items=many, most=1_500).items) == 1_000
+    assert shaped({"first": 100}, items=many).clamped == 0
+
+
+@pytest.mark.spec("AQ-PG-6.4-1")
+def test_a_cursor_of_another_collection_or_another_order() -> None:
+    cursor = shaped({"first": 1}).info["pageInfo"]["endCursor"]
+    for spec, kind in (
+        ({}, NOTES),
+        ({"sort": {"field": "size"}}, FOREIGN),
+        ({"filter": {"state": "open"}}, FOREIGN),
+        ({"query": "alpha"}, FOREIGN),
+    ):
+        error = refused({"first": 1, "after": cursor, **spec}, kind)
+        assert error.code == "VALIDATION_INVALID_TYPE"
+        assert error.data is not None
+        assert error.data["param_name"] == "after"
+
+
+def walked(items: list[dict[str, Any]], spec: dict[str, Any], kind: Kind) -> list[Any]:
+    seen: list[Any] = []
+    after: dict[str, Any] = {}
+    for _ in range(len(items) + 1):
+        page = shape(items, {**spec, **after}, kind, CURSORS)
+        seen += page.items
+        if not page.info["pageInfo"]["hasNextPage"]:
+            break
+        after = {"after": page.info["pageInfo"]["endCursor"]}
+    return seen
+
+
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {"id": st.integers(0, 10_000) | st.text(max_size=80)},
+        optional={"v": st.none() | st.integers(-3, 3) | st.text("ab", max_size=2)},
+    ),
+    unique_by=lambda row: str(row["id"])[:64],
+    max_size=12,
+)
+
+
+@pytest.mark.spec("AQ-PG-5.2-1")
+@given(ROWS, st.integers(1, 5), st.booleans(), st.booleans())
+def test_page_by_page_everything_comes_once(
+    rows: list[dict[str, Any]], size: int, ordered: bool, descending: bool
+) -> None:
+    spec: dict[str, Any] = {"first": size}
+    if ordered and any("v" in row for row in rows):
+        spec["sort"] = {"field": "v", "order": "desc" if descending else "asc"}
+    whole = shape(rows, {**spec, "first": 100}, FOREIGN, CURSORS).items
+    assert walked(rows, spec, FOREIGN) == whole
+    assert sorted(map(str, whole)) == sorted(map(str, rows))
+
+
+@pytest.mark.spec("AQ-PG-5.2-1")
+@given(ROWS, st.integers(1, 3), st.data())
+def test_what_is_added_or_removed_meanwhile_makes_no_twin(
+    rows: list[dict[str, Any]], size: int, data: st.DataObject
+) -> None:
+    kind = Kind("k", frozenset({"id", "v"}), sort=(("v", False),))
+    page = shape(rows, {"first": size}, kind, CURSORS)
+    if not page.info["pageInfo"]["hasNextPage"]:
+        return
+    after = page.info["pageInfo"]["endCursor"]
+    new = [{"id": f"new{number}", "v": number} for number in range(-3, 3)]
+    gone = data.draw(st.sampled_from(rows))
+    changed = [row for row in rows if row is not gone] + new
+    seen = page.items + walked_on(changed, size, after, kind)
+    names = [str(row["id"]) for row in seen]
+    assert len(names) == len(set(names))
+    assert {str(row["id"]) for row in rows if row is not gone} <= set(names)
+
+
+def walked_on(items: list[dict[str, Any]], size: int, after: str, kind: Kind) -> list[Any]:
+    seen: list[Any] = []
+    for _ in range(len(items) + 1):
+        page = shape(items, {"first": size, "after": after}, kind, CURSORS)
+        seen += page.items
+        if not page.info["pageInfo"]["hasNextPage"]:
+            return seen
+        after = page.info["pageInfo"]["endCursor"]
+    return seen
+
+
+def test_items_without_an_id_are_counted() -> None:
+    bare = [{"v": number} for number in range(5)]
+    assert walked(bare, {"first": 2}, FOREIGN) == bare
+
+
+# -- numbers
+
+
+@pytest.mark.spec("AQ-AGG-1-1")
+def test_numbers_without_items_after_the_filter() -> None:
+    spec = {
+        "filter": {"state": "open"},
+        "aggregate": {"by_state": {"group_by": "state", "count": True}, "all": {"count": True}},
+    }
+    assert shaped(spec, NOTES).data() == {"aggregations": {"by_state": {"open": 3}, "all": 3}}
+    with_items = shaped({**spec, "include_items": True, "first": 1}, NOTES).data()
+    assert with_items["aggregations"]["all"] == 3
+    assert len(with_items["items"]) == 1
+    assert with_items["pageInfo"]["totalCount"] == 3
+
+
+def test_select_is_for_items_only() -> None:
+    data = shaped({"first": 1}).data(lambda item: {"id": item["id"]})
+    assert data["items"] == [{"id": "a"}]
+    assert "endCursor" in data["pageInfo"]

@@ -1,0 +1,84 @@
+"""Cursors: opaque, safe in a URL, the same after a restart, and worthless once changed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.aql.language import errors as faults
+from interlock.aql.language.cursors import Cursors, Position
+from interlock.aql.language.errors import AqlError
+from tests.protocol.json_values import scalars
+
+KEY = bytes(range(32))
+ORDER = b"order!"
+HERE = Position("notes", 3, "n3", ["2026-02-04T10:30:00Z", None], ORDER)
+
+
+def refused(text: object, cursors: Cursors | None = None) -> AqlError:
+    with pytest.raises(AqlError) as caught:
+        (cursors or Cursors(KEY)).open(text, "notes", ORDER, "before")
+    assert faults.lawful(caught.value.message)
+    assert caught.value.data is not None
+    assert caught.value.data["param_name"] == "before"
+    return caught.value
+
+
+@pytest.mark.spec("AQ-PG-6.4-1")
+def test_one_that_was_made_here_opens_after_a_restart() -> None:
+    text = Cursors(KEY).seal(HERE)
+    assert re.fullmatch(r"[A-Za-z0-9_-]+", text)
+    assert len(text) < 100
+    assert Cursors(KEY).open(text, "notes", ORDER) == HERE
+    assert Cursors(KEY).seal(HERE) == text
+
+
+@pytest.mark.spec("AQ-PG-6.4-1")
+def test_every_flipped_bit_is_seen() -> None:
+    text = Cursors(KEY).seal(HERE)
+    for index in range(len(text)):
+        for bit in range(8):
+            changed = bytearray(text.encode())
+            changed[index] ^= 1 << bit
+            refused(changed.decode("latin-1"))
+
+
+@pytest.mark.spec("AQ-PG-6.4-1")
+@pytest.mark.parametrize(
+    "text", ["", "x", "====", "é", "a b", "A" * 2_000, None, 7, [], "AAAAAAAAAAAAAAAA"]
+)
+def test_what_is_no_cursor(text: object) -> None:
+    assert refused(text).code == "VALIDATION_INVALID_TYPE"
+
+
+def test_cut_short_or_made_longer() -> None:
+    text = Cursors(KEY).seal(HERE)
+    for changed in (text[:-1], text[1:], text + "A", text + "=", text + "\n", text + text):
+        refused(changed)
+
+
+def test_made_with_another_key() -> None:
+    refused(Cursors(bytes(32)).seal(HERE))
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_refused(data: bytes) -> None:
+    refused(data.decode("latin-1"))
+
+
+@given(st.integers(0, 2**31), scalars, st.lists(scalars, max_size=3))
+def test_whatever_stands_in_it_fits(ordinal: int, id: object, values: list[object]) -> None:
+    text = Cursors(KEY).seal(Position("notes", ordinal, id, values, ORDER))
+    found = Cursors(KEY).open(text, "notes", ORDER)
+    assert found.ordinal == ordinal
+    assert found.id == (id[:64] if isinstance(id, str) else id)
+    assert len(text) < 1_024
+
+
+def test_what_is_too_large_is_left_out() -> None:
+    text = Cursors(KEY).seal(Position("notes", 1, 10**40, [{"a": 1}, [1]], ORDER))
+    found = Cursors(KEY).open(text, "notes", ORDER)
+    assert (found.id, found.values) == (None, [None, None])

@@ -1,0 +1,236 @@
+"""Answers: what success, failure and batches look like, alone and as results of MCP."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from interlock.aql.language import envelope
+from interlock.aql.language import errors as faults
+from interlock.aql.language.envelope import Halt, Item, as_tool_result, data_of, text_of
+from interlock.aql.language.errors import ROW
+from interlock.protocol.mcp import Era
+from tests.aql.language.schemas import BATCH, OPERATION_RESULT, fits
+from tests.protocol.json_values import objects, text, values
+
+WARNING = {"code": "DEPRECATION_WARNING", "message": "m", "severity": "low"}
+GOOD = envelope.success(b'{"id":1}')
+BAD = envelope.failure("NOT_FOUND_RESOURCE", "There is no note 'x'.", {"resource_id": "x"})
+
+
+@pytest.mark.spec("AQ-5.1-1", "AQ-5.1-2", "AQ-D-1", "AQ-SCH-1-1")
+@given(values, st.lists(st.just(WARNING), max_size=2), st.none() | objects)
+def test_a_success_has_data_and_no_error(data: Any, warnings: list[Any], meta: Any) -> None:
+    made = json.loads(envelope.success(msgspec.json.encode(data), warnings, meta))
+    assert fits(OPERATION_RESULT, made)
+    assert made["data"] == data
+    assert "error" not in made
+    assert ("warnings" in made) is bool(warnings)
+    assert ("_meta" in made) is (meta is not None)
+
+
+@pytest.mark.spec("AQ-5.1-1", "AQ-5.1-2", "AQ-WRN-2.1-1", "AQ-D-1", "AQ-SCH-1-1")
+@given(text.filter(bool), st.none() | objects)
+def test_a_failure_has_an_error_and_nothing_else(message: str, details: Any) -> None:
+    made = json.loads(envelope.failure("INTERNAL_ERROR", message, details))
+    assert fits(OPERATION_RESULT, made)
+    assert set(made) == {"success", "error"}
+    assert made["error"].get("details", {}) == (details or {})
+
+
+@pytest.mark.spec("AQ-5.3-1")
+def test_a_missing_parameter_as_the_draft_prints_it() -> None:
+    error = faults.missing("title", "create_document", "string", "")
+    made = json.loads(envelope.failure(error.code, error.message, error.data))
+    assert made["success"] is False
+    assert made["error"]["code"] == "VALIDATION_MISSING_PARAM"
+    assert made["error"]["message"].startswith("Missing required parameter 'title'. Expected: ")
+    assert "'create_document'" in made["error"]["message"]
+    details = made["error"]["details"]
+    assert (details["param_name"], details["operation"]) == ("title", "create_document")
+
+
+def test_the_schemas_refuse_what_is_neither() -> None:
+    for wrong in (
+        {"success": True},
+        {"success": True, "data": 1, "error": {"code": "A", "message": "m"}},
+        {"success": False, "data": 1, "error": {"code": "A", "message": "m"}},
+        {"success": False, "error": "text"},
+        {"success": False, "error": {"code": "lower", "message": "m"}},
+    ):
+        assert not fits(OPERATION_RESULT, wrong)
+
+
+@pytest.mark.spec("AQ-OPS-7.2-1")
+def test_a_batch_that_was_worked_through() -> None:
+    items = [Item(0, "a", GOOD), Item(1, "b", BAD), Item(2, "c", GOOD)]
+    made = json.loads(envelope.batch(items, total=3))
+    assert fits(BATCH, made)
+    assert fits(OPERATION_RESULT, made)
+    assert made["success"] is True
+    assert made["data"] is None
+    assert made["summary"] == {"total": 3, "succeeded": 2, "failed": 1}
+    assert [one["index"] for one in made["results"]] == [0, 1, 2]
+    assert made["results"][1]["result"] == json.loads(BAD)
+
+
+def test_a_batch_that_waits_for_a_human() -> None:
+    waits = Item(1, "delete", envelope.failure("CONFIRMATION_REQUIRED", "m", {"operation": "d"}))
+    pending = [b'{"operation":"notify","params":{"x": 1}}']
+    made = json.loads(
+        envelope.batch([Item(0, "a", GOOD)], total=3, halt=Halt(waits, pending), meta={"a": 1})
+    )
+    assert fits(BATCH, made)
+    assert made["halted_at"]["index"] == 1
+    assert made["pending_operations"] == [{"operation": "notify", "params": {"x": 1}}]
+    assert made["summary"] == {
+        "total": 3, "succeeded": 1, "failed": 0, "halted": 1, "pending": 1,
+    }  # fmt: skip
+
+
+def test_a_batch_that_goes_on_without_what_waits() -> None:
+    waits = envelope.failure("CONFIRMATION_REQUIRED", "m")
+    items = [Item(0, "a", waits, "pending_confirmation"), Item(1, "b", GOOD)]
+    made = json.loads(envelope.batch(items, total=2, warnings=[WARNING]))
+    assert fits(BATCH, made)
+    assert made["summary"] == {
+        "total": 2, "succeeded": 1, "failed": 0, "pending_confirmation": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.spec("AQ-MCP-4.1.2-1")
+@pytest.mark.parametrize(
+    "code",
+    [
+        "NOT_FOUND_RESOURCE", "NOT_FOUND_OPERATION", "VALIDATION_MISSING_PARAM",
+        "VALIDATION_INVALID_TYPE", "VALIDATION_INVALID_VALUE", "PERMISSION_DENIED",
+        "RATE_LIMIT_EXCEEDED", "RATE_LIMIT_QUOTA_PAUSE", "CONFIRMATION_REQUIRED", "TOKEN_INVALID",
+        "CONFLICT_ALREADY_EXISTS", "BATCH_VALIDATION_ERROR", "INVALID_QUERY_TYPE",
+        "VALIDATION_UNKNOWN_PARAM", "VALIDATION_PAYLOAD_TOO_LARGE",
+    ],
+)  # fmt: skip
+def test_what_a_model_can_mend_is_no_error_of_mcp(code: str) -> None:
+    assert not envelope.is_error(code)
+    assert envelope.is_error(code, "mcp")
+
+
+@pytest.mark.spec("AQ-MCP-4.1.2-1")
+@pytest.mark.parametrize("code", ["INTERNAL_ERROR", "INTERNAL_TIMEOUT", "SOMETHING_ELSE", ""])
+def test_what_it_cannot_is(code: str) -> None:
+    assert envelope.is_error(code)
+    assert envelope.is_error(code, "mcp")
+
+
+def test_every_code_that_is_sent_is_one_or_the_other() -> None:
+    assert [code for code in ROW if envelope.is_error(code)] == ["INTERNAL_ERROR"]
+
+
+@given(values, st.booleans(), st.booleans(), st.sampled_from(Era))
+def test_an_answer_as_a_result_of_mcp(data: Any, is_error: bool, known: bool, era: Era) -> None:
+    answer = envelope.success(msgspec.json.encode(data))
+    block = b'{"type":"image","data":"aGk=","mimeType":"image/png"}'
+    made = json.loads(
+        as_tool_result(answer, is_error=is_error, structured=known, blocks=[block], era=era)
+    )
+    assert json.loads(made["content"][0]["text"]) == json.loads(answer)
+    assert made["content"][1] == json.loads(block)
+    assert ("structuredContent" in made) is known
+    assert made.get("isError", False) is is_error
+    assert made.get("resultType") == ("complete" if era is Era.STATELESS else None)
+
+
+def result(*content: Any, **more: Any) -> bytes:
+    return json.dumps({"content": list(content), **more}).encode()
+
+
+def as_text(words: str) -> dict[str, str]:
+    return {"type": "text", "text": words}
+
+
+IMAGE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
+
+
+def test_structured_content_is_data_as_it_is() -> None:
+    raw = b'{"content":[{"type":"text","text":"3"}],"structuredContent":{"n": 3.0, "m":[ ]}}'
+    found = data_of(raw)
+    assert found.raw == b'{"n": 3.0, "m":[ ]}'
+    assert (found.json, found.failed, found.blocks) == (True, False, [])
+
+
+@given(objects | st.lists(values))
+def test_text_that_is_json_is_data(value: Any) -> None:
+    written = json.dumps(value)
+    found = data_of(result(as_text(f"\n{written} "), isError=True))
+    assert found.raw == written.encode()
+    assert (found.json, found.failed) == (True, True)
+
+
+@pytest.mark.parametrize("words", ["hello", '"text"', "3", "{", "{nul}", "[1,]", "", "{} {}"])
+def test_prose_stays_prose(words: str) -> None:
+    found = data_of(result(as_text(words)))
+    assert json.loads(found.raw) == {"content": [as_text(words)]}
+    assert not found.json
+
+
+@pytest.mark.spec("AQ-4.7.4-1")
+def test_bytes_are_passed_on_beside_the_data_which_says_what_they_are() -> None:
+    link = {"type": "resource_link", "uri": "file:///a", "name": "a"}
+    found = data_of(result(as_text("look"), IMAGE, link))
+    assert json.loads(found.raw)["content"] == [
+        as_text("look"),
+        {"$block": 0, "type": "image", "mimeType": "image/png", "encoding": "base64"},
+        {"$block": 1, "type": "resource_link", "uri": "file:///a", "name": "a"},
+    ]
+    assert [json.loads(bytes(one)) for one in found.blocks] == [IMAGE, link]
+    made = json.loads(as_tool_result(envelope.success(found.raw), blocks=found.blocks))
+    assert made["content"][1:] == [IMAGE, link]
+
+
+def test_an_image_beside_structured_content_is_kept() -> None:
+    found = data_of(result(as_text("x"), IMAGE, structuredContent={"a": 1}))
+    assert [json.loads(bytes(one)) for one in found.blocks] == [IMAGE]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"[]",
+        b"1",
+        b'{"content":7}',
+        b'{"content":[7]}',
+        b'{"content":[{"type":1}]}',
+        b"{\xff",
+        b'{"content":[{"type":"text","te\xff":"{}"}]}',
+    ],
+)
+def test_what_is_no_result_of_a_tool(raw: bytes) -> None:
+    with pytest.raises(ValueError, match="not the result"):
+        data_of(raw)
+    assert text_of(raw) == ""
+
+
+def test_a_result_with_nothing_in_it() -> None:
+    assert data_of(b"{}").raw == b'{"content":[]}'
+    assert data_of(b'{"structuredContent":null}').raw == b'{"content":[]}'
+
+
+def test_what_the_text_of_a_result_says() -> None:
+    assert text_of(result(as_text("a"), IMAGE, as_text("b"))) == "a\nb"
+    assert text_of(result(as_text("a" * 9_000)), 10) == "a" * 10
+
+
+@given(st.binary(max_size=200) | objects.map(msgspec.json.encode))
+def test_any_bytes_are_data_or_refused(raw: bytes) -> None:
+    text_of(raw)
+    try:
+        found = data_of(Raw(raw))
+    except ValueError:
+        return
+    assert found.raw[:1]

@@ -1,0 +1,198 @@
+"""The sentences and codes of AQL: lawful, filled in from their details, and never a stack trace."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from interlock import errors
+from interlock.aql.language import errors as faults
+from interlock.aql.language.errors import ROW, TEMPLATES, AqlError, code_of, lawful
+from interlock.errors import InterlockError
+from interlock.protocol.aql_terms import Category, Family
+from tests.protocol.json_values import text
+
+READ = Family("read", "mcp_aql_read", frozenset({Category.READ}))
+PREFIXES = ("VALIDATION_", "NOT_FOUND_", "PERMISSION_", "CONFLICT_", "RATE_LIMIT_", "TOKEN_",
+            "INTERNAL_")  # fmt: skip
+ALONE = {"BATCH_VALIDATION_ERROR", "INVALID_QUERY_TYPE", "CONFIRMATION_REQUIRED"}
+
+EVERY = [
+    faults.missing("owner", "list_repos", "string", "Who owns it"),
+    faults.unknown("list_repos", ["ownr", "x"], ["owner", "page"], "owner"),
+    faults.unknown_field("input", ["titel"], ["title"], "title"),
+    faults.wrong_type("page", "integer", "string"),
+    faults.not_together("last", "'first' and 'last' cannot be used together.", "Use one."),
+    faults.wrong_endpoint("list_repos", READ, "mcp_aql_create"),
+    faults.no_operation("lst_repos", ["list_repos"]),
+    faults.no_operation("lst_repos", []),
+    faults.no_resource("note", "n1"),
+    faults.too_large("request_size", 1, 2, "bytes"),
+    faults.encoding("params.title", 7),
+    faults.encoding("params.title"),
+    faults.out_of_range("id", -1, 1, as_text=True),
+]
+
+
+@pytest.mark.spec("AQ-ERR-3.1-1", "AQ-ERR-8.1-1")
+def test_every_code_is_one_of_a_category_of_the_draft() -> None:
+    for code in (*ROW, faults.BATCH_PARTIAL_FAILURE):
+        assert re.fullmatch("[A-Z][A-Z0-9_]*", code)
+    assert [one for one in ROW if not one.startswith(PREFIXES) and one not in ALONE] == []
+    base = {
+        "VALIDATION_MISSING_PARAM", "VALIDATION_INVALID_TYPE", "VALIDATION_UNKNOWN_PARAM",
+        "VALIDATION_INVALID_ENCODING", "VALIDATION_PAYLOAD_TOO_LARGE", "NOT_FOUND_OPERATION",
+        "NOT_FOUND_RESOURCE", "PERMISSION_DENIED", "INTERNAL_ERROR",
+    }  # fmt: skip
+    announced = {
+        "CONFLICT_ALREADY_EXISTS", "CONFLICT_VERSION_MISMATCH", "VALIDATION_INVALID_ENUM",
+        "VALIDATION_OUT_OF_RANGE", "VALIDATION_PATTERN_MISMATCH",
+    }  # fmt: skip
+    assert base | announced <= set(ROW)
+    assert faults.BATCH_PARTIAL_FAILURE not in ROW
+
+
+@pytest.mark.parametrize("error", EVERY, ids=lambda error: error.code)
+def test_every_sentence_is_lawful_and_ends(error: AqlError) -> None:
+    assert lawful(error.message)
+    assert error.message[-1] in ".?"
+    assert error.failure is ROW[error.code]
+
+
+@pytest.mark.spec("AQ-ERR-4.2-1")
+@pytest.mark.parametrize("error", EVERY, ids=lambda error: error.code)
+def test_what_a_sentence_fills_in_is_in_its_details(error: AqlError) -> None:
+    assert error.data is not None
+    names = [name for _, name, _, _ in Formatter().parse(TEMPLATES[error.code]) if name]
+    if error.message.startswith("'first' and 'last'"):
+        return
+    assert set(names) <= set(error.data)
+    for name in names:
+        filled = error.data[name]
+        for one in filled if isinstance(filled, list) else [filled]:
+            assert str(one) in error.message
+
+
+@pytest.mark.spec("AQ-ERR-4.2-1")
+def test_names_are_quoted() -> None:
+    for error, name in zip(EVERY[:3], ("owner", "ownr", "titel"), strict=True):
+        assert f"'{name}'" in error.message
+
+
+@pytest.mark.spec("AQ-ERR-4.3-1", "AQ-ERR-4.5-1")
+@pytest.mark.parametrize(
+    ("error", "code", "keys"),
+    [
+        (EVERY[0], "VALIDATION_MISSING_PARAM", {"param_name", "operation", "expected_type"}),
+        (
+            EVERY[1],
+            "VALIDATION_UNKNOWN_PARAM",
+            {"operation", "unknown_params", "valid_params", "did_you_mean"},
+        ),
+        (
+            EVERY[2],
+            "VALIDATION_UNKNOWN_FIELD",
+            {"param_name", "unknown_fields", "valid_fields", "did_you_mean"},
+        ),
+        (EVERY[3], "VALIDATION_INVALID_TYPE", {"param_name", "expected_type", "actual_type"}),
+        (EVERY[10], "VALIDATION_INVALID_ENCODING", {"location", "byte_offset"}),
+        (EVERY[11], "VALIDATION_INVALID_ENCODING", {"location"}),
+        (
+            EVERY[9],
+            "VALIDATION_PAYLOAD_TOO_LARGE",
+            {"limit_type", "limit_value", "actual_value", "unit"},
+        ),
+    ],
+)
+def test_the_details_of_each_code(error: AqlError, code: str, keys: set[str]) -> None:
+    assert error.code == code
+    assert error.data is not None
+    assert set(error.data) == keys
+
+
+@pytest.mark.spec("AQ-ERR-4.5-1")
+def test_many_unknown_names_are_all_in_the_details_and_counted_in_the_sentence() -> None:
+    error = faults.unknown("a", [f"p{number}" for number in range(50)], ["x"], None)
+    assert error.data is not None
+    assert len(error.data["unknown_params"]) == 50
+    assert "and 30 more" in error.message
+
+
+@pytest.mark.parametrize(
+    ("about", "shown"),
+    [
+        ("The repository that owns it", "The repository…"),
+        ("What to do", ""),
+        ("Date format to use.", "Date…"),
+        ("See /src/x", "See…"),
+        ("A plain name.", "A plain name"),
+        ("Lines\nand\ttabs", "Lines and tabs"),
+        ("long " * 100, ("long " * 32).strip() + "…"),
+    ],
+)
+@pytest.mark.spec("AQ-INT-8.2.3-1")
+def test_descriptions_by_others_are_quoted_as_far_as_the_rule_lets(about: str, shown: str) -> None:
+    error = faults.missing("x", "op", "string", about)
+    expected = f"string ({shown})." if shown else "string."
+    begins = f"Missing required parameter 'x'. Expected: {expected}"
+    assert error.message == f"{begins} Operation 'op' needs it."
+    assert lawful(error.message)
+
+
+@given(text, text, text)
+def test_whatever_others_write_the_sentence_stays_lawful(one: str, two: str, three: str) -> None:
+    made: list[Any] = [
+        faults.missing("x", "op", "string", one),
+        faults.no_operation(two, []),
+        faults.unknown("op", [one, two, three], ["x"], None),
+        faults.encoding(three),
+    ]
+    for error in made:
+        assert "\n" not in error.message
+        assert lawful(error.message)
+
+
+@pytest.mark.parametrize("name", ["sqlite list tables", "what is it", "a'b"])
+def test_a_name_with_gaps_stays_another_one(name: str) -> None:
+    error = faults.no_operation(name, [name.replace(" ", "_")])
+    assert error.data is not None
+    assert error.data["operation"] == name
+    assert lawful(error.message)
+    assert f"'{faults.shown(name)}'" in error.message
+    if " " in name:
+        assert error.message.count(name.replace(" ", "_")) == 1
+
+
+def test_every_failure_of_the_node_has_a_code() -> None:
+    for row in errors.all_failures():
+        code = code_of(InterlockError(row, "m"))
+        assert code.startswith(PREFIXES) or code in ALONE
+    assert code_of(AqlError("TOKEN_EXPIRED", "m")) == "TOKEN_EXPIRED"
+
+
+def sentences(path: Path) -> Iterator[tuple[int, str]]:
+    """Every text that a failure or a warning of AQL is made with, and its line."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        called = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        if called in ("AqlError", "Blame", "Warning"):
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+                    yield inner.lineno, inner.value
+
+
+def test_no_sentence_in_any_room_of_aql_looks_like_a_stack_trace() -> None:
+    source = Path(faults.__file__).parents[2]
+    files = sorted((source / "aql").rglob("*.py"))
+    found = [(path, line, text) for path in files for line, text in sentences(path)]
+    assert len(found) > 100
+    unlawful = [f"{path.name}:{line}: {text}" for path, line, text in found if not lawful(text)]
+    assert unlawful == []

@@ -1,0 +1,178 @@
+"""Fewer fields: by paths, by presets, per item, and never more than was asked to be left out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.aql.language import errors as faults
+from interlock.aql.language import fields
+from interlock.aql.language.errors import AqlError
+from interlock.aql.language.fields import apply, asked, select
+from tests.protocol.json_values import objects, text, values
+
+ISSUE = {
+    "number": 7,
+    "title": "It breaks",
+    "body": "word " * 200,
+    "html_url": "https://forge.example/7",
+    "state": "open",
+    "created_at": "2026-02-04T10:30:00Z",
+    "user": {"login": "a", "bio": "long " * 100, "plan": {"name": "free"}},
+    "labels": [{"id": 1, "name": "bug", "description": None}],
+    "topics": ["one", "two"],
+}
+
+
+def refused(*arguments: Any, **more: Any) -> AqlError:
+    with pytest.raises(AqlError) as caught:
+        asked(*arguments, **more)
+    assert faults.lawful(caught.value.message)
+    return caught.value
+
+
+@pytest.mark.spec("AQ-FS-2.1-1")
+def test_paths_keep_the_structure() -> None:
+    value = {"id": 1, "name": "n", "settings": {"theme": "dark", "size": 3}}
+    assert select(value, ["id", "settings.theme"]) == {"id": 1, "settings": {"theme": "dark"}}
+    assert select(ISSUE, ["labels.name"]) == {"labels": [{"name": "bug"}]}
+    assert select(ISSUE, ["user", "user.login"]) == {"user": ISSUE["user"]}
+    assert select(ISSUE, ["user.login", "user"]) == {"user": ISSUE["user"]}
+
+
+@pytest.mark.spec("AQ-FS-4.3-1", "AQ-FS-2-1")
+def test_each_item_is_selected_from_and_what_it_lacks_is_left_out() -> None:
+    items = [{"number": 1, "title": "a", "x": 1}, {"number": 2, "y": [1]}]
+    chosen = [{"number": 1, "title": "a"}, {"number": 2}]
+    assert select(items, ["number", "title"]) == chosen
+    wrapped = {"total": 2, "issues": items, "pageInfo": {"hasNextPage": False}}
+    assert select(wrapped, ["number", "title"]) == {**wrapped, "issues": chosen}
+    assert select(wrapped, ["issues.number"]) == {"issues": [{"number": 1}, {"number": 2}]}
+    assert select(wrapped, ["total"]) == {"total": 2}
+
+
+@pytest.mark.spec("AQ-FS-2.1-1")
+def test_a_preset_by_either_name() -> None:
+    minimal = select(ISSUE, "minimal")
+    assert minimal == {"number": 7, "title": "It breaks", "state": "open"}
+    assert select(ISSUE, preset="minimal") == minimal
+    standard = select(ISSUE, "standard")
+    assert set(standard) == set(ISSUE) - {"body", "labels"}
+    assert standard["user"] == {"login": "a"}
+    assert select(ISSUE, "full") is ISSUE
+
+
+def test_what_is_nested_and_small_stays_and_nothing_is_emptied() -> None:
+    small = {"id": 1, "metadata": {"b": {"c": 2, "d": 3}}, "none": {}}
+    assert select(small, "standard") == small
+    large = {"id": 1, "metadata": {"b": {"c": "x" * 400}}}
+    assert select(large, "standard") == {"id": 1}
+
+
+@pytest.mark.spec("AQ-FS-2.2-1")
+def test_paths_beside_a_preset_are_added_to_it() -> None:
+    chosen = select(ISSUE, ["created_at"], "minimal")
+    assert set(chosen) == {"number", "title", "state", "created_at"}
+    assert list(chosen) == [name for name in ISSUE if name in chosen]
+
+
+@pytest.mark.spec("AQ-FS-2-1")
+@given(values)
+def test_without_being_asked_nothing_is_left_out_of_a_foreign_answer(value: Any) -> None:
+    assert select(value) is value
+
+
+@pytest.mark.spec("AQ-FS-3.2-1")
+def test_what_is_left_out_unless_something_is_asked() -> None:
+    assert asked(None, None, "item").everything
+    assert asked(None, None, "collection").preset == "standard"
+    assert asked(None, None, "search").preset == "minimal"
+    assert asked(None, None, "foreign").everything
+    assert asked(None, "full", "search").everything
+
+
+@pytest.mark.spec("AQ-FS-3.2-1")
+def test_presets_of_a_resource_of_our_own() -> None:
+    presets = {"minimal": ("id", "title"), "tags_only": ("tags",)}
+    note = {"id": "n", "title": "t", "body": "b", "tags": []}
+    assert select(note, "minimal", presets=presets) == {"id": "n", "title": "t"}
+    assert select(note, preset="tags_only", presets=presets) == {"tags": []}
+    assert select(note, ["body"], "minimal", presets=presets) == {
+        "id": "n", "title": "t", "body": "b",
+    }  # fmt: skip
+    error = refused("tiny", presets=presets)
+    assert error.code == "VALIDATION_INVALID_ENUM"
+    assert error.data is not None
+    assert error.data["allowed"] == ["minimal", "standard", "full", "tags_only"]
+
+
+@pytest.mark.spec("AQ-FS-4.3-1")
+def test_fields_of_a_typed_resource_are_checked() -> None:
+    error = refused(["titel"], known={"id", "title"})
+    assert error.code == "VALIDATION_UNKNOWN_FIELD"
+    assert error.data == {
+        "param_name": "fields",
+        "unknown_fields": ["titel"],
+        "valid_fields": ["id", "title"],
+        "did_you_mean": "title",
+    }
+
+
+def test_computed_fields_are_asked_for_by_name() -> None:
+    known = {"id"}
+    chosen = asked(["id", "_computed.age_seconds"], known=known, computed={"age_seconds"})
+    assert chosen.computed == {"age_seconds"}
+    item = {"id": 1, "name": "n", "_computed": {"age_seconds": 3, "other": 4}}
+    assert apply(item, chosen) == {"id": 1, "_computed": {"age_seconds": 3}}
+    assert refused(["_computed.x"], known=known, computed={"age_seconds"}).data is not None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [7, True, {}, [1], [["a"]], [""], ["."], ["a..b"], [".a"], ["a."], ["x" * 301], ["a"] * 201],
+)
+def test_what_cannot_be_asked(wrong: Any) -> None:
+    assert refused(wrong).code.startswith("VALIDATION_")
+
+
+@pytest.mark.parametrize("wrong", [7, [], "tiny", "", None.__class__])
+def test_presets_that_there_are_not(wrong: Any) -> None:
+    assert refused(None, wrong).code.startswith("VALIDATION_")
+
+
+@pytest.mark.spec("AQ-FS-1.3-1")
+def test_ten_issues_cost_much_less() -> None:
+    items = [{**ISSUE, "number": number} for number in range(10)]
+    full = len(json.dumps(items))
+    assert len(json.dumps(select(items, "minimal"))) <= 0.4 * full
+    assert len(json.dumps(select(items, "standard"))) <= 0.4 * full
+
+
+def paths_in(value: Any, before: str = "") -> set[str]:
+    if isinstance(value, dict):
+        return {
+            path
+            for name, one in value.items()
+            for path in {f"{before}{name}", *paths_in(one, f"{before}{name}.")}
+        }
+    if isinstance(value, list):
+        return {path for one in value for path in paths_in(one, before)}
+    return set()
+
+
+@given(objects, st.lists(text.filter(bool), max_size=4))
+def test_nothing_is_made_up(value: dict[str, Any], wanted: list[str]) -> None:
+    wanted = [one for one in wanted if all(one.split(".")) and len(one) < 300]
+    chosen = select(value, wanted)
+    assert paths_in(chosen) <= paths_in(value)
+    if not isinstance(fields.list_in(value), str):
+        assert set(chosen) <= {one.split(".")[0] for one in wanted}
+
+
+@given(values, st.sampled_from(["minimal", "standard", "full"]))
+def test_a_preset_takes_any_value(value: Any, preset: str) -> None:
+    assert paths_in(select(value, preset)) <= paths_in(value)

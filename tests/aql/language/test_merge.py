@@ -1,0 +1,178 @@
+"""Updates merged into what is there, tags of content, formats, and progress."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.aql import merge_updates as merge
+from interlock.aql.language import collections as formats
+from interlock.aql.language import errors as faults
+from interlock.aql.language.errors import AqlError
+from interlock.aql.progress import percent
+from tests.protocol.json_values import objects, values
+
+STATE = {
+    "title": "Old",
+    "metadata": {"priority": "low", "tags": ["draft"], "author": "owner"},
+}
+
+
+@pytest.mark.spec("AQ-4.5.1-1")
+def test_objects_are_merged_and_everything_else_replaces() -> None:
+    change = {"title": "New", "metadata": {"priority": "high", "tags": ["published", "reviewed"]}}
+    assert merge.deep(STATE, change) == {
+        "title": "New",
+        "metadata": {
+            "priority": "high",
+            "tags": ["published", "reviewed"],
+            "author": "owner",
+        },
+    }
+
+
+@pytest.mark.spec("AQ-4.5.1-1", "AQ-4.5.2-1", "AQ-4.7.6-1")
+def test_null_takes_a_field_away_and_nothing_beside_it() -> None:
+    merged = merge.deep(STATE, {"metadata": {"author": None, "nobody": None}})
+    assert merged == {"title": "Old", "metadata": {"priority": "low", "tags": ["draft"]}}
+    assert merge.deep({"a": 1}, {"a": {"b": None, "c": 1}}) == {"a": {"c": 1}}
+
+
+def nulls(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(one is None or nulls(one) for one in value.values())
+    return False
+
+
+@given(objects, objects)
+def test_a_change_is_there_afterwards_and_nothing_else_has_changed(
+    state: dict[str, Any], change: dict[str, Any]
+) -> None:
+    before, asked = copy.deepcopy(state), copy.deepcopy(change)
+    merged = merge.deep(state, change)
+    assert (state, change) == (before, asked)
+    assert merge.deep(merged, change) == merged
+    assert {name: merged[name] for name in state if name not in change} == {
+        name: state[name] for name in state if name not in change
+    }
+    for name, new in change.items():
+        if new is None:
+            assert name not in merged
+        elif not isinstance(new, dict):
+            assert merged[name] == new
+
+
+@given(objects)
+def test_into_nothing_it_is_what_it_does_not_take_away(change: dict[str, Any]) -> None:
+    merged = merge.deep({}, change)
+    assert not nulls(merged)
+    if not nulls(change):
+        assert merged == change
+
+
+@given(values)
+def test_a_tag_goes_by_content_alone(value: Any) -> None:
+    tag = merge.etag(value)
+    assert len(tag) == 16
+    if isinstance(value, dict):
+        assert merge.etag(dict(reversed(value.items()))) == tag
+        assert merge.etag({**value, "\0 another": 1}) != tag
+
+
+@pytest.mark.spec("AQ-4.7.2-1")
+@pytest.mark.parametrize(
+    ("text", "date", "time"),
+    [
+        ("2026-02-04", True, True),
+        ("2026-02-04T10:30:00Z", False, True),
+        ("2026-02-04T10:30:00+05:30", False, True),
+        ("2026-02-04T10:30:00.123456-08:00", False, True),
+        ("2024-02-29", True, True),
+        ("2026-06-30T23:59:60Z", False, True),
+        ("2026-02-29", False, False),
+        ("2026-13-01", False, False),
+        ("2026-00-10", False, False),
+        ("2026-04-31", False, False),
+        ("04/02/2026", False, False),
+        ("2026-2-4", False, False),
+        ("2026-02-04T10:30:00", False, False),
+        ("2026-02-04 10:30:00Z", False, False),
+        ("2026-02-04T24:00:00Z", False, False),
+        ("2026-02-04T10:60:00Z", False, False),
+        ("2026-02-04T10:30:00+24:00", False, False),
+        ("２026-02-04", False, False),
+        ("2026-02-04\n", False, False),
+        ("", False, False),
+    ],
+)
+def test_dates_and_times(text: str, date: bool, time: bool) -> None:
+    for format, lawful in (("date", date), ("date-time", time)):
+        if lawful:
+            formats.check("due", format, text)
+            continue
+        with pytest.raises(AqlError) as caught:
+            formats.check("due", format, text)
+        assert caught.value.code == "VALIDATION_PATTERN_MISMATCH"
+        assert "'due'" in caught.value.message
+        assert faults.lawful(caught.value.message)
+
+
+@pytest.mark.spec("AQ-4.7.4-1")
+@pytest.mark.parametrize(
+    ("text", "lawful"),
+    [
+        ("SGVsbG8gV29ybGQ=", True), ("", True), ("aGk=", True), ("aGk", False), ("aGk==", False),
+        ("aG k=", False), ("a-_k", False), ("é", False), ("aGk=\n", False),
+    ],
+)  # fmt: skip
+def test_base64(text: str, lawful: bool) -> None:
+    if lawful:
+        formats.check("file", "base64", text)
+        return
+    with pytest.raises(AqlError) as caught:
+        formats.check("file", "base64", text)
+    assert caught.value.code == "VALIDATION_PATTERN_MISMATCH"
+
+
+@given(st.binary(max_size=40))
+def test_bytes_as_base64_are_lawful(data: bytes) -> None:
+    import base64
+
+    formats.check("file", "base64", base64.b64encode(data).decode())
+
+
+@pytest.mark.parametrize(
+    ("schema", "format"),
+    [
+        ({"format": "date"}, "date"), ({"format": "date-time"}, "date-time"),
+        ({"contentEncoding": "base64"}, "base64"), ({"format": "byte"}, "base64"),
+        ({"format": "email"}, ""), ({"format": 7}, ""), ({}, ""), (True, ""), (None, ""),
+    ],
+)  # fmt: skip
+def test_which_formats_are_looked_at(schema: Any, format: str) -> None:
+    assert formats.format_of(schema) == format
+
+
+@given(values)
+def test_what_is_no_text_is_left_to_the_schema(value: Any) -> None:
+    if not isinstance(value, str):
+        formats.check("x", "date-time", value)
+
+
+@pytest.mark.spec("AQ-MCP-5.4-1")
+@pytest.mark.parametrize(
+    ("status", "done", "total", "found"),
+    [
+        ("pending", 5, 10, 0), ("initializing", 0, 0, 0), ("initializing", 1, 2, 5),
+        ("running", 0, 10, 10), ("running", 5, 10, 50), ("running", 10, 10, 90),
+        ("running", 99, 10, 90), ("running", 3, 0, 10), ("running", -1, 10, 10),
+        ("completing", 0, 1, 90), ("completing", 1, 1, 100), ("completed", 0, 0, 100),
+        ("failed", 1, 2, None), ("cancelled", 0, 0, None), ("", 0, 0, None),
+    ],
+)  # fmt: skip
+def test_progress(status: str, done: float, total: float, found: float | None) -> None:
+    assert percent(status, done, total) == found

@@ -1,0 +1,365 @@
+"""AQL requests: every lawful shape, every unlawful one, and any bytes at all."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from interlock.aql.language import errors as faults
+from interlock.aql.language.errors import AqlError
+from interlock.aql.language.request import Batch, Single, item, kind_of, read, unreadable
+from interlock.core.config.aql import AqlLimits
+from tests.aql.language.schemas import OPERATION_INPUT, fits
+from tests.protocol.json_values import objects, values
+
+LIMITS = AqlLimits()
+NAMES = st.text("abcdefgh_", min_size=1, max_size=20).filter(lambda name: name[0] != "_")
+PARAMS = st.dictionaries(
+    NAMES.filter(lambda name: name not in ("operation", "params", "operations")), values, max_size=5
+).filter(lambda one: "\\u0000" not in json.dumps(one))
+
+
+def as_json(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def single(value: Any) -> Single:
+    found = read(as_json(value), LIMITS)
+    assert isinstance(found, Single)
+    return found
+
+
+def plain(members: dict[str, Raw]) -> dict[str, Any]:
+    return {name: json.loads(bytes(raw)) for name, raw in members.items()}
+
+
+def refused(value: Any, *, raw: bytes | None = None) -> AqlError:
+    with pytest.raises(AqlError) as caught:
+        read(as_json(value) if raw is None else raw, LIMITS)
+    assert faults.lawful(caught.value.message)
+    return caught.value
+
+
+@pytest.mark.spec("AQ-4.7.5-1")
+@pytest.mark.parametrize(
+    ("value", "limit"),
+    [
+        ([0] * 10_001, "array_elements"),
+        (json.loads("[" * 31 + "]" * 31), "nesting_depth"),
+        ("x" * 1024 * 1024, "request_size"),
+    ],
+    ids=["elements", "depth", "request"],
+)
+def test_limits_hold_for_every_request_that_is_read(value: Any, limit: str) -> None:
+    error = refused({"operation": "list_users", "params": {"a": value}})
+    assert error.code == "VALIDATION_PAYLOAD_TOO_LARGE"
+    assert error.data["limit_type"] == limit
+
+
+@pytest.mark.spec("AQ-4.4-1", "AQ-4.1-1")
+@pytest.mark.parametrize(
+    ("sent", "operation", "params"),
+    [
+        ({"operation": "list_users"}, "list_users", {}),
+        ({"operation": "list_users", "params": {}}, "list_users", {}),
+        ({"operation": "list_users", "params": None}, "list_users", {}),
+        (
+            {"operation": "create_document", "params": {"title": "A", "tags": ["x"]}},
+            "create_document",
+            {"title": "A", "tags": ["x"]},
+        ),
+        ({"operation": "get_user", "user_id": "u1"}, "get_user", {"user_id": "u1"}),
+        (
+            {"operation": "a", "params": {"params": {"operation": 1}}},
+            "a",
+            {"params": {"operation": 1}},
+        ),
+    ],
+)
+def test_the_lawful_shapes(sent: dict[str, Any], operation: str, params: dict[str, Any]) -> None:
+    found = single(sent)
+    assert (found.operation, plain(found.params)) == (operation, params)
+    assert fits(OPERATION_INPUT, {**sent, "params": sent.get("params") or {}})
+
+
+@pytest.mark.spec("AQ-4.2-1")
+def test_params_win_over_the_top_level_and_a_different_twin_is_named() -> None:
+    found = single({"operation": "get_user", "user_id": "a", "page": 1, "params": {"user_id": "b"}})
+    assert plain(found.params) == {"user_id": "b", "page": 1}
+    assert plain(found.top) == {"user_id": "a", "page": 1}
+    assert found.twins == ("user_id",)
+    assert found.raw_params is None
+
+
+def test_the_same_value_twice_is_no_contradiction() -> None:
+    raw = b'{"operation":"a","x":{"b": 1,"c":2},"params":{"x":{"c":2,"b":1.0}}}'
+    found = read(raw, LIMITS)
+    assert isinstance(found, Single)
+    assert found.twins == ()
+
+
+@given(PARAMS)
+def test_what_is_sent_in_params_comes_back_byte_for_byte(params: dict[str, Any]) -> None:
+    inner = as_json(params)
+    found = read(b'{"operation":"x","params":' + inner + b"}", LIMITS)
+    assert isinstance(found, Single)
+    assert plain(found.params) == params
+    assert found.raw_params is not None
+    assert bytes(found.raw_params) == inner
+
+
+@given(PARAMS, PARAMS)
+def test_both_levels_together_hold_what_each_of_them_does(
+    top: dict[str, Any], inside: dict[str, Any]
+) -> None:
+    found = single({**top, "operation": "x", "params": inside})
+    assert plain(found.params) == {**top, **inside}
+    assert set(found.twins) <= set(top) & set(inside)
+    again = single({"params": inside, "operation": "x", **top})
+    assert plain(again.params) == plain(found.params)
+
+
+def test_what_begins_with_an_underscore_is_no_parameter_at_either_level() -> None:
+    found = single(
+        {
+            "operation": "a",
+            "_request_id": "r1",
+            "_confirmation": "top",
+            "params": {"x": 1, "_confirmation": "inside", "_nobody_knows": {}},
+        }
+    )
+    assert plain(found.params) == {"x": 1}
+    assert plain(found.meta) == {
+        "_request_id": "r1",
+        "_confirmation": "inside",
+        "_nobody_knows": {},
+    }
+    assert found.raw_params is None
+
+
+def test_an_underscore_inside_a_value_changes_nothing() -> None:
+    found = single({"operation": "a", "params": {"x": "_y", "z": {"_k": 1}}})
+    assert plain(found.params) == {"x": "_y", "z": {"_k": 1}}
+    assert found.raw_params is not None
+    assert found.meta == {}
+
+
+def test_of_two_members_with_one_name_the_last_counts() -> None:
+    found = read(b'{"operation":"a","operation":"b","params":{"x":1,"x":2}}', LIMITS)
+    assert isinstance(found, Single)
+    assert (found.operation, plain(found.params)) == ("b", {"x": 2})
+
+
+@pytest.mark.spec("AQ-4.1-1", "AQ-5.3-1")
+def test_a_request_without_an_operation() -> None:
+    for sent in ({}, {"params": {"x": 1}}, {"operation": ""}, {"x": 1}):
+        error = refused(sent)
+        assert error.code == "VALIDATION_MISSING_PARAM"
+        assert error.data is not None
+        assert error.data["param_name"] == "operation"
+        assert "'operation'" in error.message
+
+
+@pytest.mark.spec("AQ-4.1-1")
+@pytest.mark.parametrize(
+    ("sent", "param", "expected", "actual"),
+    [
+        ({"operation": 7}, "operation", "string", "integer"),
+        ({"operation": None}, "operation", "string", "null"),
+        ({"operation": ["a"]}, "operation", "string", "array"),
+        ({"operation": "a", "params": "x"}, "params", "object", "string"),
+        ({"operation": "a", "params": []}, "params", "object", "array"),
+        ({"operation": "a", "params": 1.5}, "params", "object", "number"),
+        ({"operation": "a", "params": True}, "params", "object", "boolean"),
+        ([], "arguments", "object", "array"),
+        ("operation", "arguments", "object", "string"),
+        (None, "arguments", "object", "null"),
+    ],
+)
+def test_wrong_types(sent: Any, param: str, expected: str, actual: str) -> None:
+    error = refused(sent)
+    assert error.code == "VALIDATION_INVALID_TYPE"
+    assert error.data == {
+        "param_name": param,
+        "expected_type": expected,
+        "actual_type": actual,
+    }
+
+
+def test_a_name_that_is_too_long_for_any_operation() -> None:
+    error = refused({"operation": "a" * 65_536})
+    assert error.code == "NOT_FOUND_OPERATION"
+    assert len(error.message) < 300
+
+
+@pytest.mark.spec("AQ-4.7.1-1")
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"\xc0\x80",
+        b"\xe0\x80\xaf",
+        b"\xed\xa0\x80",
+        b"\xed\xbf\xbf",
+        b"\xff",
+        b"\xe2\x82",
+        b"\xf4\x90\x80\x80",
+        b"a\x80b",
+    ],
+    ids=[
+        "overlong 2",
+        "overlong 3",
+        "surrogate high",
+        "surrogate low",
+        "never a byte",
+        "truncated",
+        "beyond",
+        "continuation",
+    ],
+)
+def test_bytes_that_are_not_utf8(bad: bytes) -> None:
+    before = b'{"operation":"a","params":{"x":"'
+    error = refused(None, raw=before + bad + b'"}}')
+    assert error.code == "VALIDATION_INVALID_ENCODING"
+    assert error.data is not None
+    assert error.data["location"] == "arguments"
+    assert len(before) <= error.data["byte_offset"] <= len(before) + len(bad)
+
+
+@pytest.mark.spec("AQ-4.7.1-1", "AQ-4.7.1-2")
+@pytest.mark.parametrize(
+    ("text", "lawful"),
+    [
+        ("\\ud800", False),
+        ("\\uDFFF", False),
+        ("\\ud800x", False),
+        ("\\ud83d\\u0041", False),
+        ("\\udc00\\ud800", False),
+        ("a\\u0000b", False),
+        ("\\ud83d\\ude00", True),
+        ("\\\\ud800", True),
+        ("\\\\u0000", True),
+        ("\\u00e9", True),
+    ],
+)
+def test_escapes_that_are_no_characters(text: str, lawful: bool) -> None:
+    raw = b'{"operation":"a","params":{"x":{"name":["' + text.encode() + b'"]}}}'
+    if lawful:
+        assert isinstance(read(raw, LIMITS), Single)
+        return
+    error = refused(None, raw=raw)
+    assert error.code == "VALIDATION_INVALID_ENCODING"
+    assert error.data is not None
+    assert error.data["location"] == "params.x.name.0"
+
+
+def test_a_nul_in_a_name_of_a_member() -> None:
+    error = refused(None, raw=b'{"operation":"a","params":{"x\\u0000":1}}')
+    assert error.code == "VALIDATION_INVALID_ENCODING"
+
+
+@pytest.mark.spec("AQ-4.7.3-1", "AQ-4.7.3-2")
+def test_numbers_that_are_too_long_are_pointed_out_and_never_changed() -> None:
+    largest = b'{"operation":"a","params":{"x":9007199254740991}}'
+    for raw, looked in (
+        (largest, True),
+        (b'{"operation":"a","params":{"x":12345}}', False),
+        (b'{"operation":"a","params":{"x":12345678901234567890}}', True),
+        (b'{"operation":"a","params":{"x":"12345678901234567890"}}', True),
+    ):
+        found = read(raw, LIMITS)
+        assert isinstance(found, Single)
+        assert found.long_numbers is looked
+        assert bytes(found.params["x"]) in raw
+
+
+@pytest.mark.parametrize(
+    ("operations", "reason"),
+    [([], "empty"), ("x", "not_an_array"), ({}, "not_an_array"), ([{}] * 51, "too_many")],
+)
+def test_batches_that_are_none(operations: Any, reason: str) -> None:
+    error = refused({"operations": operations})
+    assert error.code == "BATCH_VALIDATION_ERROR"
+    assert error.data is not None
+    assert error.data["reason"] == reason
+
+
+def test_a_batch_keeps_its_items_as_they_were_sent() -> None:
+    raw = b'{"operations":[{"operation":"a"}, {"operation":"b","params":{"x": 1}},7],"_meta":{}}'
+    found = read(raw, LIMITS)
+    assert isinstance(found, Batch)
+    assert [bytes(one) for one in found.items[:2]] == [
+        b'{"operation":"a"}',
+        b'{"operation":"b","params":{"x": 1}}',
+    ]
+    assert list(found.meta) == ["_meta"]
+    assert item(found.items[1], LIMITS).operation == "b"
+    with pytest.raises(AqlError) as caught:
+        item(found.items[2], LIMITS)
+    assert caught.value.code == "VALIDATION_INVALID_TYPE"
+
+
+def test_a_batch_stands_alone_and_holds_no_batch() -> None:
+    error = refused({"operations": [{"operation": "a"}], "operation": "b"})
+    assert error.code == "BATCH_VALIDATION_ERROR"
+    assert "'operation'" in error.message
+    with pytest.raises(AqlError) as caught:
+        item(as_json({"operations": [{"operation": "a"}]}), LIMITS)
+    assert caught.value.code == "BATCH_VALIDATION_ERROR"
+
+
+@given(st.binary(max_size=200) | objects.map(as_json))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    found: Single | Batch | AqlError
+    try:
+        found = read(data, LIMITS)
+    except AqlError as error:
+        found = error
+    if isinstance(found, AqlError):
+        assert faults.lawful(found.message)
+    elif isinstance(found, Single):
+        assert found.operation
+        assert not any(name.startswith("_") for name in found.params)
+    else:
+        assert 0 < len(found.items) <= LIMITS.batch
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind"),
+    [
+        (b" {}", "object"), (b"[1]", "array"), (b'"x"', "string"), (b"true", "boolean"),
+        (b"null", "null"), (b"-1", "integer"), (b"1e3", "number"), (b"", "nothing"),
+        (b"nul", "unreadable"), (b"[", "unreadable"), (b"\xff", "unreadable"),
+    ],
+)  # fmt: skip
+def test_what_a_raw_value_is(raw: bytes, kind: str) -> None:
+    assert kind_of(raw) == kind
+
+
+CALL = b'{"jsonrpc":"2.0","id":"7","method":"tools/call","params":{"arguments":{"x":"%b"}}}'
+
+
+@pytest.mark.spec("AQ-4.7.1-1")
+def test_the_id_of_a_call_that_is_no_text_is_found_and_where_it_breaks() -> None:
+    begins = CALL.index(b"%b")
+    assert unreadable(CALL % b"a\xc0\x80") == (b'"7"', begins + 1)
+    assert unreadable(CALL % b"\\ud800") == (b'"7"', begins)
+    assert unreadable(CALL % b"\\udc00 \xff") == (b'"7"', begins)
+    assert unreadable(CALL % b"\xff \\ud800") == (b'"7"', begins)
+
+
+def test_nothing_is_found_where_nothing_is_broken_or_nobody_could_be_answered() -> None:
+    assert unreadable(CALL % "é\\ud83d\\ude00".encode()) is None
+    assert unreadable(b"\xff") is None
+    assert unreadable((CALL % b"\xff").replace(b"tools/call", b"tools/list")) is None
+    assert unreadable((CALL % b"\xff").replace(b'"id":"7",', b"")) is None
+
+
+@given(st.binary(max_size=100))
+def test_unreadable_takes_any_bytes(data: bytes) -> None:
+    unreadable(data)
+    unreadable(CALL % data)

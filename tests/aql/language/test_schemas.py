@@ -1,0 +1,80 @@
+"""The schemas of the draft, as ours say them, held against what the node really makes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from interlock.aql.language import envelope
+from interlock.aql.language.request import read
+from tests.aql.language.schemas import (
+    DANGER_LEVEL,
+    INTROSPECTION,
+    OF_CATEGORY,
+    OPERATION_INPUT,
+    OPERATION_RESULT,
+    fits,
+)
+from tests.aql.language.test_limits import DEFAULTS
+from tests.aql.shelf import NEEDED, STRING, Asking, tool
+from tests.core.catalog.offers import offer
+
+ASKING = Asking(
+    offer(
+        "s",
+        [
+            tool("list_items", {"state": {"type": "string", "enum": ["a"]}},
+                 annotations={"readOnlyHint": True}),
+            tool("create_item", {"title": NEEDED, "size": {"type": "integer", "minimum": 1}}),
+            tool("update_item", {"item_id": NEEDED, "title": STRING}),
+            tool("delete_item", {"item_id": NEEDED}),
+            tool("run_item", {"secret_token": STRING}),
+            "drop_database",
+        ],
+    )
+)  # fmt: skip
+
+
+def operations() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = ASKING("operations")["operations"]
+    return found
+
+
+@pytest.mark.spec("AQ-D-1")
+def test_introspection_is_as_its_schema_says() -> None:
+    listed, types = ASKING("operations"), ASKING("types")
+    answers = [listed, types, ASKING("operations", name="nobody"), ASKING("types", name="Nobody")]
+    answers += [ASKING("operations", name=one["name"]) for one in listed["operations"]]
+    answers += [ASKING("types", name=one["name"]) for one in types["types"]]
+    assert len(answers) > 12
+    for answer in answers:
+        assert fits(INTROSPECTION, answer), answer
+        written = envelope.success(json.dumps(answer).encode())
+        assert fits(OPERATION_RESULT, json.loads(written))
+    assert not fits(INTROSPECTION, {"operations": [{"name": "a", "extra": 1}]})
+
+
+@pytest.mark.spec("AQ-D-1", "AQ-SCH-1-1")
+def test_every_example_is_a_request() -> None:
+    for one in operations():
+        details = ASKING("operations", name=one["name"])["operation"]
+        for example in details.get("examples", ()):
+            assert fits(OPERATION_INPUT, example["request"])
+            read(json.dumps(example["request"]).encode(), DEFAULTS)
+    assert not fits(OPERATION_INPUT, {"operation": "s.create"})
+    assert not fits(OPERATION_INPUT, {"params": {}})
+
+
+@pytest.mark.spec("AQ-SCH-2-1", "AQ-D-1")
+def test_danger_is_as_its_schema_says() -> None:
+    for one in operations():
+        details = ASKING("operations", name=one["name"], include=["danger"])["operation"]
+        assert fits(DANGER_LEVEL, details["danger"])
+        assert fits(DANGER_LEVEL, details["danger"]["level"])
+        category = one["semantic_category"]
+        if category in OF_CATEGORY and "drop" not in one["name"]:
+            assert details["danger"]["level"] == OF_CATEGORY[category]
+    assert not fits(DANGER_LEVEL, "harmless")
+    assert not fits(DANGER_LEVEL, {"reason": "because"})

@@ -1,0 +1,280 @@
+"""A pipeline with a gate and the safety loop: real stores, real proofs, clocks that a test turns,
+and agents that come by the pipeline like any other caller."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from interlock.aql.builtin_operations import OwnOperations
+from interlock.aql.floors import FIRM_FLOORS, FLOORS
+from interlock.aql.language.errors import AqlError, lawful
+from interlock.aql.operations import OperationBook
+from interlock.aql.safety.codes import Codes
+from interlock.aql.safety.database import SafetyStore
+from interlock.aql.safety.loop import Loop
+from interlock.aql.safety.operations import internal_natives, safety_natives
+from interlock.aql.safety.store import Challenge
+from interlock.core.call import Call, Credentials
+from interlock.core.catalog.offering import Offering
+from interlock.core.config.aql import AqlConfig, SafetyConfig
+from interlock.errors import InterlockError
+from interlock.protocol.aql_terms import OWN
+from interlock.trust.approvals.record import Approval
+from tests.core.catalog.offers import definition, offer
+from tests.core.pipeline.calls import tool_call
+from tests.patience import PATIENCE
+from tests.trust.approvals.gated import Gated, Keys
+
+TOKENS = {"a" * 32: "ada", "b" * 32: "deputy"}
+READS = {"readOnlyHint": True}
+IRREVERSIBLE = {"x-mcpax-capability": {"mutable": True, "reversible": False}}
+
+
+def tools() -> Offering:
+    """Tools of every kind, of one server."""
+    return offer(
+        "s",
+        [
+            definition("list_issues", annotations=READS),
+            definition("get_issue", annotations=READS),
+            definition("create_issue"),
+            definition("delete_repo", _meta=IRREVERSIBLE),
+            definition("drop_table"),
+            definition("wipe", _meta=IRREVERSIBLE),
+        ],
+        trust_annotations=True,
+    )
+
+
+class Shown:
+    """A channel that a human reads, and no model."""
+
+    def __init__(self) -> None:
+        self.codes: dict[str, str] = {}
+        self.sentences: list[str] = []
+
+    def show(self, challenge_id: str, code: str, sentence: str) -> None:
+        self.codes[challenge_id] = code
+        self.sentences.append(sentence)
+
+
+class Guarded(Gated):
+    """A node whose agents are watched."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        keys: Keys | None = None,
+        now: float | None = None,
+        default: Any = "allow",
+        **safety: Any,
+    ) -> None:
+        more = {} if now is None else {"now": now}
+        super().__init__(folder, tools(), tokens=dict(TOKENS), keys=keys, default=default, **more)
+        self.config = SafetyConfig(**{"mode": "enforcing", **safety})
+        self.codes = Codes()
+        self.human = Shown()
+        self.codes.channels = [self.human]
+        permit, catalog = self.pipeline.permit, self.rig.catalog
+        self.loop = Loop(
+            self.config,
+            keeper=SafetyStore(folder / "safety.db"),
+            codes=self.codes,
+            approvals=self.approvals,
+            proofs=self.proofs,
+            audit=self.rig.audit,
+            find_tool=catalog.find,
+            book=lambda: self.books.at(catalog.current),
+            clock=self.rig.clock,
+            wall_clock=lambda: self.wall,
+        )
+        natives = self.natives = safety_natives(self.loop)
+        self.books = OperationBook(AqlConfig(), natives)
+        own = OwnOperations(
+            natives,
+            internal_natives(self.loop),
+            find=lambda name: self.books.at(catalog.current).find(name),
+        )
+        catalog.post(own.offering())
+        self.rig.upstreams[OWN] = own  # type: ignore[assignment]
+        permit.free = {one.name for one in natives if one.free}
+        permit.floors, permit.firm_floors = FLOORS, FIRM_FLOORS
+        permit.watched, permit.watch = self.loop.watched, self.loop.watch
+        self.loop.load()
+        self.told: list[Any] = []
+        """All that agents were ever told."""
+
+    def configure(self, **safety: Any) -> None:
+        self.config = replace(self.config, **safety)
+        self.loop.configure(self.config)
+
+    def close(self) -> None:
+        self.loop.close()
+        super().close()
+
+    # -- agents
+
+    async def native(self, operation: str, who: str = "ada", **params: Any) -> Any:
+        """What an agent is told, or the error. As the AQL stage makes the call."""
+        native = next(one for one in self.natives if one.name == operation)
+        names = {one.name: one.own for one in native.parameters}
+        arguments = {names.get(name, name): value for name, value in params.items()}
+        call = tool_call(f"{OWN[:-1]}.{operation}", arguments, credentials=token(who))
+        call.asked = True
+        return self._heard_by(await self.ask(call))
+
+    async def answered(self, operation: str, who: str = "ada", **params: Any) -> dict[str, Any]:
+        told = await self.native(operation, who, **params)
+        assert not isinstance(told, InterlockError), told
+        data: dict[str, Any] = told["structuredContent"]
+        return data
+
+    async def refused(self, operation: str, who: str = "ada", **params: Any) -> AqlError:
+        told = await self.native(operation, who, **params)
+        assert isinstance(told, AqlError), told
+        assert lawful(told.message), told.message
+        return told
+
+    def _heard_by(self, told: Any) -> Any:
+        self.told.append(
+            {"message": told.message, "data": told.data}
+            if isinstance(told, InterlockError)
+            else told
+        )
+        return told
+
+    async def begin(self, who: str = "ada", element: str = "agent", **more: Any) -> str:
+        """An execution that a human let begin."""
+        told = await self.native("execute_agent", who, element_name=element, **more)
+        record = self.approvals.find(told["structuredContent"]["confirmation_id"])
+        assert record is not None
+        outcome = await self.decide(record)
+        started: str = outcome["structuredContent"]["execution_id"]
+        return started
+
+    async def report(
+        self, hint: str, who: str = "ada", element: str = "agent", **more: Any
+    ) -> dict[str, Any]:
+        directive = await self.answered(
+            "record_execution_step", who, element_name=element, next_action_hint=hint, **more
+        )
+        if self.loop.mode in ("enforcing", "monitoring"):
+            must_be_a_directive(directive)
+        return directive
+
+    def act(self, tool: str, who: str = "ada", **arguments: Any) -> asyncio.Future[Any]:
+        """A call of a tool of the server, by the plain view."""
+        return self.start(acting(tool, who, **arguments))
+
+    async def done(self, tool: str, who: str = "ada", **arguments: Any) -> bool:
+        """Whether a call reached its server. It is answered there."""
+        before = len(self.upstream.started)
+        over = self.act(tool, who, **arguments)
+        for _ in range(200):
+            if over.done() or len(self.upstream.started) > before:
+                break
+            await asyncio.sleep(0)
+        if len(self.upstream.started) == before:
+            self._heard_by(await over)
+            return False
+        self.upstream.last.answer(content=[])
+        self._heard_by(await over)
+        return True
+
+    async def refusal(self, tool: str, who: str = "ada", **arguments: Any) -> AqlError:
+        error = self._heard_by(await self.act(tool, who, **arguments))
+        assert isinstance(error, AqlError), error
+        assert lawful(error.message), error.message
+        return error
+
+    # -- the human
+
+    async def decide(self, record: Approval, **changes: Any) -> Any:
+        """Approve by key something that the node itself does."""
+        async with asyncio.timeout(PATIENCE):
+            outcome = await self.approvals.confirm(record.id, self.proof(record, **changes))
+        return json.loads(outcome.result)
+
+    async def waiting(self, tool: str) -> Approval:
+        """The approval of one of the loop's own questions, once it is written down."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                found = [one for one in self.approvals.pending() if one.tool == f"aql.{tool}"]
+                if found:
+                    return found[-1]
+                await asyncio.sleep(0.001)
+
+    def challenge(self, id: str) -> Challenge:
+        found = self.loop.challenges.get(id)
+        assert found is not None
+        return found
+
+    def code(self, id: str) -> str:
+        return self.human.codes[id]
+
+    def words(self, who: str = "") -> list[str]:
+        """What the journal has of the loop."""
+        return [
+            one["outcome"]
+            for one in self.journal.entries
+            if one["verb"] == "safety" and who in ("", one["name"])
+        ]
+
+    def pass_time(self, seconds: float) -> None:
+        self.wall += seconds
+        self.rig.clock.advance(seconds)
+
+
+def token(who: str) -> Credentials:
+    bearer = next(bearer for bearer, name in TOKENS.items() if name == who)
+    return Credentials("10.0.0.1", bearer)
+
+
+def acting(tool: str, who: str = "ada", **arguments: Any) -> Call:
+    return tool_call(f"s.{tool}", arguments, credentials=token(who))
+
+
+def types(directive: dict[str, Any]) -> list[str]:
+    return [one["type"] for one in directive.get("notifications", [])]
+
+
+def verification(directive: dict[str, Any]) -> str:
+    """The id of the challenge that a directive names."""
+    [id] = {
+        one["metadata"]["verificationId"]
+        for one in directive["notifications"]
+        if one.get("metadata", {}).get("verificationId")
+    }
+    found: str = id
+    return found
+
+
+TIERS = {"advisory", "confirm", "verify", "danger_zone"}
+NOTICES = {"permission_pending", "autonomy_pause", "danger_zone", "status", "error"}
+
+
+def must_be_a_directive(told: dict[str, Any]) -> None:
+    """What every one of them has, and nothing else."""
+    assert isinstance(told["continue"], bool)
+    assert all(isinstance(one, str) for one in told["factors"])
+    known = {"continue", "factors", "stopped", "reason", "stepsRemaining", "nextStepRisk"}
+    assert told.keys() <= known | {"notifications"}
+    assert told.get("nextStepRisk", "verify") in TIERS
+    assert told.get("stopped", True) is True
+    assert not (told["continue"] and "stopped" in told)
+    for text in (told.get("reason", ""), *told["factors"]):
+        assert lawful(text), text
+    for one in told.get("notifications", []):
+        assert one["type"] in NOTICES
+        assert one.keys() <= {"type", "message", "timestamp", "metadata"}
+        about = {"operation", "reason", "level", "verificationId", "approvalId", "url", "hint"}
+        assert one.get("metadata", {}).keys() <= about
+        assert lawful(one["message"]), one
+        if one["type"] == "autonomy_pause" and one["metadata"]["level"] == "verify":
+            assert one["metadata"]["verificationId"]

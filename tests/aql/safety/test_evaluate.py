@@ -1,0 +1,310 @@
+"""The five stages, the patterns and the score."""
+
+from __future__ import annotations
+
+import time
+from fnmatch import fnmatchcase
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.aql.safety import evaluation as evaluate
+from interlock.aql.safety.evaluation import Action, Rules, Verdict, rules_for
+from interlock.aql.safety.patterns import Patterns, read
+from interlock.aql.safety.risk_score import MIDPOINTS, RANGES, score, tier_of
+from interlock.core.config.aql import AgentSafety, SafetyConfig
+from interlock.protocol.aql_terms import Danger
+
+EXAMPLE = SafetyConfig(
+    deny=["drop_*", "delete_all*", "rm -rf*"],
+    requires_approval=["delete_*", "*force*", "deploy_*", "git push*"],
+    auto_approve=["read_*", "list_*", "get_*", "search_*"],
+)
+
+
+def rules(**changes: Any) -> Rules:
+    import msgspec
+
+    return rules_for(msgspec.structs.replace(EXAMPLE, **changes), "ada", "agent")
+
+
+def judged(text: str, given: Rules | None = None, **more: Any) -> Verdict:
+    own = given or rules()
+    whole: dict[str, Any] = {
+        "steps": 0,
+        "max_steps": own.max_steps,
+        "tolerance": own.tolerance,
+        **more,
+    }
+    return evaluate.report(read(text), own, **whole)
+
+
+@pytest.mark.spec("AQ-8.7.2-4")
+@pytest.mark.parametrize(
+    ("hint", "effect"),
+    [("drop_table x", "stop"), ("delete_user x", "pause"), ("list_users", "continue")],
+)
+def test_patterns_decide_in_their_order(hint: str, effect: str) -> None:
+    verdict = judged(hint)
+    assert (verdict.effect, verdict.stage) == (effect, 3)
+
+
+@pytest.mark.spec("AQ-8.7.2-9")
+@pytest.mark.parametrize(
+    ("hint", "effect"),
+    [
+        ("please run rm -rf /tmp/x", "stop"),
+        ("list_users && drop_table", "stop"),
+        ("calling delete_user on X", "pause"),
+        ("DROP_TABLE users", "stop"),
+        ("dropTable users", "stop"),
+        ("drop-table users", "stop"),
+        ("call github_delete_repo", "pause"),
+        ("dr\u200bop_table users", "stop"),
+        ("dr\u043ep_table users", "stop"),
+        ("ｄｒｏｐ_table users", "stop"),
+        ("dró\u0301p_table users", "stop"),
+        ("rm\u00a0-rf /tmp", "stop"),
+        # Said in words it waits for a human.
+        ("drop table users", "pause"),
+    ],
+)
+def test_what_is_denied_is_hard_to_dodge(hint: str, effect: str) -> None:
+    assert judged(hint).effect == effect
+
+
+@pytest.mark.spec("AQ-8.7.2-9")
+@pytest.mark.parametrize(
+    "hint",
+    [
+        "list_users then email them",
+        "list_users; x",
+        "list_users | mail",
+        "list_users\nx",
+        "list_\u200busers",
+    ],
+)
+def test_one_action_is_let_on_and_not_two(hint: str) -> None:
+    own = rules()
+    assert own.auto_approve.whole(read(hint)) is None
+    assert judged(hint).stage != 3
+
+
+@pytest.mark.spec("AQ-8.7.2-1")
+def test_the_first_stage_that_pauses_ends_it() -> None:
+    verdict = judged("drop_table x", steps=50)
+    assert (verdict.stage, verdict.reason, verdict.effect) == (1, "Step limit exceeded", "pause")
+    assert not verdict.denied
+
+
+@pytest.mark.spec("AQ-8.7.2-3")
+def test_a_failure_before_pauses() -> None:
+    verdict = judged("list_users", outcome="failure")
+    assert (verdict.effect, verdict.stage) == ("pause", 2)
+    assert any("failed" in factor for factor in verdict.factors)
+    assert judged("list_users").effect == judged("list_users", outcome="success").effect
+
+
+@pytest.mark.spec("AQ-8.7.2-6")
+def test_the_tiers_begin_where_the_draft_says() -> None:
+    tiers = [tier_of(value) for value in (0, 30, 31, 60, 61, 85, 86, 100)]
+    confirm, verify = ["confirm"] * 2, ["verify"] * 2
+    assert tiers == ["advisory"] * 2 + confirm + verify + ["danger_zone"] * 2
+
+
+@pytest.mark.spec("AQ-8.7.2-7", "AQ-8.8.1-1")
+def test_verify_pauses_and_the_danger_zone_stops() -> None:
+    own = rules()
+    action = Action("x_y", "y", Danger.DANGEROUS)
+    verify = judged("change the thermostat settings", own, action=action)
+    assert (verify.effect, verify.tier) == ("pause", "verify")
+    action = Action("x_y", "y", Danger.FORBIDDEN)
+    zone = judged("change the thermostat settings", own, action=action)
+    assert (zone.effect, zone.tier) == ("stop", "danger_zone")
+
+
+@pytest.mark.spec("AQ-8.7.2-8")
+def test_tolerance_pauses_what_is_above_it() -> None:
+    action = Action("x_write", "write", Danger.REVERSIBLE)
+    hint = "write the summary file"
+    assert judged(hint, action=action, tolerance="conservative").effect == "pause"
+    assert judged(hint, action=action, tolerance="moderate").effect == "continue"
+
+
+@pytest.mark.spec("AQ-8.7.2-10")
+def test_tolerance_relaxes_confirm_only_where_asked() -> None:
+    action = Action("x_write", "write", Danger.REVERSIBLE, "untested")
+    hint = "write the summary file"
+    [paused, relaxed] = [
+        judged(hint, rules(tolerance_relaxes_confirm=relaxes), action=action)
+        for relaxes in (False, True)
+    ]
+    assert (paused.value, paused.tier) == (38, "confirm")
+    assert (paused.effect, relaxed.effect) == ("pause", "continue")
+    for relaxes in (False, True):
+        own = rules(tolerance_relaxes_confirm=relaxes, tolerance="aggressive")
+        action = Action("x_write", "write", Danger.DANGEROUS)
+        assert judged(hint, own, action=action).effect == "pause"
+
+
+@pytest.mark.spec("AQ-8.7.2-10")
+@pytest.mark.parametrize("let", [None, "advisory"])
+@pytest.mark.parametrize("value", [31, 45, 50, *range(51, 61)])
+def test_tolerance_relaxes_confirm_up_to_its_threshold(value: int, let: Any) -> None:
+    action = Action("x_write", "write", Danger.SAFE)
+
+    def judge(relaxes: bool, tolerance: str) -> Verdict:
+        own = rules(tolerance_relaxes_confirm=relaxes, requires_approval=[], auto_approve=[])
+        return evaluate.call(action, own, tolerance=tolerance, reported=value, repeated=0, let=let)
+
+    moderate = judge(True, "moderate")
+    assert (moderate.value, moderate.tier) == (value, "confirm")
+    if value <= 50:
+        assert moderate.effect == "continue"
+    else:
+        # The tier pauses it, as it does without the option.
+        assert (moderate.effect, moderate.stage) == ("pause", 4)
+    assert judge(True, "aggressive").effect == "continue"
+    for tolerance in ("moderate", "aggressive"):
+        asked = judge(False, tolerance)
+        assert (asked.effect, asked.stage) == ("pause", 4)
+
+
+@pytest.mark.spec("AQ-DNG-8.1-1")
+def test_the_base_of_a_level_is_in_its_range() -> None:
+    for danger, value in MIDPOINTS.items():
+        low, high = RANGES[danger]
+        assert low <= value <= high
+        assert score(read("x"), danger=danger, named=True).value == value
+
+
+@pytest.mark.spec("AQ-DNG-8.3-1")
+def test_repetition_raises_what_is_destructive() -> None:
+    own = rules(requires_approval=[], repeat_raises_at=50)
+    action = Action("s_delete_record", "delete_record", Danger.DESTRUCTIVE)
+    before = evaluate.call(action, own, tolerance="aggressive", reported=0, repeated=49)
+    after = evaluate.call(action, own, tolerance="aggressive", reported=0, repeated=50)
+    assert (before.tier, after.tier) == ("confirm", "verify")
+    assert action.danger is Danger.DESTRUCTIVE
+
+
+@pytest.mark.spec("AQ-ESL-3.3-1")
+@pytest.mark.parametrize("hint", ["doing something", "go", "next step", "list_", "the thing"])
+def test_a_vague_hint_waits_for_a_human(hint: str) -> None:
+    verdict = judged(hint, rules(auto_approve=[]))
+    assert verdict.effect == "pause"
+    assert "vague hint" in verdict.factors
+
+
+@pytest.mark.spec("AQ-8.7.5-1")
+def test_the_limit_is_there_without_the_other_stages() -> None:
+    own = rules(stages=[])
+    assert judged("drop_table x", own, outcome="failure").effect == "continue"
+    assert judged("drop_table x", own, steps=50).reason == "Step limit exceeded"
+
+
+@pytest.mark.spec("AQ-8.7.4-1")
+def test_agents_differ_and_a_name_only_makes_it_stricter() -> None:
+    config = SafetyConfig(
+        agents={
+            "deputy": AgentSafety(max_steps=3, tolerance="aggressive"),
+            "free-*": AgentSafety(
+                max_steps=1000, tolerance="aggressive", deny=[], auto_approve=["*"]
+            ),
+            "tight-*": AgentSafety(max_steps=2, deny=["walk_*"]),
+        }
+    )
+    assert rules_for(config, "ada", "x").max_steps == 50
+    assert rules_for(config, "deputy", "x").max_steps == 3
+    free = rules_for(config, "ada", "free-1")
+    assert (free.max_steps, free.tolerance) == (50, "moderate")
+    assert free.deny.globs == tuple(config.deny)
+    assert free.auto_approve.globs == ()
+    tight = rules_for(config, "deputy", "tight-1")
+    assert tight.max_steps == 2
+    assert "walk_*" in tight.deny.globs
+
+
+@pytest.mark.spec("AQ-8.7.2-5", "AQ-ESL-5.2-1", "AQ-GK-7.2-1")
+def test_the_lists_that_are_there_from_the_start() -> None:
+    default = SafetyConfig()
+    assert {"drop_*", "delete_all*", "rm -rf*", "*_production*"} <= set(default.deny)
+    assert {"delete_*", "*force*", "deploy_*", "git push*"} <= set(default.requires_approval)
+    assert {"read_*", "list_*", "get_*", "search_*"} <= set(default.auto_approve)
+    own = rules_for(default, "ada", "x")
+    assert judged("restart db_production now", own).effect == "stop"
+    assert judged("git push origin topic", own).effect == "pause"
+    assert judged("push with --force", own).effect == "pause"
+
+
+def test_a_nice_name_does_not_free_what_the_node_knows_better() -> None:
+    action = Action("s_get_rid_of_it", "get_rid_of_it", Danger.DESTRUCTIVE)
+    assert judged("get_rid_of_it", action=action).effect == "pause"
+    assert evaluate.call(action, rules(), tolerance="moderate", reported=0).effect == "pause"
+    action = Action("s_get_user", "get_user", Danger.SAFE)
+    assert evaluate.call(action, rules(), tolerance="moderate", reported=0).effect == "continue"
+    # The report may have been riskier than what is done.
+    assert evaluate.call(action, rules(), tolerance="moderate", reported=70).effect == "pause"
+
+
+def test_what_a_human_let_through_passes_once_up_to_its_tier() -> None:
+    assert judged("delete_user x", let="confirm").effect == "continue"
+    dangerous = Action("s_delete_user", "delete_user", Danger.DANGEROUS)
+    assert judged("delete_user x", let="confirm", action=dangerous).effect == "pause"
+    assert judged("delete_user x", let="verify", action=dangerous).effect == "continue"
+    assert judged("drop_table x", let="verify").effect == "stop"
+
+
+@given(
+    st.text(max_size=300),
+    st.sampled_from(["drop_table", "rm -rf /", "delete_all_users"]),
+    st.text(max_size=300),
+)
+def test_whatever_stands_around_it_a_denied_action_stops(
+    before: str, denied: str, after: str
+) -> None:
+    verdict = judged(f"{before} {denied} {after}")
+    assert verdict.effect == "stop"
+
+
+@given(st.text(max_size=2_000), st.integers(0, 60), st.sampled_from([*Danger, None]))
+def test_any_hint_is_judged_the_same_twice(text: str, steps: int, danger: Danger | None) -> None:
+    action = None if danger is None else Action("s_op", "op", danger)
+    one = judged(text, steps=steps, action=action)
+    assert one == judged(text, steps=steps, action=action)
+    assert one.factors
+    assert 0 <= one.value <= 100
+    if action is not None and one.tier is not None:
+        assert one.value >= MIDPOINTS[action.danger]
+
+
+@given(st.text(max_size=200))
+def test_reports_raise_a_risk_and_never_lower_it(text: str) -> None:
+    for danger in Danger:
+        action = Action("s_op", "op", danger)
+        alone = score(read("op"), danger=danger, named=True).value
+        assert judged(text, rules(stages=[4, 5]), action=action).value >= alone
+
+
+@pytest.mark.parametrize(
+    "hint",
+    ["x y " * 500, "a" * 2_000, "a" * 1_000 + "b" * 1_000, "aB " * 660, "_-" * 1_000, " " * 1_999],
+)
+def test_no_hint_takes_long(hint: str) -> None:
+    own = rules(deny=["*a*b*c*d*e*f*g*" + "*" * 1_000, "a*a*a*a*a*z", "*_*_*_*_*x", "? ? ?*y z"])
+    started = time.process_time()
+    for _ in range(5):
+        judged(hint, own)
+    # It is a few milliseconds: a hundred times as long would be another kind of growth.
+    assert time.process_time() - started < 10.0
+
+
+@given(st.text("ab_x", max_size=12), st.text("ab_*?", min_size=1, max_size=6))
+def test_globs_are_what_they_are_elsewhere(text: str, glob: str) -> None:
+    own = Patterns([glob])
+    hint = read(text)
+    assert (own.whole(hint) is not None) == fnmatchcase(hint.lower, glob)
+    if fnmatchcase(hint.lower, glob) and "__" not in glob + text:
+        assert own.found(hint) is not None

@@ -1,0 +1,100 @@
+"""Which call was announced by which report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.aql.safety.patterns import read
+from interlock.aql.safety.reports import Called, Report, Reports, announces, digest
+
+WHO = ("ada", "token", "")
+
+
+def called(local: str, server: str = "github", **arguments: Any) -> Called:
+    names = (f"{server}_{local}", f"{server}.{local}", f"{server}__{local}")
+    return Called(names, local, server, lambda: arguments)
+
+
+def said(hint: str, operation: str = "", params: Any = None) -> Report:
+    return Report("e", read(hint), 0.0, 0, operation, None if params is None else digest(params))
+
+
+@pytest.mark.parametrize(
+    ("hint", "local"),
+    [
+        ("list issues of docs", "list_issues"),
+        ("I will show the open issues", "list_issues"),
+        ("listing all issues", "list_issues"),
+        ("call github_create_issue with a title", "create_issue"),
+        ("github.create_issue", "create_issue"),
+        ("make a new issue about tests", "create_issue"),
+        ("remove the repo docs", "delete_repo"),
+        ("create_issue: tests are slow", "create_issue"),
+        ("reading files of the project", "get_file"),
+        ("look up the entries", "search_entries"),
+        ("open github", "open"),
+    ],
+)
+def test_what_was_meant(hint: str, local: str) -> None:
+    assert announces(said(hint), called(local))
+
+
+@pytest.mark.parametrize(
+    ("hint", "local"),
+    [
+        ("list issues of docs", "delete_repo"),
+        ("list the repo", "delete_repo"),
+        ("delete the issue", "delete_repo"),
+        ("doing something", "list_issues"),
+        ("open the readme", "open"),
+        ("get", "get"),
+        ("issues", "list_issues"),
+        ("", "list_issues"),
+    ],
+)
+def test_what_was_not_meant(hint: str, local: str) -> None:
+    assert not announces(said(hint), called(local))
+
+
+def test_a_named_operation_is_meant_and_nothing_else() -> None:
+    report = said("delete the repo docs", "github_delete_repo", {"repoName": "docs"})
+    assert announces(report, called("delete_repo", repo_name="docs"))
+    assert announces(report, called("delete_repo", repoName="docs"))
+    assert not announces(report, called("delete_repo", repo_name="main"))
+    assert not announces(report, called("delete_issue", repo_name="docs"))
+    assert digest({"id": 1, "input": {"a": 2}}) == digest({"id": 1, "a": 2})
+    assert digest({"a": 1, "_meta": 2}) == digest({"a": 1})
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["list_issues", "get_file", "delete_repo"]), st.integers(0, 100)),
+        max_size=30,
+    ),
+    st.lists(st.sampled_from(["list_issues", "get_file", "delete_repo"]), max_size=40),
+)
+def test_never_more_calls_than_reports(reported: list[tuple[str, int]], wanted: list[str]) -> None:
+    now = 100.0
+    reports = Reports(lambda: now, 60.0)
+    for local, at in sorted(reported, key=lambda one: one[1]):
+        reports.add(WHO, Report("e", read(f"{local} x"), float(at), 0))
+    for name in set(wanted):
+        fresh = [one for one in reported if one == (name, one[1]) and one[1] >= 40]
+        passed = 0
+        while reports.use(WHO, called(name)) is not None:
+            passed += 1
+        assert passed == len(fresh)
+    assert reports.use(("deputy", "token", ""), called("list_issues")) is None
+
+
+def test_many_reports_take_no_room() -> None:
+    reports = Reports(lambda: 0.0, 60.0)
+    for _ in range(1_000):
+        reports.add(WHO, said("list_issues x"))
+    assert reports.count(WHO) == 100
+    reports.forget(WHO, "e")
+    assert reports.count(WHO) == 0

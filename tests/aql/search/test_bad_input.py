@@ -1,0 +1,103 @@
+"""Whatever is asked and whatever tools say, a search answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from interlock.aql.search.searcher import LexicalSearcher
+from interlock.aql.search.words import STOP
+from interlock.protocol.aql_terms import Category
+from tests.aql.search.shelf import SMALL, book, names
+from tests.core.catalog.offers import merged, offer
+
+
+@pytest.fixture(scope="module")
+def searcher() -> LexicalSearcher:
+    shelf = book(SMALL)
+    return LexicalSearcher(lambda: shelf)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " \t\r\n ",
+        "\0\x01\x1b[31m",
+        ".*+?^$()[]{}|\\",
+        "(((((",
+        "the of and to",
+        "\ud800 lone",
+        "発票を送る",
+        "отправить письмо",
+        "🎉🎉",
+        "__proto__ constructor",
+        "a" * 1_048_576,
+        "delete " * 150_000,
+        " ".join(sorted(STOP)),
+    ],
+)
+def test_it_answers(searcher: LexicalSearcher, text: str) -> None:
+    found = searcher.search(text, None, 5)
+    assert len(found) <= 5
+    assert all(0 <= hit.score <= 1 for hit in found)
+
+
+def test_nothing_is_found_for_nothing(searcher: LexicalSearcher) -> None:
+    for text in ("", "the of and to", ".*", "\0"):
+        assert searcher.search(text, None, 5) == []
+
+
+def test_an_empty_catalog_has_nothing() -> None:
+    shelf = book({})
+    assert LexicalSearcher(lambda: shelf).search("send mail", None, 5) == []
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": True},
+        {"type": "object", "properties": {"": {}, "__proto__": True, "ключ": {"enum": [1, None]}}},
+        {"type": "object", "properties": {f"p{n}": {"description": 7} for n in range(1_000)}},
+        {"type": "object", "$ref": "#"},
+    ],
+)
+def test_odd_tools_are_indexed(schema: dict[str, Any]) -> None:
+    odd = {"name": "send_mail", "description": "x" * 102_400, "inputSchema": schema, "title": 7}
+    from interlock.aql.operations import OperationBook
+    from interlock.core.config.aql import AqlConfig
+
+    shelf = OperationBook(AqlConfig()).at(merged(offer("odd", [json.dumps(odd).encode()])))
+    assert names(LexicalSearcher(lambda: shelf).search("send mail", None, 1)) == ["odd.send_mail"]
+
+
+def test_it_shows_only_what_is_seen_and_asked_for(searcher: LexicalSearcher) -> None:
+    text = "delete a message, a branch or a file"
+    everything = names(searcher.search(text, None, 20))
+    assert "mail.delete_message" in everything
+    seen = names(searcher.search(text, lambda tool: tool.upstream != "mail", 20))
+    assert seen
+    assert not any(name.startswith("mail.") for name in seen)
+    assert {name.split(".")[0] for name in names(searcher.search(text, None, 9, "mail"))} == {
+        "mail"
+    }
+    for hit in searcher.search(text, None, 20, category=Category.DELETE):
+        assert hit.operation.category is Category.DELETE
+
+
+def test_why_says_which_words_led_there(searcher: LexicalSearcher) -> None:
+    hit = searcher.search("get rid of this branch", None, 1)[0]
+    assert hit.operation.canonical == "github.delete_branch"
+    assert "branch" in hit.why
+    assert "get rid of" in hit.why
+
+
+def test_a_changed_catalog_is_searched_as_it_is_now() -> None:
+    books = [book({"a": [("send_mail", "Send mail")]})]
+    searcher = LexicalSearcher(lambda: books[-1])
+    assert names(searcher.search("send mail", None, 5)) == ["a.send_mail"]
+    books.append(book({"b": [("send_mail", "Send mail")]}))
+    books[-1].number = books[0].number + 1
+    assert names(searcher.search("send mail", None, 5)) == ["b.send_mail"]

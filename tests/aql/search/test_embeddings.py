@@ -1,0 +1,188 @@
+"""Search by meaning: beside the words, when vectors are there, and words alone until then."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from interlock.aql.search.embeddings import EmbeddingSearcher, installed, texts_of
+from interlock.aql.search.minilm import MiniLm, model_folder
+from interlock.aql.search.searcher import LexicalSearcher
+from interlock.aql.search.words import words_of
+from interlock.protocol.aql_terms import Category
+from tests.aql.search.shelf import SMALL, book, names, tool
+from tests.aql.shelf import book as book_with
+from tests.aql.shelf import native
+from tests.core.catalog.offers import offer
+from tests.patience import PATIENCE
+
+numpy: Any = pytest.importorskip("numpy", reason="the extra `embeddings` is not installed")
+
+
+class Letters:
+    """An encoder that needs no model: texts with the same words are near each other."""
+
+    def __init__(self) -> None:
+        self.encoded: list[str] = []
+        self.let_go = threading.Event()
+        self.let_go.set()
+
+    def vectors(self, texts: Sequence[str]) -> Any:
+        assert self.let_go.wait(PATIENCE)
+        self.encoded += texts
+        made = numpy.zeros((len(texts), 64), dtype=numpy.float32)
+        for row, text in enumerate(texts):
+            for word in words_of(text):
+                made[row, zlib.crc32(word.encode()) % 64] += 1
+        return made / numpy.maximum(numpy.linalg.norm(made, axis=1, keepdims=True), 1e-9)
+
+
+class Kept:
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    def vectors(self, digests: Iterable[str]) -> Mapping[str, bytes]:
+        return {key: self.kept[key] for key in digests if key in self.kept}
+
+    def keep_vectors(self, vectors: Mapping[str, bytes]) -> None:
+        self.kept.update(vectors)
+
+
+def test_words_decide_until_the_vectors_are_there() -> None:
+    shelf, letters = book(SMALL), Letters()
+    letters.let_go.clear()
+    searcher = EmbeddingSearcher(LexicalSearcher(lambda: shelf), lambda: letters)
+    wish = "make a folder"
+    assert names(searcher.search(wish, None, 1)) == ["files.create_directory"]
+    assert letters.encoded == []
+    letters.let_go.set()
+    assert searcher.wait(PATIENCE)
+    assert "files.create_directory" in names(searcher.search(wish, None, 3))
+    assert wish in letters.encoded
+    searcher.close()
+
+
+def test_vectors_are_kept_and_only_new_ones_are_made() -> None:
+    kept, first, second = Kept(), Letters(), Letters()
+    books = [book(SMALL)]
+    searcher = EmbeddingSearcher(LexicalSearcher(lambda: books[-1]), lambda: first, kept)
+    assert searcher.wait(PATIENCE)
+    assert len(first.encoded) == 3 * len(books[0].all())
+    searcher.close()
+    again = EmbeddingSearcher(LexicalSearcher(lambda: books[-1]), lambda: second, kept)
+    assert again.wait(PATIENCE)
+    assert second.encoded == []
+    books.append(book({**SMALL, "new": [("wave", "Wave a hand")]}))
+    books[-1].number = books[0].number + 1
+    assert again.wait(PATIENCE)
+    new = books[-1].find("new_wave")
+    assert new is not None
+    assert second.encoded == list(texts_of(new))
+    again.close()
+
+
+def test_it_shows_only_what_is_seen() -> None:
+    shelf = book(SMALL)
+    searcher = EmbeddingSearcher(LexicalSearcher(lambda: shelf), Letters)
+    assert searcher.wait(PATIENCE)
+    found = searcher.search("delete a message", lambda tool: tool.upstream != "mail", 20)
+    assert found
+    assert all(hit.operation.server != "mail" for hit in found)
+    assert all(0 <= hit.score <= 1 for hit in found)
+    for odd in ("", "\0", "(((", "x" * 1_048_576, "\ud800"):
+        assert len(searcher.search(odd, None, 5)) <= 5
+    searcher.close()
+
+
+def test_a_model_that_cannot_be_loaded_leaves_words() -> None:
+    def broken() -> Letters:
+        raise OSError("no such file")
+
+    shelf = book(SMALL)
+    searcher = EmbeddingSearcher(LexicalSearcher(lambda: shelf), broken)
+    assert not searcher.wait(PATIENCE)
+    assert "no such file" in searcher.problem
+    assert names(searcher.search("make a folder", None, 1)) == ["files.create_directory"]
+
+
+@pytest.mark.skipif(model_folder() is None, reason="the extra `embeddings` is not installed")
+def test_the_model_knows_what_is_alike() -> None:
+    folder = model_folder()
+    assert folder is not None
+    model = MiniLm(folder)
+    made = model.vectors(
+        ["A cat sits on the mat.", "A kitten rests on a rug.", "Quarterly revenue grew.", "", "é"]
+    )
+    assert made.shape == (5, 384)
+    assert numpy.allclose(numpy.linalg.norm(made, axis=1), 1.0, atol=1e-4)
+    assert made[0] @ made[1] > 0.5 > made[0] @ made[2]
+    # A text is what it is, whoever stands beside it in a batch.
+    assert numpy.allclose(model.vectors(["A cat sits on the mat."])[0], made[0], atol=1e-4)
+    # Its own words for "hello world!": marks around three tokens.
+    assert model.tokens("Hello, wörld") == [101, 7592, 1010, 2088, 102]
+
+
+@pytest.mark.skipif(installed() is None, reason="the extra `embeddings` is not installed")
+def test_meaning_finds_what_no_word_leads_to() -> None:
+    load = installed()
+    assert load is not None
+    shelf = book(SMALL)
+    searcher = EmbeddingSearcher(LexicalSearcher(lambda: shelf), load)
+    assert searcher.wait(50)
+    found = searcher.search("reimburse the shopper", None, 2)
+    assert "stripe.create_refund" in names(found)
+    searcher.close()
+
+
+def test_the_nodes_own_operations_come_after_those_of_servers() -> None:
+    class Alike:
+        def vectors(self, texts: Sequence[str]) -> Any:
+            return numpy.ones((len(texts), 1), dtype=numpy.float32)
+
+    natives = (native("send_greeting", Category.EXECUTE),)
+    shelf = book_with(offer("mail", [tool("send_greeting", "Send.")]), natives=natives)
+    searcher = EmbeddingSearcher(LexicalSearcher(lambda: shelf), Alike)
+    assert searcher.wait(PATIENCE)
+    # No word of it is known, and all vectors are the same: nothing else tells them apart.
+    found = searcher.search("qqqq", None, 5)
+    assert [hit.operation.native is not None for hit in found] == [False, True]
+    assert found[1].score < found[0].score
+
+
+def test_closing_while_the_thread_starts_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf = book(SMALL)
+    searcher = EmbeddingSearcher(LexicalSearcher(lambda: shelf), Letters)
+    starting, go_on = threading.Event(), threading.Event()
+    start = threading.Thread.start
+
+    def slow_start(thread: threading.Thread) -> None:
+        if thread.name == "aql-vectors":
+            starting.set()
+            assert go_on.wait(PATIENCE)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", slow_start)
+    problems: list[BaseException] = []
+
+    def close() -> None:
+        try:
+            searcher.close()
+        except RuntimeError as problem:
+            problems.append(problem)
+
+    preparing = threading.Thread(target=searcher.prepare)
+    closing = threading.Thread(target=close)
+    preparing.start()
+    assert starting.wait(PATIENCE)
+    closing.start()
+    # Without the lock it joins at once, and fails; with it, it waits for the start.
+    closing.join(0.2)
+    go_on.set()
+    preparing.join(PATIENCE)
+    closing.join(PATIENCE)
+    assert not closing.is_alive()
+    assert problems == []

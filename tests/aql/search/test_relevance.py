@@ -1,0 +1,117 @@
+"""Relevance: similarity first, then what was used, how lately, and how it went."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.aql.search.prefill import prefill, tokens_of
+from interlock.aql.search.searcher import LexicalSearcher, Weights
+from interlock.aql.search.usage import HALF_LIFE_S, NEVER, Usage
+from tests.aql.search.shelf import SMALL, book, names
+
+TWINS = {
+    "one": [("send_report", "Send a report")],
+    "two": [("send_report", "Send a report")],
+}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.spec("ST-4.4.2-10")
+def test_success_reorders_what_is_equally_similar() -> None:
+    usage = Usage(clock=Clock())
+    for _ in range(6):
+        usage.called("one.send_report", "", False)
+        usage.called("two.send_report", "", True)
+    shelf = book(TWINS)
+    plain = LexicalSearcher(lambda: shelf, usage, Weights(1.0, 0.0, 0.0, 0.0))
+    one, other = plain.search("send a report", None, 2)
+    assert one.score == pytest.approx(other.score)
+    raised = LexicalSearcher(lambda: shelf, usage, Weights(1.0, 0.0, 0.0, 0.5))
+    assert names(raised.search("send a report", None, 2)) == ["two.send_report", "one.send_report"]
+
+
+@pytest.mark.parametrize(
+    "weights", [Weights(1.0, 0.5, 0.0, 0.0), Weights(1.0, 0.0, 0.5, 0.0)], ids=["often", "lately"]
+)
+def test_so_do_frequency_and_recency(weights: Weights) -> None:
+    clock = Clock()
+    usage = Usage(clock=clock)
+    usage.called("one.send_report", "", True)
+    clock.now += 3 * HALF_LIFE_S
+    for _ in range(5):
+        usage.called("two.send_report", "", True)
+    shelf = book(TWINS)
+    found = LexicalSearcher(lambda: shelf, usage, weights).search("send a report", None, 2)
+    assert names(found) == ["two.send_report", "one.send_report"]
+
+
+def test_use_does_not_lift_what_hardly_fits() -> None:
+    usage = Usage(clock=Clock())
+    for _ in range(1_000):
+        usage.called("files.read_file", "", True)
+    shelf = book(SMALL)
+    searcher = LexicalSearcher(lambda: shelf, usage, Weights(0.2, 1.0, 1.0, 1.0))
+    assert names(searcher.search("merge the pull request", None, 3))[0] == (
+        "github.merge_pull_request"
+    )
+
+
+def test_own_calls_count_for_more_than_those_of_others() -> None:
+    usage = Usage(clock=Clock())
+    usage.called("one.send_report", "clerk", True)
+    usage.called("two.send_report", "guard", True)
+    shelf = book(TWINS)
+    searcher = LexicalSearcher(lambda: shelf, usage)
+    assert names(searcher.search("send a report", None, 1, caller="clerk")) == ["one.send_report"]
+    assert names(searcher.search("send a report", None, 1, caller="guard")) == ["two.send_report"]
+
+
+def test_old_calls_fade_and_a_clock_set_back_does_not_harm() -> None:
+    clock = Clock()
+    usage = Usage(clock=clock)
+    usage.called("a.b", "", True)
+    before = usage.of("a.b")
+    clock.now += HALF_LIFE_S
+    after = usage.of("a.b")
+    assert after.recency == pytest.approx(0.5)
+    assert after.frequency < before.frequency
+    clock.now -= 10 * HALF_LIFE_S
+    assert 0 <= usage.of("a.b").recency <= 1
+    assert usage.of("nobody.knows") == NEVER
+
+
+@pytest.mark.parametrize("caller", ["", "clerk"])
+def test_calls_that_are_added_up_first_count_like_single_ones(caller: str) -> None:
+    clock = Clock()
+    single, together = Usage(clock=clock), Usage(clock=clock)
+    for usage in (single, together):
+        usage.called("a.b", caller, False)
+    clock.now += HALF_LIFE_S
+    for good, times in ((True, 3), (False, 2)):
+        for _ in range(times):
+            single.called("a.b", caller, good)
+        together.called("a.b", caller, good, times)
+    assert together.of("a.b", caller) == pytest.approx(single.of("a.b", caller))
+    assert together.taken() == single.taken()
+
+
+@pytest.mark.spec("ST-4.4.2-11")
+def test_a_prefill_holds_what_fits_well_and_has_room() -> None:
+    shelf = book(SMALL)
+    hits = LexicalSearcher(lambda: shelf).search("delete a message or a branch", None, 20)
+    chosen = prefill(hits, 0.5, 1_000)
+    assert chosen
+    assert all(hit.score >= 0.5 for hit in chosen)
+    assert sum(tokens_of(hit.operation) for hit in chosen) <= 1_000
+    assert any(hit.score < 0.5 for hit in hits)
+    assert prefill(hits, 0.5, 1) == []
+    small = prefill(hits, 0.0, 150)
+    assert 0 < len(small) < len(hits)
+    assert sum(tokens_of(hit.operation) for hit in small) <= 150

@@ -1,0 +1,111 @@
+"""Words: their stems, names taken apart, phrases, and the talk around a wish."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.aql.search.searcher import wanted
+from interlock.aql.search.stems import stem
+from interlock.aql.search.vocabulary import terms_of, vocabulary
+from interlock.aql.search.words import first_sentence, wish_of, words_of
+from interlock.protocol.aql_terms import Category
+
+
+@pytest.mark.parametrize(
+    "forms",
+    [
+        "create creates created creating",
+        "delete deletes deleted deletion",
+        "send sent sending",
+        "query queries",
+        "branch branches",
+        "tag tagging tagged",
+        "translate translation",
+        "repository repositories repo",
+        "subscribe subscription subscriptions",
+        "message messages msg",
+        "database db",
+    ],
+)
+def test_forms_of_a_word_have_one_stem(forms: str) -> None:
+    assert len({stem(form) for form in forms.split()}) == 1
+
+
+@pytest.mark.parametrize(("one", "other"), [("page", "pay"), ("file", "fill"), ("read", "ready")])
+def test_different_words_keep_apart(one: str, other: str) -> None:
+    assert stem(one) != stem(other)
+
+
+def test_names_are_taken_apart() -> None:
+    assert words_of("createIssue list_openPRs HTTPServer") == [
+        "create", "issue", "list", "open", "p", "rs", "http", "server",
+    ]  # fmt: skip
+
+
+def test_the_talk_around_a_wish_is_left_out() -> None:
+    assert wish_of("Could you please help me to send a fax?") == ["send", "a", "fax"]
+
+
+def test_phrases_are_found_also_apart() -> None:
+    assert [one.term for one in terms_of(words_of("get rid of it"))] == ["get_rid_of"]
+    apart = [one.term for one in terms_of(words_of("turn the lights off"), apart=True)]
+    assert apart == ["turn_off", "light"]
+
+
+def test_a_description_has_a_first_sentence() -> None:
+    assert first_sentence("Sends mail. Needs a key.\nMore") == ("Sends mail.", "Needs a key.\nMore")
+    assert first_sentence("") == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        ("open https://example.com/delete/issue?id=4 now", ["open", "url", "now"]),
+        ("summarize /srv/pdf/send-mail.docx please", ["summarize", "docx"]),
+        ("read ~/notes/delete.txt", ["read", "txt"]),
+        ("create issue 'delete the repository'", ["create", "issue"]),
+        ('title it "send mail"', ["title", "it"]),
+        ("save it as `report.xlsx`", ["save", "it", "as", "xlsx"]),
+        ("post to #delete-logs", ["post", "to"]),
+        ("write to delete.repo@example.org", ["write", "to"]),
+        # Not literals: an apostrophe, a fraction, a language, a bare name.
+        ("don't list bob's issues", ["don't", "list", "bob", "issues"]),
+        ("read and/or write", ["read", "and", "or", "write"]),
+        ("compile C# code", ["compile", "c", "code"]),
+        # There is nothing else to look for.
+        ('"delete repository"', ["delete", "repository"]),
+    ],
+)
+def test_literals_of_a_wish_are_no_words_to_search_for(wish: str, words: list[str]) -> None:
+    assert wish_of(wish) == words
+
+
+@pytest.mark.parametrize(
+    ("wish", "category"),
+    [
+        ("show me the open tickets", Category.READ),
+        ("what is in the folder", Category.READ),
+        ("get rid of the folder", Category.DELETE),
+        ("rename the folder", Category.UPDATE),
+        ("make a folder", Category.CREATE),
+        ("restart the server", Category.EXECUTE),
+    ],
+)
+def test_verbs_tell_what_a_wish_is_for(wish: str, category: Category) -> None:
+    words = wish_of(wish)
+    assert category in wanted(words, terms_of(words, apart=True))
+
+
+@pytest.mark.parametrize("wish", ["the open issues", "my list of posts", "yesterday's run"])
+def test_words_that_are_no_verbs_where_they_stand_tell_nothing(wish: str) -> None:
+    words = wish_of(wish)
+    assert wanted(words, terms_of(words, apart=True)) == frozenset()
+
+
+def test_the_vocabulary_is_large_and_sound() -> None:
+    known = vocabulary()
+    assert len(known.members) > 500
+    assert len(known.hints) > 200
+    assert len(known.products) > 150
+    assert all(len(members) > 1 for members in known.members)
+    assert all(things for things in known.products.values())

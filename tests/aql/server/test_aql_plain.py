@@ -1,0 +1,94 @@
+"""What holds for plain tools, too: that they can be closed to everybody, and limits and quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from interlock import errors
+from interlock.core.config.aql import ApiLimit, AqlConfig, ClientView, OperationConfig, QuotaConfig
+from tests.aql.server.aql import ERAS, FIVE, AqlClient
+from tests.aql.server.test_aql_views import READ, listed_as
+from tests.core.server.running import Running
+from tests.core.server.wire import initialize, message
+
+Start = Callable[..., Running]
+ECHO = {"text": "x"}
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("client", ["anybody", "interlock", "interlock-cli"])
+def test_where_plain_is_denied_no_name_opens_it_over_http(
+    start: Start, era: str, client: str
+) -> None:
+    node = start(aql=AqlConfig(plain="deny"))
+    assert listed_as(node, client, era) == FIVE
+    assert listed_as(node, client, era, "?view=auto") == FIVE
+    # Nor can a tool be called there by its own name.
+    asked = AqlClient(node, "", era).request(
+        "tools/call", {"name": "shop.echo", "arguments": ECHO}, "shop.echo"
+    )
+    assert asked.error["code"] == errors.UNKNOWN_TOOL.code
+    refused = node.once(
+        node.http(message("initialize", initialize(client=client), 0), path="/mcp?view=plain")
+    )
+    assert refused.status == 400
+    assert "not open here" in refused.error["message"]
+
+
+def plain(node: Running, era: str) -> Callable[[], str]:
+    client = AqlClient(node, "?view=plain", era)
+
+    def call() -> str:
+        """`ok`, the word of what went wrong, or `isError`."""
+        asked = client.request("tools/call", {"name": "shop.echo", "arguments": ECHO}, "shop.echo")
+        found = asked.json
+        if "error" in found:
+            return str(found["error"]["message"])
+        return "isError" if found["result"].get("isError") else "ok"
+
+    return call
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_limits_hold_for_plain_calls(start: Start, era: str) -> None:
+    settings = AqlConfig(
+        api_limits=[ApiLimit(limit=2, scope="endpoint", endpoint="shop_echo", window="day")],
+        operations=READ,
+    )
+    node = start(aql=settings)
+    call = plain(node, era)
+    assert AqlClient(node, "?view=aql", era).ask("shop_echo", ECHO)["success"] is True
+    assert call() == "ok"
+    assert "2 a day" in call()
+    told = AqlClient(node, "?view=aql", era).ask("shop_echo", ECHO)
+    assert told["error"]["code"] == "RATE_LIMIT_EXCEEDED"
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_rest_holds_for_plain_calls(start: Start, era: str) -> None:
+    call = plain(start(aql=AqlConfig(operations={"shop.echo": OperationConfig(cooldown=900)})), era)
+    assert call() == "ok"
+    assert "rest between calls" in call()
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_quota_makes_plain_calls_wait_for_a_human_and_then_ends_them(
+    start: Start, era: str
+) -> None:
+    waits = QuotaConfig(metric="requests_per_day", warn=1, pause=1, hard_stop=3)
+    call = plain(start(aql=AqlConfig(quotas=[waits])), era)
+    assert call() == "ok"
+    assert call() != "ok"
+    ends = QuotaConfig(metric="requests_per_day", warn=1, pause=2, hard_stop=2)
+    call = plain(start(aql=AqlConfig(quotas=[ends])), era)
+    assert [call(), call()] == ["ok", "ok"]
+    assert "is used up" in call()
+
+
+def test_without_any_of_it_plain_calls_are_asked_about_nothing(start: Start) -> None:
+    view = ClientView(view="aql", clients=["someone"])
+    node = start(aql=AqlConfig(clients=[view]))
+    permit = node.node.pipeline.permit
+    assert permit.danger_everywhere is False

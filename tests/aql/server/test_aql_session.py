@@ -1,0 +1,325 @@
+"""AQL on both wires over HTTP: its endpoints, what they answer, and what a session is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from interlock.aql.language.errors import lawful
+from interlock.core.config.aql import AqlConfig, OperationConfig
+from tests.aql.server.aql import ERAS, FIVE, AqlClient, code, envelope
+from tests.core.server.running import Running
+from tests.core.server.wire import message, meta
+from tests.core.server.workshop import TOOLS, Workshop, tool
+
+SAFE = {
+    "shop.echo": OperationConfig(category="READ", danger="safe"),
+    "shop.hold": OperationConfig(category="EXECUTE", danger="safe"),
+    "shop.report": OperationConfig(category="READ", danger="safe"),
+}
+HOLD = tool("hold", "text", text={"type": "string"})
+VIEWS = {"aql": FIVE, "aql-single": ["mcp_aql"]}
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    shop = Workshop()
+    shop.tools = [*(one for one in TOOLS if one["name"] != "hold"), HOLD]
+    running = Running(
+        tmp_path_factory.mktemp("aql"), workshops={"shop": shop}, aql=AqlConfig(operations=SAFE)
+    )
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module", params=ERAS)
+def era(request: pytest.FixtureRequest) -> str:
+    chosen: str = request.param
+    return chosen
+
+
+@pytest.mark.spec("AQ-3.3-1", "AQ-3.3-2", "AQ-3.3-3", "AQ-EPM-8.3-1")
+@pytest.mark.parametrize(
+    ("view", "names"),
+    [
+        ("aql", FIVE),
+        ("aql-single", ["mcp_aql"]),
+        ("aql-all", [*FIVE, "mcp_aql"]),
+        ("semantic", [f"mcp_aql_{one}" for one in ("discover", "query", "manage", "operate")]),
+    ],
+)
+def test_a_view_lists_its_endpoints_and_nothing_else(
+    node: Running, era: str, view: str, names: list[str]
+) -> None:
+    assert AqlClient(node, f"?view={view}", era).names() == names
+
+
+@pytest.mark.spec("AQ-3.3-4")
+def test_the_plain_view_is_beside_the_others(node: Running, era: str) -> None:
+    plain = AqlClient(node, "", era)
+    assert "shop__echo" in plain.names()
+    assert not [name for name in plain.names() if name.startswith(("aql.", "mcp_aql"))]
+    said = plain.call("shop.echo", {"text": "plain"})
+    assert said["content"] == [{"type": "text", "text": "plain"}]
+    # A view of the URL is that of one request, whatever the session was opened with.
+    assert AqlClient(node, "?view=plain", era).names() == plain.names()
+
+
+@pytest.mark.spec("AQ-3.3-2", "AQ-1.2-1")
+def test_both_modes_serve_the_same_operations(node: Running, era: str) -> None:
+    five, one = (AqlClient(node, f"?view={view}", era) for view in VIEWS)
+    names = [{each["name"] for each in c.introspect()["operations"]} for c in (five, one)]
+    assert names[0] == names[1]
+    assert {"shop_echo", "shop_add", "introspect", "create_note"} <= names[0]
+    for client in (five, one):
+        answer = client.ask("shop_echo", {"text": "ünï"})
+        assert answer == {"success": True, "data": {"content": [{"type": "text", "text": "ünï"}]}}
+
+
+def test_an_endpoint_of_the_plain_view_is_none_here_and_the_other_way_round(
+    node: Running, era: str
+) -> None:
+    view, plain = AqlClient(node, "?view=aql", era), AqlClient(node, "", era)
+    call = {"name": "shop.echo", "arguments": {"text": "x"}}
+    refused = view.request("tools/call", call, "shop.echo")
+    assert refused.error["code"] == -32602
+    call = {"name": "mcp_aql_read", "arguments": {"operation": "shop_echo"}}
+    assert plain.request("tools/call", call, "mcp_aql_read").error["code"] == -32602
+    call = {"name": "aql.introspect", "arguments": {"query": "operations"}}
+    assert plain.request("tools/call", call, "aql.introspect").error["code"] == -32602
+
+
+@pytest.mark.spec("AQ-10.1-1", "AQ-3.2-1")
+def test_a_wrong_endpoint_is_refused_with_the_right_one(node: Running, era: str) -> None:
+    client = AqlClient(node, "?view=aql", era)
+    heard = len(node.shop.calls("echo"))
+    answer = client.ask("shop_echo", {"nonsense": 1}, tool="mcp_aql_delete")
+    assert code(answer) == "VALIDATION_ENDPOINT_MISMATCH"
+    assert "mcp_aql_read" in answer["error"]["message"]
+    assert len(node.shop.calls("echo")) == heard
+
+
+@pytest.mark.spec("AQ-EPM-5.5-1")
+@pytest.mark.parametrize("view", VIEWS)
+def test_an_unknown_operation_is_not_found_in_every_mode(
+    node: Running, era: str, view: str
+) -> None:
+    client = AqlClient(node, f"?view={view}", era)
+    for name in ("shop_ecko", "shop.echo", "", "x" * 300, "Shop_Echo"):
+        answer = client.ask(name)
+        expected = "NOT_FOUND_OPERATION" if name else "VALIDATION_MISSING_PARAM"
+        assert code(answer) in (expected, "VALIDATION_INVALID_TYPE"), (name, answer)
+        assert set(answer["error"]) <= {"code", "message", "details"}
+        assert lawful(answer["error"]["message"])
+    assert "shop_echo" in client.ask("shop_ecko")["error"]["details"]["available"]
+
+
+@pytest.mark.spec("AQ-7.1-1", "AQ-1.4-1")
+@pytest.mark.parametrize("view", VIEWS)
+def test_introspection_alone_leads_to_a_call(node: Running, era: str, view: str) -> None:
+    """A client that knows nothing but its list of tools."""
+    client = AqlClient(node, f"?view={view}", era)
+    (first, *_) = [one for one in client.tools() if "introspect" in one["description"]]
+    assert '"operation":"introspect"' in first["description"]
+    found = client.introspect(search="echo a text")["operations"]
+    assert "shop_echo" in [one["name"] for one in found]
+    detail = client.introspect(name="shop_echo")["operation"]
+    (text,) = [one for one in detail["parameters"] if one["name"] == "text"]
+    assert text["type"] == "string"
+    answer = client.ask("shop_echo", {"text": "found"}, tool=detail["mcpTool"])
+    assert answer["data"]["content"][0]["text"] == "found"
+
+
+@pytest.mark.spec("AQ-1.4-1", "AQ-10.2-1")
+def test_everything_that_can_be_called_is_told_of_and_classified(node: Running, era: str) -> None:
+    client = AqlClient(node, "?view=aql", era)
+    told = client.introspect()
+    assert told["_protocol"]["version"] == "1.0.0-draft"
+    assert told["_protocol"]["conformance"] == "level-2"
+    for one in told["operations"]:
+        assert one["endpoint"] == one["semantic_category"].lower()
+        detail = client.introspect(name=one["name"])["operation"]
+        assert detail["mcpTool"] == f"mcp_aql_{one['endpoint']}"
+        assert isinstance(detail["parameters"], list)
+    names = {one["name"] for one in told["operations"]}
+    shop = {f"shop_{each['name']}" for each in node.shop.tools if each["name"].isascii()}
+    assert shop <= names
+
+
+@pytest.mark.spec("AQ-10.3-1", "AQ-10.2-1")
+def test_what_goes_beyond_the_draft_is_told_of(node: Running, era: str) -> None:
+    """Extensions are parameters and natives: each has its entry, and its page in the docs."""
+    client = AqlClient(node, "?view=aql", era)
+    detail = client.introspect(name="introspect")["operation"]
+    assert {"search", "namespace", "include"} <= {one["name"] for one in detail["parameters"]}
+    for own in ("list_resources", "get_execution", "query_relationships"):
+        assert client.introspect(name=own)["operation"]["description"]
+
+
+@pytest.mark.spec("AQ-2.3.1-1", "AQ-2.3.2-1", "AQ-2.3.5-2")
+def test_a_session_is_the_connection_s_and_a_new_one_is_another(node: Running) -> None:
+    one, other = AqlClient(node), AqlClient(node)
+    ids = [c.introspect()["_protocol"]["session_id"] for c in (one, one, other)]
+    assert ids[0] == ids[1] != ids[2]
+    assert all(ids)
+    # Nothing is answered before there is a session, and nothing after it ended.
+    call = {"name": "mcp_aql_read", "arguments": {"operation": "introspect"}}
+    bare = node.once(node.http(message("tools/call", call), path="/mcp?view=aql"))
+    assert bare.status == 400
+    assert one.session is not None
+    assert node.once(one.session.delete()).status in (200, 202, 204)
+    assert one.request("tools/call", call, "mcp_aql_read").status == 404
+
+
+@pytest.mark.spec("AQ-2.3.5-1", "AQ-2.3-1")
+def test_what_a_client_says_of_its_session_counts_for_nothing(node: Running, era: str) -> None:
+    mine = AqlClient(node, "?view=aql", era)
+    own = mine.introspect()["_protocol"]["session_id"]
+    claimed = {"operation": "introspect", "params": {"query": "operations"},
+               "_meta": {"session_id": "somebody-else"}}  # fmt: skip
+    told = envelope(mine.call("mcp_aql_read", claimed))
+    assert told["data"]["_protocol"]["session_id"] == own
+
+
+@pytest.mark.spec("AQ-EPM-2.1-1")
+def test_a_client_can_block_one_endpoint_in_semantic_mode(node: Running, era: str) -> None:
+    """Deletes have a tool of their own, marked as what it is."""
+    tools = {tool["name"]: tool for tool in AqlClient(node, "?view=aql", era).tools()}
+    hints = {name: one["annotations"] for name, one in tools.items()}
+    # Not every tool of this node says that it only reads.
+    assert hints["mcp_aql_read"] == {"readOnlyHint": False, "destructiveHint": False}
+    assert hints["mcp_aql_delete"]["destructiveHint"] is True
+    assert hints["mcp_aql_create"]["destructiveHint"] is False
+    (single,) = AqlClient(node, "?view=aql-single", era).tools()
+    assert single["annotations"] == {"readOnlyHint": False, "destructiveHint": True}
+
+
+def test_instructions_say_how_to_go_on(node: Running) -> None:
+    view, plain = AqlClient(node, "?view=aql"), AqlClient(node, "")
+    assert view.session is not None
+    assert plain.session is not None
+    assert "introspect" in view.session.opened["instructions"]
+    assert "Mind the tools." not in view.session.opened["instructions"]
+    assert "Mind the tools." in plain.session.opened["instructions"]
+
+
+def test_progress_comes_through_a_view(node: Running) -> None:
+    client = AqlClient(node)
+    assert client.session is not None
+    arguments = {"operation": "shop_report", "params": {"steps": 3}}
+    params = {"name": "mcp_aql_read", "arguments": arguments, "_meta": {"progressToken": "p"}}
+    with node.connect() as wire:
+        wire.send(
+            node.http(message("tools/call", params), *client.session.headers, path=client.path)
+        )
+        status, _ = wire.head()
+        assert status == 200
+        seen: list[Any] = []
+        while not seen or "result" not in seen[-1]:
+            event = wire.event()
+            if event is not None:
+                seen.append(event)
+    assert [one["params"]["progress"] for one in seen[:-1]] == [1, 2, 3]
+    assert envelope(seen[-1]["result"])["success"] is True
+
+
+def test_a_call_in_a_view_can_be_cancelled(node: Running) -> None:
+    client = AqlClient(node)
+    assert client.session is not None
+    arguments = {"operation": "shop_hold", "params": {"text": "long"}}
+    call = message("tools/call", {"name": "mcp_aql_execute", "arguments": arguments}, 77)
+    with node.connect() as wire:
+        wire.send(node.http(call, *client.session.headers, path=client.path))
+        held = node.shop.wait_for_hold("long")
+        cancel = message("notifications/cancelled", {"requestId": 77}, None)
+        assert node.once(client.session.raw(cancel)).status == 202
+        node.shop.wait_for(
+            lambda: (
+                held in node.shop.hung_up
+                or node.shop.heard_of("notifications/cancelled", requestId=held)
+            ),
+            "the upstream is told",
+        )
+
+
+@pytest.mark.spec("AQ-1.2-1")
+def test_two_servers_of_different_kinds_need_nothing_of_their_own(
+    start: Callable[..., Running],
+) -> None:
+    files, issues = Workshop(), Workshop("stateless")
+    files.tools = [tool("read_file", "path", path={"type": "string"})]
+    issues.tools = [
+        tool("createIssue", "repoName", repoName={"type": "string"}, title={"type": "string"})
+    ]
+    node = start(workshops={"files": files, "tracker": issues})
+    client = AqlClient(node)
+    assert client.ask("files_read_file", {"path": "/a"})["success"] is True
+    made = client.ask(
+        "tracker_create_issue", {"repo_name": "r", "title": "t"}, tool="mcp_aql_create"
+    )
+    assert made["success"] is True, made
+    (heard,) = issues.calls("createIssue")
+    assert heard["params"]["arguments"] == {"repoName": "r", "title": "t"}
+
+
+@pytest.mark.spec("AQ-2.3-1", "AQ-2.3.5-1")
+def test_a_stateless_session_is_the_caller_s(start: Callable[..., Running]) -> None:
+    tokens = {"chief": "chief-secret-token-1234567890", "deputy": "deputy-secret-token-1234567890"}
+    node = start(tokens=tokens)
+    ids = {}
+    for name, token in tokens.items():
+        client = AqlClient(node, "?view=aql", "stateless", Authorization=f"Bearer {token}")
+        ids[name] = {client.introspect()["_protocol"]["session_id"] for _ in range(2)}
+    assert len(ids["chief"]) == len(ids["deputy"]) == 1
+    assert ids["chief"] != ids["deputy"]
+
+
+def test_a_stranger_learns_nothing(start: Callable[..., Running]) -> None:
+    node = start(tokens={"chief": "chief-secret-token-1234567890"})
+    client = AqlClient(node, "?view=aql", "stateless")
+    for method, params in (
+        ("tools/list", {}),
+        ("tools/call", {"name": "mcp_aql_read", "arguments": {"operation": "introspect"}}),
+        ("tools/call", {"name": "mcp_aql_read", "arguments": {"operation": "shop_echo"}}),
+    ):
+        answer = client.request(method, params, params.get("name"))
+        assert answer.status == 401
+        assert b"shop" not in answer.body
+
+
+def test_the_stateless_list_has_its_times_and_headers_are_compared(node: Running) -> None:
+    client = AqlClient(node, "?view=aql", "stateless")
+    listed = client.request("tools/list").result
+    assert {"ttlMs", "cacheScope", "resultType"} <= set(listed)
+    body = message(
+        "tools/call",
+        {"name": "mcp_aql_read", "arguments": {"operation": "introspect"}, "_meta": meta()},
+    )
+    answer = client.send(body, name="mcp_aql_delete")
+    assert answer.status == 400
+    assert answer.error["code"] == -32020
+
+
+@pytest.mark.spec("AQ-CT-3.3-1")
+def test_every_failure_is_worded_so_that_it_is_no_stack_trace(node: Running, era: str) -> None:
+    client = AqlClient(node, "?view=aql", era)
+    asked: list[Any] = [
+        {}, {"operation": 7}, {"operation": None}, {"operation": "introspect", "params": 1},
+        {"operation": "introspect"}, {"operation": "introspect", "params": {"query": "at home"}},
+        {"operation": "shop_echo", "params": {"text": 1}},
+        {"operation": "shop_echo", "params": {"text": "a", "that one": 2}},
+        {"operation": "get_note", "params": {"id": "what is it"}},
+        {"operation": "shop_fail", "params": {"code": -32000}},
+        {"operations": []}, {"operations": [1]}, {"operation": "a", "operations": []},
+        {"operation": "list_notes", "params": {"first": 0}},
+        {"operation": "list_notes", "params": {"first": 1, "last": 1}},
+    ]  # fmt: skip
+    for arguments in asked:
+        for endpoint in ("mcp_aql_read", "mcp_aql_execute"):
+            answer = envelope(client.call(endpoint, arguments))
+            for one in [item["result"] for item in answer.get("results", ())] or [answer]:
+                assert code(one)
+                assert lawful(one["error"]["message"]), one

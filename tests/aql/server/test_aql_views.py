@@ -1,0 +1,247 @@
+"""Which view a client gets: by its URL, by the config, by size, and by the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from interlock.core.config.aql import (
+    AqlConfig,
+    ClientView,
+    FamilyConfig,
+    OperationConfig,
+    ProfileConfig,
+)
+from tests.aql.server.aql import ERAS, FIVE, AqlClient, code
+from tests.core.server.running import Running
+from tests.core.server.wire import META, initialize, message, meta
+from tests.core.server.workshop import Workshop, tool
+
+Start = Callable[..., Running]
+READ = {"shop.echo": OperationConfig(category="READ", danger="safe")}
+
+
+def listed_as(node: Running, client: str, era: str, query: str = "") -> list[str]:
+    """What a client of this name sees."""
+    wanted = AqlClient(node, query, "stateless")
+    if era == "session":
+        wanted.era = era
+        wanted.session = wanted.open(client)
+        return wanted.names()
+    who = {META + "clientInfo": {"name": client, "version": "1"}}
+    return [
+        one["name"]
+        for one in wanted.request("tools/list", {"_meta": {**meta(), **who}}).result["tools"]
+    ]
+
+
+def instructions_of(client: AqlClient) -> str:
+    if client.session is not None:
+        opened: str = client.session.opened.get("instructions", "")
+        return opened
+    found: str = client.request("server/discover").result.get("instructions", "")
+    return found
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_tool_whose_schema_names_no_parameters_takes_any(start: Start, era: str) -> None:
+    shop = Workshop()
+    shop.tools = [{"name": "echo", "inputSchema": {"type": "object"}}, tool("add", a={})]
+    config = AqlConfig(operations={"shop.*": OperationConfig(category="READ", danger="safe")})
+    client = AqlClient(start(workshops={"shop": shop}, aql=config), "?view=aql", era)
+    answer = client.ask("shop_echo", {"text": "free", "more": [1]})
+    assert answer["data"]["content"][0]["text"] == "free"
+    assert shop.calls("echo")[-1]["params"]["arguments"] == {"text": "free", "more": [1]}
+    assert code(client.ask("shop_add", {"b": 1})) == "VALIDATION_UNKNOWN_PARAM"
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_failure_is_an_error_for_clients_of_mcp(start: Start, era: str) -> None:
+    client = AqlClient(start(aql=AqlConfig(operations=READ)), "?view=aql", era)
+    failed = client.call("mcp_aql_read", {"operation": "shop_ecko"})
+    assert failed["isError"] is True
+    assert failed["structuredContent"]["error"]["code"] == "NOT_FOUND_OPERATION"
+    fine = client.call("mcp_aql_read", {"operation": "shop_echo", "params": {"text": "x"}})
+    assert not fine.get("isError")
+
+
+@pytest.mark.spec("AQ-EPM-3.2-1", "AQ-3.3-1")
+@pytest.mark.parametrize("era", ERAS)
+def test_the_config_says_what_clients_see_that_ask_for_nothing(start: Start, era: str) -> None:
+    rules = [
+        ClientView(view="aql-single", clients=["small-*"]),
+        ClientView(view="plain", clients=["classic"]),
+    ]
+    node = start(aql=AqlConfig(view="aql", clients=rules, operations=READ))
+    assert listed_as(node, "anybody", era) == FIVE
+    assert listed_as(node, "small-model", era) == ["mcp_aql"]
+    assert "shop__echo" in listed_as(node, "classic", era)
+    # Who asks in its URL gets what it asks for.
+    assert listed_as(node, "classic", era, "?view=aql-single") == ["mcp_aql"]
+    assert "shop__echo" in listed_as(node, "small-model", era, "?view=plain")
+    # In which view something is called is decided in the same way.
+    client = AqlClient(node, "", era)
+    assert client.ask("shop_echo", {"text": "by default"})["success"] is True
+    protocol = client.introspect()["_protocol"]
+    assert (protocol["mode"], protocol["profile"]) == ("semantic", "crude")
+
+
+@pytest.mark.spec("AQ-3.3-3")
+@pytest.mark.parametrize("era", ERAS)
+def test_profiles_have_endpoints_of_their_own(start: Start, era: str) -> None:
+    own = ProfileConfig(
+        families={
+            "inspect": FamilyConfig(operations=["introspect"]),
+            "query": FamilyConfig(categories=["READ"]),
+            "mutate": FamilyConfig(categories=["CREATE", "UPDATE"]),
+            "administer": FamilyConfig(categories=["DELETE", "EXECUTE"]),
+        }
+    )
+    node = start(aql=AqlConfig(profiles={"ops": own}, operations=READ))
+    for view, families in (
+        ("semantic", ["discover", "query", "manage", "operate"]),
+        ("ops", ["inspect", "query", "mutate", "administer"]),
+    ):
+        client = AqlClient(node, f"?view={view}", era)
+        assert client.names() == [f"mcp_aql_{family}" for family in families]
+        told = client.ask("introspect", {"query": "operations"}, tool=f"mcp_aql_{families[0]}")[
+            "data"
+        ]
+        assert told["_protocol"]["profile"] == view
+        assert {one["endpoint"] for one in told["operations"]} <= set(families)
+        by_name = {one["name"]: one["endpoint"] for one in told["operations"]}
+        assert by_name["introspect"] == families[0]
+        assert by_name["shop_echo"] == "query"
+        answer = client.ask("shop_echo", {"text": view}, tool="mcp_aql_query")
+        assert answer["success"] is True
+        wrong = client.ask("introspect", {"query": "operations"}, tool="mcp_aql_query")
+        assert code(wrong) == "VALIDATION_ENDPOINT_MISMATCH"
+
+
+@pytest.mark.spec("AQ-MCP-6.2-1")
+@pytest.mark.parametrize("era", ERAS)
+def test_a_prefix_tells_nodes_apart(start: Start, era: str) -> None:
+    home = start(aql=AqlConfig(prefix="home_", operations=READ))
+    office = start(aql=AqlConfig(prefix="office_", operations=READ))
+    names = [AqlClient(node, "?view=aql", era).names() for node in (home, office)]
+    assert names[0] == [f"home_{name}" for name in FIVE]
+    assert not set(names[0]) & set(names[1])
+    assert AqlClient(home, "?view=aql-single", era).names() == ["home_mcp_aql"]
+    client = AqlClient(home, "?view=aql", era)
+    detail = client.ask(
+        "introspect", {"query": "operations", "name": "shop_echo"}, tool="home_mcp_aql_read"
+    )
+    assert detail["data"]["operation"]["mcpTool"] == "home_mcp_aql_read"
+
+
+@pytest.mark.spec("AQ-MCP-6.6-1")
+@pytest.mark.parametrize("era", ERAS)
+def test_a_namespace_has_a_face_of_its_own(start: Start, era: str) -> None:
+    node = start(workshops={"shop": Workshop(), "other": Workshop()})
+    told = AqlClient(node, "?view=aql&namespace=other", era).introspect()
+    names = {one["name"] for one in told["operations"]}
+    assert not [name for name in names if name.startswith("shop_")]
+    assert any("echo" in name for name in names)
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("query", ["?view=graphql", "?view=", "?view=aql&view=none"])
+def test_an_unknown_view_is_refused_by_name(start: Start, era: str, query: str) -> None:
+    node = start()
+    body = message("tools/list", {"_meta": meta()})
+    client = AqlClient(node, "", "stateless")
+    client.path = "/mcp" + query
+    answer = client.send(body, "tools/list")
+    assert answer.status == 400
+    assert "aql-single" in answer.error["message"]
+    assert node.alive()
+
+
+@pytest.mark.spec("AQ-3.3-4")
+@pytest.mark.parametrize("era", ERAS)
+def test_auto_shows_tools_while_they_are_few(start: Start, era: str) -> None:
+    few, many = Workshop(), Workshop()
+    few.tools = [tool("echo", text={"type": "string"})]
+    many.tools = [
+        {**tool(f"tool_{n}", text={"type": "string"}), "description": "A long story. " * 20}
+        for n in range(200)
+    ]
+    config = AqlConfig(operations={"shop.*": OperationConfig(category="READ", danger="safe")})
+    small = start(workshops={"shop": few}, aql=config)
+    large = start(workshops={"shop": many}, aql=config)
+    assert AqlClient(small, "?view=auto", era).names() == ["shop__echo"]
+    client = AqlClient(large, "?view=auto", era)
+    assert client.names() == FIVE
+    assert "mcp_aql_read" in instructions_of(client)
+    assert "mcp_aql_read" not in instructions_of(AqlClient(small, "?view=auto", era))
+    # Both ways of calling work, whatever is listed.
+    said = client.call("shop.tool_3", {"text": "by name"})
+    assert said["content"][0]["text"] == "by name"
+    assert client.ask("shop_tool_4", {"text": "as operation"})["success"] is True
+
+
+@pytest.mark.spec("AQ-EPM-8.3-1")
+def test_who_is_there_keeps_its_view_and_who_comes_gets_the_new_one(start: Start) -> None:
+    node = start(aql=AqlConfig(view="plain", operations=READ))
+    before = AqlClient(node, "")
+    assert "shop__echo" in before.names()
+    node.wait(node.node.apply(node.config(aql=AqlConfig(view="aql", operations=READ))))
+    assert "shop__echo" in before.names()
+    assert AqlClient(node, "").names() == FIVE
+    assert AqlClient(node, "", "stateless").names() == FIVE
+
+
+@pytest.mark.spec("AQ-EPM-3.1-1", "AQ-3.3-2", "AQ-MCP-6.2-1")
+@pytest.mark.parametrize(
+    ("environ", "names"),
+    [
+        ({"MCP_AQL_ENDPOINT_MODE": "semantic"}, FIVE),
+        ({"MCP_AQL_ENDPOINT_MODE": "crude"}, FIVE),
+        ({"MCP_AQL_ENDPOINT_MODE": "single"}, ["mcp_aql"]),
+        ({"MCP_AQL_ENDPOINT_MODE": "all"}, [*FIVE, "mcp_aql"]),
+        (
+            {"MCP_AQL_ENDPOINT_MODE": "semantic", "MCP_AQL_ENDPOINT_PROFILE": "semantic"},
+            [f"mcp_aql_{one}" for one in ("discover", "query", "manage", "operate")],
+        ),
+        (
+            {"MCP_AQL_ENDPOINT_MODE": "single", "MCP_AQL_TOOL_PREFIX": "github_"},
+            ["github_mcp_aql"],
+        ),
+    ],
+)
+def test_the_environment_wins_over_the_file(
+    tmp_path: Path, environ: dict[str, str], names: list[str]
+) -> None:
+    node = Running(tmp_path, environ=environ, aql=AqlConfig(view="plain"))
+    try:
+        assert AqlClient(node, "").names() == names
+    finally:
+        node.stop()
+
+
+@pytest.mark.spec("AQ-MCP-6.2-1")
+@pytest.mark.parametrize("value", ["Git-", "GIT_", "gït_", "github", "_", "x" * 19 + "_"])
+def test_a_prefix_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
+    with pytest.raises(Exception, match="MCP_AQL_TOOL_PREFIX"):
+        Running(tmp_path, environ={"MCP_AQL_TOOL_PREFIX": value})
+
+
+@pytest.mark.parametrize("view", ["aql", "aql-single", "aql-all", "semantic", "own"])
+def test_instructions_name_a_tool_of_the_very_view(start: Start, view: str) -> None:
+    own = {
+        "look": FamilyConfig(categories=["READ"]),
+        "act": FamilyConfig(categories=["CREATE", "UPDATE", "DELETE", "EXECUTE"]),
+    }
+    profiles = {"own": ProfileConfig(families=own)}
+    node = start(aql=AqlConfig(prefix="home_", profiles=profiles, operations=READ))
+    client = AqlClient(node, f"?view={view}", "stateless")
+    said = client.request("server/discover").result["instructions"]
+    named = said.partition("call ")[2].split()[0]
+    assert named in client.names()
+    arguments = {"operation": "introspect", "params": {"query": "operations"}}
+    assert client.call(named, arguments)["structuredContent"]["success"] is True
+    body = message("initialize", initialize(client="tests"), 0)
+    opened = node.once(node.http(body, path=f"/mcp?view={view}"))
+    assert opened.result["instructions"] == said

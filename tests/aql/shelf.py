@@ -1,0 +1,166 @@
+"""Books of operations for tests: real offerings, the node's own operations among them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from interlock.aql.introspection import Introspection
+from interlock.aql.language.cursors import Cursors
+from interlock.aql.operations import (
+    Native,
+    Operation,
+    OperationBook,
+    OperationsAt,
+    Parameter,
+    input_schema,
+)
+from interlock.aql.request import Asked
+from interlock.aql.search.searcher import LexicalSearcher
+from interlock.core.catalog.offering import Offering, read_offering
+from interlock.core.catalog.snapshot import Snapshot, View
+from interlock.core.config import ServerConfig
+from interlock.core.config.aql import AqlConfig
+from interlock.core.server.mcp.views import Views
+from interlock.protocol.aql_terms import OWN, SEGMENT, Category, Face
+from tests.core.catalog.offers import definition, merged, offer
+
+VIEWS = Views()
+FIVE = VIEWS.named(b"view=aql")
+SINGLE = VIEWS.named(b"view=aql-single")
+assert FIVE is not None
+assert SINGLE is not None
+
+
+def config(**settings: Any) -> AqlConfig:
+    """Settings as a file has them."""
+    return msgspec.convert(settings, AqlConfig)
+
+
+def face(query: str, **settings: Any) -> Face:
+    found = Views(config(**settings)).named(query.encode())
+    assert found is not None
+    return found
+
+
+def tool(name: str, properties: dict[str, Any] | None = None, **members: Any) -> bytes:
+    """A tool with these properties; those whose schema says `required: True` are."""
+    properties = properties or {}
+    required = [
+        key
+        for key, value in properties.items()
+        if isinstance(value, dict) and value.get("required") is True
+    ]
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {
+            key: {k: v for k, v in value.items() if k != "required" or v is not True}
+            if isinstance(value, dict)
+            else value
+            for key, value in properties.items()
+        },
+    }
+    if required:
+        schema["required"] = required
+    return definition(name, **{"inputSchema": schema, "description": f"About {name}.", **members})
+
+
+STRING = {"type": "string"}
+NEEDED = {"type": "string", "required": True}
+
+
+def native(name: str, category: Category = Category.READ, **settings: Any) -> Native:
+    return Native(
+        **{
+            "name": name,
+            "category": category,
+            "effect": "read_only" if category is Category.READ else "mutating",
+            "description": f"The node's {name}.",
+            "answer": lambda asked: {"asked": asked.params},
+            **settings,
+        }
+    )
+
+
+def posted(*natives: Native) -> Offering:
+    """The node's own operations, as they are posted to the catalog."""
+    server = ServerConfig(
+        command="interlock",
+        segment=SEGMENT,
+        effects={one.name: one.effect for one in natives},  # type: ignore[misc]
+    )
+    return read_offering(
+        OWN,
+        server,
+        [
+            json.dumps(
+                {
+                    "name": one.name,
+                    "description": one.description,
+                    "inputSchema": input_schema(one.parameters),
+                }
+            ).encode()
+            for one in natives
+        ],
+    )
+
+
+def snapshot(*offerings: Offering, natives: tuple[Native, ...] = ()) -> Snapshot:
+    return merged(*offerings, *([posted(*natives)] if natives else []))
+
+
+def book(*offerings: Offering, natives: tuple[Native, ...] = (), **settings: Any) -> OperationsAt:
+    return OperationBook(config(**settings), natives).at(snapshot(*offerings, natives=natives))
+
+
+def only(*tools: str | bytes, key: str = "s", **settings: Any) -> Operation:
+    """The operation of an offering with one tool."""
+    (one,) = book(offer(key, tools, **settings)).all()
+    return one
+
+
+class Asking:
+    """A node's introspection over some offerings, as a client in a face asks it."""
+
+    def __init__(
+        self,
+        *offerings: Offering,
+        face: Face | None = None,
+        view: View | None = None,
+        natives: tuple[Native, ...] = (),
+        config: AqlConfig | None = None,
+        **more: Any,
+    ) -> None:
+        assert FIVE is not None
+        self.face = face or FIVE
+        self.operations = OperationBook(config or AqlConfig())
+        self.warnings: list[tuple[str, str, dict[str, Any]]] = []
+        self.introspection = Introspection(
+            self.operations,
+            lambda: self.book,
+            LexicalSearcher(lambda: self.book),
+            view_of=lambda _: view,
+            cursors=Cursors(b"k" * 32),
+            warn=lambda _, code, message, details: self.warnings.append((code, message, details)),
+            **more,
+        )
+        self.natives = (*self.introspection.natives(), *natives)
+        self.operations.configure(config or AqlConfig(), self.natives)
+        self.snapshot = snapshot(*offerings, natives=self.natives)
+
+    @property
+    def book(self) -> OperationsAt:
+        return self.operations.at(self.snapshot)
+
+    def __call__(self, query: Any = "operations", /, **params: Any) -> dict[str, Any]:
+        found = self.book.find("introspect")
+        assert found is not None
+        params = {"query": query, **params}
+        answer: dict[str, Any] = self.introspection.answer(Asked(found, self.face, None, params))
+        return answer
+
+
+def parameter(name: str, type: str = "string", required: bool = False, **schema: Any) -> Parameter:
+    return Parameter(name, name, type, required, {"type": type, **schema}, f"The {name}.")

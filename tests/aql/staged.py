@@ -1,0 +1,314 @@
+"""A pipeline with views: a real gate, a real book, real envelopes; only the servers do what a test
+says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from interlock.aql.batch import Batches
+from interlock.aql.builtin_operations import OwnOperations, hidden
+from interlock.aql.confirmation_tokens import Tokens, confirming_natives
+from interlock.aql.execution_store import ExecutionStore
+from interlock.aql.executions import Executions
+from interlock.aql.language.cursors import Cursors
+from interlock.aql.language.errors import lawful
+from interlock.aql.merge_updates import Merging
+from interlock.aql.operations import Native, OperationBook
+from interlock.aql.preview import Preview
+from interlock.aql.request import Asked
+from interlock.aql.response_writer import Teller
+from interlock.aql.stage import BATCH, MERGE, PREVIEW, START, Stage
+from interlock.aql.view import Surface, choose
+from interlock.core.call import Call, Client, Outcome
+from interlock.core.catalog.offering import Offering
+from interlock.core.config.aql import AqlConfig
+from interlock.core.ports import Back, Exchange
+from interlock.errors import InterlockError
+from interlock.protocol.aql_terms import OWN, Category, Face, Family
+from tests.core.catalog.offers import definition, offer
+from tests.core.pipeline.calls import SESSION, tool_call
+from tests.core.pipeline.rig import Rig, ScriptedExchange
+from tests.patience import PATIENCE
+from tests.trust.approvals.gated import Gated
+
+CRUDE = tuple(
+    Family(one.value.lower(), f"mcp_aql_{one.value.lower()}", frozenset({one})) for one in Category
+)
+FIVE = Face("semantic", "crude", CRUDE)
+SINGLE = Face("single", "crude", CRUDE)
+ALL = Face("all", "crude", CRUDE)
+AUTO = Face("auto", "crude", CRUDE)
+READS = {"readOnlyHint": True}
+DELETES = {"x-mcpax-capability": {"mutable": True, "reversible": False}}
+
+
+def props(*required: str, **properties: Any) -> dict[str, Any]:
+    """A closed schema of an object; a property is a type, or a schema."""
+    return {
+        "type": "object",
+        "properties": {
+            name: {"type": one} if isinstance(one, str) else one for name, one in properties.items()
+        },
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def hub() -> Offering:
+    """A server with an operation of every kind."""
+    issue = {"owner": "string", "repo": "string"}
+    return offer(
+        "hub",
+        [
+            definition(
+                "get_issue",
+                inputSchema=props("owner", "number", owner="string", number="integer"),
+                annotations=READS,
+            ),
+            definition("list_issues", inputSchema=props(owner="string"), annotations=READS),
+            definition(
+                "createIssue",
+                description="Opens an issue.",
+                inputSchema=props(
+                    "owner",
+                    "issueTitle",
+                    owner={"type": "string", "description": "Whose it is."},
+                    issueTitle="string",
+                    priority={"type": "integer", "minimum": 1, "maximum": 5},
+                    kind={"type": "string", "enum": ["bug", "wish"]},
+                    due={"type": "string", "format": "date"},
+                    apiKey="string",
+                    count="integer",
+                ),
+            ),
+            definition(
+                "update_issue",
+                inputSchema=props(
+                    "issue_id",
+                    issue_id="string",
+                    title="string",
+                    labels={"type": "array", "items": {"type": "string"}},
+                    bodyText={"type": ["string", "null"]},
+                    settings={"type": "object"},
+                ),
+            ),
+            definition(
+                "delete_repo",
+                inputSchema=props("owner", "repo", **issue),
+                _meta=DELETES,
+            ),
+            definition("run_report", inputSchema={"type": "object"}),
+        ],
+    )
+
+
+class Staged:
+    """A node's pipeline in which clients see operations."""
+
+    def __init__(
+        self,
+        rig: Rig,
+        gated: Gated | None = None,
+        config: AqlConfig | None = None,
+        natives: Iterable[Native] = (),
+    ) -> None:
+        self.rig = rig
+        self.gated = gated
+        self.pipeline = rig.pipeline
+        self.config = config or AqlConfig()
+        self.journal = rig.journal
+        listed = list(natives)
+        tokens = None
+        books = OperationBook(self.config)
+        if gated is not None:
+            tokens = Tokens(
+                gated.approvals,
+                rig.audit,
+                settings=books.settings,
+                clock=rig.clock,
+                wall_clock=lambda: gated.wall,
+            )
+            listed += confirming_natives(tokens)
+        books.configure(self.config, listed)
+        self.tokens = tokens
+        self.batches = Batches(self.pipeline, self.config, self._find)
+        self.executions: Executions | None = None
+        check = None if tokens is None else tokens.check
+        merging = Merging(self.pipeline, self._find, check)
+        self.own = OwnOperations(
+            listed,
+            [
+                hidden(BATCH, self.batches.run, "Several operations."),
+                hidden(PREVIEW, Preview(self.pipeline.permit), "What would be done."),
+                hidden(START, self._start, "What goes on by itself."),
+                hidden(MERGE, merging.run, "An update that keeps what it does not name."),
+            ],
+            find=lambda name: self.stage.book().own(name),
+        )
+        self.teller = Teller(
+            self.config,
+            clock=rig.clock,
+            cursors=Cursors(b"c" * 32),
+            settings=books.settings,
+            tokens=tokens,
+        )
+        self.books = books
+        self.stage = Stage(
+            self.config,
+            host=self.pipeline,
+            books=books,
+            catalog=rig.catalog,
+            own=self.own,
+            permit=self.pipeline.permit,
+            listing=Surface(b"{}"),
+            told=self.teller,
+            choose=choose,
+        )
+        self.stage.tokens = tokens
+        self.pipeline.aql = self.stage
+        self.pipeline.permit.free = self.own.free
+        rig.upstreams[OWN] = self.own  # type: ignore[assignment]
+        offering = self.own.offering()
+        rig.catalog.post(offering)
+        rig.catalog.withhold(OWN, frozenset(tool.canonical for tool in offering.tools))
+        self._waiting: asyncio.Event | None = None
+        self.hub = rig.upstreams["hub"]
+        start = self.hub.start
+
+        def started(call: Call, back: Back) -> Exchange:
+            exchange = start(call, back)
+            if self._waiting is not None:
+                self._waiting.set()
+            return exchange
+
+        self.hub.start = started  # type: ignore[method-assign]
+        self.corpus: list[dict[str, Any]] = []
+        """Every answer that was given."""
+
+    def _find(self, name: str, face: Face) -> Any:
+        return self.stage.find(name, face)
+
+    async def _start(self, asked: Asked) -> Any:
+        assert self.executions is not None
+        return await self.executions.start((asked.params or {})["child"], asked)
+
+    def keeping(self, store: ExecutionStore) -> Executions:
+        """With executions, which are kept there."""
+        self.executions = Executions(
+            self.pipeline,
+            store,
+            book=self.stage.book,
+            wall_clock=lambda: 1_700_000_000.0,
+            settings=self.config.executions,
+            concurrent=8,
+        )
+        self.executions.again = self.stage.again
+        return self.executions
+
+    # -- requests
+
+    def begin(
+        self,
+        endpoint: str,
+        arguments: Any,
+        *,
+        view: Face = FIVE,
+        client: Client = SESSION,
+        **fields: Any,
+    ) -> Call:
+        call = tool_call(endpoint, arguments, client=client, view=view, **fields)
+        self.rig.begin(call)
+        return call
+
+    def answered(self) -> dict[str, Any]:
+        """The envelope of the call that ended last."""
+        _, result = self.rig.done[-1]
+        assert not isinstance(result, InterlockError), result
+        return self.read(result)
+
+    def read(self, result: dict[str, Any]) -> dict[str, Any]:
+        envelope: dict[str, Any] = json.loads(result["content"][0]["text"])
+        if "structuredContent" in result:
+            assert result["structuredContent"] == envelope
+        self._must_be_lawful(envelope)
+        self.corpus.append(envelope)
+        return envelope
+
+    def _must_be_lawful(self, envelope: dict[str, Any]) -> None:
+        assert isinstance(envelope["success"], bool)
+        if not envelope["success"]:
+            assert set(envelope) == {"success", "error"}
+            assert set(envelope["error"]) <= {"code", "message", "details"}
+            assert lawful(envelope["error"]["message"]), envelope["error"]["message"]
+
+    def ask(self, endpoint: str, arguments: Any, **fields: Any) -> dict[str, Any]:
+        """The answer to a request that is answered at once."""
+        before = len(self.rig.done)
+        self.begin(endpoint, arguments, **fields)
+        assert len(self.rig.done) == before + 1, "it is still under way"
+        return self.answered()
+
+    def call(self, operation: str, endpoint: str = "", view: Face = FIVE, **params: Any) -> Any:
+        """The same, of one operation at its own endpoint."""
+        if not endpoint:
+            endpoint = self.home(operation, view)
+        return self.ask(endpoint, {"operation": operation, "params": params}, view=view)
+
+    def home(self, operation: str, view: Face = FIVE) -> str:
+        if view.mode == "single":
+            return view.single
+        found = self.stage.find(operation, view)
+        assert found is not None, operation
+        return view.family_of(found.name, found.category).tool
+
+    async def reached(self, number: int) -> ScriptedExchange:
+        """Wait until so many calls have reached the server, and give the last of those."""
+        async with asyncio.timeout(PATIENCE):
+            while len(self.hub.started) < number:
+                self._waiting = asyncio.Event()
+                await self._waiting.wait()
+        return self.hub.started[number - 1]
+
+    @property
+    def last(self) -> ScriptedExchange:
+        return self.hub.last
+
+    @property
+    def sent(self) -> list[tuple[str, Any]]:
+        """What reached the server: the tool, and its arguments."""
+        return [
+            (one.call.route.upstream_name, json.loads(bytes(one.call.arguments)))
+            for one in self.hub.started
+            if one.call.route is not None
+        ]
+
+    def error(self, *args: Any, **fields: Any) -> dict[str, Any]:
+        envelope = self.call(*args, **fields)
+        assert envelope["success"] is False, envelope
+        error: dict[str, Any] = envelope["error"]
+        return error
+
+
+def staged(config: AqlConfig | None = None, *offerings: Offering, **settings: Any) -> Staged:
+    """Without a gate: nobody has to confirm anything."""
+    natives = settings.pop("natives", ())
+    return Staged(Rig(*(offerings or (hub(),)), **settings), None, config, natives)
+
+
+def gated(folder: Path, config: AqlConfig | None = None, **settings: Any) -> Staged:
+    """With one. Only in a running loop."""
+    natives = settings.pop("natives", ())
+    node = Gated(folder, *settings.pop("offerings", (hub(),)), **settings)
+    return Staged(node.rig, node, config, natives)
+
+
+def text_result(text: str, **members: Any) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": text}], **members}
+
+
+def read(outcome: Outcome) -> Any:
+    return json.loads(bytes(outcome.result))

@@ -1,0 +1,82 @@
+"""What the safety loop remembers, on disk."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+
+from interlock.aql.safety.database import SafetyStore
+from interlock.aql.safety.store import Attempts, Block, Challenge, Execution, Saved, Sealed
+from interlock.core.call import Caller
+from interlock.errors import CONFIG, UNRECORDABLE, InterlockError
+
+WHO = ("ada", "token", "")
+BLOCK = Block(WHO, Caller("ada", kind="token"), "agent", "drop it", "denied", 5.0, "c")
+CHALLENGE = Challenge(
+    "c", WHO, Caller("ada"), "agent", "drop it", "danger_zone", 1.0, 2.0, Sealed(b"s", b"d")
+)
+EXECUTION = Execution("e", WHO, "agent", 1.0, 50, "moderate")
+ATTEMPTS = Attempts(WHO, (1.0, 2.0), 1, 60.0)
+
+
+def test_everything_is_there_again(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "safety.db"
+    store = SafetyStore(path)
+    assert store.load() == Saved()
+    store.drop(BLOCK)
+    assert not path.exists()
+    for record in (BLOCK, CHALLENGE, EXECUTION, ATTEMPTS):
+        store.keep(record)
+    store.keep(BLOCK)
+    # Another process that shares it sees the same.
+    found = SafetyStore(path).load()
+    assert (found.blocks, found.challenges, found.attempts) == ([BLOCK], [CHALLENGE], [ATTEMPTS])
+    assert [one.id for one in found.executions] == ["e"]
+    store.drop(BLOCK)
+    store.drop(CHALLENGE)
+    store.close()
+    left = SafetyStore(path).load()
+    assert (left.blocks, left.challenges) == ([], [])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_names_do_not_run_together(tmp_path: Path) -> None:
+    store = SafetyStore(tmp_path / "safety.db")
+    for who in (("a", "b,c", ""), ("a,b", "c", ""), ('a","b', "c", "")):
+        store.keep(Attempts(who, (1.0,)))
+    assert len(store.load().attempts) == 3
+
+
+def test_another_program_s_file_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "safety.db"
+    with sqlite3.connect(path) as file:
+        file.execute("CREATE TABLE theirs (x)")
+    with pytest.raises(InterlockError) as raised:
+        SafetyStore(path).keep(BLOCK)
+    assert raised.value.failure is CONFIG
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(InterlockError) as raised:
+        SafetyStore(tmp_path / "safety.db").keep(BLOCK)
+    assert raised.value.failure is UNRECORDABLE
+
+
+def test_rubbish_is_no_reason_to_forget_a_block(tmp_path: Path) -> None:
+    path = tmp_path / "safety.db"
+    store = SafetyStore(path)
+    store.keep(EXECUTION)
+    store.close()
+    with sqlite3.connect(path) as file:
+        file.execute("UPDATE record SET body = x'c1'")
+    assert SafetyStore(path).load() == Saved()
+    with sqlite3.connect(path) as file:
+        file.execute("INSERT INTO record VALUES ('block', 'x', x'c1')")
+    with pytest.raises(InterlockError, match="not whom"):
+        SafetyStore(path).load()

@@ -1,0 +1,299 @@
+"""Executions and notes on disk: in order, private, through `kill -9`, and in trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.aql.execution_states import State
+from interlock.aql.execution_store import Execution, ExecutionStore, Note
+from interlock.aql.note_store import NoteStore
+from interlock.errors import InterlockError
+from tests.core.state.telling import PATIENCE, Told
+
+Loop = Told[bool]
+OWNER = ("clerk", "token", "")
+
+
+@pytest.fixture
+def loop() -> Told[bool]:
+    return Told[bool]()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "executions.db"
+
+
+@pytest.fixture
+def store(path: Path, loop: Told[bool]) -> Iterator[ExecutionStore]:
+    store = ExecutionStore(path, deliver=loop.deliver)
+    yield store
+    store.close()
+
+
+def execution(id: str = "exec_1", **more: Any) -> Execution:
+    more.setdefault("created", 1.0)
+    return Execution(
+        id=id, owner=OWNER, operation="s_build", tool="s.build", category="EXECUTE", **more
+    )
+
+
+def put(
+    store: ExecutionStore, loop: Told[bool], one: Execution, result: bytes | None = None
+) -> bool:
+    number = len(loop.became) + 1
+    store.write(one, result, loop.then)
+    return loop.wait(number)[-1]
+
+
+def test_what_is_written_is_read_again(store: ExecutionStore, loop: Told[bool]) -> None:
+    one = execution("one", created=2.0, arguments=b'{"x":1}', status=State.RUNNING)
+    error = {"code": "X", "message": "m", "details": {"n": 2**80}}
+    other = execution("other", error=error, progress={"percentage": 5.0})
+    assert put(store, loop, one)
+    assert put(store, loop, other)
+    done = execution("one", created=2.0, status=State.COMPLETED, size=4)
+    assert put(store, loop, done, b"null")
+    assert store.load() == [other, done]
+    assert store.result("one") == b"null"
+    assert store.result("other") is None
+    assert store.result("nobody") is None
+    store.forget(["other"])
+    assert put(store, loop, done), "a retry leaves no result behind"
+    assert store.result("one") is None
+    assert [one.id for one in store.load()] == ["one"]
+
+
+def test_many_take_few_commits(store: ExecutionStore, loop: Told[bool]) -> None:
+    for number in range(200):
+        store.write(execution(f"e{number}"), None, loop.then)
+    assert loop.wait(200) == [True] * 200
+    assert store.commits < 100
+
+
+def test_only_its_owner_can_read_it(store: ExecutionStore, loop: Told[bool]) -> None:
+    put(store, loop, execution())
+    for found in store.path.parent.iterdir():  # type: ignore[union-attr]
+        assert stat.S_IMODE(found.stat().st_mode) == 0o600
+
+
+def test_it_waits_for_the_disk(store: ExecutionStore, loop: Told[bool]) -> None:
+    put(store, loop, execution())
+    with store._file.using:
+        [synchronous] = store._file.opened().execute("PRAGMA synchronous").fetchone()
+    assert synchronous == 2
+
+
+def test_executions_of_a_living_node_are_its_own(path: Path, loop: Told[bool]) -> None:
+    one, other = (ExecutionStore(path, deliver=loop.deliver) for _ in range(2))
+    try:
+        put(one, loop, execution("one", status=State.RUNNING))
+        assert other.load() == []
+        other.forget(["one"])
+        put(other, loop, execution("other"))
+        assert [found.id for found in one.load()] == ["one"]
+    finally:
+        one.close()
+    try:
+        assert [found.id for found in other.load()] == ["one", "other"]
+    finally:
+        other.close()
+    assert [found.name for found in path.parent.glob("*.lock")] == []
+
+
+def test_what_cannot_be_written_harms_no_other(store: ExecutionStore, loop: Told[bool]) -> None:
+    store.write(execution("bad", progress={"total": object()}), None, loop.then)
+    store.write(execution("good"), None, loop.then)
+    assert loop.wait(2) == [False, True]
+    assert [one.id for one in store.load()] == ["good"]
+
+
+def test_after_the_end_nothing_is_written(store: ExecutionStore, loop: Told[bool]) -> None:
+    put(store, loop, execution())
+    store.close()
+    assert put(store, loop, execution("late")) is False
+
+
+def test_it_may_be_closed_by_another_thread(path: Path, loop: Told[bool]) -> None:
+    store = ExecutionStore(path, deliver=loop.deliver)
+    put(store, loop, execution(), b"null")
+    assert store.result("exec_1") == b"null"
+    failed: list[BaseException] = []
+
+    def close() -> None:
+        try:
+            store.close()
+        except BaseException as error:
+            failed.append(error)
+
+    closing = threading.Thread(target=close)
+    closing.start()
+    closing.join(PATIENCE)
+    assert failed == []
+
+
+def test_another_programs_file_is_left_alone(path: Path, loop: Told[bool]) -> None:
+    path.parent.mkdir()
+    with sqlite3.connect(path) as file:
+        file.execute("CREATE TABLE theirs (x)")
+    file.close()
+    before = path.read_bytes()
+    store = ExecutionStore(path, deliver=loop.deliver)
+    assert put(store, loop, execution()) is False
+    assert "another program's" in store.reason
+    with pytest.raises(InterlockError):
+        store.load()
+    store.close()
+    assert path.read_bytes() == before
+
+
+def test_a_damaged_record_is_left_out(store: ExecutionStore, loop: Told[bool]) -> None:
+    put(store, loop, execution("good"))
+    put(store, loop, execution("bad"))
+    store._file.at_once(
+        lambda file: file.execute("UPDATE execution SET record = x'ff' WHERE id = 'bad'")
+    )
+    assert [one.id for one in store.load()] == ["good"]
+
+
+def test_a_folder_in_its_place_is_told(path: Path, loop: Told[bool]) -> None:
+    path.mkdir(parents=True)
+    store = ExecutionStore(path, deliver=loop.deliver)
+    assert put(store, loop, execution()) is False
+    assert str(path) in store.reason
+    with pytest.raises(InterlockError):
+        store.result("x")
+    store.close()
+    os.rmdir(path)
+    store = ExecutionStore(path, deliver=loop.deliver)
+    assert put(store, loop, execution())
+    store.close()
+
+
+WRITER = """
+import os, sys, threading
+from pathlib import Path
+from interlock.aql.execution_states import State
+from interlock.aql.execution_store import Execution
+from interlock.aql.execution_store import ExecutionStore
+from tests.core.state.telling import PATIENCE, Told
+
+store = ExecutionStore(Path(sys.argv[1]), deliver=lambda run: run())
+
+def one(number):
+    return Execution(
+        id=f"e{number}", owner=("clerk", "token", ""), operation="s_build", tool="s.build",
+        category="EXECUTE", created=float(number), status=State.RUNNING,
+    )
+
+def write(number):
+    def told(written):
+        assert written
+        # What somebody is told of is on the disk by then.
+        os.write(1, f"{number}\\n".encode())
+        write(number + 1)
+    store.write(one(number), None, told)
+
+write(0)
+threading.Event().wait()
+"""
+
+
+@pytest.mark.spec("AQ-2.3.4-1")
+def test_what_was_told_of_outlives_kill_9(path: Path, loop: Told[bool]) -> None:
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert writer.stdout is not None
+        told = [int(writer.stdout.readline()) for _ in range(25)]
+        os.kill(writer.pid, signal.SIGKILL)
+        told += [int(line) for line in writer.stdout if line.endswith("\n")]
+    finally:
+        writer.kill()
+        writer.wait(PATIENCE)
+        assert writer.stdout is not None
+        writer.stdout.close()
+    store = ExecutionStore(path, deliver=loop.deliver)
+    try:
+        kept = {one.id: one.status for one in store.load()}
+    finally:
+        store.close()
+    assert {f"e{number}" for number in told} <= kept.keys()
+    assert set(kept.values()) == {State.RUNNING}
+    assert len(kept) <= len(told) + 1, "and nothing that was never begun"
+
+
+# -- notes
+
+
+def note(id: str = "note_1", etag: str = "a", **content: Any) -> Note:
+    return Note(id=id, owner=OWNER, content=content, etag=etag, created=1.0, updated=2.0)
+
+
+def test_a_note_is_changed_only_from_the_version_that_was_seen(tmp_path: Path) -> None:
+    async def test() -> None:
+        deliver = asyncio.get_running_loop().call_soon_threadsafe
+        one, other = (NoteStore(tmp_path / "notes.db", deliver=deliver) for _ in range(2))
+        try:
+            assert await one.add(note(title="x"), 2)
+            assert await other.get(OWNER, "note_1") == note(title="x")
+            assert await other.replace(note(etag="b", title="y"), "a")
+            assert not await one.replace(note(etag="c", title="z"), "a")
+            assert not await one.remove(OWNER, "note_1", "a")
+            assert await one.all(OWNER) == [note(etag="b", title="y")]
+            stranger = ("clerk", "jwt", "")
+            assert await one.all(stranger) == []
+            assert await one.get(stranger, "note_1") is None
+            assert not await one.remove(stranger, "note_1", None)
+            assert await one.add(note("note_2"), 2)
+            assert not await other.add(note("note_3"), 2)
+            assert await one.remove(OWNER, "note_1", None)
+            assert [found.id for found in await other.all(OWNER)] == ["note_2"]
+        finally:
+            one.close()
+            other.close()
+
+    asyncio.run(test())
+
+
+def test_a_note_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    async def test() -> None:
+        deliver = asyncio.get_running_loop().call_soon_threadsafe
+        store = NoteStore(tmp_path / "notes.db", deliver=deliver)
+        try:
+            await store.add(note(title="x"), 10)
+            with pytest.raises(InterlockError):
+                await store.add(note(title="y"), 10)
+            assert await store.all(OWNER) == [note(title="x")]
+        finally:
+            store.close()
+
+    asyncio.run(test())
+
+
+def test_without_a_path_it_is_kept_in_memory() -> None:
+    async def test() -> None:
+        deliver = asyncio.get_running_loop().call_soon_threadsafe
+        store = NoteStore(None, deliver=deliver)
+        try:
+            await store.add(note(title="x"), 10)
+            with pytest.raises(InterlockError):
+                await store.add(note(title="y"), 10)
+            assert await store.all(OWNER) == [note(title="x")]
+        finally:
+            store.close()
+
+    asyncio.run(test())

@@ -1,0 +1,166 @@
+"""Codes reach a program's input, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from interlock.aql.code_channels import CommandChannel, KnockChannel, channels_of, desktop
+from interlock.aql.safety.codes import Codes
+from interlock.core.config.aql import ChannelConfig
+from tests.patience import PATIENCE
+
+KEEPS = (
+    "import os, sys, json; "
+    "open(sys.argv[1], 'a').write(json.dumps([sys.stdin.read(), sys.argv, dict(os.environ)])); "
+    "print('heard')"
+)
+
+
+def run(test: Any) -> None:
+    async def within() -> None:
+        async with asyncio.timeout(PATIENCE):
+            await test
+
+    asyncio.run(within())
+
+
+def keeping(tmp_path: Path) -> list[str]:
+    return [sys.executable, "-c", KEEPS, str(tmp_path / "heard")]
+
+
+@pytest.mark.spec("AQ-8.8.6-1")
+def test_a_command_reads_the_code_and_nobody_else_does(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def test() -> None:
+        codes = Codes()
+        command = ChannelConfig(kind="command", command=[*keeping(tmp_path), "${env:TO}"])
+        environ = {**os.environ, "TO": "ops@example.org"}
+        [channel] = channels_of([command], codes, environ, tmp_path)
+        # Where there is another way, a desk shows nothing unless it is said so.
+        assert not codes.at_desk
+        codes.draw("the-challenge", "The agent of ada wants to do “x”.")
+        assert codes.reveal("the-challenge") is None
+        await channel.settle()
+        import json
+
+        said, argv, environment = json.loads((tmp_path / "heard").read_text())
+        codes.at_desk = True
+        code = codes.reveal("the-challenge")
+        assert code is not None
+        assert code in said
+        assert "the-challenge" in said
+        assert argv[2] == "ops@example.org"
+        assert code not in json.dumps([argv, environment])
+        out = capfd.readouterr()
+        assert code not in out.out + out.err + caplog.text
+        assert "heard" not in out.out
+
+    run(test())
+
+
+def test_a_command_that_fails_is_said_without_its_code(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        channels = [
+            CommandChannel(["/nowhere/at/all"], {}),
+            CommandChannel([sys.executable, "-c", "raise SystemExit(3)"], {}),
+            CommandChannel([sys.executable, "-c", "import time; time.sleep(60)"], {}, within=0.5),
+        ]
+        for channel in channels:
+            channel.show("id", "SECRETCODE", "sentence")
+        for channel in channels:
+            await channel.settle()
+
+    run(test())
+    assert len(caplog.records) == 3
+    assert "SECRETCODE" not in caplog.text
+
+
+@pytest.mark.parametrize("go", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize(("program", "troubles"), [("true", []), ("false", ["false failed"])])
+def test_a_command_that_ended_before_it_read_anything(
+    go: Callable[[Any], None],
+    program: str,
+    troubles: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    start = asyncio.create_subprocess_exec
+
+    async def ended(*command: str, **more: Any) -> asyncio.subprocess.Process:
+        process = await start(*command, **more)
+        await process.wait()
+        return process
+
+    async def test() -> None:
+        channel = CommandChannel([program], dict(os.environ))
+        channel.show("id", "SECRETCODE", "sentence")
+        (task,) = channel._tasks
+        async with asyncio.timeout(PATIENCE):
+            await task
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", ended)
+    go(test())
+    assert [one.getMessage().split(": ")[1] for one in caplog.records] == troubles
+
+
+def test_a_program_that_hangs_ends_with_the_node() -> None:
+    async def test() -> None:
+        channel = CommandChannel([sys.executable, "-c", "import time; time.sleep(60)"], {})
+        channel.show("id", "code", "sentence")
+        await asyncio.sleep(0)
+        await channel.close()
+
+    run(test())
+
+
+@pytest.mark.spec("AQ-8.8.6-1")
+def test_a_window_gets_the_code_and_a_knock_does_not(tmp_path: Path) -> None:
+    async def test() -> None:
+        program = tmp_path / "program"
+        program.write_text(
+            f"#!{sys.executable}\nimport sys\n"
+            'open(__file__ + ".in", "a").write(sys.stdin.read() + repr(sys.argv))\n'
+        )
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        display = {"DISPLAY": ":0", "PATH": os.environ["PATH"]}
+        assert desktop({}, lambda _: str(program)) is None
+        assert desktop(display, lambda _: None) is None
+        window = desktop(display, lambda name: str(program) if name == "zenity" else None)
+        assert window is not None
+        window.show("id", "SECRETCODE", "sentence")
+        await window.settle()
+        heard = (tmp_path / "program.in").read_text()
+        assert "SECRETCODE" in heard.partition("[")[0]
+        assert "SECRETCODE" not in heard.partition("[")[2]
+        (tmp_path / "program.in").unlink()
+        knock = desktop(display, lambda name: str(program) if name == "notify-send" else None)
+        assert isinstance(knock, KnockChannel)
+        knock.show("id", "SECRETCODE", "sentence")
+        await knock.settle()
+        assert "SECRETCODE" not in (tmp_path / "program.in").read_text()
+
+    run(test())
+
+
+def test_where_no_window_can_be_opened_operators_look_for_themselves(tmp_path: Path) -> None:
+    codes = Codes()
+    made = channels_of([ChannelConfig(kind="desktop")], codes, {}, tmp_path)
+    assert made == []
+    assert codes.at_desk
+    channels_of([ChannelConfig(kind="terminal")], codes, {}, tmp_path)
+    assert codes.at_desk

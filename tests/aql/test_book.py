@@ -1,0 +1,138 @@
+"""The book of operations: what it lists, finds, keeps and suggests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from interlock.aql.operations import OperationBook
+from interlock.core.catalog.catalog import Catalog
+from interlock.core.config.aql import AqlConfig
+from interlock.protocol.aql_terms import OWN, Category
+from tests.aql.shelf import NEEDED, book, config, native, posted, tool
+from tests.core.catalog.offers import merged, offer
+from tests.effort import lines_run
+
+
+def test_the_nodes_own_come_first_and_can_be_found() -> None:
+    found = book(offer("s", ["get_x"]), natives=(native("zap_it"), native("introspect")))
+    assert [one.name for one in found.all()] == ["introspect", "zap_it", "s_get_x"]
+    assert found.of(found.all()[2].tool) is found.find("s_get_x")
+    assert found.find("nothing") is None
+    assert found.find("") is None
+
+
+def test_steps_of_the_language_are_no_operations() -> None:
+    found = book(natives=(native("batch"), native("introspect")))
+    assert [one.name for one in found.all()] == ["introspect"]
+    assert found.find("batch") is None
+    assert found.own("batch").name == "batch"  # type: ignore[union-attr]
+    assert found.own("introspect") is found.find("introspect")
+    assert found.own("nothing") is None
+    # Also where the book was told nothing of them: they can be judged, and not be named.
+    known = OperationBook(AqlConfig(), (native("introspect"),))
+    found = known.at(merged(posted(native("batch", Category.EXECUTE), native("introspect"))))
+    assert len(found.all()) == 1
+    step = next(one for one in found.snapshot.by_name.values() if one.upstream_name == "batch")
+    assert found.of(step).name == ""
+    assert found.find("") is None
+
+
+def test_what_is_withheld_is_found_and_not_listed() -> None:
+    catalog = Catalog(server_info=b"{}")
+    own = native("introspect")
+    catalog.post(posted(own))
+    catalog.withhold(OWN, frozenset({"aql.introspect"}))
+    catalog.post(offer("s", ["get_x", "get_y"]))
+    catalog.withhold("s", frozenset({"s.get_y"}))
+    found = OperationBook(AqlConfig(), (own,)).at(catalog.current)
+    assert [one.name for one in found.all()] == ["introspect", "s_get_x"]
+    held = found.find("s_get_y")
+    assert held is not None
+    assert found.of(held.tool) is held
+
+
+def test_an_operation_stays_itself_while_its_tool_does() -> None:
+    operations = OperationBook(AqlConfig())
+    one, other = offer("a", ["get_x"]), offer("b", ["get_x"])
+    first = operations.at(merged(one, other))
+    signature = first.find("a_get_x").signature  # type: ignore[union-attr]
+    second = operations.at(merged(one, offer("b", ["get_x", "get_y"])))
+    assert second is not first
+    assert second.number != first.number
+    assert second.find("a_get_x") is first.find("a_get_x")
+    assert second.find("a_get_x").signature is signature  # type: ignore[union-attr]
+    assert second.find("b_get_x") is not first.find("b_get_x")
+
+
+def test_a_snapshot_is_read_once_and_a_new_config_reads_it_again() -> None:
+    operations = OperationBook(AqlConfig())
+    snapshot = merged(offer("a", ["get_x"]))
+    first = operations.at(snapshot)
+    assert operations.at(snapshot) is first
+    operations.configure(config(operations={"a.*": {"name": "mine"}}))
+    second = operations.at(snapshot)
+    assert second.find("mine") is not None
+    assert second.number != first.number
+
+
+def test_a_new_collider_renames_who_is_there() -> None:
+    operations = OperationBook(AqlConfig())
+    here = offer("a", ["b_c"])
+    assert operations.at(merged(here)).find("a_b_c") is not None
+    found = operations.at(merged(here, offer("a_b", ["c"])))
+    assert found.find("a_b_c") is None
+    assert len({one.name for one in found.all()}) == 2
+
+
+def test_what_somebody_may_have_meant() -> None:
+    found = book(
+        offer("github", ["create_issue", "create_pull_request", "list_issues", "delete_file"]),
+        offer("jira", ["create_issue"]),
+        natives=(native("introspect"),),
+    )
+    assert found.near("github_create_isue")[0] == "github_create_issue"
+    assert set(found.near("create_issue")[:2]) == {"github_create_issue", "jira_create_issue"}
+    assert found.near("github.create_issue")[0] == "github_create_issue"
+    assert found.near("github__list_issues")[0] == "github_list_issues"
+    assert found.near("GitHub.CreatePullRequest")[0] == "github_create_pull_request"
+    assert found.near("introspct")[0] == "introspect"
+    assert found.near("") == []
+    assert found.near("日本語") == []
+    assert found.near("x" * 100_000) == []
+    assert len(found.near("create", most=2)) <= 2
+
+
+def test_nobody_is_told_names_that_it_does_not_see() -> None:
+    found = book(offer("a", ["get_secret"]), offer("b", ["get_secret"]))
+    seen = found.near("get_secret", sees=lambda tool: tool.upstream == "b")
+    assert seen == ["b_get_secret"]
+    assert found.near("a.get_secret", sees=lambda tool: tool.upstream == "b") == ["b_get_secret"]
+
+
+def test_twice_as_many_tools_are_twice_the_work() -> None:
+    def work(servers: int) -> int:
+        offerings = [
+            offer(f"s{n}", [tool(f"{verb}_thing_{m}", {"id": NEEDED, "a": {}}) for m in range(10)
+                            for verb in ("get", "update", "create", "delete", "run")])
+            for n in range(servers)
+        ]  # fmt: skip
+        snapshot = merged(*offerings)
+        found: list[Any] = []
+        lines = lines_run(lambda: found.extend(OperationBook(AqlConfig()).at(snapshot).all()))
+        assert len(found) == 50 * servers
+        return lines
+
+    assert work(12) < 2.5 * work(6)
+
+
+@pytest.mark.spec("AQ-6.1-1")
+def test_categories_and_what_they_may_do() -> None:
+    assert {one.value: (one.read_only, one.destructive) for one in Category} == {
+        "CREATE": (False, False),
+        "READ": (True, False),
+        "UPDATE": (False, True),
+        "DELETE": (False, True),
+        "EXECUTE": (False, True),
+    }

@@ -1,0 +1,222 @@
+"""The category of a tool: by config, effect, verb, else EXECUTE."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.aql import operations as categories
+from interlock.aql.operations import judge
+from interlock.core.catalog.effects import UNKNOWN, Effect, EffectLevel
+from interlock.protocol.aql_terms import Category
+from tests.aql.shelf import NEEDED, STRING, book, only, tool
+from tests.core.catalog.offers import offer
+
+READS = Effect(EffectLevel.READ_ONLY, True, "annotations")
+DESTROYS = Effect(EffectLevel.IRREVERSIBLE, False, "annotations")
+ADDS = Effect(EffectLevel.ADDITIVE, False, "config")
+
+KNOWN = {
+    Category.CREATE: """
+        create_issue create_pull_request create_branch add_comment upload_file register_webhook
+        import_dataset insert_row create_or_update_file upsert_record clone_repository fork_repo
+        create_user generate_image add_reaction_role save_note invite_member create_directory""",
+    Category.READ: """
+        get_issue list_issues search_code find_user export_report count_rows read_file fetch
+        describe_table get_execution_status get_task_log list_users search get_status
+        directory_tree_list pull_request_read get_me view_logs download_file check_health
+        validate_schema compare_commits""",
+    Category.UPDATE: """
+        update_issue edit_message set_topic rename_file move_file patch_page merge_pull_request
+        update_profile write_file replace_text assign_copilot close_ticket""",
+    Category.DELETE: """
+        delete_file remove_member purge_cache unregister_device clear_queue drop_table
+        delete_user archive_channel""",
+    Category.EXECUTE: """
+        execute_job run_tests start_server stop_container resume_workflow trigger_build
+        invoke_lambda cancel_task pause_execution send_email post_message publish_package
+        deploy_service browser_click frobnicate notify_team query""",
+}
+
+
+@pytest.mark.spec("AQ-8.1-1", "AQ-8.2-1", "AQ-CRU-6.1-1")
+def test_known_tools_are_classified_as_they_were_reviewed() -> None:
+    wrong = {
+        name: judge(name, UNKNOWN).category.value
+        for category, names in KNOWN.items()
+        for name in names.split()
+        if judge(name, UNKNOWN).category is not category
+    }
+    assert sum(len(names.split()) for names in KNOWN.values()) >= 60
+    assert wrong == {}
+
+
+@pytest.mark.spec("AQ-OPS-6.2-1")
+def test_every_verb_of_the_draft_is_known() -> None:
+    verbs = {
+        Category.CREATE: "create add upload register import insert",
+        Category.READ: "get list search find export count",
+        Category.UPDATE: "update edit set rename move patch merge",
+        Category.DELETE: "delete remove purge unregister clear drop",
+        Category.EXECUTE: "execute run start stop resume trigger invoke cancel",
+    }
+    for category, words in verbs.items():
+        for word in words.split():
+            assert judge(f"{word}_thing", UNKNOWN).category is category, word
+
+
+@pytest.mark.spec("AQ-8.1-2")
+@pytest.mark.parametrize(
+    ("name", "effect", "category", "confidence", "needs_review"),
+    [
+        ("delete_x", READS, Category.DELETE, "medium", True),
+        ("search_code", UNKNOWN, Category.READ, "high", False),
+        ("frobnicate", UNKNOWN, Category.EXECUTE, "low", True),
+        ("frobnicate", READS, Category.READ, "high", False),
+        ("run_query", READS, Category.READ, "medium", False),
+        ("send_email", READS, Category.EXECUTE, "medium", True),
+        ("create_file", DESTROYS, Category.UPDATE, "medium", False),
+        ("get_and_clear", UNKNOWN, Category.DELETE, "high", False),
+        ("get_thing", DESTROYS, Category.EXECUTE, "medium", True),
+        ("slack_thing_post_it", UNKNOWN, Category.EXECUTE, "medium", False),
+        ("check_out", UNKNOWN, Category.UPDATE, "high", False),
+        ("git_log", READS, Category.READ, "medium", False),
+        ("resolve_library", READS, Category.READ, "medium", False),
+        ("monitor_delete", UNKNOWN, Category.DELETE, "high", False),
+        ("batch_update_rows", UNKNOWN, Category.UPDATE, "high", False),
+        ("jira_link_to_epic", UNKNOWN, Category.UPDATE, "medium", False),
+        ("place_details", UNKNOWN, Category.EXECUTE, "low", True),
+        ("search_replace", UNKNOWN, Category.EXECUTE, "medium", True),
+        ("list_evict", UNKNOWN, Category.EXECUTE, "medium", True),
+        ("get_lock", UNKNOWN, Category.EXECUTE, "medium", True),
+        ("read_then_destroy_all", UNKNOWN, Category.DELETE, "medium", True),
+        ("read_then_post", UNKNOWN, Category.EXECUTE, "medium", True),
+        ("create_sip_credential_list", UNKNOWN, Category.CREATE, "high", False),
+        ("v2_update_access_list", UNKNOWN, Category.UPDATE, "medium", True),
+        ("query", UNKNOWN, Category.EXECUTE, "low", True),
+        ("query", READS, Category.READ, "high", False),
+        ("query_metrics", READS, Category.READ, "high", False),
+        ("list_pull_requests", UNKNOWN, Category.READ, "high", False),
+        ("get_commit", UNKNOWN, Category.READ, "high", False),
+        ("get_email", UNKNOWN, Category.READ, "high", False),
+    ],
+)
+def test_effects_and_verbs_together(
+    name: str, effect: Effect, category: Category, confidence: str, needs_review: bool
+) -> None:
+    judged = judge(name, effect)
+    assert (judged.category, judged.confidence, judged.needs_review) == (
+        category, confidence, needs_review,
+    )  # fmt: skip
+    assert judged.reason
+
+
+@pytest.mark.spec("AQ-8.1-2")
+def test_the_config_has_the_last_word() -> None:
+    found = book(offer("s", ["delete_x"]), operations={"s.delete_*": {"category": "READ"}}).find(
+        "s_delete_x"
+    )
+    assert found is not None
+    assert (found.category, found.confidence) == (Category.READ, "high")
+    assert found.origins["category"] == "override"
+
+
+@pytest.mark.spec("AQ-8.1-2")
+def test_hints_of_a_server_that_is_not_trusted_only_raise() -> None:
+    listed = [
+        tool("frobnicate", annotations={"readOnlyHint": True}),
+        tool("get_thing", annotations={"destructiveHint": True}),
+    ]
+    found = book(offer("s", listed, trust_annotations=False))
+    assert found.find("s_frobnicate").category is Category.EXECUTE  # type: ignore[union-attr]
+    assert found.find("s_get_thing").category is Category.EXECUTE  # type: ignore[union-attr]
+    trusting = book(offer("s", listed))
+    assert trusting.find("s_frobnicate").category is Category.READ  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "hints", [{"readOnlyHint": False}, {"destructiveHint": False}, {"destructiveHint": True}]
+)
+@pytest.mark.parametrize("trusted", [True, False])
+def test_what_its_server_says_to_change_something_is_not_among_the_readers(
+    hints: dict[str, bool], trusted: bool
+) -> None:
+    listed = [tool("get_thing", annotations=hints), tool("simulate_research_query")]
+    found = book(offer("s", listed, trust_annotations=trusted))
+    for one in found.all():
+        assert one.category is Category.EXECUTE
+        assert one.needs_review
+
+
+def test_what_the_config_says_to_change_something_is_not_either() -> None:
+    found = book(offer("s", ["get_thing", "get_other"], effects={"get_thing": "mutating"}))
+    assert found.find("s_get_thing").category is Category.EXECUTE  # type: ignore[union-attr]
+    assert found.find("s_get_other").category is Category.READ  # type: ignore[union-attr]
+
+
+def test_a_title_alone_is_no_word_about_effects() -> None:
+    titled = only(tool("get_thing", annotations={"title": "Get the thing", "idempotentHint": True}))
+    assert titled.category is Category.READ
+
+
+@pytest.mark.spec("AQ-8.3-1")
+def test_ambiguous_names_are_decided_and_the_reason_is_kept() -> None:
+    either = only(tool("create_or_update_file", {"path": NEEDED, "text": STRING}))
+    assert either.category is Category.CREATE
+    assert "may not be there" in either.origins["category_reason"]
+    sent = only(tool("send_email", {"to": NEEDED, "text": STRING}))
+    assert sent.category is Category.EXECUTE
+    assert "outside" in sent.origins["category_reason"]
+    assert judge("get_or_create_user", UNKNOWN).category is Category.CREATE
+
+
+@pytest.mark.spec("AQ-CRU-6.3-1")
+@pytest.mark.parametrize(
+    ("name", "effect", "category"),
+    [
+        ("frobnicate", READS, Category.READ),
+        ("frobnicate", ADDS, Category.CREATE),
+        ("remove_x", UNKNOWN, Category.DELETE),
+        ("restart_x", UNKNOWN, Category.EXECUTE),
+        ("modify_x", UNKNOWN, Category.UPDATE),
+        ("upsert_x", UNKNOWN, Category.CREATE),
+        ("archive_x", UNKNOWN, Category.DELETE),
+        ("hide_x", UNKNOWN, Category.DELETE),
+        ("publish_x", UNKNOWN, Category.EXECUTE),
+    ],
+)
+def test_the_decision_tree(name: str, effect: Effect, category: Category) -> None:
+    assert judge(name, effect).category is category
+
+
+@pytest.mark.spec("AQ-8.5.1-2")
+def test_methods_of_http_have_categories() -> None:
+    assert categories.of_method("post") is Category.CREATE
+    assert categories.of_method("GET") is Category.READ
+    assert categories.of_method("PUT") is categories.of_method("PATCH") is Category.UPDATE
+    assert categories.of_method("DELETE") is Category.DELETE
+    assert categories.of_method("TRACE") is Category.EXECUTE
+
+
+def test_a_servers_own_name_in_front_of_its_tools_does_not_count() -> None:
+    assert only(tool("list_delete_item"), key="list").category is Category.DELETE
+    assert only(tool("notion_get_page"), key="notion").category is Category.READ
+
+
+@pytest.mark.spec("AQ-4.5-2")
+def test_nothing_can_be_updated_with_one_parameter() -> None:
+    assert only(tool("close_issue", {"id": NEEDED})).category is Category.EXECUTE
+    assert only(tool("close_issue", {"id": NEEDED, "why": STRING})).category is Category.UPDATE
+
+
+@pytest.mark.spec("AQ-EPM-2.2-1")
+def test_the_name_of_an_endpoint_says_what_is_done_there() -> None:
+    good = "create read update delete execute discover query manage operate authorize read_only"
+    assert all(categories.is_action(name) for name in good.split())
+    assert not any(categories.is_action(name) for name in ("users", "billing", "github", "x"))
+
+
+def test_a_category_never_changes_an_effect() -> None:
+    listed = book(
+        offer("s", ["delete_x"]), operations={"s.*": {"category": "READ", "danger": "safe"}}
+    ).all()
+    assert [one.tool.effect.level for one in listed] == [EffectLevel.IRREVERSIBLE]

@@ -1,0 +1,58 @@
+"""One estimate of what a model is shown, wherever somebody is told of it."""
+
+from __future__ import annotations
+
+import json
+
+from msgspec import Raw
+
+from interlock.aql import view as surface
+from interlock.aql.commands.operations import shelf_of
+from interlock.core.catalog.token_costs import definition_tokens, estimated, tool_tokens
+from interlock.core.config import parse_config
+from interlock.terminal.tool_table import read_listing
+from tests.aql.shelf import NEEDED, book, tool
+from tests.core.catalog.offers import offer
+from tests.core.server.test_views import views
+
+MUCH = {
+    "title": "T" * 4_000,
+    "annotations": {"readOnlyHint": True, "title": "t" * 4_000},
+    "outputSchema": {"type": "object", "description": "d" * 4_000},
+}
+CONFIG = parse_config("servers: {s: 'http://127.0.0.1:9/mcp'}", "interlock.yaml")
+
+
+def test_only_what_a_model_is_shown_counts() -> None:
+    bare = tool("get_x", {"id": NEEDED}, description="Get x.")
+    whole = tool("get_x", {"id": NEEDED}, description="Get x.", **MUCH)
+    assert definition_tokens(bare) == definition_tokens(whole) < 40
+    found = [book(offer("s", [one])).all()[0].tool for one in (bare, whole)]
+    assert tool_tokens(found[0]) == tool_tokens(found[1]) < 40
+
+
+def test_everybody_is_told_the_same() -> None:
+    listed = [
+        tool(f"s.get_{at}", {"id": NEEDED}, description="Get it." * at, **MUCH) for at in range(5)
+    ]
+    by_tools = sum(one.tokens for one in read_listing([Raw(one) for one in listed], CONFIG))
+    shelf = shelf_of([Raw(one) for one in listed], CONFIG, [])
+    by_operations = sum(definition_tokens(raw) for raw in shelf.plain)
+    face = views().by_name("aql")
+    by_adapter_info = surface.cost(face, shelf.book, None)["plain"]
+    by_auto = sum(tool_tokens(one) for one in shelf.book.snapshot.tools)
+    assert by_tools == by_operations == by_adapter_info == by_auto
+
+
+def test_a_view_is_counted_as_its_tools_are() -> None:
+    face = views().by_name("aql")
+    found = book(offer("s", ["get_x"]))
+    shown = [
+        {key: one[key] for key in ("name", "description", "inputSchema")}
+        for one in surface.endpoints(face, found, None)
+    ]
+    counted = sum(
+        estimated(json.dumps(one, separators=(",", ":"), ensure_ascii=False).encode())
+        for one in shown
+    )
+    assert surface.cost(face, found, None)["view"] == counted

@@ -1,0 +1,190 @@
+"""Danger levels, trust, and what they come to together."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from interlock.aql import danger
+from interlock.aql.danger import TRUST, level, matrix
+from interlock.aql.operations import OperationBook, Trusting
+from interlock.core.catalog.effects import EffectLevel
+from interlock.core.config.aql import AqlConfig
+from interlock.protocol.aql_terms import Category, Danger
+from tests.aql.shelf import NEEDED, STRING, book, only, tool
+from tests.core.catalog.offers import merged, offer
+
+MUTATING = EffectLevel.MUTATING
+
+
+@pytest.mark.spec("AQ-DNG-2.1-1")
+def test_levels_in_their_order() -> None:
+    assert [one.word for one in sorted(Danger)] == [
+        "safe", "reversible", "destructive", "dangerous", "forbidden",
+    ]  # fmt: skip
+    assert [one.value for one in sorted(Danger)] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.spec("AQ-DNG-3.3-1")
+@pytest.mark.parametrize(
+    ("name", "category", "expected"),
+    [
+        ("get_thing", Category.READ, Danger.SAFE),
+        ("create_thing", Category.CREATE, Danger.REVERSIBLE),
+        ("update_thing", Category.UPDATE, Danger.REVERSIBLE),
+        ("delete_thing", Category.DELETE, Danger.DESTRUCTIVE),
+        ("start_thing", Category.EXECUTE, Danger.REVERSIBLE),
+    ],
+)
+def test_defaults(name: str, category: Category, expected: Danger) -> None:
+    found = only(tool(name, {"id": NEEDED, "title": STRING}))
+    assert (found.category, found.danger) == (category, expected)
+
+
+@pytest.mark.parametrize("effect", list(EffectLevel))
+@pytest.mark.parametrize("category", list(Category))
+@pytest.mark.parametrize("name", ["thing", "drop_table", "purge_all", "get_x", "delete_x"])
+def test_destructive_is_what_is_irreversible(
+    name: str, category: Category, effect: EffectLevel
+) -> None:
+    held = effect is EffectLevel.IRREVERSIBLE
+    assert (level(name, category, effect)[0] >= Danger.DESTRUCTIVE) is held
+
+
+@pytest.mark.spec("AQ-DNG-6.1-1", "AQ-DNG-5.1-1")
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("force_sync", Danger.DANGEROUS),
+        ("remove_permanently", Danger.DANGEROUS),
+        ("bulk_delete_rows", Danger.DANGEROUS),
+        ("override_lock", Danger.DANGEROUS),
+        ("bypass_check", Danger.DANGEROUS),
+        ("migrate_without_backup", Danger.DANGEROUS),
+        ("purge_cache", Danger.DANGEROUS),
+        ("drop_table", Danger.FORBIDDEN),
+        ("delete_all", Danger.FORBIDDEN),
+        ("delete_all_users", Danger.FORBIDDEN),
+        ("truncate_table", Danger.FORBIDDEN),
+        ("reset_database", Danger.FORBIDDEN),
+        ("destroy_cluster", Danger.FORBIDDEN),
+        ("wipe_disk", Danger.FORBIDDEN),
+        ("deploy_production", Danger.FORBIDDEN),
+        ("force_delete_all", Danger.FORBIDDEN),
+        ("get_x", Danger.SAFE),
+        ("list_x", Danger.SAFE),
+        ("search_x", Danger.SAFE),
+        ("count_x", Danger.SAFE),
+        ("check_x", Danger.SAFE),
+        ("introspect", Danger.SAFE),
+        ("frobnicate", None),
+    ],
+)
+def test_names_tell(name: str, expected: Danger | None) -> None:
+    assert danger.by_name(name) is expected
+
+
+@pytest.mark.spec("AQ-DNG-5.1-1")
+def test_what_is_declared_wins_also_downwards() -> None:
+    declared = {"operations": {"s.force_sync": {"danger": "safe"}}}
+    found = book(offer("s", ["force_sync", "force_push"]), **declared)
+    assert found.find("s_force_sync").danger is Danger.SAFE  # type: ignore[union-attr]
+    assert found.find("s_force_push").danger is Danger.DANGEROUS  # type: ignore[union-attr]
+
+
+@pytest.mark.spec("AQ-8.5-1")
+def test_patterns_match_the_local_name() -> None:
+    assert only("drop_table", key="github").danger is Danger.FORBIDDEN
+
+
+def test_what_cannot_be_undone_is_destructive_and_reading_is_safe_only_if_that_is_known() -> None:
+    assert level("make_thing", Category.CREATE, EffectLevel.IRREVERSIBLE)[0] is Danger.DESTRUCTIVE
+    assert level("fetch_thing", Category.READ, MUTATING)[0] is Danger.REVERSIBLE
+    assert level("get_thing", Category.READ, MUTATING)[0] is Danger.SAFE
+    assert level("drop_x", Category.DELETE, EffectLevel.IRREVERSIBLE)[0] is Danger.FORBIDDEN
+
+
+@pytest.mark.spec("AQ-DNG-4.1-1")
+def test_the_matrix() -> None:
+    a, c, d = "allow", "confirm", "deny"
+    expected = [
+        ["introspect_only", a, a, a, a],
+        [d, d, a, a, a],
+        [d, d, c, a, a],
+        [d, d, d, c, a],
+        [d, d, d, d, c],
+    ]
+    assert [[matrix(one, trust) for trust in TRUST] for one in sorted(Danger)] == expected
+
+
+# -- trust
+
+
+@pytest.mark.spec("AQ-TRU-2.1-1")
+def test_trust_has_five_levels_and_the_config_knows_no_other() -> None:
+    assert TRUST == ("untested", "generated", "validated", "community_reviewed", "certified")
+    with pytest.raises(msgspec.ValidationError, match="certifed"):
+        msgspec.convert({"trust": {"s": "certifed"}}, AqlConfig)
+
+
+def test_who_registered_is_trusted_less_than_who_was_configured() -> None:
+    trusting = Trusting({"c": "certified"}, registered=lambda key: key == "r", wall_clock=lambda: 1)
+    assert [trusting(key) for key in ("c", "r", "x")] == ["certified", "generated", "validated"]
+
+
+@pytest.mark.spec("AQ-TRU-4.1-1")
+def test_trust_rises_by_one_level_after_the_other() -> None:
+    trusting = Trusting({"s": "generated"}, wall_clock=lambda: 12.5)
+    problem = trusting.change("s", "certified", "admin")
+    assert problem is not None
+    assert "validated next" in problem
+    assert trusting("s") == "generated"
+    assert trusting.history("s") == []
+    assert trusting.change("s", "validated", "admin", "tests passed") is None
+    assert trusting("s") == "validated"
+    assert trusting.change("s", "untested", "admin", "a security issue") is None
+    rose, fell = trusting.history("s")
+    assert rose == {
+        "from": "generated", "to": "validated", "at": 12.5, "by": "admin", "reason": "tests passed",
+    }  # fmt: skip
+    assert (fell["from"], fell["to"], fell["reason"]) == (
+        "validated", "untested", "a security issue",
+    )  # fmt: skip
+
+
+@pytest.mark.spec("AQ-TRU-4.1-1")
+def test_a_new_config_cannot_skip_a_level_either() -> None:
+    trusting = Trusting({"s": "generated", "t": "certified"}, wall_clock=lambda: 1)
+    assert len(trusting.configure({"s": "certified", "t": "untested"})) == 1
+    assert (trusting("s"), trusting("t")) == ("generated", "untested")
+    assert [one["by"] for one in trusting.history("t")] == ["config"]
+
+
+@pytest.mark.spec("AQ-TRU-4.1-1")
+@pytest.mark.parametrize(
+    ("now", "what"),
+    [
+        ({"id": NEEDED}, "title is gone"),
+        ({"id": NEEDED, "title": {"type": "integer"}}, "was string and is integer"),
+        ({"id": NEEDED, "title": STRING, "body": NEEDED}, "body is required"),
+        ({"id": NEEDED, "title": NEEDED}, "title is required"),
+        ({"id": NEEDED, "title": STRING, "body": STRING}, None),
+        ({"id": STRING, "title": STRING}, None),
+    ],
+)
+def test_a_server_that_breaks_what_it_promised_is_trusted_less(
+    now: dict[str, object], what: str | None
+) -> None:
+    trusting = Trusting({"s": "certified"}, wall_clock=lambda: 3)
+    operations = OperationBook(AqlConfig())
+    operations.on_break = trusting.broke
+    operations.at(merged(offer("s", [tool("create_x", {"id": NEEDED, "title": STRING})])))
+    operations.at(merged(offer("s", [tool("create_x", now)])))
+    if what is None:
+        assert trusting("s") == "certified"
+        assert trusting.history("s") == []
+    else:
+        assert trusting("s") == "generated"
+        (change,) = trusting.history("s")
+        assert what in change["reason"]
+        assert (change["by"], change["from"]) == ("node", "certified")

@@ -1,0 +1,123 @@
+"""Examples: requests that a schema takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.aql import introspection as examples
+from interlock.protocol.aql_terms import Category
+from tests.aql.shelf import NEEDED, STRING, book, native, only, tool
+from tests.core.catalog.offers import definition
+
+
+def made(schema: dict[str, Any], name: str = "run_it") -> dict[str, Any]:
+    """An example for a tool with this schema."""
+    request = examples.request(only(definition(name, inputSchema=schema)))
+    assert request["operation"] == f"s_{name}"
+    params: dict[str, Any] = request["params"]
+    return params
+
+
+REQUIRED = [
+    {"type": "string"},
+    {"type": "string", "minLength": 12},
+    {"type": "string", "maxLength": 3},
+    {"type": "string", "pattern": "^[a-z]+$"},
+    {"type": "string", "pattern": r"^\d{4}-\d{2}-\d{2}$"},
+    {"type": "string", "pattern": "^[A-Z]{2}-[0-9]+$"},
+    {"type": "string", "format": "date-time"},
+    {"type": "string", "format": "email"},
+    {"type": "string", "enum": ["b", "a"]},
+    {"type": "integer", "minimum": 10, "maximum": 12},
+    {"type": "integer", "exclusiveMinimum": 5, "multipleOf": 4},
+    {"type": "integer", "maximum": -3},
+    {"type": "number", "exclusiveMaximum": 1},
+    {"type": "boolean"},
+    {"type": "array", "items": {"type": "integer", "minimum": 7}, "minItems": 2},
+    {"type": "array", "maxItems": 0, "items": {"type": "string"}},
+    {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+    {"anyOf": [{"type": "null"}, {"type": "integer"}]},
+    {"const": 42},
+    {"$ref": "#/$defs/thing"},
+    {"allOf": [{"$ref": "#/$defs/thing"}]},
+    {},
+]
+
+
+@pytest.mark.spec("AQ-INT-8.2-1")
+@pytest.mark.parametrize("required", REQUIRED, ids=str)
+def test_an_example_is_what_its_schema_takes(required: dict[str, Any]) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"value": required, "other": {"type": "string"}},
+        "required": ["value"],
+        "$defs": {"thing": {"type": "object", "properties": {"n": {"type": "integer"}},
+                            "required": ["n"]}},
+    }  # fmt: skip
+    params = made(schema)
+    assert set(params) == {"value"}
+    jsonschema_rs.validator_for(schema).validate(params)
+
+
+def test_a_server_may_give_examples_itself() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string", "examples": ["octocat"]}, "b": {"default": 5}},
+        "required": ["a", "b"],
+    }
+    assert made(schema) == {"a": "octocat", "b": 5}
+    schema["properties"]["a"]["examples"] = ["x" * 1_000]  # type: ignore[index]
+    assert made(schema)["a"] == "a"
+
+
+def test_an_update_changes_something() -> None:
+    found = only(tool("update_issue", {"issue_id": NEEDED, "title": STRING, "body": STRING}))
+    assert found.category is Category.UPDATE
+    assert examples.params(found) == {"issue_id": "id", "input": {"title": "title"}}
+    found = only(tool("set_state", {"id": NEEDED, "state": NEEDED}))
+    assert examples.params(found) == {"id": "id", "input": {"state": "state"}}
+
+
+def test_the_nodes_own_give_theirs() -> None:
+    own = native("introspect", example={"query": "operations"})
+    (one,) = book(natives=(own,)).all()
+    assert examples.request(one) == {"operation": "introspect", "params": {"query": "operations"}}
+
+
+def test_circles_and_slow_patterns_end() -> None:
+    wide = {f"p{n}": {"$ref": "#"} for n in range(30)}
+    schema = {"type": "object", "properties": wide, "required": list(wide)}
+    assert len(made(schema)) == 30
+    made(
+        {
+            "type": "object",
+            "properties": {
+                "a": {"type": "string", "pattern": "^((a+)+)+$b"},
+                "b": {"pattern": "("},
+            },
+            "required": ["a", "b"],
+        }
+    )
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ["minimum", "maximum", "minLength", "maxLength", "multipleOf", "minItems", "pattern",
+             "exclusiveMinimum", "enum", "const", "default", "examples", "format", "type", "items"]
+        ),
+        st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False),
+                  st.text(max_size=5), st.none(), st.booleans(),
+                  st.lists(st.integers(), max_size=2)),
+    )
+)  # fmt: skip
+def test_nonsense_in_a_schema_makes_some_example(schema: dict[str, Any]) -> None:
+    for kind in ("string", "integer", "number", "array", "object", None):
+        one = {**schema, **({"type": kind} if kind else {})}
+        params = made({"type": "object", "properties": {"a": one}, "required": ["a"]})
+        assert set(params) == {"a"}

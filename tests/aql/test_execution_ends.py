@@ -1,0 +1,53 @@
+"""An execution that ended by asking for a human: what is told of it as time goes by."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.aql.executions import as_it_stands
+from interlock.aql.language.errors import lawful
+
+ERROR = {
+    "code": "CONFIRMATION_REQUIRED",
+    "message": "Send the same request again with 'confirmation_token'.",
+    "details": {"confirmation_token": "conf_abc"},
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        ("", "waits for a human, who must confirm 's_x' first: `interlock approve abc`"),
+        ("pending", "then retry_execution collects"),
+        ("approved", "then retry_execution collects"),
+        ("done", "it was done: retry_execution collects"),
+        ("refused", "A human refused it, and it was not done."),
+        ("expired", "retry_execution asks again"),
+    ],
+)
+def test_it_says_how_the_approval_stands_and_how_to_go_on(state: str, says: str) -> None:
+    asked: list[str] = []
+
+    def state_of(id: str) -> str:
+        asked.append(id)
+        return state
+
+    told = as_it_stands(ERROR, "s_x", state_of)
+    assert asked == ["abc"]
+    assert says in told["message"]
+    assert lawful(told["message"])
+    assert "send the same request" not in told["message"].lower()
+    assert told["details"].get("approval", "") == state
+    assert told["details"]["continue_with"] == "retry_execution"
+    # What is kept stays as it was.
+    assert ERROR["details"] == {"confirmation_token": "conf_abc"}
+
+
+def test_the_page_is_named_where_there_is_one() -> None:
+    error = {**ERROR, "details": {"confirmation_token": "conf_abc", "url": "https://n/approvals/1"}}
+    assert "https://n/approvals/1" in as_it_stands(error, "s_x", lambda _: "")["message"]
+
+
+def test_other_failures_are_told_as_they_are() -> None:
+    other = {"code": "INTERNAL_ERROR", "message": "No.", "details": {}}
+    assert as_it_stands(other, "s_x", lambda _: "done") is other

@@ -1,0 +1,353 @@
+"""The operations about executions: what they show, how they are asked, and as tasks of MCP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from interlock.aql.execution_operations import execution_natives
+from interlock.aql.execution_tasks import ExecutionTasks
+from interlock.aql.language.cursors import Cursors
+from interlock.aql.language.errors import AqlError, lawful
+from interlock.aql.list_requests import Listing
+from interlock.aql.note_store import NoteStore
+from interlock.aql.notes import Notes, note_natives
+from interlock.aql.operations import Native, Parameter
+from interlock.aql.relations import Relations, relation_natives
+from interlock.aql.request import Answer
+from interlock.aql.resource_operations import Reaching, reach_natives
+from interlock.core.call import Call, Caller, Client, Outcome
+from interlock.core.pipeline.tasks import TaskIds, TaskName
+from interlock.protocol.aql_terms import OWN, Category
+from interlock.protocol.mcp import COMPLETE, TASKS_EXTENSION, Era
+from tests.aql.executing import CLERK, GUARD, Bench
+from tests.core.pipeline.calls import STATELESS
+
+LISTING = Listing(Cursors(b"k" * 32))
+SPEAKS_TASKS = Client(
+    Era.STATELESS,
+    "2026-07-28",
+    "tests",
+    json.dumps({"extensions": {TASKS_EXTENSION: {}}, "sampling": {}}).encode(),
+)
+
+
+class Desk(Bench):
+    """A bench with its operations."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        natives = execution_natives(self.executions, lambda: LISTING, lambda: self.now)
+        self.natives = {one.name: one for one in natives}
+        self._ids = TaskIds(b"s" * 64)
+        self.tasks = ExecutionTasks(self.executions, self._seal)
+
+    def _seal(self, id: str, call: Call) -> str | None:
+        assert call.caller is not None
+        return self._ids.seal(TaskName(OWN, id, own=True), call.caller.name)
+
+    async def __call__(self, name: str, caller: Caller = CLERK, **params: Any) -> Any:
+        answer = self.natives[name].answer(self.asked(params, caller))
+        return await answer if isinstance(answer, Awaitable) else answer
+
+    async def data(self, name: str, caller: Caller = CLERK, **params: Any) -> Any:
+        answer = await self(name, caller, **params)
+        return answer.data if isinstance(answer, Answer) else answer
+
+    async def refused(self, name: str, caller: Caller = CLERK, **params: Any) -> AqlError:
+        with pytest.raises(AqlError) as refused:
+            await self(name, caller, **params)
+        assert lawful(refused.value.message), refused.value.message
+        return refused.value
+
+
+def at_desk(test: Callable[[Desk], Awaitable[None]], **settings: Any) -> None:
+    async def run() -> None:
+        desk = Desk(**settings)
+        try:
+            await test(desk)
+        finally:
+            desk.close()
+
+    asyncio.run(run())
+
+
+async def three(desk: Desk) -> list[str]:
+    """One that completed, one that failed, and one that runs."""
+    ids = []
+    for end in ("completed", "failed", "running"):
+        ids.append((await desk.start())["execution_id"])
+        desk.now += 10
+        if end == "completed":
+            desk.last.answer(content=[], structuredContent={"built": 7})
+        elif end == "failed":
+            desk.last.answer_error(-32000, "no")
+    return ids
+
+
+@pytest.mark.spec("AQ-8.4.3-1")
+def test_each_shows_how_it_stands() -> None:
+    async def test(desk: Desk) -> None:
+        completed, failed, running = await three(desk)
+        shown = await desk.data("get_execution", execution_id=completed)
+        assert shown["status"] == "completed"
+        assert shown["result"] == {"built": 7}
+        shown = await desk.data("get_execution", execution_id=failed)
+        assert set(shown["error"]) >= {"code", "message"}
+        assert "result" not in shown
+        shown = await desk.data("get_execution", execution_id=running, fields=["status"])
+        assert shown == {"status": "running"}
+        shown = await desk.data("cancel_execution", execution_id=running, reason="enough")
+        assert shown["status"] == "cancelled"
+        assert desk.last.abandoned == ["enough"]
+
+    at_desk(test)
+
+
+@pytest.mark.spec("AQ-AGG-1-1")
+def test_they_are_counted_by_status() -> None:
+    async def test(desk: Desk) -> None:
+        await three(desk)
+        by_status = {"group_by": "status", "count": True}
+        data = await desk.data("list_executions", aggregate={"by_status": by_status})
+        assert data == {"aggregations": {"by_status": {"running": 1, "failed": 1, "completed": 1}}}
+        data = await desk.data(
+            "list_executions",
+            filter={"status": ["running", "failed"]},
+            aggregate={"n": {"count": True}},
+            include_items=True,
+        )
+        assert data["aggregations"] == {"n": 2}
+        assert len(data["items"]) == 2
+        for wrong in ({"n": {"median": "attempt"}}, {"n": {"sum": "size"}}, {"n": {}}, {}, []):
+            refused = await desk.refused("list_executions", aggregate=wrong)
+            assert refused.code.startswith("VALIDATION_")
+
+    at_desk(test)
+
+
+@pytest.mark.spec("AQ-CF-1-1", "AQ-OPS-4.2-1")
+def test_the_newest_is_first_and_age_is_computed() -> None:
+    async def test(desk: Desk) -> None:
+        completed, failed, running = await three(desk)
+        data = await desk.data("list_executions")
+        assert [one["execution_id"] for one in data["items"]] == [running, failed, completed]
+        data = await desk.data(
+            "list_executions",
+            sort={"field": "created_at", "order": "asc"},
+            fields=["execution_id", "_computed.age_seconds"],
+        )
+        assert data["items"][0] == {
+            "execution_id": completed,
+            "_computed": {"age_seconds": 30.0},
+        }
+        data = await desk.data("list_executions", query="failed", preset="minimal")
+        assert data["items"] == [
+            {"execution_id": failed, "status": "failed", "operation": "s_build"}
+        ]
+
+    at_desk(test)
+
+
+def test_a_page_that_is_too_long_is_cut_with_a_warning() -> None:
+    async def test(desk: Desk) -> None:
+        await three(desk)
+        answer = await desk("list_executions", first=5_000)
+        [warning] = answer.warnings
+        assert warning.code == "VALIDATION_TRUNCATED_WARNING"
+        assert lawful(warning.message)
+
+    at_desk(test)
+
+
+@pytest.mark.parametrize("name", ["get_execution", "cancel_execution", "retry_execution"])
+def test_an_unknown_one_is_told_like_that_of_another(name: str) -> None:
+    async def test(desk: Desk) -> None:
+        id = (await desk.start())["execution_id"]
+        said = []
+        for wanted in (id, "exec_" + "0" * 24):
+            refused = await desk.refused(name, GUARD, execution_id=wanted)
+            assert refused.code == "NOT_FOUND_RESOURCE"
+            said.append(refused.message.replace(wanted, "…"))
+        assert said[0] == said[1]
+        for strange in ("", "x" * 10_000, "at line", "\u0000"):
+            assert (await desk.refused(name, execution_id=strange)).code == "NOT_FOUND_RESOURCE"
+
+    at_desk(test)
+
+
+@pytest.mark.parametrize(("name", "state"), [("cancel", 0), ("cancel", 1), ("retry", 0)])
+def test_what_has_ended_is_not_moved(name: str, state: int) -> None:
+    async def test(desk: Desk) -> None:
+        ids = await three(desk)
+        refused = await desk.refused(f"{name}_execution", execution_id=ids[state])
+        assert refused.code == "CONFLICT_INVALID_STATE"
+
+    at_desk(test)
+
+
+def test_a_retry_that_may_do_something_twice_is_warned_of() -> None:
+    async def test(desk: Desk) -> None:
+        id = (await desk.start())["execution_id"]
+        desk.last.lose(sent=True)
+        answer = await desk("retry_execution", execution_id=id)
+        [warning] = answer.warnings
+        assert warning.severity == "high"
+        assert lawful(warning.message)
+        assert answer.data["status"] == "running"
+
+    at_desk(test)
+
+
+# -- as tasks
+
+
+def shown(outcome: Outcome) -> dict[str, Any]:
+    decoded: dict[str, Any] = json.loads(outcome.result)
+    return decoded
+
+
+def test_a_client_that_speaks_tasks_is_given_one() -> None:
+    async def test(desk: Desk) -> None:
+        asked = desk.asked(client=SPEAKS_TASKS)
+        outcome = await desk.executions.start(desk.child(asked), asked)
+        assert isinstance(outcome, Outcome)
+        assert outcome.glance is None
+        task = shown(outcome)
+        assert task["resultType"] == "task"
+        assert task["status"] == "working"
+        assert "result" not in task
+        capabilities = json.loads(desk.last.call.client.capabilities)
+        assert capabilities == {"extensions": {}, "sampling": {}}, "one id to follow is enough"
+        name = desk._ids.open(task["taskId"], "clerk")
+        assert name is not None
+        assert name.own
+        assert asked.call is not None
+        found = desk.tasks.find(name.id, asked.call)
+        assert found is not None
+        assert shown(found.shown(COMPLETE))["status"] == "working"
+        desk.last.answer(content=[], structuredContent={"built": 7})
+        done = shown(found.shown(COMPLETE))
+        assert done["status"] == "completed"
+        assert done["taskId"] == task["taskId"]
+        envelope = json.loads(done["result"]["content"][0]["text"])
+        assert envelope == {"success": True, "data": {"built": 7}}
+        by_id = await desk.data("get_execution", execution_id=name.id)
+        assert by_id["result"] == {"built": 7}, "it is the same record"
+
+    at_desk(test)
+
+
+def test_a_stateless_client_without_tasks_gets_an_id() -> None:
+    async def test(desk: Desk) -> None:
+        data = await desk.start(client=STATELESS)
+        assert data["execution_id"].startswith("exec_")
+
+    at_desk(test)
+
+
+def test_a_task_is_cancelled_and_fails_like_its_execution() -> None:
+    async def test(desk: Desk) -> None:
+        _, failed, running = await three(desk)
+        call = desk.asked().call
+        assert call is not None
+        found = desk.tasks.find(running, call)
+        assert found is not None
+        found.answer({})
+        found.cancel("The client cancelled the task.")
+        assert shown(found.shown(COMPLETE))["status"] == "cancelled"
+        found.cancel("again: an ended one stays as it is")
+        found = desk.tasks.find(failed, call)
+        assert found is not None
+        told = shown(found.shown(COMPLETE))
+        assert told["status"] == "failed"
+        assert told["error"]["data"]["code"] == "INTERNAL_ERROR"
+        # By this it can be retried: operations do not know the task's id.
+        assert told["error"]["data"]["execution_id"] == failed
+        other = desk.asked(caller=GUARD).call
+        assert other is not None
+        assert desk.tasks.find(failed, other) is None
+        assert desk.tasks.find("exec_no", call) is None
+
+    at_desk(test)
+
+
+# -- all operations of this part, held against the language
+
+
+def everything() -> list[Native]:
+    async def make() -> list[Native]:
+        desk = Desk()
+        store = NoteStore(None, deliver=lambda run: run())
+        try:
+            return [
+                *desk.natives.values(),
+                *note_natives(Notes(store, lambda: 0.0), lambda: LISTING, lambda: 0.0),
+                *reach_natives(Reaching(desk.rig.pipeline), lambda: LISTING),
+                *relation_natives(
+                    Relations(lambda: desk.book, desk.rig.pipeline.permit), lambda: LISTING
+                ),
+            ]
+        finally:
+            store.close()
+            desk.close()
+
+    return asyncio.run(make())
+
+
+EVERYTHING = everything()
+
+
+@pytest.mark.spec("AQ-8.5.1-1", "AQ-8.5.3-1")
+@pytest.mark.parametrize("native", EVERYTHING, ids=lambda one: one.name)
+def test_names_begin_with_a_verb_of_their_category(native: Native) -> None:
+    canonical = {
+        Category.CREATE: ("create",),
+        Category.READ: ("get", "list"),
+        Category.UPDATE: ("update",),
+        Category.DELETE: ("delete",),
+        Category.EXECUTE: ("execute", "cancel"),
+    }
+    verb = native.name.partition("_")[0]
+    if verb not in canonical[native.category]:
+        # Another verb says which of them it is like.
+        assert verb in ("search", "query", "retry")
+        assert any(one in native.description for one in canonical[native.category])
+
+
+@pytest.mark.spec("AQ-OPS-4.4.4-1")
+def test_a_parameter_means_the_same_wherever_it_stands() -> None:
+    seen: dict[str, Parameter] = {}
+    own = {"id", "name", "query"}
+    for native in EVERYTHING:
+        for one in native.parameters:
+            assert one.name == one.own
+            known = seen.setdefault(one.name, one)
+            assert known.type == one.type
+            if one.name not in own:
+                assert known == one, f"{one.name} of {native.name}"
+            elif one.name == "query":
+                assert known.description == one.description
+
+
+@pytest.mark.spec("AQ-OPS-4.2-1")
+def test_lists_take_the_common_parameters() -> None:
+    common = {"query", "first", "after", "limit", "offset", "filter", "sort", "fields", "aggregate"}
+    for native in EVERYTHING:
+        if native.name.startswith(("list_", "search_")):
+            assert common <= {one.name for one in native.parameters}
+            required = {one.name for one in native.parameters if one.required}
+            assert required == ({"query"} if native.name.startswith("search_") else set())
+
+
+def test_sentences_and_examples_are_lawful() -> None:
+    for native in EVERYTHING:
+        names = {one.name for one in native.parameters}
+        required = {one.name for one in native.parameters if one.required}
+        assert required <= native.example.keys() <= names
+        assert len(native.description) <= 200
+        assert native.free == (native.category is Category.READ)

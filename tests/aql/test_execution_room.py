@@ -1,0 +1,120 @@
+"""How much of executions is kept, by whoever may call nothing as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from interlock.aql import executions as execution_room
+from interlock.aql.executions import may_be_retried
+from interlock.aql.language.errors import AqlError
+from interlock.core.call import Call, principal
+from interlock.trust.policy.decision import Decision
+from tests.aql.executing import CLERK, GUARD, Bench
+from tests.aql.test_executions import OWNER, record, with_bench
+
+LONG = {"text": "x" * 1_000}
+
+
+def test_what_would_be_refused_again_is_not_kept_for_another_try(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        error = AqlError("PERMISSION_DENIED", "No.")
+        bench.rig.pipeline.permit.danger = _refusing(error)
+        bench.rig.pipeline.permit.danger_everywhere = True
+        id = (await bench.start(arguments=LONG))["execution_id"]
+        kept = record(bench, id)
+        assert kept.error is not None
+        assert kept.error["code"] == "PERMISSION_DENIED"
+        assert kept.arguments == b""
+        await bench.settle()
+        [stored] = bench.store.load()
+        assert (stored.id, stored.arguments) == (id, b"")
+        with pytest.raises(AqlError) as refused:
+            await bench.executions.retry(bench.asked(), id)
+        assert refused.value.code == "CONFLICT_INVALID_STATE"
+
+    with_bench(test, tmp_path / "executions.db")
+
+
+def test_what_it_was_called_with_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution_room, "MOST_OF_ONE", 5_000)
+    monkeypatch.setattr("interlock.aql.executions.MOST_OF_ONE", 5_000)
+
+    async def test(bench: Bench) -> None:
+        other = (await bench.start(arguments=LONG, caller=GUARD))["execution_id"]
+        bench.last.answer_error(-32000, "no")
+        ids = []
+        for _ in range(10):
+            ids.append((await bench.start(arguments=LONG))["execution_id"])
+            bench.last.answer_error(-32000, "no")
+        # The oldest went, of nobody but who has too much.
+        left = [one.id for one in bench.executions.of(OWNER)]
+        assert left == ids[-len(left) :]
+        assert 3 <= len(left) <= 4
+        assert bench.executions.find(principal(GUARD), other)
+        assert 0 < bench.executions._room.of(OWNER) <= 5_000
+        # What runs is never forgotten, and no more is begun than fits.
+        for _ in range(4):
+            await bench.start(arguments=LONG)
+        with pytest.raises(AqlError) as refused:
+            await bench.start(arguments=LONG)
+        assert refused.value.code == "RATE_LIMIT_EXCEEDED"
+        assert refused.value.data == {"limit_type": "execution_bytes", "limit": 5_000}
+
+    with_bench(test)
+
+
+def test_nothing_is_left_of_what_is_forgotten() -> None:
+    async def test(bench: Bench) -> None:
+        for end in ("answer", "fail", "cancel"):
+            id = (await bench.start(arguments=LONG))["execution_id"]
+            if end == "answer":
+                bench.last.answer(content=[{"type": "text", "text": "done"}])
+            elif end == "fail":
+                bench.last.answer_error(-32000, "no")
+            else:
+                bench.executions.cancel(OWNER, id)
+        room = bench.executions._room
+        assert room.total == room.of(OWNER) > 1_000
+        bench.now += 61
+        assert bench.executions.of(OWNER) == []
+        assert (room.total, room.of(OWNER)) == (0, 0)
+
+    with_bench(test, keep=60.0)
+
+
+def test_all_together_have_a_limit_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution_room, "MOST_BYTES", 3_500)
+
+    async def test(bench: Bench) -> None:
+        for caller in (CLERK, GUARD, CLERK, GUARD, CLERK):
+            await bench.start(arguments=LONG, caller=caller)
+            bench.last.answer_error(-32000, "no")
+        assert bench.executions._room.total <= 3_500
+        assert len(bench.executions.of(OWNER)) < 3
+
+    with_bench(test)
+
+
+@pytest.mark.parametrize(
+    ("code", "again"),
+    [
+        ("PERMISSION_DENIED", False),
+        ("VALIDATION_MISSING_PARAM", False),
+        ("NOT_FOUND_OPERATION", False),
+        ("CONFIRMATION_REQUIRED", True),
+        ("RATE_LIMIT_EXCEEDED", True),
+        ("INTERNAL_ERROR", True),
+    ],
+)
+def test_what_may_be_tried_again(code: str, again: bool) -> None:
+    assert may_be_retried({"code": code}) is again
+
+
+def _refusing(error: AqlError) -> Callable[[Call, Decision], Decision]:
+    def refuse(call: Call, decided: Decision) -> Decision:
+        raise error
+
+    return refuse

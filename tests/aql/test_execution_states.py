@@ -1,0 +1,179 @@
+"""The states of an execution: six transitions and no others, whatever happens in which order."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    rule,
+)
+
+from interlock.aql.execution_states import LIFECYCLE, MOVES, TERMINAL, Event, State, after, diagram
+from interlock.aql.language.errors import AqlError, lawful
+from interlock.core.call import Call, principal
+from tests.aql.executing import CLERK, Bench
+from tests.core.pipeline.rig import ScriptedExchange
+
+ALLOWED = {
+    ("pending", "running"), ("pending", "cancelled"), ("running", "completed"),
+    ("running", "failed"), ("running", "cancelled"), ("failed", "running"),
+}  # fmt: skip
+
+
+@pytest.mark.spec("AQ-8.4.1-1")
+def test_there_are_five_states() -> None:
+    assert [state.value for state in State] == [
+        "pending", "running", "completed", "failed", "cancelled",
+    ]  # fmt: skip
+    assert LIFECYCLE["states"] == [state.value for state in State]
+
+
+@pytest.mark.spec("AQ-8.4.2-1")
+def test_what_is_not_in_the_table_cannot_happen() -> None:
+    assert {(before.value, then.value) for (before, _), then in MOVES.items()} == ALLOWED
+    for state, event in product(State, Event):
+        if (state, event) in MOVES:
+            assert after(state, event) is MOVES[state, event]
+            continue
+        with pytest.raises(AqlError) as refused:
+            after(state, event)
+        assert refused.value.code == "CONFLICT_INVALID_STATE"
+        assert lawful(refused.value.message)
+    # The draft's drawing has this edge, its list has not.
+    with pytest.raises(AqlError):
+        after(State.FAILED, Event.CANCEL)
+
+
+@pytest.mark.spec("AQ-8.4.4-2")
+@pytest.mark.parametrize("state", [state for state in State if state not in TERMINAL])
+def test_what_has_not_ended_can_be_cancelled(state: State) -> None:
+    assert after(state, Event.CANCEL) is State.CANCELLED
+
+
+def test_the_drawing_has_every_transition() -> None:
+    drawn = diagram()
+    assert all(f"{before} --> {then}" in drawn for before, then in ALLOWED)
+    assert drawn.count("-->") == len(MOVES) + 1 + len(TERMINAL)
+
+
+class Lives(RuleBasedStateMachine):
+    """Executions of one caller over a real pipeline; what each may become is kept beside it."""
+
+    started = Bundle("started")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.bench: Bench = self.run(self._open())
+        self.expected: dict[str, str] = {}
+        self.exchanges: dict[str, ScriptedExchange] = {}
+        self.owner = principal(CLERK)
+
+    async def _open(self) -> Bench:
+        return Bench()
+
+    def run(self, work: Any) -> Any:
+        return self.loop.run_until_complete(work)
+
+    @rule(target=started)
+    def start(self) -> str:
+        shown = self.run(self.bench.start())
+        id = str(shown["execution_id"])
+        assert shown["status"] == "running"
+        self.expected[id] = "running"
+        self.exchanges[id] = self.bench.last
+        return id
+
+    @rule(id=started)
+    def complete(self, id: str) -> None:
+        self._settle(id, "completed", lambda exchange: exchange.answer(content=[]))
+
+    @rule(id=started)
+    def fail(self, id: str) -> None:
+        self._settle(id, "failed", lambda exchange: exchange.answer_error(-32000, "no"))
+
+    @rule(id=started)
+    def lose(self, id: str) -> None:
+        self._settle(id, "failed", lambda exchange: exchange.lose(sent=True))
+
+    def _settle(self, id: str, then: str, how: Any) -> None:
+        exchange = self.exchanges[id]
+        # One that nobody waits for says nothing any more.
+        if exchange.open:
+            self.expected[id] = then
+        how(exchange)
+        self.bench.rig.breakers.succeeded("s")
+
+    @rule(id=started)
+    def cancel(self, id: str) -> None:
+        if self.expected[id] == "running":
+            assert self.bench.executions.cancel(self.owner, id)["status"] == "cancelled"
+            assert self.exchanges[id].abandoned
+            self.expected[id] = "cancelled"
+        else:
+            with pytest.raises(AqlError) as refused:
+                self.bench.executions.cancel(self.owner, id)
+            assert refused.value.code == "CONFLICT_INVALID_STATE"
+
+    @rule(id=started)
+    def retry(self, id: str) -> None:
+        asked = self.bench.asked()
+        if self.expected[id] == "failed":
+            shown, _ = self.run(self.bench.executions.retry(asked, id))
+            assert shown["status"] == "running"
+            self.expected[id] = "running"
+            self.exchanges[id] = self.bench.last
+        else:
+            with pytest.raises(AqlError) as refused:
+                self.run(self.bench.executions.retry(asked, id))
+            assert refused.value.code == "CONFLICT_INVALID_STATE"
+
+    @rule(id=consumes(started))
+    def answer_of_an_earlier_attempt(self, id: str) -> None:
+        """An answer that comes for a call which is over changes nothing."""
+        live = self.bench.executions.known(id)
+        assert live is not None
+        self.bench.executions._over(live, Call("tools/call", "test", *self._who()), None, None)
+
+    def _who(self) -> tuple[Any, Any]:
+        asked = self.bench.asked().call
+        assert asked is not None
+        return asked.credentials, asked.client
+
+    @invariant()
+    def is_as_expected(self) -> None:
+        shown = {record.id: record.status.value for record in self.bench.executions.of(self.owner)}
+        assert shown == self.expected
+        under_way = sum(1 for state in shown.values() if state == "running")
+        assert self.bench.rig.under_way == under_way
+        for record in self.bench.executions.of(self.owner):
+            assert (record.finished is not None) == (record.status in TERMINAL)
+            assert (record.error is not None) == (record.status is State.FAILED)
+
+    def teardown(self) -> None:
+        self.run(self.bench.settle())
+        self.bench.close()
+        self.loop.close()
+
+
+Lives.TestCase.settings = settings(
+    max_examples=30,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+TestLives = Lives.TestCase
+
+
+def test_the_page_has_the_drawing() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "aql-executions.md"
+    assert f"```mermaid\n{diagram()}\n```" in page.read_text(encoding="utf-8")

@@ -1,0 +1,468 @@
+"""Executions: what goes on after its request was answered, and who may know of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.aql.execution_states import State
+from interlock.aql.execution_store import Execution
+from interlock.aql.executions import data_in, may_have_been_done, moved
+from interlock.aql.language.errors import AqlError, lawful
+from interlock.core.call import Caller, principal
+from interlock.errors import InterlockError
+from interlock.protocol.mcp import PROGRESS
+from tests.aql.executing import CLERK, GUARD, Bench, Session
+
+OWNER = principal(CLERK)
+
+
+def with_bench(
+    test: Callable[[Bench], Awaitable[None]], path: Path | None = None, **more: Any
+) -> Bench:
+    """Run a test inside one event loop, with a bench that is closed afterwards."""
+
+    async def run() -> Bench:
+        bench = Bench(path, **more)
+        try:
+            await test(bench)
+        finally:
+            bench.close()
+        return bench
+
+    return asyncio.run(run())
+
+
+def record(bench: Bench, id: str) -> Execution:
+    return bench.executions.find(OWNER, id).record
+
+
+@pytest.mark.spec("AQ-8.4-1", "AQ-8.4.3-1")
+def test_it_is_answered_at_once_and_completes_later() -> None:
+    async def test(bench: Bench) -> None:
+        shown = await bench.start(arguments={"speed": 5})
+        id = shown["execution_id"]
+        assert shown["status"] == "running"
+        assert shown["started_at"] == "2023-11-14T22:13:20.000Z"
+        assert "finished_at" not in shown
+        assert json.loads(bytes(bench.last.call.arguments)) == {"speed": 5}
+        assert bench.last.call.name == "s.build"
+        bench.now += 5
+        bench.last.answer(content=[], structuredContent={"built": 7})
+        ended = bench.executions.shown(record(bench, id))
+        assert ended["status"] == "completed"
+        assert ended["finished_at"] == "2023-11-14T22:13:25.000Z"
+        assert "error" not in ended
+        await bench.settle()
+        live = bench.executions.find(OWNER, id)
+        assert live.result is None, "it is on the disk, and need not be kept in memory"
+        assert data_in(bench.executions.result(live) or b"") == {"built": 7}
+
+    with_bench(test)
+
+
+@pytest.mark.spec("AQ-8.4.3-1")
+def test_a_failed_one_says_why() -> None:
+    async def test(bench: Bench) -> None:
+        id = (await bench.start())["execution_id"]
+        bench.last.answer_error(-32000, "The disk is gone.")
+        shown = bench.executions.shown(record(bench, id))
+        assert shown["status"] == "failed"
+        assert shown["error"]["code"] == "INTERNAL_ERROR"
+        assert shown["error"]["message"] == "The disk is gone."
+        assert "finished_at" in shown
+
+    with_bench(test)
+
+
+def test_it_is_judged_and_journalled_like_any_call() -> None:
+    async def test(bench: Bench) -> None:
+        await bench.start()
+        bench.last.answer(content=[])
+        [entry] = bench.rig.journal.entries
+        assert entry["name"] == "s.build"
+        assert entry["outcome"] == "ok"
+
+    with_bench(test)
+
+
+@pytest.mark.spec("AQ-8.4-1", "AQ-8.4.4-2")
+def test_cancelling_tells_the_upstream() -> None:
+    async def test(bench: Bench) -> None:
+        id = (await bench.start())["execution_id"]
+        shown = bench.executions.cancel(OWNER, id)
+        assert shown["status"] == "cancelled"
+        assert "finished_at" in shown
+        assert bench.last.abandoned == ["The caller cancelled the execution."]
+        assert record(bench, id).arguments == b"", "nobody will run it again"
+        with pytest.raises(AqlError) as again:
+            bench.executions.cancel(OWNER, id)
+        assert again.value.code == "CONFLICT_INVALID_STATE"
+
+    with_bench(test)
+
+
+@pytest.mark.spec("AQ-8.4.4-2")
+def test_what_is_still_being_written_down_can_be_cancelled() -> None:
+    async def test(bench: Bench) -> None:
+        starting = asyncio.ensure_future(bench.start())
+        await asyncio.sleep(0)
+        [one] = bench.executions.of(OWNER)
+        assert one.status is State.PENDING
+        bench.executions.cancel(OWNER, one.id)
+        assert (await starting)["status"] == "cancelled"
+        assert not bench.server.started, "it never left"
+        await bench.settle()
+        assert bench.store._file.at_once(_statuses) == {one.id: "cancelled"}
+
+    with_bench(test)
+
+
+def test_a_start_that_nobody_waits_for_is_cancelled() -> None:
+    async def test(bench: Bench) -> None:
+        starting = asyncio.ensure_future(bench.start())
+        await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        [one] = bench.executions.of(OWNER)
+        assert one.status is State.CANCELLED
+        assert not bench.server.started
+
+    with_bench(test)
+
+
+def _statuses(file: sqlite3.Connection) -> dict[str, str]:
+    from interlock.aql.execution_store import _decode
+
+    rows = file.execute("SELECT id, record FROM execution").fetchall()
+    return {id: _decode(raw).status.value for id, raw in rows}
+
+
+def test_a_retry_is_another_attempt_of_the_same() -> None:
+    async def test(bench: Bench) -> None:
+        id = (await bench.start(arguments={"x": 1}))["execution_id"]
+        bench.last.answer_error(-32000, "no")
+        shown, doubtful = await bench.executions.retry(bench.asked(), id)
+        assert doubtful, "its server failed somewhere on the way"
+        assert shown["execution_id"] == id
+        assert shown["status"] == "running"
+        assert shown["attempt"] == 2
+        assert "error" not in shown
+        assert "finished_at" not in shown
+        assert bytes(bench.last.call.arguments) == b'{"x": 1}'
+        bench.last.answer(content=[])
+        assert record(bench, id).status is State.COMPLETED
+
+    with_bench(test)
+
+
+def test_a_retry_of_what_may_have_been_done_says_so() -> None:
+    async def test(bench: Bench) -> None:
+        id = (await bench.start())["execution_id"]
+        bench.last.lose(sent=True)
+        _, doubtful = await bench.executions.retry(bench.asked(), id)
+        assert doubtful
+
+    with_bench(test)
+
+
+def test_a_retry_of_what_was_refused_or_only_reads_is_not_doubtful() -> None:
+    async def test(bench: Bench) -> None:
+        id = (await bench.start("s_look"))["execution_id"]
+        bench.last.answer_error(-32000, "no")
+        _, doubtful = await bench.executions.retry(bench.asked(), id)
+        assert not doubtful, "reading twice is reading once"
+        assert not may_have_been_done({"code": "PERMISSION_DENIED"})
+        assert not may_have_been_done({"code": "CONFIRMATION_REQUIRED"})
+
+    with_bench(test)
+
+
+def test_a_retry_of_an_operation_that_is_gone_is_refused() -> None:
+    async def test(bench: Bench) -> None:
+        id = (await bench.start())["execution_id"]
+        bench.last.answer_error(-32000, "no")
+        bench.book._all.pop("s_build")
+        with pytest.raises(AqlError) as gone:
+            await bench.executions.retry(bench.asked(), id)
+        assert gone.value.code == "NOT_FOUND_OPERATION"
+        assert record(bench, id).status is State.FAILED
+
+    with_bench(test)
+
+
+@pytest.mark.parametrize(
+    "other", [GUARD, Caller("clerk", kind="jwt"), Caller("clerk", kind="token", above="carl")]
+)
+def test_another_caller_learns_nothing(other: Caller) -> None:
+    async def test(bench: Bench) -> None:
+        id = (await bench.start())["execution_id"]
+        refusals = []
+        for wanted in (id, "exec_" + "0" * 24):
+            with pytest.raises(AqlError) as refused:
+                bench.executions.find(principal(other), wanted)
+            assert refused.value.code == "NOT_FOUND_RESOURCE"
+            refusals.append(refused.value.message.replace(wanted, "…"))
+        assert refusals[0] == refusals[1]
+        assert bench.executions.of(principal(other)) == []
+        with pytest.raises(AqlError):
+            bench.executions.cancel(principal(other), id)
+        with pytest.raises(AqlError):
+            await bench.executions.retry(bench.asked(caller=other), id)
+        assert record(bench, id).status is State.RUNNING
+
+    with_bench(test)
+
+
+@pytest.mark.spec("AQ-2.3.3-2")
+def test_what_runs_ends_with_its_session() -> None:
+    async def test(bench: Bench) -> None:
+        session = Session()
+        told: list[str] = []
+        id = (await bench.start(session=session))["execution_id"]
+        session.closed.append(lambda: told.append("another"))
+        session.end()
+        ended = record(bench, id)
+        assert ended.status is State.CANCELLED
+        assert ended.finished is not None
+        assert bench.last.abandoned == ["The session ended in which it was started."]
+        assert told == ["another"], "others who wait for its end are told, too"
+
+    with_bench(test)
+
+
+def test_a_session_that_ended_meanwhile_begins_nothing() -> None:
+    async def test(bench: Bench) -> None:
+        session = Session()
+        starting = asyncio.ensure_future(bench.start(session=session))
+        await asyncio.sleep(0)
+        session.end()
+        assert (await starting)["status"] == "cancelled"
+        assert not bench.server.started
+
+    with_bench(test)
+
+
+def test_what_has_ended_no_longer_waits_for_its_session() -> None:
+    async def test(bench: Bench) -> None:
+        session = Session()
+        await bench.start(session=session)
+        bench.last.answer(content=[])
+        assert session.closed == []
+
+    with_bench(test)
+
+
+def test_it_outlives_its_session_where_the_config_says_so() -> None:
+    async def test(bench: Bench) -> None:
+        session = Session()
+        id = (await bench.start(session=session))["execution_id"]
+        session.end()
+        assert record(bench, id).status is State.RUNNING
+
+    with_bench(test, survive_session=True)
+
+
+@pytest.mark.spec("AQ-8.4.3-2")
+def test_progress_is_shown_and_never_goes_back() -> None:
+    async def test(bench: Bench) -> None:
+        id = (await bench.start())["execution_id"]
+        assert bench.last.call.meta is not None, "its upstream is asked for progress"
+        seen = []
+        for said in (
+            {"progress": 1, "total": 4},
+            {"progress": 3, "total": 4, "message": "packing"},
+            {"progress": 2, "total": 4},
+            {"progress": 99, "total": 4},
+            {"progress": -5, "total": 4},
+            {"progress": 5},
+        ):
+            bench.last.say(PROGRESS, json.dumps({"progressToken": id, **said}).encode())
+            seen.append(record(bench, id).progress)
+        percentages = [one["percentage"] for one in seen if one is not None]
+        assert percentages == [25.0, 75.0, 75.0, 100.0, 100.0, 100.0]
+        assert seen[1] == {"percentage": 75.0, "current": 3, "total": 4, "message": "packing"}
+        bench.last.answer(content=[])
+
+    with_bench(test)
+
+
+@pytest.mark.spec("AQ-8.4.3-2")
+@pytest.mark.parametrize(
+    "said",
+    [
+        {}, {"progress": 5}, {"progress": "5", "total": "10"}, {"progress": 1, "total": 0},
+        {"progress": True, "total": True}, {"message": ""}, {"message": 7},
+        {"progress": 10**400, "total": 10**400}, [], "x", None,
+    ],
+)  # fmt: skip
+def test_progress_that_says_nothing_is_not_shown(said: Any) -> None:
+    assert moved(None, json.dumps(said).encode()) is None
+
+
+def test_a_caller_may_not_have_too_many_under_way() -> None:
+    async def test(bench: Bench) -> None:
+        await bench.start()
+        await bench.start()
+        with pytest.raises(AqlError) as refused:
+            await bench.start()
+        assert refused.value.code == "RATE_LIMIT_EXCEEDED"
+        assert lawful(refused.value.message)
+        await bench.start(caller=GUARD)
+        bench.server.started[0].answer(content=[])
+        await bench.start()
+
+    with_bench(test, concurrent=2)
+
+
+def test_the_oldest_are_forgotten() -> None:
+    async def test(bench: Bench) -> None:
+        ids = []
+        for _ in range(4):
+            ids.append((await bench.start())["execution_id"])
+            bench.last.answer(content=[])
+        assert [one.id for one in bench.executions.of(OWNER)] == ids[1:]
+        bench.now += 61
+        assert bench.executions.of(OWNER) == []
+        await bench.settle()
+        assert bench.store._file.at_once(_statuses) == {}
+
+    with_bench(test, most=3, keep=60.0)
+
+
+def test_no_more_are_started_than_can_be_remembered() -> None:
+    async def test(bench: Bench) -> None:
+        await bench.start()
+        with pytest.raises(AqlError) as refused:
+            await bench.start()
+        assert refused.value.code == "RATE_LIMIT_EXCEEDED"
+
+    with_bench(test, most=1)
+
+
+@pytest.mark.spec("AQ-2.3.4-1")
+def test_what_was_completed_is_known_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "executions.db"
+    ids: list[str] = []
+
+    async def before(bench: Bench) -> None:
+        ids.append((await bench.start())["execution_id"])
+        bench.last.answer(content=[], structuredContent={"built": 7})
+
+    async def later(bench: Bench) -> None:
+        bench.executions.load()
+        live = bench.executions.find(OWNER, ids[0])
+        assert live.record.status is State.COMPLETED
+        assert data_in(bench.executions.result(live) or b"") == {"built": 7}
+
+    with_bench(before, path)
+    with_bench(later, path)
+
+
+def test_what_ran_when_the_node_ended_is_lost_and_can_be_retried(tmp_path: Path) -> None:
+    path = tmp_path / "executions.db"
+    ids: list[str] = []
+
+    async def before(bench: Bench) -> None:
+        ids.append((await bench.start(arguments={"x": 1}))["execution_id"])
+
+    async def later(bench: Bench) -> None:
+        bench.executions.load()
+        shown = bench.executions.shown(record(bench, ids[0]))
+        assert shown["status"] == "failed"
+        assert shown["error"]["details"] == {"reason": "lost"}
+        assert shown["started_at"] == "2023-11-14T22:13:20.000Z"
+        assert lawful(shown["error"]["message"])
+        again, doubtful = await bench.executions.retry(bench.asked(), ids[0])
+        assert again["status"] == "running"
+        assert doubtful
+        assert bytes(bench.last.call.arguments) == b'{"x": 1}'
+
+    with_bench(before, path)
+    with_bench(later, path)
+
+
+def test_nothing_is_started_that_cannot_be_written_down(tmp_path: Path) -> None:
+    path = tmp_path / "executions.db"
+
+    async def test(bench: Bench) -> None:
+        await bench.start()
+        bench.last.answer(content=[])
+        await bench.settle()
+        full(bench)
+        with pytest.raises(InterlockError) as refused:
+            await bench.start(arguments={"text": "x" * 9_000})
+        assert refused.value.failure.name == "journal_unavailable"
+        assert lawful(refused.value.message)
+        assert str(tmp_path) not in refused.value.message
+        assert len(bench.server.started) == 1, "it never left"
+        assert len(bench.executions.of(OWNER)) == 1
+        assert "full" in bench.store.reason
+
+    with_bench(test, path)
+
+
+def test_an_end_that_cannot_be_written_is_known_and_written_later(tmp_path: Path) -> None:
+    path = tmp_path / "executions.db"
+
+    async def test(bench: Bench) -> None:
+        id = (await bench.start())["execution_id"]
+        full(bench)
+        bench.last.answer(content=[], structuredContent={"built": "x" * 9_000})
+        await bench.settle()
+        live = bench.executions.find(OWNER, id)
+        assert live.record.status is State.COMPLETED
+        assert data_in(bench.executions.result(live) or b"") == {"built": "x" * 9_000}
+        full(bench, False)
+        await bench.start()
+        bench.last.answer(content=[])
+        await bench.settle()
+        await bench.settle()
+        assert set(bench.store._file.at_once(_statuses).values()) == {"completed"}
+        assert live.result is None
+
+    with_bench(test, path)
+
+
+def full(bench: Bench, is_full: bool = True) -> None:
+    """The disk of the store has no room, as SQLite says it."""
+
+    def limit(file: sqlite3.Connection) -> None:
+        [pages] = file.execute("PRAGMA page_count").fetchone()
+        file.execute(f"PRAGMA max_page_count = {pages if is_full else 1_000_000}")
+
+    with bench.store._file.using:
+        limit(bench.store._file.opened())
+    keep = bench.store._file._prepare
+
+    def prepare(file: sqlite3.Connection) -> None:
+        keep(file)
+        limit(file)
+
+    bench.store._file._prepare = prepare  # type: ignore[method-assign]
+
+
+def test_input_that_nobody_can_give_ends_it() -> None:
+    async def test(bench: Bench) -> None:
+        id = (await bench.start())["execution_id"]
+        live = bench.executions.find(OWNER, id)
+        call = live.call
+        assert call is not None
+        from interlock.core.call import Outcome
+        from interlock.protocol.mcp import Era
+
+        needed = b'{"resultType":"input_required","inputRequests":{}}'
+        bench.executions._over(live, call, Outcome(needed, Era.STATELESS), None)
+        error = record(bench, id).error
+        assert error is not None
+        assert error["code"] == "CONFLICT_INVALID_STATE"
+        assert lawful(error["message"])
+
+    with_bench(test)

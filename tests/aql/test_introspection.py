@@ -1,0 +1,244 @@
+"""`introspect`: what a model can live on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from interlock.aql.introspection import IN_DETAIL, QUERIES, SHORTENED
+from interlock.aql.language.errors import AqlError, lawful
+from interlock.aql.operations import AFTER, FIRST
+from interlock.core.catalog.snapshot import View
+from interlock.protocol.aql_terms import SPEC
+from tests.aql.draft import GITHUB, LINE, SLACK, valid
+from tests.aql.shelf import NEEDED, Asking, face, native, snapshot, tool
+from tests.core.catalog.offers import offer
+
+
+@pytest.fixture
+def ask() -> Asking:
+    return Asking(GITHUB, SLACK)
+
+
+@pytest.mark.spec("AQ-7.3-1", "AQ-INT-3.2-1", "AQ-INT-8.1-1", "AQ-INT-4.1-1")
+def test_the_bare_list_is_complete_and_has_nothing_else(ask: Asking) -> None:
+    data = ask()
+    assert set(data) == {"_protocol", "operations"}
+    for line in data["operations"]:
+        valid(LINE, line)
+        assert len(line["description"]) <= 100
+    assert [line["name"] for line in data["operations"]] == [one.name for one in ask.book.all()]
+    assert data["operations"][0] == {
+        "name": "introspect",
+        "semantic_category": "READ",
+        "endpoint": "read",
+        "description": data["operations"][0]["description"],
+    }
+
+
+@pytest.mark.spec("AQ-INT-3.1-1")
+@pytest.mark.parametrize("query", ["foo", "", "OPERATIONS", None, 7])
+def test_another_query_is_refused_with_those_there_are(ask: Asking, query: Any) -> None:
+    with pytest.raises(AqlError) as caught:
+        ask(query)
+    assert caught.value.code == "INVALID_QUERY_TYPE"
+    assert all(one in caught.value.message for one in QUERIES)
+    assert lawful(caught.value.message)
+
+
+def test_introspect_is_a_reading_operation_with_a_query(ask: Asking) -> None:
+    found = ask(name="introspect")["operation"]
+    assert found["semantic_category"] == "READ"
+    by_name = {one["name"]: one for one in found["parameters"]}
+    assert by_name["query"]["required"] is True
+    assert by_name["name"]["required"] is False
+    assert found["returns"] == {"name": "IntrospectionData", "kind": "union"}
+
+
+@pytest.mark.spec("AQ-INT-4.1.1-1", "AQ-INT-4.1.1-2", "AQ-INT-4.1.1-3")
+@pytest.mark.parametrize(
+    ("query", "mode"),
+    [("aql", "semantic"), ("aql-single", "single"), ("aql-all", "all"), ("auto", "semantic")],
+)
+def test_the_list_says_what_is_spoken(query: str, mode: str) -> None:
+    limits = {"limits": {"batch": 50}}
+    ask = Asking(GITHUB, face=face(f"view={query}"), protocol_info=lambda _: limits)
+    told = ask()["_protocol"]
+    assert told["version"] == SPEC == "1.0.0-draft"
+    assert told["conformance"] == "level-2"
+    assert told["mode"] == mode
+    assert told["limits"] == {"batch": 50}
+    assert {"batch", "field_selection", "pagination", "confirmation"} <= told["capabilities"].keys()
+    assert ask("capabilities") == {"capabilities": told}
+
+
+@pytest.mark.spec("AQ-INT-8.3-2")
+def test_one_question_is_enough_to_call_something(ask: Asking) -> None:
+    data = ask(search="report a bug in a repository", include=["parameters"])
+    best = data["operations"][0]
+    assert best["name"] == "github_create_issue"
+    assert best["mcpTool"] == "mcp_aql_create"
+    assert [one["name"] for one in best["parameters"] if one["required"]] == [
+        "owner", "repo", "title",
+    ]  # fmt: skip
+    assert sum("parameters" in one for one in data["operations"]) <= IN_DETAIL
+    for line in data["operations"][IN_DETAIL:]:
+        valid(LINE, line)
+
+
+@pytest.mark.spec("AQ-INT-8.3-2")
+def test_a_search_in_a_large_catalog_is_short() -> None:
+    many = [tool(f"get_issue_{n}", {"id": NEEDED}) for n in range(500)]
+    ask = Asking(offer("big", many))
+    found = ask(search="issue")["operations"]
+    assert 0 < len(found) < 15
+    assert len(ask(search="issue", first=50)["operations"]) == 50
+    assert len(ask(search="issue", first=10_000)["operations"]) <= 100
+    assert len(json.dumps(ask(search="issue", include=["parameters"]))) < 5_000
+
+
+@pytest.mark.parametrize("wish", ["", " ", "日本語", "\x00", "((((", "a" * 10_000])
+def test_any_wish_is_answered(ask: Asking, wish: str) -> None:
+    assert "operations" in ask(search=wish)
+
+
+def test_lists_and_searches_can_be_narrowed(ask: Asking) -> None:
+    def names(**params: Any) -> list[str]:
+        return [one["name"] for one in ask(**params)["operations"]]
+
+    assert names(namespace="slack") == ["slack_send_message"]
+    assert names(namespace="nobody") == []
+    assert names(category="DELETE") == ["github_delete_file"]
+    assert names(search="message", namespace="github") == [
+        name for name in names(search="message", namespace="github") if name.startswith("github")
+    ]
+    assert all(
+        one["semantic_category"] == "READ"
+        for one in ask(search="issue", category="READ")["operations"]
+    )
+
+
+def test_nobody_is_told_of_what_it_may_not_call() -> None:
+    view = View("guest", lambda tool: tool.upstream == "slack")
+    ask = Asking(GITHUB, SLACK, view=view)
+    assert {one["name"] for one in ask()["operations"]} == {"introspect", "slack_send_message"}
+    assert ask(name="github_create_issue") == {"operation": None}
+    assert "github" not in json.dumps(ask(search="create an issue on github"))
+    assert "Github" not in json.dumps(ask("types"))
+    assert ask("types", name="GithubUpdateIssueInput") == {"type": None}
+    assert "github" not in json.dumps(ask("adapter_info"))
+
+
+def test_a_face_of_one_namespace_shows_local_names() -> None:
+    ask = Asking(GITHUB, SLACK, face=face("view=aql&namespace=github"))
+    names = {one["name"] for one in ask()["operations"]}
+    assert "create_issue" in names
+    assert "introspect" in names
+    assert not any("slack" in name for name in names)
+    found = ask(name="create_issue")["operation"]
+    assert found["name"] == "create_issue"
+    assert found["examples"][0]["request"]["operation"] == "create_issue"
+    assert ask(name="slack_send_message") == {"operation": None}
+    assert "slack" not in json.dumps(ask(search="send a message"))
+
+
+@pytest.mark.spec("AQ-OPS-4.4.2-1", "AQ-INT-7.3-1")
+def test_pages_lead_through_everything_once(ask: Asking) -> None:
+    whole = [one["name"] for one in ask()["operations"]]
+    walked: list[str] = []
+    page = ask(first=3)
+    while True:
+        walked += [one["name"] for one in page["operations"]]
+        if not page["pageInfo"]["hasNextPage"]:
+            break
+        page = ask(first=3, after=page["pageInfo"]["endCursor"])
+        assert page["pageInfo"]["hasPreviousPage"]
+    assert walked == whole == [one["name"] for one in ask()["operations"]]
+    by_name = {one["name"]: one for one in ask(name="introspect")["operation"]["parameters"]}
+    other = Asking(natives=(native("list_things", parameters=(FIRST, AFTER)),))
+    listing = other(name="list_things")["operation"]["parameters"]
+    assert listing[:2] == [by_name["first"], by_name["after"]]
+
+
+@pytest.mark.parametrize("change", ["flip", "kind", "filter", "text"])
+def test_a_cursor_of_something_else_is_refused(ask: Asking, change: str) -> None:
+    cursor = ask(first=2)["pageInfo"]["endCursor"]
+    params: dict[str, Any] = {"first": 2, "after": cursor}
+    query = "operations"
+    if change == "flip":
+        params["after"] = ("A" if cursor[0] != "A" else "B") + cursor[1:]
+    elif change == "kind":
+        query = "types"
+    elif change == "filter":
+        params["category"] = "READ"
+    else:
+        params["after"] = "not a cursor"
+    with pytest.raises(AqlError) as caught:
+        ask(query, **params)
+    assert caught.value.code == "VALIDATION_INVALID_TYPE"
+    assert lawful(caught.value.message)
+
+
+def test_a_list_that_is_too_long_has_pages_by_itself() -> None:
+    many = [tool(f"get_thing_{n}") for n in range(300)]
+    ask = Asking(offer("big", many), response_bytes=lambda: 20_000)
+    data = ask()
+    assert 0 < len(data["operations"]) < 300
+    assert data["pageInfo"]["hasNextPage"] is True
+    ((code, message, details),) = ask.warnings
+    assert code == SHORTENED
+    assert details["total"] == 301
+    assert lawful(message)
+    after = ask(first=100, after=data["pageInfo"]["endCursor"])
+    assert after["operations"][0]["name"] not in {one["name"] for one in data["operations"]}
+
+
+def test_reports_are_given_by_who_knows() -> None:
+    ask = Asking(
+        GITHUB,
+        reports={
+            "quota_status": lambda _: {"quotas": []},
+            "adapter_info": lambda _: {"version": "1"},
+        },
+    )
+    assert ask("quota_status") == {"quota_status": {"quotas": []}}
+    assert ask("safety_policy") == {"safety_policy": None}
+    told = ask("adapter_info")["adapter_info"]
+    assert told["version"] == "1"
+    assert told["namespaces"] == [
+        {"namespace": "github", "operations": 6, "trust_level": "validated"}
+    ]
+    assert told["by_category"]["CREATE"] == 2
+    assert told["operations"] == 7
+    assert 0 < told["tokens"]["view"] < 1_500
+
+
+@pytest.mark.spec("AQ-INT-6.1-1", "AQ-INT-7.3-1")
+def test_introspection_and_checking_read_one_table(ask: Asking) -> None:
+    assert "github_create_issue" in {one["name"] for one in ask()["operations"]}
+    changed = offer("github", [tool("create_issue", {"headline": NEEDED})])
+    ask.snapshot = snapshot(changed, natives=ask.natives)
+    found = ask(name="github_create_issue")["operation"]
+    (required,) = [one for one in found["parameters"] if one["required"]]
+    assert required["name"] == "headline"
+    signature = ask.book.find("github_create_issue").signature  # type: ignore[union-attr]
+    assert signature.required == {"headline"}
+    assert found["examples"][0]["request"]["params"].keys() == signature.required
+
+
+@pytest.mark.parametrize("first", [None, 100])
+def test_whole_descriptions_come_in_pages(first: int | None) -> None:
+    many = [tool(f"get_thing_{number:02}", {"id": NEEDED}) for number in range(50)]
+    ask = Asking(offer("s", many))
+    names: list[str] = []
+    more: dict[str, Any] = {} if first is None else {"first": first}
+    while True:
+        data = ask(include=["parameters"], **more)
+        assert len(data["operations"]) <= 20
+        names += [one["name"] for one in data["operations"]]
+        if not data["pageInfo"]["hasNextPage"]:
+            break
+        more["after"] = data["pageInfo"]["endCursor"]
+    assert names == [one.name for one in ask.book.all()]

@@ -1,0 +1,152 @@
+"""Servers that want to be left alone are, by whom they told; and nothing else stops anybody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from interlock import errors
+from interlock.aql.language.errors import AqlError
+from interlock.aql.quotas import Pause, wait_of
+from interlock.core.call import Outcome, RelayedError, UpstreamAnsweredError, UpstreamGoneError
+from interlock.errors import InterlockError
+from interlock.protocol.mcp import Era
+from tests.aql.test_quotas import CLERK, GUARD, HOURLY, REQUIRED, Desk, operation
+from tests.core.pipeline.calls import tool_call
+
+RATE_LIMITED = b'{"isError":true,"content":[{"type":"text","text":"429 Too Many Requests: %b"}]}'
+
+
+@pytest.mark.spec("AQ-RL-4.2-1")
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        (b"Retry-After: 30", 30), (b"please retry after 45 seconds", 45),
+        (b"try again in 2 minutes", 120), (b"retry_after_ms: 1500", 2), (b"wait 10s", 10),
+        (b"Retry-After: 999999", 3600),
+    ],
+)  # fmt: skip
+def test_a_server_that_wants_to_be_left_alone_is(words: bytes, seconds: int) -> None:
+    desk = Desk(api_limits=[{"limit": 100}])
+    desk.call()
+    desk.ended(RATE_LIMITED % words)
+    error = desk.refused("forge_create_issue")
+    assert error.code == "RATE_LIMIT_EXCEEDED"
+    assert error.data is not None
+    assert error.data["retry_after_seconds"] == seconds
+    desk.call("mail_send_mail")
+    desk.advance(seconds)
+    desk.call()
+
+
+def test_what_does_not_say_when_is_not_guessed() -> None:
+    assert wait_of(Outcome(RATE_LIMITED % b"later", Era.SESSION), None) == 0
+    assert wait_of(Outcome(b'{"isError":true,"content":[]}', Era.SESSION), None) == 0
+    prose = b'{"content":[{"type":"text","text":"retry after 5"}]}'
+    assert wait_of(Outcome(prose, Era.SESSION), None) == 0
+    assert wait_of(None, None) == 0
+    # What this node refuses, or one below, is not what a server said.
+    own = InterlockError(errors.BUDGET_EXCEEDED, "retry after 5", {"retry_after_ms": 1500})
+    assert wait_of(None, own) == 0
+    below = RelayedError(errors.BUDGET_EXCEEDED, "retry after 5", {"retry_after_ms": 1500})
+    assert wait_of(None, below) == 0
+    assert wait_of(None, AqlError("RATE_LIMIT_EXCEEDED", "Try again in 3600 s.")) == 0
+    answered = UpstreamAnsweredError(-32000, "rate limit exceeded, retry after 9 s", None)
+    assert wait_of(None, answered) == 9
+    assert wait_of(None, UpstreamAnsweredError(-32000, "wait 9 s", None)) == 0
+    gone = UpstreamGoneError(
+        errors.UPSTREAM_UNAVAILABLE, "429, Retry-After: 7", sent=True, status=429
+    )
+    assert wait_of(None, gone) == 7
+    other = InterlockError(errors.CIRCUIT_OPEN, "m", {"retry_after_ms": 1500})
+    assert wait_of(None, other) == 0
+
+
+def test_a_limited_server_without_any_quota_is_still_left_alone() -> None:
+    desk = Desk()
+    desk.call()
+    desk.ended(RATE_LIMITED % b"Retry-After: 30")
+    assert desk.quotas.active
+    assert desk.refused().code == "RATE_LIMIT_EXCEEDED"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"operations": {"forge.delete_*": {"cooldown": 3600.0}}},
+        {"api_limits": [{"scope": "endpoint", "endpoint": "forge_delete_repo", "limit": 1}]},
+    ],
+)
+def test_what_the_node_refuses_itself_stops_nobody_else(settings: dict[str, Any]) -> None:
+    desk = Desk(**settings)
+    desk.call("forge_delete_repo")
+    desk.ended()
+    error = desk.refused("forge_delete_repo")
+    desk.ended(error=error)
+    assert desk.call("forge_get_issue", GUARD) == []
+    assert desk.call("forge_get_issue") == []
+
+
+@pytest.mark.parametrize(("cooldown", "window"), [(1, "second"), (5, "minute"), (3600, "hour")])
+def test_the_details_of_a_refusal_are_those_of_its_rest(cooldown: float, window: str) -> None:
+    desk = Desk(operations={"forge.delete_*": {"cooldown": float(cooldown)}})
+    desk.call("forge_delete_repo")
+    data = desk.refused("forge_delete_repo").data
+    assert data is not None
+    assert (data["limit"], data["window"], data["retry_after_seconds"]) == (1, window, cooldown)
+
+
+def test_words_that_a_server_repeats_stop_only_who_got_them() -> None:
+    desk = Desk()
+    desk.call()
+    desk.ended(RATE_LIMITED % b"Retry-After: 30")
+    assert desk.refused().code == "RATE_LIMIT_EXCEEDED"
+    assert desk.call(caller=GUARD) == []
+    [shown] = desk.status()["api_limits"]
+    assert (shown["server"], shown["limit"], shown["window"]) == ("forge", 0, "minute")
+    assert desk.status(GUARD)["api_limits"] == []
+
+
+@pytest.mark.parametrize("sent", [True, False])
+def test_a_status_of_a_server_stops_everybody(sent: bool) -> None:
+    desk = Desk()
+    desk.call()
+    words = "429 Too Many Requests, Retry-After: 30"
+    desk.ended(error=UpstreamGoneError(errors.UPSTREAM_UNAVAILABLE, words, sent=sent, status=429))
+    for caller in (CLERK, GUARD):
+        assert desk.refused(caller=caller).data["retry_after_seconds"] == 30  # type: ignore[index]
+    desk.advance(30)
+    assert desk.call(caller=GUARD) == []
+    assert desk.call() == []
+    assert not desk.quotas.active
+
+
+def test_a_rest_that_never_was_a_call_is_given_back() -> None:
+    desk = Desk(operations={"forge.delete_*": {"cooldown": 5.0}})
+    desk.call("forge_delete_repo")
+    desk.ended(REQUIRED)
+    assert desk.call("forge_delete_repo") == []
+    desk.ended()
+    assert desk.refused("forge_delete_repo").code == "RATE_LIMIT_EXCEEDED"
+
+
+def test_plain_calls_are_held_against_the_same() -> None:
+    desk = Desk(quotas=[HOURLY], api_limits=[{"limit": 1, "scope": "category", "category": "READ"}])
+
+    def plain(name: str, approval: str = "") -> bool:
+        call = tool_call(operation(name).canonical)
+        call.caller, call.approval = CLERK, approval
+        return desk.quotas.admit_plain(call, operation(name))
+
+    assert desk.quotas.configured
+    assert plain("forge_get_issue")
+    with pytest.raises(AqlError, match="1 a minute"):
+        plain("forge_get_issue")
+    for _ in range(8):
+        assert plain("forge_create_issue")
+    assert not plain("forge_create_issue")
+    assert isinstance(desk.call("forge_create_issue"), Pause)
+    assert plain("forge_create_issue", "a1")
+    with pytest.raises(AqlError, match="used up"):
+        plain("forge_create_issue", "a2")

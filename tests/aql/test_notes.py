@@ -1,0 +1,440 @@
+"""Notes: what is kept comes back whole, an update touches what it names, and nothing of others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.aql.language.cursors import Cursors
+from interlock.aql.language.errors import AqlError, lawful
+from interlock.aql.list_requests import Listing
+from interlock.aql.note_store import NoteStore
+from interlock.aql.notes import BODY_BYTES, MOST_TAGS, Notes, note_natives
+from interlock.aql.operations import Native
+from interlock.aql.request import Answer, Asked
+from interlock.core.call import Call, Caller
+from tests.aql.executing import CLERK, FACE, GUARD
+from tests.core.pipeline.calls import LOCAL, SESSION
+
+
+class Desk:
+    """The operations about notes, over a real store."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.now = 1_700_000_000.0
+        self.store = NoteStore(path, deliver=asyncio.get_running_loop().call_soon_threadsafe)
+        self.notes = Notes(self.store, lambda: self.now)
+        listing = Listing(Cursors(b"k" * 32))
+        self.natives: dict[str, Native] = {
+            one.name: one for one in note_natives(self.notes, lambda: listing, lambda: self.now)
+        }
+
+    async def __call__(self, name: str, caller: Caller = CLERK, **params: Any) -> Any:
+        call = Call("tools/call", "test", LOCAL, SESSION, f"aql.{name}", view=FACE)
+        call.caller = caller
+        asked = Asked(None, FACE, None, params=params, call=call)  # type: ignore[arg-type]
+        answer = self.natives[name].answer(asked)
+        if isinstance(answer, Awaitable):
+            answer = await answer
+        return answer.data if isinstance(answer, Answer) else answer
+
+    async def refused(self, name: str, caller: Caller = CLERK, **params: Any) -> AqlError:
+        with pytest.raises(AqlError) as refused:
+            await self(name, caller, **params)
+        assert lawful(refused.value.message), refused.value.message
+        return refused.value
+
+
+def at_desk(test: Callable[[Desk], Awaitable[None]], path: Path | None = None) -> None:
+    async def run() -> None:
+        desk = Desk(path)
+        try:
+            await test(desk)
+        finally:
+            desk.store.close()
+
+    asyncio.run(run())
+
+
+FULL = {
+    "title": "Old",
+    "body": "Text\nwith lines, ünïcode and \u0001.",
+    "tags": ["draft", "two"],
+    "metadata": {"priority": "low", "tags": ["draft"], "author": "owner", "n": {"deep": [1, 2.5]}},
+}
+
+
+@pytest.mark.spec("AQ-CT-3.4-1", "AQ-5.2-1")
+def test_what_was_created_is_read_whole() -> None:
+    async def test(desk: Desk) -> None:
+        made = await desk("create_note", **FULL)
+        assert made["created_at"] == "2023-11-14T22:13:20.000Z"
+        assert made["id"]
+        read = await desk("get_note", id=made["id"])
+        assert read == made
+        assert {name: read[name] for name in FULL} == FULL
+        [listed] = (await desk("list_notes"))["items"]
+        assert listed["metadata"] == FULL["metadata"]
+
+    at_desk(test)
+
+
+@pytest.mark.spec("AQ-4.5.1-1", "AQ-CT-3.4-1")
+def test_an_update_is_merged_and_keeps_what_it_does_not_name() -> None:
+    async def test(desk: Desk) -> None:
+        made = await desk("create_note", **FULL)
+        desk.now += 60
+        change = {
+            "title": "New",
+            "metadata": {"priority": "high", "tags": ["published", "reviewed"]},
+        }
+        changed = await desk("update_note", id=made["id"], input=change)
+        assert changed["title"] == "New"
+        assert changed["metadata"] == {
+            "priority": "high",
+            "tags": ["published", "reviewed"],
+            "author": "owner",
+            "n": {"deep": [1, 2.5]},
+        }
+        for name in ("id", "body", "tags", "created_at"):
+            assert changed[name] == made[name]
+        assert changed["updated_at"] == "2023-11-14T22:14:20.000Z"
+        assert await desk("get_note", id=made["id"]) == changed
+
+    at_desk(test)
+
+
+@pytest.mark.spec("AQ-4.5.2-1", "AQ-4.5.1-1")
+def test_null_takes_a_field_away() -> None:
+    async def test(desk: Desk) -> None:
+        made = await desk("create_note", **FULL)
+        change = {"body": None, "metadata": {"priority": None}}
+        changed = await desk("update_note", id=made["id"], input=change)
+        assert "body" not in changed
+        assert changed["metadata"] == {
+            key: value for key, value in FULL["metadata"].items() if key != "priority"
+        }
+        assert changed["tags"] == FULL["tags"]
+
+    at_desk(test)
+
+
+@pytest.mark.parametrize(
+    ("params", "code", "named"),
+    [
+        pytest.param(
+            {}, "VALIDATION_MISSING_PARAM", "input", marks=pytest.mark.spec("AQ-4.5.3-1")
+        ),
+        pytest.param(
+            {"title": "x", "if_match": "0"}, "VALIDATION_MISSING_PARAM", "input",
+            marks=pytest.mark.spec("AQ-9.3.2-2"),
+        ),
+        pytest.param(
+            {"input": []}, "VALIDATION_INVALID_TYPE", "input",
+            marks=pytest.mark.spec("AQ-4.5.3-2"),
+        ),
+        pytest.param(
+            {"input": {"title": 5}}, "VALIDATION_INVALID_TYPE", "input.title",
+            marks=pytest.mark.spec("AQ-4.5.3-3"),
+        ),
+        pytest.param(
+            {"input": {"titel": "x"}}, "VALIDATION_UNKNOWN_FIELD", "input",
+            marks=pytest.mark.spec("AQ-4.5.3-4"),
+        ),
+        pytest.param(
+            {"input": {"id": "note_other"}}, "VALIDATION_UNKNOWN_FIELD", "input",
+            marks=pytest.mark.spec("AQ-4.5.3-5"),
+        ),
+        ({"input": {"created_at": "2020-01-01T00:00:00Z"}}, "VALIDATION_UNKNOWN_FIELD", "input"),
+        ({"input": {"_etag": "0"}}, "VALIDATION_UNKNOWN_FIELD", "input"),
+        ({"input": {"title": None}}, "VALIDATION_INVALID_TYPE", "input.title"),
+        ({"input": {"title": ""}}, "VALIDATION_INVALID_TYPE", "input.title"),
+        ({"input": {"tags": "a"}}, "VALIDATION_INVALID_TYPE", "input.tags"),
+        ({"input": {"tags": ["a", 1]}}, "VALIDATION_INVALID_TYPE", "input.tags"),
+        ({"input": {"metadata": [1]}}, "VALIDATION_INVALID_TYPE", "input.metadata"),
+        ({"input": "x"}, "VALIDATION_INVALID_TYPE", "input"),
+    ],
+)  # fmt: skip
+def test_a_wrong_update_changes_nothing(params: dict[str, Any], code: str, named: str) -> None:
+    async def test(desk: Desk) -> None:
+        made = await desk("create_note", **FULL)
+        refused = await desk.refused("update_note", id=made["id"], **params)
+        assert refused.code == code
+        assert refused.data is not None
+        assert refused.data["param_name"] == named
+        if code == "VALIDATION_UNKNOWN_FIELD":
+            assert refused.data["valid_fields"] == ["title", "body", "tags", "metadata"]
+        assert await desk("get_note", id=made["id"]) == made
+
+    at_desk(test)
+
+
+@pytest.mark.spec("AQ-9.3.2-1", "AQ-9.3.2-2")
+def test_an_update_may_be_bound_to_the_version_it_was_made_for() -> None:
+    async def test(desk: Desk) -> None:
+        made = await desk("create_note", title="a")
+        changed = await desk(
+            "update_note", id=made["id"], if_match=made["_etag"], input={"title": "b"}
+        )
+        assert changed["_etag"] != made["_etag"]
+        stale = await desk.refused(
+            "update_note", id=made["id"], if_match=made["_etag"], input={"title": "c"}
+        )
+        assert stale.code == "CONFLICT_VERSION_MISMATCH"
+        assert stale.data is not None
+        assert stale.data["current"] == changed["_etag"]
+        assert await desk("get_note", id=made["id"]) == changed
+        stale = await desk.refused("delete_note", id=made["id"], if_match=made["_etag"])
+        assert stale.code == "CONFLICT_VERSION_MISMATCH"
+        gone = await desk("delete_note", id=made["id"], if_match=changed["_etag"])
+        assert gone == {"id": made["id"], "deleted": True}
+
+    at_desk(test)
+
+
+def test_two_updates_at_once_are_both_there() -> None:
+    async def test(desk: Desk) -> None:
+        made = await desk("create_note", title="a", metadata={})
+        await asyncio.gather(
+            *(
+                desk("update_note", id=made["id"], input={"metadata": {str(number): number}})
+                for number in range(4)
+            )
+        )
+        note = await desk("get_note", id=made["id"])
+        assert note["metadata"] == {str(number): number for number in range(4)}
+
+    at_desk(test)
+
+
+def test_a_second_update_of_the_same_version_is_refused() -> None:
+    async def test(desk: Desk) -> None:
+        made = await desk("create_note", title="a")
+        both = await asyncio.gather(
+            *(
+                desk("update_note", id=made["id"], if_match=made["_etag"], input={"title": new})
+                for new in ("b", "c")
+            ),
+            return_exceptions=True,
+        )
+        assert sorted(type(one).__name__ for one in both) == ["AqlError", "dict"]
+
+    at_desk(test)
+
+
+def test_another_caller_learns_nothing() -> None:
+    async def test(desk: Desk) -> None:
+        made = await desk("create_note", **FULL)
+        for name, more in (
+            ("get_note", {}),
+            ("update_note", {"input": {"title": "x"}}),
+            ("delete_note", {}),
+        ):
+            said = []
+            for id in (made["id"], "note_" + "0" * 24):
+                refused = await desk.refused(name, GUARD, id=id, **more)
+                assert refused.code == "NOT_FOUND_RESOURCE"
+                said.append(refused.message.replace(id, "…"))
+            assert said[0] == said[1]
+        assert (await desk("list_notes", GUARD))["items"] == []
+        assert await desk("get_note", id=made["id"]) == made
+
+    at_desk(test)
+
+
+@pytest.mark.parametrize(
+    ("params", "limit"),
+    [
+        ({"title": "t", "body": "x" * (BODY_BYTES + 1)}, "body"),
+        ({"title": "t", "body": "ä" * (BODY_BYTES // 2 + 1)}, "body"),
+        ({"title": "x" * 201}, "title"),
+        ({"title": "t", "tags": ["x"] * (MOST_TAGS + 1)}, "tags"),
+        ({"title": "t", "tags": ["x" * 101]}, "tags"),
+        ({"title": "t", "metadata": {"x": "y" * 20_000}}, "metadata"),
+    ],
+)
+def test_a_note_that_is_too_large_is_refused(params: dict[str, Any], limit: str) -> None:
+    async def test(desk: Desk) -> None:
+        refused = await desk.refused("create_note", **params)
+        assert refused.code == "VALIDATION_PAYLOAD_TOO_LARGE"
+        assert refused.data is not None
+        assert refused.data["limit_type"] == limit
+        assert (await desk("list_notes"))["items"] == []
+
+    at_desk(test)
+
+
+def test_the_largest_body_is_kept() -> None:
+    async def test(desk: Desk) -> None:
+        made = await desk("create_note", title="t", body="x" * BODY_BYTES)
+        assert len((await desk("get_note", id=made["id"]))["body"]) == BODY_BYTES
+        # Merged, it would be too large in other ways; by itself it is as large as it may be.
+        refused = await desk.refused(
+            "update_note", id=made["id"], input={"body": "x" * (BODY_BYTES + 1)}
+        )
+        assert refused.code == "VALIDATION_PAYLOAD_TOO_LARGE"
+
+    at_desk(test)
+
+
+def test_updates_cannot_grow_a_note_past_its_limits() -> None:
+    async def test(desk: Desk) -> None:
+        made = await desk("create_note", title="t", metadata={"a": "x" * 10_000})
+        refused = await desk.refused(
+            "update_note", id=made["id"], input={"metadata": {"b": "x" * 10_000}}
+        )
+        assert refused.code == "VALIDATION_PAYLOAD_TOO_LARGE"
+
+    at_desk(test)
+
+
+def test_a_caller_has_only_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interlock.aql.notes.MOST", 2)
+
+    async def test(desk: Desk) -> None:
+        for title in ("a", "b"):
+            await desk("create_note", title=title)
+        refused = await desk.refused("create_note", title="c")
+        assert refused.code == "RATE_LIMIT_EXCEEDED"
+        await desk("create_note", GUARD, title="c")
+
+    at_desk(test)
+
+
+def test_strange_values_in_metadata_come_back_as_they_were() -> None:
+    async def test(desk: Desk) -> None:
+        strange = {"": 0, "__proto__": {}, "big": 2**70, "nested": [[[]]], "f": 1e300, "n": [None]}
+        made = await desk("create_note", title="t", metadata=strange)
+        assert (await desk("get_note", id=made["id"]))["metadata"] == strange
+
+    at_desk(test)
+
+
+async def some(desk: Desk) -> list[str]:
+    ids = []
+    for title, body, tags in (
+        ("one", "alpha beta together", ["x"]),
+        ("two", "only alpha", ["x", "y"]),
+        ("three", "beta, then alpha", []),
+        ("four", "gamma", ["y"]),
+    ):
+        made = await desk("create_note", title=title, body=body, tags=tags)
+        ids.append(made["id"])
+        desk.now += 10
+    return ids
+
+
+@pytest.mark.spec("AQ-CQ-4.1-1")
+def test_words_are_any_of_them_and_phrases_as_they_stand() -> None:
+    async def test(desk: Desk) -> None:
+        await some(desk)
+        either = await desk("search_notes", query="alpha gamma")
+        assert {one["title"] for one in either["items"]} == {"one", "two", "three", "four"}
+        phrase = await desk("search_notes", query='"alpha beta"')
+        assert [one["title"] for one in phrase["items"]] == ["one"]
+        assert "body" not in phrase["items"][0], "a search shows less"
+
+    at_desk(test)
+
+
+@pytest.mark.spec("AQ-CQ-2-1", "AQ-OPS-4.2-1")
+def test_a_list_is_shaped_as_asked() -> None:
+    async def test(desk: Desk) -> None:
+        await some(desk)
+        shaped = await desk(
+            "list_notes",
+            filter={"tags": {"contains": "x"}},
+            sort={"field": "title", "order": "desc"},
+            fields=["title"],
+            first=1,
+        )
+        assert shaped["items"] == [{"title": "two"}]
+        assert shaped["pageInfo"]["hasNextPage"] is True
+        following = await desk(
+            "list_notes",
+            filter={"tags": {"contains": "x"}},
+            sort={"field": "title", "order": "desc"},
+            fields=["title"],
+            first=1,
+            after=shaped["pageInfo"]["endCursor"],
+        )
+        assert following["items"] == [{"title": "one"}]
+        assert (await desk("list_notes", limit=2, offset=1))["pagination"]["returned"] == 2
+        assert (await desk("list_notes", aggregate={"n": {"count": True}})) == {
+            "aggregations": {"n": 4}
+        }
+        unknown = await desk.refused("list_notes", filter={"titel": "x"})
+        assert unknown.code == "VALIDATION_UNKNOWN_FIELD"
+        assert "titel" in unknown.message
+        mixed = await desk.refused("list_notes", first=1, offset=1)
+        assert mixed.code == "VALIDATION_INVALID_TYPE"
+        bare = await desk("list_notes")
+        assert [one["title"] for one in bare["items"]] == ["four", "three", "two", "one"]
+
+    at_desk(test)
+
+
+@pytest.mark.spec("AQ-PG-4.1-1")
+def test_pages_have_items_or_edges() -> None:
+    async def test(desk: Desk) -> None:
+        await some(desk)
+        plain = await desk("list_notes", first=2)
+        assert set(plain) == {"items", "pageInfo"}
+        asked = await desk("list_notes", first=2, edges=True)
+        assert set(asked) == {"edges", "pageInfo"}
+        assert [one["node"] for one in asked["edges"]] == plain["items"]
+        following = await desk("list_notes", first=2, after=asked["edges"][0]["cursor"])
+        assert following["items"][0] == plain["items"][1]
+
+    at_desk(test)
+
+
+@pytest.mark.spec("AQ-CF-1-1")
+def test_age_is_computed_when_asked_for() -> None:
+    async def test(desk: Desk) -> None:
+        made = await desk("create_note", title="t")
+        desk.now += 90
+        shown = await desk("get_note", id=made["id"], fields=["title", "_computed.age_seconds"])
+        assert shown == {"title": "t", "_computed": {"age_seconds": 90.0}}
+        listed = await desk("list_notes", fields=["_computed.age_seconds"])
+        assert listed["items"] == [{"_computed": {"age_seconds": 90.0}}]
+        for asked in (
+            {"fields": ["_computed.size"]},
+            {"sort": {"field": "_computed.age_seconds"}},
+            {"filter": {"_computed.age_seconds": 1}},
+        ):
+            refused = await desk.refused("list_notes", **asked)
+            assert refused.code == "VALIDATION_UNKNOWN_FIELD"
+
+    at_desk(test)
+
+
+def test_notes_are_there_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "notes.db"
+    made: list[Any] = []
+
+    async def before(desk: Desk) -> None:
+        made.append(await desk("create_note", **FULL))
+
+    async def later(desk: Desk) -> None:
+        assert await desk("get_note", id=made[0]["id"]) == made[0]
+
+    at_desk(before, path)
+    at_desk(later, path)
+
+
+def test_a_store_in_trouble_is_told_without_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "notes.db"
+    path.mkdir()
+
+    async def test(desk: Desk) -> None:
+        refused = await desk.refused("create_note", title="t")
+        assert refused.code == "INTERNAL_ERROR"
+        assert str(tmp_path) not in refused.message + repr(refused.data)
+        assert str(tmp_path) in desk.store.reason, "the operator is told"
+
+    at_desk(test, path)

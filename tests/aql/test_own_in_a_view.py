@@ -1,0 +1,377 @@
+"""The node's own operations as a client of AQL calls them: through the stage and the pipeline."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from interlock.aql.builtin_operations import OwnOperations, hidden
+from interlock.aql.execution_operations import execution_natives
+from interlock.aql.execution_store import ExecutionStore
+from interlock.aql.execution_tasks import ExecutionTasks
+from interlock.aql.executions import Executions
+from interlock.aql.language.cursors import Cursors
+from interlock.aql.list_requests import Listing
+from interlock.aql.note_store import NoteStore
+from interlock.aql.notes import Notes, note_natives
+from interlock.aql.operations import OperationBook
+from interlock.aql.relations import Relations, relation_natives
+from interlock.aql.request import Asked
+from interlock.aql.resource_operations import Reaching, reach_natives
+from interlock.aql.response_writer import Teller
+from interlock.aql.stage import START, Stage
+from interlock.aql.view import Surface
+from interlock.core.call import Call, Client, Outcome
+from interlock.core.config.aql import AqlConfig
+from interlock.core.config.trust import PolicyConfig
+from interlock.errors import InterlockError
+from interlock.protocol.aql_terms import OWN
+from interlock.protocol.mcp import PROGRESS, TASKS_CANCEL, TASKS_EXTENSION, TASKS_GET, Era
+from interlock.trust.policy import Policy
+from tests.aql.executing import FACE
+from tests.core.catalog.offers import definition, offer, resource
+from tests.core.pipeline.calls import LOCAL, SESSION
+from tests.core.pipeline.rig import Rig, ScriptedExchange, turns
+from tests.patience import PATIENCE
+
+SPEAKS_TASKS = Client(
+    Era.STATELESS,
+    "2026-07-28",
+    "tests",
+    json.dumps({"extensions": {TASKS_EXTENSION: {}}}).encode(),
+)
+
+
+class View:
+    """A node as far as a client in a view knows it."""
+
+    def __init__(self) -> None:
+        config = AqlConfig()
+        speed = {"type": "object", "properties": {"speed": {"type": "integer"}}}
+        self.rig = Rig(
+            offer(
+                "s",
+                [definition("build", inputSchema=speed), definition("pay")],
+                resources=[resource("file:///readme.md")],
+            )
+        )
+        self.rig.upstreams["s"].capabilities = {"resources": {}}
+        pipeline, catalog = self.rig.pipeline, self.rig.catalog
+        deliver = asyncio.get_running_loop().call_soon_threadsafe
+        self._stores = (ExecutionStore(None, deliver=deliver), NoteStore(None, deliver=deliver))
+        self.executions = Executions(
+            pipeline,
+            self._stores[0],
+            book=lambda: self.stage.book(),
+            wall_clock=lambda: 1_700_000_000.0,
+            settings=config.executions,
+            concurrent=config.limits.concurrent,
+        )
+        cursors = Cursors(b"k" * 32)
+        listing = Listing(cursors)
+        clock = self.rig.clock
+        natives = [
+            *execution_natives(self.executions, lambda: listing, clock),
+            *note_natives(Notes(self._stores[1], clock), lambda: listing, clock),
+            *reach_natives(Reaching(pipeline), lambda: listing),
+            *relation_natives(
+                Relations(lambda: self.stage.book(), pipeline.permit, self.executions),
+                lambda: listing,
+            ),
+        ]
+        own = OwnOperations(
+            natives,
+            [hidden(START, self._start, "Lets it go on.")],
+            find=lambda name: self.stage.book().own(name),
+        )
+        books = OperationBook(config, natives)
+        self.rig.upstreams[OWN] = own  # type: ignore[assignment]
+        catalog.post(own.offering())
+        pipeline.permit.free = own.free
+        self.stage = Stage(
+            config,
+            host=pipeline,
+            books=books,
+            catalog=catalog,
+            own=own,
+            permit=pipeline.permit,
+            listing=Surface(b"{}"),
+            told=Teller(config, clock=clock, cursors=cursors, settings=books.settings),
+        )
+        pipeline.aql = self.stage
+        tasks = pipeline._input.tasks
+        tasks.also = ExecutionTasks(self.executions, tasks.seal).find
+
+    async def _start(self, asked: Asked) -> Any:
+        return await self.executions.start((asked.params or {})["child"], asked)
+
+    @property
+    def last(self) -> ScriptedExchange:
+        return self.rig.upstreams["s"].last
+
+    async def ask(self, call: Call) -> dict[str, Any]:
+        """The result of a request."""
+        over: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def done(_: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+            if error is not None:
+                over.set_exception(error)
+            elif outcome is not None:
+                over.set_result(outcome)
+
+        call.on_done = done
+        self.rig.pipeline.begin(call)
+        outcome = await asyncio.wait_for(over, PATIENCE)
+        result: dict[str, Any] = json.loads(outcome.result)
+        return result
+
+    async def __call__(
+        self, operation: str, params: dict[str, Any] | None = None, **fields: Any
+    ) -> dict[str, Any]:
+        """The envelope of an operation."""
+        arguments = json.dumps({"operation": operation, "params": params or {}}).encode()
+        client = fields.pop("client", SESSION)
+        call = Call(
+            "tools/call", "test", LOCAL, client, "mcp_aql",
+            arguments=Raw(arguments), view=FACE, **fields,
+        )  # fmt: skip
+        result = await self.ask(call)
+        if "content" not in result:
+            return result
+        envelope: dict[str, Any] = json.loads(result["content"][0]["text"])
+        return envelope
+
+    async def data(self, operation: str, params: dict[str, Any] | None = None) -> Any:
+        envelope = await self(operation, params)
+        assert envelope["success"] is True, envelope
+        return envelope["data"]
+
+    async def error(self, operation: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
+        envelope = await self(operation, params)
+        assert envelope["success"] is False, envelope
+        error: dict[str, Any] = envelope["error"]
+        return error
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.close()
+
+
+def in_view(test: Callable[[View], Awaitable[None]]) -> None:
+    async def run() -> None:
+        view = View()
+        try:
+            await test(view)
+        finally:
+            view.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("AQ-8.4-1")
+def test_an_operation_goes_on_behind_its_answer() -> None:
+    async def test(view: View) -> None:
+        started = await view.data("s_build", {"speed": 5, "_async": True})
+        assert started["status"] == "running"
+        id = started["execution_id"]
+        assert json.loads(bytes(view.last.call.arguments)) == {"speed": 5}
+        progress = {"progressToken": id, "progress": 1, "total": 2}
+        view.last.say(PROGRESS, json.dumps(progress).encode())
+        running = await view.data("get_execution", {"execution_id": id})
+        assert running["progress"] == {"percentage": 50.0, "current": 1, "total": 2}
+        view.last.answer(content=[{"type": "text", "text": '{"built": 7}'}])
+        completed = await view.data("get_execution", {"execution_id": id})
+        assert completed["status"] == "completed"
+        assert completed["result"] == {"built": 7}
+
+    in_view(test)
+
+
+def test_what_is_wrong_is_told_before_it_starts() -> None:
+    async def test(view: View) -> None:
+        wrong = await view.error("s_build", {"sped": 5, "_async": True})
+        assert wrong["code"] == "VALIDATION_UNKNOWN_PARAM"
+        assert (await view.data("list_executions"))["items"] == []
+
+    in_view(test)
+
+
+def test_what_only_its_call_finds_out_ends_it() -> None:
+    async def test(view: View) -> None:
+        rules: Any = {
+            "default": "allow",
+            "rules": [{"name": "n", "tools": ["s.pay"], "then": "deny"}],
+        }
+        policy = Policy(msgspec.convert(rules, PolicyConfig), view.rig.catalog)
+        view.rig.pipeline.permit.follow(policy)
+        started = await view.data("s_pay", {"_async": True})
+        assert started["status"] == "failed", "it was refused at once"
+        assert started["error"]["code"] == "PERMISSION_DENIED"
+        id = started["execution_id"]
+        again = await view.error("retry_execution", {"execution_id": id})
+        assert again["code"] == "CONFLICT_INVALID_STATE", "it would be refused again"
+        assert (await view.data("get_execution", {"execution_id": id}))["attempt"] == 1
+
+    in_view(test)
+
+
+@pytest.mark.parametrize("operation", ["get_execution", "list_executions", "cancel_execution"])
+def test_what_is_answered_at_once_does_not_go_on(operation: str) -> None:
+    async def test(view: View) -> None:
+        params = {} if operation.startswith("list") else {"execution_id": "exec_1"}
+        refused = await view.error(operation, {**params, "_async": True})
+        assert refused["code"] == "VALIDATION_INVALID_VALUE"
+        assert view.executions._all == {}
+
+    in_view(test)
+
+
+def test_cancel_and_retry_by_name() -> None:
+    async def test(view: View) -> None:
+        id = (await view.data("s_build", {"_async": True}))["execution_id"]
+        assert (await view.data("cancel_execution", {"execution_id": id}))["status"] == "cancelled"
+        assert view.last.abandoned
+        refused = await view.error("retry_execution", {"execution_id": id})
+        assert refused["code"] == "CONFLICT_INVALID_STATE"
+        id = (await view.data("s_build", {"_async": True}))["execution_id"]
+        view.last.answer(content=[{"type": "text", "text": "no"}], isError=True)
+        envelope = await view("retry_execution", {"execution_id": id})
+        assert envelope["data"]["status"] == "running"
+        assert envelope["warnings"][0]["code"] == "EXECUTION_MAY_REPEAT_WARNING"
+        view.last.answer(content=[{"type": "text", "text": '{"built": 8}'}])
+        shown = await view.data("get_execution", {"execution_id": id, "fields": ["result"]})
+        assert shown == {"result": {"built": 8}}
+
+    in_view(test)
+
+
+def test_the_same_is_a_task_for_clients_that_speak_them() -> None:
+    async def test(view: View) -> None:
+        task = await view("s_build", {"_async": True}, client=SPEAKS_TASKS)
+        assert task["resultType"] == "task"
+        assert task["status"] == "working"
+
+        async def about(verb: str) -> dict[str, Any]:
+            call = Call(verb, "test", LOCAL, SPEAKS_TASKS, task["taskId"], view=FACE)
+            return await view.ask(call)
+
+        assert (await about(TASKS_GET))["status"] == "working"
+        view.last.answer(content=[{"type": "text", "text": '{"built": 7}'}])
+        done = await about(TASKS_GET)
+        assert done["status"] == "completed"
+        envelope = json.loads(done["result"]["content"][0]["text"])
+        assert envelope == {"success": True, "data": {"built": 7}}, "wrapped once, not twice"
+        await about(TASKS_CANCEL)
+        assert (await about(TASKS_GET))["status"] == "completed"
+        [listed] = (await view.data("list_executions"))["items"]
+        assert listed["status"] == "completed"
+
+    in_view(test)
+
+
+@pytest.mark.spec("AQ-CT-3.4-1", "AQ-4.5.3-1", "AQ-4.5.3-2", "AQ-4.5.3-3", "AQ-9.3.2-2")
+def test_notes_by_name() -> None:
+    async def test(view: View) -> None:
+        made = await view.data("create_note", {"title": "a", "metadata": {"x": 1, "y": 2}})
+        id = made["id"]
+        changed = await view.data(
+            "update_note",
+            {"id": id, "if_match": made["_etag"], "input": {"metadata": {"x": None}}},
+        )
+        assert changed["metadata"] == {"y": 2}
+        assert await view.data("get_note", {"id": id}) == changed
+        wrong: dict[str, dict[str, Any]] = {
+            "VALIDATION_MISSING_PARAM": {"id": id},
+            "CONFLICT_VERSION_MISMATCH": {
+                "id": id, "if_match": made["_etag"], "input": {"title": "b"},
+            },
+            "VALIDATION_UNKNOWN_FIELD": {"id": id, "input": {"titel": "b"}},
+            "VALIDATION_UNKNOWN_PARAM": {"id": id, "title": "b", "input": {"title": "b"}},
+        }  # fmt: skip
+        for code, params in wrong.items():
+            assert (await view.error("update_note", params))["code"] == code
+        for given, named in (([], "input"), ({"title": 5}, "input.title")):
+            error = await view.error("update_note", {"id": id, "input": given})
+            assert error["code"] == "VALIDATION_INVALID_TYPE"
+            assert error["details"]["param_name"] == named
+        missing = await view.error("update_note", {"id": id, "if_match": "x", "title": "b"})
+        assert missing["code"] == "VALIDATION_MISSING_PARAM"
+        assert missing["details"]["param_name"] == "input"
+        assert await view.data("get_note", {"id": id}) == changed
+        assert (await view.data("delete_note", {"id": id}))["deleted"] is True
+        assert (await view.error("get_note", {"id": id}))["code"] == "NOT_FOUND_RESOURCE"
+
+    in_view(test)
+
+
+@pytest.mark.spec("AQ-CQ-2-1", "AQ-CF-1-1", "AQ-AGG-1-1")
+def test_lists_by_name() -> None:
+    async def test(view: View) -> None:
+        for title in ("a", "b", "c"):
+            await view.data("create_note", {"title": title})
+        data = await view.data(
+            "list_notes", {"first": 2, "fields": ["title", "_computed.age_seconds"]}
+        )
+        assert data["items"][0].keys() == {"title", "_computed"}
+        assert data["pageInfo"]["hasNextPage"] is True
+        data = await view.data("list_notes", {"aggregate": {"n": {"count": True}}})
+        assert data == {"aggregations": {"n": 3}}
+        unknown = await view.error("search_notes", {"query": "a", "filter": {"titel": 1}})
+        assert unknown["code"] == "VALIDATION_UNKNOWN_FIELD"
+        mixed = await view.error("search_notes", {"query": "a", "first": 1, "offset": 1})
+        assert mixed["code"] == "VALIDATION_INVALID_TYPE"
+        needed = await view.error("search_notes")
+        assert needed["code"] == "VALIDATION_MISSING_PARAM"
+
+    in_view(test)
+
+
+@pytest.mark.spec("AQ-3.3-4")
+def test_resources_and_relationships_by_name() -> None:
+    async def test(view: View) -> None:
+        [listed] = (await view.data("list_resources"))["items"]
+        assert listed["uri"] == "file:///readme.md"
+        reading = asyncio.ensure_future(view.data("get_resource", {"uri": "file:///readme.md"}))
+        await turns(20)
+        view.last.answer(contents=[{"uri": "file:///readme.md", "text": "Hello."}])
+        assert (await reading)["contents"][0]["text"] == "Hello."
+        root = {"element_type": "server", "element_name": "s"}
+        data = await view.data("query_relationships", {"root": root, "depth": 5})
+        names = [node["id"] for node in data["graph"]["nodes"]]
+        assert "operation:s_build" in names
+        assert len(names) == len(set(names))
+
+    in_view(test)
+
+
+def test_progress_of_an_operation_reaches_whoever_asked_for_it() -> None:
+    async def test(view: View) -> None:
+        heard: list[dict[str, Any]] = []
+
+        def hear(_: Call, method: str, params: bytes | Raw) -> None:
+            if method == PROGRESS:
+                heard.append(json.loads(bytes(params)))
+
+        meta = {"progressToken": Raw(b'"mine"')}
+        working = asyncio.ensure_future(view("s_build", {}, meta=meta, on_notification=hear))
+        await turns(20)
+        for number in (1, 2):
+            said = {"progressToken": "mine", "progress": number, "total": 3, "message": "…"}
+            view.last.say(PROGRESS, json.dumps(said).encode())
+        view.last.answer(content=[])
+        assert (await working)["success"] is True
+        assert [one["progress"] for one in heard] == [1, 2]
+        assert {one["progressToken"] for one in heard} == {"mine"}
+        # Of one that goes on behind its answer nothing is heard any more.
+        heard.clear()
+        await view("s_build", {"_async": True}, meta=meta, on_notification=hear)
+        view.last.say(PROGRESS, b'{"progressToken":"mine","progress":1,"total":3}')
+        assert heard == []
+
+    in_view(test)

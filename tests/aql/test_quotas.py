@@ -1,0 +1,392 @@
+"""Quotas and API limits: warned of, held, refused; given back, reset, kept through a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock import errors
+from interlock.aql.builtin_operations import OwnOperations
+from interlock.aql.error_mapping import Blame
+from interlock.aql.language import errors as faults
+from interlock.aql.language.errors import AqlError
+from interlock.aql.operations import Operation
+from interlock.aql.quota_store import CounterStore
+from interlock.aql.quotas import CONTINUE, Pause, Quotas, quota_natives
+from interlock.aql.request import Asked, Warning
+from interlock.core.call import Call, Caller, Outcome, UpstreamGoneError
+from interlock.core.config.aql import AqlConfig
+from interlock.errors import InterlockError
+from interlock.protocol.aql_terms import PLAIN
+from interlock.protocol.mcp import Era
+from interlock.protocol.mcpax import STATUS
+from tests.aql.shelf import book, config
+from tests.core.catalog.offers import offer
+from tests.core.pipeline.calls import tool_call
+
+# The tenth of a minute, at half past: no period ends within a few seconds.
+NOON = datetime(2026, 2, 4, 12, 30, 6, tzinfo=UTC).timestamp()
+CLERK = Caller("clerk", kind="token")
+GUARD = Caller("guard", kind="token")
+BOOK = book(
+    offer("forge", ["get_issue", "create_issue", "delete_repo"]), offer("mail", ["send_mail"])
+)
+HOURLY = {"metric": "requests_per_hour", "warn": 8, "pause": 9, "hard_stop": 10}
+
+
+def operation(name: str = "forge_get_issue") -> Operation:
+    found = BOOK.find(name)
+    assert found is not None
+    return found
+
+
+class Clock:
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Desk:
+    """Quotas with clocks that a test moves."""
+
+    def __init__(self, keeper: Any = None, **settings: Any) -> None:
+        self.clock = Clock(100.0)
+        self.wall = Clock(NOON)
+        self.config: AqlConfig = config(**settings)
+        self.quotas = Quotas(self.config, keeper, self.clock, self.wall)
+        own = OwnOperations([], quota_natives(self.quotas))
+        own.offering()
+        self.quotas.hidden = lambda: own.hidden[CONTINUE]
+        self.made: list[Call] = []
+
+    def advance(self, seconds: float) -> None:
+        self.clock.now += seconds
+        self.wall.now += seconds
+
+    def call(
+        self, name: str = "forge_get_issue", caller: Caller = CLERK, continued: str = ""
+    ) -> Pause | list[Warning]:
+        """What is held, or the warnings of a call that goes on."""
+        call = tool_call(operation(name).canonical)
+        call.caller = caller
+        call.asked = asked = Asked(operation(name), PLAIN, None, call=call)
+        self.made.append(call)
+        return self.quotas.admit(call, asked, continued) or asked.warnings or []
+
+    def refused(self, *arguments: Any, **more: Any) -> AqlError:
+        with pytest.raises(AqlError) as caught:
+            self.call(*arguments, **more)
+        assert faults.lawful(caught.value.message)
+        return caught.value
+
+    def ended(self, outcome: bytes | None = b"{}", error: InterlockError | None = None) -> None:
+        known = None if error is not None or outcome is None else Outcome(outcome, Era.SESSION)
+        self.quotas.settled(self.made[-1], known, error)
+
+    def let_go_on(self, pause: Pause, approval: str) -> Any:
+        """As the gate does it, once a human gave a proof."""
+        call = tool_call("aql.continue_quota")
+        call.approval = approval
+        asked = Asked(operation(), PLAIN, None, json.loads(pause.arguments), call)
+        [native] = quota_natives(self.quotas)
+        return native.answer(asked)
+
+    def status(self, caller: Caller = CLERK) -> dict[str, Any]:
+        call = tool_call("aql.introspect")
+        call.caller = caller
+        return self.quotas.status(Asked(operation(), PLAIN, None, call=call))
+
+
+def test_without_any_of_it_nobody_need_ask() -> None:
+    desk = Desk()
+    assert not desk.quotas.active
+    assert desk.call() == []
+    assert desk.status() == {
+        "adapter": "interlock", "api_limits": [], "quotas": [], "next_reset": None,
+    }  # fmt: skip
+
+
+@pytest.mark.spec("AQ-RL-3.2-1", "AQ-ERR-5.5-1", "AQ-RL-6.1-1", "AQ-RL-4.4-1")
+def test_a_quota_warns_then_waits_for_a_human_then_refuses() -> None:
+    desk = Desk(quotas=[HOURLY])
+    states = []
+    for _ in range(7):
+        assert desk.call() == []
+    states.append(desk.status()["quotas"][0]["status"])
+    for _ in range(2):
+        [warning] = desk.call()
+        assert isinstance(warning, Warning)
+        assert warning.code == "RATE_LIMIT_QUOTA_WARNING"
+        states.append(desk.status()["quotas"][0]["status"])
+    held = desk.call()
+    assert isinstance(held, Pause)
+    again = desk.call()
+    assert again == held
+    assert desk.quotas.pause_details(json.loads(held.arguments)) == {
+        "metric": "requests_per_hour",
+        "current": 9.0,
+        "pause_threshold": 9.0,
+        "hard_stop_threshold": 10.0,
+    }
+    waits = desk.made[-1]
+    assert (waits.name, waits.arguments) == ("aql.continue_quota", held.arguments)
+    waits.decoded = json.loads(held.arguments)
+    required = Blame(
+        "CONFIRMATION_REQUIRED", "m",
+        {"operation": "x", "confirmation_token": "conf_abc", "expires_at": "2026-02-04T12:40:00Z"},
+    )  # fmt: skip
+    shown = desk.quotas.paused(waits, required)
+    assert shown.code == "RATE_LIMIT_QUOTA_PAUSE"
+    assert faults.lawful(shown.message)
+    assert set(shown.details) == {
+        "metric", "current", "pause_threshold", "hard_stop_threshold", "confirmation_token",
+        "expires_at",
+    }  # fmt: skip
+    # The token approves nothing by itself.
+    assert isinstance(desk.call(continued="conf_abc"), Pause)
+    done = desk.let_go_on(held, "abc")
+    assert done["status"] == "continued"
+    assert isinstance(desk.call(continued="conf_abc"), list)
+    states.append(desk.status()["quotas"][0]["status"])
+    exhausted = desk.refused()
+    assert exhausted.code == "RATE_LIMIT_QUOTA_EXHAUSTED"
+    assert exhausted.data == {
+        "metric": "requests_per_hour",
+        "current": 10.0,
+        "hard_stop_threshold": 10.0,
+        "resets_at": "2026-02-04T13:00:00Z",
+    }
+    assert states == ["ok", "warn", "paused", "exhausted"]
+    assert desk.call(caller=GUARD) == []
+
+
+@pytest.mark.spec("AQ-RL-4.4-1")
+def test_a_token_counts_once_and_only_for_its_caller() -> None:
+    desk = Desk(quotas=[{"metric": "requests_per_hour", "warn": 1, "pause": 1}])
+    desk.call()
+    held = desk.call()
+    assert isinstance(held, Pause)
+    desk.let_go_on(held, "abc")
+    desk.call(continued="conf_abc")
+    assert desk.refused(continued="conf_abc").code == "TOKEN_ALREADY_USED"
+    assert isinstance(desk.call(), list)
+    assert desk.refused(continued="conf_other").code == "TOKEN_INVALID"
+    assert desk.refused(caller=GUARD, continued="conf_abc").code == "TOKEN_INVALID"
+
+
+def test_where_no_human_can_be_asked_a_pause_refuses() -> None:
+    desk = Desk(quotas=[{"metric": "requests_per_hour", "warn": 1, "pause": 1}])
+    desk.quotas.hidden = lambda: None
+    desk.call()
+    error = desk.refused()
+    assert error.code == "RATE_LIMIT_QUOTA_PAUSE"
+    assert error.data == {"metric": "requests_per_hour", "current": 1.0, "pause_threshold": 1.0}
+
+
+def test_a_pause_is_lifted_until_the_quota_begins_anew() -> None:
+    desk = Desk(quotas=[{"metric": "requests_per_minute", "warn": 1, "pause": 1}])
+    desk.call()
+    held = desk.call()
+    assert isinstance(held, Pause)
+    desk.advance(60)
+    with pytest.raises(AqlError) as caught:
+        desk.let_go_on(held, "abc")
+    assert caught.value.code == "CONFLICT_INVALID_STATE"
+    assert isinstance(desk.call(), list)
+    assert isinstance(desk.call(), Pause)
+
+
+@pytest.mark.parametrize(
+    ("metric", "length"),
+    [
+        ("requests_per_minute", 60), ("requests_per_hour", 3600), ("requests_per_day", 86_400),
+        ("cost_per_hour", 3600), ("cost_per_day", 86_400), ("cost_per_month", 28 * 86_400),
+    ],
+)  # fmt: skip
+def test_each_metric_counts_and_begins_anew(metric: str, length: int) -> None:
+    desk = Desk(
+        quotas=[{"metric": metric, "warn": 1, "pause": 1, "hard_stop": 2}],
+        api_limits=[{"limit": 1_000, "window": "day", "cost": 1.0}],
+    )
+    desk.call()
+    assert isinstance(desk.call(), Pause)
+    assert desk.status()["quotas"][0]["current"] == 1
+    desk.advance(length)
+    assert isinstance(desk.call(), list)
+    assert desk.status()["quotas"][0]["current"] == 1
+
+
+@pytest.mark.spec("AQ-RL-7.4-1")
+def test_costs_add_up_exactly() -> None:
+    desk = Desk(
+        quotas=[{"metric": "cost_per_day", "warn": 50, "pause": 60}],
+        api_limits=[{"limit": 1_000, "server": "forge", "window": "day", "cost": 0.01}],
+    )
+    for _ in range(100):
+        desk.call()
+    desk.call("mail_send_mail")
+    assert desk.status()["quotas"][0]["current"] == 1.0
+
+
+@pytest.mark.spec("AQ-RL-2.2-1", "AQ-RL-4.2-1", "AQ-ERR-5.5-1")
+def test_each_scope_is_counted_by_itself() -> None:
+    desk = Desk(
+        api_limits=[
+            {"limit": 4, "scope": "global", "server": "forge", "window": "minute"},
+            {"limit": 2, "scope": "endpoint", "endpoint": "forge_get_*", "window": "minute"},
+            {"limit": 1, "scope": "category", "category": "DELETE", "window": "hour"},
+        ]
+    )
+    desk.call("forge_get_issue")
+    desk.call("forge_get_issue")
+    error = desk.refused("forge_get_issue")
+    assert error.code == "RATE_LIMIT_EXCEEDED"
+    assert error.data is not None
+    assert set(error.data) == {
+        "limit", "remaining", "window", "resets_at", "retry_after_seconds",
+    }  # fmt: skip
+    assert (error.data["limit"], error.data["window"], error.data["remaining"]) == (2, "minute", 0)
+    assert 60 <= error.data["retry_after_seconds"] <= 61
+    desk.call("forge_delete_repo")
+    assert desk.refused("forge_delete_repo").data["window"] == "hour"  # type: ignore[index]
+    desk.call("forge_create_issue")
+    assert desk.refused("forge_create_issue").data["limit"] == 4  # type: ignore[index]
+    desk.call("mail_send_mail")
+    shown = desk.status()["api_limits"]
+    assert [one["remaining"] for one in shown] == [0, 0, 0]
+    assert shown[0]["resets_at"].endswith("Z")
+    desk.advance(61)
+    desk.call("forge_get_issue")
+
+
+REQUIRED = json.dumps(
+    {
+        "content": [],
+        "isError": True,
+        "structuredContent": {"confirmation_id": "x", "expires_at": "2026-02-04T13:00:00Z"},
+        "_meta": {STATUS: errors.CONFIRMATION_REQUIRED.name},
+    }
+).encode()
+
+
+@pytest.mark.parametrize(
+    ("error", "counted"),
+    [
+        (InterlockError(errors.DENIED, "m"), False),
+        (InterlockError(errors.INVALID_ARGUMENTS, "m"), False),
+        (AqlError("VALIDATION_UNKNOWN_PARAM", "m"), False),
+        (UpstreamGoneError(errors.UPSTREAM_UNAVAILABLE, "m", sent=False), False),
+        (UpstreamGoneError(errors.UPSTREAM_LOST, "m", sent=True), True),
+        (InterlockError(errors.DEADLINE_EXCEEDED, "m"), True),
+        (InterlockError(errors.UPSTREAM_ERROR, "m"), True),
+        (None, True),
+    ],
+)
+def test_what_was_never_sent_is_given_back(error: InterlockError | None, counted: bool) -> None:
+    desk = Desk(
+        quotas=[HOURLY], api_limits=[{"limit": 5, "window": "hour"}, {"limit": 5, "cost": 1.0}]
+    )
+    desk.call()
+    desk.ended(error=error)
+    desk.ended(error=error)
+    status = desk.status()
+    assert status["quotas"][0]["current"] == int(counted)
+    assert [one["remaining"] for one in status["api_limits"]] == [5 - counted] * 2
+
+
+def test_a_call_that_waits_for_a_human_has_used_nothing_yet() -> None:
+    desk = Desk(quotas=[HOURLY])
+    desk.call()
+    desk.ended(REQUIRED)
+    assert desk.status()["quotas"][0]["current"] == 0
+
+
+def test_an_operation_rests_between_calls() -> None:
+    desk = Desk(operations={"forge.delete_*": {"cooldown": 5.0}})
+    assert desk.quotas.active
+    desk.call("forge_delete_repo")
+    desk.advance(2)
+    error = desk.refused("forge_delete_repo")
+    assert error.code == "RATE_LIMIT_EXCEEDED"
+    assert error.data is not None
+    assert error.data["retry_after_seconds"] == 3
+    desk.call("forge_get_issue")
+    desk.call("forge_delete_repo", GUARD)
+    desk.advance(3)
+    desk.call("forge_delete_repo")
+
+
+def test_a_changed_config_keeps_what_was_used() -> None:
+    desk = Desk(api_limits=[{"limit": 5}], quotas=[HOURLY])
+    desk.call()
+    desk.quotas.configure(
+        config(api_limits=[{"limit": 1}, {"limit": 9, "window": "day"}], quotas=[HOURLY])
+    )
+    assert desk.refused().data["limit"] == 1  # type: ignore[index]
+    assert desk.status()["quotas"][0]["current"] == 1
+
+
+# -- through a restart
+
+
+async def restarted(path: Path) -> list[Any]:
+    """Use some, stop, start again, and look."""
+    loop = asyncio.get_running_loop()
+    settings: dict[str, Any] = {
+        "quotas": [{"metric": "requests_per_hour", "warn": 2, "pause": 3}],
+        "api_limits": [{"limit": 5, "window": "hour"}],
+    }
+    seen: list[Any] = []
+    for run in range(3):
+        store = CounterStore(path, deliver=loop.call_soon_threadsafe)
+        desk = Desk(store, **settings)
+        desk.quotas.start()
+        if run == 0:
+            for _ in range(3):
+                desk.call()
+            held = desk.call()
+            assert isinstance(held, Pause)
+            desk.call(caller=GUARD)
+            desk.ended(error=InterlockError(errors.DENIED, "m"))
+        elif run == 1:
+            held = desk.call()
+            assert isinstance(held, Pause)
+            desk.let_go_on(held, "abc")
+        else:
+            seen.append(desk.call())
+        seen.append(desk.status()["quotas"][0]["current"])
+        seen.append(desk.status()["api_limits"][0]["remaining"])
+        store.close()
+        await asyncio.sleep(0)
+    return seen
+
+
+@pytest.mark.spec("AQ-RL-7.2-1")
+def test_counters_and_lifted_pauses_outlive_a_restart(tmp_path: Path) -> None:
+    seen = asyncio.run(restarted(tmp_path / "state" / "counters.db"))
+    assert seen[:4] == [3, 2, 3, 2]
+    warnings = seen[4]
+    assert [one.code for one in warnings] == ["RATE_LIMIT_QUOTA_WARNING"]
+    assert seen[5:] == [4, 1]
+
+
+def test_what_cannot_be_written_still_counts(tmp_path: Path) -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        folder = tmp_path / "taken"
+        folder.write_bytes(b"a file where a folder should be")
+        store = CounterStore(folder / "counters.db", deliver=loop.call_soon_threadsafe)
+        desk = Desk(store, quotas=[HOURLY])
+        for _ in range(9):
+            desk.call()
+        assert isinstance(desk.call(), Pause)
+        store.close()
+
+    asyncio.run(run())

@@ -1,0 +1,234 @@
+"""Resources and prompts as operations: the same as in the plain view, and no way around policy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from interlock.aql.language.cursors import Cursors
+from interlock.aql.language.errors import AqlError, lawful
+from interlock.aql.list_requests import Listing
+from interlock.aql.request import Answer, Asked
+from interlock.aql.resource_operations import Reaching, reach_natives
+from interlock.core.call import Call, Caller
+from interlock.core.config.trust import PolicyConfig
+from interlock.errors import InterlockError
+from interlock.trust.policy import Policy
+from tests.aql.executing import CLERK, FACE
+from tests.core.catalog.offers import offer, prompt, resource, template
+from tests.core.pipeline.calls import LOCAL, SESSION
+from tests.core.pipeline.rig import Rig, turns
+
+ARGUMENTS = [{"name": "language", "description": "Of the code.", "required": True}]
+
+
+class Desk:
+    def __init__(self, *, empty: bool = False) -> None:
+        everything: dict[str, Any] = {
+            "prompts": [
+                prompt("review", description="Look at code.", arguments=ARGUMENTS),
+                prompt("greet"),
+            ],
+            "resources": [
+                resource("file:///readme.md", description="Read this."),
+                resource("file:///licence"),
+            ],
+            "templates": [template("file:///{path}")],
+        }
+        self.rig = Rig(offer("s", ["t"], **({} if empty else everything)))
+        if not empty:
+            self.rig.upstreams["s"].capabilities = {"resources": {}, "prompts": {}}
+        listing = Listing(Cursors(b"k" * 32))
+        natives = reach_natives(Reaching(self.rig.pipeline), lambda: listing)
+        self.natives = {one.name: one for one in natives}
+
+    def call(self, operation: str, /, **params: Any) -> asyncio.Task[Any]:
+        call = Call("tools/call", "test", LOCAL, SESSION, f"aql.{operation}", view=FACE)
+        call.caller = CLERK
+        asked = Asked(None, FACE, None, params=params, call=call)  # type: ignore[arg-type]
+
+        async def answer() -> Any:
+            answer = await self.natives[operation].answer(asked)
+            return answer.data if isinstance(answer, Answer) else answer
+
+        return asyncio.ensure_future(answer())
+
+
+def at_desk(test: Callable[[Desk], Awaitable[None]], **more: Any) -> None:
+    async def run() -> None:
+        await test(Desk(**more))
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("AQ-3.3-4")
+def test_a_resource_is_what_the_plain_view_reads() -> None:
+    async def test(desk: Desk) -> None:
+        contents = [{"uri": "file:///readme.md", "text": "Hello."}]
+        reading = desk.call("get_resource", uri="file:///readme.md")
+        await turns()
+        exchange = desk.rig.upstreams["s"].last
+        assert exchange.call.verb == "resources/read"
+        exchange.answer(contents=contents)
+        data = await reading
+        plain = Call("resources/read", "test", LOCAL, SESSION, "file:///readme.md")
+        desk.rig.begin(plain)
+        desk.rig.upstreams["s"].last.answer(contents=contents)
+        [(_, result)] = desk.rig.done
+        assert data == result == {"contents": contents}
+        assert [entry["verb"] for entry in desk.rig.journal.entries] == ["resources/read"] * 2
+
+    at_desk(test)
+
+
+@pytest.mark.spec("AQ-3.3-4")
+def test_lists_have_everything_and_are_shaped() -> None:
+    async def test(desk: Desk) -> None:
+        data = await desk.call("list_resources")
+        assert [(one["kind"], one["uri"]) for one in data["items"]] == [
+            ("resource", "file:///licence"),
+            ("resource", "file:///readme.md"),
+            ("template", "file:///{path}"),
+        ]
+        data = await desk.call("list_resources", query="read", fields=["uri"])
+        assert data["items"] == [{"uri": "file:///readme.md"}]
+        data = await desk.call("list_prompts")
+        asks = {one["name"]: one.get("arguments") for one in data["items"]}
+        assert asks == {"s__greet": None, "s__review": ARGUMENTS}
+        data = await desk.call("list_prompts", first=1, fields=["name"])
+        assert data["items"] == [{"name": "s__greet"}]
+        assert data["pageInfo"]["hasNextPage"] is True
+
+    at_desk(test)
+
+
+def test_a_list_is_walked_to_its_end() -> None:
+    async def test() -> None:
+        desk = Desk()
+        asked = []
+
+        class Paged:
+            async def run(self, call: Call) -> Any:
+                from interlock.core.call import Outcome
+                from interlock.protocol.mcp import Era
+
+                asked.append((call.verb, call.cursor))
+                if call.verb != "resources/list":
+                    return Outcome(b'{"resourceTemplates":[]}', Era.SESSION)
+                number = int(call.cursor or 0)
+                page: dict[str, Any] = {"resources": [{"uri": f"u:{number}", "name": "n"}]}
+                if number < 2:
+                    page["nextCursor"] = str(number + 1)
+                return Outcome(json.dumps(page).encode(), Era.SESSION)
+
+        parent = Call("tools/call", "test", LOCAL, SESSION)
+        found = await Reaching(Paged()).resources(parent)
+        assert [one["uri"] for one in found] == ["u:0", "u:1", "u:2"]
+        assert asked[:3] == [("resources/list", cursor) for cursor in (None, "1", "2")]
+        assert desk.natives
+
+    asyncio.run(test())
+
+
+@pytest.mark.spec("AQ-3.3-4")
+def test_a_prompt_is_filled_in() -> None:
+    async def test(desk: Desk) -> None:
+        getting = desk.call("get_prompt", name="s.review", arguments={"language": "Python"})
+        await turns()
+        exchange = desk.rig.upstreams["s"].last
+        assert exchange.call.verb == "prompts/get"
+        assert json.loads(bytes(exchange.call.arguments)) == {"language": "Python"}
+        exchange.answer(messages=[{"role": "user", "content": {"type": "text", "text": "x"}}])
+        data = await getting
+        assert data["messages"][0]["role"] == "user"
+
+    at_desk(test)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("get_prompt", {"name": "s.nothing"}),
+        ("get_prompt", {"name": ""}),
+        ("get_resource", {"uri": "nothing://here at line"}),
+    ],
+)
+@pytest.mark.parametrize("empty", [True, False])
+def test_what_there_is_not_is_not_found(name: str, params: dict[str, Any], empty: bool) -> None:
+    async def test(desk: Desk) -> None:
+        asking = desk.call(name, **params)
+        await turns()
+        if desk.rig.under_way:
+            # A server may serve what it does not list: then it is for the server to say.
+            desk.rig.upstreams["s"].last.answer_error(-32002, "Resource not found")
+        with pytest.raises(AqlError) as refused:
+            await asking
+        assert refused.value.code == "NOT_FOUND_RESOURCE"
+        assert lawful(refused.value.message)
+
+    at_desk(test, empty=empty)
+
+
+@pytest.mark.parametrize("name", ["list_resources", "list_prompts"])
+def test_where_nobody_has_any_the_list_is_empty(name: str) -> None:
+    async def test(desk: Desk) -> None:
+        assert (await desk.call(name))["items"] == []
+
+    at_desk(test, empty=True)
+
+
+def test_what_policy_denies_is_denied_here() -> None:
+    async def test(desk: Desk) -> None:
+        desk.rig.pipeline.permit.follow(Policy(PolicyConfig(default="deny"), desk.rig.catalog))
+        with pytest.raises(InterlockError) as refused:
+            await desk.call("get_resource", uri="file:///readme.md")
+        assert refused.value.failure.name == "denied_by_policy"
+
+    at_desk(test)
+
+
+def test_giving_up_gives_up_the_request() -> None:
+    async def test(desk: Desk) -> None:
+        reading = desk.call("get_resource", uri="file:///readme.md")
+        await turns()
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert desk.rig.upstreams["s"].last.abandoned
+        assert desk.rig.under_way == 0
+
+    at_desk(test)
+
+
+def test_an_input_that_is_needed_first_is_told() -> None:
+    async def test() -> None:
+        class Asks:
+            async def run(self, call: Call) -> Any:
+                from interlock.core.call import Outcome
+                from interlock.protocol.mcp import Era
+
+                return Outcome(b'{"resultType":"input_required"}', Era.STATELESS)
+
+        with pytest.raises(AqlError) as refused:
+            await Reaching(Asks()).read(Call("tools/call", "test", LOCAL, SESSION), "u:1")
+        assert refused.value.code == "CONFLICT_INVALID_STATE"
+        assert lawful(refused.value.message)
+
+    asyncio.run(test())
+
+
+def test_callers_are_asked_as_themselves() -> None:
+    async def test(desk: Desk) -> None:
+        reading = desk.call("get_resource", uri="file:///readme.md")
+        await turns()
+        child = desk.rig.upstreams["s"].last.call
+        assert child.view is None
+        assert child.credentials is LOCAL
+        assert isinstance(child.caller, Caller)
+        reading.cancel()
+
+    at_desk(test)

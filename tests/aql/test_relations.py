@@ -1,0 +1,227 @@
+"""What has to do with what: in circles, only as far as asked, and only what its caller sees."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from interlock.aql.language.cursors import Cursors
+from interlock.aql.language.errors import AqlError, lawful
+from interlock.aql.list_requests import Listing
+from interlock.aql.relations import (
+    MOST_DRAWN,
+    MOST_NODES,
+    Edge,
+    Element,
+    Graph,
+    Relations,
+    relation_natives,
+)
+from interlock.aql.request import Answer
+from interlock.core.call import Caller
+from interlock.core.config.trust import PolicyConfig
+from interlock.trust.policy import Policy
+from tests.aql.executing import CLERK, GUARD, Bench
+from tests.aql.shelf import book, native
+from tests.core.catalog.offers import offer
+
+SERVER = {"element_type": "server", "element_name": "s"}
+
+
+class Desk(Bench):
+    def __init__(self) -> None:
+        super().__init__()
+        listing = Listing(Cursors(b"k" * 32))
+        self.relations = Relations(lambda: self.book, self.rig.pipeline.permit, self.executions)
+        [self.native] = relation_natives(self.relations, lambda: listing)
+
+    def answer(self, caller: Caller = CLERK, **params: Any) -> Answer:
+        answer: Answer = self.native.answer(self.asked(params, caller))
+        return answer
+
+    def query(self, caller: Caller = CLERK, **params: Any) -> Any:
+        return self.answer(caller, **params).data
+
+    def refused(self, **params: Any) -> AqlError:
+        with pytest.raises(AqlError) as refused:
+            self.query(**params)
+        assert lawful(refused.value.message)
+        return refused.value
+
+
+def at_desk(test: Callable[[Desk], Awaitable[None]]) -> None:
+    async def run() -> None:
+        desk = Desk()
+        try:
+            await test(desk)
+        finally:
+            desk.close()
+
+    asyncio.run(run())
+
+
+def ids(data: Any) -> list[str]:
+    return [node["id"] for node in data["graph"]["nodes"]]
+
+
+@pytest.mark.spec("AQ-REL-1-1")
+def test_a_circle_ends_and_each_is_there_once() -> None:
+    async def test(desk: Desk) -> None:
+        data = desk.query(root=SERVER, direction="outgoing", depth=5)
+        assert data["root"] == SERVER
+        policies = [one for one in ids(data) if one.startswith("policy:")]
+        assert policies, "operations are judged by rules"
+        assert sorted(set(ids(data))) == sorted(ids(data))
+        assert {"server:s", "operation:s_build", "operation:s_look"} <= set(ids(data))
+        edges = {(one["from"], one["type"], one["to"]) for one in data["graph"]["edges"]}
+        assert ("server:s", "composes", "operation:s_build") in edges
+        assert ("operation:s_build", "uses", policies[0]) in edges
+        assert (policies[0], "references", "server:s") in edges, "the circle is shown"
+        assert len(edges) == len(data["graph"]["edges"])
+        assert all(1 <= one["depth"] <= 5 for one in data["relationships"])
+
+    at_desk(test)
+
+
+@pytest.mark.spec("AQ-REL-1-1")
+def test_only_as_far_and_along_what_was_asked() -> None:
+    async def test(desk: Desk) -> None:
+        near = desk.query(root=SERVER, direction="outgoing", depth=1)
+        assert set(ids(near)) == {"server:s", "operation:s_build", "operation:s_look"}
+        operation = {"element_type": "operation", "element_name": "s_build"}
+        back = desk.query(root=operation, direction="incoming")
+        assert set(ids(back)) == {"server:s", "operation:s_build"}
+        both = desk.query(root=operation, relationship="uses")
+        assert {one["relationship"] for one in both["relationships"]} == {"uses"}
+        only = desk.query(root=SERVER, depth=5, include=["operation"])
+        assert {one.partition(":")[0] for one in ids(only)} == {"server", "operation"}
+
+    at_desk(test)
+
+
+def test_what_meets_only_in_a_default_has_nothing_to_do_with_each_other() -> None:
+    def of(server: str) -> list[Edge]:
+        default = Element("policy", "default:safe")
+        return [
+            Edge(Element("server", server), "composes", Element("operation", f"{server}_x")),
+            Edge(Element("operation", f"{server}_x"), "uses", default),
+            Edge(default, "references", Element("server", server)),
+        ]
+
+    graph = Graph([*of("a"), *of("b")])
+    edges, nodes, _ = graph.around(Element("server", "a"), "both", None, 5)
+    assert {one.name for one in nodes} == {"a", "a_x", "default:safe"}
+    assert len(edges) == 3
+    _, nodes, _ = graph.around(Element("policy", "default:safe"), "both", None, 5)
+    assert {one.name for one in nodes} == {"a", "a_x", "b", "b_x", "default:safe"}
+
+
+def test_what_the_node_answers_itself_is_of_no_server() -> None:
+    async def test(desk: Desk) -> None:
+        call = desk.asked({}, CLERK).call
+        assert call is not None
+        desk.book = book(offer("s", ["look"]), natives=(native("introspect"),))
+        graph = desk.relations.graph(call)
+        assert [one.name for one in graph.elements if one.type == "server"] == ["s"]
+        assert Element("operation", "introspect") in graph.elements
+
+    at_desk(test)
+
+
+def test_a_graph_is_drawn_so_far_and_listed_whole() -> None:
+    root = Element("server", "s")
+    many = [Edge(root, "composes", Element("operation", f"o{at}")) for at in range(300)]
+
+    async def test(desk: Desk) -> None:
+        desk.relations.graph = lambda _: Graph(many)  # type: ignore[method-assign]
+        answer = desk.answer(root=SERVER)
+        assert len(answer.data["graph"]["edges"]) == MOST_DRAWN
+        assert len(ids(answer.data)) == MOST_DRAWN + 1
+        assert [one.code for one in answer.warnings] == ["VALIDATION_TRUNCATED_WARNING"]
+
+    at_desk(test)
+
+
+def test_executions_belong_to_their_operation_and_their_owner() -> None:
+    async def test(desk: Desk) -> None:
+        id = (await desk.start())["execution_id"]
+        root = {"element_type": "execution", "element_name": id}
+        data = desk.query(root=root)
+        assert set(ids(data)) == {f"execution:{id}", "operation:s_build"}
+        with pytest.raises(AqlError) as refused:
+            desk.query(GUARD, root=root)
+        assert refused.value.code == "NOT_FOUND_RESOURCE"
+        assert f"execution:{id}" not in ids(desk.query(GUARD, root=SERVER, depth=10))
+
+    at_desk(test)
+
+
+def test_what_a_caller_does_not_see_is_not_there() -> None:
+    async def test(desk: Desk) -> None:
+        rules: Any = [{"name": "no-building", "tools": ["s.build"], "then": "deny"}]
+        config = msgspec.convert({"default": "allow", "rules": rules}, PolicyConfig)
+        desk.rig.pipeline.permit.follow(Policy(config, desk.rig.catalog))
+        data = desk.query(root=SERVER, depth=5)
+        assert "operation:s_build" not in ids(data)
+        assert "operation:s_look" in ids(data)
+
+    at_desk(test)
+
+
+def test_relationships_come_in_pages() -> None:
+    async def test(desk: Desk) -> None:
+        first = desk.query(root=SERVER, direction="outgoing", first=1)
+        assert len(first["relationships"]) == 1
+        second = desk.query(
+            root=SERVER, direction="outgoing", first=1, after=first["pageInfo"]["endCursor"]
+        )
+        assert second["relationships"] != first["relationships"]
+        assert second["pageInfo"]["hasNextPage"] is False
+
+    at_desk(test)
+
+
+@pytest.mark.parametrize(
+    ("params", "code"),
+    [
+        ({}, "VALIDATION_INVALID_TYPE"),
+        ({"root": []}, "VALIDATION_INVALID_TYPE"),
+        ({"root": {"element_type": "server"}}, "VALIDATION_MISSING_PARAM"),
+        ({"root": {"element_type": "x", "element_name": "s"}}, "VALIDATION_INVALID_ENUM"),
+        ({"root": {"element_type": [], "element_name": "s"}}, "VALIDATION_INVALID_ENUM"),
+        ({"root": {"element_type": "server", "element_name": "no"}}, "NOT_FOUND_RESOURCE"),
+        ({"root": SERVER, "direction": "up"}, "VALIDATION_INVALID_ENUM"),
+        ({"root": SERVER, "relationship": "owns"}, "VALIDATION_INVALID_ENUM"),
+        ({"root": SERVER, "depth": 0}, "VALIDATION_OUT_OF_RANGE"),
+        ({"root": SERVER, "depth": 11}, "VALIDATION_OUT_OF_RANGE"),
+        ({"root": SERVER, "depth": "2"}, "VALIDATION_INVALID_TYPE"),
+        ({"root": SERVER, "include": "server"}, "VALIDATION_INVALID_TYPE"),
+        ({"root": SERVER, "include": ["x"]}, "VALIDATION_INVALID_ENUM"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(params: dict[str, Any], code: str) -> None:
+    async def test(desk: Desk) -> None:
+        assert desk.refused(**params).code == code
+
+    at_desk(test)
+
+
+def test_a_graph_that_is_too_large_is_cut() -> None:
+    root = Element("server", "s")
+    graph = Graph(
+        Edge(root, "composes", Element("operation", f"o{number}")) for number in range(5_000)
+    )
+    edges, nodes, cut = graph.around(root, "both", None, 3)
+    assert cut
+    assert len(nodes) == MOST_NODES
+    assert len(edges) == MOST_NODES - 1
+
+
+def test_an_element_beside_itself_ends() -> None:
+    root = Element("policy", "p")
+    edges, nodes, cut = Graph([Edge(root, "extends", root)]).around(root, "both", None, 10)
+    assert (len(edges), list(nodes), cut) == (1, [root], False)

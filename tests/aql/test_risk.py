@@ -1,0 +1,299 @@
+"""Danger and trust: stricter than the policy, never softer, and written down."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.aql.danger import TRUST, Trust, matrix
+from interlock.aql.language import errors as faults
+from interlock.aql.language.errors import AqlError
+from interlock.aql.operations import OperationsAt, Trusting
+from interlock.aql.risk import Risk, journalled, least_trust
+from interlock.core.call import Caller, Credentials
+from interlock.core.config.trust import PolicyConfig
+from interlock.core.journal.audit import Audit
+from interlock.protocol.aql_terms import OWN, Danger
+from interlock.trust.policy.decision import Action, Decision, decision
+from interlock.trust.policy.policy import Policy
+from tests.aql.shelf import book
+from tests.aql.staged import SINGLE, gated, read
+from tests.core.catalog.offers import definition, offer
+from tests.core.pipeline.calls import tool_call
+from tests.core.pipeline.rig import KeptJournal
+
+ALLOW = decision(Action.ALLOW, "default:allow")
+BY_RULE = decision(Action.ALLOW, "trusted-cleanup", names_tool=True)
+BROADLY = decision(Action.ALLOW, "everybody")
+DENY = decision(Action.DENY, "never")
+READS = definition("list_items", annotations={"readOnlyHint": True})
+TOOLS = (READS, "create_item", "delete_item", "force_merge", "drop_database")
+LEVELS = {
+    "list_items": Danger.SAFE,
+    "create_item": Danger.REVERSIBLE,
+    "delete_item": Danger.DESTRUCTIVE,
+    "force_merge": Danger.DANGEROUS,
+    "drop_database": Danger.FORBIDDEN,
+}
+
+
+class Bench:
+    """Risk over a real book, with trust as the config sets it."""
+
+    def __init__(
+        self,
+        trust: Trust | None = None,
+        *,
+        registered: bool = False,
+        tools: Any = TOOLS,
+        **aql: Any,
+    ) -> None:
+        self.book: OperationsAt = book(offer("s", tools), **aql)
+        self.journal = KeptJournal()
+        trusting = Trusting(
+            {} if trust is None else {"s": trust},
+            registered=lambda _: registered,
+            wall_clock=lambda: 0.0,
+        )
+        audit = Audit(self.journal, wall_clock=lambda: 1_770_000_000_000_000_000)
+        self.declared = trust is not None
+        self.risk = Risk(lambda: self.book, trusting, journalled(audit), lambda _: self.declared)
+
+    def __call__(
+        self,
+        name: str,
+        decided: Decision | None = None,
+        approval: str = "",
+        effect: str = "",
+        **arguments: Any,
+    ) -> Decision:
+        """
+        Args:
+            decided: By the policy. Default: what a node without rules decides.
+            effect: Of this call, by its arguments. Default: that of the tool.
+        """
+        found = self.book.find(f"s_{name}")
+        assert found is not None
+        if decided is None:
+            decided = Policy(PolicyConfig()).standing_by_effect[found.tool.effect_word]
+        call = tool_call(f"s.{name}", arguments or None)
+        call.caller = Caller("clerk", kind="token")
+        call.route = found.tool
+        call.upstream = "s"
+        call.view = SINGLE
+        call.effect = effect or found.tool.effect_word
+        call.approval = approval
+        call.decoded = arguments
+        return self.risk(call, decided)
+
+    def refused(self, name: str, decided: Decision | None = None) -> AqlError:
+        with pytest.raises(AqlError) as caught:
+            self(name, decided)
+        assert faults.lawful(caught.value.message)
+        return caught.value
+
+    @property
+    def notes(self) -> list[tuple[str, str]]:
+        return [(entry["name"], entry["outcome"]) for entry in self.journal.entries]
+
+
+def test_the_levels_are_what_this_file_takes_them_for() -> None:
+    found = {one.local: one.danger for one in Bench().book.all()}
+    assert found == LEVELS
+
+
+@pytest.mark.spec("AQ-DNG-4-1")
+def test_a_fresh_server_of_the_config() -> None:
+    bench = Bench()
+    assert bench("list_items", ALLOW) is ALLOW
+    assert bench("create_item", ALLOW) is ALLOW
+    assert bench("delete_item").action is Action.CONFIRM
+    assert bench("delete_item").gated
+
+
+@pytest.mark.spec("AQ-DNG-4-1")
+def test_a_server_that_registered_itself_only_reads() -> None:
+    bench = Bench(registered=True)
+    assert bench("list_items", ALLOW) is ALLOW
+    for name in TOOLS[1:]:
+        assert isinstance(name, str)
+        assert bench.refused(name).code == "PERMISSION_DANGER_LEVEL_DENIED"
+
+
+def test_a_server_that_registered_itself_is_not_believed_a_name() -> None:
+    named = ("list_items", "get_lock", "search_replace", "list_evict", "check_all", "list_known")
+    declared = {"operations": {"s.list_known": {"danger": "safe"}}}
+    bench = Bench(registered=True, tools=named, **declared)
+    for name in named[:-1]:
+        refused = bench.refused(name)
+        assert refused.code == "PERMISSION_DANGER_LEVEL_DENIED"
+        assert refused.data is not None
+        assert refused.data["danger_level"] in ("reversible", "destructive")
+    assert bench("list_known", ALLOW) is ALLOW
+    assert Bench(tools=named)("list_items", ALLOW) is ALLOW
+
+
+@pytest.mark.spec("AQ-DNG-4-1", "AQ-DNG-7.1-1")
+def test_what_destroys_is_confirmed_on_a_certified_server_too_until_a_rule_allows_it() -> None:
+    bench = Bench("certified")
+    assert bench("delete_item").action is Action.CONFIRM
+    assert bench("force_merge").action is Action.VERIFY
+    assert bench("drop_database").action is Action.VERIFY
+    for name in ("delete_item", "force_merge", "drop_database"):
+        assert bench(name, BY_RULE) is BY_RULE
+        # What the policy says holds in every view, so nothing is held here alone.
+        assert bench(name, BROADLY) is BROADLY
+
+
+def test_what_the_config_declares_dangerous_waits_though_the_policy_allows_it() -> None:
+    bench = Bench("certified", operations={"s.create_item": {"danger": "dangerous"}})
+    assert bench("create_item", ALLOW).action is Action.VERIFY
+    assert bench("create_item", BROADLY).action is Action.VERIFY
+    assert bench("create_item", BY_RULE) is BY_RULE
+
+
+MANAGES = definition(
+    "manage_item",
+    inputSchema={
+        "type": "object",
+        "properties": {"action": {"enum": ["list", "create", "delete"]}},
+    },
+)
+
+
+def test_arguments_do_not_lower_a_danger_that_the_config_declares() -> None:
+    """A call with harmless arguments is weighed as one; a declared danger is of every call."""
+
+    def weigh(bench: Bench) -> Decision:
+        found = bench.book.find("s_manage_item")
+        assert found is not None
+        assert found.tool.effect.choices
+        return bench("manage_item", ALLOW, effect="mutating", action="list")
+
+    assert weigh(Bench("certified", tools=(MANAGES,))) is ALLOW
+    for danger in ("destructive", "dangerous", "forbidden"):
+        declared = {"s.manage_item": {"danger": danger}}
+        assert weigh(Bench("certified", tools=(MANAGES,), operations=declared)).gated, danger
+
+
+@pytest.mark.spec("AQ-DNG-4.4-1")
+def test_what_the_matrix_denies() -> None:
+    error = Bench("validated").refused("force_merge")
+    assert error.code == "PERMISSION_DANGER_LEVEL_DENIED"
+    assert error.data is not None
+    assert error.data["minimum_trust_required"] == "community_reviewed"
+    assert error.data["operation"] == "s_force_merge"
+    assert error.data["danger_level"] == "dangerous"
+    assert error.data["adapter_trust"] == "validated"
+    assert error.data["reasons"]
+
+
+def test_no_rule_allows_what_the_matrix_denies() -> None:
+    assert Bench("validated").refused("drop_database", BY_RULE).code.startswith("PERMISSION_")
+
+
+@pytest.mark.spec("AQ-TRU-5.4-1", "AQ-TRU-6.1-1")
+@pytest.mark.parametrize("name", [one if isinstance(one, str) else "list_items" for one in TOOLS])
+def test_what_nobody_has_tried_is_looked_up_not_called(name: str) -> None:
+    bench = Bench("untested")
+    error = bench.refused(name, BY_RULE)
+    assert error.code == "PERMISSION_TRUST_LEVEL_INSUFFICIENT"
+    assert error.data == {
+        "operation": f"s_{name}",
+        "required_trust": least_trust(LEVELS[name]),
+        "actual_trust": "untested",
+        "danger_level": LEVELS[name].word,
+    }
+    assert bench.notes == [(f"s_{name}", "denied")]
+    assert "trust:untested" in bench.journal.entries[0]["detail"]
+
+
+@pytest.mark.parametrize("trust", TRUST)
+@pytest.mark.parametrize("name", LEVELS)
+def test_it_is_never_softer_than_the_policy(trust: Trust, name: str) -> None:
+    for action in Action:
+        for rule in ("default:x", "own"):
+            decided = decision(action, rule)
+            try:
+                found = Bench(trust)(name, decided)
+            except AqlError:
+                assert matrix(LEVELS[name], trust) in ("deny", "introspect_only")
+                continue
+            assert found.action >= action
+            if LEVELS[name] > Danger.DESTRUCTIVE and action is Action.CONFIRM:
+                assert found.action is Action.VERIFY
+
+
+@pytest.mark.spec("AQ-DNG-7.1-1", "AQ-DNG-7.4-1")
+def test_every_attempt_at_something_destructive_is_written_down() -> None:
+    bench = Bench("validated")
+    bench("list_items")
+    bench("create_item")
+    bench("delete_item", password="hunter2")
+    bench("delete_item", BY_RULE)
+    bench("delete_item", approval="ap1", password="hunter2")
+    bench.refused("drop_database")
+    assert bench.notes == [
+        ("s_delete_item", "held"),
+        ("s_delete_item", "allowed"),
+        ("s_delete_item", "confirmed"),
+        ("s_drop_database", "denied"),
+    ]
+    held, _, confirmed, _ = bench.journal.entries
+    assert held["time_ns"] == 1_770_000_000_000_000_000
+    assert held["verb"] == "danger"
+    for word in ("adapter:s", "danger:destructive", "trust:validated", "caller:clerk"):
+        assert word in held["detail"]
+    assert "parameters:password" in held["detail"]
+    assert "approval:ap1" in confirmed["detail"]
+    assert "hunter2" not in str(bench.journal.entries)
+
+
+def test_operations_of_the_nodes_own_are_for_others_to_judge() -> None:
+    bench = Bench("untested")
+    call = tool_call("aql.introspect")
+    call.upstream = OWN
+    assert bench.risk(call, DENY) is DENY
+
+
+@pytest.mark.spec("AQ-DNG-7.1-1", "AQ-DNG-4-1", "AQ-TRU-5.4-1")
+def test_in_a_view_what_destroys_waits_at_the_gate(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        node = gated(tmp_path, tokens={"a": "agent"})
+        permit = node.pipeline.permit
+        permit.follow(Policy(PolicyConfig()))
+        levels: dict[str, Trust] = {}
+        trusting = Trusting(levels, wall_clock=lambda: 0.0)
+        permit.danger = Risk(node.stage.book, trusting, journalled(node.rig.audit))
+
+        async def ask(operation: str, **params: Any) -> Any:
+            arguments = {"operation": operation, "params": params}
+            call = tool_call(
+                SINGLE.single, arguments, view=SINGLE, credentials=Credentials("10.0.0.1", "a")
+            )
+            return node.read(read(await node.pipeline.run(call)))
+
+        held = await ask("hub_delete_repo", owner="o", repo="secret-name")
+        assert held["error"]["code"] == "CONFIRMATION_REQUIRED"
+        assert node.sent == []
+        trusting.change("hub", "untested", "operator")
+        refused = await ask("hub_list_issues")
+        assert refused["error"]["code"] == "PERMISSION_TRUST_LEVEL_INSUFFICIENT"
+        denied = await ask("hub_delete_repo", owner="o", repo="secret-name")
+        assert denied["error"]["code"].startswith("PERMISSION_")
+        assert node.sent == []
+        notes = [one for one in node.journal.entries if one["verb"] == "danger"]
+        assert [(one["name"], one["outcome"]) for one in notes] == [
+            ("hub_delete_repo", "held"),
+            ("hub_list_issues", "denied"),
+            ("hub_delete_repo", "denied"),
+        ]
+        assert "parameters:owner,repo" in notes[0]["detail"]
+        assert "secret-name" not in str(notes)
+
+    asyncio.run(work())

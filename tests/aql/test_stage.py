@@ -1,0 +1,304 @@
+"""From a request of AQL to a call of a tool: who is meant, where it belongs, and what goes on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from interlock.core.call import Client, Credentials
+from interlock.core.config.aql import AqlConfig
+from interlock.core.config.trust import PolicyConfig, RuleConfig
+from interlock.errors import UNKNOWN_TOOL, InterlockError
+from interlock.protocol.mcp import TOOLS_LIST, Era
+from interlock.trust.policy.policy import Policy
+from tests.aql.staged import ALL, AUTO, FIVE, READS, SINGLE, props, staged, text_result
+from tests.core.catalog.offers import definition, offer
+from tests.core.pipeline.calls import STATELESS, tool_call
+
+
+@pytest.mark.parametrize("view", [FIVE, SINGLE, ALL])
+def test_an_operation_becomes_a_call_of_its_tool(view: Any) -> None:
+    node = staged()
+    endpoint = "mcp_aql" if view is SINGLE else "mcp_aql_read"
+    params = {"owner": "o", "number": 7}
+    call = node.begin(endpoint, {"operation": "hub_get_issue", "params": params}, view=view)
+    assert node.sent == [("get_issue", params)]
+    assert call.name == "hub.get_issue"
+    node.last.answer(**text_result('{"title":"A bug"}'))
+    assert node.answered() == {"success": True, "data": {"title": "A bug"}}
+    [entry] = node.journal.entries
+    assert (entry["name"], entry["outcome"]) == ("hub.get_issue", "ok")
+
+
+def test_bytes_pass_as_they_are_where_nothing_has_another_name() -> None:
+    node = staged()
+    raw = b'{"operation":"hub_get_issue","params":{"owner" : "\\u00e9",  "number":7 }}'
+    call = node.begin("mcp_aql_read", raw)
+    assert bytes(call.arguments) == b'{"owner" : "\\u00e9",  "number":7 }'
+
+
+@pytest.mark.spec("AQ-OPS-2.2-1")
+@pytest.mark.parametrize("name", ["Hub_Get_Issue", "hub.get_issue", "hub__get_issue", "nothing"])
+def test_an_operation_has_one_name(name: str) -> None:
+    node = staged()
+    error = node.error(name, "mcp_aql_read", owner="o", number=1)
+    assert error["code"] == "NOT_FOUND_OPERATION"
+    assert node.sent == []
+
+
+@pytest.mark.spec("AQ-ERR-4.8-1")
+def test_a_typo_is_answered_with_what_was_meant() -> None:
+    error = staged().error("hub_get_isue", "mcp_aql_read")
+    assert error["details"]["operation"] == "hub_get_isue"
+    assert error["details"]["available"][0] == "hub_get_issue"
+
+
+def test_an_operation_of_a_server_that_is_not_there_yet() -> None:
+    node = staged()
+    node.stage.absent = lambda: {"my-files": "connecting", "broken": "failed"}
+    error = node.error("my_files_list_all", "mcp_aql_read")
+    assert error["code"] == "NOT_FOUND_OPERATION"
+    assert "'my-files' is connecting" in error["message"]
+    assert error["details"]["server_state"] == "connecting"
+    assert error["details"]["retryable"] is True
+    assert node.error("broken_thing", "mcp_aql_read")["details"]["retryable"] is False
+    error = node.error("hub_get_isue", "mcp_aql_read")
+    assert error["details"]["available"][0] == "hub_get_issue"
+
+
+def test_who_does_not_see_everything_does_not_learn_what_is_missing() -> None:
+    node = staged()
+    rule = RuleConfig(name="hub", tools=["hub.*"], then="allow")
+    policy = Policy(PolicyConfig(default="deny", rules=[rule]), node.rig.catalog)
+    node.pipeline.permit.follow(policy)
+    node.stage.absent = lambda: {"files": "connecting"}
+    error = node.error("files_list_all", "mcp_aql_read")
+    assert "connecting" not in json.dumps(error)
+
+
+def test_the_name_of_a_tool_leads_to_its_operation() -> None:
+    error = staged().error("hub.createIssue", "mcp_aql_create")
+    assert error["details"]["available"][0] == "hub_create_issue"
+
+
+@pytest.mark.spec("AQ-6.2-1")
+@pytest.mark.spec("AQ-OPS-6.3-1")
+@pytest.mark.spec("AQ-EPM-4.6-1")
+@pytest.mark.parametrize(
+    ("operation", "home"),
+    [
+        ("hub_get_issue", "mcp_aql_read"),
+        ("hub_create_issue", "mcp_aql_create"),
+        ("hub_update_issue", "mcp_aql_update"),
+        ("hub_delete_repo", "mcp_aql_delete"),
+        ("hub_run_report", "mcp_aql_execute"),
+    ],
+)
+def test_every_operation_has_one_endpoint(operation: str, home: str) -> None:
+    node = staged()
+    for endpoint in FIVE.tools:
+        if endpoint == home:
+            continue
+        error = node.error(operation, endpoint)
+        assert error["code"] == "VALIDATION_ENDPOINT_MISMATCH"
+        assert home in error["message"]
+        assert error["details"] == {
+            "operation": operation,
+            "expected_endpoint": home,
+            "actual_endpoint": endpoint,
+        }
+    assert node.sent == []
+
+
+@pytest.mark.spec("AQ-3.2-1")
+def test_the_wrong_endpoint_is_told_before_wrong_parameters() -> None:
+    error = staged().error("hub_get_issue", "mcp_aql_delete", nonsense=1)
+    assert error["code"] == "VALIDATION_ENDPOINT_MISMATCH"
+
+
+def test_all_endpoints_at_once() -> None:
+    node = staged()
+    node.begin("mcp_aql", {"operation": "hub_run_report", "params": {}}, view=ALL)
+    assert node.error("hub_run_report", "mcp_aql_read", view=ALL)["code"].endswith("MISMATCH")
+    assert len(node.sent) == 1
+
+
+def test_a_plain_name_is_none_in_a_view() -> None:
+    node = staged()
+    error = node.rig.refused(tool_call("hub.get_issue", {"owner": "o", "number": 1}, view=FIVE))
+    assert error.failure is UNKNOWN_TOOL
+    assert "mcp_aql_read" in error.message
+    assert node.sent == []
+
+
+def test_auto_takes_both_names() -> None:
+    node = staged()
+    node.rig.begin(tool_call("hub.get_issue", {"owner": "o", "number": 1}, view=AUTO))
+    node.last.answer(**text_result("as it is"))
+    assert node.rig.done[-1][1] == text_result("as it is")
+    node.begin(
+        "mcp_aql_read",
+        {"operation": "hub_get_issue", "params": {"owner": "o", "number": 1}},
+        view=AUTO,
+    )
+    node.last.answer(**text_result("[]"))
+    assert node.answered() == {"success": True, "data": []}
+
+
+def test_auto_lists_by_size() -> None:
+    def listed(tokens: int) -> list[str]:
+        node = staged(AqlConfig(auto_tokens=tokens))
+        call = tool_call(view=AUTO)
+        call.verb = TOOLS_LIST
+        node.rig.begin(call)
+        return [tool["name"] for tool in node.rig.done[-1][1]["tools"]]
+
+    assert "hub__get_issue" in listed(100_000)
+    assert listed(1) == list(FIVE.tools)
+
+
+@pytest.mark.parametrize("client", [STATELESS])
+def test_the_list_of_a_view_has_endpoints_only(client: Any) -> None:
+    node = staged()
+    for view, names in ((FIVE, list(FIVE.tools)), (SINGLE, ["mcp_aql"])):
+        call = tool_call(view=view, client=client)
+        call.verb = TOOLS_LIST
+        node.rig.begin(call)
+        result = node.rig.done[-1][1]
+        assert [tool["name"] for tool in result["tools"]] == names
+    call = tool_call(view=FIVE, cursor="x")
+    call.verb = TOOLS_LIST
+    assert node.rig.refused(call).failure.name == "invalid_cursor"
+
+
+def test_a_stranger_learns_nothing_of_operations() -> None:
+    node = staged(None, tokens={"t": "clerk"})
+    for arguments in (
+        {"operation": "hub_get_issue"},
+        {"operation": "no_such"},
+        {"operations": []},
+        b"[]",
+    ):
+        stranger = Credentials("203.0.113.9")
+        call = tool_call("mcp_aql_read", arguments, view=FIVE, credentials=stranger)
+        assert node.rig.refused(call).failure.name == "unauthenticated"
+
+
+def test_own_operations_cannot_be_called_like_tools() -> None:
+    node = staged()
+    for name in ("aql.batch", "aql.preview", "aql.read_modify_write"):
+        for view in (None, AUTO):
+            error = node.rig.refused(tool_call(name, {}, view=view))
+            assert error.failure is UNKNOWN_TOOL, name
+    for name in ("batch", "preview", "read_modify_write", "aql_batch"):
+        assert node.error(name, "mcp_aql_read")["code"] == "NOT_FOUND_OPERATION"
+
+
+def test_what_a_name_means_changes_with_the_catalog() -> None:
+    node = staged()
+    assert node.error("late_look", "mcp_aql_read")["code"] == "NOT_FOUND_OPERATION"
+    late = offer("late", [definition("look", annotations=READS, inputSchema=props())])
+    node.rig.catalog.post(late)
+    node.rig.upstreams["late"] = node.rig.upstreams["hub"]
+    node.begin("mcp_aql_read", {"operation": "late_look"})
+    node.last.answer(**text_result("{}"))
+    assert node.answered()["success"] is True
+    node.rig.catalog.withdraw("late")
+    assert node.error("late_look", "mcp_aql_read")["code"] == "NOT_FOUND_OPERATION"
+
+
+def test_names_of_what_nobody_sees_are_not_suggested() -> None:
+    node = staged()
+    rule = RuleConfig(name="no", then="deny", tools=["hub.get_issue"])
+    node.pipeline.permit.follow(Policy(PolicyConfig(default="allow", rules=[rule])))
+    error = node.error("hub_get_isue", "mcp_aql_read")
+    assert "hub_get_issue" not in error["details"]["available"]
+
+
+def test_headers_of_an_endpoint_say_nothing_of_the_tool() -> None:
+    node = staged()
+    call = node.begin(
+        "mcp_aql_read",
+        {"operation": "hub_list_issues"},
+        header_params=[(b"Mcp-Param-owner", b"x")],
+    )
+    assert call.header_params is None
+
+
+@pytest.mark.spec("AQ-MCP-5.2-1")
+def test_a_progress_token_may_stand_in_the_arguments() -> None:
+    node = staged()
+    asked = {"operation": "hub_list_issues", "_meta": {"progressToken": "inner"}}
+    call = node.begin("mcp_aql_read", asked)
+    assert call.meta is not None
+    assert bytes(call.meta["progressToken"]) == b'"inner"'
+    call = node.begin("mcp_aql_read", asked, meta={"progressToken": "outer"})
+    assert call.meta is not None
+    assert json.loads(bytes(call.meta["progressToken"])) == "outer"
+
+
+@pytest.mark.spec("AQ-MCP-5.5-1")
+def test_progress_of_the_server_reaches_the_client() -> None:
+    node = staged()
+    heard: list[tuple[str, Any]] = []
+    node.begin(
+        "mcp_aql_read",
+        {"operation": "hub_list_issues"},
+        meta={"progressToken": 5},
+        on_notification=lambda _, method, params: heard.append((method, bytes(params))),
+    )
+    node.last.say("notifications/progress", b'{"progressToken":5,"progress":1}')
+    assert heard == [("notifications/progress", b'{"progressToken":5,"progress":1}')]
+
+
+def test_a_bug_in_the_book_is_an_answer() -> None:
+    node = staged()
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("at /src/x.py:1")
+
+    node.stage.book = broken  # type: ignore[method-assign]
+    error = node.ask("mcp_aql_read", {"operation": "hub_list_issues"})["error"]
+    assert error["code"] == "INTERNAL_ERROR"
+    assert "RuntimeError" not in json.dumps(error)
+
+
+def test_an_unknown_tool_is_an_error_of_mcp() -> None:
+    node = staged()
+    error = node.rig.refused(tool_call("mcp_aql", {}, view=FIVE))
+    assert isinstance(error, InterlockError)
+    assert error.failure.code == -32602
+
+
+def test_a_question_of_the_server_is_answered_with_the_same_request() -> None:
+    node = staged()
+    asks = {
+        "resultType": "input_required",
+        "inputRequests": {"q": {"method": "elicitation/create", "params": {"message": "Sure?"}}},
+        "requestState": "s1",
+    }
+    client = Client(Era.STATELESS, "2026-07-28", "tests", b'{"elicitation":{"form":{}}}')
+    asked = {"operation": "hub_create_issue", "params": {"owner": "o", "issue_title": "t"}}
+    node.begin("mcp_aql_create", asked, client=client)
+    node.last.answer(**asks)
+    _, question = node.rig.done[-1]
+    assert question["resultType"] == "input_required"
+    state = question["requestState"]
+    assert state != "s1"
+    extra = {
+        "requestState": Raw(json.dumps(state).encode()),
+        "inputResponses": Raw(b'{"q":{"action":"accept","content":{}}}'),
+    }
+    # In another spelling it is the same request; with another value it is not.
+    same = {"operation": "hub_create_issue", "params": {"issueTitle": "t", "owner": "o"}}
+    node.begin("mcp_aql_create", same, client=client, extra=dict(extra))
+    assert node.last.call.extra is not None
+    assert json.loads(bytes(node.last.call.extra["requestState"])) == "s1"
+    node.last.answer(**text_result("{}"))
+    assert node.answered()["success"] is True
+    other = {"operation": "hub_create_issue", "params": {"owner": "x", "issue_title": "t"}}
+    call = tool_call("mcp_aql_create", other, view=FIVE, client=client, extra=dict(extra))
+    assert node.rig.refused(call).failure.name == "invalid_request_state"

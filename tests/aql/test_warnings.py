@@ -1,0 +1,124 @@
+"""Warnings: their order, their number, and how much each of them weighs."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.aql.language import envelope
+from interlock.aql.language.errors import lawful
+from interlock.aql.request import Warning
+from interlock.aql.warnings import (
+    ORDER,
+    deprecation_warning,
+    of_batch,
+    quota_warning,
+    ranked,
+    slow_warning,
+    truncated_warning,
+)
+from tests.aql.language.schemas import OPERATION_RESULT, WARNINGS, fits
+
+DAY = 86_400.0
+WARNING = st.builds(
+    Warning,
+    st.sampled_from(["A_WARNING", "B_WARNING"]),
+    st.sampled_from(["one", "two", "three"]),
+    st.none() | st.fixed_dictionaries({"n": st.integers(0, 3)}),
+    st.sampled_from(["low", "medium", "high"]),
+)
+
+
+@pytest.mark.spec("AQ-WRN-3.2-1", "AQ-WRN-6.4-1", "AQ-WRN-2.1-1")
+@given(st.lists(WARNING, max_size=40))
+def test_the_most_important_come_first_once_and_few(warnings: list[Warning]) -> None:
+    told = ranked(warnings)
+    assert len(told) <= 10
+    weights = [ORDER[one.severity] for one in told]
+    assert weights == sorted(weights)
+    bare = [(one.code, one.message, one.severity) for one in told]
+    assert {(one.code, one.message, one.severity) for one in warnings} >= set(bare)
+    left = {msgspec.json.encode(one) for one in warnings}
+    assert len(told) == min(10, len(left))
+    written = envelope.success(b"1", told)
+    assert fits(OPERATION_RESULT, msgspec.json.decode(written))
+
+
+@pytest.mark.spec("AQ-WRN-6.4-1")
+def test_fifteen_are_ten_and_the_same_is_counted() -> None:
+    many = [Warning("A_WARNING", f"number {number}") for number in range(15)]
+    assert len(ranked(many)) == 10
+    [one] = ranked([Warning("A_WARNING", "m", {"x": 1})] * 3)
+    assert one.details == {"x": 1, "occurrence_count": 3}
+    [batch] = of_batch([[Warning("A_WARNING", "m")], [], [Warning("A_WARNING", "m")]])
+    assert batch.details == {"occurrence_count": 2}
+
+
+@pytest.mark.spec("AQ-WRN-2.1-1")
+def test_medium_is_not_written_out() -> None:
+    assert msgspec.to_builtins(Warning("A_WARNING", "m")) == {"code": "A_WARNING", "message": "m"}
+    assert fits(WARNINGS, [msgspec.to_builtins(Warning("A_WARNING", "m", None, "high"))])
+
+
+@pytest.mark.spec("AQ-WRN-4-1")
+@pytest.mark.parametrize(
+    ("current", "hard_stop", "severity"),
+    [(80, 100, "medium"), (90, 100, "medium"), (91, 100, "high"), (82, None, "high")],
+)
+def test_quotas(current: float, hard_stop: float | None, severity: str) -> None:
+    warning = quota_warning("requests_per_hour", current, 80, 90, hard_stop)
+    assert warning.code == "RATE_LIMIT_QUOTA_WARNING"
+    assert warning.severity == severity
+
+
+@pytest.mark.spec("AQ-WRN-4-1")
+@pytest.mark.parametrize(
+    ("removed", "severity"),
+    [(None, "low"), (31 * DAY, "medium"), (30 * DAY, "high"), (-DAY, "high")],
+)
+def test_what_should_no_longer_be_used(removed: float | None, severity: str) -> None:
+    warning = deprecation_warning(
+        "operation", "old", now=1000.0, removed=None if removed is None else 1000.0 + removed,
+        removal_date="2027-01-01", replacement="new", since="2026-01-01",
+    )  # fmt: skip
+    assert warning.code == "DEPRECATION_WARNING"
+    assert warning.severity == severity
+    assert warning.details == {
+        "type": "operation",
+        "deprecated_item": "old",
+        "since": "2026-01-01",
+        "replacement": "new",
+        "removal_date": "2027-01-01",
+    }
+    assert "'new'" in warning.message
+
+
+@pytest.mark.spec("AQ-WRN-4-1")
+@pytest.mark.parametrize(
+    ("took", "severity"), [(1.0, "low"), (1.9, "low"), (2.0, "medium"), (10.0, "medium"),
+                           (10.1, "high")],
+)  # fmt: skip
+def test_what_was_slow(took: float, severity: str) -> None:
+    warning = slow_warning("op", took, 1.0, ["use fields"])
+    assert warning.code == "PERFORMANCE_SLOW_QUERY_WARNING"
+    assert warning.severity == severity
+    assert warning.details == {
+        "operation": "op",
+        "duration_ms": round(took * 1000),
+        "threshold_ms": 1000,
+        "suggestions": ["use fields"],
+    }
+
+
+@pytest.mark.spec("AQ-WRN-4-1")
+def test_what_was_shortened() -> None:
+    warning = truncated_warning("items", 5_000, 100, 100)
+    assert warning.code == "VALIDATION_TRUNCATED_WARNING"
+    assert warning.severity == "medium"
+    assert warning.details == {
+        "field": "items", "original_count": 5_000, "truncated_count": 100, "limit": 100,
+    }  # fmt: skip
+    for one in (warning, slow_warning("op", 3, 1), quota_warning("m", 1, 1, 2, 3)):
+        assert lawful(one.message)

@@ -1,0 +1,93 @@
+"""Decisions of a past that a test makes up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import count
+from typing import Any
+
+import msgspec
+from hypothesis import strategies
+
+from interlock.automation.decision import Decided, kept
+from interlock.core.config.automation import AutomationConfig
+from interlock.trust.approvals.record import canonical
+
+NOW = 1_800_000_000.0
+SETTINGS = AutomationConfig(decisions=6, agreement=0.9)
+_numbers = count(1)
+
+
+def decision(arguments: Any = None, verdict: str = "approve", **fields: Any) -> Decided:
+    """One decision. Each is about an approval of its own, a minute after the one before."""
+    number = next(_numbers)
+    made = {
+        "time": NOW + 60.0 * number,
+        "source": "approval",
+        "caller": "agent",
+        "tool": "files.write",
+        "effect": "mutating",
+        "arguments": kept(canonical({} if arguments is None else arguments)),
+        "verdict": verdict,
+        "by": "clerk",
+        "proof": "operator",
+        "approval": f"a{number}",
+        "rule": "writes",
+        **fields,
+    }
+    return Decided(**made)
+
+
+def decisions(many: Iterable[Any], verdict: str = "approve", **fields: Any) -> list[Decided]:
+    return [decision(one, verdict, **fields) for one in many]
+
+
+def notes(count: int = 8, folder: str = "/srv/notes/") -> list[dict[str, Any]]:
+    """Arguments of writes that each have a file and a text of their own."""
+    return [
+        {"path": f"{folder}{one}.md", "content": f"This is text {one}."} for one in range(count)
+    ]
+
+
+def anything() -> strategies.SearchStrategy[Decided]:
+    """Any decision, of few tools and few words so that patterns come about."""
+    paths = strategies.sampled_from(
+        ["/a/x", "/a/y", "/a/b/x", "/a/b/y", "/a/../x", "/c/x", "x", "", "https://h/a", "a\\b"]
+    )
+    values = (
+        paths
+        | strategies.integers(-3, 40)
+        | strategies.booleans()
+        | strategies.none()
+        | strategies.text(max_size=3)
+        | strategies.lists(strategies.integers(0, 2), max_size=2)
+        | strategies.just("Bearer abcdefghijklmnopqrstuvwxyz0123456789")
+    )
+    arguments = strategies.dictionaries(
+        strategies.sampled_from(["path", "n", "force", "token", 'a"]\n']), values, max_size=4
+    )
+    return strategies.builds(
+        decision,
+        arguments,
+        strategies.sampled_from(["approve", "approve", "approve", "refuse"]),
+        caller=strategies.sampled_from(["agent", "robot"]),
+        tool=strategies.sampled_from(["files.write", "files.send"]),
+        by=strategies.sampled_from(["clerk", "chief"]),
+        effect=strategies.sampled_from(["mutating", "mutating", "additive", "irreversible", ""]),
+    )
+
+
+def pasts() -> strategies.SearchStrategy[list[Decided]]:
+    """Histories in which something was decided often: each decision stands a few times."""
+
+    def repeated(some: list[tuple[Decided, int]]) -> list[Decided]:
+        fresh = (decision() for _ in iter(int, 1))
+        return [
+            msgspec.structs.replace(one, time=new.time, approval=new.approval)
+            for one, times in some
+            for _, new in zip(range(times), fresh, strict=False)
+        ]
+
+    return strategies.lists(
+        strategies.tuples(anything(), strategies.integers(1, 9)), max_size=8
+    ).map(repeated)

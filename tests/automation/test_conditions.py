@@ -1,0 +1,228 @@
+"""Conditions made of what strangers wrote: they compile, and mean what they say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from interlock.automation.conditions import (
+    LONGEST_VALUE,
+    Below,
+    absent,
+    below,
+    between,
+    either,
+    is_usable,
+    joined,
+    literal,
+    one_of,
+    only,
+    present,
+    text,
+)
+from interlock.core.config.conditions import CannotJudge, compile_condition
+
+WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
+HOSTILE = WORDS | st.sampled_from(
+    ['"', "\\", '\\"', '" || true || "', "\n", "'''", "\u202e", "\u2028", "${env:X}", "\\u0022"]
+)
+SCALARS = (
+    HOSTILE
+    | st.booleans()
+    | st.none()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(HOSTILE, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def holds(cel: str, args: dict[str, Any]) -> bool | None:
+    try:
+        return compile_condition(cel).holds({"args": args})
+    except CannotJudge:
+        return None
+
+
+@given(HOSTILE, HOSTILE, HOSTILE)
+@example("a", '" || true || "', "b")
+def test_a_text_is_that_text_and_no_other(name: str, value: str, other: str) -> None:
+    condition = one_of(name, [value])
+    assert holds(condition.cel, {name: value}) is True
+    assert holds(condition.cel, {name: other}) is (other == value)
+    assert holds(condition.cel, {}) is False
+
+
+@given(VALUES)
+def test_every_value_equals_itself(value: Any) -> None:
+    assert holds(f'args["x"] == {literal(value)}', {"x": value}) is True
+
+
+@given(HOSTILE)
+def test_nothing_unseen_stands_in_a_condition(value: str) -> None:
+    assert text(value).isprintable()
+    assert one_of(value, [value]).words.isprintable()
+
+
+def test_what_is_endless_is_no_value_of_a_condition() -> None:
+    assert not is_usable("x" * 65_536)
+    assert not is_usable(["x" * LONGEST_VALUE])
+    assert not is_usable([[[[[1]]]]])
+    assert not is_usable(2**64)
+    # Many take these for the numbers beside them.
+    for number in (2**53, -(2**53), 2.0**53, 1e22, 2**63 - 1):
+        assert not is_usable(number)
+    assert is_usable(2**53 - 1)
+    assert not is_usable("a\0b")
+    # Should it be written all the same, it still means itself.
+    endless = '"\\\n' * 21_845 + "é"
+    short = endless[: 2 * LONGEST_VALUE]
+    assert holds(one_of("x", [short]).cel, {"x": short}) is True
+
+
+def test_true_is_not_one() -> None:
+    assert holds(one_of("x", [True]).cel, {"x": 1}) is False
+    assert holds(one_of("x", [1, 2]).cel, {"x": True}) is False
+
+
+@pytest.mark.parametrize(
+    ("path", "fits"),
+    [
+        ("/srv/notes/a.md", True),
+        ("/srv/notes/deep/er/a.md", True),
+        ("/srv/notes/", False),
+        ("/srv/notes/a/", False),
+        ("/srv/notes/a//b", False),
+        ("/srv/notes/./a", False),
+        ("/srv/notes/.ssh/authorized_keys", False),
+        ("/srv/notes/a.", False),
+        ("/srv/notes/a b", False),
+        ("/srv/notes/.\t./a", False),
+        ("/srv/notes/.\n./a", False),
+        ("/srv/notes/a\n", False),
+        ("/srv/notes/\r", False),
+        ("/srv/notes/; rm -rf ", False),
+        ("/srv/notes/x|sh", False),
+        ("/srv/notes/$(id)", False),
+        ("/srv/notes/${IFS}x", False),
+        ("/srv/notes/`id`", False),
+        ("/srv/notes/~/x", False),
+        ("/srv/notes/*", False),
+        ("/srv/notes/a?u=http://evil", False),
+        ("/srv/notes/a#x", False),
+        ("/srv/notes/a;b=c", False),
+        ("/srv/notes/\u2044etc", False),
+        ("/srv/notes/\uff0e\uff0e/x", False),
+        ("/srv/notes/\u2024\u2024/x", False),
+        ("/srv/notes/\u00e9", False),
+        ("/srv/notes/a@b", False),
+        ("/srvxnotes/a", False),
+        ("/srv/notes", False),
+        ("/srv/notes-of-others/a.md", False),
+        ("/srv/notes/../../etc/passwd", False),
+        ("/srv/notes/..", False),
+        ("/srv/notes/%2e%2e/%2e%2e/etc/passwd", False),
+        ("/srv/notes/..\\..\\etc", False),
+        ("/srv/notes/a\\b", False),
+        ("/srv/./notes/a.md", False),
+        ("//srv/notes/a.md", False),
+        ("/SRV/notes/a.md", False),
+        ("srv/notes/a.md", False),
+        (" /srv/notes/a.md", False),
+        (["/srv/notes/a.md"], None),
+        (None, None),
+    ],
+)
+def test_only_what_stays_below_a_folder_is_below_it(path: Any, fits: bool | None) -> None:
+    assert holds(below("path", [Below("/srv/notes/")]).cel, {"path": path}) is fits
+    assert (
+        holds(below("path", [Below("/var/x/"), Below("/srv/notes/")]).cel, {"path": path}) is fits
+    )
+
+
+@given(st.lists(st.sampled_from(["..", ".", "a", "", "%2e%2e", "..\\", "srv", "notes"])))
+def test_no_way_out_is_ever_covered(parts: list[str]) -> None:
+    import posixpath
+    from urllib.parse import unquote
+
+    path = "/srv/notes/" + "/".join(parts)
+    if holds(below("path", [Below("/srv/notes/")]).cel, {"path": path}):
+        resolved = posixpath.normpath(unquote(path).replace("\\", "/"))
+        assert f"{resolved}/".startswith("/srv/notes/")
+
+
+def test_dots_of_a_folder_are_dots() -> None:
+    cel = below("url", [Below("https://h.example/a+b/")]).cel
+    assert holds(cel, {"url": "https://h.example/a+b/x"}) is True
+    assert holds(cel, {"url": "https://hxexample/a+b/x"}) is False
+    assert holds(cel, {"url": "https://h.example/aab/x"}) is False
+
+
+def test_letters_and_dots_that_were_seen_may_be_there() -> None:
+    cel = below("path", [Below("/srv/", letters="@é", dotted=True)]).cel
+    fits = {"/srv/a@é": True, "/srv/.git/x": True, "/srv/..": False, "/srv/../x": False}
+    fits |= {"/srv/a=b": False, "/srv/.": False, "/srv/a..b": False, "/srv/.a/.b": True}
+    assert {one: holds(cel, {"path": one}) for one in fits} == fits
+
+
+@given(HOSTILE)
+def test_the_same_is_below_a_folder_for_both_readers(rest: str) -> None:
+    for one in (Below("/srv/"), Below("/srv/", "@é", True)):
+        path = f"/srv/{rest}"
+        assert holds(below("path", [one]).cel, {"path": path}) is one.holds(path)
+
+
+def test_whole_numbers_stay_whole() -> None:
+    cel = between("n", 1, 5, whole=True).cel
+    fits = {1: True, 5: True, 2.5: False, 0: False, 6: False}
+    assert {one: holds(cel, {"n": one}) for one in fits} == fits
+
+
+def test_what_goes_together() -> None:
+    cel = either([[one_of("a", [1]), present("b")], [one_of("a", [2]), absent("b")]]).cel
+    assert holds(cel, {"a": 1, "b": 0}) is True
+    assert holds(cel, {"a": 2}) is True
+    assert holds(cel, {"a": 1}) is False
+    assert holds(cel, {"a": 2, "b": 0}) is False
+
+
+def test_numbers_stay_between() -> None:
+    cel = between("n", 0, 500).cel
+    fits = {0: True, 500: True, 499.5: True, 500.5: False, -1: False, 10**30: None, True: None}
+    assert {one: holds(cel, {"n": one}) for one in fits} == fits
+    assert holds(cel, {"n": "5"}) is None
+    assert holds(cel, {}) is False
+
+
+def test_what_may_be_left_out_must_fit_where_it_is_not() -> None:
+    for piece in (
+        one_of("x", [1], optional=True),
+        between("x", 0, 5, optional=True),
+        below("x", [Below("/a/")], optional=True),
+    ):
+        assert holds(piece.cel, {}) is True
+        assert holds(piece.cel, {"x": 7}) in (False, None)
+        assert "if it is given" in piece.words
+
+
+def test_other_arguments_are_not_there() -> None:
+    cel = only(["a", 'b"']).cel
+    assert holds(cel, {"a": 1, 'b"': 2}) is True
+    assert holds(cel, {"a": 1, "force": True}) is False
+    assert holds(only([]).cel, {}) is True
+    assert holds(only([]).cel, {"a": 1}) is False
+
+
+def test_pieces_are_joined_as_they_are() -> None:
+    pieces = [one_of("a", [1], optional=True), one_of("b", [2]), only(["a", "b"])]
+    cel = joined(pieces) or ""
+    assert holds(cel, {"b": 2}) is True
+    assert holds(cel, {"b": 3}) is False
+    assert holds(cel, {"a": 2, "b": 2}) is False
+    assert joined([]) is None

@@ -1,0 +1,188 @@
+"""What is remembered of a decision: by whom, about what, no secret, and never too much."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+
+from interlock.automation.decision import (
+    MOST_KEPT,
+    MOST_TEXT,
+    decided,
+    is_hidden,
+    is_long_prose,
+    is_long_text,
+    kept,
+    without_secrets,
+)
+from interlock.core.call import Caller, Client, Proposed
+from interlock.core.redaction import MASK, redact_value
+from interlock.protocol.mcp import Era
+from interlock.trust.approvals.record import Approval, canonical
+from tests.protocol.json_values import values
+
+
+def approval(**fields: Any) -> Approval:
+    made = {
+        "id": "a1",
+        "state": "approved",
+        "audience": "n",
+        "nonce": "x",
+        "caller": Caller("agent", kind="token"),
+        "client": Client(Era.SESSION, "2025-11-25", "tests"),
+        "face": "http",
+        "name": "write",
+        "tool": "files.write",
+        "upstream": "files",
+        "route": ("files", "write"),
+        "arguments": b'{"path":"/a","password":"hunter2-hunter2"}',
+        "shown": canonical({"path": "/a", "password": "hunter2-hunter2"}),
+        "capability": b"{}",
+        "effect": "mutating",
+        "description": "",
+        "digest": "d",
+        "contract": "c",
+        "policy": "v",
+        "rule": "writes",
+        "action": "confirm",
+        "reason": "",
+        "created": 1.0,
+        "expires": 9.0,
+        "decided": 5.0,
+        "by": "clerk",
+        "proof": "operator",
+        **fields,
+    }
+    return Approval(**made)
+
+
+def test_a_humans_yes() -> None:
+    found = decided(approval(), 7.0)
+    assert found is not None
+    assert (found.time, found.source, found.caller, found.tool) == (
+        5.0, "approval", "agent", "files.write",
+    )  # fmt: skip
+    assert (found.verdict, found.by, found.proof, found.approval, found.rule) == (
+        "approve", "clerk", "operator", "a1", "writes",
+    )  # fmt: skip
+    assert json.loads(found.arguments)["path"] == "/a"
+    assert b"hunter2" not in found.arguments
+
+
+def test_a_proposal_says_so() -> None:
+    found = decided(approval(proposal=Proposed("room", "e1", "robot"), rule="proposal"), 7.0)
+    assert found is not None
+    assert found.source == "proposal"
+
+
+@pytest.mark.parametrize("proof", ["operator", "passkey", "local"])
+def test_a_humans_no(proof: str) -> None:
+    found = decided(approval(state="refused", proof=proof), 7.0)
+    assert found is not None
+    assert found.verdict == "refuse"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"state": "pending", "proof": ""},
+        {"state": "dispatching"},
+        {"state": "done"},
+        {"state": "expired", "proof": ""},
+        {"state": "void"},
+        {"proof": "policy_engine"},
+        {"proof": "service"},
+        {"proof": "local"},
+        {"state": "refused", "proof": "service"},
+        {"state": "refused", "proof": "policy_engine"},
+        {"state": "refused", "proof": "caller"},
+        {"action": "verify"},
+        {"rule": "danger:confirm"},
+        {"rule": "safety:confirm"},
+        {"at": "below"},
+        {"caller": Caller("parent", above="somebody")},
+        {"caller": Caller("parent", kind="parent")},
+        {"caller": Caller("guest-abcd", kind="guest")},
+        {"shown": b"null"},
+    ],
+)
+def test_what_is_no_decision_to_learn_from(fields: dict[str, Any]) -> None:
+    assert decided(approval(**fields), 7.0) is None
+
+
+def test_long_texts_are_left_out_and_known_to_be() -> None:
+    found = json.loads(kept(canonical({"path": "/a", "content": "x" * (MOST_TEXT + 1)})))
+    assert found["path"] == "/a"
+    assert MASK in found["content"]
+    assert is_hidden(found["content"])
+    assert not is_hidden(found["path"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"text": "take password=hunter2-hunter2 for this"},
+        {"text": "take password=hunter2-hunter2 for this " + "and that " * 200},
+        {"text": "curl --api-key hunter2-hunter2 x"},
+        {"text": "https://ada:hunter2-hunter2@h.example/"},
+        {"deep": [{"text": "Authorization: Bearer hunter2-hunter2"}]},
+        {"args": ["--token", "hunter2-hunter2"]},
+        {"password=hunter2-hunter2": 1},
+    ],
+)
+def test_secrets_within_texts_are_not_kept(arguments: dict[str, Any]) -> None:
+    found = kept(canonical(arguments))
+    assert b"hunter2" not in found
+    assert is_hidden(json.loads(found))
+    assert not is_long_text(next(iter(json.loads(found).values())))
+
+
+@pytest.mark.parametrize("begun", ["${a ", "eyJaaaaaaaa-"])
+def test_a_text_that_would_take_long_to_look_through_is_not_looked_through(begun: str) -> None:
+    assert without_secrets({"text": begun * 5_000}) == {"text": MASK}
+    assert without_secrets({"text": begun * 9}) == {"text": begun * 9}
+
+
+def test_of_a_long_text_is_kept_whether_it_was_prose() -> None:
+    prose, other = "We met some people. " * 99, "ls /tmp; " * 199
+    found = json.loads(kept(canonical({"prose": prose, "other": other})))
+    assert is_long_text(found["prose"])
+    assert is_long_prose(found["prose"])
+    assert is_long_text(found["other"])
+    assert not is_long_prose(found["other"])
+    # Nobody can say so of a text that was short.
+    [forged] = json.loads(kept(canonical([found["prose"]])))
+    assert is_hidden(forged)
+    assert not is_long_text(forged)
+
+
+def test_the_longest_goes_first() -> None:
+    many = {f"k{one}": "x" * (300 + one) for one in range(60)} | {"path": "/a"}
+    found = json.loads(kept(canonical(many)))
+    assert found["path"] == "/a"
+    assert found["k0"] == many["k0"]
+    assert is_hidden(found["k59"])
+
+
+def test_whether_two_are_the_same_can_still_be_seen() -> None:
+    one, other = ({"content": text * 2_000} for text in "ab")
+    assert kept(canonical(one)) == kept(canonical(one)) != kept(canonical(other))
+
+
+def test_too_many_arguments_are_not_kept_at_all() -> None:
+    assert is_hidden(json.loads(kept(canonical({str(one): one for one in range(9_999)}))))
+
+
+@given(values)
+@example({"TOKEN": 0})
+@example({"TOKEN": 0, "x": "y" * 190})
+def test_never_more_than_so_much(value: Any) -> None:
+    for whole in (value, [value] * 999, {str(one): value for one in range(999)}):
+        found = kept(canonical(whole))
+        assert len(found) <= MOST_KEPT
+        masked = canonical(without_secrets(redact_value(whole)))
+        if len(masked) <= MOST_TEXT:
+            assert found == masked

@@ -1,0 +1,233 @@
+"""The memory of decisions: on disk, once each, not for ever, and in trouble."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.automation.dismissal import Dismissed
+from interlock.automation.store import DecisionStore
+from interlock.core.config.automation import AutomationConfig, LearnedRule
+from interlock.errors import CONFIG, UNRECORDABLE, InterlockError
+from tests.automation.past import NOW, decision, decisions, notes
+from tests.core.state.telling import PATIENCE
+
+SETTINGS = AutomationConfig(keep=1_000_000.0, most=50)
+
+
+class Clock:
+    now = NOW + 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "decisions.db"
+
+
+def opened(path: Path | None, clock: Clock, settings: AutomationConfig = SETTINGS) -> DecisionStore:
+    return DecisionStore(path, deliver=lambda what: what(), settings=settings, wall_clock=clock)
+
+
+@pytest.fixture
+def store(path: Path, clock: Clock) -> Iterator[DecisionStore]:
+    one = opened(path, clock)
+    yield one
+    one.close()
+
+
+def test_what_is_kept_is_there_again(path: Path, store: DecisionStore, clock: Clock) -> None:
+    made = decisions(notes(3))
+    for one in reversed(made):
+        store.write(one)
+    store.close()
+    other = opened(path, clock)
+    assert other.history() == made
+    other.close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_nothing_is_made_by_looking(path: Path, store: DecisionStore) -> None:
+    assert store.history() == []
+    assert not path.exists()
+
+
+def test_an_approval_is_kept_once(store: DecisionStore) -> None:
+    one = decision(notes(1)[0], approval="same")
+    store.write(one)
+    store.write(decision(notes(1)[0], "refuse", approval="same"))
+    store.close()
+    assert store.history() == [one]
+
+
+def test_two_nodes_share_a_file(path: Path, store: DecisionStore, clock: Clock) -> None:
+    other = opened(path, clock)
+    made = decisions(notes(4))
+    for number, one in enumerate(made):
+        (store, other)[number % 2].write(one)
+    store.close()
+    other.close()
+    assert other.history() == made
+
+
+def test_what_is_too_old_or_too_much_goes(path: Path, store: DecisionStore, clock: Clock) -> None:
+    made = decisions(notes(120))
+    for one in made:
+        store.write(one)
+    store.close()
+    clock.now = made[-1].time
+    assert store.history() == made[-50:]
+    # What is not looked at any more is not in the file for ever either.
+    later = opened(path, clock)
+    clock.now = made[60].time + SETTINGS.keep
+    later.write(decision(notes(1)[0], time=clock.now))
+    later.close()
+    with closing(sqlite3.connect(path)) as file:
+        [kept] = file.execute("SELECT count(*) FROM decision").fetchone()
+    assert kept == 50
+    clock.now += SETTINGS.keep
+    assert len(later.history()) == 1
+    later.configure(AutomationConfig(keep=1.0))
+    clock.now += 2
+    assert later.history() == []
+
+
+def test_without_a_file_it_lasts_as_long_as_the_node(clock: Clock) -> None:
+    written = threading.Event()
+
+    def deliver(what: Callable[[], None]) -> None:
+        what()
+        written.set()
+
+    store = DecisionStore(None, deliver=deliver, settings=SETTINGS, wall_clock=clock)
+    one = decision(notes(1)[0])
+    store.write(one)
+    assert written.wait(PATIENCE)
+    assert store.history() == [one]
+    store.close()
+
+
+def test_what_cannot_be_written_is_told_to_the_log_alone(
+    path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.parent.mkdir(mode=0o700)
+    path.write_bytes(b"this is no database, and it is long enough to be seen as none" * 20)
+    store = opened(path, clock)
+    store.write(decision(notes(1)[0]))
+    store.close()
+    assert "A decision is not remembered" in caplog.text
+    assert str(path) in store.reason
+    with pytest.raises(InterlockError) as trouble:
+        store.history()
+    assert trouble.value.failure is UNRECORDABLE
+
+
+def test_another_programs_file_is_left_alone(path: Path, clock: Clock) -> None:
+    path.parent.mkdir(mode=0o700)
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute("CREATE TABLE other (x)")
+    before = path.read_bytes()
+    store = opened(path, clock)
+    with pytest.raises(InterlockError, match="another program") as trouble:
+        store.history()
+    assert trouble.value.failure is CONFIG
+    store.close()
+    assert path.read_bytes() == before
+
+
+def test_one_that_cannot_be_read_hides_no_other(
+    path: Path, store: DecisionStore, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = decisions(notes(2))
+    for one in made:
+        store.write(one)
+    store.close()
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute("UPDATE decision SET record = x'00' WHERE approval = ?", (made[0].approval,))
+    assert store.history() == made[1:]
+    assert "cannot be read" in caplog.text
+
+
+_WRITES_AND_DIES = """
+import os, signal, sys, threading
+from pathlib import Path
+from interlock.core.config.automation import AutomationConfig, LearnedRule
+from interlock.automation.store import DecisionStore
+from tests.automation.past import NOW, decision
+told = threading.Semaphore(0)
+store = DecisionStore(
+    Path(sys.argv[1]), deliver=lambda what: (what(), told.release()),
+    settings=AutomationConfig(), wall_clock=lambda: NOW,
+)
+store.write(decision({"path": "/a"}, approval="a", time=NOW))
+told.acquire()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_was_told_outlives_the_process(path: Path, clock: Clock) -> None:
+    root = Path(__file__).parents[2]
+    ended = subprocess.run(
+        [sys.executable, "-c", _WRITES_AND_DIES, str(path)],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert ended.returncode == -9
+    store = opened(path, clock)
+    assert [one.approval for one in store.history()] == ["a"]
+    store.close()
+
+
+# -- what nobody wants
+
+
+def no(id: str, **changes: Any) -> Dismissed:
+    rule = LearnedRule(name=f"allow-{id}", then="allow", tools=["files.write"])
+    return Dismissed(**{"id": id, "rule": rule, "by": "ada", "time": NOW, "agreed": 6, **changes})
+
+
+def test_what_nobody_wants_is_kept(path: Path, clock: Clock, store: DecisionStore) -> None:
+    # A file that was made before there was any such thing.
+    store.write(decision(notes(1)[0]))
+    assert store.dismissed() == []
+    store.dismiss(no("s2", time=NOW + 1))
+    store.dismiss(no("s1"))
+    store.dismiss(no("s1", by="bert", reverted=True))
+    again = opened(path, clock)
+    assert again.dismissed() == [no("s1", by="bert", reverted=True), no("s2", time=NOW + 1)]
+    again.restore(["s1", "never"])
+    assert store.dismissed() == [no("s2", time=NOW + 1)]
+    again.close()
+
+
+def test_what_cannot_be_read_is_told(
+    path: Path, store: DecisionStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert store.dismissed() == []
+    assert not path.exists()
+    store.dismiss(no("s1"))
+    store.dismiss(no("s2"))
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("UPDATE dismissed SET record = x'00' WHERE id = 's1'")
+        file.commit()
+    assert [one.id for one in store.dismissed()] == ["s2"]
+    assert "what was dismissed as s1 cannot be read" in caplog.text

@@ -1,0 +1,58 @@
+"""What nobody wants is not suggested again, before much speaks for it anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from interlock.automation.decision import Decided
+from interlock.automation.dismissal import Dismissed
+from interlock.automation.suggestion import Suggestion, suggest
+from interlock.core.config.automation import LearnedRule
+from tests.automation.past import SETTINGS, decisions, notes
+
+PAST = decisions(notes(10))
+LATER = PAST[-1].time + 1
+
+
+def dismissed(found: Suggestion, **changes: Any) -> Dismissed:
+    given = {"id": found.id, "rule": found.rule, "by": "ada", "time": LATER, "agreed": 10}
+    return Dismissed(**{**given, **changes})
+
+
+def only(history: list[Decided], *no: Dismissed) -> Suggestion:
+    [found] = suggest(history, SETTINGS, dismissed=no)
+    return found
+
+
+def test_it_says_by_what_it_is_dismissed() -> None:
+    found = only(PAST)
+    assert found.dismissed is None
+    no = dismissed(found)
+    assert only(PAST, no).dismissed == no
+    # A rule that says the opposite is another one.
+    refuses = LearnedRule(name="x", then="deny", tools=["files.write"])
+    assert only(PAST, dismissed(found, rule=refuses)).dismissed is None
+
+
+def test_it_comes_back_when_as_much_was_decided_anew() -> None:
+    no = dismissed(only(PAST))
+    nine, ten = (PAST + decisions(notes(n)) for n in (9, 10))
+    assert min(one.time for one in nine[len(PAST) :]) > LATER
+    assert only(nine, no).dismissed == no
+    assert only(ten, no).dismissed is None
+    # However little there was, it takes what any suggestion takes.
+    few = dismissed(only(PAST), agreed=1)
+    assert only(PAST + decisions(notes(SETTINGS.decisions - 1)), few).dismissed == few
+    assert only(PAST + decisions(notes(SETTINGS.decisions)), few).dismissed is None
+
+
+def test_so_are_others_for_most_of_the_same_decisions() -> None:
+    found = only(PAST)
+    assert only(PAST, dismissed(found, id="another")).dismissed is not None
+    elsewhere = [{"path": f"/opt/x/{n}.md", "content": f"This is the text {n}."} for n in range(9)]
+    other = only(decisions(elsewhere))
+    assert only(PAST, dismissed(other)).dismissed is None
+    # What cannot be compiled any more is known by its id alone.
+    broken = LearnedRule(name="x", then="allow", tools=["files.write"], when="1 +")
+    assert only(PAST, dismissed(found, rule=broken)).dismissed is not None
+    assert only(PAST, dismissed(found, rule=broken, id="another")).dismissed is None

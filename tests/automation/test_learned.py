@@ -1,0 +1,369 @@
+"""Answers in a human's place: only where one accepted that, and only what would be confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from interlock.automation.decision import Decided
+from interlock.automation.learned_rules import Learned
+from interlock.automation.recorder import Watching
+from interlock.automation.suggestion import suggest
+from interlock.core.call import Call, Caller, Proposed
+from interlock.core.catalog.effects import EffectLevel
+from interlock.core.catalog.offering import CONTRACTS, contract_offering
+from interlock.core.config.automation import AutomationConfig, LearnedRule
+from interlock.core.config.trust import PolicyConfig, RuleConfig
+from interlock.errors import DENIED, InterlockError
+from interlock.trust.policy.decision import Action, Decision, decision
+from interlock.trust.policy.policy import Policy
+from tests.core.catalog.offers import definition, offer
+from tests.core.pipeline.calls import tool_call
+from tests.core.pipeline.rig import Rig
+from tests.trust.approvals.gated import Gated, claims_for, sign
+
+CONFIRM = decision(Action.CONFIRM, "writes")
+VERIFY = decision(Action.VERIFY, "writes")
+BELOW = 'args.path.startsWith("/srv/notes/") && !args.path.contains("..")'
+
+
+def rule(**fields: Any) -> LearnedRule:
+    made = {"name": "notes", "then": "allow", "tools": ["s.write"], "when": BELOW, **fields}
+    return LearnedRule(**{"open": ["content"], **made})
+
+
+class Noted:
+    """A journal that is looked at."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[str, ...]] = []
+
+    def record_change(self, what: str, name: str, word: str, detail: str = "") -> None:
+        self.entries.append((what, name, word, detail))
+
+
+class Desk:
+    """Rules, and calls that are put before them as the policy would."""
+
+    def __init__(self, *rules: LearnedRule) -> None:
+        self.journal = Noted()
+        self.learned = Learned(rules, audit=self.journal)
+        [self.tool] = offer("s", [definition("write")]).tools
+
+    def call(self, arguments: Any, **fields: Any) -> Call:
+        fields = {"caller": Caller("agent"), "effect": "mutating", "route": self.tool, **fields}
+        made = tool_call("s.write", arguments)
+        for name, value in fields.items():
+            setattr(made, name, value)
+        return made
+
+    def __call__(self, arguments: Any, made: Decision = CONFIRM, **fields: Any) -> Decision:
+        return self.learned(self.call(arguments, **fields), made)
+
+
+NOTE = {"path": "/srv/notes/a.md", "content": "x"}
+
+
+def test_what_fits_is_allowed_and_written_down() -> None:
+    desk = Desk(rule())
+    found = desk(NOTE)
+    assert found.action is Action.ALLOW
+    assert found.rule == "learned:notes"
+    assert not found.gated
+    # Danger must not take it for an operator's own rule about this tool.
+    assert not found.names_tool
+    assert desk.journal.entries == [("learned", "notes", "allow", "s.write of agent")]
+
+
+def test_what_does_not_fit_waits_as_before() -> None:
+    desk = Desk(rule(callers=["agent"]))
+    assert desk({"path": "/etc/passwd"}) is CONFIRM
+    assert desk({"path": "/srv/notes/../../etc/passwd"}) is CONFIRM
+    assert desk({"content": "x"}) is CONFIRM
+    assert desk({"path": ["/srv/notes/"]}) is CONFIRM
+    assert desk(NOTE, caller=Caller("robot")) is CONFIRM
+    assert desk.journal.entries == []
+
+
+@pytest.mark.parametrize("made", [VERIFY, decision(Action.ALLOW, "x"), decision(Action.DENY, "x")])
+def test_only_a_confirmation_is_answered(made: Decision) -> None:
+    assert Desk(rule())(NOTE, made) is made
+
+
+@pytest.mark.parametrize("effect", ["irreversible", ""])
+def test_what_cannot_be_undone_waits_unless_the_rule_says_so(effect: str) -> None:
+    assert Desk(rule())(NOTE, effect=effect) is CONFIRM
+    assert Desk(rule(irreversible=True))(NOTE, effect=effect).action is Action.ALLOW
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"route": None},
+        {"caller": None},
+        {"caller": Caller("agent", above="somebody")},
+        {"caller": Caller("agent", kind="parent")},
+        {"caller": Caller("agent", kind="guest")},
+        {"approval": "a1"},
+        {"verb": "resources/read"},
+    ],
+)
+def test_calls_that_no_rule_answers(fields: dict[str, Any]) -> None:
+    assert Desk(rule(when=None))(NOTE, **fields) is CONFIRM
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        b'{"path":"/srv/notes/a","path":"/etc/passwd"}',
+        b'{"path":"/srv/notes/a","PATH":"/etc/passwd"}',
+        b'{"path":"/srv/notes/a\\u0000/etc"}',
+        b'["/srv/notes/a"]',
+        b'{"path":"/srv/notes/a","x":' + b"[" * 70 + b"]" * 70 + b"}",
+    ],
+)
+@pytest.mark.parametrize("when", [BELOW, None])
+def test_what_can_be_read_in_two_ways_is_for_a_human(arguments: bytes, when: str | None) -> None:
+    assert Desk(rule(when=when))(arguments) is CONFIRM
+    assert Desk(rule(when=when, then="deny"))(arguments) is CONFIRM
+
+
+def test_an_argument_that_the_rule_does_not_speak_of_waits() -> None:
+    desk = Desk(rule())
+    assert desk({**NOTE, "force": True}) is CONFIRM
+    assert desk({"path": "/srv/notes/a.md"}).action is Action.ALLOW
+    # What is open is a text: nobody looks into lists and objects.
+    for content in (["x"], {"x": 1}, 7, None):
+        assert desk({**NOTE, "content": content}) is CONFIRM
+    assert Desk(rule(open=[]))(NOTE) is CONFIRM
+    assert Desk(rule(when=None))(NOTE) is CONFIRM
+    assert Desk(rule(when=None, open=["path", "content"]))(NOTE).action is Action.ALLOW
+    # What is said in a text or in a remark is not said of the argument.
+    for when in (
+        'args.path != "args.force"',
+        "args.path != 'args[\"force\"]'",
+        f"{BELOW} // args.force",
+    ):
+        assert Desk(rule(when=when))({**NOTE, "force": True}) is CONFIRM
+        assert Desk(rule(when=when))(NOTE).action is Action.ALLOW
+
+
+@pytest.mark.parametrize("key", ["dev.interlock/context", "dev.interlock/driver"])
+def test_what_a_contract_is_called_with_beside_its_arguments_is_for_a_human(key: str) -> None:
+    given = {key: Raw(b'"blue"')}
+    [contract] = contract_offering(
+        CONTRACTS, None, [definition("s.write")], {"s.write": EffectLevel.MUTATING}
+    ).tools
+    desk = Desk(rule())
+    assert desk(NOTE, route=contract).action is Action.ALLOW
+    assert desk(NOTE, route=contract, meta={"traceparent": Raw(b'"x"')}).action is Action.ALLOW
+    assert desk(NOTE, route=contract, meta=given) is CONFIRM
+    # Other servers do not hear of it.
+    assert desk(NOTE, meta=given).action is Action.ALLOW
+    # No is no, whatever else is said.
+    with pytest.raises(InterlockError) as error:
+        Desk(rule(then="deny"))(NOTE, route=contract, meta=given)
+    assert error.value.failure is DENIED
+
+
+def test_what_is_a_secret_by_its_name_is_never_open() -> None:
+    assert Desk(rule(open=["content", "token"]))({**NOTE, "token": "x"}) is CONFIRM
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+        "see ghp_abcdefghijklmnopqrstuvwxyz0123456789 there",
+        "take password=hunter2-hunter2 for this",
+        "use --token hunter2-hunter2 here",
+        "https://ada:hunter2@h.example/",
+    ],
+)
+def test_what_would_be_masked_waits_wherever_it_stands(secret: str) -> None:
+    desk = Desk(rule())
+    assert desk({**NOTE, "content": secret}) is CONFIRM
+    assert desk({**NOTE, "path": f"/srv/notes/{secret}"}) is CONFIRM
+    listed = rule(when="size(args.parts) > 0", open=[])
+    assert Desk(listed)({"parts": ["a", {"b": "c"}]}).action is Action.ALLOW
+    assert Desk(listed)({"parts": ["a", {"b": secret}]}) is CONFIRM
+    assert Desk(listed)({"parts": ["--token", "hunter2-hunter2"]}) is CONFIRM
+    # No is no.
+    with pytest.raises(InterlockError):
+        Desk(rule(then="deny"))({**NOTE, "content": secret})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        b'{"path":"/srv/notes/a","content":"' + b"x" * 65_536 + b'"}',
+        b'{"n":1.00000000000000000001}',
+        b'{"n":1e400}',
+        b'{"n":' + b"9" * 5_000 + b"}",
+    ],
+    ids=["long", "digits", "huge", "endless"],
+)
+def test_what_no_human_can_be_shown_is_let_through_by_no_rule(arguments: bytes) -> None:
+    for when in (None, "args.n > 0.5"):
+        assert Desk(rule(when=when, open=["path", "content"]))(arguments) is CONFIRM
+    assert Desk(rule(when="args.n > 0.5"))(b'{"n":1.25}').action is Action.ALLOW
+
+
+def test_what_is_denied_is_denied_with_whatever_else() -> None:
+    with pytest.raises(InterlockError):
+        Desk(rule(then="deny", open=[]))({**NOTE, "force": True})
+
+
+def test_what_is_denied_says_by_which_rule() -> None:
+    desk = Desk(rule(then="deny", reason="Never there."))
+    with pytest.raises(InterlockError) as refused:
+        desk(NOTE)
+    assert refused.value.failure is DENIED
+    assert "learned rule notes" in refused.value.message
+    assert "Never there." in refused.value.message
+    assert desk.journal.entries == [("learned", "notes", "deny", "s.write of agent")]
+
+
+def test_the_most_restrictive_rule_wins() -> None:
+    deny = rule(name="no", then="deny", when='args.content == "x"')
+    for rules in ([rule(), deny], [deny, rule()]):
+        with pytest.raises(InterlockError):
+            Desk(*rules)(NOTE)
+        assert Desk(*rules)({**NOTE, "content": "y"}).action is Action.ALLOW
+        # Whether it must be denied cannot be told: nobody else says yes.
+        assert Desk(*rules)({"path": "/srv/notes/a"}) is CONFIRM
+
+
+def test_a_proposal_is_told_apart_in_the_journal() -> None:
+    desk = Desk(rule())
+    desk(NOTE, proposal=Proposed("room", "e1", "robot"))
+    [(*_, detail)] = desk.journal.entries
+    assert detail == "s.write of agent, proposed in room by robot"
+
+
+# -- on the walk of a call
+
+
+def writing() -> Any:
+    return offer("s", [definition("write", annotations={"destructiveHint": False})])
+
+
+WRITES = RuleConfig(name="writes", tools=["s.write"], then="confirm")
+
+
+def permitted(*rules: RuleConfig, learned: list[LearnedRule], default: Any = "safe") -> Rig:
+    made = Rig(writing())
+    made.pipeline.permit.follow(Policy(PolicyConfig(default=default, rules=list(rules))))
+    made.pipeline.permit.learned = Learned(learned, audit=None)
+    return made
+
+
+def test_a_rule_lifts_a_confirmation_and_no_verification() -> None:
+    free = permitted(WRITES, learned=[rule()])
+    free.begin(tool_call("s.write", NOTE))
+    assert len(free.upstreams["s"].started) == 1
+    strict = RuleConfig(name="strictly", tools=["s.write"], then="verify")
+    for rules in ([strict], [WRITES, strict]):
+        held = permitted(*rules, learned=[rule()])
+        held.refused(tool_call("s.write", NOTE))
+        assert held.upstreams["s"].started == []
+
+
+def test_a_rule_lifts_no_denial() -> None:
+    held = permitted(
+        WRITES, RuleConfig(name="no", tools=["s.*"], then="deny"), learned=[rule(when=None)]
+    )
+    held.refused(tool_call("s.write", NOTE))
+    assert held.journal.outcomes == [DENIED.name]
+
+
+class Kept:
+    """Decisions, in memory."""
+
+    def __init__(self) -> None:
+        self.all: list[Decided] = []
+
+    def write(self, decided: Decided) -> None:
+        self.all.append(decided)
+
+    def history(self) -> list[Decided]:
+        return self.all
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.spec("MX-2.1-2")
+def test_from_decisions_to_a_rule_that_answers(tmp_path: Path) -> None:
+    """A real gate, a human's signatures, and the rule that they lead to; and back again."""
+
+    async def run() -> None:
+        gated = Gated(tmp_path, writing(), rules=[WRITES])
+        kept = Kept()
+        gated.approvals.watch(Watching(kept, lambda: gated.wall).heard)
+        for one in range(8):
+            await gated.confirm(await gated.hold(note(f"/srv/notes/{one}.md")))
+            gated.wall += 60
+        for one in range(2):
+            held = await gated.hold(note(f"/etc/{one}"))
+            await gated.approvals.refuse(held.id, proof=gated.proof(held, decision="refuse"))
+        assert [one.verdict for one in kept.all] == ["approve"] * 8 + ["refuse"] * 2
+        [found] = suggest(kept.history(), AutomationConfig(decisions=8))
+        permit = gated.pipeline.permit
+        permit.learned = Learned([found.rule], audit=gated.rig.audit)
+
+        asked = gated.start(note("/srv/notes/new.md"))
+        (await gated.reached(9)).answer(content=[])
+        assert await asked == {"content": []}
+        assert [one["name"] for one in gated.journal.entries if one["verb"] == "learned"] == [
+            found.rule.name
+        ]
+        # Elsewhere, and with what nobody saw, a human is asked.
+        assert (await gated.hold(note("/etc/new"))).waits
+        assert (await gated.hold(note("/srv/notes/../x"))).waits
+        assert (await gated.hold(note("/srv/notes/x", force=True))).waits
+        # What a rule answered is no human's decision.
+        assert len(kept.all) == 10
+
+        permit.learned = None
+        assert (await gated.hold(note("/srv/notes/newer.md"))).waits
+        gated.close()
+
+    asyncio.run(run())
+
+
+def note(path: str, **more: Any) -> Call:
+    return tool_call("s.write", {"path": path, "content": "x", **more})
+
+
+def test_only_what_humans_decided_is_kept(tmp_path: Path) -> None:
+    async def run() -> None:
+        gated = Gated(tmp_path, writing(), rules=[WRITES])
+        kept = Kept()
+        watching = Watching(kept, lambda: gated.wall)
+        steps: list[str] = []
+        gated.approvals.watch(lambda one: steps.append(one.state))
+        gated.approvals.watch(watching.heard)
+
+        by_engine = await gated.hold(note("/a"))
+        claims = claims_for(by_engine, gated.wall, nonce=by_engine.nonce)
+        await gated.confirm(by_engine, sign(gated.keys.engine, claims, "ES256"))
+        await gated.hold(note("/b"))
+        gated.pass_time(10_000)
+        await gated.hold(note("/c"))
+        gated.pipeline.permit.follow(Policy(PolicyConfig(default="deny", rules=[WRITES])))
+        gated.approvals.policy_changed()
+        refused = await gated.hold(note("/d"))
+        await gated.approvals.refuse(refused.id, local=True)
+        # Its caller hears of it, which is one more step of the same decision.
+        await gated.ask(note("/d"))
+        assert {"approved", "done", "expired", "void", "refused"} <= set(steps)
+        assert [(one.verdict, one.proof) for one in kept.all] == [("refuse", "local")]
+        assert watching.kept == 1
+        gated.close()
+
+    asyncio.run(run())

@@ -1,0 +1,418 @@
+"""What is suggested: the narrowest rule that decisions bear, and nothing that they do not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+
+from interlock.automation.decision import Decided
+from interlock.automation.replay import VERDICTS, replay
+from interlock.automation.rule import CompiledRule, read_case
+from interlock.automation.suggestion import MOST_A_MINUTE, SINCE, Suggestion, rationed, suggest
+from interlock.core.config.automation import AutomationConfig, LearnedRule
+from interlock.core.config.edit import add_learned
+from interlock.core.config.load import parse_config
+from interlock.core.redaction import MASK
+from tests.automation.past import NOW, SETTINGS, decision, decisions, notes, pasts
+
+
+def only(history: list[Decided], **options: Any) -> Suggestion:
+    [found] = suggest(history, SETTINGS, **options)
+    return found
+
+
+def covers(rule: LearnedRule, arguments: Any, **fields: Any) -> bool | None:
+    return CompiledRule(rule).covers(read_case(decision(arguments, **fields)))
+
+
+# -- how much it takes
+
+
+def test_a_folder_that_was_always_approved() -> None:
+    found = only(decisions(notes(8)))
+    assert found.rule.then == "allow"
+    assert found.rule.tools == ["files.write"]
+    assert found.rule.callers == ["agent"]
+    assert not found.rule.irreversible
+    assert found.rule.open == ["content"]
+    assert covers(found.rule, {"path": "/srv/notes/new.md", "content": "anything"})
+    assert covers(found.rule, {"path": "/srv/notes/new.md"}) is False
+    assert covers(found.rule, {"path": "/srv/notes/new.md", "content": ["a"]}) is False
+    assert covers(found.rule, {"path": "/etc/passwd", "content": "anything"}) is False
+    assert covers(found.rule, {"path": "/srv/notes/../x", "content": "x"}) is False
+    assert found.words == (
+        'Whatever "content" says: let "agent" call files.write without asking, when "content" is '
+        'given, and "path" is below "/srv/notes/", and there are no other arguments.'
+    )
+    assert (found.evidence.agreed, found.evidence.decided) == (8, 8)
+    assert found.evidence.by == {"clerk": 8}
+    assert found.evidence.last_exception is None
+    assert "8 of 8 times by clerk (8)" in found.rule.evidence
+
+
+def test_too_few_are_no_pattern() -> None:
+    assert not suggest(decisions(notes(5)), SETTINGS)
+    assert not suggest([], SETTINGS)
+
+
+def test_what_is_refused_again_and_again_can_be_denied() -> None:
+    found = only(decisions(notes(8, "/etc/"), "refuse"))
+    assert found.rule.then == "deny"
+    assert found.words.startswith('Whatever "content" says: refuse files.write to "agent" without')
+    # Whoever is refused next learns nothing of others' arguments.
+    assert "/etc/" not in found.rule.reason
+
+
+def test_an_exception_is_told() -> None:
+    history = decisions(notes(12))
+    exception = msgspec.structs.replace(history[3], verdict="refuse", by="chief")
+    found = only([*history[:3], exception, *history[4:]])
+    assert (found.evidence.agreed, found.evidence.decided) == (11, 12)
+    assert found.evidence.last_exception == exception
+    assert "last decided otherwise" in found.evidence.words
+
+
+def test_exceptions_beyond_the_bar_are_too_many() -> None:
+    history = decisions(notes(4)) + decisions(notes(2), "refuse") + decisions(notes(8))
+    assert not suggest(history, SETTINGS)
+
+
+def test_whoever_changed_their_mind_is_asked_again() -> None:
+    history = decisions(notes(60)) + decisions(notes(1), "refuse")
+    assert not suggest(history, SETTINGS)
+    assert not suggest(history + decisions(notes(SINCE - 1)), SETTINGS)
+    assert suggest(history + decisions(notes(SINCE)), SETTINGS)
+
+
+def test_nobody_raises_a_score_by_repeating() -> None:
+    flood = [decision(one, time=NOW + number / 100) for number, one in enumerate(notes(1_000))]
+    assert rationed(one.time for one in flood) == MOST_A_MINUTE
+    assert not suggest(flood, SETTINGS)
+    # One approval is decided once, however often it is told.
+    assert not suggest([decision(notes(1)[0], approval="same") for _ in range(50)], SETTINGS)
+
+
+def test_a_flood_does_not_hide_an_exception() -> None:
+    flood = [decision(one, time=NOW + number / 100) for number, one in enumerate(notes(1_000))]
+    refused = decision(notes(1)[0], "refuse", time=NOW + 11)
+    after = [decision(one, time=NOW + 100 + number) for number, one in enumerate(notes(5))]
+    bar = AutomationConfig(decisions=6, agreement=0.95)
+    assert suggest([*flood, *after], bar)
+    assert not suggest([*flood, refused, *after], bar)
+
+
+def test_a_ration_is_for_any_minute() -> None:
+    assert rationed([59.0] * 9 + [61.0] * 9) == 5
+    assert rationed([0.0] * 9 + [60.0] * 9) == 10
+    assert rationed(float(one * 12) for one in range(100)) == 100
+    assert rationed([]) == 0
+
+
+# -- how far it goes
+
+
+def test_the_narrowest_rule_is_suggested() -> None:
+    """Nearly all were in one folder: the one elsewhere does not open every other."""
+    found = only([decision({"path": "/etc/hosts", "content": "x"}), *decisions(notes(20))])
+    assert covers(found.rule, {"path": "/etc/hosts", "content": "x"}) is False
+    assert covers(found.rule, {"path": "/srv/notes/x", "content": "x"})
+
+
+def test_a_few_folders_are_named_and_not_what_is_above_them() -> None:
+    found = only(decisions(notes(9, "/srv/a/") + notes(9, "/var/b/")))
+    assert covers(found.rule, {"path": "/srv/a/new", "content": "x"})
+    assert covers(found.rule, {"path": "/var/b/new", "content": "x"})
+    assert covers(found.rule, {"path": "/var/c/new", "content": "x"}) is False
+    assert covers(found.rule, {"path": "/etc/new", "content": "x"}) is False
+
+
+def test_a_folder_with_exceptions_is_looked_at_more_closely() -> None:
+    folders = ["/srv/a/", "/srv/b/", "/srv/c/"]
+    good = [one for folder in folders for one in notes(7, folder)]
+    found = only(decisions(good) + decisions(notes(4, "/srv/secret/"), "refuse"))
+    assert covers(found.rule, {"path": "/srv/a/new", "content": "x"})
+    assert covers(found.rule, {"path": "/srv/secret/new", "content": "x"}) is False
+
+
+def test_a_scheme_is_no_folder() -> None:
+    urls = [{"url": f"https://h{one}.example/x"} for one in range(20)]
+    assert not suggest(decisions(urls), SETTINGS)
+    same_host = [{"url": f"https://h.example/{one}"} for one in range(20)]
+    found = only(decisions(same_host))
+    assert covers(found.rule, {"url": "https://h.example/new"})
+    assert covers(found.rule, {"url": "https://h.example.evil/new"}) is False
+
+
+def test_few_values_are_named() -> None:
+    found = only(decisions({"env": one} for one in ["staging", "test"] * 6))
+    assert covers(found.rule, {"env": "test"})
+    assert covers(found.rule, {"env": "prod"}) is False
+    assert '"env" is one of "staging", "test"' in found.words
+
+
+def test_one_value_may_be_fine_where_others_are_not() -> None:
+    history = decisions({"env": "staging"} for _ in range(40))
+    for verdict in ["approve", "refuse", "refuse"] * 4:
+        history.append(decision({"env": "prod"}, verdict))
+    found = only(history)
+    assert covers(found.rule, {"env": "staging"})
+    assert covers(found.rule, {"env": "prod"}) is False
+
+
+def test_numbers_go_no_further_than_what_was_seen() -> None:
+    found = only(decisions({"amount": one * 10} for one in range(1, 13)))
+    assert covers(found.rule, {"amount": 120})
+    assert covers(found.rule, {"amount": 121}) is False
+    assert covers(found.rule, {"amount": 9}) is False
+    assert covers(found.rule, {"amount": 10.5}) is False
+    assert covers(found.rule, {"amount": -1}) is False
+    assert covers(found.rule, {"amount": True}) is False
+
+
+def test_an_argument_that_nobody_saw_is_not_covered() -> None:
+    found = only(decisions(notes(8)))
+    unseen = {"path": "/srv/notes/a", "content": "x", "force": True}
+    assert covers(found.rule, unseen) is False
+
+
+def test_an_argument_that_was_hardly_ever_there_is_not_covered() -> None:
+    once = [notes(1)[0] | {"force": False}] * 2
+    found = only(decisions(notes(12)) + decisions(once))
+    assert covers(found.rule, notes(1)[0])
+    assert covers(found.rule, once[0]) is False
+
+
+def test_what_may_be_there_is_named_and_what_may_not_be_there_is_said() -> None:
+    levels = [one | {"level": ["low", "high"][at % 2]} for at, one in enumerate(notes(6))]
+    found = only(decisions(notes(8)) + decisions(levels))
+    assert covers(found.rule, notes(1)[0])
+    assert covers(found.rule, notes(1)[0] | {"level": "low"})
+    assert covers(found.rule, notes(1)[0] | {"level": "other"}) is False
+
+
+def test_what_explains_nearly_as_much_is_enough() -> None:
+    history = decisions({"env": "test"} for _ in range(40))
+    found = only(history + decisions({"env": "prod"} for _ in range(4)))
+    assert covers(found.rule, {"env": "test"})
+    assert covers(found.rule, {"env": "prod"}) is False
+
+
+def test_switches_stay_as_they_were() -> None:
+    history = [one | {"force": False} for one in notes(8)]
+    found = only(decisions(history))
+    assert covers(found.rule, notes(1)[0] | {"force": False})
+    assert covers(found.rule, notes(1)[0] | {"force": True}) is False
+
+
+def test_only_callers_who_are_known_are_named() -> None:
+    history = decisions(notes(8)) + decisions(notes(8), caller="robot")
+    found = only([*history, decision(notes(1)[0], caller="stranger")])
+    assert found.rule.callers == ["agent", "robot"]
+    everybody = [decision(one, caller=f"c{at % 9}") for at, one in enumerate(notes(36))]
+    assert only(everybody).rule.callers == [f"c{one}" for one in range(9)]
+    crowd = [decision(one, caller=f"c{at % 21}") for at, one in enumerate(notes(84))]
+    assert not suggest(crowd, SETTINGS)
+
+
+def test_one_caller_may_do_what_another_may_not() -> None:
+    history = decisions(notes(8)) + decisions(notes(8), "refuse", caller="robot")
+    found = {one.rule.then: one.rule.callers for one in suggest(history, SETTINGS)}
+    assert found == {"allow": ["agent"], "deny": ["robot"]}
+
+
+# -- what somebody may send so that a rule opens further
+
+ELSEWHERE = {"path": "/etc/passwd", "content": "x"}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"path": "/srv/notes/***", "content": "x"},
+        {"path": "*** (hidden: a secret of 3 characters)", "content": "x"},
+        {"path": ["/srv/notes/a"], "content": "x"},
+        {"path": {"a": 1}, "content": "x"},
+        {"path": 7, "content": "x"},
+        {"path": None, "content": "x"},
+        {"path": "/srv/notes/%41", "content": "x"},
+        {"path": "/srv/notes/a/../b", "content": "x"},
+        {"path": "a\\b", "content": "x"},
+        {"path": "", "content": "x"},
+        {"path": "x" * 2_000, "content": "x"},
+        {"content": "x"},
+        {"path": "/srv/notes/a", "content": "x", "force": False},
+        {"path": "/srv/notes/a", "content": "x", "force": "***"},
+        {},
+    ],
+)
+@pytest.mark.parametrize("times", [1, 2, 3, 6])
+def test_odd_calls_that_were_let_through_open_nothing(odd: dict[str, Any], times: int) -> None:
+    """Of ten good ones, and some that are made to blur what they have in common."""
+    history = decisions(notes(10)) + decisions([odd] * times)
+    for found in suggest(history, SETTINGS):
+        if "path" in odd:
+            assert covers(found.rule, ELSEWHERE) is not True
+            assert "path" not in found.rule.open
+        assert covers(found.rule, notes(1)[0] | {"force": True}) is not True
+        assert covers(found.rule, ELSEWHERE | {"force": True}) is not True
+    assert any(covers(found.rule, notes(1)[0]) for found in suggest(history, SETTINGS))
+
+
+def test_paths_that_may_lead_elsewhere_open_nothing() -> None:
+    for odd in ("%20", "..", "\\"):
+        history = decisions({"path": f"/srv/notes/a{odd}{one}"} for one in range(20))
+        assert not suggest(history, SETTINGS)
+
+
+def test_long_paths_of_their_own_open_nothing() -> None:
+    """They are all hidden, all different, and have everything else in common."""
+    long = [{"path": f"/srv/{'x' * 2_000}{one}", "content": "x"} for one in range(9)]
+    for found in suggest(decisions(notes(10)) + decisions(long), SETTINGS):
+        assert covers(found.rule, ELSEWHERE) is not True
+
+
+def test_long_texts_are_free_texts() -> None:
+    long = [one | {"content": f"{at} and so on " * 200} for at, one in enumerate(notes(9))]
+    found = only(decisions(long) + decisions(notes(2)))
+    assert covers(found.rule, {"path": "/srv/notes/new", "content": "x" * 5_000})
+    assert covers(found.rule, ELSEWHERE) is False
+    assert found.words.startswith('Whatever "content" says: let')
+
+
+def test_long_words_are_no_free_texts() -> None:
+    long = [one | {"content": f"{at}" * 2_000} for at, one in enumerate(notes(9))]
+    assert not suggest(decisions(long), SETTINGS)
+
+
+def test_what_is_always_the_same_and_cannot_be_named_is_no_pattern() -> None:
+    same = {"path": "/srv/notes/a", "options": {"list": ["x" * 100] * 9}}
+    assert not suggest(decisions([same] * 20), SETTINGS)
+
+
+# -- what never becomes a rule
+
+
+def test_what_cannot_be_undone_is_left_out_unless_somebody_says_so() -> None:
+    history = decisions(notes(9), effect="irreversible") + decisions(notes(9), effect="")
+    assert not suggest(history, SETTINGS)
+    found = only(history, irreversible=True)
+    assert found.rule.irreversible
+    assert "cannot be undone" in found.words
+    mixed = decisions(notes(3)) + history
+    assert not suggest(mixed, SETTINGS)
+
+
+def test_secrets_are_no_conditions() -> None:
+    secret = "hunter2-hunter2"
+    history = decisions({"env": "test", "password": secret} for _ in range(9))
+    assert not suggest(history, SETTINGS)
+    found = only(history + decisions({"env": "test"} for _ in range(9)))
+    assert secret not in msgspec.json.encode(found).decode()
+    assert MASK not in (found.rule.when or "")
+    assert covers(found.rule, {"env": "test"})
+    assert covers(found.rule, {"env": "test", "password": secret}) is False
+
+
+def test_a_rule_that_stands_is_not_suggested_again() -> None:
+    history = decisions(notes(9))
+    found = only(history)
+    assert not suggest(history, SETTINGS, standing=[found.rule])
+    assert only(history, standing=[LearnedRule(name="x", then="allow", tools=["a.b"])]) == found
+
+
+def test_the_same_decisions_give_the_same_suggestion() -> None:
+    history = decisions(notes(9))
+    found = only(history)
+    assert only(list(reversed(history))) == found
+    assert found.id.isidentifier()
+    assert only([*history, *decisions(notes(2))]).id == found.id
+
+
+def test_what_strangers_are_called_is_quoted() -> None:
+    name = 'agent" or "admin\u202e\n'
+    found = only(decisions(notes(8), caller=name))
+    assert found.words.isprintable()
+    assert found.rule.callers == [name]
+
+
+def test_patterns_are_looked_for_in_the_newest_thousands() -> None:
+    many = AutomationConfig(decisions=20)
+    older = [decision({"path": f"/var/log/{one}", "content": "x"}) for one in range(1_000)]
+    newer = [decision(one, caller=f"c{at % 3}") for at, one in enumerate(notes(5_000))]
+    [found] = suggest(older + newer, many)
+    assert '"/srv/notes/"' in found.words
+
+
+def test_what_speaks_for_a_rule_and_against_it_is_all_that_is_remembered() -> None:
+    many = AutomationConfig(decisions=20)
+    refused = decision(notes(1)[0], "refuse", by="chief")
+    history = [refused, *decisions(notes(6_000))]
+    [found] = suggest(history, many)
+    assert (found.evidence.agreed, found.evidence.decided) == (6_000, 6_001)
+    assert found.evidence.last_exception == refused
+    result = replay(found.rule, history)
+    assert (result.same, result.other) == (6_000, 1)
+    # So often refused before, it is no pattern, however long ago that was.
+    assert not suggest(decisions(notes(200), "refuse") + decisions(notes(5_000)), many)
+
+
+# -- whatever the past was
+
+
+@settings(deadline=None)
+@given(pasts())
+@pytest.mark.parametrize("irreversible", [False, True])
+def test_a_suggestion_is_a_rule_that_the_past_bears(
+    irreversible: bool, history: list[Decided]
+) -> None:
+    bar = AutomationConfig(decisions=4, agreement=0.8)
+    for found in suggest(history, bar, irreversible=irreversible):
+        # It can be accepted as it is.
+        config = add_learned("", found.rule)
+        assert parse_config(config).policy.learned == [found.rule]
+        # It was decided so, often enough, and by no exception of late.
+        result = replay(found.rule, history)
+        evidence = found.evidence
+        assert (result.same, result.other) == (
+            evidence.agreed,
+            evidence.decided - evidence.agreed - evidence.doubtful,
+        )
+        assert result.unjudged >= evidence.unjudged >= evidence.doubtful
+        assert result.same >= evidence.counted >= bar.decisions
+        assert evidence.counted >= bar.agreement * (
+            evidence.counted + result.other + evidence.doubtful
+        )
+        # The same numbers, counted by hand.
+        compiled = CompiledRule(found.rule)
+        told = {one.approval: one for one in reversed(history)}.values()
+        covered = [one for one in told if compiled.covers(read_case(one))]
+        alike = [one for one in covered if one.verdict == VERDICTS[found.rule.then]]
+        others = [one for one in covered if one not in alike]
+        assert evidence.by == Counter(one.by for one in alike)
+        times = [one.time for one in alike]
+        assert (evidence.first, evidence.last) == (min(times), max(times))
+        doubtful = [
+            one
+            for one in told
+            if one.verdict != VERDICTS[found.rule.then]
+            and MASK.encode() in one.arguments
+            and compiled.covers(read_case(one)) is None
+        ]
+        assert evidence.doubtful == len(doubtful)
+        exceptions = {one.time for one in (*others, *doubtful)}
+        last = evidence.last_exception
+        assert (None if last is None else last.time) == max(exceptions, default=None)
+        assert set(result.examples) <= set(others)
+        # It never covers what cannot be undone, nor is made of what is hidden.
+        assert MASK not in (found.rule.when or "")
+        for one in history:
+            if one.effect in ("irreversible", "") and not found.rule.irreversible:
+                assert compiled.covers(read_case(one)) is False
+        if not irreversible:
+            assert not found.rule.irreversible
+        assert found.rule.then in VERDICTS
+        assert found.words.isprintable()

@@ -1,0 +1,198 @@
+"""The same call by the same caller has the same outcome, whichever way it reaches the node."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from interlock.core.config import ServerConfig
+from interlock.core.config.topics import TopicsConfig
+from tests.aql.server.aql import ERAS, AqlClient
+from tests.behaviour.test_unannotated_tools import WEATHER, Weather
+from tests.behaviour.topic_office import NODE, TOPIC, rpc, token
+from tests.cli.program import World
+from tests.core.server.running import Running
+from tests.topics.peers import joined
+
+Outcome = Callable[[str, dict[str, Any]], str]
+"""Calls a tool: `waits`, or `runs`."""
+
+HELD: list[tuple[str, dict[str, Any]]] = [
+    ("delete_station", {"station_id": "5"}),
+    ("drop_stations", {"region": "north"}),
+    ("manage_stations", {"action": "delete"}),
+]
+RUNNING: list[tuple[str, dict[str, Any], str]] = [
+    ("add", {"a": 1, "b": 2}, "add"),
+    ("get_forecast", {"city": "Bern"}, "get_forecast"),
+    ("manage_stations", {"action": "list"}, "manage_stations list"),
+]
+
+
+def outcome_of(text: str) -> str:
+    held = "confirmation_required" in text or "CONFIRMATION_REQUIRED" in text
+    return "waits" if held else "runs"
+
+
+@contextmanager
+def in_a_view(folder: Path, ledger: Path, view: str, era: str) -> Iterator[Outcome]:
+    place = Weather(folder)
+    place.ledger = ledger
+    try:
+        yield lambda tool, arguments: outcome_of(
+            {"ok": "runs"}.get(code := place.call(view, era, tool, arguments), code)
+        )
+    finally:
+        place.node.stop()
+
+
+def server_of(ledger: Path, **more: Any) -> ServerConfig:
+    args = [str(WEATHER), str(ledger)]
+    return ServerConfig(command=sys.executable, args=args, sessions="shared", **more)
+
+
+def plain_call(node: Running, name: str, arguments: dict[str, Any]) -> str:
+    client = AqlClient(node, "?view=plain")
+    answer = client.request("tools/call", {"name": name, "arguments": arguments}, name)
+    assert "result" in json.loads(answer.body), answer.body
+    return outcome_of(answer.body.decode())
+
+
+@contextmanager
+def transparent(folder: Path, ledger: Path) -> Iterator[Outcome]:
+    """The only server, shown as itself: its tools have their own names."""
+    servers = {"weather": server_of(ledger, expose="transparent")}
+    node = Running(folder, workshops={}, servers=servers)
+    try:
+        yield lambda tool, arguments: plain_call(node, tool, arguments)
+    finally:
+        node.stop()
+
+
+@contextmanager
+def through_a_parent(folder: Path, ledger: Path) -> Iterator[Outcome]:
+    """The child's own gate is open, so that the parent's is seen."""
+    (folder / "child").mkdir()
+    (folder / "parent").mkdir()
+    servers = {"weather": server_of(ledger, unannotated="allow")}
+    child = Running(folder / "child", workshops={}, servers=servers)
+    try:
+        parent = Running(
+            folder / "parent", workshops={}, servers={"child": ServerConfig(url=child.url)}
+        )
+        try:
+            names = AqlClient(parent, "?view=plain").names()
+
+            def call(tool: str, arguments: dict[str, Any]) -> str:
+                (name,) = (name for name in names if name.endswith(tool))
+                return plain_call(parent, name, arguments)
+
+            yield call
+        finally:
+            parent.stop()
+    finally:
+        child.stop()
+
+
+@contextmanager
+def at_the_terminal(folder: Path, ledger: Path) -> Iterator[Outcome]:
+    world = World(folder)
+    try:
+        world.config({"weather": {"command": sys.executable, "args": [str(WEATHER), str(ledger)]}})
+        world.up().wait_for_line("weather is ready")
+        seen: set[str] = set()
+
+        def call(tool: str, arguments: dict[str, Any]) -> str:
+            given = ("--json", json.dumps(arguments), "--json-output")
+            done = world.run_here("call", f"weather.{tool}", *given)
+            waiting = json.loads(world.run_here("approvals", "--json").stdout)["approvals"]
+            held = len(waiting) - len(seen)
+            seen.update(one["id"] for one in waiting)
+            assert bool(held) == (done.returncode != 0), done.stderr
+            return "waits" if held else "runs"
+
+        yield call
+    finally:
+        world.close()
+
+
+@contextmanager
+def in_a_topic(folder: Path, ledger: Path) -> Iterator[Outcome]:
+    """A participant that may make requests, and so need not propose."""
+    seats = [{"callers": ["caller"], "capabilities": ["mcp/request:*", "chat"]}]
+    node = Running(
+        folder,
+        workshops={},
+        servers={"weather": server_of(ledger)},
+        tokens={"caller": token("caller")},
+        topics=msgspec.convert({"rooms": {TOPIC: {"node": NODE, "seats": seats}}}, TopicsConfig),
+    )
+
+    async def say(tool: str, arguments: dict[str, Any]) -> str:
+        url = f"ws://{node.host}/ws?topic={TOPIC}"
+        async with joined(url, token("caller")) as peer:
+            payload = rpc("tools/call", {"name": f"weather.{tool}", "arguments": arguments})
+            kind = f"mcp/request:tools/call:weather.{tool}"
+            said = await peer.say(kind, payload, to=[NODE])
+            heard = await peer.until(lambda one: one.get("correlation_id") == said)
+            assert heard["kind"].startswith("mcp/response"), heard
+            return outcome_of(json.dumps(heard["payload"]))
+
+    try:
+        yield lambda tool, arguments: asyncio.run(say(tool, arguments))
+    finally:
+        node.stop()
+
+
+WAYS: dict[str, Callable[[Path, Path], Any]] = {
+    **{
+        f"{view} {era}": lambda folder, ledger, view=view, era=era: in_a_view(
+            folder, ledger, view, era
+        )
+        for view in ("plain", "aql", "aql-single")
+        for era in ERAS
+    },
+    "transparent": transparent,
+    "parent": through_a_parent,
+    "interlock call": at_the_terminal,
+    "topic request": in_a_topic,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_same_calls_wait_whichever_way_they_come(way: str, tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger"
+    with WAYS[way](tmp_path, ledger) as call:
+        found = {f"{tool} {given}": call(tool, given) for tool, given in HELD}
+        assert found == dict.fromkeys(found, "waits")
+        assert not ledger.exists()
+        found = {f"{tool} {given}": call(tool, given) for tool, given, _ in RUNNING}
+        assert found == dict.fromkeys(found, "runs")
+        assert ledger.read_text().split("\n") == [*(what for *_, what in RUNNING), ""]
+
+
+@pytest.mark.parametrize("view", ["plain", "aql", "aql-single"])
+def test_names_of_dangerous_operations_need_a_persons_own_key_in_every_view(
+    view: str, tmp_path: Path
+) -> None:
+    place = Weather(tmp_path)
+    try:
+        for tool, given in HELD:
+            place.call(view, "stateless", tool, given)
+        pending = place.node.node.trust.approving.approvals.pending()
+        found = {record.tool.rpartition(".")[2]: record.action for record in pending}
+    finally:
+        place.node.stop()
+    assert found == {
+        "delete_station": "confirm",
+        "manage_stations": "confirm",
+        "drop_stations": "verify",
+    }

@@ -1,0 +1,28 @@
+"""What `interlock status` says about the journal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from interlock.cli.status import _journal
+from interlock.core.journal.journal import JournalHealth
+
+
+@pytest.mark.parametrize(
+    ("health", "shown"),
+    [
+        (None, "off"),
+        (JournalHealth("ok", "", 0, 0, 5, 0), "ok"),
+        (JournalHealth("failing", "the disk is full", 1, 0, 5, 0), "failing: the disk is full"),
+        (
+            JournalHealth("slow", "2 writes waited longer than 10 s", 2, 0, 5, 2),
+            "slow (2 writes waited longer than 10 s)",
+        ),
+        (JournalHealth("ok", "", 0, 0, 7, 2), "ok (2 calls refused because the disk was late)"),
+    ],
+)
+def test_journal_in_the_status(health: JournalHealth | None, shown: str) -> None:
+    told: dict[str, Any] | None = None if health is None else health._asdict()
+    assert _journal(told) == shown

@@ -1,0 +1,92 @@
+"""Versions: which one a change asks for, and which two get on with each other."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.contracts.diff.changes import Change, ChangeReason, below, breaking, inline, shown
+from interlock.contracts.diff.compatibility import (
+    Bump,
+    Compatibility,
+    bump,
+    compatible,
+    next_version,
+    read_version,
+)
+from interlock.contracts.diff.tools import diff_tools
+from interlock.errors import INVALID_ARGUMENTS, InterlockError
+
+TOOL = {"name": "t", "description": "d", "inputSchema": {"type": "object", "properties": {
+    "a": {"type": "string"}}}}  # fmt: skip
+
+
+def with_schema(**more: object) -> dict[str, object]:
+    return {**TOOL, "inputSchema": {**TOOL["inputSchema"], **more}}  # type: ignore[dict-item]
+
+
+@pytest.mark.spec("ST-4.5.1-1")
+@pytest.mark.parametrize(
+    ("after", "raised", "version"),
+    [
+        (with_schema(required=["a"]), Bump.MAJOR, "2.0.0"),
+        (
+            with_schema(properties={"a": {"type": "string"}, "b": {"type": "integer"}}),
+            Bump.MINOR,
+            "1.5.0",
+        ),
+        ({**TOOL, "description": "better said"}, Bump.PATCH, "1.4.3"),
+        (TOOL, Bump.PATCH, "1.4.3"),
+        ({**TOOL, "annotations": {"destructiveHint": True}}, Bump.MAJOR, "2.0.0"),
+    ],
+    ids=["incompatible", "addition", "documentation", "implementation", "meaning"],
+)
+def test_what_a_change_asks_for(after: dict[str, object], raised: Bump, version: str) -> None:
+    changes = diff_tools(TOOL, after)
+    assert bump(changes) is raised
+    assert next_version("1.4.2", changes) == version
+
+
+@pytest.mark.spec("ST-4.5.2-1")
+@pytest.mark.parametrize(
+    ("client", "server", "expected"),
+    [
+        ("2.1.0", "2.3.5", Compatibility.FULL),
+        ("2.3.9", "2.3.5", Compatibility.FULL),
+        ("2.4.0", "2.3.5", Compatibility.DEGRADED),
+        ("1.9.0", "2.0.0", Compatibility.INCOMPATIBLE),
+        ("3.0.0", "2.9.9", Compatibility.INCOMPATIBLE),
+    ],
+)
+def test_who_gets_on_with_whom(client: str, server: str, expected: Compatibility) -> None:
+    assert compatible(client, server) is expected
+
+
+@pytest.mark.spec("ST-4.5.2-1")
+@given(*[st.tuples(*[st.integers(0, 20)] * 3)] * 2)
+def test_the_predicate(client: tuple[int, int, int], server: tuple[int, int, int]) -> None:
+    found = compatible("{}.{}.{}".format(*client), "{}.{}.{}".format(*server))
+    assert (found is Compatibility.INCOMPATIBLE) == (client[0] != server[0])
+    if client[0] == server[0]:
+        assert (found is Compatibility.FULL) == (client[1] <= server[1])
+
+
+@pytest.mark.parametrize("text", ["1", "1.2", "v1.2.3", "", "1.2.3.4", "01.2.3", "x"])
+def test_what_is_no_version(text: str) -> None:
+    with pytest.raises(InterlockError, match=r"major\.minor\.patch") as raised:
+        read_version(text)
+    assert raised.value.failure is INVALID_ARGUMENTS
+
+
+def test_changes_below_a_place() -> None:
+    change = Change(ChangeReason.FIELD_REMOVED, "/properties/a", True, "It is gone.")
+    moved = below("/inputSchema", [change])
+    assert moved[0].path == "/inputSchema/properties/a"
+    assert breaking(moved) == moved
+
+
+def test_large_values_are_cut() -> None:
+    assert shown({"a": 1}) == {"a": 1}
+    assert len(shown(["x" * 1000])) == 401
+    assert inline("é" * 100).endswith("…")

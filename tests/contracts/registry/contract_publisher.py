@@ -1,0 +1,65 @@
+"""A process that publishes contracts, one after the other, until it is done or killed.
+
+    contract_publisher.py FOLDER MEANS NAME FROM COUNT [POINT]
+
+It says `begin N` before and `done N` after each. With a POINT it kills itself there, as `kill -9`
+does, when it comes to its last one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from interlock.contracts.registry.git import ContractGit
+from interlock.contracts.registry.git_dulwich import GitDulwich
+from interlock.contracts.registry.git_folder import Place
+from interlock.contracts.registry.git_program import GitProgram
+from interlock.contracts.registry.registry import ContractRegistry
+from tests.contracts.registry.contract_shelf import contract
+
+POINTS: dict[str, tuple[Any, str, bool]] = {
+    "before the objects": (None, "commit", False),
+    "after the objects": (None, "commit", True),
+    "before the note": (Place, "begin", False),
+    "after the note": (Place, "begin", True),
+    "after the branch": (None, "move", True),
+    "before the files": (Place, "bring", False),
+    "after the files": (Place, "bring", True),
+    "after the index": (None, "stage", True),
+    "before the end": (Place, "finish", False),
+}
+
+
+def die(means: str, point: str) -> None:
+    """Have this process killed when it gets there next."""
+    owner, name, after = POINTS[point]
+    owner = owner or (GitDulwich if means == "dulwich" else GitProgram)
+    done: Callable[..., Any] = getattr(owner, name)
+
+    def dying(*args: Any, **kwargs: Any) -> Any:
+        if after:
+            done(*args, **kwargs)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(owner, name, dying)
+
+
+def main() -> None:
+    folder, means, name, first, count = sys.argv[1:6]
+    registry = ContractRegistry(Path(folder), means=means, patience=30.0)  # type: ignore[arg-type]
+    assert isinstance(registry._git, ContractGit)
+    for number in range(int(first), int(first) + int(count)):
+        print(f"begin {number}", flush=True)
+        if len(sys.argv) > 6 and number == int(first) + int(count) - 1:
+            die(means, sys.argv[6])
+        registry.publish(contract(name, f"1.{number}.0"), author=name, reason=f"{name} {number}")
+        print(f"done {number}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

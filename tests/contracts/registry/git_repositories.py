@@ -1,0 +1,50 @@
+"""Real Git repositories for tests: the program as a person uses it, with no config but ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from interlock.contracts.registry.git import ContractGit, Means
+from tests.patience import PATIENCE
+
+MEANS: tuple[Means, ...] = ("git", "dulwich")
+
+
+def git(folder: Path, *arguments: str, check: bool = True, **environ: str) -> str:
+    """Run git in a folder, as somebody who has never configured it."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    done = subprocess.run(
+        ["git", "-C", str(folder), *arguments],
+        env={
+            **kept,
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_AUTHOR_NAME": "a person",
+            "GIT_AUTHOR_EMAIL": "person@example.org",
+            "GIT_COMMITTER_NAME": "a person",
+            "GIT_COMMITTER_EMAIL": "person@example.org",
+            **environ,
+        },
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert not check or done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def is_clean(folder: Path) -> bool:
+    """Whether the working tree and the index are what was committed, and nothing is damaged."""
+    git(folder, "fsck", "--strict", "--no-dangling")
+    return git(folder, "status", "--porcelain") == ""
+
+
+def publish(
+    store: ContractGit, files: dict[str, bytes], reason: str = "because", author: str = "operator"
+) -> str:
+    made = store.publish(lambda _: (files, f"{reason}\n"), author=author, seconds=1_800_000_000.0)
+    assert made is not None
+    return made

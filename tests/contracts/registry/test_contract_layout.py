@@ -1,0 +1,50 @@
+"""Where contracts lie in their repository: every name has a place of its own, and every file says
+what it is."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.contracts.registry import layout
+from interlock.contracts.registry.records import PROTOCOLS
+
+NAMES = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=255)
+TRICKY = st.sampled_from(["..", ".", ".git", "a/b", "%2E", "~", "a" * 200, "-x", "ä", "con"])
+KINDS = st.sampled_from(PROTOCOLS)
+
+
+@given(NAMES | TRICKY, NAMES | TRICKY, KINDS)
+def test_a_contract_is_found_by_both_of_its_files(domain: str, name: str, protocol: str) -> None:
+    path = layout.document_path(domain, name, "1.2.3", protocol)  # type: ignore[arg-type]
+    assert layout.unit_of(path) == path
+    assert layout.unit_of(layout.note_path(path)) == path
+    assert layout.note_path(path) != path
+    steps = path.split("/")
+    assert len(steps) == 3
+    for step in steps:
+        assert step.isascii()
+        assert not step.startswith((".", "-"))
+        assert len(step) < 200
+    deprecations = layout.deprecations_path(domain, name)
+    assert layout.unit_of(deprecations) == deprecations
+    assert layout.is_deprecations(deprecations)
+
+
+@given(NAMES | TRICKY, NAMES | TRICKY)
+def test_two_names_never_share_a_folder(one: str, other: str) -> None:
+    assert (layout.folder_of("d", one) == layout.folder_of("d", other)) is (one == other)
+
+
+@given(st.text(), st.lists(st.text(st.characters(codec="ascii", min_codepoint=33)), max_size=5))
+def test_a_message_is_read_as_it_was_written(reason: str, contracts: list[str]) -> None:
+    written = layout.message_of(reason, contracts)
+    read, told = layout.read_message(written)
+    assert told == contracts
+    assert "\n" not in read
+    assert "\0" not in written
+
+
+def test_what_is_none_of_ours() -> None:
+    for path in ("README.md", "a/b.schema.json", "a/b/c/1.0.0.schema.json", "a/b/notes.txt", ""):
+        assert layout.unit_of(path) is None

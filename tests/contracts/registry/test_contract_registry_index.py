@@ -1,0 +1,151 @@
+"""The index of the contract registry: made anew when it is gone, stale or broken, and never
+believed over the repository itself."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from interlock.contracts.registry.git import Means
+from interlock.contracts.registry.records import Contract
+from interlock.contracts.registry.registry import ContractRegistry
+from interlock.errors import InterlockError
+from tests.contracts.registry.contract_shelf import Shelf, contract, schema
+from tests.contracts.registry.git_repositories import MEANS, git
+
+REQUEST = "ToolInvocationRequest"
+
+
+@pytest.fixture(params=MEANS)
+def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shelf]:
+    means: Means = request.param
+    one = Shelf(tmp_path / "registry", means)
+    yield one
+    one.close()
+
+
+def refusal(shelf: Shelf, *args: object, **kwargs: object) -> InterlockError:
+    return refusal_of(shelf, contract(*args, **kwargs))  # type: ignore[arg-type]
+
+
+def refusal_of(shelf: Shelf, one: Contract) -> InterlockError:
+    with pytest.raises(InterlockError) as raised:
+        shelf.put(one)
+    return raised.value
+
+
+def requests(shelf: Shelf) -> None:
+    more: dict[str, str] = {}
+    for version, name in (("2.3.0", "id"), ("2.3.4", "note"), ("2.4.0", "deadline")):
+        more[name] = "string"
+        shelf.put(
+            contract(
+                REQUEST,
+                version,
+                schema(("tool",), tool="string", **more),
+                domain="agent",
+                source=f"{version}.proto",
+            ),
+            f"the request at {version}",
+        )
+
+
+# -- the index
+
+
+def test_an_index_that_is_gone_stale_or_broken_is_made_anew(shelf: Shelf) -> None:
+    requests(shelf)
+    path = shelf.folder / ".git" / "interlock-contracts.db"
+    find = shelf.registry.find
+
+    def check() -> None:
+        assert find(REQUEST, "2.3.x").version == "2.3.4"
+        assert path.exists()
+
+    path.unlink()
+    check()
+    # Somebody else wrote into it.
+    with sqlite3.connect(path) as other:
+        other.execute("DELETE FROM contract")
+        other.execute("UPDATE standing SET head = 'x'")
+        other.execute("DELETE FROM file")
+    other.close()
+    check()
+    shelf.registry.close()
+    path.write_bytes(b"no database at all, but long enough to be looked at" * 100)
+    check()
+    with sqlite3.connect(path) as other:
+        other.execute("DROP TABLE contract")
+    other.close()
+    with pytest.raises(InterlockError, match="try again"):
+        find(REQUEST, "2.3.x")
+    check()
+    shelf.registry.rebuild()
+    check()
+    # Another process published meanwhile, or somebody went back by hand.
+    beside = shelf.open()
+    beside.publish(contract("Order", "1.0.0"), author="x", reason="x")
+    beside.close()
+    assert shelf.registry.versions("Order") == ["1.0.0"]
+    git(shelf.folder, "reset", "--quiet", "--hard", "HEAD~3")
+    assert shelf.registry.versions(REQUEST) == ["2.3.0"]
+    assert shelf.registry.versions("Order") == []
+
+
+def test_a_registry_that_can_only_be_read(shelf: Shelf) -> None:
+    requests(shelf)
+    shelf.close()
+    index = shelf.folder / ".git" / "interlock-contracts.db"
+    index.unlink()
+    # A folder in its place: no file can be made there, whoever asks.
+    index.mkdir()
+    (index / "x").touch()
+    assert shelf.registry.find(REQUEST, "2.3.x").version == "2.3.4"
+
+
+def test_what_was_changed_by_hand_does_not_count(shelf: Shelf) -> None:
+    requests(shelf)
+    assert shelf.registry.problems() == []
+    path = shelf.folder / "agent" / REQUEST / "2.3.4.schema.json"
+    path.write_text('{"type": "string"}\n')
+    # Not committed: what was published is found.
+    [problem] = shelf.registry.problems()
+    assert "changed by hand and not committed" in problem
+    assert "2.3.4.schema.json" in problem
+    assert shelf.registry.find(REQUEST, "2.3.x").schema()["type"] == "object"
+    git(shelf.folder, "commit", "--quiet", "-am", "edit")
+    [problem] = shelf.registry.problems()
+    assert "changed by hand after it was published" in problem
+    assert shelf.registry.find(REQUEST, "2.3.x").version == "2.3.0"
+    git(shelf.folder, "revert", "--no-edit", "HEAD")
+    assert shelf.registry.find(REQUEST, "2.3.x").version == "2.3.4"
+    (shelf.folder / "agent" / REQUEST / "2.4.0.schema.provenance.json").unlink()
+    git(shelf.folder, "commit", "--quiet", "-am", "remove")
+    [problem] = shelf.registry.problems()
+    assert "must be there both" in problem
+
+
+def test_a_repository_of_something_else(shelf: Shelf) -> None:
+    shelf.folder.mkdir()
+    git(shelf.folder, "init", "--quiet")
+    (shelf.folder / "main.py").write_text("print()\n")
+    git(shelf.folder, "add", ".")
+    git(shelf.folder, "commit", "--quiet", "-m", "a program")
+    error = refusal(shelf)
+    assert "no contract registry" in error.message
+    assert error.failure.name == "config_error"
+    with pytest.raises(InterlockError, match="no contract registry"):
+        shelf.registry.search()
+    assert git(shelf.folder, "log", "--oneline").count("\n") == 1
+
+
+def test_nothing_is_made_by_asking(tmp_path: Path) -> None:
+    registry = ContractRegistry(tmp_path / "registry")
+    assert registry.search() == []
+    assert registry.history() == []
+    assert registry.problems() == []
+    assert registry.metrics().head is None
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,148 @@
+"""What differs between two descriptions of one type, and what does not make a difference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.contracts.schemas.drift import Side, differences, sentence
+
+BASE: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "count": {"type": "integer", "minimum": 0},
+        "note": {"type": ["string", "null"]},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "by": {"type": "object", "additionalProperties": {"type": "number"}},
+        "state": {"$ref": "#/$defs/State"},
+        "next": {"$ref": "#"},
+    },
+    "required": ["id", "state"],
+    "$defs": {"State": {"type": "string", "enum": ["open", "sent"]}},
+}
+
+
+def changed(**properties: Any) -> dict[str, Any]:
+    return {**BASE, "properties": {**BASE["properties"], **properties}}
+
+
+def diff(left: Any, right: Any) -> list[str]:
+    return differences(Side("a.proto", left, left), Side("b.json", right, right))
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (changed(more={"type": "string"}), "more is in b.json only"),
+        (changed(count={"type": "string"}), "count is integer in a.proto and string in b.json"),
+        (changed(count={"type": "number"}), "count is integer in a.proto and number in b.json"),
+        (changed(note={"type": "string"}), "note may be null in a.proto only"),
+        (changed(id={"type": ["string", "null"]}), "id may be null in b.json only"),
+        (changed(tags={"type": "string"}), "tags is array in a.proto and string in b.json"),
+        (changed(tags={"items": {"type": "integer"}}), "tags[] is string in a.proto and integer"),
+        (
+            changed(by={"type": "object", "additionalProperties": {"type": "boolean"}}),
+            "by{} is number in a.proto and boolean",
+        ),
+        (changed(state={"enum": ["open"]}), 'state may be "sent" in a.proto only'),
+        (changed(state={"enum": ["open", "sent", "x"]}), 'state may be "x" in b.json only'),
+        (changed(state={"type": "string"}), "state is limited to certain words in a.proto only"),
+        ({**BASE, "required": ["id"]}, "state is required in a.proto only"),
+        ({**BASE, "required": ["id", "state", "count"]}, "count is required in b.json only"),
+        ({"type": "array"}, "it is object in a.proto and array in b.json"),
+        ({}, "it is object in a.proto and anything in b.json"),
+        (
+            changed(next={"anyOf": [{"type": "string"}, {"type": "integer"}]}),
+            "next is object in a.proto and a choice in b.json",
+        ),
+    ],
+)
+def test_a_difference_is_named_with_its_member(other: dict[str, Any], words: str) -> None:
+    (told,) = diff(BASE, other)
+    assert words in told
+    # It is one from the other side, too.
+    assert len(diff(other, BASE)) == 1
+
+
+def test_a_renamed_member_is_two_differences() -> None:
+    properties = dict(BASE["properties"])
+    properties["number"] = properties.pop("count")
+    assert diff(BASE, {**BASE, "properties": properties}) == [
+        "count is in a.proto only",
+        "number is in b.json only",
+    ]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {**BASE, "description": "Something else.", "title": "X", "$comment": "y"},
+        changed(count={"type": "integer", "maximum": 5, "format": "int32"}),
+        changed(note={"anyOf": [{"type": "string"}, {"type": "null"}]}),
+        changed(note={"oneOf": [{"type": "null"}, {"type": "string"}]}),
+        changed(state={"type": "string", "enum": ["sent", "open"]}),
+        changed(state={"allOf": [{"$ref": "#/$defs/State"}]}),
+        {
+            "allOf": [
+                {"type": "object", "properties": BASE["properties"], "required": ["id"]},
+                {"required": ["state"]},
+            ],
+            "$defs": BASE["$defs"],
+        },
+    ],
+)
+def test_what_is_the_same_in_other_words(other: dict[str, Any]) -> None:
+    assert diff(BASE, other) == []
+    assert diff(other, BASE) == []
+
+
+def test_types_that_speak_of_themselves_come_to_an_end() -> None:
+    cyclic = {
+        "$ref": "#/$defs/A",
+        "$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"$ref": "#/$defs/A"}},
+    }
+    assert diff(cyclic, cyclic) == []
+    deep: dict[str, Any] = {"type": "object", "properties": {"a": {"$ref": "#"}}}
+    unrolled = {
+        "type": "object",
+        "properties": {"a": {"type": "object", "properties": {"a": deep}}},
+    }
+    assert diff(deep, {**unrolled, **deep}) == []
+
+
+def test_the_sentence_of_the_specification() -> None:
+    assert sentence("Order", ["a is in x only"]) == (
+        "Schema drift detected for type Order: a is in x only"
+    )
+    assert sentence("Order", [str(one) for one in range(12)]).endswith("; 9; and 2 more")
+
+
+_schemas = st.recursive(
+    st.sampled_from(
+        [{"type": "string"}, {"type": "integer"}, {"type": ["number", "null"]}, {}, True]
+    ),
+    lambda inner: st.one_of(
+        st.builds(lambda one: {"type": "array", "items": one}, inner),
+        st.builds(
+            lambda members, required: {
+                "type": "object",
+                "properties": members,
+                "required": [name for name in members if name in required],
+            },
+            st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+            st.sets(st.sampled_from("abc")),
+        ),
+        st.builds(lambda one, other: {"anyOf": [one, other]}, inner, inner),
+    ),
+    max_leaves=6,
+)
+
+
+@given(_schemas, _schemas)
+def test_both_sides_see_the_same(left: Any, right: Any) -> None:
+    assert diff(left, left) == []
+    assert bool(diff(left, right)) == bool(diff(right, left))

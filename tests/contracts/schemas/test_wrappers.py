@@ -1,0 +1,130 @@
+"""Protobuf for what is described elsewhere: it compiles, and carries what it should."""
+
+from __future__ import annotations
+
+import textwrap
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from interlock.contracts.schemas.openapi import document
+from interlock.contracts.schemas.protobuf_compiler import compile_protos, descriptor_set
+from interlock.contracts.schemas.reader import read_yaml
+from interlock.contracts.schemas.wrappers import (
+    camel,
+    transcoding,
+    transcoding_path,
+    wrapper,
+    wrapper_path,
+)
+from tests.contracts.schemas.folders import SEARCH, STORE
+
+ODD = """
+    openapi: 3.1.0
+    info: {title: 2 odd-things, version: '1'}
+    paths:
+      /a/{some-id}/{class}:
+        parameters:
+          - {name: some-id, in: path, required: true, schema: {type: string}}
+          - {name: class, in: path, required: true, schema: {type: integer}}
+        get:
+          parameters:
+            - {name: 'filter[by]', in: query, schema: {type: array, items: {type: boolean}}}
+            - {name: X-Trace, in: header, schema: {type: string}}
+            - {name: any, in: query, schema: {}}
+          responses: {default: {description: Whatever.}}
+        head:
+          responses: {default: {description: Whatever.}}
+"""
+
+
+def read(text: str) -> dict[str, Any]:
+    return read_yaml("x.yaml", textwrap.dedent(text).lstrip())
+
+
+@pytest.mark.spec("ST-4.6.3-3")
+def test_a_value_of_a_tools_schema_travels_in_a_struct() -> None:
+    file = "json/tools/search.schema.json"
+    assert wrapper_path(file) == "wrappers/tools/search.proto"
+    text = wrapper(file, SEARCH)
+    data = descriptor_set({wrapper_path(file): text})
+    whole = import_module("google.protobuf.descriptor_pb2").FileDescriptorSet.FromString(data)
+    pool = import_module("google.protobuf.descriptor_pool").DescriptorPool()
+    for one in whole.file:
+        pool.Add(one)
+    factory = import_module("google.protobuf.message_factory")
+    made = factory.GetMessageClass(pool.FindMessageTypeByName("wrappers.tools.Search"))
+    json_format = import_module("google.protobuf.json_format")
+    sent = {"value": {"query": "x", "limit": 5.0}}
+    received = made.FromString(json_format.ParseDict(sent, made()).SerializeToString())
+    assert json_format.MessageToDict(received) == sent
+    about = compile_protos({wrapper_path(file): text}).messages["wrappers.tools.Search"]
+    assert about.about == "What the search tool takes."
+    assert about.fields[0].type == "google.protobuf.Struct"
+
+
+@pytest.mark.parametrize(
+    ("schema", "kind"),
+    [
+        ({"type": "object"}, "Struct"),
+        ({"properties": {}}, "Struct"),
+        ({"type": ["object", "null"]}, "Value"),
+        ({"type": "array"}, "Value"),
+        ({}, "Value"),
+        ({"$ref": "#/$defs/A", "$defs": {"A": {"type": "object"}}}, "Struct"),
+    ],
+)
+def test_what_may_be_something_else_than_an_object_is_a_value(
+    schema: dict[str, Any], kind: str
+) -> None:
+    assert f"google.protobuf.{kind} value = 1;" in wrapper("json/a.schema.json", schema)
+
+
+@pytest.mark.parametrize(
+    ("file", "title", "path", "name"),
+    [
+        ("json/a b/1 c.schema.json", None, "wrappers/a_b/n1_c.proto", "T1C"),
+        ("json/class.schema.json", "my tool!", "wrappers/class_.proto", "MyTool"),
+        ("json/é.schema.json", "é", "wrappers/it.proto", "Type"),
+    ],
+)
+def test_any_name_becomes_one(file: str, title: Any, path: str, name: str) -> None:
+    assert wrapper_path(file) == path
+    schema = {"type": "object", **({"title": title} if title else {})}
+    protos = compile_protos({path: wrapper(file, schema)})
+    assert [one.name for one in protos.messages.values() if one.file == path] == [name]
+
+
+def test_an_api_becomes_a_service_that_leads_back_to_it() -> None:
+    text = transcoding("openapi/store.yaml", read(STORE))
+    path = transcoding_path("openapi/store.yaml")
+    protos = compile_protos({path: text})
+    told = document(protos, "transcoding.store")
+    assert set(told["paths"]) == {"/items/{id}", "/items"}
+    parameters = told["paths"]["/items/{id}"]["get"]["parameters"]
+    assert [(one["name"], one["in"]) for one in parameters] == [("id", "path"), ("limit", "query")]
+    assert told["paths"]["/items"]["post"]["requestBody"]["required"] is True
+
+
+def test_odd_names_compile() -> None:
+    text = transcoding("openapi/v1/2 odd.yaml", read(ODD))
+    path = transcoding_path("openapi/v1/2 odd.yaml")
+    assert path == "transcoding/v1/n2_odd.proto"
+    protos = compile_protos({path: text})
+    (service,) = protos.files[path].services
+    (method,) = service.methods
+    assert method.http[0].path == "/a/{some_id}/{class_}"
+    fields = protos.messages["transcoding.v1.n2_odd.GetASomeIdClassRequest"].fields
+    assert [(one.name, one.kind, one.repeated) for one in fields] == [
+        ("some_id", "string", False),
+        ("class_", "int64", False),
+        ("filter_by", "bool", True),
+        ("any", "string", False),
+    ]
+    assert [one.json_name for one in fields] == ["some-id", "class", "filter[by]", "any"]
+
+
+def test_camel() -> None:
+    assert camel("get order-v2") == "GetOrderV2"
+    assert camel("...") == ""

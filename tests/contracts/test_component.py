@@ -1,0 +1,378 @@
+"""A node that watches the contracts of its upstreams' tools: a change is told with whom it breaks,
+published, and held if that is wanted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.contracts.registry.records import moment_of
+from interlock.contracts.sightings import Sightings
+from interlock.core.config import LearnedRule, PinsConfig, PolicyConfig, ServerConfig
+from interlock.errors import TOOL_HELD
+from interlock.manifests.tool import ToolContract
+from interlock.trust.pin_store import PinStore
+from tests.cli.waiting import wait_until
+from tests.contracts.changing_shop import ADD, DEMANDING, ECHO, TEXT, WIDER, ChangingShop
+from tests.contracts.registry.git_repositories import git
+from tests.core.server.workshop import tool
+from tests.patience import PATIENCE
+
+Start = Callable[..., ChangingShop]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a node in the same folder as the one before, which is stopped first."""
+    running: list[ChangingShop] = []
+
+    def begin(*tools: dict[str, Any], **settings: Any) -> ChangingShop:
+        for one in running:
+            one.close()
+        running[:] = [ChangingShop(tmp_path, *tools, **settings)]
+        return running[0]
+
+    yield begin
+    for one in running:
+        one.close()
+
+
+def refusal(shop: ChangingShop, **arguments: Any) -> str | None:
+    """Why a call does not reach its server. None: it does."""
+    before = len(shop.shop.calls("echo"))
+    result = shop.call("echo", **arguments).json
+    if len(shop.shop.calls("echo")) > before:
+        return None
+    return str(result)
+
+
+@pytest.mark.spec("ST-4.5.3-5", "ST-4.6.4-4")
+def test_a_parameter_becomes_required(
+    start: Start, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    caplog.set_level(logging.INFO)
+    rule = LearnedRule(name="echo is fine", then="allow", tools=["shop.echo"])
+    policy = PolicyConfig(default="allow", learned=[rule])
+    shop = start(registry="registry", node_policy=policy)
+    assert shop.status() == []
+    assert git(tmp_path / "registry", "log", "--format=%an: %s") == (
+        "interlock: First seen: 2 tools of shop\n"
+    )
+    assert refusal(shop, text="a") is None
+    shop.journal("tools/call")
+
+    shop.offers(DEMANDING, ADD)
+    [row] = shop.status()
+    assert (row.tool, row.upstream) == ("shop.echo", "shop")
+    assert (row.from_version, row.to_version) == ("1.0.0", "2.0.0")
+    assert (row.breaking, row.held) == (True, False)
+    [change] = [one for one in row.changes if one.breaking]
+    assert change.reason == "REQUIRED_FIELD_ADDED"
+    assert "text" in change.path
+    assert change.message
+    assert row.breaks.callers == ["local"]
+    assert row.breaks.rules == ["echo is fine"]
+    # An event: in the log and in the journal.
+    assert "shop.echo changed so that its callers break: 1.0.0 → 2.0.0" in caplog.text
+    [entry] = shop.journal("contracts")
+    assert (entry.name, entry.outcome) == ("shop.echo", "breaking")
+    assert "REQUIRED_FIELD_ADDED" in entry.detail
+    # It is told, and nobody is kept from it.
+    assert refusal(shop, text="a") is None
+    registry = shop.registry()
+    assert registry.versions("shop.echo") == ["1.0.0", "2.0.0"]
+    newest = registry.find("shop.echo", "2.x")
+    assert (newest.domain, newest.protocol) == ("upstream.shop", "mcp-tool")
+    assert newest.provenance.source == "upstream:shop"
+    [commit, _] = registry.history("shop.echo")
+    assert commit.reason.startswith("shop.echo: REQUIRED_FIELD_ADDED /")
+    registry.close()
+
+
+def test_what_breaks_nobody_is_told_and_let_be(start: Start) -> None:
+    shop = start(on_break="hold")
+    shop.offers(WIDER, ADD)
+    [row] = shop.status()
+    assert (row.tool, row.breaking, row.held) == ("shop.echo", False, False)
+    assert (row.from_version, row.to_version) == ("1.0.0", "1.1.0")
+    assert [one.reason for one in row.changes] == ["FIELD_ADDED_OPTIONAL"]
+    assert refusal(shop, loud=True) is None
+    [entry] = shop.journal("contracts")
+    assert entry.outcome == "compatible"
+    # Words alone are a patch.
+    shop.offers({**WIDER, "description": "Says it again."}, ADD)
+    rows = shop.status()
+    assert [row.to_version for row in rows] == ["1.1.1", "1.1.0"]
+
+
+def test_a_tool_that_breaks_is_held_until_somebody_accepts_it(start: Start) -> None:
+    shop = start(on_break="hold", registry="registry")
+    assert refusal(shop) is None
+    shop.offers(DEMANDING, ADD)
+    assert shop.listed() == ["shop.add"]
+    [row] = shop.status()
+    assert row.held
+    # Also who calls it as it was: what it asks for now is nobody's business.
+    for told in (str(refusal(shop)), str(refusal(shop, text="a"))):
+        assert f"'error': '{TOOL_HELD.name}'" in told
+        assert "its contract changed so that callers would break (REQUIRED_FIELD_ADDED)" in told
+        assert "interlock contracts accept shop.echo" in told
+        assert "text" not in told
+    assert "shop.echo" in shop.running.do(shop.running.node.status).held
+    [held] = shop.journal("held")
+    assert held.name == "shop.echo"
+
+    assert shop.accept(by="somebody")
+    assert shop.status() == []
+    assert shop.listed() == ["shop.add", "shop.echo"]
+    assert refusal(shop, text="a") is None
+    assert "invalid_arguments" in str(refusal(shop))
+    assert [(one.outcome, one.detail) for one in shop.journal("contracts")][-1] == (
+        "accepted",
+        "somebody",
+    )
+    # From now on that is what it is to stay.
+    shop.offers(ECHO, ADD)
+    assert shop.listed() == ["shop.add", "shop.echo"]
+    shop.offers(DEMANDING, ADD)
+    assert "shop.echo" not in shop.listed()
+
+
+def test_nobody_ever_sees_what_is_held(start: Start) -> None:
+    """Not even who reads the list in the moment in which it changes."""
+    shop = start(on_break="hold")
+    seen: list[list[str]] = []
+    catalog = shop.running.node.catalog
+    shop.running.do(
+        lambda: catalog.on_change(
+            lambda _: seen.append([one.canonical for one in catalog.current.tools])
+        )
+    )
+    shop.offers(DEMANDING, ADD)
+    assert seen
+    assert all("shop.echo" not in names for names in seen)
+
+
+def test_one_that_is_again_what_it_was(start: Start) -> None:
+    shop = start(on_break="hold", registry="registry")
+    shop.offers(DEMANDING, ADD)
+    assert refusal(shop, text="a") is not None
+    shop.offers(ECHO, ADD)
+    assert refusal(shop) is None
+    [row] = shop.status()
+    assert (row.breaking, row.to_version) == (False, "2.1.0")
+    registry = shop.registry()
+    assert registry.versions("shop.echo") == ["1.0.0", "2.0.0", "2.1.0"]
+    registry.close()
+    assert [one.outcome for one in shop.journal("contracts")] == ["breaking", "restored"]
+
+
+def test_it_is_known_over_restarts(start: Start) -> None:
+    """What a tool was, what it is, and that nobody has accepted it."""
+    start(on_break="hold")
+    shop = start(DEMANDING, ADD, on_break="hold")
+    assert shop.listed() == ["shop.add"]
+    shop = start(DEMANDING, ADD, on_break="hold")
+    assert shop.listed() == ["shop.add"]
+    [row] = shop.status()
+    assert (row.from_version, row.to_version, row.held) == ("1.0.0", "2.0.0", True)
+    # It is told once.
+    assert len(shop.journal("contracts")) == 1
+    shop = start(ECHO, ADD, on_break="hold")
+    assert shop.listed() == ["shop.add", "shop.echo"]
+
+
+def test_accepted_is_what_was_shown(start: Start) -> None:
+    shop = start(on_break="hold")
+    shop.offers(DEMANDING, ADD)
+    store = Sightings(shop.path)
+    shown = store.get("shop.echo")
+    assert shown is not None
+    shop.offers(tool("echo", "text", "more", text=TEXT, more=TEXT), ADD)
+    assert not store.accept(shown, "operator")
+    store.close()
+    shop.settle()
+    assert refusal(shop, text="a") is not None
+
+
+def test_a_tool_that_is_listed_no_more(start: Start) -> None:
+    shop = start(on_break="hold")
+    shop.offers(ADD)
+    [row] = shop.status()
+    assert [one.reason for one in row.changes] == ["TOOL_REMOVED"]
+    assert (row.tool, row.breaking, row.held) == ("shop.echo", True, False)
+    shop.offers(ECHO, ADD)
+    assert not [row for row in shop.status() if row.breaking]
+    shop.offers(ADD)
+    # Accepting that it is gone forgets it: what comes later is new.
+    assert shop.accept()
+    assert not [row for row in shop.status() if row.breaking]
+    shop.offers(DEMANDING, ADD)
+    assert shop.listed() == ["shop.add", "shop.echo"]
+    outcomes = [one.outcome for one in shop.journal("contracts")]
+    assert outcomes == ["removed", "restored", "removed"]
+
+
+def test_what_the_config_hides_or_renames_is_not_gone(start: Start) -> None:
+    shop = start()
+    url = shop.shop.url
+    for server in (
+        ServerConfig(url=url, deny=["echo"]),
+        ServerConfig(url=url, rename={"echo": "say"}),
+        ServerConfig(url=url, descriptions={"echo": "Ours."}),
+    ):
+        config = shop.running.config(servers={"shop": server})
+        shop.running.wait(shop.running.node.apply(config))
+        shop.settle()
+        assert shop.status() == []
+    assert shop.journal("contracts") == []
+
+
+def test_a_state_folder_that_was_lost(start: Start) -> None:
+    """The registry knows what a tool was, also when the node does not any more."""
+    shop = start(registry="registry")
+    path = shop.path
+    shop = start(registry="registry")
+    store = Sightings(path)
+    # As if the file had never been.
+    store._file.connection.execute("DELETE FROM sighting")
+    store._file.connection.execute("DELETE FROM place")
+    store.close()
+    shop = start(DEMANDING, ADD, registry="registry", on_break="hold")
+    [row] = shop.status()
+    assert (row.tool, row.from_version, row.to_version) == ("shop.echo", "1.0.0", "2.0.0")
+    assert row.held
+    assert shop.accept()
+    assert shop.status() == []
+    shop = start(DEMANDING, ADD, registry="registry", on_break="hold")
+    assert shop.status() == []
+
+
+def test_a_registry_that_cannot_be_written_now(start: Start, tmp_path: Path) -> None:
+    """The node goes on, says so, and publishes as soon as it can."""
+    shop = start(registry="registry")
+    git(tmp_path / "registry", "checkout", "--quiet", "--detach")
+    shop.offers(DEMANDING, ADD)
+    [problem] = shop.running.do(shop.contracts.problems)
+    assert "is on no branch" in problem
+    [row] = shop.status()
+    assert row.to_version == "2.0.0"
+    git(tmp_path / "registry", "switch", "--quiet", "main")
+    shop.offers(DEMANDING)
+    assert shop.running.do(shop.contracts.problems) == []
+    registry = shop.registry()
+    assert registry.versions("shop.echo") == ["1.0.0", "2.0.0"]
+    registry.close()
+
+
+def test_another_registry(start: Start, tmp_path: Path) -> None:
+    shop = start()
+    assert not (tmp_path / "registry").exists()
+    shop.configure(registry="registry")
+    shop.settle()
+    registry = shop.registry()
+    assert registry.versions("shop.echo") == ["1.0.0"]
+    registry.close()
+    shop.configure(registry="other")
+    shop.settle()
+    assert (tmp_path / "other" / "upstream.shop" / "shop.echo" / "1.0.0.tool.json").exists()
+
+
+def test_settings_that_change_while_it_runs(start: Start) -> None:
+    shop = start()
+    shop.offers(DEMANDING, ADD)
+    assert refusal(shop, text="a") is None
+    shop.configure(on_break="hold")
+    assert shop.listed() == ["shop.add"]
+    shop.configure(on_break="report")
+    assert shop.listed() == ["shop.add", "shop.echo"]
+    shop.configure(watch=False)
+    shop.offers(tool("echo", "text", "x", text=TEXT, x=TEXT), ADD)
+    [row] = shop.status()
+    assert row.to_version == "2.0.0"
+    shop.configure(watch=True)
+    shop.settle()
+    [row] = shop.status()
+    assert row.to_version == "3.0.0"
+
+
+def test_beside_pins(start: Start) -> None:
+    """A tool that is pinned and breaks is held for both, and free when both are accepted."""
+    shop = start(on_break="hold", node_pins=PinsConfig(mode="first_seen"))
+    shop.offers({**DEMANDING, "description": "Another."}, ADD)
+    assert shop.listed() == ["shop.add"]
+    assert "interlock pins accept" in str(refusal(shop, text="a"))
+    assert shop.accept()
+    assert shop.listed() == ["shop.add"]
+    trust = shop.running.node.trust
+    assert trust._keeper.look().wait(PATIENCE)
+    store = PinStore(shop.folder / "pins.db")
+    seen = store.seen("shop.echo")
+    assert seen is not None
+    store.accept(seen, "operator")
+    store.close()
+    assert trust._keeper.look().wait(PATIENCE)
+    shop.running.until(lambda: not trust.pins.held, "the pin to be accepted")
+    assert shop.listed() == ["shop.add", "shop.echo"]
+    # And the other way round: what pins let go is still held for what it breaks.
+    shop.offers(tool("echo", "text", "x", text=TEXT, x=TEXT), ADD)
+    store = PinStore(shop.folder / "pins.db")
+    assert trust._keeper.look().wait(PATIENCE)
+    seen = store.seen("shop.echo")
+    assert seen is not None
+    store.accept(seen, "operator")
+    store.close()
+    assert trust._keeper.look().wait(PATIENCE)
+    shop.running.until(
+        lambda: [type(one).__name__ for one in trust.pins.held.values()] == ["HeldContract"],
+        "only the contract to hold it",
+    )
+    assert shop.listed() == ["shop.add"]
+    assert "interlock contracts accept" in str(refusal(shop))
+
+
+def test_a_large_contract_is_looked_at_beside_the_loop(start: Start) -> None:
+    def large(*required: str) -> dict[str, Any]:
+        many = {f"p{n}": {"type": "string", "description": "x" * 100} for n in range(2000)}
+        return tool("echo", *required, text=TEXT, **many)
+
+    shop = start(large(), ADD, on_break="hold")
+    wait_until("it may be called", lambda: refusal(shop) is None)
+    shop.offers({**large(), "description": "Other words."}, ADD)
+    wait_until("both are listed", lambda: shop.listed() == ["shop.add", "shop.echo"])
+    shop.offers(large("text"), ADD)
+    wait_until("it is held", lambda: shop.listed() == ["shop.add"])
+    assert "REQUIRED_FIELD_ADDED" in str(refusal(shop, text="a"))
+
+
+def test_a_contract_that_says_its_version_itself(start: Start, tmp_path: Path) -> None:
+    shop = start(registry="registry")
+    document = b'{"name": "mail.send", "inputSchema": {"type": "object"}}'
+    shop.running.do(
+        lambda: shop.contracts.declare("mail.send", "1.4.0", document, "tools/mail/TOOL.md")
+    )
+    shop.settle()
+    registry = shop.registry()
+    found = registry.find("mail.send", "1.x")
+    assert (found.version, found.domain) == ("1.4.0", "contract")
+    assert found.provenance.source == "tools/mail/TOOL.md"
+    # Whoever deprecates a major of it does it there, and the node hears of it.
+    told: list[str] = []
+    shop.contracts.on_ends = lambda: told.append("ends")
+    send, other = (
+        ToolContract(tmp_path, id, id, "", "1.4.0", {}, {}) for id in ("mail.send", "mail.list")
+    )
+    assert shop.contracts.deprecations([send]) == {}
+    ends = registry.deprecate(
+        "mail.send", 1, author="operator", migration_uri="https://example.org/2"
+    )
+    registry.close()
+    shop.settle()
+    assert told == ["ends"]
+    [(key, end)] = shop.contracts.deprecations([send, other]).items()
+    assert (key, end.migration_uri) == ("mail.send@1", "https://example.org/2")
+    assert end.ends_at == moment_of(ends.sunset_at)

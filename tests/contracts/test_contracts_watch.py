@@ -1,0 +1,217 @@
+"""The thread that watches contracts, by itself: what it keeps, publishes and tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from interlock.contracts.changed_tools import Breaks
+from interlock.contracts.registry.registry import ContractRegistry
+from interlock.contracts.sightings import Seen, Sightings, first_seen
+from interlock.contracts.watch import ContractWatch, Declared, Report
+from interlock.core.catalog.offering import Offering
+from interlock.errors import InterlockError
+from tests.contracts.registry.git_repositories import git
+from tests.core.catalog.offers import definition, offer
+from tests.patience import PATIENCE
+
+
+class Watched:
+    """A watch whose loop a test turns."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.now = 1_800_000_000.0
+        self.store = Sightings(folder / "contracts.db")
+        self.reports: list[Report] = []
+        self._loop: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.watch = ContractWatch(
+            self.store,
+            self._loop.put,
+            on_report=self.reports.append,
+            breaks=lambda tool: Breaks(callers=[f"caller of {tool}"]),
+            every=1000.0,
+            gather=0.0,
+            clock=lambda: self.now,
+        )
+        self.watch.start()
+
+    def turn(self) -> None:
+        assert self.watch.look().wait(PATIENCE)
+        while not self._loop.empty():
+            self._loop.get()()
+
+    def sees(self, *offerings: Offering) -> None:
+        for one in offerings:
+            self.watch.saw(one)
+        self.turn()
+
+    def publishes(self) -> None:
+        self.watch.publish_in(self.registry)
+        self.turn()
+
+    def registry(self) -> ContractRegistry:
+        return ContractRegistry(self.folder / "registry", clock=lambda: self.now)
+
+    def problem(self) -> str | None:
+        return self.watch.problem
+
+    @property
+    def words(self) -> list[tuple[str, str]]:
+        return [(one.sighting.tool, one.word) for report in self.reports for one in report.news]
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    one = Watched(tmp_path)
+    yield one
+    one.watch.close()
+
+
+def files(*required: str, key: str = "files", **more: Any) -> Offering:
+    schema = {"type": "object", "properties": {"path": {"type": "string"}}, "required": required}
+    return offer(key, [definition("read", inputSchema=schema), definition("list")], **more)
+
+
+def test_what_comes_up_together_is_one_commit(watched: Watched) -> None:
+    watched.publishes()
+    watched.sees(files(), files(key="more"), files(key="others"))
+    assert watched.words == []
+    told = git(watched.folder / "registry", "log", "--format=%s").splitlines()
+    assert told == ["First seen: 6 tools of files, more, others"]
+    watched.sees(files("path"), files("path", key="more"))
+    [newest, _] = git(watched.folder / "registry", "log", "--format=%s").splitlines()
+    assert newest.startswith("files.read: REQUIRED_FIELD_ADDED /")
+    assert "; more.read: REQUIRED_FIELD_ADDED /" in newest
+    assert sorted(watched.words) == [("files.read", "breaking"), ("more.read", "breaking")]
+    rows = watched.reports[-1].rows
+    assert rows["files.read"] is not None
+    assert rows["files.read"].breaks.callers == ["caller of files.read"]
+
+
+def test_the_same_again_is_no_news(watched: Watched) -> None:
+    """Also when the node says something else of it."""
+    watched.publishes()
+    watched.sees(files())
+    reports = len(watched.reports)
+    for again in (
+        files(),
+        files(degraded=True),
+        files(descriptions={"read": "Ours."}),
+        files(effects={"read": "irreversible"}),
+    ):
+        watched.sees(again)
+    assert len(watched.reports) == reports
+    assert git(watched.folder / "registry", "log", "--oneline").count("\n") == 1
+
+
+def test_one_that_nobody_can_read_stands_in_nobodys_way(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = Seen("files.bad", "files", "d" * 64, b"{")
+    watched.store.write([first_seen(seen, watched.now)])
+    watched.publishes()
+    watched.sees(files(), files(key="more"))
+    assert "files.bad is not published" in caplog.text
+    registry = watched.registry()
+    names = {one.name for one in registry.search()}
+    registry.close()
+    assert names == {"files.read", "files.list", "more.read", "more.list"}
+    assert watched.store.unpublished() == []
+    assert watched.watch.problem is None
+
+
+def test_contracts_that_say_their_version_themselves(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched.publishes()
+
+    def declare(name: str, version: str, *required: str) -> None:
+        words = ", ".join(f'"{one}"' for one in required)
+        document = (
+            '{"name": "x", "inputSchema": {"type": "object", "properties": {"a": {"type": '
+            f'"string"}}}}, "required": [{words}]}}}}'
+        )
+        watched.watch.declare(Declared(name, version, document.encode(), f"{name}/TOOL.md"))
+
+    declare("mail.send", "1.0.0")
+    declare("mail.list", "2.1.0")
+    watched.turn()
+    # One that breaks without a new major is told; the others are published all the same.
+    declare("mail.send", "1.1.0", "a")
+    declare("mail.list", "2.2.0")
+    watched.turn()
+    assert "mail.send 1.1.0 is not published: Breaking changes detected" in caplog.text
+    registry = watched.registry()
+    assert registry.versions("mail.send") == ["1.0.0"]
+    assert registry.versions("mail.list") == ["2.1.0", "2.2.0"]
+    registry.close()
+
+
+def test_a_registry_that_fails_is_tried_again_after_a_while(watched: Watched) -> None:
+    watched.publishes()
+    watched.sees(files())
+    lock = watched.folder / "registry" / ".git" / "MERGE_HEAD"
+    lock.touch()
+    watched.sees(files("path"))
+    assert "merge is under way" in str(watched.problem())
+    lock.unlink()
+    watched.turn()
+    assert watched.store.unpublished() != []
+    watched.now += 61
+    watched.turn()
+    assert watched.problem() is None
+    assert watched.store.unpublished() == []
+
+
+def test_a_registry_that_is_not_there_any_more_gets_everything_anew(watched: Watched) -> None:
+    watched.publishes()
+    watched.sees(files())
+    registry = watched.folder / "registry"
+    registry.rename(watched.folder / "moved")
+    watched.publishes()
+    assert sorted(one.name for one in registry.iterdir() if one.is_dir()) == [
+        ".git",
+        "upstream.files",
+    ]
+
+
+def test_no_registry_can_be_opened(watched: Watched) -> None:
+    def refuse() -> ContractRegistry:
+        from interlock.contracts.registry.records import unusable
+
+        raise unusable("There is no git.")
+
+    watched.watch.publish_in(refuse)
+    watched.sees(files())
+    watched.sees(files("path"))
+    assert watched.words == [("files.read", "breaking")]
+
+
+def test_a_store_that_others_wrote_to(watched: Watched) -> None:
+    watched.sees(files())
+    watched.sees(files("path"))
+    beside = Sightings(watched.folder / "contracts.db")
+    [open_one] = beside.open_ones()
+    assert beside.accept(open_one, "somebody")
+    watched.turn()
+    assert watched.words[-1] == ("files.read", "accepted")
+    assert watched.reports[-1].rows == {"files.read": None}
+    # Who accepts what is there already changes nothing.
+    again = beside.get("files.read")
+    assert again is not None
+    assert not again.is_open
+    beside.close()
+
+
+def test_a_store_that_is_no_store(tmp_path: Path) -> None:
+    path = tmp_path / "contracts.db"
+    path.write_bytes(b"no database, but long enough to be taken for one" * 100)
+    with pytest.raises(InterlockError) as raised:
+        Sightings(path)
+    assert raised.value.failure.name == "config_error"
+    assert "every tool is as if first seen" in raised.value.message

@@ -1,0 +1,156 @@
+"""Upstreams' offers for tests: definitions as they come, and what a client then sees of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from interlock.core.catalog.offering import Offering, Registered, read_offering
+from interlock.core.catalog.snapshot import Snapshot
+from interlock.core.config import ServerConfig
+from interlock.protocol.mcp import (
+    PROMPTS_LIST,
+    RESOURCES_LIST,
+    SKILLS_LIST,
+    TEMPLATES_LIST,
+    TOOLS_LIST,
+    Era,
+)
+
+INFO = {"name": "interlock", "version": "1"}
+KEY = b"k" * 32
+MEMBER = {
+    SKILLS_LIST: "skills",
+    TOOLS_LIST: "tools",
+    PROMPTS_LIST: "prompts",
+    RESOURCES_LIST: "resources",
+    TEMPLATES_LIST: "resourceTemplates",
+}
+
+
+def definition(name: Any, **members: Any) -> bytes:
+    """A tool as an upstream lists it."""
+    return json.dumps({"name": name, "inputSchema": {"type": "object"}, **members}).encode()
+
+
+def prompt(name: Any, **members: Any) -> bytes:
+    """A prompt as an upstream lists it."""
+    return json.dumps({"name": name, **members}).encode()
+
+
+def resource(uri: Any, **members: Any) -> bytes:
+    """A resource as an upstream lists it."""
+    return json.dumps({"uri": uri, "name": "r", **members}).encode()
+
+
+def template(uri: Any, **members: Any) -> bytes:
+    """A template as an upstream lists it."""
+    return json.dumps({"uriTemplate": uri, "name": "t", **members}).encode()
+
+
+def skill(uri: Any, **members: Any) -> bytes:
+    """A skill as an upstream lists it."""
+    about = {"name": "s", "description": "d"}
+    files = [{"uri": uri, "digest": "sha256:0", "size": 1}]
+    return json.dumps({"uri": uri, "frontmatter": about, "resources": files, **members}).encode()
+
+
+def server(**settings: Any) -> ServerConfig:
+    return ServerConfig(command="some-server", **settings)
+
+
+def offer(
+    key: str,
+    tools: Iterable[str | bytes] = (),
+    *,
+    prompts: Iterable[str | bytes] = (),
+    resources: Iterable[str | bytes] = (),
+    templates: Iterable[str | bytes] = (),
+    skills: Iterable[str | bytes] = (),
+    root: str | None = None,
+    http: bool = False,
+    serves_resources: bool = False,
+    registered: Registered = "",
+    degraded: bool = False,
+    transport_class: str = "native",
+    slower: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> Offering:
+    """What the upstream `key` offers: each thing by its name or URI only, or as raw bytes."""
+    settings.setdefault("segment", key)
+    return read_offering(
+        key,
+        server(**settings),
+        _raw(tools, definition),
+        prompts=_raw(prompts, prompt),
+        resources=_raw(resources, resource),
+        templates=_raw(templates, template),
+        skills=_raw(skills, skill),
+        root_segment=root,
+        http=http,
+        serves_resources=serves_resources,
+        registered=registered,
+        degraded=degraded,
+        transport_class=transport_class,
+        slower=slower,
+    )
+
+
+def _raw(entries: Iterable[str | bytes], written: Callable[[str], bytes]) -> list[bytes]:
+    return [written(one) if isinstance(one, str) else one for one in entries]
+
+
+def merged(*offerings: Offering, page_size: int = 0) -> Snapshot:
+    return Snapshot(
+        1, offerings, page_size=page_size, server_info=json.dumps(INFO).encode(), key=KEY
+    )
+
+
+def pages(
+    snapshot: Snapshot,
+    style: str = "ax",
+    era: Era = Era.SESSION,
+    verb: str = TOOLS_LIST,
+) -> list[dict[str, Any]]:
+    """Every page, as a client walks them."""
+    found = [json.loads(snapshot.page(verb, era, style))]
+    while "nextCursor" in found[-1]:
+        assert len(found) <= 1_000, "the walk does not end"
+        found.append(json.loads(snapshot.page(verb, era, style, found[-1]["nextCursor"])))
+    return found
+
+
+def shown(
+    snapshot: Snapshot,
+    style: str = "ax",
+    era: Era = Era.SESSION,
+    verb: str = TOOLS_LIST,
+) -> list[dict[str, Any]]:
+    """Everything that a client sees in one of the lists, in order."""
+    return [line for page in pages(snapshot, style, era, verb) for line in page[MEMBER[verb]]]
+
+
+def as_told(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool of a list without what the node adds to every tool's `_meta`."""
+    meta = {key: value for key, value in tool["_meta"].items() if not key.startswith("x-mcpax-")}
+    rest = {key: value for key, value in tool.items() if key != "_meta"}
+    return {**rest, "_meta": meta} if meta else rest
+
+
+def uris_shown(snapshot: Snapshot) -> list[str]:
+    return [line["uri"] for line in shown(snapshot, verb=RESOURCES_LIST)]
+
+
+def templates_shown(snapshot: Snapshot) -> list[str]:
+    return [line["uriTemplate"] for line in shown(snapshot, verb=TEMPLATES_LIST)]
+
+
+def names_shown(snapshot: Snapshot, style: str = "ax") -> list[str]:
+    return [tool["name"] for tool in shown(snapshot, style)]
+
+
+def reached(snapshot: Snapshot, name: str) -> tuple[str, str] | None:
+    """Whom a call with this name reaches: the upstream, and the tool as that upstream calls it."""
+    tool = snapshot.resolve(name)
+    return None if tool is None else (tool.upstream, tool.upstream_name)

@@ -1,0 +1,526 @@
+"""Capabilities in lists: declared ones travel, others are derived, and nothing looks safer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.core.catalog.definitions import MAX_REASONS
+from interlock.core.catalog.effects import EffectLevel
+from interlock.core.catalog.offering import Offering, Tool, own_offering
+from interlock.protocol.capabilities import LATENCY_CLASSES
+from interlock.protocol.mcp import Era
+from tests.core.catalog.offers import as_told, definition, merged, offer, shown
+from tests.protocol import json_values
+
+CAPABILITY, HOPS = "x-mcpax-capability", "x-mcpax-hops"
+SAFETY, DERIVED = "x-mcpax-safety", "x-mcpax-derived"
+FULL: dict[str, Any] = {
+    "latency_class": "fast",
+    "consistency": "strong",
+    "mutable": True,
+    "reversible": True,
+    "idempotent": False,
+    "transport": "can_cbor",
+    "auth_scope": "admin",
+    "cost_class": "expensive",
+    "availability": "always",
+    "schema_version": "2.1.0",
+}
+classes = st.sampled_from(LATENCY_CLASSES)
+
+
+def declaring(name: str = "t", /, *, hops: Any = None, **said: Any) -> bytes:
+    """A tool with this capability annotation."""
+    meta: dict[str, Any] = {CAPABILITY: said}
+    if hops is not None:
+        meta[HOPS] = hops
+    return definition(name, _meta=meta)
+
+
+def only(offering: Offering) -> tuple[Tool, dict[str, Any]]:
+    """The one tool of an offering, and how it is listed."""
+    [tool] = offering.tools
+    return tool, json.loads(b"{" + tool.listed[1:])
+
+
+def meta_of(tool: bytes, **settings: Any) -> dict[str, Any]:
+    found: dict[str, Any] = only(offer("s", [tool], **settings))[1]["_meta"]
+    return found
+
+
+def relisted(offering: Offering) -> list[bytes]:
+    """What a node above reads: our list, as it goes over a channel."""
+    return [json.dumps(one).encode() for one in shown(merged(offering))]
+
+
+# --- a declared capability ---
+
+
+@pytest.mark.spec("AX-9.2-1")
+def test_a_declared_capability_travels_as_it_is() -> None:
+    said = {**FULL, "calibrated": {"by": ["lab"], "at": 1.50}}
+    tool, listed = only(offer("s", [declaring(**said)]))
+    assert listed["_meta"][CAPABILITY] == said
+    assert DERIVED not in listed["_meta"]
+    assert tool.cost_units == 10
+    assert tool.latency_class == "fast"
+
+
+@pytest.mark.spec("AX-9.2-1")
+@given(
+    st.dictionaries(json_values.text.filter(lambda key: key not in FULL), json_values.values),
+    st.sets(st.sampled_from(sorted(FULL))),
+)
+def test_what_is_said_survives_and_only_what_is_missing_is_added(
+    unknown: dict[str, Any], known: set[str]
+) -> None:
+    said = {**{name: FULL[name] for name in known}, **unknown}
+    shown_said = meta_of(declaring(**said))[CAPABILITY] if said else None
+    # Through a second node, too.
+    above = offer("up", relisted(offer("s", [declaring(**said)])), registered="aggregator")
+    if shown_said is not None:
+        assert shown_said.keys() == said.keys() | FULL.keys()
+        assert {name: shown_said[name] for name in said} == said
+        assert only(above)[1]["_meta"][CAPABILITY] == shown_said
+        derived = only(above)[1]["_meta"].get(DERIVED, [])
+        assert derived is True or set(derived) == FULL.keys() - known
+
+
+def test_other_members_of_meta_stay() -> None:
+    meta = meta_of(definition("t", _meta={"k": 1, CAPABILITY: FULL, "z": [None]}))
+    assert (meta["k"], meta["z"], meta[CAPABILITY]) == (1, [None], FULL)
+    assert as_told({"_meta": meta})["_meta"] == {"k": 1, "z": [None]}
+
+
+@pytest.mark.spec("AX-9.1-1", "AX-9.1-3", "AX-9.1-8")
+def test_a_value_that_is_none_is_flagged_and_replaced() -> None:
+    said = {**FULL, "latency_class": "quick", "mutable": "false", "more": 1}
+    offering = offer("s", [declaring(**said), "other"])
+    tool, _ = offering.tools[::-1]
+    listed = json.loads(b"{" + tool.listed[1:])
+    assert listed["_meta"][CAPABILITY] == {**said, "latency_class": "standard", "mutable": True}
+    assert listed["_meta"][DERIVED] == ["latency_class", "mutable"]
+    assert [(one.name, one.reason.split()[0]) for one in offering.flagged] == [
+        ("t", "`latency_class`"), ("t", "`mutable`")
+    ]  # fmt: skip
+    # Nobody declared a class, so no deadline comes of it.
+    assert (tool.latency_class, tool.limit) == (None, None)
+
+
+@pytest.mark.parametrize("said", [5, [], "fast", None, True])
+def test_a_capability_that_is_no_object_is_none(said: Any) -> None:
+    offering = offer("s", [definition("t", _meta={CAPABILITY: said})])
+    assert [one.reason for one in offering.flagged] == [
+        "The capability annotation is not an object."
+    ]
+    assert only(offering)[1]["_meta"] == meta_of(definition("t"))
+
+
+def test_flags_have_an_end() -> None:
+    bad = [declaring(f"t{number}", mutable=5) for number in range(MAX_REASONS + 50)]
+    offering = offer("s", bad)
+    assert len(offering.tools) == MAX_REASONS + 50
+    assert len(offering.flagged) == MAX_REASONS + 1
+    assert offering.omitted == 0
+
+
+@pytest.mark.spec("AX-9.1-11")
+@pytest.mark.parametrize(
+    ("said", "hints", "mirrored"),
+    [
+        ({"mutable": False}, {}, {"readOnlyHint": True, "destructiveHint": False}),
+        ({"mutable": True}, {}, {"readOnlyHint": False}),
+        ({"mutable": True, "reversible": False}, {},
+         {"readOnlyHint": False, "destructiveHint": True}),
+        ({"mutable": True, "reversible": True}, {},
+         {"readOnlyHint": False, "destructiveHint": False}),
+        ({"idempotent": True}, {"title": "T"}, {"title": "T", "idempotentHint": True}),
+        ({"mutable": False}, {"readOnlyHint": False}, {"readOnlyHint": False,
+                                                       "destructiveHint": False}),
+        ({"mutable": "no", "cost_class": "free"}, {}, None),
+    ],
+)  # fmt: skip
+def test_hints_say_what_the_capability_says_where_they_say_nothing(
+    said: dict[str, Any], hints: dict[str, Any], mirrored: dict[str, Any] | None
+) -> None:
+    annotations = {"annotations": hints} if hints else {}
+    raw = definition("t", _meta={CAPABILITY: said}, **annotations)
+    assert only(offer("s", [raw]))[1].get("annotations") == mirrored
+
+
+# --- a derived one ---
+
+
+@pytest.mark.spec("AX-9.1-11", "AX-11.2-1")
+def test_a_tool_that_says_nothing_is_flagged() -> None:
+    meta = meta_of(definition("t"))
+    assert meta == {
+        CAPABILITY: {
+            "latency_class": "standard",
+            "consistency": "best_effort",
+            "mutable": True,
+            "reversible": False,
+            "idempotent": False,
+            "transport": "native",
+            "auth_scope": "write",
+            "cost_class": "free",
+            "availability": "best_effort",
+            "schema_version": "0.0.0",
+        },
+        DERIVED: True,
+        HOPS: 1,
+        SAFETY: "irreversible_mutable",
+    }
+    tool, listed = only(offer("s", [definition("t")]))
+    assert "annotations" not in listed
+    assert (tool.limit, tool.latency_class, tool.cost_units, tool.mutable) == (None, None, 0, True)
+
+
+@pytest.mark.spec("AX-9.1-11", "AX-11.2-1")
+@pytest.mark.parametrize(
+    ("hints", "settings", "mutable", "reversible", "flagged"),
+    [
+        ({"readOnlyHint": True}, {}, False, True, False),
+        ({"destructiveHint": False}, {}, True, True, False),
+        ({"destructiveHint": True}, {}, True, False, True),
+        ({"idempotentHint": True}, {}, True, False, True),
+        # Hints that lower are not believed from everybody.
+        ({"readOnlyHint": True}, {"trust_annotations": False}, True, False, True),
+        ({"destructiveHint": False}, {"trust_annotations": False}, True, False, True),
+        # The operator has the last word.
+        ({}, {"effects": {"*": "read_only"}}, False, True, False),
+        ({}, {"effects": {"*": "additive"}}, True, True, False),
+        ({}, {"effects": {"*": "mutating"}}, True, True, False),
+        ({"readOnlyHint": True}, {"effects": {"*": "irreversible"}}, True, False, True),
+    ],
+)
+def test_what_is_derived(
+    hints: dict[str, Any], settings: Any, mutable: bool, reversible: bool, flagged: bool
+) -> None:
+    tool, listed = only(offer("s", [definition("t", annotations=hints)], **settings))
+    capability = listed["_meta"][CAPABILITY]
+    assert (capability["mutable"], capability["reversible"]) == (mutable, reversible)
+    assert tool.mutable is mutable
+    assert (listed["_meta"].get(SAFETY) == "irreversible_mutable") is flagged
+    assert listed["annotations"] == hints
+
+
+def test_the_transport_class_is_derived_from_the_registration() -> None:
+    assert meta_of(definition("t"), transport_class="ble_cbor")[CAPABILITY]["transport"] == (
+        "ble_cbor"
+    )
+    assert meta_of(declaring(**FULL), transport_class="ble_cbor")[CAPABILITY] == FULL
+
+
+# --- what it does to the world ---
+
+
+@pytest.mark.parametrize(
+    ("said", "hints", "trusted", "level"),
+    [
+        ({"mutable": False}, {}, True, EffectLevel.READ_ONLY),
+        ({"mutable": False}, {}, False, EffectLevel.MUTATING),
+        ({"mutable": True, "reversible": True}, {}, True, EffectLevel.ADDITIVE),
+        ({"mutable": True, "reversible": True}, {}, False, EffectLevel.MUTATING),
+        ({"mutable": True, "reversible": False}, {}, True, EffectLevel.IRREVERSIBLE),
+        ({"mutable": True, "reversible": False}, {}, False, EffectLevel.IRREVERSIBLE),
+        ({"mutable": True}, {}, True, EffectLevel.MUTATING),
+        ({"reversible": False}, {}, True, EffectLevel.IRREVERSIBLE),
+        ({"cost_class": "free"}, {"readOnlyHint": True}, True, EffectLevel.READ_ONLY),
+        # Contradictions: the worse counts.
+        ({"mutable": True}, {"readOnlyHint": True}, True, EffectLevel.MUTATING),
+        ({"mutable": False}, {"readOnlyHint": False}, True, EffectLevel.MUTATING),
+        ({"mutable": True, "reversible": True}, {"destructiveHint": True}, True,
+         EffectLevel.IRREVERSIBLE),
+        ({"mutable": True, "reversible": False}, {"destructiveHint": False}, True,
+         EffectLevel.IRREVERSIBLE),
+    ],
+)  # fmt: skip
+def test_a_declared_capability_counts_as_hints_do(
+    said: dict[str, Any], hints: dict[str, Any], trusted: bool, level: EffectLevel
+) -> None:
+    raw = definition("t", annotations=hints, _meta={CAPABILITY: said})
+    tool, _ = only(offer("s", [raw], trust_annotations=trusted))
+    assert tool.effect.level is level
+    assert tool.mutable is (level is not EffectLevel.READ_ONLY)
+
+
+bools = st.none() | st.booleans()
+
+
+@pytest.mark.spec("AX-11.2-1")
+@given(bools, bools, bools, bools, st.booleans())
+def test_the_flag_stands_where_it_must(
+    mutable: bool | None, reversible: bool | None, reads: bool | None, destroys: bool | None,
+    trusted: bool,
+) -> None:  # fmt: skip
+    pairs = (("mutable", mutable), ("reversible", reversible))
+    said = {name: value for name, value in pairs if value is not None}
+    hints = {"readOnlyHint": reads, "destructiveHint": destroys}
+    raw = definition(
+        "t",
+        annotations={name: value for name, value in hints.items() if value is not None},
+        _meta={CAPABILITY: said},
+    )
+    tool, listed = only(offer("s", [raw], trust_annotations=trusted))
+    capability = listed["_meta"][CAPABILITY]
+    flagged = SAFETY in listed["_meta"]
+    if capability.get("mutable") and capability.get("reversible") is False:
+        assert flagged
+    if tool.effect.level is EffectLevel.IRREVERSIBLE:
+        assert flagged
+    if trusted and tool.effect.level < EffectLevel.MUTATING:
+        assert not flagged
+    if not trusted:
+        assert flagged
+        assert tool.mutable
+
+
+# --- latency classes ---
+
+
+@pytest.mark.spec("AX-9.2-3", "AX-9.2-4", "AX-9.2-5")
+@given(st.none() | classes, st.none() | classes, st.none() | classes)
+def test_a_class_is_never_lowered(said: str | None, least: str | None, seen: str | None) -> None:
+    tool = declaring(cost_class="free") if said is None else declaring(latency_class=said)
+    slower = {} if seen is None else {"t": seen, "other": "batch"}
+    found, listed = only(offer("s", [tool], min_latency_class=least, slower=slower))
+    given_classes = [one for one in (said or "standard", least, seen) if one is not None]
+    expected = max(given_classes, key=LATENCY_CLASSES.index)
+    assert listed["_meta"][CAPABILITY].get("latency_class", "standard") == expected
+    assert found.latency_class == (None if said is None else expected)
+
+
+@pytest.mark.spec("AX-9.2-5")
+def test_a_link_has_a_least_class() -> None:
+    fast = declaring(**{**FULL, "latency_class": "realtime"})
+    meta = meta_of(fast, min_latency_class="standard")
+    assert meta[CAPABILITY] == {**FULL, "latency_class": "standard"}
+    assert meta_of(definition("t"), min_latency_class="slow")[CAPABILITY]["latency_class"] == "slow"
+    assert meta_of(definition("t"), min_latency_class="fast")[CAPABILITY]["latency_class"] == (
+        "standard"
+    )
+
+
+@pytest.mark.spec("AX-7.3-1", "AX-7.3-7")
+@pytest.mark.parametrize(
+    ("latency_class", "hops", "limit"),
+    [
+        ("realtime", None, 0.5),
+        ("realtime", 1, 0.75),
+        ("fast", 2, 5.5),
+        ("standard", None, 30.0),
+        ("slow", 3, 120.75),
+        ("batch", None, 0.0),
+        ("batch", 5, 0.0),
+    ],
+)
+def test_how_long_a_call_may_take(latency_class: str, hops: int | None, limit: float) -> None:
+    tool, _ = only(offer("s", [declaring(latency_class=latency_class, hops=hops)]))
+    assert tool.limit == limit
+
+
+def test_a_slower_class_gives_a_call_more_time() -> None:
+    tool, _ = only(offer("s", [declaring(latency_class="realtime")], slower={"t": "fast"}))
+    assert (tool.latency_class, tool.limit) == ("fast", 5.0)
+
+
+# --- degraded ---
+
+
+@pytest.mark.spec("AX-9.1-7", "AX-13.2-1", "AX-9.2-5")
+def test_tools_of_a_lost_subserver_say_so_and_nothing_else_changes() -> None:
+    for raw in (declaring(**FULL, extra=1), definition("t", annotations={"readOnlyHint": True})):
+        well, lost = meta_of(raw), meta_of(raw, degraded=True)
+        assert lost[CAPABILITY] == {**well[CAPABILITY], "availability": "degraded"}
+        assert {**lost, CAPABILITY: None} == {**well, CAPABILITY: None}
+    [partly] = offer("s", [declaring(mutable=False)], degraded=True).tools
+    shown = json.loads(bytes(partly.capability()))
+    assert (shown["mutable"], shown["availability"]) == (False, "degraded")
+
+
+# --- hops ---
+
+
+@pytest.mark.spec("AX-9.2-2")
+def test_every_node_on_the_way_is_a_hop() -> None:
+    offering = offer("leaf", ["t", declaring("d", **FULL)])
+    for hops in (1, 2, 3, 4):
+        assert {one["_meta"][HOPS] for one in shown(merged(offering))} == {hops}
+        offering = offer(f"n{hops}", relisted(offering), registered="aggregator")
+
+
+@pytest.mark.spec("AX-9.2-2")
+def test_hops_of_a_tool_that_a_foreign_aggregator_lists_without_a_capability() -> None:
+    raw = definition("t", _meta={HOPS: 3, "vendor/other": 1})
+    _, listed = only(offer("s", [raw], registered="aggregator"))
+    assert listed["_meta"][HOPS] == 4
+    assert listed["_meta"]["vendor/other"] == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "hops"),
+    [(-5, 1), (True, 1), ("3", 1), (2.5, 1), (None, 1), (0, 1), (7, 8), (10**9, 65), (10**30, 1)],
+)
+def test_hops_that_nobody_can_have_counted(said: Any, hops: int) -> None:
+    raw = definition("t", _meta={HOPS: said, CAPABILITY: FULL})
+    tool, listed = only(offer("s", [raw]))
+    assert listed["_meta"][HOPS] in {hops, 65}
+    assert tool.limit is not None
+    assert 5.0 <= tool.limit <= 5.0 + 64 * 0.25
+
+
+@pytest.mark.spec("AX-11.2-1")
+def test_a_flag_of_a_node_below_stands_and_a_leafs_own_does_not() -> None:
+    said = {CAPABILITY: {**FULL, "mutable": False}, SAFETY: "irreversible_mutable"}
+    assert SAFETY in meta_of(definition("t", _meta={**said, HOPS: 1}))
+    assert SAFETY not in meta_of(definition("t", _meta=said))
+    unsaid = {SAFETY: "irreversible_mutable", HOPS: 1}
+    reads = {"readOnlyHint": True}
+    assert SAFETY in meta_of(definition("t", _meta=unsaid, annotations=reads))
+    assert SAFETY not in meta_of(definition("t", _meta={SAFETY: "x"}, annotations=reads))
+
+
+# --- a guess is no declaration further up ---
+
+leaf_tools = st.builds(
+    lambda said, hints: definition(
+        "t",
+        annotations=hints,
+        **({} if said is None else {"_meta": {CAPABILITY: said}}),
+    ),
+    st.none() | st.fixed_dictionaries({}, optional={
+        "mutable": st.booleans(), "reversible": st.booleans(), "latency_class": classes,
+        "idempotent": st.booleans() | st.just("bad"), "cost_class": st.just("metered"),
+    }),
+    st.fixed_dictionaries({}, optional={
+        "readOnlyHint": st.booleans(), "destructiveHint": st.booleans(),
+        "idempotentHint": st.booleans(),
+    }),
+)  # fmt: skip
+
+
+@given(leaf_tools, st.booleans(), st.none() | st.sampled_from(["read_only", "irreversible"]))
+def test_a_node_above_thinks_no_better_of_a_tool(
+    raw: bytes, trusted: bool, word: str | None
+) -> None:
+    effects = {} if word is None else {"*": word}
+    below = offer("s", [raw], trust_annotations=trusted, effects=effects)
+    lower, lower_listed = only(below)
+    upper, upper_listed = only(offer("up", relisted(below), registered="aggregator"))
+    if word != "read_only":
+        assert upper.effect.level >= lower.effect.level
+        assert upper.repeatable <= lower.repeatable
+    assert (SAFETY in lower_listed["_meta"]) <= (SAFETY in upper_listed["_meta"])
+    assert upper.latency_class == lower.latency_class
+    assert upper.cost_units == lower.cost_units
+    if lower.limit:
+        assert upper.limit == lower.limit + 0.25
+    else:
+        assert upper.limit == lower.limit
+    assert upper_listed["_meta"][CAPABILITY] == lower_listed["_meta"][CAPABILITY]
+    assert upper_listed["_meta"].get(DERIVED) == lower_listed["_meta"].get(DERIVED)
+
+
+def test_a_tool_of_which_nobody_said_anything_is_everywhere_taken_alike() -> None:
+    offering = offer("s", ["t"])
+    for _ in range(3):
+        tool, _listed = only(offering)
+        assert tool.effect.level is EffectLevel.MUTATING
+        assert tool.limit is None
+        offering = offer("up", relisted(offering), registered="aggregator")
+
+
+def test_what_an_operator_below_said_counts_above() -> None:
+    below = offer("s", ["t"], effects={"*": "irreversible"})
+    tool, _ = only(offer("up", relisted(below), registered="aggregator"))
+    assert tool.effect.level is EffectLevel.IRREVERSIBLE
+    below = offer("s", ["t"], effects={"*": "read_only"})
+    tool, _ = only(offer("up", relisted(below), registered="aggregator"))
+    assert tool.effect.level is EffectLevel.READ_ONLY
+    assert tool.limit is None
+
+
+# --- a server that is shown as itself ---
+
+
+@given(json_values.values, json_values.values)
+def test_a_transparent_server_is_not_touched(said: Any, hops: Any) -> None:
+    raw = json.dumps(
+        {"name": "t", "inputSchema": {"type": "object"}, "_meta": {CAPABILITY: said, HOPS: hops}},
+        separators=(",", ":"),
+    ).encode()
+    offering = offer("s", [raw], expose="transparent", degraded=True, min_latency_class="batch")
+    [tool] = offering.tools
+    assert b'{"name":"t"' + tool.listed == raw
+    assert (tool.limit, tool.latency_class) == (None, None)
+
+
+def test_what_a_transparent_server_declares_is_known_all_the_same() -> None:
+    raw = declaring(mutable=False, cost_class="metered")
+    [tool] = offer("s", [raw], expose="transparent").tools
+    assert (tool.effect.level, tool.cost_units) == (EffectLevel.READ_ONLY, 1)
+    assert json.loads(bytes(tool.capability())) == {"mutable": False, "cost_class": "metered"}
+    [plain] = offer("s", ["t"], expose="transparent").tools
+    assert json.loads(bytes(plain.capability()))["reversible"] is False
+
+
+# --- the node's own tools ---
+
+
+def test_own_tools_have_no_hops() -> None:
+    raw = definition("notifications_dropped", annotations={"readOnlyHint": True})
+    _, listed = only(own_offering(None, [raw]))
+    assert HOPS not in listed["_meta"]
+    assert listed["_meta"][CAPABILITY]["mutable"] is False
+    above = offer("edge", relisted(own_offering(None, [raw])), registered="aggregator")
+    assert only(above)[1]["_meta"][HOPS] == 1
+
+
+def test_whatever_meta_says_the_tool_is_listed() -> None:
+    for meta in ([], 5, "x", {CAPABILITY: FULL, SAFETY: 5}, {DERIVED: [1, "mutable"]}):
+        offering = offer("s", [definition("t", _meta=meta)])
+        assert only(offering)[1]["_meta"][HOPS] == 1
+        assert offering.set_aside == ()
+
+
+# --- who sees it ---
+
+
+@pytest.mark.spec("AX-9.2-2", "AX-11.2-1")
+@pytest.mark.parametrize("era", list(Era))
+def test_only_those_who_speak_mcp_ax_see_what_it_adds(era: Era) -> None:
+    schema = {"type": "array"}
+    tools = [
+        definition("plain"),
+        definition("own", _meta={"com.example/a": 1}, outputSchema=schema, execution={}),
+        declaring("said", mutable=True, reversible=False),
+        definition("both", _meta={"com.example/a": 1, CAPABILITY: {"mutable": False}}),
+        # A member of its schema that looks like what is taken out.
+        definition("schema", inputSchema={"type": "object", "_meta": {HOPS: 1}}),
+    ]
+    snapshot = merged(offer("s", tools))
+    full = shown(snapshot, "ax", era)
+    assert all(one["_meta"][HOPS] == 1 and CAPABILITY in one["_meta"] for one in full)
+    for style in ("dotted", "safe"):
+        plain = shown(snapshot, style, era)
+        assert [one.get("_meta") for one in plain] == [
+            {"com.example/a": 1}, {"com.example/a": 1}, None, None, None
+        ]  # fmt: skip
+        # All else is the same, MCP's own hints included.
+        for less, more in zip(plain, full, strict=True):
+            assert {**less, "name": "", "_meta": 0} == {**more, "name": "", "_meta": 0}
+    hints = {one["name"]: one.get("annotations") for one in shown(snapshot, "dotted", era)}
+    assert hints["s.said"] == {"readOnlyHint": False, "destructiveHint": True}
+
+
+def test_a_server_that_is_shown_as_itself_keeps_its_meta() -> None:
+    tool = definition("t", _meta={CAPABILITY: {"mutable": False}, "a": 1})
+    snapshot = merged(offer("s", [tool], expose="transparent"))
+    for style in ("ax", "dotted", "safe"):
+        assert shown(snapshot, style)[0]["_meta"] == {CAPABILITY: {"mutable": False}, "a": 1}

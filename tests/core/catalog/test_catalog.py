@@ -1,0 +1,274 @@
+"""The board of offers: one event per real change, and one merge for many of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from interlock.core.catalog.catalog import Catalog
+from interlock.core.catalog.offering import Offering
+from interlock.protocol.mcp import TOOLS_LIST, Era
+from tests.core.catalog.offers import definition, names_shown, offer, pages, prompt, resource
+
+
+class Listener:
+    """Counts what it hears, and looks at the catalog in that moment."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self.heard = 0
+        self.kinds: list[set[str]] = []
+        self.seen: list[str] = []
+        self.end = catalog.on_change(self)
+
+    def __call__(self, kinds: frozenset[str]) -> None:
+        self.heard += 1
+        self.kinds.append(set(kinds))
+        self.seen = names_shown(self._catalog.current)
+
+
+@pytest.fixture
+def catalog() -> Catalog:
+    return Catalog(server_info=b"{}")
+
+
+@pytest.fixture
+def listener(catalog: Catalog) -> Listener:
+    return Listener(catalog)
+
+
+def test_an_offer_is_seen_and_heard_of(catalog: Catalog, listener: Listener) -> None:
+    assert names_shown(catalog.current) == []
+    offering = offer("a", ["x"])
+    catalog.post(offering)
+    assert listener.heard == 1
+    # Who is told sees the new list at once.
+    assert listener.seen == ["a.x"]
+    assert catalog.offering("a") is offering
+    assert catalog.offering("b") is None
+
+
+CHANGES = {
+    "another tool": offer("a", ["x", "y"]),
+    "no tool": offer("a", []),
+    "another name": offer("a", ["z"]),
+    "another description": offer("a", [definition("x", description="new")]),
+    "another schema": offer("a", [definition("x", inputSchema={"type": "object", "a": 1})]),
+    "another effect": offer("a", ["x"], effects={"x": "read_only"}),
+    "another segment": offer("a", ["x"], segment="b"),
+    "a root segment": offer("a", ["x"], root="r"),
+    "a rename": offer("a", ["x"], rename={"x": "w"}),
+    "a rename that only safe names show": offer("a", ["x"], rename={"x": "X"}),
+    "no prefix any more": offer("a", ["x"], expose="transparent"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_is_told_once(catalog: Catalog, listener: Listener, change: str) -> None:
+    catalog.post(offer("a", ["x"]))
+    before = {style: pages(catalog.current, style) for style in ("dotted", "safe")}
+    catalog.post(CHANGES[change])
+    assert listener.heard == 2
+    if change != "another effect":
+        after = {style: pages(catalog.current, style) for style in ("dotted", "safe")}
+        assert after != before
+
+
+OTHER_CHANGES = {
+    "another prompt": (offer("a", ["x"], prompts=["p", "q"], resources=["r:1"]), {"prompts"}),
+    "another argument": (
+        offer("a", ["x"], prompts=[prompt("p", arguments=[{"name": "n"}])], resources=["r:1"]),
+        {"prompts"},
+    ),
+    "another resource": (offer("a", ["x"], prompts=["p"], resources=["r:2"]), {"resources"}),
+    "another size": (
+        offer("a", ["x"], prompts=["p"], resources=[resource("r:1", size=1)]),
+        {"resources"},
+    ),
+    "a template": (
+        offer("a", ["x"], prompts=["p"], resources=["r:1"], templates=["r:{x}"]),
+        {"resources"},
+    ),
+    "no tool any more": (offer("a", prompts=["p"], resources=["r:1"]), {"tools"}),
+    "nothing but tools": (offer("a", ["x"]), {"prompts", "resources"}),
+    "nothing": (offer("a"), {"tools", "prompts", "resources"}),
+    "another segment": (
+        offer("a", ["x"], prompts=["p"], resources=["r:1"], segment="b"),
+        {"tools", "prompts", "resources"},
+    ),
+    "the same": (offer("a", ["x"], prompts=["p"], resources=["r:1"]), None),
+}
+
+
+@pytest.mark.parametrize("change", OTHER_CHANGES)
+def test_who_is_told_learns_which_lists_are_new(
+    catalog: Catalog, listener: Listener, change: str
+) -> None:
+    catalog.post(offer("a", ["x"], prompts=["p"], resources=["r:1"]))
+    assert listener.kinds == [{"tools", "prompts", "resources"}]
+    offering, kinds = OTHER_CHANGES[change]
+    catalog.post(offering)
+    assert listener.kinds[1:] == ([] if kinds is None else [kinds])
+
+
+def test_what_is_withdrawn_is_new_for_the_lists_it_was_on(
+    catalog: Catalog, listener: Listener
+) -> None:
+    catalog.post(offer("a", prompts=["p"]))
+    catalog.post(offer("b", templates=["r:{x}"]))
+    catalog.withdraw("a")
+    catalog.withdraw("b")
+    assert listener.kinds == [{"prompts"}, {"resources"}, {"prompts"}, {"resources"}]
+
+
+def test_another_segment_of_an_upstream_without_resources_is_no_news_for_them(
+    catalog: Catalog, listener: Listener
+) -> None:
+    catalog.post(offer("a", ["x"]))
+    catalog.post(offer("a", ["x"], segment="b"))
+    assert listener.kinds == [{"tools"}, {"tools"}]
+
+
+def test_a_change_that_only_transparent_names_show_is_told(
+    catalog: Catalog, listener: Listener
+) -> None:
+    catalog.post(offer("a", ["a.b"], expose="transparent"))
+    catalog.post(offer("a", ["a_b"], expose="transparent"))
+    assert listener.heard == 2
+    assert listener.seen == ["a_b"]
+
+
+def test_another_order_is_a_change_only_where_it_is_seen(
+    catalog: Catalog, listener: Listener
+) -> None:
+    catalog.post(offer("a", ["x", "y"]))
+    catalog.post(offer("a", ["y", "x"]))
+    assert listener.heard == 1
+    catalog.post(offer("b", ["x", "y"], expose="transparent"))
+    catalog.post(offer("b", ["y", "x"], expose="transparent"))
+    assert listener.heard == 3
+
+
+def test_the_same_list_again_is_no_news(catalog: Catalog, listener: Listener) -> None:
+    catalog.post(offer("a", ["x"]))
+    snapshot = catalog.current
+    again = offer("a", ["x"])
+    catalog.post(again)
+    assert listener.heard == 1
+    # Calls go by what was read last all the same.
+    assert catalog.current.tools == again.tools
+    assert catalog.current.number == snapshot.number
+
+
+def test_an_upstream_that_offers_nothing_is_no_news(catalog: Catalog, listener: Listener) -> None:
+    snapshot = catalog.current
+    catalog.post(offer("a", []))
+    catalog.withdraw("a")
+    catalog.withdraw("never there")
+    assert listener.heard == 0
+    assert catalog.current.number == snapshot.number
+
+
+def test_a_withdrawn_offer_is_gone(catalog: Catalog, listener: Listener) -> None:
+    catalog.post(offer("a", ["x"]))
+    catalog.post(offer("b", ["y"]))
+    catalog.withdraw("a")
+    assert listener.heard == 3
+    assert listener.seen == ["b.y"]
+    assert catalog.current.resolve("a.x") is None
+    assert catalog.offering("a") is None
+    catalog.withdraw("a")
+    assert listener.heard == 3
+
+
+def test_what_was_withdrawn_may_come_back(catalog: Catalog, listener: Listener) -> None:
+    catalog.post(offer("a", ["x"]))
+    catalog.withdraw("a")
+    catalog.post(offer("a", ["x"]))
+    assert listener.heard == 3
+    assert listener.seen == ["a.x"]
+
+
+def test_a_snapshot_is_kept_until_something_changes(catalog: Catalog) -> None:
+    catalog.post(offer("a", ["x"]))
+    snapshot = catalog.current
+    assert catalog.current is snapshot
+    page = snapshot.page(TOOLS_LIST, Era.SESSION, "dotted")
+    assert catalog.current.page(TOOLS_LIST, Era.SESSION, "dotted") is page
+    catalog.post(offer("b", ["y"]))
+    assert catalog.current is not snapshot
+    # Whoever holds the old one goes on reading it.
+    assert snapshot.page(TOOLS_LIST, Era.SESSION, "dotted") is page
+
+
+def test_many_offers_cost_one_merge(monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> None:
+    merges: list[Any] = []
+    real = catalog.current.__class__
+
+    def counting(*args: Any, **named: Any) -> Any:
+        merges.append(args)
+        return real(*args, **named)
+
+    monkeypatch.setattr("interlock.core.catalog.catalog.Snapshot", counting)
+    for number in range(50):
+        catalog.post(offer(f"s{number}", ["a", "b"]))
+    assert not merges
+    assert len(catalog.current.tools) == 100
+    assert len(catalog.current.tools) == 100
+    assert len(merges) == 1
+
+
+def test_a_change_in_one_upstream_leaves_the_tools_of_others_as_they_were(catalog: Catalog) -> None:
+    kept: Offering = offer("a", ["x"])
+    catalog.post(kept)
+    catalog.post(offer("b", ["y"]))
+    catalog.post(offer("b", ["y", "z"]))
+    assert catalog.current.tools[0] is kept.tools[0]
+
+
+def test_a_new_page_size_changes_the_pages_and_is_no_news(
+    catalog: Catalog, listener: Listener
+) -> None:
+    catalog.post(offer("a", ["x", "y", "z"]))
+    [page] = pages(catalog.current)
+    catalog.configure(page_size=2)
+    assert [len(one["tools"]) for one in pages(catalog.current)] == [2, 1]
+    snapshot = catalog.current
+    catalog.configure(page_size=2)
+    assert catalog.current is snapshot
+    catalog.configure(page_size=0)
+    assert pages(catalog.current) == [page]
+    assert listener.heard == 1
+
+
+def test_a_cursor_outlives_the_snapshot_that_made_it() -> None:
+    catalog = Catalog(server_info=b"{}", page_size=1)
+    catalog.post(offer("a", ["x", "y"]))
+    cursor = pages(catalog.current)[0]["nextCursor"]
+    catalog.post(offer("b", ["z"]))
+    page = catalog.current.page(TOOLS_LIST, Era.SESSION, "dotted", cursor)
+    assert b'"a.y"' in page
+
+
+def test_who_stops_listening_hears_no_more(catalog: Catalog, listener: Listener) -> None:
+    other = Listener(catalog)
+    catalog.post(offer("a", ["x"]))
+    listener.end()
+    listener.end()
+    catalog.post(offer("b", ["y"]))
+    assert (listener.heard, other.heard) == (1, 2)
+
+
+def test_a_listener_may_leave_while_it_is_told(catalog: Catalog) -> None:
+    heard: list[str] = []
+
+    def once(kinds: frozenset[str]) -> None:
+        heard.append("once")
+        end()
+
+    end = catalog.on_change(once)
+    catalog.on_change(lambda _: heard.append("other"))
+    catalog.post(offer("a", ["x"]))
+    catalog.post(offer("b", ["x"]))
+    assert heard == ["once", "other", "other"]

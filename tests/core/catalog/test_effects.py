@@ -1,0 +1,133 @@
+"""What a tool does to the world: the table of hints, trust and overrides."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.core.catalog.effects import (
+    LEVELS,
+    UNKNOWN,
+    Annotations,
+    Effect,
+    EffectLevel,
+    classify,
+)
+
+READ_ONLY, ADDITIVE, MUTATING, IRREVERSIBLE = EffectLevel
+
+hints = st.builds(
+    Annotations,
+    read_only_hint=st.none() | st.booleans(),
+    destructive_hint=st.none() | st.booleans(),
+    idempotent_hint=st.none() | st.booleans(),
+    open_world_hint=st.none() | st.booleans(),
+)
+
+
+def test_the_levels_rise() -> None:
+    assert [level.word for level in sorted(EffectLevel)] == [
+        "read_only", "additive", "mutating", "irreversible"
+    ]  # fmt: skip
+    assert set(LEVELS.values()) == set(EffectLevel)
+
+
+def annotations(
+    read: bool | None = None, destroy: bool | None = None, again: bool | None = None
+) -> Annotations:
+    return Annotations(read_only_hint=read, destructive_hint=destroy, idempotent_hint=again)
+
+
+@pytest.mark.parametrize(
+    ("given_hints", "trusted", "level", "idempotent", "source"),
+    [
+        # nothing said: it may change things, and is never repeated
+        (None, True, MUTATING, False, "default"),
+        (None, False, MUTATING, False, "default"),
+        (annotations(), True, MUTATING, False, "default"),
+        # a hint that lowers the level counts only where hints are trusted
+        (annotations(read=True), True, READ_ONLY, True, "annotations"),
+        (annotations(read=True), False, MUTATING, False, "default"),
+        (annotations(destroy=False), True, ADDITIVE, False, "annotations"),
+        (annotations(destroy=False), False, MUTATING, False, "default"),
+        # one that raises it counts from anybody
+        (annotations(destroy=True), True, IRREVERSIBLE, False, "annotations"),
+        (annotations(destroy=True), False, IRREVERSIBLE, False, "annotations"),
+        (annotations(read=False, destroy=True), True, IRREVERSIBLE, False, "annotations"),
+        # contradictions: the worse counts
+        (annotations(read=True, destroy=True), True, IRREVERSIBLE, False, "annotations"),
+        (annotations(read=True, destroy=True), False, IRREVERSIBLE, False, "annotations"),
+        # doing it twice
+        (annotations(again=True), True, MUTATING, True, "default"),
+        (annotations(again=True), False, MUTATING, False, "default"),
+        (annotations(destroy=False, again=True), True, ADDITIVE, True, "annotations"),
+        (annotations(destroy=True, again=True), True, IRREVERSIBLE, True, "annotations"),
+        (annotations(read=False), True, MUTATING, False, "default"),
+    ],
+)
+def test_the_table(
+    given_hints: Annotations | None,
+    trusted: bool,
+    level: EffectLevel,
+    idempotent: bool,
+    source: str,
+) -> None:
+    effect = classify("tool", given_hints, {}, trusted=trusted)
+    assert effect == Effect(level, idempotent, source)
+
+
+def test_a_tool_that_says_nothing_is_unknown() -> None:
+    assert classify("frobnicate", None, {}) == UNKNOWN
+
+
+@pytest.mark.parametrize("word", ["read_only", "additive", "mutating", "irreversible"])
+@pytest.mark.parametrize("trusted", [True, False])
+@pytest.mark.parametrize("given_hints", [None, annotations(read=True), annotations(destroy=True)])
+def test_the_config_has_the_last_word(
+    word: str, trusted: bool, given_hints: Annotations | None
+) -> None:
+    effect = classify("tool", given_hints, {"to*": word}, trusted=trusted)
+    assert effect.level is LEVELS[word]
+    assert effect.source == "config"
+
+
+def test_the_first_override_that_matches_decides_alone() -> None:
+    overrides = {"delete_*": "irreversible", "*_draft": "read_only", "*": "additive"}
+    assert classify("delete_draft", None, overrides).level is IRREVERSIBLE
+    assert classify("show_draft", None, overrides).level is READ_ONLY
+    assert classify("other", None, overrides).level is ADDITIVE
+
+
+def test_an_override_is_a_glob_that_knows_case() -> None:
+    assert classify("Tool", None, {"tool": "read_only"}) == UNKNOWN
+    assert classify("tool_all", None, {"tool": "read_only"}) == UNKNOWN
+    assert classify("tool7", None, {"tool[0-9]": "read_only"}).level is READ_ONLY
+
+
+@pytest.mark.parametrize(
+    ("effect", "repeatable"),
+    [
+        (Effect(READ_ONLY, True, "x"), True),
+        (Effect(READ_ONLY, False, "x"), True),
+        (Effect(ADDITIVE, True, "x"), True),
+        (Effect(ADDITIVE, False, "x"), False),
+        (Effect(MUTATING, True, "x"), True),
+        (Effect(MUTATING, False, "x"), False),
+        # Whatever a server says of itself: what cannot be undone is not done on a guess.
+        (Effect(IRREVERSIBLE, True, "x"), False),
+        (Effect(IRREVERSIBLE, False, "x"), False),
+    ],
+)
+def test_what_may_be_sent_again(effect: Effect, repeatable: bool) -> None:
+    assert effect.repeatable is repeatable
+
+
+@given(hints)
+def test_distrust_never_makes_a_tool_look_more_harmless(said: Annotations) -> None:
+    trusted = classify("tool", said, {}, trusted=True)
+    distrusted = classify("tool", said, {}, trusted=False)
+    assert distrusted.level >= trusted.level
+    assert distrusted.repeatable <= trusted.repeatable
+    assert distrusted.level >= MUTATING
+    assert not distrusted.repeatable

@@ -1,0 +1,143 @@
+"""One introduction for many upstreams: everything they have, and nothing that nobody has."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.core.catalog.server_info import Voice, for_session, merge
+from tests.protocol import json_values
+
+TASKS = "io.modelcontextprotocol/tasks"
+UI = "io.modelcontextprotocol/ui"
+TOOLS = {"tools": {"listChanged": True}}
+
+
+def capabilities(*each: Any) -> dict[str, Any]:
+    return merge(Voice(f"s{number}", one) for number, one in enumerate(each)).capabilities
+
+
+@pytest.mark.parametrize(
+    ("each", "union"),
+    [
+        ([], {}),
+        ([{}], {}),
+        ([{"tools": {}}], {}),
+        ([{"prompts": {}}], {"prompts": {"listChanged": True}}),
+        ([{"resources": {}}], {"resources": {"listChanged": True}}),
+        (
+            [{"resources": {"listChanged": True}}, {"resources": {"subscribe": True}}],
+            {"resources": {"listChanged": True, "subscribe": True}},
+        ),
+        ([{"resources": {"subscribe": False}}], {"resources": {"listChanged": True}}),
+        ([{"completions": {}}, {"logging": {}}], {"completions": {}, "logging": {}}),
+        ([{"prompts": None, "logging": False, "resources": None, "extensions": None}], {}),
+        ([{"tasks": {"list": {}}, "experimental": {"x": {}}, "new": {}}], {}),
+        ([{"extensions": {}}], {}),
+        (
+            [{"extensions": {UI: {}}}, {"extensions": {TASKS: {"x": 1}}}],
+            {"extensions": {UI: {}, TASKS: {"x": 1}}},
+        ),
+    ],
+)
+def test_the_union_is_honest(each: list[Any], union: dict[str, Any]) -> None:
+    assert capabilities(*each) == TOOLS | union
+
+
+def test_settings_of_one_extension_are_put_together() -> None:
+    one = {"extensions": {UI: {"types": ["a", "b"], "deep": {"x": 1}, "first": 1}}}
+    other = {"extensions": {UI: {"types": ["b", "c"], "deep": {"y": 2}, "first": 2, "new": 3}}}
+    assert capabilities(one, other)["extensions"] == {
+        UI: {"types": ["a", "b", "c"], "deep": {"x": 1, "y": 2}, "first": 1, "new": 3}
+    }
+    # Nobody's own words are changed by that.
+    assert one["extensions"][UI]["types"] == ["a", "b"]
+
+
+def test_an_extension_that_the_node_does_not_serve_is_not_announced() -> None:
+    unknown = {"extensions": {"com.example/a": {"x": True}, UI: {}}}
+    assert capabilities(unknown, {}) == TOOLS | {"extensions": {UI: {}}}
+    assert capabilities(unknown) == TOOLS | {"extensions": {UI: {}}}
+    only = {"extensions": {"com.example/a": {}}}
+    assert capabilities(only, {}) == TOOLS
+    # What the node does not know it passes on to a server that is shown as itself.
+    merged = merge([Voice("a", {}), Voice("s", unknown, transparent=True)])
+    assert merged.capabilities == TOOLS | unknown
+    other = merge([Voice("a", unknown), Voice("s", {}, transparent=True)])
+    assert other.capabilities == TOOLS | {"extensions": {UI: {}}}
+
+
+def test_instructions_stand_under_their_segments_in_one_order() -> None:
+    voices = [
+        Voice("b", {}, "  Be brief.\n"),
+        Voice("a", {}, "Ask first."),
+        Voice("silent", {}, None),
+        Voice("empty", {}, " \n"),
+    ]
+    for order in permutations(voices):
+        assert merge(order).instructions == "# a\n\nAsk first.\n\n# b\n\nBe brief."
+    assert merge(voices[2:]).instructions is None
+    assert merge([]).instructions is None
+
+
+def test_one_that_is_shown_as_itself_speaks_in_its_own_words() -> None:
+    said = {"tools": {}, "tasks": {"list": {}}, "experimental": {"x": {}}, "new": 1}
+    info = {"name": "everything", "version": "2", "icons": []}
+    merged = merge([Voice("s", said, "  As it is.\n", info, transparent=True)])
+    # But for the tasks of the session wire, which are between two neighbours.
+    assert merged.capabilities == {"tools": {}, "experimental": {"x": {}}, "new": 1}
+    assert merged.instructions == "  As it is.\n"
+    assert merged.server_info == info
+
+
+@pytest.mark.parametrize("transparent", [False, True])
+def test_tasks_are_offered_where_somebody_has_them(transparent: bool) -> None:
+    def offered(said: Any, *, asks: bool) -> Any:
+        voice = Voice("s", said, transparent=transparent, asks=asks)
+        return merge([voice]).capabilities.get("extensions")
+
+    tasks = "io.modelcontextprotocol/tasks"
+    assert offered({}, asks=False) is None
+    assert offered({}, asks=True) == {tasks: {}}
+    assert offered({"extensions": None}, asks=True) == {tasks: {}}
+    others = {"a": {}} if transparent else {}
+    assert offered({"extensions": {"a": {}}}, asks=True) == {**others, tasks: {}}
+    assert offered({"extensions": {tasks: {"x": 1}}}, asks=True) == {tasks: {"x": 1}}
+    assert offered({"extensions": {tasks: {}}}, asks=False) == {tasks: {}}
+
+
+def test_a_session_client_hears_nothing_of_tasks() -> None:
+    tasks = "io.modelcontextprotocol/tasks"
+    for extensions in (None, {}, {"a": {}}):
+        said = {"tools": {}, "extensions": extensions}
+        assert for_session(said) == said
+    assert for_session({"tools": {}, "extensions": {tasks: {}}}) == {"tools": {}}
+    both = {"extensions": {tasks: {}, "a": {}}}
+    assert for_session(both) == {"extensions": {"a": {}}}
+    assert tasks in both["extensions"]
+
+
+def test_one_that_is_shown_as_itself_beside_others() -> None:
+    merged = merge(
+        [
+            Voice("a", {"prompts": {}}, "A.", {"name": "a"}),
+            Voice("z", {"logging": {}}, "Z.", {"name": "z"}, transparent=True),
+        ]
+    )
+    assert merged.capabilities == TOOLS | {"prompts": {"listChanged": True}, "logging": {}}
+    assert merged.instructions == "Z.\n\n# a\n\nA."
+    assert merged.server_info is None
+
+
+kinds = st.sampled_from(["tools", "prompts", "resources", "completions", "logging", "extensions"])
+
+
+@given(st.lists(st.dictionaries(kinds | json_values.text, json_values.values, max_size=4)))
+def test_whatever_upstreams_say_nothing_is_made_up(each: list[dict[str, Any]]) -> None:
+    union = capabilities(*each)
+    for name in union.keys() - {"tools"}:
+        assert any(one.get(name) not in (None, False) for one in each)

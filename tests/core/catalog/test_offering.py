@@ -1,0 +1,362 @@
+"""What one upstream offers: filters, names, descriptions, and entries that cannot be used."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.core.catalog.definitions import MAX_REASONS
+from interlock.core.catalog.effects import EffectLevel
+from interlock.core.catalog.offering import Offering, read_offering
+from tests.core.catalog.offers import as_told, definition, offer, server
+from tests.protocol import json_values
+
+
+def canonical(offering: Offering) -> dict[str, str]:
+    """Each tool's own name, and the one it has in the catalog."""
+    return {tool.upstream_name: tool.canonical for tool in offering.tools}
+
+
+def reasons(offering: Offering) -> list[tuple[str, str]]:
+    return [(one.name, one.reason) for one in offering.set_aside]
+
+
+# --- names ---
+
+
+@pytest.mark.spec("AX-4.1-1", "AX-4.1-5")
+def test_names_start_with_the_segment_or_the_root_segment() -> None:
+    assert canonical(offer("jira", ["create_issue"])) == {"create_issue": "jira.create_issue"}
+    assert canonical(offer("edge", ["x"], root="infra")) == {"x": "infra.edge.x"}
+    assert canonical(offer("key", ["x"], segment="other")) == {"x": "other.x"}
+
+
+def test_a_foreign_name_is_mended_and_the_upstream_is_called_by_its_own() -> None:
+    [tool] = offer("seg", ["getUser"]).tools
+    assert tool.canonical == "seg.getuser"
+    assert tool.upstream_name == "getUser"
+    assert json.loads(tool.upstream_name_json) == "getUser"
+
+
+@pytest.mark.spec("AX-4.1-3", "AX-4.1-6")
+def test_a_name_of_256_characters_is_left_out_and_nothing_else() -> None:
+    root = ".".join(["r" * 63] * 3)  # 191 characters; with ".s." 194, so 61 are left
+    fits, too_long = "x" * 61, "y" * 62
+    offering = offer("s", [too_long, fits, "good"], root=root)
+    assert [len(tool.canonical) for tool in offering.tools] == [198, 255]
+    assert canonical(offering).keys() == {fits, "good"}
+    assert reasons(offering) == [(too_long, "Its full name is longer than 255 characters.")]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_who_gets_a_name_does_not_depend_on_the_order_of_the_list(turned: bool) -> None:
+    tools = ["getUser", "getuser", "get.user", "get_user", "GET_USER"]
+    offering = offer("s", reversed(tools) if turned else tools)
+    assert canonical(offering) == {
+        "getuser": "s.getuser",
+        "getUser": "s.getuser_2",
+        "get_user": "s.get_user",
+        "GET_USER": "s.get_user_2",
+        "get.user": "s.get_user_3",
+    }
+    safe = {tool.upstream_name: tool.safe_name for tool in offering.tools}
+    # Who can keep its name keeps it.
+    assert [safe[name] for name in ("getuser", "getUser", "get_user", "GET_USER")] == [
+        "s__getuser", "s__getUser", "s__get_user", "s__GET_USER"
+    ]  # fmt: skip
+    assert safe["get.user"].startswith("s__get_user_")
+
+
+@given(st.lists(json_values.text.filter(bool), unique=True, max_size=8), st.randoms())
+def test_names_are_the_same_in_every_order(tools: list[str], chance: Any) -> None:
+    def given_out(listed: list[str]) -> set[tuple[str, str, str]]:
+        return {
+            (tool.upstream_name, tool.canonical, tool.safe_name)
+            for tool in offer("s", listed).tools
+        }
+
+    shuffled = tools.copy()
+    chance.shuffle(shuffled)
+    assert given_out(tools) == given_out(shuffled)
+
+
+def test_a_rename() -> None:
+    offering = offer("s", ["a", "b"], rename={"a": "better", "gone": "x"})
+    assert canonical(offering) == {"a": "s.better", "b": "s.b"}
+    assert {tool.upstream_name: tool.safe_name for tool in offering.tools}["a"] == "s__better"
+
+
+def test_two_tools_renamed_to_one_name_are_both_there() -> None:
+    offering = offer("s", ["a", "b"], rename={"a": "same", "b": "same"})
+    assert canonical(offering) == {"a": "s.same", "b": "s.same_2"}
+    assert len({tool.safe_name for tool in offering.tools}) == 2
+
+
+def test_a_rename_wins_over_a_tool_that_was_called_so() -> None:
+    # The operator chose: so who asks for `pay` gets what the operator calls `pay`.
+    offering = offer("s", ["pay", "pay_safely"], rename={"pay_safely": "pay"})
+    assert canonical(offering) == {"pay_safely": "s.pay", "pay": "s.pay_2"}
+
+
+def test_two_names_may_be_swapped() -> None:
+    offering = offer("s", ["a", "b"], rename={"a": "b", "b": "a"})
+    assert canonical(offering) == {"a": "s.b", "b": "s.a"}
+
+
+# --- order ---
+
+
+def test_tools_stand_in_the_order_of_their_names() -> None:
+    tools = ["zeta", "Beta", "alpha", "beta_1"]
+    names = [tool.canonical for tool in offer("s", tools).tools]
+    assert names == sorted(names)
+    assert names == [tool.canonical for tool in offer("s", reversed(tools)).tools]
+
+
+def test_a_transparent_upstream_keeps_its_own_order_and_names() -> None:
+    offering = offer("s", ["zeta", "Beta", "a.b"], expose="transparent")
+    assert [tool.upstream_name for tool in offering.tools] == ["zeta", "Beta", "a.b"]
+    assert [tool.shown_as("dotted") for tool in offering.tools] == ["zeta", "Beta", "a.b"]
+    assert [tool.shown_as("safe") for tool in offering.tools] == ["zeta", "Beta", "a_b"]
+    assert [tool.canonical for tool in offering.tools] == ["s.zeta", "s.beta", "s.a_b"]
+
+
+def test_of_two_transparent_tools_with_one_name_one_has_a_prefix() -> None:
+    offering = offer("s", ["a", "b"], expose="transparent", rename={"b": "a"})
+    assert {tool.upstream_name: tool.shown_as("dotted") for tool in offering.tools} == {
+        "b": "a", "a": "s.a_2"
+    }  # fmt: skip
+    assert {tool.upstream_name: tool.shown_as("safe") for tool in offering.tools} == {
+        "b": "a", "a": "s__a"
+    }  # fmt: skip
+
+
+# --- filters ---
+
+
+@pytest.mark.parametrize(
+    ("allow", "deny", "left"),
+    [
+        ([], [], {"read_a", "read_b", "write_a", "Read_c"}),
+        (["read_*"], [], {"read_a", "read_b"}),
+        (["read_*", "write_?"], [], {"read_a", "read_b", "write_a"}),
+        ([], ["write_*"], {"read_a", "read_b", "Read_c"}),
+        (["*"], ["*_a"], {"read_b", "Read_c"}),
+        (["read_a"], ["read_a"], set()),
+        (["nothing"], [], set()),
+        (["[rR]ead_[bc]"], [], {"read_b", "Read_c"}),
+    ],
+)
+def test_filters(allow: list[str], deny: list[str], left: set[str]) -> None:
+    tools = ["read_a", "read_b", "write_a", "Read_c"]
+    offering = offer("s", tools, allow=allow, deny=deny)
+    assert canonical(offering).keys() == left
+    # What the operator left out is no problem to report.
+    assert offering.set_aside == ()
+
+
+def test_filters_see_the_upstreams_own_names() -> None:
+    offering = offer("s", ["a", "b"], rename={"a": "b2", "b": "a2"}, deny=["a"])
+    assert canonical(offering) == {"b": "s.a2"}
+
+
+# --- descriptions, effects ---
+
+
+def test_a_description_from_the_config_replaces_the_servers() -> None:
+    tools = [definition("a", description="own"), definition("b", description="own"), "c"]
+    offering = offer("s", tools, descriptions={"a": 'better "quoted"', "c": "", "gone": "x"})
+    described = {tool.upstream_name: tool.description for tool in offering.tools}
+    assert described == {"a": 'better "quoted"', "b": "own", "c": ""}
+    written = {
+        tool.upstream_name: json.loads(b"{" + tool.listed[1:])["description"]
+        for tool in offering.tools
+    }
+    assert written == described
+
+
+def test_effects_are_classified_by_the_upstreams_own_name() -> None:
+    tools = [definition("look", annotations={"readOnlyHint": True, "title": "Look"}), "wipe"]
+    offering = offer("s", tools, effects={"wip*": "irreversible"}, rename={"wipe": "look2"})
+    effects = {tool.upstream_name: tool.effect.level for tool in offering.tools}
+    assert effects == {"look": EffectLevel.READ_ONLY, "wipe": EffectLevel.IRREVERSIBLE}
+    [distrusted, _] = offer("s", tools, trust_annotations=False).tools
+    assert distrusted.effect.level is EffectLevel.MUTATING
+
+
+# --- definitions stay as they came ---
+
+
+def test_what_the_node_does_not_read_is_passed_on_byte_by_byte() -> None:
+    raw = (
+        b'{"title":"T\\u00e9", "name":"a","inputSchema":{"type" :"object","x":1e3,"$ref":"#"},'
+        b'"outputSchema":{"type":"object"},"annotations":{"title":"x","new":[]},"icons":[],'
+        b'"execution":{"taskSupport":"optional"},"_meta":{"k":1.50}}'
+    )
+    own = (
+        b',"title":"T\\u00e9","inputSchema":{"type" :"object","x":1e3,"$ref":"#"},'
+        b'"outputSchema":{"type":"object"},"annotations":{"title":"x","new":[]},"icons":[],'
+        b'"execution":{"taskSupport":"optional"},"_meta":{"k":1.50'
+    )
+    [as_itself] = offer("s", [raw], expose="transparent").tools
+    assert as_itself.listed == own + b"}}"
+    [tool] = offer("s", [raw]).tools
+    assert tool.listed.startswith(own + b',"x-mcpax-')
+    assert tool.input_schema() == {"type": "object", "x": 1000.0, "$ref": "#"}
+
+
+def test_null_members_are_left_out() -> None:
+    raw = definition("a", description=None, title=None, annotations=None, outputSchema=None)
+    [tool] = offer("s", [raw]).tools
+    assert as_told(json.loads(b"{" + tool.listed[1:])) == {"inputSchema": {"type": "object"}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "shown"),
+    [
+        ({}, {"type": "object"}),
+        ({"properties": {}}, {"type": "object", "properties": {}}),
+        ({"type": ["object", "null"]}, {"type": "object"}),
+        ({"type": "object", "type ": 1}, {"type": "object", "type ": 1}),
+    ],
+)
+def test_a_schema_that_does_not_say_object_is_made_to(
+    schema: dict[str, Any], shown: dict[str, Any]
+) -> None:
+    [tool] = offer("s", [definition("a", inputSchema=schema)]).tools
+    assert tool.input_schema() == shown
+    assert json.loads(b"{" + tool.listed[1:])["inputSchema"] == shown
+
+
+# --- entries that cannot be used ---
+
+
+@pytest.mark.parametrize(
+    ("raw", "name", "reason"),
+    [
+        (b"null", "?", "The entry is not an object."),
+        (b"[]", "?", "The entry is not an object."),
+        (b'"tool"', "?", "The entry is not an object."),
+        (b"{", "?", "The entry is not an object."),
+        (b"{}", "?", "missing required field `name`"),
+        (definition(None), "?", "Expected `str`"),
+        (definition(5), "?", "Expected `str`"),
+        (definition(["a"]), "?", "Expected `str`"),
+        (definition(""), "?", "`name` is empty."),
+        (definition("x" * 1025), "x" * 100 + "…", "`name` is longer than 1024 characters."),
+        (b'{"name":"a"}', "a", "missing required field `inputSchema`"),
+        (definition("a", inputSchema=None), "a", "not an object"),
+        (definition("a", inputSchema=[]), "a", "`inputSchema` is not an object."),
+        (definition("a", inputSchema=True), "a", "`inputSchema` is not an object."),
+        (definition("a", inputSchema="object"), "a", "`inputSchema` is not an object."),
+        (definition("a", inputSchema={"type": "string"}), "a", "is not of type object"),
+        (definition("a", inputSchema={"type": ["null"]}), "a", "is not of type object"),
+        (definition("a", inputSchema={"type": None}), "a", "is not of type object"),
+        (definition("a", description=5), "a", "Expected `str"),
+        (definition("a", annotations=[]), "a", "Expected `object"),
+        (definition("a", annotations={"readOnlyHint": "yes"}), "a", "Expected `bool"),
+        (b'{"name":"a","inputSchema":{"type":"object"},"x":"\xff"}', "a", "not valid"),
+        (b'{"name":"a","x":' + b"[" * 50_000 + b"]" * 50_000 + b"}", "?", "not an object"),
+    ],
+)  # fmt: skip
+@pytest.mark.spec("AX-4.1-6")
+def test_a_bad_entry_is_set_aside_and_harms_no_other(raw: bytes, name: str, reason: str) -> None:
+    offering = offer("s", ["before", raw, "later"])
+    assert canonical(offering).keys() == {"before", "later"}
+    [aside] = offering.set_aside
+    assert aside.name == name
+    assert reason in aside.reason
+
+
+def test_a_name_that_is_listed_twice_counts_once() -> None:
+    first = definition("a", description="first")
+    offering = offer("s", [first, "b", definition("a", description="second")])
+    assert [tool.description for tool in offering.tools] == ["first", ""]
+    assert reasons(offering) == [("a", "The upstream lists this more than once.")]
+
+
+def test_a_member_that_stands_twice_leaves_one_name() -> None:
+    raw = b'{"name":"a","inputSchema":{"type":"object"},"name":"b"}'
+    [tool] = offer("s", [raw]).tools
+    assert tool.upstream_name == "b"
+    assert b'"name"' not in tool.listed
+
+
+def test_a_giant_description_is_the_clients_to_bear() -> None:
+    big = "x" * 10_000_000
+    offering = offer("s", [definition("a", description=big), "b"])
+    assert [len(tool.description) for tool in offering.tools] == [len(big), 0]
+
+
+def test_more_tools_than_anybody_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interlock.core.catalog.definitions.MAX_ENTRIES", 10)
+    offering = offer("s", [f"t{number:03}" for number in range(10 + MAX_REASONS + 7)])
+    assert [tool.upstream_name for tool in offering.tools] == [f"t{n:03}" for n in range(10)]
+    assert len(offering.set_aside) == MAX_REASONS + 1
+    assert offering.set_aside[0].reason == "More than 10 entries of this kind."
+    assert offering.set_aside[-1].reason == "7 more, for reasons like these."
+
+
+def test_what_is_filtered_out_does_not_count_as_a_tool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interlock.core.catalog.definitions.MAX_ENTRIES", 2)
+    offering = offer("s", ["no1", "no2", "a", "b"], deny=["no*"])
+    assert canonical(offering).keys() == {"a", "b"}
+
+
+# --- headers ---
+
+HEADER = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
+BAD_HEADER = {"type": "object", "properties": {"a": {"type": "object", "x-mcp-header": "A"}}}
+
+
+def test_arguments_that_travel_in_headers() -> None:
+    [tool] = offer("s", [definition("a", inputSchema=HEADER)], http=True).tools
+    assert [param.header for param in tool.header_params] == ["Mcp-Param-Region"]
+
+
+def test_a_bad_header_annotation_costs_an_http_tool_its_place_and_a_stdio_tool_nothing() -> None:
+    bad = definition("bad", inputSchema=BAD_HEADER)
+    over_http = offer("s", [bad, "good"], http=True)
+    assert canonical(over_http).keys() == {"good"}
+    [aside] = over_http.set_aside
+    assert aside.name == "bad"
+    assert "x-mcp-header" in aside.reason
+    over_stdio = offer("s", [bad, "good"])
+    assert canonical(over_stdio).keys() == {"bad", "good"}
+    assert over_stdio.tools[0].header_params == ()
+
+
+@pytest.mark.parametrize("http", [True, False])
+def test_a_header_schema_that_cannot_be_read_harms_no_other(http: bool) -> None:
+    raw = (
+        b'{"name":"bad","inputSchema":{"type":"object","properties":'
+        b'{"a":{"type":"string","x-mcp-header":"A","maxLength":1e999}}}}'
+    )
+    offering = offer("s", [raw, "good"], http=http)
+    assert "good" in canonical(offering)
+
+
+# --- whatever comes ---
+
+fields = st.sampled_from(["name", "inputSchema", "description", "annotations", "type", "_meta"])
+entries = st.dictionaries(fields | json_values.text, json_values.values, max_size=6)
+
+
+@given(st.lists((json_values.values | entries).map(json.dumps), max_size=8), st.booleans())
+def test_any_json_is_a_tool_or_set_aside(raws: list[str], http: bool) -> None:
+    definitions = [definition("good"), *(raw.encode() for raw in raws)]
+    offering = read_offering("s", server(segment="s"), definitions, http=http)
+    assert "good" in canonical(offering)
+    assert len(offering.tools) + len(offering.set_aside) == len(definitions)
+    for tool in offering.tools:
+        json.loads(b"{" + tool.listed[1:])
+
+
+@given(st.lists(st.binary(max_size=40), max_size=5))
+def test_any_bytes_are_a_tool_or_set_aside(raws: list[bytes]) -> None:
+    offering = read_offering("s", server(segment="s"), [definition("good"), *raws])
+    assert canonical(offering)["good"] == "s.good"

@@ -1,0 +1,39 @@
+"""What a server may be called in the catalog: checked where it is written down, and kept."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from interlock.core.catalog import names
+from interlock.core.catalog.offering import read_offering
+from interlock.core.config import ConfigError, parse_config
+from tests.core.catalog.offers import definition, merged, names_shown
+
+
+def config_with(segment: str) -> str:
+    return f"servers:\n  one:\n    command: some-server\n    segment: {json.dumps(segment)}\n"
+
+
+@pytest.mark.spec("AX-4.1-2")
+@pytest.mark.parametrize("segment", ["a", "edge-1_x", "x" * 63, "0", "_", "-"])
+def test_a_lawful_segment_is_the_first_part_of_every_name(segment: str) -> None:
+    config = parse_config(config_with(segment))
+    offering = read_offering("one", config.servers["one"], [definition("tool")])
+    assert names_shown(merged(offering)) == [f"{segment}.tool"]
+
+
+@pytest.mark.spec("AX-4.1-2")
+@pytest.mark.parametrize("segment", ["Edge", "a b", "x" * 64, "a.b", ".x", "a.", "a..b", "é"])
+def test_any_other_segment_is_refused(segment: str) -> None:
+    with pytest.raises(ConfigError, match="segment"):
+        parse_config(config_with(segment))
+    assert not names.is_lawful(segment)
+
+
+def test_a_key_that_is_no_segment_becomes_one() -> None:
+    config = parse_config("servers:\n  My Server: http://127.0.0.1:1/mcp\n")
+    [(key, server)] = config.servers.items()
+    offering = read_offering(key, server, [definition("tool")])
+    assert names_shown(merged(offering)) == ["my-server.tool"]

@@ -1,0 +1,456 @@
+"""The merged namespace: what is listed under a name is what is called under that name."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import permutations, product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.core.catalog.names import hashed
+from interlock.core.catalog.offering import Offering
+from interlock.core.catalog.pages import LIST_TTL_MS
+from interlock.core.catalog.snapshot import Snapshot
+from interlock.errors import INVALID_CURSOR, InterlockError
+from interlock.protocol.mcp import LISTS, META_SERVER_INFO, RESOURCES_LIST, TOOLS_LIST, Era
+from tests.core.catalog.offers import (
+    INFO,
+    MEMBER,
+    definition,
+    merged,
+    names_shown,
+    offer,
+    pages,
+    reached,
+    shown,
+)
+from tests.protocol import json_values
+
+STYLES = ("ax", "dotted", "safe")
+SAFE_FOR_EVERYBODY = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+def marked(name: str, upstream: str) -> bytes:
+    """A definition that says whose it is, so that a list shows which tool a name stands for."""
+    return definition(name, title=json.dumps([upstream, name]))
+
+
+def assert_names_keep_their_word(snapshot: Snapshot) -> None:
+    """Every listed name, in every style, reaches exactly the tool that is listed under it."""
+    meaning: dict[str, tuple[str, str]] = {}
+    for style in STYLES:
+        listed = shown(snapshot, style)
+        assert len(listed) == len(snapshot.tools)
+        assert len({tool["name"] for tool in listed}) == len(listed), "a name is listed twice"
+        for tool in listed:
+            upstream, own = json.loads(tool["title"])
+            assert reached(snapshot, tool["name"]) == (upstream, own), (style, tool["name"])
+            # One name means one tool, whichever list it was read from.
+            assert meaning.setdefault(tool["name"], (upstream, own)) == (upstream, own)
+            if style == "safe":
+                assert SAFE_FOR_EVERYBODY.fullmatch(tool["name"])
+
+
+def marked_offer(key: str, tools: list[str], **settings: Any) -> Offering:
+    return offer(key, [marked(name, key) for name in tools], **settings)
+
+
+# --- what a name means ---
+
+
+@pytest.mark.spec("AX-4.1-6")
+def test_a_call_may_use_every_form_of_a_name() -> None:
+    snapshot = merged(offer("edge", ["getUser"], root="infra"))
+    for name in ("infra.edge.getuser", "infra__edge__getUser", "infra.edge.getUser"):
+        assert reached(snapshot, name) == ("edge", "getUser")
+    for name in ("getUser", "edge.getuser", "infra__edge__getuser", "infra.edge", "", "."):
+        assert reached(snapshot, name) is None
+
+
+def test_every_name_that_a_call_may_use_is_known() -> None:
+    snapshot = merged(offer("a", ["getUser"]))
+    assert set(snapshot.names()) == {"a.getuser", "a__getUser", "a.getUser"}
+
+
+def test_a_tool_that_was_renamed_is_reached_by_both_names() -> None:
+    snapshot = merged(offer("a", ["old", "other"], rename={"old": "new"}))
+    assert names_shown(snapshot) == ["a.new", "a.other"]
+    assert reached(snapshot, "a.new") == reached(snapshot, "a.old") == ("a", "old")
+
+
+def test_a_spelling_that_is_somebody_elses_name_is_theirs() -> None:
+    # `b` was renamed to `a`, so `x.b` could mean it; but `x.b` is what another tool is called.
+    snapshot = merged(offer("x", ["b", "c"], rename={"b": "a", "c": "b"}))
+    assert reached(snapshot, "x.a") == ("x", "b")
+    assert reached(snapshot, "x.b") == ("x", "c")
+
+
+def test_two_upstreams_whose_names_run_into_each_other() -> None:
+    snapshot = merged(marked_offer("a", ["b__c"]), marked_offer("a__b", ["c"]))
+    assert_names_keep_their_word(snapshot)
+    assert names_shown(snapshot, "safe") == ["a__b__c", hashed("a__b__c", "a__b.c")]
+    assert reached(snapshot, "a__b__c") == ("a", "b__c")
+
+
+def test_a_name_means_the_same_whoever_is_away() -> None:
+    """A client calls from an old list: it reaches that tool or none, never another."""
+    offers = [
+        marked_offer("a", ["b__c", "b__c_0123abcd", "_b"]),
+        marked_offer("a__b", ["c"]),
+        marked_offer("a_", ["b"]),
+    ]
+    everything = merged(*offers)
+    for absent in range(len(offers)):
+        left = merged(*(one for place, one in enumerate(offers) if place != absent))
+        for style in STYLES:
+            for name in names_shown(everything, style):
+                assert reached(left, name) in (reached(everything, name), None)
+        assert_names_keep_their_word(left)
+
+
+def test_a_hash_that_is_taken_gives_way_to_another() -> None:
+    long = "x" * 60
+    victim = hashed(f"a__b__{long}", f"a__b.{long}")
+    # Somebody calls a tool exactly what another's hashed name is; it would be `t__` + that.
+    offers = [
+        marked_offer("a__b", [long]),
+        marked_offer("t", [victim], expose="transparent"),
+    ]
+    snapshot = merged(*offers)
+    assert_names_keep_their_word(snapshot)
+
+
+# --- transparent ---
+
+
+def test_a_transparent_upstream_looks_as_if_directly_connected() -> None:
+    snapshot = merged(marked_offer("demo", ["Zeta", "a.b", "alpha"], expose="transparent"))
+    assert names_shown(snapshot, "dotted") == ["Zeta", "a.b", "alpha"]
+    assert names_shown(snapshot, "safe") == ["Zeta", "a_b", "alpha"]
+    assert_names_keep_their_word(snapshot)
+    for name in ("a.b", "a_b", "demo.a_b", "demo.a.b"):
+        assert reached(snapshot, name) == ("demo", "a.b")
+
+
+def test_a_transparent_name_that_looks_like_a_canonical_one() -> None:
+    # `demo.echo` is listed, as the name of the second tool; it must not reach the first.
+    snapshot = merged(marked_offer("demo", ["echo", "demo.echo"], expose="transparent"))
+    assert names_shown(snapshot) == ["echo", "demo.echo"]
+    assert reached(snapshot, "demo.echo") == ("demo", "demo.echo")
+    assert_names_keep_their_word(snapshot)
+
+
+def test_a_transparent_upstream_cannot_take_the_names_of_another() -> None:
+    snapshot = merged(
+        marked_offer("jira", ["pay"]),
+        marked_offer("rogue", ["jira.pay", "jira__pay", "rogue.x"], expose="transparent"),
+    )
+    assert reached(snapshot, "jira.pay") == ("jira", "pay")
+    assert_names_keep_their_word(snapshot)
+
+
+def test_two_transparent_upstreams_with_the_same_tools() -> None:
+    snapshot = merged(
+        marked_offer("one", ["a", "b"], expose="transparent"),
+        marked_offer("two", ["a", "b"], expose="transparent"),
+    )
+    assert names_shown(snapshot)[:2] == ["a", "b"]
+    assert_names_keep_their_word(snapshot)
+
+
+def test_two_upstreams_with_one_segment_never_show_a_name_twice() -> None:
+    snapshot = merged(
+        marked_offer("two", ["a", "c"], segment="same"),
+        marked_offer("one", ["a", "b"], segment="same"),
+    )
+    # The first by its key keeps its name, however they came.
+    assert reached(snapshot, "same.a") == ("one", "a")
+    assert names_shown(snapshot) == ["same.a", "same.b", "same.c"]
+    assert_names_keep_their_word(snapshot)
+
+
+# --- any set of offers ---
+
+tricky = st.sampled_from(
+    ["a", "b", "c", "_", "__", "a_", "_a", "a__b", "b__c", "a__b__c", "a.b", "b.c", "a.b.c", "A",
+     "B", "a-b", "a b", "ä", "a_2", "a_00000000", "x" * 64, "x" * 70 + "y", "x" * 70 + "z"]
+)  # fmt: skip
+tool_names = st.lists(tricky | st.text(min_size=1, max_size=12), unique=True, max_size=6)
+segments = st.sampled_from(["a", "b", "_", "a_", "a__b", "b__c", "a__b__c", "x" * 63])
+upstreams = st.dictionaries(
+    segments,
+    st.tuples(
+        tool_names,
+        st.sampled_from(["prefixed", "prefixed", "transparent"]),
+        st.dictionaries(tricky, st.sampled_from(["a", "b", "a__b", "b.c", "A", "a.b"]), max_size=2),
+    ),
+    max_size=4,
+)
+
+
+def offers_of(described: dict[str, Any], root: str | None = None) -> list[Offering]:
+    return [
+        marked_offer(key, tools, expose=expose, rename=rename, root=root)
+        for key, (tools, expose, rename) in described.items()
+    ]
+
+
+@given(upstreams, st.sampled_from([None, "a", "a__b", "root"]), st.integers(0, 3))
+def test_every_listed_name_reaches_exactly_the_tool_that_was_listed(
+    described: dict[str, Any], root: str | None, page_size: int
+) -> None:
+    snapshot = merged(*offers_of(described, root), page_size=page_size)
+    assert_names_keep_their_word(snapshot)
+    # No tool is lost on the way.
+    assert len(snapshot.tools) == sum(len(tools) for tools, _, _ in described.values())
+    # Every spelling that is accepted reaches something that is shown.
+    for name in snapshot.names():
+        assert snapshot.resolve(name) in snapshot.tools
+
+
+@given(upstreams, st.randoms())
+def test_the_order_in_which_upstreams_come_changes_nothing(
+    described: dict[str, Any], chance: Any
+) -> None:
+    offers = offers_of(described)
+    expected = [merged(*offers).page(TOOLS_LIST, Era.SESSION, style) for style in STYLES]
+    chance.shuffle(offers)
+    assert [merged(*offers).page(TOOLS_LIST, Era.SESSION, style) for style in STYLES] == expected
+
+
+@given(upstreams, st.data())
+def test_a_safe_name_of_a_prefixed_tool_never_passes_to_another(
+    described: dict[str, Any], data: st.DataObject
+) -> None:
+    prefixed = {key: (tools, "prefixed", {}) for key, (tools, _, _) in described.items()}
+    everything = merged(*offers_of(prefixed))
+    present = (
+        data.draw(st.lists(st.sampled_from(sorted(prefixed)), unique=True)) if prefixed else []
+    )
+    left = merged(*offers_of({key: prefixed[key] for key in present}))
+    for style in STYLES:
+        for name in names_shown(everything, style):
+            assert reached(left, name) in (reached(everything, name), None)
+
+
+# --- the list as bytes ---
+
+
+@given(
+    st.dictionaries(
+        json_values.text.filter(bool),
+        json_values.objects.filter(
+            lambda members: (
+                not {"name", "inputSchema", "outputSchema", "description", "annotations"}
+                & members.keys()
+            )
+        ),
+        max_size=5,
+    )
+)
+def test_a_list_holds_the_definitions_as_they_came(tools: dict[str, dict[str, Any]]) -> None:
+    raw = [definition(name, **members) for name, members in tools.items()]
+    snapshot = merged(offer("s", raw, expose="transparent"))
+    assert shown(snapshot) == [
+        {key: value for key, value in json.loads(one).items() if value is not None} for one in raw
+    ]
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_what_surrounds_a_list_in_each_era(style: str) -> None:
+    snapshot = merged(offer("s", ["a"]))
+    [session] = pages(snapshot, style, Era.SESSION)
+    assert session.keys() == {"tools"}
+    [stateless] = pages(snapshot, style, Era.STATELESS)
+    assert stateless == {
+        "resultType": "complete",
+        "tools": session["tools"],
+        "ttlMs": LIST_TTL_MS,
+        "cacheScope": "private",
+        "_meta": {META_SERVER_INFO: INFO},
+    }
+
+
+def test_an_empty_catalog_is_an_empty_list() -> None:
+    assert pages(merged()) == [{"tools": []}]
+    assert pages(merged(offer("s", []))) == [{"tools": []}]
+
+
+def test_upstreams_stand_in_the_order_of_their_segments() -> None:
+    snapshot = merged(offer("z", ["a"]), offer("a", ["z", "b"]), offer("m", ["x"], segment="b"))
+    assert names_shown(snapshot) == ["a.b", "a.z", "b.x", "z.a"]
+
+
+def test_a_list_is_made_once_per_era_and_style() -> None:
+    snapshot = merged(offer("s", ["a", "b"]))
+    made = {
+        (era, style): snapshot.page(TOOLS_LIST, era, style) for era, style in product(Era, STYLES)
+    }  # fmt: skip
+    assert len(set(made.values())) == 6
+    for (era, style), page in made.items():
+        assert snapshot.page(TOOLS_LIST, era, style) is page
+
+
+# --- all four lists ---
+
+ALL_KINDS = [
+    offer(
+        key,
+        ["t1", "t2", "t3"],
+        prompts=["t1", "t2", "t3"],
+        resources=["s:1", f"{key}:2", f"{key}:3"],
+        templates=["s:{x}", f"{key}:{{x}}", f"{key}:{{y}}"],
+        skills=["skill:s/SKILL.md", f"skill:{key}/SKILL.md", f"skill:{key}/x/SKILL.md"],
+    )
+    for key in ("a", "b", "c")
+]
+
+
+@pytest.mark.parametrize("verb", LISTS)
+@pytest.mark.parametrize("style", STYLES)
+def test_what_surrounds_each_list(verb: str, style: str) -> None:
+    snapshot = merged(*ALL_KINDS)
+    [session] = pages(snapshot, style, Era.SESSION, verb)
+    [stateless] = pages(snapshot, style, Era.STATELESS, verb)
+    assert session.keys() == {MEMBER[verb]}
+    assert len(session[MEMBER[verb]]) == 9
+    assert stateless == {
+        "resultType": "complete",
+        "ttlMs": LIST_TTL_MS,
+        "cacheScope": "private",
+        "_meta": {META_SERVER_INFO: INFO},
+        **session,
+    }
+    assert pages(merged(), style, Era.SESSION, verb) == [{MEMBER[verb]: []}]
+
+
+@pytest.mark.parametrize("verb", LISTS)
+def test_each_list_is_kept_as_bytes(verb: str) -> None:
+    snapshot = merged(*ALL_KINDS)
+    for era, style in product(Era, STYLES):
+        assert snapshot.page(verb, era, style) is snapshot.page(verb, era, style)
+
+
+@pytest.mark.parametrize("verb", LISTS)
+@pytest.mark.parametrize("era", Era)
+@pytest.mark.parametrize("page_size", [1, 2, 4, 9, 10])
+def test_all_pages_of_each_list_together_are_the_list(verb: str, era: Era, page_size: int) -> None:
+    whole = shown(merged(*ALL_KINDS), era=era, verb=verb)
+    assert shown(merged(*ALL_KINDS, page_size=page_size), era=era, verb=verb) == whole
+
+
+@pytest.mark.parametrize(("made_for", "used_for"), [*permutations(LISTS, 2)])
+def test_a_cursor_of_one_list_is_none_of_another(made_for: str, used_for: str) -> None:
+    snapshot = merged(*ALL_KINDS, page_size=1)
+    cursor = pages(snapshot, verb=made_for)[0]["nextCursor"]
+    with pytest.raises(InterlockError, match="not made by this node") as caught:
+        snapshot.page(used_for, Era.SESSION, "dotted", cursor)
+    assert caught.value.failure is INVALID_CURSOR
+
+
+def test_a_cursor_of_resources_survives_that_its_uri_collides_now() -> None:
+    before = merged(offer("b", resources=["x:1", "x:2"]), page_size=1)
+    cursor = pages(before, verb=RESOURCES_LIST)[0]["nextCursor"]
+    after = merged(offer("a", resources=["x:1"]), offer("b", resources=["x:1", "x:2"]), page_size=1)
+    page = json.loads(after.page(RESOURCES_LIST, Era.SESSION, "dotted", cursor))
+    assert [one["uri"] for one in page["resources"]] == ["x:2"]
+
+
+def test_what_is_no_list_has_no_page() -> None:
+    with pytest.raises(ValueError, match="not a list"):
+        merged().page("tools/call", Era.SESSION, "dotted")
+
+
+# --- pages ---
+
+
+@pytest.mark.parametrize("era", Era)
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("page_size", [0, 1, 2, 3, 7, 20, 21, 22, 1000])
+def test_all_pages_together_are_the_list(era: Era, style: str, page_size: int) -> None:
+    offers = [offer(key, [f"t{number}" for number in range(7)]) for key in ("a", "b", "c")]
+    whole = shown(merged(*offers), style, era)
+    walked = pages(merged(*offers, page_size=page_size), style, era)
+    assert [tool for page in walked for tool in page["tools"]] == whole
+    if page_size:
+        sizes = [len(page["tools"]) for page in walked]
+        assert all(size == page_size for size in sizes[:-1])
+        assert 0 < sizes[-1] <= page_size
+    else:
+        assert len(walked) == 1
+
+
+def test_a_page_is_made_once() -> None:
+    snapshot = merged(offer("s", ["a", "b", "c"]), page_size=1)
+    cursor = pages(snapshot)[0]["nextCursor"]
+    assert snapshot.page(TOOLS_LIST, Era.SESSION, "dotted", cursor) is snapshot.page(
+        TOOLS_LIST, Era.SESSION, "dotted", cursor
+    )
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    ["", ".", "0", "1", "s.a", ".s.a", "x" * 18 + ".s.a", "x" * 1_000_000, "\x00", "é.s.a", "s."],
+)
+def test_a_cursor_that_was_made_up_is_refused(cursor: str) -> None:
+    snapshot = merged(offer("s", ["a", "b"]), page_size=1)
+    with pytest.raises(InterlockError, match="not made by this node") as caught:
+        snapshot.page(TOOLS_LIST, Era.SESSION, "dotted", cursor)
+    assert caught.value.failure is INVALID_CURSOR
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_no_text_is_a_cursor_by_chance(cursor: str) -> None:
+    snapshot = merged(offer("s", ["a", "b"]), page_size=1)
+    with pytest.raises(InterlockError):
+        snapshot.page(TOOLS_LIST, Era.SESSION, "dotted", cursor)
+
+
+def test_a_cursor_of_another_node_is_refused() -> None:
+    offers = [offer("s", ["a", "b"])]
+    theirs = Snapshot(1, offers, page_size=1, server_info=b"{}", key=b"o" * 32)
+    cursor = pages(theirs)[0]["nextCursor"]
+    with pytest.raises(InterlockError, match="not made by this node"):
+        merged(*offers, page_size=1).page(TOOLS_LIST, Era.SESSION, "dotted", cursor)
+
+
+def test_a_cursor_survives_a_change_elsewhere() -> None:
+    before = merged(offer("b", ["b1", "b2"]), offer("d", ["d1"]), page_size=2)
+    cursor = pages(before)[0]["nextCursor"]
+    changed = merged(
+        offer("a", ["new"]), offer("b", ["b1", "b2"]), offer("c", ["new"]), offer("d", ["d1"]),
+        page_size=2,
+    )  # fmt: skip
+    page = json.loads(changed.page(TOOLS_LIST, Era.SESSION, "dotted", cursor))
+    assert [tool["name"] for tool in page["tools"]] == ["c.new", "d.d1"]
+
+
+def test_a_cursor_to_the_last_tool_leads_to_an_empty_page() -> None:
+    before = merged(offer("b", ["b1", "b2"]), offer("d", ["d1"]), page_size=2)
+    cursor = pages(before)[0]["nextCursor"]
+    page = merged(offer("b", ["b1", "b2"]), page_size=2).page(
+        TOOLS_LIST, Era.SESSION, "dotted", cursor
+    )
+    assert json.loads(page) == {"tools": []}
+
+
+def test_a_cursor_whose_tool_is_gone_says_so() -> None:
+    before = merged(offer("b", ["b1", "b2"]), page_size=1)
+    cursor = pages(before)[0]["nextCursor"]
+    with pytest.raises(InterlockError, match="has changed") as caught:
+        merged(offer("b", ["b2"]), page_size=1).page(TOOLS_LIST, Era.SESSION, "dotted", cursor)
+    assert caught.value.failure is INVALID_CURSOR
+
+
+def test_cursors_from_before_a_change_do_not_fill_the_memory() -> None:
+    tools = [f"t{number:03}" for number in range(50)]
+    fine = merged(offer("s", tools), page_size=1)
+    cursors = [page["nextCursor"] for page in pages(fine)[:-1]]
+    coarse = merged(offer("s", tools), page_size=10)
+    for cursor in cursors:
+        coarse.page(TOOLS_LIST, Era.SESSION, "dotted", cursor)
+    assert len(coarse._pages[TOOLS_LIST, False]._made) <= 5

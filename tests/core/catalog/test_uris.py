@@ -1,0 +1,400 @@
+"""URIs of many upstreams: every listed one leads to who listed it, and plain ones stay plain."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.core.catalog.offering import Offering
+from interlock.core.catalog.snapshot import Snapshot
+from interlock.errors import INVALID_PARAMS, InterlockError
+from interlock.protocol.mcp import RESOURCES_LIST, TEMPLATES_LIST
+from tests.core.catalog.offers import (
+    as_told,
+    definition,
+    merged,
+    offer,
+    resource,
+    shown,
+    template,
+    templates_shown,
+    uris_shown,
+)
+
+
+def leads_to(snapshot: Snapshot, uri: str) -> tuple[str, str] | None:
+    route = snapshot.resource(uri)
+    return None if route is None else (route.upstream, route.own_uri)
+
+
+def forms(snapshot: Snapshot, uri: str) -> list[str]:
+    """What a caller is told who asks for something that several have."""
+    with pytest.raises(InterlockError) as caught:
+        snapshot.resource(uri)
+    assert caught.value.failure is INVALID_PARAMS
+    assert caught.value.data is not None
+    assert caught.value.data["uri"] == uri
+    found: list[str] = caught.value.data["forms"]
+    for form in found:
+        assert form[:100] in caught.value.message
+    return found
+
+
+# --- unique, and not ---
+
+
+def test_a_uri_that_one_upstream_lists_stays_as_it_is() -> None:
+    snapshot = merged(offer("a", resources=["x://1"]), offer("b", resources=["x://2"]))
+    assert uris_shown(snapshot) == ["x://1", "x://2"]
+    assert leads_to(snapshot, "x://1") == ("a", "x://1")
+    assert leads_to(snapshot, "x://2") == ("b", "x://2")
+    assert snapshot.shown_uri("a", "x://1") == "x://1"
+    assert not snapshot.colliding("a")
+    # The other form is understood all the same, also where nothing collides.
+    route = snapshot.resource("interlock:a:x://1")
+    assert route is not None
+    assert (route.upstream, route.own_uri, route.shown_uri) == ("a", "x://1", "x://1")
+
+
+def test_a_uri_that_two_upstreams_list_is_shown_under_their_segments() -> None:
+    snapshot = merged(
+        offer("a", resources=["x://1", "x://2"], segment="one"),
+        offer("b", resources=["x://1"], segment="two"),
+        offer("c", resources=["x://3"]),
+    )
+    assert uris_shown(snapshot) == ["x://3", "interlock:one:x://1", "x://2", "interlock:two:x://1"]
+    assert leads_to(snapshot, "interlock:one:x://1") == ("a", "x://1")
+    assert leads_to(snapshot, "interlock:two:x://1") == ("b", "x://1")
+    assert snapshot.shown_uri("a", "x://1") == "interlock:one:x://1"
+    assert snapshot.shown_uri("a", "x://2") == "x://2"
+    assert forms(snapshot, "x://1") == ["interlock:one:x://1", "interlock:two:x://1"]
+    assert [snapshot.colliding(key) for key in "abc"] == [True, True, False]
+
+
+def test_templates_collide_by_their_text() -> None:
+    snapshot = merged(
+        offer("a", templates=["x://{id}", "y://{id}"]), offer("b", templates=["x://{id}"])
+    )
+    assert templates_shown(snapshot) == [
+        "interlock:a:x://{id}", "y://{id}", "interlock:b:x://{id}",
+    ]  # fmt: skip
+    # Filled in, the form leads to the right one.
+    assert leads_to(snapshot, "interlock:b:x://7") == ("b", "x://7")
+    assert leads_to(snapshot, "y://7") == ("a", "y://7")
+    assert forms(snapshot, "x://7") == ["interlock:a:x://7", "interlock:b:x://7"]
+    # Completion asks about a template itself.
+    assert leads_to(snapshot, "interlock:b:x://{id}") == ("b", "x://{id}")
+    assert leads_to(snapshot, "y://{id}") == ("a", "y://{id}")
+    assert forms(snapshot, "x://{id}") == ["interlock:a:x://{id}", "interlock:b:x://{id}"]
+    assert snapshot.colliding("a")
+
+
+def test_a_uri_that_looks_like_our_form_always_gets_it() -> None:
+    snapshot = merged(
+        offer("a", resources=["interlock:b:x://1"]), offer("b", resources=["x://1", "x://2"])
+    )
+    assert uris_shown(snapshot) == ["interlock:a:interlock:b:x://1", "x://1", "x://2"]
+    assert leads_to(snapshot, "interlock:a:interlock:b:x://1") == ("a", "interlock:b:x://1")
+    assert leads_to(snapshot, "interlock:b:x://1") == ("b", "x://1")
+    assert snapshot.shown_uri("a", "interlock:b:x://1") == "interlock:a:interlock:b:x://1"
+    assert snapshot.shown_uri("a", "interlock:new") == "interlock:a:interlock:new"
+
+
+@pytest.mark.parametrize("uri", ["interlock:", "interlock:a", "interlock:a:", "interlock::x://1"])
+def test_half_a_form_is_none(uri: str) -> None:
+    snapshot = merged(offer("a", resources=["x://1"]), offer("b", resources=["x://2"]))
+    assert snapshot.resource(uri) is None
+
+
+def test_two_upstreams_with_one_segment_never_show_a_uri_twice() -> None:
+    snapshot = merged(
+        offer("two", resources=["x://1", "x://2"], segment="same"),
+        offer("one", resources=["x://1"], segment="same"),
+    )
+    assert uris_shown(snapshot) == ["interlock:same:x://1", "x://2"]
+    assert leads_to(snapshot, "interlock:same:x://1") == ("one", "x://1")
+
+
+# --- what is not listed ---
+
+
+def test_a_listed_uri_does_not_take_over_what_a_template_of_another_covers() -> None:
+    snapshot = merged(offer("a", templates=["x://{id}"]), offer("b", resources=["x://1", "y://1"]))
+    assert uris_shown(snapshot) == ["interlock:b:x://1", "y://1"]
+    assert leads_to(snapshot, "x://1") == ("a", "x://1")
+    assert leads_to(snapshot, "x://2") == ("a", "x://2")
+    assert leads_to(snapshot, "interlock:b:x://1") == ("b", "x://1")
+    assert snapshot.shown_uri("a", "x://1") == "x://1"
+    assert snapshot.shown_uri("b", "x://1") == "interlock:b:x://1"
+    assert snapshot.colliding("b")
+    assert not snapshot.colliding("a")
+
+
+def test_a_template_for_every_scheme_covers_only_what_nobody_lists() -> None:
+    snapshot = merged(offer("a", templates=["{+any}"]), offer("b", resources=["x://1"]))
+    assert uris_shown(snapshot) == ["x://1"]
+    assert leads_to(snapshot, "x://1") == ("b", "x://1")
+    assert leads_to(snapshot, "x://2") == ("a", "x://2")
+
+
+def test_a_listed_uri_of_its_own_template_stays_plain() -> None:
+    snapshot = merged(offer("a", resources=["x://1"], templates=["x://{id}"]), offer("b", ["t"]))
+    assert uris_shown(snapshot) == ["x://1"]
+    assert leads_to(snapshot, "x://1") == ("a", "x://1")
+
+
+def test_servers_of_the_config_go_before_registered_ones() -> None:
+    bank = offer("z", resources=["x://1"], templates=["db://{table}"], serves_resources=True)
+    evil = offer(
+        "a",
+        resources=["x://1", "db://users", "own://1"],
+        templates=["x://{n}", "db://user{s}", "db://{table}", "own://{n}"],
+        registered="leaf",
+        serves_resources=True,
+    )
+    before, after = merged(bank), merged(bank, evil)
+    for uri in ("x://1", "db://users", "db://{table}", "z://unlisted"):
+        assert leads_to(before, uri) == leads_to(after, uri) == ("z", uri)
+        assert after.shown_uri("z", uri) == uri
+        assert after.shown_uri("a", uri) == f"interlock:a:{uri}"
+        assert leads_to(after, f"interlock:a:{uri}") == ("a", uri)
+    # Nobody else has anything to do with these.
+    assert leads_to(after, "own://2") == ("a", "own://2")
+    assert uris_shown(after) == ["interlock:a:db://users", "own://1", "interlock:a:x://1", "x://1"]
+
+
+def test_a_registered_server_cannot_take_over_from_another_with_a_closer_template() -> None:
+    good = offer("a", templates=["db://{table}"], registered="leaf")
+    evil = offer("b", templates=["db://user{s}"], registered="leaf")
+    snapshot = merged(good, evil)
+    assert forms(snapshot, "db://users") == ["interlock:a:db://users", "interlock:b:db://users"]
+    assert leads_to(snapshot, "db://other") == ("a", "db://other")
+
+
+def test_comparing_with_templates_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was not compared any more is shown in the form that takes over nothing."""
+    monkeypatch.setattr("interlock.core.catalog.uris._MOST_COMPARED", 10)
+    many = [f"x://{n}/1" for n in range(8)]
+    snapshot = merged(
+        offer("a", templates=["x://{id}/2", "x://{id}/3"]), offer("b", resources=[*many, "y://1"])
+    )
+    assert uris_shown(snapshot) == [
+        *many[:5], *(f"interlock:b:{uri}" for uri in many[5:]), "y://1"
+    ]  # fmt: skip
+    for uri in uris_shown(snapshot):
+        assert leads_to(snapshot, uri) == ("b", uri.removeprefix("interlock:b:"))
+
+
+def test_of_several_templates_the_one_that_says_most_counts() -> None:
+    snapshot = merged(
+        offer("a", templates=["{+anything}"]),
+        offer("b", templates=["weather://{city}"]),
+        offer("c", templates=["weather://{city}/now"]),
+    )
+    assert leads_to(snapshot, "weather://oslo") == ("b", "weather://oslo")
+    assert leads_to(snapshot, "weather://oslo/now") == ("c", "weather://oslo/now")
+    assert leads_to(snapshot, "file:///x") == ("a", "file:///x")
+    assert snapshot.shown_uri("a", "weather://oslo") == "interlock:a:weather://oslo"
+    assert snapshot.shown_uri("b", "weather://oslo") == "weather://oslo"
+
+
+def test_an_unknown_uri_is_for_the_only_one_who_has_resources() -> None:
+    alone = merged(offer("a", ["tool"]), offer("b", resources=["x://1"]))
+    assert leads_to(alone, "ui://anything") == ("b", "ui://anything")
+    two = merged(offer("a", templates=["y://{id}"]), offer("b", resources=["x://1"]))
+    assert two.resource("ui://anything") is None
+    # So that the way back is open, it is shown in the form that has one.
+    assert two.shown_uri("a", "ui://anything") == "interlock:a:ui://anything"
+    assert alone.shown_uri("b", "ui://anything") == "ui://anything"
+    assert merged(offer("a", ["tool"])).resource("x://1") is None
+    # It may have resources without listing any.
+    silent = merged(offer("a", ["tool"]), offer("b", serves_resources=True))
+    assert leads_to(silent, "ui://anything") == ("b", "ui://anything")
+
+
+def test_who_is_not_on_the_board_keeps_its_uris() -> None:
+    snapshot = merged(offer("a", resources=["x://1"]))
+    assert snapshot.shown_uri("gone", "x://1") == "x://1"
+    assert not snapshot.colliding("gone")
+
+
+def test_a_template_that_cannot_be_read_is_listed_and_matches_nothing() -> None:
+    snapshot = merged(offer("a", templates=["x://{"]), offer("b", resources=["y://1"]))
+    assert templates_shown(snapshot) == ["x://{"]
+    assert snapshot.resource("x://1") is None
+
+
+def test_templates_of_one_upstream_cannot_keep_everybody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("interlock.core.catalog.uris._MOST_STEPS", 1_000)
+    hostile = offer("a", templates=["{x}a{+y}b{z}" + "c" * n for n in range(50)])
+    snapshot = merged(hostile, offer("b", templates=["good://{x}/{y}"]))
+    assert leads_to(snapshot, "good://1/" + "a" * 500) == ("b", "good://1/" + "a" * 500)
+    assert snapshot.resource("x" * 1_000_000) is None
+
+
+# --- shown as itself ---
+
+
+def test_an_upstream_that_is_shown_as_itself_keeps_its_uris_and_wins() -> None:
+    snapshot = merged(
+        offer("a", resources=["x://1", "x://2"], templates=["z://{id}"]),
+        offer(
+            "t",
+            resources=["x://1", "interlock:a:x://2"],
+            templates=["z://{id}", "z://{+all}"],
+            expose="transparent",
+        ),
+    )
+    assert uris_shown(snapshot) == ["interlock:a:x://1", "x://2", "x://1", "interlock:a:x://2"]
+    assert leads_to(snapshot, "x://1") == ("t", "x://1")
+    assert leads_to(snapshot, "x://2") == ("a", "x://2")
+    assert leads_to(snapshot, "interlock:a:x://1") == ("a", "x://1")
+    assert leads_to(snapshot, "interlock:a:x://2") == ("t", "interlock:a:x://2")
+    assert leads_to(snapshot, "z://7") == ("t", "z://7")
+    assert leads_to(snapshot, "interlock:a:z://7") == ("a", "z://7")
+    # Whatever nobody lists is its own, and so is a form of its own segment.
+    assert leads_to(snapshot, "ui://anything") == ("t", "ui://anything")
+    assert leads_to(snapshot, "interlock:t:x") == ("t", "interlock:t:x")
+    assert not snapshot.colliding("t")
+    assert snapshot.shown_uri("t", "x://1") == "x://1"
+    assert snapshot.shown_uri("t", "x://2") == "x://2"
+
+
+def test_an_upstream_that_is_shown_as_itself_lists_in_its_own_order() -> None:
+    snapshot = merged(offer("t", resources=["x:2", "x:1"], expose="transparent"))
+    assert uris_shown(snapshot) == ["x:2", "x:1"]
+    assert uris_shown(merged(offer("p", resources=["x:2", "x:1"]))) == ["x:1", "x:2"]
+
+
+# --- screens of tools ---
+
+
+def screened(name: str, uri: Any, **more: Any) -> bytes:
+    return definition(name, _meta={"ui": {"resourceUri": uri, "visibility": ["app"]}, **more})
+
+
+def test_a_resource_that_a_tool_names_need_not_be_listed() -> None:
+    snapshot = merged(
+        offer("a", [screened("t", "ui://a/chart")]), offer("b", resources=["x:1"]),
+        offer("c", resources=["x:2"]),
+    )  # fmt: skip
+    assert leads_to(snapshot, "ui://a/chart") == ("a", "ui://a/chart")
+    [tool] = shown(snapshot)
+    assert tool["_meta"]["ui"]["resourceUri"] == "ui://a/chart"
+    assert uris_shown(snapshot) == ["x:1", "x:2"]
+
+
+def test_tools_that_name_the_same_resource_name_it_in_its_form() -> None:
+    old = definition("old", _meta={"ui/resourceUri": "ui://chart", "x": 1.5})
+    snapshot = merged(
+        offer("a", [screened("t", "ui://chart", k=1), "plain"]),
+        offer("b", [old], resources=["ui://chart"]),
+    )
+    tools = {tool["name"]: as_told(tool).get("_meta") for tool in shown(snapshot)}
+    assert tools == {
+        "a.plain": None,
+        "a.t": {
+            "ui": {"resourceUri": "interlock:a:ui://chart", "visibility": ["app"]},
+            "k": 1,
+        },
+        "b.old": {"ui/resourceUri": "interlock:b:ui://chart", "x": 1.5},
+    }
+    assert leads_to(snapshot, "interlock:a:ui://chart") == ("a", "ui://chart")
+    assert snapshot.colliding("a")
+
+
+@pytest.mark.parametrize(
+    "meta", [None, 5, [], {"ui": 5}, {"ui": {"resourceUri": 5}}, {"ui": {"resourceUri": ""}},
+             {"ui": "resourceUri"}, {"ui/resourceUri": None}]
+)  # fmt: skip
+def test_a_tool_that_names_nothing_names_nothing(meta: Any) -> None:
+    snapshot = merged(offer("a", [definition("t", _meta=meta)]), offer("b", ["u"]))
+    [tool, _] = shown(snapshot)
+    # What is no object is no `_meta`: that it is there would cost clients the whole list.
+    assert as_told(tool).get("_meta") == (meta if isinstance(meta, dict) else None)
+    assert not snapshot.colliding("a")
+
+
+# --- any set of offers ---
+
+own_uris = st.sampled_from(
+    ["x:1", "x:2", "x:1/y", "y:", "interlock:a:x:1", "interlock:b:x:1", "interlock:z:x",
+     "interlock:", "x:{id}", "é:ü"]
+)  # fmt: skip
+own_templates = st.sampled_from(
+    ["x:{id}", "x:{+id}", "{+all}", "x:1", "interlock:a:{x}", "y:{/p*}{?q}", "x:{"]
+)
+described = st.dictionaries(
+    st.sampled_from("abcz"),
+    st.tuples(
+        st.lists(own_uris, unique=True, max_size=5),
+        st.lists(own_templates, unique=True, max_size=3),
+        st.sampled_from(["prefixed", "prefixed", "prefixed", "transparent"]),
+    ),
+    max_size=4,
+)
+
+
+def offers_of(described: dict[str, Any]) -> list[Offering]:
+    return [
+        offer(
+            key,
+            resources=[resource(uri, title=json.dumps([key, uri])) for uri in resources],
+            templates=[template(text, title=json.dumps([key, text])) for text in templates],
+            expose=expose,
+        )
+        for key, (resources, templates, expose) in described.items()
+    ]
+
+
+@given(described)
+def test_every_listed_uri_leads_to_what_was_listed(described: dict[str, Any]) -> None:
+    snapshot = merged(*offers_of(described))
+    listed = shown(snapshot, verb=RESOURCES_LIST)
+    assert len({one["uri"] for one in listed}) == len(listed)
+    for one in listed:
+        upstream, own = json.loads(one["title"])
+        assert leads_to(snapshot, one["uri"]) == (upstream, own)
+        assert snapshot.shown_uri(upstream, own) == one["uri"]
+        if one["uri"] != own:
+            assert snapshot.colliding(upstream)
+    resources = {uri for uris, _, _ in described.values() for uri in uris}
+    for one in shown(snapshot, verb=TEMPLATES_LIST):
+        upstream, own = json.loads(one["title"])
+        # A template without variables may be what somebody lists as a resource.
+        if one["uriTemplate"] not in resources and own not in resources:
+            assert leads_to(snapshot, one["uriTemplate"]) == (upstream, own)
+
+
+@given(described, own_uris | st.text())
+def test_the_way_back_is_open(described: dict[str, Any], uri: str) -> None:
+    """Whatever an upstream calls something: how a client sees it leads to it."""
+    offers = offers_of(described)
+    snapshot = merged(*offers)
+    itself = sorted((one for one in offers if one.transparent), key=lambda one: one.segment)[:1]
+    for one in offers:
+        if one not in itself and uri:
+            seen = snapshot.shown_uri(one.upstream, uri)
+            if itself and seen.startswith("interlock:") and seen in uris_of(itself[0]):
+                continue  # it wins
+            assert leads_to(snapshot, seen) == (one.upstream, uri)
+
+
+def uris_of(one: Offering) -> set[str]:
+    return {each.uri for each in (*one.resources, *one.templates)}
+
+
+@given(described, st.randoms())
+def test_the_order_in_which_upstreams_come_changes_nothing(
+    described: dict[str, Any], chance: Any
+) -> None:
+    offers = offers_of(described)
+    expected = uris_shown(merged(*offers)), templates_shown(merged(*offers))
+    chance.shuffle(offers)
+    assert (uris_shown(merged(*offers)), templates_shown(merged(*offers))) == expected

@@ -1,0 +1,77 @@
+"""AQL by the draft's own variables, over what the file says."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from interlock.core.config import Config, ConfigError, parse_config
+from interlock.core.config.aql_environment import with_environment
+
+PROFILED = parse_config(
+    "aql: {profiles: {mine: {families: {all: {categories: "
+    "[CREATE, READ, UPDATE, DELETE, EXECUTE]}}}}}",
+    "interlock.yaml",
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "view"),
+    [
+        ({}, "plain"),
+        ({"MCP_AQL_ENDPOINT_MODE": "semantic"}, "aql"),
+        ({"MCP_AQL_ENDPOINT_MODE": "single"}, "aql-single"),
+        ({"MCP_AQL_ENDPOINT_MODE": "all"}, "aql-all"),
+        ({"MCP_AQL_ENDPOINT_MODE": "crude"}, "aql"),
+        ({"MCP_AQL_ENDPOINT_PROFILE": "semantic"}, "semantic"),
+        ({"MCP_AQL_ENDPOINT_MODE": "semantic", "MCP_AQL_ENDPOINT_PROFILE": "mine"}, "mine"),
+        ({"MCP_AQL_ENDPOINT_MODE": "single", "MCP_AQL_ENDPOINT_PROFILE": "mine"}, "aql-single"),
+        ({"MCP_AQL_ENDPOINT_MODE": "semantic", "MCP_AQL_ENDPOINT_PROFILE": "crude"}, "aql"),
+    ],
+)
+@pytest.mark.spec("AQ-EPM-3.1-1")
+def test_modes_and_profiles(said: dict[str, str], view: str) -> None:
+    assert with_environment(PROFILED, said).aql.view == view
+
+
+@pytest.mark.spec("AQ-EPM-3.1-1")
+def test_the_old_word_for_a_mode_is_noted(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "interlock.config"):
+        with_environment(Config(), {"MCP_AQL_ENDPOINT_MODE": "crude"})
+    assert "semantic" in caplog.text
+
+
+def test_a_prefix_and_the_safety_loop() -> None:
+    found = with_environment(
+        Config(), {"MCP_AQL_TOOL_PREFIX": "home_", "MCPAQL_SAFETY_LOOP": "enforcing"}
+    ).aql
+    assert (found.prefix, found.safety.mode) == ("home_", "enforcing")
+
+
+@pytest.mark.spec("AQ-ESL-8.2-1")
+@pytest.mark.parametrize("mode", ["enforcing", "monitoring", "logging", "disabled"])
+@pytest.mark.parametrize("file", ["enforcing", "disabled"])
+def test_the_variable_of_the_safety_loop_wins_over_the_file(file: str, mode: str) -> None:
+    config = parse_config(f"aql: {{safety: {{mode: {file}}}}}", "interlock.yaml")
+    assert with_environment(config, {}).aql.safety.mode == file
+    assert with_environment(config, {"MCPAQL_SAFETY_LOOP": mode}).aql.safety.mode == mode
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MCP_AQL_ENDPOINT_MODE", "five"),
+        ("MCP_AQL_ENDPOINT_PROFILE", "nobody"),
+        ("MCP_AQL_TOOL_PREFIX", "no prefix"),
+        ("MCPAQL_SAFETY_LOOP", "on"),
+    ],
+)
+def test_what_nobody_knows_is_refused(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        with_environment(Config(), {name: value})
+
+
+def test_without_a_variable_the_config_is_the_same_object() -> None:
+    config = Config()
+    assert with_environment(config, {"PATH": "/bin"}) is config

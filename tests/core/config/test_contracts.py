@@ -1,0 +1,51 @@
+"""What the config says about contracts."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.core.config import Config, parse_config
+from interlock.core.config.contracts import ContractsConfig
+from interlock.core.config.contracts_checks import check_contracts
+from interlock.core.config.reader import NodeReader
+
+
+def test_the_defaults() -> None:
+    assert Config().contracts == ContractsConfig(
+        watch=True, registry=None, on_break="report", serve=True
+    )
+
+
+def test_it_is_read() -> None:
+    read = parse_config("contracts: {registry: contracts, on_break: hold, serve: false}")
+    assert read.contracts == ContractsConfig(registry="contracts", on_break="hold", serve=False)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"registry": "."}, "a repository of its own"),
+        ({"registry": "./"}, "a repository of its own"),
+        ({"registry": "~"}, "a repository of its own"),
+        ({"registry": "state"}, "the node's own files are there"),
+        ({"on_break": "hold", "watch": False}, "nothing is held that nobody watches"),
+        ({"registry": "contracts"}, ""),
+        ({"registry": "../contracts", "on_break": "hold"}, ""),
+    ],
+)
+def test_what_does_not_go_together(values: dict[str, object], said: str) -> None:
+    told: list[str] = []
+
+    class Reader:
+        places = frozenset({("contracts",)})
+
+        def report(self, path: object, message: str, hint: str) -> None:
+            assert hint
+            told.append(message)
+
+    reader: NodeReader = Reader()  # type: ignore[assignment]
+    check_contracts(
+        reader,
+        {"contracts": ContractsConfig(**values), "state_dir": "state"},  # type: ignore[arg-type]
+    )
+    assert [said in one for one in told] == ([True] if said else [])

@@ -1,0 +1,108 @@
+"""What a reload has to touch."""
+
+from __future__ import annotations
+
+from interlock.core.config import Config, ConfigChange, ServerConfig, diff, parse_config
+
+
+def test_nothing_changed() -> None:
+    text = "servers: {a: http://x, b: run}\n"
+    change = diff(parse_config(text), parse_config("# a comment\n" + text))
+    assert change == ConfigChange()
+    assert not change
+
+
+def test_short_and_long_form_are_the_same_server() -> None:
+    change = diff(
+        parse_config("servers: {a: http://x, b: run fast}"),
+        parse_config("servers: {b: {command: run, args: [fast]}, a: {url: http://x}}"),
+    )
+    assert not change
+
+
+def test_servers_by_key() -> None:
+    old = Config(
+        servers={
+            "gone": ServerConfig(url="http://gone"),
+            "same": ServerConfig(url="http://same"),
+            "shown": ServerConfig(url="http://shown"),
+            "moved": ServerConfig(url="http://old"),
+        }
+    )
+    new = Config(
+        servers={
+            "moved": ServerConfig(url="http://new", timeout=5.0),
+            "same": ServerConfig(url="http://same"),
+            "shown": ServerConfig(url="http://shown", deny=["x"], description="d"),
+            "fresh": ServerConfig(command="run"),
+        }
+    )
+    change = diff(old, new)
+    assert change.added == ("fresh",)
+    assert change.removed == ("gone",)
+    assert change.changed == {"moved": ("url", "timeout"), "shown": ("description", "deny")}
+    assert change.relinked == ("moved",)
+    assert change
+
+
+def test_fields_of_the_node() -> None:
+    old = parse_config("")
+    new = parse_config(
+        """
+listen: 127.0.0.1:1
+path: /other
+state_dir: state
+journal: {max_rows: 5}
+names: safe
+timeout: 5s
+limits: {sessions: 1}
+tokens: [{name: a, token: "${env:A}"}]
+"""
+    )
+    change = diff(old, new)
+    assert change.restart == ("listen", "path", "journal", "state_dir")
+    assert change.live == ("names", "tokens", "timeout", "limits")
+
+
+def test_a_parent_is_changed_live_and_tls_is_not() -> None:
+    new = parse_config(
+        """
+parent: {url: "unix:/run/ax.sock", segment: edge}
+tls: {certificate: c.pem, key: k.pem}
+latency_in_results: true
+"""
+    )
+    change = diff(parse_config(""), new)
+    assert change.restart == ("tls",)
+    assert change.live == ("parent", "latency_in_results")
+
+
+def test_limits_of_subservers_are_live_and_their_place_is_not() -> None:
+    old = parse_config("")
+    limits = diff(old, parse_config("subservers: {most: 5, links: {a: {timeout: 5s}}}"))
+    assert (limits.live, limits.restart) == (("subservers",), ())
+    place = diff(old, parse_config("subservers: {enabled: false, path: /x, store: shared.db}"))
+    assert place.live == ()
+    assert place.restart == ("subservers.enabled", "subservers.path", "subservers.store")
+    both = diff(old, parse_config("subservers: {path: /x, grace: 0}"))
+    assert (both.live, both.restart) == (("subservers",), ("subservers.path",))
+
+
+def test_a_latency_class_keeps_the_link() -> None:
+    old = Config(servers={"a": ServerConfig(url="http://x")})
+    new = Config(servers={"a": ServerConfig(url="http://x", min_latency_class="slow")})
+    assert diff(old, new).changed == {"a": ("min_latency_class",)}
+    assert diff(old, new).relinked == ()
+
+
+def test_enabling_a_server_relinks_it() -> None:
+    old = Config(servers={"a": ServerConfig(url="http://x", enabled=False)})
+    new = Config(servers={"a": ServerConfig(url="http://x")})
+    assert diff(old, new).relinked == ("a",)
+
+
+def test_staying_awake_takes_a_new_start() -> None:
+    """The pipeline is told of it once: a reload that said otherwise would be believed."""
+    change = diff(Config(), Config(wakeful=False))
+    assert change.restart == ("wakeful",)
+    assert change.live == ()

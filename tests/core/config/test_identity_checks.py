@@ -1,0 +1,86 @@
+"""What is wrong with `identity`, said with the line before a node starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.core.config import Config, ConfigError, refuse_exposure
+from interlock.core.config.load import parse_config
+from interlock.core.config.trust import CertificateConfig, IdentityConfig, IssuerConfig
+
+ISSUER = "{issuer: https://a.example}"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (f"identity: {{issuers: [{ISSUER}, {ISSUER}]}}", "there twice"),
+        ("identity: {issuers: [{issuer: x}]}", "from nowhere"),
+        ("identity: {issuers: [{issuer: http://a.example}]}", "plain http"),
+        ("identity: {issuers: [{issuer: x, jwks_url: http://a.example/k}]}", "plain http"),
+        ("identity: {issuers: [{issuer: x, jwks_url: https://a/k, jwks_file: f}]}", "keep one"),
+        ("identity: {issuers: [{issuer: https://a.example, algorithms: []}]}", "no signature"),
+        ("identity: {issuers: [{issuer: https://a.example, algorithms: [HS256]}]}", "HS256"),
+        ("identity: {issuers: [{issuer: https://a.example, algorithms: [none]}]}", "none"),
+        (f"identity: {{issuers: [{ISSUER}, {{issuer: https://b.example}}]}}", "pass for others"),
+        (
+            f"identity: {{issuers: [{ISSUER}, {{issuer: https://b.example, prefix: 'corp:'}}]}}",
+            "pass for others",
+        ),
+        (
+            "identity: {issuers: [{issuer: https://a.example, prefix: 'corp:eu:'}], "
+            "introspection: [{url: https://b/i, client_id: n, "
+            'client_secret: "${env:T}", prefix: "corp:"}]}',
+            "pass for others",
+        ),
+        ("identity: {certificates: [{name: a, san: b}]}", "tls.client_ca"),
+        (
+            "{tls: {certificate: c, key: k, client_ca: ca}, "
+            "identity: {certificates: [{name: parent, san: b}]}}",
+            "the node itself",
+        ),
+        (
+            "identity: {introspection: [{url: http://a.example/i, client_id: n, "
+            'client_secret: "${env:T}"}]}',
+            "plain http",
+        ),
+        ("identity: {introspection: [{url: https://a/i, client_id: n, client_secret: open}]}", ""),
+        ("identity: {local_scopes: [everything]}", ""),
+        ("{listen: 0.0.0.0:8420, identity: {local_roles: [x]}}", "token"),
+    ],
+    ids=str,
+)
+def test_a_problem_has_its_place(text: str, why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text)
+    assert why in caught.value.message
+    assert "interlock.yaml:1:" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "identity: {issuers: [{issuer: https://a.example}]}",
+        "identity: {issuers: [{issuer: http://127.0.0.1:9000}]}",
+        "identity: {issuers: [{issuer: https://a.example, prefix: 'a:'}, "
+        "{issuer: https://b.example, prefix: 'b:'}]}",
+        "identity: {issuers: [{issuer: x, jwks_file: keys.json}]}",
+        "identity: {issuers: [{issuer: x, jwks_url: http://localhost:1/k}]}",
+        "{listen: 0.0.0.0:8420, identity: {issuers: [{issuer: https://a.example}]}}",
+        "{tls: {certificate: c, key: k, client_ca: ca}, "
+        "identity: {certificates: [{name: edge, san: '*.example.com'}]}}",
+    ],
+)
+def test_what_is_in_order(text: str) -> None:
+    parse_config(text)
+
+
+@pytest.mark.spec("ST-4.8.5-4")
+def test_only_who_knows_its_callers_listens_beyond_this_machine() -> None:
+    for identity in (
+        IdentityConfig(issuers=[IssuerConfig(issuer="https://a.example")]),
+        IdentityConfig(certificates=[CertificateConfig(name="a", san="b")]),
+    ):
+        refuse_exposure(Config(listen="0.0.0.0:8420", identity=identity))
+    with pytest.raises(ConfigError):
+        refuse_exposure(Config(listen="0.0.0.0:8420", identity=IdentityConfig(local_roles=["x"])))

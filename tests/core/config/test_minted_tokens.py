@@ -1,0 +1,57 @@
+"""`minted_tokens`: what goes with it, and what is said about what does not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from interlock.core.config import ConfigError, diff, parse_config
+
+HERE = {"url": "https://shop.example.com/mcp", "minted_tokens": True}
+
+
+def problems(server: dict[str, Any]) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(json.dumps({"servers": {"shop": server}}))
+    return [f"{one.path}: {one.message}" for one in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        HERE,
+        {**HERE, "url": "http://127.0.0.1:9000/mcp"},
+        {**HERE, "url": "${env:SHOP}"},
+        {**HERE, "oauth": {"enabled": False}},
+        {**HERE, "headers": {"X-Api": "1"}},
+        {"command": "shop", "minted_tokens": False},
+    ],
+)
+def test_good_ones(server: dict[str, Any]) -> None:
+    parsed = parse_config(json.dumps({"servers": {"shop": server}})).servers["shop"]
+    assert parsed.minted_tokens is server["minted_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("server", "said"),
+    [
+        ({"command": "shop", "minted_tokens": True}, "is for a server with url"),
+        ({**HERE, "transport": "sse"}, "cannot be sent over sse"),
+        ({**HERE, "headers": {"authorization": "${env:X}"}}, "has an Authorization"),
+        ({**HERE, "oauth": {}}, "signs in to this server already"),
+        ({**HERE, "url": "http://shop.example.com/mcp"}, "this is not https"),
+    ],
+)
+def test_what_does_not_go_with_it(server: dict[str, Any], said: str) -> None:
+    [problem] = problems(server)
+    assert problem.startswith("servers.shop.minted_tokens: ")
+    assert said in problem
+
+
+def test_turning_it_on_opens_the_connection_anew() -> None:
+    def config(on: bool) -> Any:
+        return parse_config(json.dumps({"servers": {"shop": {**HERE, "minted_tokens": on}}}))
+
+    assert diff(config(False), config(True)).relinked == ("shop",)

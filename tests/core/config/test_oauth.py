@@ -1,0 +1,129 @@
+"""How a server's sign-in is configured, and what is said about mistakes in it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from interlock.core.config import (
+    ConfigError,
+    OAuthConfig,
+    ServerConfig,
+    config_json_schema,
+    diff,
+    parse_config,
+    resolve_server,
+    to_yaml,
+)
+
+VALIDATOR = jsonschema_rs.Draft202012Validator(config_json_schema())
+SECRET = {"client_id": "me", "client_secret": "${env:SECRET}"}
+
+
+def document(oauth: Any, **more: Any) -> dict[str, Any]:
+    return {"servers": {"jira": {"url": "https://jira.example.com/mcp", **more, "oauth": oauth}}}
+
+
+def problems(oauth: Any, **more: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(json.dumps(document(oauth, **more)))
+    return [f"{one.path}: {one.message}" for one in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    "oauth",
+    [
+        None,
+        {},
+        {"enabled": False},
+        {"scopes": ["a", "b:c"], "redirect_port": 33418},
+        {"issuer": "http://localhost:9000", **SECRET},
+        {"issuer": "${env:ISSUER}", "client_id": "${env:ID}"},
+        {"client_metadata_url": "https://example.com/me.json", "private_key": "${file:k.pem}"},
+        {"grant": "client_credentials", **SECRET},
+        {"grant": "client_credentials", "client_id": "me", "private_key": "${file:k.pem}"},
+    ],
+)
+def test_good_ones(oauth: Any) -> None:
+    config = parse_config(json.dumps(document(oauth)))
+    assert VALIDATOR.is_valid(document(oauth))
+    server = config.servers["jira"]
+    # And written, it reads back as the same.
+    assert parse_config(to_yaml({"jira": server})).servers["jira"] == server
+
+
+@pytest.mark.parametrize(
+    ("oauth", "found"),
+    [
+        ({"secret": "x"}, ["oauth.secret: unknown key"]),
+        ("auto", ["oauth: expected keys and values, found text"]),
+        ({"grant": "password"}, ['oauth.grant: "password" is not one of the choices']),
+        (
+            {"client_id": "me", "client_secret": "literal"},
+            ["oauth.client_secret: the secret itself must not stand here"],
+        ),
+        ({"client_secret": "${env:X}"}, ["oauth.client_secret: client_secret is nothing without"]),
+        ({"private_key": "${env:X}"}, ["oauth.private_key: private_key is nothing without"]),
+        (
+            {**SECRET, "private_key": "${env:X}"},
+            ["oauth.private_key: a client has either client_secret or private_key"],
+        ),
+        ({"grant": "client_credentials"}, ["oauth.grant: client_credentials needs a client"]),
+        (
+            {"grant": "client_credentials", "client_id": "me"},
+            ["oauth.grant: client_credentials needs a client"],
+        ),
+        ({"redirect_port": 70000}, ["oauth.redirect_port: this is not a port"]),
+        ({"redirect_port": -1}, ["oauth.redirect_port: this must be at least 0"]),
+        ({"issuer": "http://login.example.com"}, ["oauth.issuer: secrets go there, and this is"]),
+        ({"issuer": "login.example.com"}, ["oauth.issuer: this is not a URL"]),
+        ({"client_metadata_url": "http://e.com/x"}, ["oauth.client_metadata_url: a client id"]),
+        ({"client_metadata_url": "https://e.com/"}, ["oauth.client_metadata_url: a client id"]),
+    ],
+)
+def test_mistakes(oauth: Any, found: list[str]) -> None:
+    told = problems(oauth)
+    assert len(told) == len(found), told
+    for one, start in zip(told, found, strict=True):
+        assert one.startswith(f"servers.jira.{start}")
+
+
+def test_what_does_not_go_together() -> None:
+    assert problems({}, headers={"Authorization": "x"}) == [
+        "servers.jira.oauth: this server has an Authorization among its headers already"
+    ]
+    spawned = {"servers": {"jira": {"command": "run", "oauth": {}}}}
+    assert not VALIDATOR.is_valid(spawned)
+    with pytest.raises(ConfigError, match="oauth is for a server with url"):
+        parse_config(json.dumps(spawned))
+
+
+def test_references_are_resolved_and_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "k.pem").write_text("the key\n", encoding="utf-8")
+    server = ServerConfig(
+        url="https://e.com",
+        oauth=OAuthConfig(
+            client_id="${env:ID}", client_secret="${env:SECRET}", private_key="${file:k.pem}"
+        ),
+    )
+    environ = {"ID": "me", "SECRET": "hush-hush"}
+    resolved = resolve_server(server, environ=environ, base_dir=tmp_path)
+    found = resolved.oauth
+    assert (found.client_id, found.client_secret, found.private_key) == (
+        "me",
+        "hush-hush",
+        "the key",
+    )
+    assert "hush-hush" not in repr(resolved)
+    with pytest.raises(ConfigError, match="ID is not set"):
+        resolve_server(server, environ={}, base_dir=tmp_path)
+
+
+def test_a_change_takes_a_new_link() -> None:
+    before = parse_config(json.dumps(document({})))
+    after = parse_config(json.dumps(document({"scopes": ["more"]})))
+    assert diff(before, after).relinked == ("jira",)

@@ -1,0 +1,132 @@
+"""A node is no server of itself: neither by its address nor by its own command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.core.config import (
+    Config,
+    ConfigError,
+    import_client_configs,
+    parse_config,
+    refuse_itself,
+)
+from interlock.core.config.model import ServerConfig
+from interlock.core.config.own_node import is_own_url, runs_interlock
+
+
+@pytest.mark.parametrize(
+    ("url", "listen", "own"),
+    [
+        ("http://127.0.0.1:8420/mcp", "127.0.0.1:8420", True),
+        ("http://localhost:8420/mcp/", "127.0.0.1:8420", True),
+        ("HTTP://LOCALHOST:8420/mcp?x=1", "127.0.0.1:8420", True),
+        ("http://[::1]:8420/mcp", "localhost:8420", True),
+        ("http://127.0.0.1:8420/mcp", "0.0.0.0:8420", True),
+        ("http://box.example.com:8420/mcp", "box.example.com:8420", True),
+        ("http://127.0.0.1/mcp", "127.0.0.1:80", True),
+        ("http://127.0.0.1:8421/mcp", "127.0.0.1:8420", False),
+        ("http://127.0.0.1:8420/other", "127.0.0.1:8420", False),
+        ("http://192.0.2.1:8420/mcp", "127.0.0.1:8420", False),
+        ("https://127.0.0.1:8420/mcp", "127.0.0.1:8420", False),
+        ("http://127.0.0.1:nonsense/mcp", "127.0.0.1:8420", False),
+        ("", "127.0.0.1:8420", False),
+    ],
+)
+def test_the_own_address_in_any_spelling(url: str, listen: str, own: bool) -> None:
+    assert is_own_url(url, listen, "/mcp") is own
+
+
+@pytest.mark.parametrize(
+    ("line", "own"),
+    [
+        ("interlock stdio", True),
+        ("/opt/venv/bin/interlock stdio -c x.yaml", True),
+        ("C:\\bin\\interlock.exe stdio", True),
+        ("uvx interlock stdio", True),
+        ("python -m interlock stdio", True),
+        ("interlock up", False),
+        ("python -m interlock.demo", False),
+        ("npx -y server-files .", False),
+    ],
+)
+def test_the_own_command(line: str, own: bool) -> None:
+    assert runs_interlock(line.split(" ")) is own
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "path"),
+    [
+        ("servers:\n  me: http://localhost:8420/mcp\n", 2, "servers.me"),
+        (
+            "listen: 127.0.0.1:9\npath: /x\nservers:\n  me:\n    url: http://[::1]:9/x\n",
+            5,
+            "servers.me.url",
+        ),
+    ],
+)
+def test_a_config_whose_server_is_the_node_is_refused(text: str, line: int, path: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text)
+    (problem,) = caught.value.problems
+    assert (problem.line, problem.path) == (line, path)
+    assert "the node's own address" in problem.message
+
+
+def test_what_is_not_enabled_or_elsewhere_is_fine() -> None:
+    parse_config("servers: {me: {url: 'http://localhost:8420/mcp', enabled: false}}")
+    parse_config("listen: 127.0.0.1:9\nservers: {other: 'http://localhost:8420/mcp'}")
+
+
+def test_an_address_from_elsewhere_is_looked_at_too() -> None:
+    servers = {"me": ServerConfig(url="http://localhost:9/mcp")}
+    refuse_itself(Config(servers=servers))
+    with pytest.raises(ConfigError, match=r"servers\.me: this is the node's own address"):
+        refuse_itself(Config(servers=servers, listen="127.0.0.1:9"))
+
+
+def written(path: Path, servers: dict[str, Any]) -> Path:
+    path.write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
+    return path
+
+
+def test_an_import_leaves_the_node_itself_out(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "mcp.json",
+        {
+            "interlock": {
+                "url": "http://localhost:9/mcp",
+                "headers": {"Authorization": "Bearer ${MY_NODE_TOKEN}"},
+            },
+            "pump": {"command": "/bin/interlock", "args": ["stdio"]},
+            "bridge": {"command": "npx", "args": ["mcp-remote", "http://127.0.0.1:9/mcp"]},
+            "jira": {"url": "http://localhost:9001/mcp"},
+        },
+    )
+    own = Config(listen="127.0.0.1:9")
+    found = import_client_configs([path], home=tmp_path, cwd=tmp_path, own=own)
+    assert list(found.servers) == ["jira"]
+    # What only the node itself would need is not asked for.
+    assert found.variables == []
+    assert [note.partition(" is left out: ")[0] for note in found.notes] == [
+        'mcp.json: "interlock"', 'mcp.json: "pump"', 'mcp.json: "bridge"',
+    ]  # fmt: skip
+
+
+def test_one_broken_file_does_not_stop_the_others(tmp_path: Path) -> None:
+    good = written(tmp_path / "good.json", {"jira": {"url": "http://h/"}})
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"mcpServers": {', encoding="utf-8")
+    missing = tmp_path / "missing.json"
+    paths = [broken, missing, good]
+    found = import_client_configs(paths, home=tmp_path, cwd=tmp_path)
+    assert list(found.servers) == ["jira"]
+    assert len(found.notes) == 2
+    assert str(broken) in found.notes[0]
+    with pytest.raises(ConfigError) as caught:
+        import_client_configs([missing], home=tmp_path, cwd=tmp_path)
+    assert str(caught.value) == f"{missing}: there is no such file; check the path"

@@ -1,0 +1,134 @@
+"""Rules of the policy, as the config says them: the words for mistakes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from interlock.core.config import ConfigError, parse_config
+from tests.patience import PATIENCE
+
+WHOLE = """
+policy:
+  default: deny
+  rules:
+    - name: readers
+      then: allow
+      effects: [read_only]
+      callers: ["team-*"]
+      roles: [dev, ops]
+      scopes: ["read:*"]
+    - name: big payments
+      then: verify
+      tools: ["bank.pay", "bank.*transfer*"]
+      annotations: {destructiveHint: true, cost_class: expensive, rank: 3}
+      when: args.amount > 1000.0 && !("treasurer" in roles)
+      reason: More than a thousand.
+    - {name: secrets, then: deny, kinds: ["mcp/request:resources/*:file:///secret/*"]}
+"""
+
+
+def rule(text: str) -> str:
+    return f"policy:\n  rules:\n    - {{name: a, then: deny, {text}}}\n"
+
+
+MISTAKES = {
+    "policy:\n  rules:\n    - {name: a, then: deny}\n    - {name: a, then: allow}\n": (
+        '4:8: policy.rules[1].name: another rule is called "a"; give each its own name'
+    ),
+    "policy:\n  rules:\n    - {name: 'default:safe', then: deny}\n": (
+        "3:8: policy.rules[0].name: names with default: are the node's own; choose another name"
+    ),
+    rule("when: 'args.x >'"): (
+        "3:29: policy.rules[0].when: this condition ends too early; "
+        "write what follows the last operator"
+    ),
+    rule("when: 'amount > 3'"): (
+        "3:29: policy.rules[0].when: unknown name amount in this condition; "
+        "a condition can use args, tool, caller, roles, scopes, effect, server"
+    ),
+    rule("when: 'size(roles)'"): (
+        "3:29: policy.rules[0].when: this expression gives int, not true or false; "
+        "compare it with something"
+    ),
+    rule("when: '\"yes\"'"): (
+        "3:29: policy.rules[0].when: this expression gives string, not true or false; "
+        "compare it with something"
+    ),
+    rule("kinds: ['resources/read']"): (
+        "3:37: policy.rules[0].kinds[0]: this can never fit: what callers send is called "
+        "mcp/request:METHOD; write mcp/request:resources/read"
+    ),
+    rule("kinds: ['mcp/response:*']"): (
+        "3:37: policy.rules[0].kinds[0]: this can never fit: what callers send is called "
+        "mcp/request:METHOD; write mcp/request:*"
+    ),
+    rule("kinds: [chat]"): (
+        "3:37: policy.rules[0].kinds[0]: this can never fit: what callers send is called "
+        "mcp/request:METHOD; write mcp/request:*"
+    ),
+    rule("kinds: ['mcp/request:ping', 'system/presence']"): (
+        "3:57: policy.rules[0].kinds[1]: nobody may send what only a gateway says; "
+        "write one such as mcp/request:resources/*"
+    ),
+    rule("kinds: ['mcp/request:']"): (
+        "3:37: policy.rules[0].kinds[0]: it names no method; mcp/request:* stands for all; "
+        "write one such as mcp/request:resources/*"
+    ),
+    rule("kinds: ['mcp/request:resources/*'], effects: [mutating]"): (
+        "3:65: policy.rules[0].effects: effects is about tool calls, and kinds leaves them out; "
+        "remove one of the two"
+    ),
+    "policy:\n  rules:\n    - {name: a, then: confirm, kinds: ['mcp/request:*']}\n": (
+        "3:40: policy.rules[0].kinds[0]: only tool calls can wait for a human, and this is "
+        "confirm for others, too; write mcp/request:tools/call, or then: deny"
+    ),
+    rule("annotations: {readOnlyHint: [true]}"): (
+        "3:43: policy.rules[0].annotations.readOnlyHint: expected one value, found a list; "
+        "write one value"
+    ),
+    "tokens: [{name: a, token: '${env:A}', scopes: [all]}]": (
+        '1:48: tokens[0].scopes[0]: "all" is not a scope; '
+        "write read, write or admin, with :NAMES if it is for some tools"
+    ),
+    "policy: {rules: [{name: a, then: maybe}]}": (
+        '1:28: policy.rules[0].then: "maybe" is not one of the choices; '
+        "write allow, confirm, deny or verify"
+    ),
+}
+
+
+def test_a_whole_one_is_read() -> None:
+    config = parse_config(WHOLE)
+    assert [rule.name for rule in config.policy.rules] == ["readers", "big payments", "secrets"]
+    assert config.policy.rules[1].annotations == {
+        "destructiveHint": True,
+        "cost_class": "expensive",
+        "rank": 3,
+    }
+
+
+@pytest.mark.parametrize(("text", "said"), MISTAKES.items(), ids=[repr(text) for text in MISTAKES])
+def test_the_words_for_a_mistake(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, "interlock.yaml")
+    assert str(caught.value) == f"interlock.yaml:{said}"
+
+
+def test_the_cel_library_is_imported_only_for_a_condition() -> None:
+    script = (
+        "import sys\n"
+        "from interlock.core.config import parse_config\n"
+        "from interlock.trust.policy import Policy\n"
+        "rules = 'policy: {rules: [{name: a, then: deny, tools: [x]%s}]}'\n"
+        "Policy(parse_config(rules % '').policy)\n"
+        "print('cel_expr_python' in sys.modules)\n"
+        "Policy(parse_config(rules % ', when: \"true\"').policy)\n"
+        "print('cel_expr_python' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE
+    )
+    assert done.stdout.split() == ["False", "True"]

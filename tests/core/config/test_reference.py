@@ -1,0 +1,54 @@
+"""docs/configuration.md says what the program does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec import Struct
+
+from interlock.core.config import (
+    BreakerConfig,
+    Config,
+    JournalConfig,
+    Limits,
+    OAuthConfig,
+    ServerConfig,
+    TokenConfig,
+    parse_config,
+)
+from interlock.core.config.aql import SafetyConfig
+from interlock.core.config.reference import EXAMPLE, config_reference
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "configuration.md"
+SECTIONS = [Config, ServerConfig, OAuthConfig, TokenConfig, Limits, BreakerConfig, JournalConfig]
+
+
+def test_the_page_is_not_stale() -> None:
+    assert PAGE.read_text(encoding="utf-8") == config_reference()
+
+
+@pytest.mark.parametrize("struct", SECTIONS)
+def test_every_key_has_a_line_that_says_something(struct: type[Struct]) -> None:
+    lines = config_reference().splitlines()
+    for name in struct.__struct_fields__:
+        rows = [line.split(" | ") for line in lines if line.startswith(f"| `{name}` | ")]
+        assert rows, name
+        assert all(len(row) == 4 and len(row[3]) > 10 for row in rows), name
+
+
+def test_lists_that_are_there_from_the_start_are_shown() -> None:
+    page = config_reference()
+    for name, values in (
+        ("deny", SafetyConfig().deny),
+        ("requires_approval", SafetyConfig().requires_approval),
+        ("auto_approve", SafetyConfig().auto_approve),
+    ):
+        shown = ", ".join(f"`{one}`" for one in values)
+        assert f"| `{name}` | list of text | {shown} |" in page
+
+
+def test_the_example_is_a_good_config() -> None:
+    config = parse_config(EXAMPLE)
+    assert list(config.servers) == ["jira", "files", "wiki", "db"]
+    assert config.tokens[0].token == "${env:INTERLOCK_TOKEN}"

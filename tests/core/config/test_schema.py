@@ -1,0 +1,222 @@
+"""The schema for editors takes what the node takes, and refuses what it can of the rest."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from hypothesis import given
+
+from interlock.core.config import (
+    BreakerConfig,
+    BudgetConfig,
+    Config,
+    ConfigError,
+    JournalConfig,
+    Limits,
+    ParentConfig,
+    ServerConfig,
+    SubserverLink,
+    SubserversConfig,
+    TlsConfig,
+    TokenConfig,
+    config_json_schema,
+    parse_config,
+)
+from interlock.core.config.render import plain_server
+from tests.core.config.strategies import server_sets
+
+SCHEMA = config_json_schema()
+VALIDATOR = jsonschema_rs.Draft202012Validator(SCHEMA)
+
+GOOD: list[Any] = [
+    {},
+    {"listen": 8555},
+    {"listen": ":8555"},
+    {"servers": None},
+    {"servers": {"a": "http://x/mcp", "b": "npx -y thing", "My Server": {"url": "https://x"}}},
+    {"servers": {"a": {"url": "HTTP://x"}}},
+    {"servers": {"a": {"url": "${env:URL}", "transport": "sse"}}},
+    {"servers": {"a": {"command": "run", "args": ["-p", 80], "env": {"A": True}, "cwd": "x"}}},
+    {"servers": {"a": {"command": "run", "transport": "stdio", "args": None, "env": None}}},
+    {"servers": {"a": {"url": "http://x", "timeout": None, "grace": 0, "start_timeout": "1.5s"}}},
+    {"servers": {"a": {"url": "http://x", "effects": {"x*": "read_only"}, "rename": {"a": "b.c"}}}},
+    {"listen": "[::1]:0", "path": "/", "names": "dotted", "root_segment": "r", "page_size": 5},
+    {"listen": "0.0.0.0:1", "tokens": [{"name": "a", "token": "x ${env:A}"}]},
+    {"allowed_hosts": ["a:1", "[::1]"], "allowed_origins": ["https://a:1"]},
+    {"timeout": "250ms", "limits": {"body_bytes": "4MiB", "sessions": 1}, "breaker": None},
+    {"timeout": 0.5, "limits": {"body_bytes": 1, "session_idle": 5}},
+    {"journal": {"enabled": False, "path": None, "max_rows": 1}, "state_dir": "x"},
+    {"servers": {"a": {"command": "run", "transport": "ax", "min_latency_class": "slow"}}},
+    {"parent": None, "tls": None, "subservers": None, "latency_in_results": True},
+    {"parent": {"url": "wss://x/ax", "segment": "a", "backup": ["unix:x", "ws://[::1]:1"]}},
+    {"parent": {"url": "${env:P}", "segment": "a", "heartbeat": 0, "authority": "dns:a.b"}},
+    {"tls": {"certificate": "c.pem", "key": "k.pem", "client_ca": None}},
+    {"subservers": {"path": "/x", "links": {"a": {"budget": None, "timeout": "1s"}}, "most": 1}},
+    {"subservers": {"budget": {"calls_per_minute": 1, "mutable_calls": 0}, "proof": "always"}},
+]
+BAD: list[Any] = [
+    [],
+    "text",
+    {"listn": "x"},
+    {"listen": 84.2},
+    {"listen": 99999},
+    {"listen": "localhost"},
+    {"path": "mcp"},
+    {"names": "other"},
+    {"root_segment": "A"},
+    {"page_size": -1},
+    {"page_size": "many"},
+    {"page_size": 1.5},
+    {"timeout": 0},
+    {"timeout": "0s"},
+    {"timeout": "5 minutes"},
+    {"timeout": True},
+    {"timeout": None},
+    {"limits": {"body_bytes": 0}},
+    {"limits": {"body_bytes": "0MiB"}},
+    {"limits": {"body_bytes": "4 megs"}},
+    {"limits": {"sessions": 0}},
+    {"limits": {"unknown": 1}},
+    {"journal": {"enabled": "yes"}},
+    {"journal": 5},
+    {"tokens": [{"name": "a"}]},
+    {"tokens": [{"name": "a", "token": "literal"}]},
+    {"tokens": [{"name": "", "token": "${env:A}"}]},
+    {"tokens": [None]},
+    {"allowed_hosts": "a"},
+    {"allowed_hosts": ["http://a"]},
+    {"allowed_origins": ["a"]},
+    {"servers": []},
+    {"servers": {"a": None}},
+    {"servers": {"a": 5}},
+    {"servers": {"a": ""}},
+    {"servers": {"": "http://x"}},
+    {"servers": {"a": {}}},
+    {"servers": {"a": {"enabled": True}}},
+    {"servers": {"a": {"url": "http://x", "command": "run"}}},
+    {"servers": {"a": {"url": "ftp://x"}}},
+    {"servers": {"a": {"url": "http://x", "args": []}}},
+    {"servers": {"a": {"url": "http://x", "env": {}}}},
+    {"servers": {"a": {"url": "http://x", "cwd": "y"}}},
+    {"servers": {"a": {"url": "http://x", "transport": "stdio"}}},
+    {"servers": {"a": {"command": "run", "transport": "http"}}},
+    {"servers": {"a": {"command": "run", "headers": {}}}},
+    {"servers": {"a": {"command": ""}}},
+    {"servers": {"a": {"command": "run", "args": "x"}}},
+    {"servers": {"a": {"command": "run", "args": [None]}}},
+    {"servers": {"a": {"command": "run", "env": {"A=B": "c"}}}},
+    {"servers": {"a": {"command": "run", "env": {"A": ["c"]}}}},
+    {"servers": {"a": {"url": "http://x", "headers": {"A b": "c"}}}},
+    {"servers": {"a": {"url": "http://x", "segment": "A"}}},
+    {"servers": {"a": {"url": "http://x", "segment": ""}}},
+    {"servers": {"a": {"url": "http://x", "grace": -1}}},
+    {"servers": {"a": {"url": "http://x", "connections": 0}}},
+    {"servers": {"a": {"url": "http://x", "deny": [""]}}},
+    {"servers": {"a": {"url": "http://x", "rename": {"a": "b c"}}}},
+    {"servers": {"a": {"url": "http://x", "effects": {"a": "harmless"}}}},
+    {"servers": {"a": {"url": "http://x", "expose": "open"}}},
+    {"servers": {"a": {"url": "http://x", "type": "http"}}},
+    {"servers": {"a": {"url": "http://x", "transport": "ax"}}},
+    {"parent": {"segment": "a"}},
+    {"parent": {"url": "ws://127.0.0.1/ax"}},
+    {"parent": {"url": "http://127.0.0.1/ax", "segment": "a"}},
+    {"parent": {"url": "unix:", "segment": "a"}},
+    {"parent": {"url": "wss://x", "segment": "A"}},
+    {"parent": {"url": "wss://x", "segment": "a", "token": "literal"}},
+    {"parent": {"url": "wss://x", "segment": "a", "authority": "edge01"}},
+    {"parent": {"url": "wss://x", "segment": "a", "heartbeat": -1}},
+    {"tls": {"certificate": "c.pem"}},
+    {"tls": {"certificate": "", "key": "k"}},
+    {"subservers": {"most": 0}},
+    {"subservers": {"proof": "sometimes"}},
+    {"subservers": {"budget": {"calls_per_minute": 0}}},
+    {"subservers": {"links": {"A": {}}}},
+    {"subservers": {"links": {"a": {"min_latency_class": "quick"}}}},
+]
+# What only the node can tell.
+BEYOND_A_SCHEMA: list[Any] = [
+    {"listen": "0.0.0.0:1"},
+    {"servers": {"a": "http://x", "A": "http://y"}},
+    {"servers": {"a": "run 'x"}},
+    {"servers": {"a": {"url": "http://x", "expose": "transparent"}, "b": "http://y"}},
+    {"parent": {"url": "ws://192.0.2.1/ax", "segment": "a"}},
+    {"parent": {"url": "wss://x", "segment": "a", "key": "k"}},
+    {"parent": {"url": "wss://x", "segment": "a"}, "root_segment": "r"},
+    {"subservers": {"path": "/mcp"}},
+]
+
+
+def _parses(document: Any) -> bool:
+    try:
+        parse_config(json.dumps(document))
+    except ConfigError:
+        return False
+    return True
+
+
+def test_it_is_a_valid_schema() -> None:
+    assert jsonschema_rs.meta.is_valid(SCHEMA)
+    assert SCHEMA["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    json.dumps(SCHEMA)
+
+
+@pytest.mark.parametrize("document", GOOD, ids=json.dumps)
+def test_good_documents(document: Any) -> None:
+    assert _parses(document)
+    assert VALIDATOR.is_valid(document), [str(e) for e in VALIDATOR.iter_errors(document)]
+
+
+@pytest.mark.parametrize("document", BAD, ids=json.dumps)
+def test_bad_documents(document: Any) -> None:
+    assert not _parses(document)
+    assert not VALIDATOR.is_valid(document)
+
+
+@pytest.mark.parametrize("document", BEYOND_A_SCHEMA, ids=json.dumps)
+def test_what_only_the_node_can_tell(document: Any) -> None:
+    assert not _parses(document)
+    assert VALIDATOR.is_valid(document)
+
+
+def test_every_field_is_there_and_described() -> None:
+    structs = [
+        ServerConfig, TokenConfig, Limits, BreakerConfig, JournalConfig,
+        ParentConfig, TlsConfig, SubserversConfig, SubserverLink, BudgetConfig,
+    ]  # fmt: skip
+    schemas = {struct: SCHEMA["$defs"][struct.__name__] for struct in structs}
+    for struct, schema in {Config: SCHEMA, **schemas}.items():
+        assert set(schema["properties"]) == set(struct.__struct_fields__)
+        assert schema["additionalProperties"] is False
+        for name, field in schema["properties"].items():
+            refers = any("$ref" in choice for choice in field.get("anyOf", []))
+            assert field.get("description") or refers, f"{struct.__name__}.{name}"
+
+
+def test_defaults_are_written_as_a_person_would() -> None:
+    assert SCHEMA["properties"]["timeout"]["default"] == "1m"
+    assert SCHEMA["$defs"]["Limits"]["properties"]["body_bytes"]["default"] == "4MiB"
+    assert SCHEMA["properties"]["listen"]["default"] == "127.0.0.1:8420"
+    for struct in (Config, ServerConfig, Limits, BreakerConfig, JournalConfig, SubserversConfig):
+        schema = SCHEMA if struct is Config else SCHEMA["$defs"][struct.__name__]
+        written = {k: f["default"] for k, f in schema["properties"].items() if "default" in f}
+        document: Any = written
+        if struct is ServerConfig:
+            document = {"servers": {"a": {"url": "http://x", **written}}}
+        elif struct is not Config:
+            section = {
+                Limits: "limits", BreakerConfig: "breaker", JournalConfig: "journal",
+                SubserversConfig: "subservers",
+            }  # fmt: skip
+            document = {section[struct]: written}
+        config = parse_config(json.dumps(document))
+        plain = Config(servers={"a": ServerConfig(url="http://x")} if config.servers else {})
+        assert config == plain
+
+
+@given(server_sets())
+def test_whatever_the_node_writes_is_valid(servers: dict[str, ServerConfig]) -> None:
+    document = {"servers": {key: plain_server(key, server) for key, server in servers.items()}}
+    assert VALIDATOR.is_valid(document), [str(e) for e in VALIDATOR.iter_errors(document)]

@@ -1,0 +1,222 @@
+"""A node's place in a tree, as its config says it: the words for mistakes, and what is resolved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from interlock.core.config import (
+    ConfigError,
+    ParentConfig,
+    TlsConfig,
+    parse_config,
+    resolve_parent,
+    resolve_tls,
+)
+
+WHOLE = """
+tls: {certificate: tls/node.pem, key: tls/node.key, client_ca: tls/ca.pem}
+subservers:
+  path: /join
+  budget: {calls_per_minute: 60, mutable_calls: 10, cost_units: 100}
+  trust: [keys.json]
+  links:
+    sat: {min_latency_class: slow, timeout: 2m}
+parent:
+  url: wss://root.example.com/ax
+  segment: edge
+  backup: [wss://spare.example.com/ax, "unix:/run/interlock/ax.sock"]
+  token: ${env:PARENT_TOKEN}
+  heartbeat: 2s
+  authority: dns:edge01.factory.example.com
+  authority_key: ${file:authority.pem}
+  ca: tls/ca.pem
+  certificate: tls/node.pem
+  key: tls/node.key
+servers:
+  child: {command: my-server, transport: ax}
+"""
+ADDRESS = (
+    "this is not the address of a node; "
+    "write wss://host/ax, ws://127.0.0.1:port/ax or unix:/path/to/ax.sock"
+)
+MISTAKES = {
+    "parent: {url: ws://edge.example.com:8420/ax, segment: a}": (
+        "1:10: parent.url: everybody on the way could read what goes to another machine over "
+        "ws://; write wss://edge.example.com:8420/ax"
+    ),
+    "parent:\n  url: wss://a/ax\n  segment: a\n  backup: [ws://192.0.2.1/ax]": (
+        "4:12: parent.backup[0]: everybody on the way could read what goes to another machine "
+        "over ws://; write wss://192.0.2.1/ax"
+    ),
+    "parent: {url: http://127.0.0.1/ax, segment: a}": f"1:10: parent.url: {ADDRESS}",
+    "parent: {url: 'unix:', segment: a}": f"1:10: parent.url: {ADDRESS}",
+    "parent: {url: 'ws://[x', segment: a}": f"1:10: parent.url: {ADDRESS}",
+    "parent: {url: 'wss://a..b/', segment: a}": f"1:10: parent.url: {ADDRESS}",
+    "parent: {url: 'ws://localhost:99999/', segment: a}": f"1:10: parent.url: {ADDRESS}",
+    "parent: {url: 'wss://me:hunter2@x/ax', segment: a}": (
+        "1:10: parent.url: credentials must not stand in an address; write them as parent.token"
+    ),
+    "parent: {url: wss://x/ax}": "1:1: parent: segment is missing; add segment",
+    "parent: {url: wss://x/ax, segmnt: a}": (
+        '1:27: parent.segmnt: unknown key; did you mean "segment"?'
+    ),
+    "parent: {url: wss://x/ax, segment: a.b}": (
+        '1:27: parent.segment: "a.b" is not a segment; use 1 to 63 of a-z, 0-9, _ and -'
+    ),
+    "parent: {url: wss://x/ax, segment: a, token: hunter2}": (
+        "1:39: parent.token: the secret itself must not stand here; refer to it with ${env:NAME}"
+    ),
+    "parent: {url: wss://x/ax, segment: a, authority: edge01}": (
+        '1:39: parent.authority: "edge01" is not an authority; '
+        "write a DNS name behind dns:, such as dns:edge01.factory.example.com"
+    ),
+    "parent: {url: wss://x/ax, segment: a, authority_key: '${env:K}'}": (
+        "1:39: parent.authority_key: authority_key is nothing without authority; add authority"
+    ),
+    "parent: {url: wss://x/ax, segment: a, key: k.pem}": (
+        "1:39: parent.key: key is nothing without certificate; add certificate"
+    ),
+    "parent: {url: wss://x/ax, segment: a, certificate: c.pem}": (
+        "1:39: parent.certificate: certificate is nothing without key; add key"
+    ),
+    "parent: {url: 'unix:/x', segment: a, ca: c.pem}": (
+        "1:38: parent.ca: ca is for a wss:// parent; remove it"
+    ),
+    "parent: {url: wss://x/ax, segment: a, backup: [wss://x/ax]}": (
+        "1:48: parent.backup[0]: this parent is named twice; remove one"
+    ),
+    "parent: {url: wss://x/ax, segment: a, heartbeat: 1ms}": (
+        "1:39: parent.heartbeat: no node beats like this; write 0, or from 10ms to 24h"
+    ),
+    "parent: {url: wss://x/ax, segment: a, heartbeat: 25h}": (
+        "1:39: parent.heartbeat: no node beats like this; write 0, or from 10ms to 24h"
+    ),
+    "parent: {url: 'ws://localhost:8420/ax', segment: a}": (
+        "1:10: parent.url: this is the node's own address: it would be its own parent; "
+        "name another node, or give this one another listen"
+    ),
+    "root_segment: r\nparent: {url: wss://x/ax, segment: a}": (
+        "1:1: root_segment: a node with a parent gets its segment there; "
+        "remove it; the names of its tools begin with parent.segment"
+    ),
+    "parent: {url: wss://x/ax, segment: notifications_dropped}": (
+        '1:27: parent.segment: "notifications_dropped" is a tool of every node and cannot be a '
+        "segment; choose another segment"
+    ),
+    "servers: {notifications_dropped: http://x}": (
+        '1:11: servers.notifications_dropped: "notifications_dropped" is a tool of every node and '
+        "cannot be a segment; choose another segment"
+    ),
+    "servers: {a: {url: http://x, transport: ax}}": (
+        "1:30: servers.a.transport: ax needs command; write auto, http or sse"
+    ),
+    "tls: {certificate: c.pem}": "1:1: tls: key is missing; add key",
+    "tls: {certificate: c.pem, key: k.pem, cert: x}": (
+        '1:39: tls.cert: unknown key; did you mean "certificate"?'
+    ),
+    "subservers: {path: /mcp}": (
+        "1:14: subservers.path: /mcp would be both path and subservers.path; "
+        "give one of them another path"
+    ),
+    "path: /ax": (
+        "1:1: path: /ax would be both path and subservers.path; give one of them another path"
+    ),
+    "subservers: {proof: sometimes}": (
+        '1:14: subservers.proof: "sometimes" is not one of the choices; '
+        "write always, never or remote"
+    ),
+    "subservers: {links: {A: {}}}": (
+        '1:22: subservers.links.A: "A" is not a segment; use 1 to 63 of a-z, 0-9, _ and -'
+    ),
+    "subservers: {budget: {calls_per_minute: 0}}": (
+        "1:23: subservers.budget.calls_per_minute: this must be at least 1; write 1 or more"
+    ),
+}
+
+
+def test_a_whole_one_is_read() -> None:
+    config = parse_config(WHOLE)
+    assert config.parent is not None
+    assert config.parent.backup[1] == "unix:/run/interlock/ax.sock"
+    assert config.parent.heartbeat == 2.0
+    assert config.tls == TlsConfig(
+        certificate="tls/node.pem", key="tls/node.key", client_ca="tls/ca.pem"
+    )
+    assert config.subservers.budget.calls_per_minute == 60
+    assert config.subservers.links["sat"].min_latency_class == "slow"
+    assert config.servers["child"].transport == "ax"
+
+
+@pytest.mark.spec("AX-10.4-1", "AX-10.4-4")
+@pytest.mark.parametrize(("text", "said"), MISTAKES.items(), ids=[repr(text) for text in MISTAKES])
+def test_the_words_for_a_mistake(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, "interlock.yaml")
+    assert str(caught.value) == f"interlock.yaml:{said}"
+    assert "hunter2" not in repr(caught.value.data)
+
+
+@pytest.mark.parametrize(
+    "url", ["wss://x/ax", "ws://127.0.0.1:1/ax", "ws://localhost/", "ws://[::1]:9", "unix:a/b.sock"]
+)
+def test_addresses_of_parents(url: str) -> None:
+    parent = parse_config(f'parent: {{url: "{url}", segment: a}}').parent
+    assert parent is not None
+    assert parent.url == url
+
+
+@pytest.mark.parametrize("block", ["parent:", "tls:", "subservers:"])
+def test_a_block_whose_lines_are_all_commented_out(block: str) -> None:
+    assert parse_config(block) == parse_config("")
+
+
+def test_a_parent_is_resolved_when_it_is_used(tmp_path: Path) -> None:
+    for name in ("ca.pem", "c.pem", "k.pem"):
+        (tmp_path / name).touch()
+    (tmp_path / "authority.pem").write_text("a private key\n")
+    parent = ParentConfig(
+        url="wss://${env:ROOT}/ax",
+        segment="edge",
+        backup=["ws://localhost:${env:PORT}/ax"],
+        token="${env:TOKEN}",
+        authority="dns:a.example",
+        authority_key="${file:authority.pem}",
+        ca="ca.pem",
+        certificate="c.pem",
+        key="k.pem",
+    )
+    environ = {"ROOT": "root.example", "PORT": "99", "TOKEN": "hunter2"}
+    resolved = resolve_parent(parent, environ=environ, base_dir=tmp_path)
+    assert resolved.url == "wss://root.example/ax"
+    assert resolved.backup == ["ws://localhost:99/ax"]
+    assert resolved.token == "hunter2"
+    assert resolved.authority_key == "a private key"
+    assert resolved.certificate == str(tmp_path / "c.pem")
+    assert "hunter2" not in repr(resolved)
+    assert "private" not in repr(resolved)
+
+
+@pytest.mark.spec("AX-10.4-1")
+def test_an_address_behind_a_reference_is_checked_when_it_is_known(tmp_path: Path) -> None:
+    parent = ParentConfig(url="${env:ROOT}", segment="edge")
+    with pytest.raises(ConfigError, match=r"write wss://192\.0\.2\.1/ax"):
+        resolve_parent(parent, environ={"ROOT": "ws://192.0.2.1/ax"}, base_dir=tmp_path)
+    with pytest.raises(ConfigError, match="ROOT is not set"):
+        resolve_parent(parent, environ={}, base_dir=tmp_path)
+
+
+def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
+    parent = ParentConfig(url="wss://x", segment="edge", ca="no/ca.pem")
+    with pytest.raises(ConfigError, match=r"no/ca\.pem does not exist"):
+        resolve_parent(parent, environ={}, base_dir=tmp_path)
+    (tmp_path / "c.pem").touch()
+    tls = TlsConfig(certificate="c.pem", key=".")
+    with pytest.raises(ConfigError, match=r"the file \. cannot be read"):
+        resolve_tls(tls, environ={}, base_dir=tmp_path)
+    (tmp_path / "k.pem").touch()
+    tls = TlsConfig(certificate="c.pem", key="k.pem")
+    resolved = resolve_tls(tls, environ={}, base_dir=tmp_path)
+    assert resolved.key == str(tmp_path / "k.pem")
+    assert resolved.client_ca is None

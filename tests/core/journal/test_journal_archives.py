@@ -1,0 +1,180 @@
+"""Archives beside a journal: what was done to them by hand, `verify` finds."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.core.journal import retention as journal_retention
+from interlock.core.journal.chain import START, link
+from interlock.core.journal.journal import JournalReader
+from interlock.core.journal.verification import head_of, verify
+from tests.core.journal.test_journal_chain import written
+
+
+def archived_pages(path: Path) -> list[Path]:
+    return sorted(path.with_name("journal.archive").glob("*.jsonl.gz"))
+
+
+def test_archives_hold_all_that_went_in_order(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.db", pages=40, max_rows=30, archive=True)
+    head = head_of(path)
+    lines = b"".join(gzip.decompress(one.read_bytes()) for one in archived_pages(path))
+    decoded = [journal_retention.msgspec.json.decode(line) for line in lines.splitlines()]
+    times = [one[0] for page in decoded for one in page["entries"] if one[2] != "journal"] + [
+        row.time_ns for row in JournalReader(path).read(limit=1000) if row.face != "journal"
+    ]
+    assert times == list(range(120))
+    for file in archived_pages(path):
+        assert file.stat().st_mode & 0o777 == 0o600
+    # A head from long ago is still found there.
+    early = decoded[0]
+    assert verify(path, f"{early['last_seq']}:{early['hash']}").whole
+    assert verify(path, str(head)).whole
+
+
+@pytest.mark.parametrize(
+    ("harm", "kind"),
+    [
+        (lambda text: text.replace(b"jira", b"jura", 1), "archive"),
+        (lambda text: text.split(b"\n", 1)[1], "archive"),
+        (lambda text: b"{}\n" + text, "archive"),
+    ],
+)
+def test_changed_archives_are_found(
+    tmp_path: Path, harm: Callable[[bytes], bytes], kind: str
+) -> None:
+    path = written(tmp_path / "journal.db", pages=40, max_rows=30, archive=True)
+    file = archived_pages(path)[1]
+    file.write_bytes(gzip.compress(harm(gzip.decompress(file.read_bytes()))))
+    assert {one.kind for one in verify(path).findings} == {kind}
+
+
+def relinked(files: list[Path], before: bytes = START) -> dict[str, Any]:
+    """Write other entries into archives, with hashes that fit. Gives the last page."""
+    page: dict[str, Any] = {}
+    for file in files:
+        text = b""
+        for line in gzip.decompress(file.read_bytes()).splitlines():
+            page = json.loads(line.replace(b"jira", b"jura"))
+            text += archive_line(page, before)
+            before = bytes.fromhex(page["hash"])
+        file.write_bytes(gzip.compress(text))
+    return page
+
+
+def archive_line(page: dict[str, Any], before: bytes) -> bytes:
+    body = json.dumps(page["entries"], separators=(",", ":")).encode()
+    hash_ = link(before, page["last_seq"], page["count"], page["newest_ns"], body)
+    page.update(before=before.hex(), hash=hash_.hex())
+    return json.dumps(page, separators=(",", ":")).encode() + b"\n"
+
+
+@pytest.mark.parametrize("extra", [False, True])
+def test_archives_that_were_all_written_anew_are_found(tmp_path: Path, extra: bool) -> None:
+    path = written(tmp_path / "journal.db", pages=40, max_rows=30, archive=True)
+    last = relinked(archived_pages(path))
+    seq = last["last_seq"] + 1
+    if extra:
+        more = {"last_seq": seq, "count": 1, "newest_ns": 1, "entries": [[1, *[""] * 9]]}
+        file = path.with_name("journal.archive") / f"{seq:012d}-{seq:012d}.jsonl.gz"
+        file.write_bytes(gzip.compress(archive_line(more, bytes.fromhex(last["hash"]))))
+    findings = verify(path).findings
+    assert any("is not the one that belongs" in one.sentence for one in findings)
+    assert any(one.sentence.startswith(f"Put in: entry {seq}") for one in findings) == extra
+
+
+def test_a_page_more_in_the_archives_is_found(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.db", pages=40, max_rows=30, archive=True)
+    end, seq = verify(path).first_seq, 10_000
+    for first in (end, seq):
+        more = {"last_seq": first, "count": 1, "newest_ns": 1, "entries": [[1, *[""] * 9]]}
+        file = path.with_name("journal.archive") / f"{first:012d}-{first:012d}.jsonl.gz"
+        file.write_bytes(gzip.compress(archive_line(more, START)))
+        assert first in [one.first_seq for one in verify(path).findings]
+        file.unlink()
+    assert verify(path).whole
+
+
+@pytest.mark.parametrize("which", ["middle", "newest"])
+def test_a_missing_archive_is_found(tmp_path: Path, which: str) -> None:
+    path = written(tmp_path / "journal.db", pages=60, max_rows=30, archive=True)
+    files = archived_pages(path)
+    assert len(files) > 4
+    lost = files[2] if which == "middle" else files[-1]
+    first, last = map(int, lost.name.removesuffix(".jsonl.gz").split("-"))
+    lost.unlink()
+    found_now = verify(path).findings
+    assert ("archive", first, last) in [one[:3] for one in found_now]
+    # What is before the gap is held against the notes of its own cuts.
+    relinked(files[:2])
+    assert len(verify(path).findings) > len(found_now)
+
+
+def test_oldest_archives_may_be_taken_elsewhere(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.db", pages=60, max_rows=30, archive=True)
+    files = archived_pages(path)
+    for file in files[:2]:
+        file.unlink()
+    assert verify(path).whole
+    for file in files[2:]:
+        file.unlink()
+    verdict = verify(path)
+    assert verdict.whole
+    assert "the archives are not beside it" in verdict.notes[0]
+
+
+def test_archives_that_were_switched_off_are_no_fault(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.db", pages=40, max_rows=30, archive=True)
+    written(path, pages=5, max_rows=30, start=200)
+    verdict = verify(path)
+    assert verdict.findings == []
+    assert "Removed to keep the journal" in verdict.notes[0]
+
+
+def test_what_was_archived_and_not_yet_cut_is_held_against_the_file(tmp_path: Path) -> None:
+    """A node stopped in between."""
+    path = written(tmp_path / "journal.db", pages=10)
+    kept = path.read_bytes()
+    written(path, pages=1, max_rows=6, archive=True)
+    path.write_bytes(kept)
+    assert verify(path).whole
+    relinked(archived_pages(path))
+    assert verify(path).findings[0].kind == "archive"
+
+
+def test_a_torn_archive_is_found(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.db", pages=40, max_rows=30, archive=True)
+    file = archived_pages(path)[0]
+    file.write_bytes(file.read_bytes()[:-9])
+    assert "archive" in {one.kind for one in verify(path).findings}
+
+
+def test_an_archive_that_cannot_be_written_keeps_the_entries(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "journal.archive").write_text("in the way")
+    path = written(tmp_path / "journal.db", pages=40, max_rows=30, archive=True)
+    assert "could not be tidied up" in caplog.text
+    verdict = verify(path)
+    assert verdict.whole
+    assert verdict.entries == 120
+
+
+def test_a_node_that_stopped_before_its_cut_leaves_no_second_archive(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.db", pages=10)
+    folder = tmp_path / "journal.archive"
+    folder.mkdir()
+    # As if an earlier bite had been archived, and the node had stopped before it cut it off.
+    (folder / "000000000001-000000000003.jsonl.gz").write_bytes(b"whatever it had got to")
+    written(path, pages=1, max_rows=6, archive=True)
+    [archive] = archived_pages(path)
+    assert archive.name == "000000000001-000000000027.jsonl.gz"
+    verdict = verify(path)
+    assert verdict.whole
+    assert verdict.archived == 27

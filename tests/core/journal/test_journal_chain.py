@@ -1,0 +1,360 @@
+"""The chain through the journal: whatever is done to the file by hand, `verify` says where."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interlock.core.journal import file as journal_file
+from interlock.core.journal.archives import MOST_FINDINGS
+from interlock.core.journal.chain import START, Head, link
+from interlock.core.journal.journal import Entry, Journal, JournalReader
+from interlock.core.journal.verification import Verdict, head_of, verify
+from interlock.core.journal.writer import fragment_of, pages_of
+from interlock.errors import InterlockError
+
+NEVER = 3600.0
+
+
+def entry(number: int, name: str = "jira.create_issue") -> Entry:
+    return (number, "local", "mcp", "tools/call", name, "jira", "additive", "ok", 412, "")
+
+
+def written(path: Path, pages: int = 5, each: int = 3, start: int = 0, **settings: object) -> Path:
+    journal = Journal(path, group_seconds=NEVER, **settings)  # type: ignore[arg-type]
+    for page in range(pages):
+        for number in range(each):
+            journal.record(entry(start + page * each + number))
+        assert journal.flush()
+    journal.close()
+    return path
+
+
+def tamper(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as shell, shell:
+        for statement in statements:
+            shell.execute(statement)
+
+
+def found(path: Path, head: str = "") -> list[tuple[str, int, int]]:
+    return [one[:3] for one in verify(path, head).findings]
+
+
+def test_a_journal_that_nobody_touched_is_whole(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.db")
+    verdict = verify(path)
+    assert verdict.whole
+    assert (verdict.pages, verdict.entries, verdict.first_seq) == (5, 15, 1)
+    assert verdict.head == head_of(path)
+    assert verdict.notes == []
+    assert verify(path, str(verdict.head)).whole
+    assert verify(path, verdict.head.hash.hex()).whole
+
+
+def test_the_chain_goes_on_over_restarts_and_over_two_processes(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.db")
+    head = str(head_of(path))
+    written(path)
+    one = Journal(path, group_seconds=NEVER)
+    two = Journal(path, group_seconds=NEVER)
+    for number in range(10):
+        for journal in (one, two):
+            journal.record(entry(number))
+            assert journal.flush()
+    assert one.close().state == two.close().state == "ok"
+    assert verify(path, head).whole
+    assert verify(path).entries == 50
+
+
+@pytest.mark.parametrize(
+    ("statements", "expected"),
+    [
+        # A word in an entry.
+        (
+            ["UPDATE page SET body = replace(body, 'jira', 'jura') WHERE last_seq = 6"],
+            [("changed", 4, 6)],
+        ),
+        # The time by which entries are searched.
+        (["UPDATE page SET newest_ns = 99 WHERE last_seq = 6"], [("changed", 4, 6)]),
+        # The very first, and the very last.
+        (["UPDATE page SET body = '[]' WHERE last_seq = 3"], [("changed", 1, 3)]),
+        (["UPDATE page SET body = '[]' WHERE last_seq = 15"], [("changed", 13, 15)]),
+        # A page, two pages, the first page.
+        (["DELETE FROM page WHERE last_seq = 6"], [("missing", 4, 6)]),
+        (["DELETE FROM page WHERE last_seq IN (6, 9)"], [("missing", 4, 9)]),
+        (["DELETE FROM page WHERE last_seq = 3"], [("beginning", 1, 3)]),
+        # A page is put between others: all later ones must be numbered anew.
+        (
+            [
+                "UPDATE page SET last_seq = -last_seq - 3 WHERE last_seq > 6",
+                "UPDATE page SET last_seq = -last_seq WHERE last_seq < 0",
+                "INSERT INTO page SELECT 9, 3, newest_ns, body, hash FROM page WHERE last_seq = 6",
+            ],
+            [("changed", 7, 9), ("changed", 10, 12), ("changed", 13, 15), ("changed", 16, 18)],
+        ),
+        # One without a hash, one with a number that others have.
+        (
+            ["INSERT INTO page (last_seq, count, newest_ns, body) VALUES (16, 1, 0, '[]')"],
+            [("inserted", 16, 16)],
+        ),
+        (
+            ["INSERT INTO page SELECT 7, 3, newest_ns, body, hash FROM page WHERE last_seq = 6"],
+            [("inserted", 5, 7), ("changed", 7, 9)],
+        ),
+        # Two pages change places.
+        (
+            [
+                "UPDATE page SET last_seq = -6 WHERE last_seq = 9",
+                "UPDATE page SET last_seq = 9 WHERE last_seq = 6",
+                "UPDATE page SET last_seq = 6 WHERE last_seq = -6",
+            ],
+            [("changed", 4, 6), ("changed", 7, 9), ("changed", 10, 12)],
+        ),
+    ],
+)
+def test_what_was_done_by_hand_is_found_and_where(
+    tmp_path: Path, statements: list[str], expected: list[tuple[str, int, int]]
+) -> None:
+    path = written(tmp_path / "journal.db")
+    tamper(path, *statements)
+    numbers = [(kind, first, last) for kind, first, last in found(path)]
+    if expected[0][0] == "inserted" and expected[0][1] == 5:
+        # Behind the one that was put in, the numbers no longer follow each other.
+        assert numbers[0] == expected[0]
+    else:
+        assert numbers == expected
+
+
+def test_a_changed_page_with_a_hash_made_for_it_is_found_at_the_next(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.db")
+    with closing(sqlite3.connect(path)) as shell, shell:
+        before = shell.execute("SELECT hash FROM page WHERE last_seq = 3").fetchone()[0]
+        last, count, newest, body = shell.execute(
+            "SELECT last_seq, count, newest_ns, CAST(body AS BLOB) FROM page WHERE last_seq = 6"
+        ).fetchone()
+        body = body.replace(b"jira", b"jura")
+        shell.execute(
+            "UPDATE page SET body = CAST(? AS TEXT), hash = ? WHERE last_seq = 6",
+            (body, link(before, last, count, newest, body)),
+        )
+    assert found(path) == [("changed", 7, 9)]
+
+
+def rewritten(path: Path) -> None:
+    """All of it anew, with hashes that fit: nothing in the file itself gives that away."""
+    with closing(sqlite3.connect(path)) as shell, shell:
+        rows = shell.execute(
+            "SELECT last_seq, count, newest_ns, CAST(body AS BLOB) FROM page ORDER BY last_seq"
+        ).fetchall()
+        hash_ = START
+        for last, count, newest, body in rows:
+            changed = body.replace(b"jira", b"jura")
+            hash_ = link(hash_, last, count, newest, changed)
+            shell.execute(
+                "UPDATE page SET body = CAST(? AS TEXT), hash = ? WHERE last_seq = ?",
+                (changed, hash_, last),
+            )
+
+
+def test_only_a_head_kept_elsewhere_gives_away_that_all_was_rewritten(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.db")
+    head = head_of(path)
+    written(path, pages=2)
+    rewritten(path)
+    assert verify(path).whole
+    assert found(path, str(head)) == [("head", 15, 21)]
+    assert "rewritten" in verify(path, str(head)).findings[0].sentence
+    assert [one.kind for one in verify(path, head.hash.hex()).findings] == ["head"]
+
+
+def test_a_tail_that_was_cut_is_found_by_the_head(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.db")
+    head = head_of(path)
+    tamper(path, "DELETE FROM page WHERE last_seq > 9")
+    assert verify(path).whole
+    assert found(path, str(head)) == [("head", 10, 15)]
+    assert "Missing: entries 10 to 15" in verify(path, str(head)).findings[0].sentence
+
+
+@pytest.mark.parametrize("head", ["x", "12", "1:abcd", "-1:" + "0" * 64, "a:" + "0" * 64, ":"])
+def test_what_is_no_head(tmp_path: Path, head: str) -> None:
+    path = written(tmp_path / "journal.db")
+    with pytest.raises(InterlockError, match="no head of a journal"):
+        verify(path, head)
+
+
+@settings(max_examples=60, deadline=None)
+@given(place=st.integers(0, 4), data=st.data())
+def test_any_changed_byte_is_found(
+    place: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = written(tmp_path_factory.mktemp("chain") / "journal.db", each=1)
+    with closing(sqlite3.connect(path)) as shell, shell:
+        last, body = shell.execute(
+            "SELECT last_seq, CAST(body AS BLOB) FROM page ORDER BY last_seq LIMIT 1 OFFSET ?",
+            (place,),
+        ).fetchone()
+        at = data.draw(st.integers(0, len(body) - 1))
+        other = data.draw(st.integers(0, 127).filter(lambda byte: byte != body[at]))
+        changed = body[:at] + bytes([other]) + body[at + 1 :]
+        shell.execute("UPDATE page SET body = ? WHERE last_seq = ?", (changed, last))
+    assert ("changed", last, last) in found(path)
+
+
+def test_a_file_whose_insides_are_damaged_is_reported_not_raised(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.db", pages=200, each=50)
+    size = path.stat().st_size
+    with open(path, "r+b") as file:
+        file.seek(size // 2)
+        file.write(b"\xff" * 8192)
+    verdict = verify(path)
+    assert not verdict.whole
+
+
+def test_more_than_a_few_findings_are_counted(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.db", pages=30, each=1)
+    tamper(path, "UPDATE page SET newest_ns = newest_ns + 1")
+    verdict = verify(path)
+    assert len(verdict.findings) == MOST_FINDINGS
+    assert verdict.more_findings == 10
+
+
+def test_it_works_while_a_node_writes(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal = Journal(path, max_rows=500, group_seconds=0.0)
+    journal.record(entry(0))
+    assert journal.flush()
+    stop = threading.Event()
+    verdicts: list[Verdict] = []
+
+    def look() -> None:
+        while not stop.is_set():
+            verdicts.append(verify(path))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    for number in range(200):
+        for _ in range(20):
+            journal.record(entry(number))
+        assert journal.flush()
+    stop.set()
+    thread.join()
+    journal.close()
+    verdicts.append(verify(path))
+    assert [one.findings for one in verdicts if not one.whole] == []
+
+
+def test_progress_is_told(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.db")
+    told: list[tuple[int, int]] = []
+    verify(path, "", lambda done, total: told.append((done, total)))
+    assert told == [(3, 15), (15, 15)]
+
+
+# --- what retention removes ---
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_what_retention_removed_is_no_fault(tmp_path: Path, archive: bool) -> None:
+    path = written(tmp_path / "journal.db", pages=40, max_rows=30, archive=archive)
+    verdict = verify(path)
+    assert verdict.findings == []
+    assert verdict.first_seq > 1
+    gone = verdict.first_seq - 1
+    if archive:
+        assert verdict.archived == gone
+        assert verdict.notes == []
+    else:
+        limits = f"Removed to keep the journal within its limits: entries 1 to {gone}."
+        assert verdict.notes == [limits]
+
+
+def test_removing_more_than_retention_did_is_found(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.db", pages=40, max_rows=30)
+    first = verify(path).first_seq
+    with closing(sqlite3.connect(path)) as shell, shell:
+        shell.execute("DELETE FROM page WHERE last_seq = (SELECT min(last_seq) FROM page)")
+    [finding] = verify(path).findings
+    assert finding.kind == "beginning"
+    assert finding.last_seq > first - 1
+
+
+def test_a_forged_note_does_not_hide_what_was_removed(tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.db")
+    note = '[[1,"","journal","cut","6","","","ok",0,"hash:00 removed"]]'
+    tamper(
+        path,
+        "DELETE FROM page WHERE last_seq <= 6",
+        f"INSERT INTO page VALUES (16, 1, 1, '{note}', zeroblob(32))",
+    )
+    kinds = {one.kind for one in verify(path).findings}
+    assert kinds == {"changed"}
+    assert len(verify(path).findings) == 2
+
+
+def test_a_caller_cannot_write_a_note(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal = Journal(path, group_seconds=NEVER)
+    journal.record((1, "local", "mcp", "journal", "cut", "6", "", "ok", 0, "hash:00"))
+    assert journal.flush()
+    journal.record(entry(1))
+    journal.close()
+    tamper(path, "DELETE FROM page WHERE last_seq = 1")
+    assert found(path) == [("beginning", 1, 1)]
+
+
+# --- files from before there was a chain ---
+
+
+def old_file(path: Path, pages: int) -> None:
+    with closing(sqlite3.connect(path)) as shell, shell:
+        for statement in journal_file._STEPS[0]:
+            shell.execute(statement)
+        seq = 0
+        for number in range(pages):
+            [page] = pages_of([fragment_of([entry(number), entry(number)])])
+            seq += page.entries
+            shell.execute(
+                "INSERT INTO page VALUES (?, ?, ?, CAST(? AS TEXT))",
+                (seq, page.entries, page.newest_ns, page.body),
+            )
+        shell.execute(f"PRAGMA application_id = {journal_file._APPLICATION_ID}")
+        shell.execute("PRAGMA user_version = 1")
+
+
+def test_an_older_journal_gets_its_chain_and_says_from_where_on(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    old_file(path, pages=1200)
+    assert len(JournalReader(path).read(limit=10_000)) == 2400
+    with pytest.raises(InterlockError, match="has no chain yet"):
+        verify(path)
+    with pytest.raises(InterlockError, match="no chained entry"):
+        head_of(path)
+    written(path, pages=2)
+    verdict = verify(path)
+    assert verdict.whole
+    assert verdict.notes == [
+        "Written before there was a chain: entries 1 to 2400. What was changed in them before that "
+        "cannot be found."
+    ]
+    assert verdict.entries == 2400 + 1 + 6
+    tamper(path, "UPDATE page SET newest_ns = 99 WHERE last_seq = 100")
+    assert found(path) == [("changed", 99, 100)]
+
+
+def test_an_older_journal_without_entries(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    old_file(path, pages=0)
+    written(path, pages=1)
+    assert verify(path).notes == []
+    assert verify(path).whole
+
+
+def test_a_head_can_be_written_down() -> None:
+    assert str(Head(7, START)) == "7:" + "0" * 64

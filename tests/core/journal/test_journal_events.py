@@ -1,0 +1,66 @@
+"""One gated flow, as the journal has it, told in the words of the query language's audit."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from interlock.core.config.trust import RuleConfig
+from interlock.core.journal.events import event_of
+from interlock.core.journal.reader import Row
+from tests.trust.approvals.gated import Gated, wipe
+
+
+def rows_of(gated: Gated) -> list[Row]:
+    return [Row(seq, *one.values()) for seq, one in enumerate(gated.journal.entries, 1)]
+
+
+@pytest.mark.spec("AQ-GK-5.1-1")
+def test_a_gated_flow_tells_three_events(tmp_path: Path) -> None:
+    async def run() -> None:
+        rules = [RuleConfig("nobody formats", "deny", tools=["s.wipe"], when='args.disk == "z"')]
+        gated = Gated(tmp_path, rules=rules, default="safe")
+        await gated.ask(wipe({"disk": "z"}))
+        first = [event for row in rows_of(gated) if (event := event_of(row)) is not None]
+        [denied] = first
+        assert denied["event"] == "OPERATION_DENIED"
+        assert denied["result"] == "denied"
+        assert "nobody formats" in denied["reason"]
+        approval = await gated.hold(wipe({"disk": "a"}))
+        await gated.confirm(approval)
+        events = [event for row in rows_of(gated) if (event := event_of(row)) is not None]
+        assert [one["event"] for one in events] == [
+            "OPERATION_DENIED",
+            "CONFIRMATION_REQUIRED",
+            "CONFIRMATION_GRANTED",
+        ]
+        assert [one["result"] for one in events] == ["denied", "denied", "confirmed"]
+        for one in events:
+            assert one["timestamp"].startswith("20")
+            assert (one["operation"], one["adapter_name"]) == ("s.wipe", "s")
+            assert one["endpoint"]
+            assert one["danger_level"] == "irreversible"
+        assert events[1]["confirmation_token"] == approval.id
+        assert "clerk" in events[2]["reason"]
+        gated.close()
+
+    asyncio.run(run())
+
+
+def test_what_is_no_event() -> None:
+    for verb, outcome in [("tools/call", "ok"), ("approval", "done"), ("approval", "dispatching")]:
+        row = Row(1, 0, "ci", "mcp", verb, "s.t", "s", "mutating", outcome, 0, "")
+        assert event_of(row) is None
+
+
+def test_a_moment_that_no_calendar_has() -> None:
+    row = Row(1, 2**62, "ci", "mcp", "approval", "s.t", "s", "mutating", "expired", 0, "")
+    event = event_of(row)
+    assert event is not None
+    assert event["event"] == "OPERATION_DENIED"
+    far = row._replace(time_ns=-(2**63) + 1, detail="approval:a1")
+    told = event_of(far)
+    assert told is not None
+    assert told["confirmation_token"] == "a1"

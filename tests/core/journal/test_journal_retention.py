@@ -1,0 +1,208 @@
+"""How long entries are kept: by age, with clocks that jump, in small bites."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from interlock.core.journal import retention as journal_retention
+from interlock.core.journal.chain import append, read_head
+from interlock.core.journal.file import open_for_writing
+from interlock.core.journal.journal import Entry, Journal, JournalReader
+from interlock.core.journal.retention import Retention
+from interlock.core.journal.verification import verify
+from interlock.core.journal.writer import fragment_of, pages_of
+
+SECOND = 1_000_000_000
+HOUR = 3600.0
+START = 1_800_000_000.0
+
+
+def entry(seconds: float) -> Entry:
+    time_ns = int((START + seconds) * SECOND)
+    return (time_ns, "local", "mcp", "tools/call", "jira.get", "jira", "read", "ok", 9, "")
+
+
+class World:
+    """A file, a clock on the wall and one that never goes back."""
+
+    def __init__(self, path: Path, max_age: float | None, max_rows: int | None = None) -> None:
+        self.path = path
+        self.wall = START
+        self.clock = 50.0
+        self.connection = open_for_writing(path)
+        self.head = read_head(self.connection)
+        self.retention = Retention(
+            path,
+            max_rows=max_rows,
+            max_age=max_age,
+            wall_ns=lambda: int(self.wall * SECOND),
+            clock=lambda: self.clock,
+        )
+
+    def passes(self, seconds: float) -> None:
+        self.wall += seconds
+        self.clock += seconds
+
+    def record(self, *moments: float) -> None:
+        pages = pages_of([fragment_of([entry(moment) for moment in moments])])
+        head = append(self.connection, self.head, pages)
+        assert head is not None
+        self.head = head
+        self.retention.added(len(moments))
+
+    def tidy(self) -> None:
+        while self.retention.due():
+            self.head = self.retention.apply(self.connection, self.head)
+
+    @property
+    def kept(self) -> list[int]:
+        rows = JournalReader(self.path).read(limit=10_000)
+        return [round(row.time_ns / SECOND - START) for row in rows if row.face != "journal"]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "journal.db", max_age=HOUR)
+    yield made
+    made.connection.close()
+
+
+def test_what_is_too_old_goes_and_the_rest_stays(world: World) -> None:
+    for moment in range(0, 7200, 600):
+        world.record(moment)
+    world.passes(7200)
+    world.tidy()
+    assert world.kept == list(range(4200, 7200, 600))
+    assert verify(world.path).whole
+
+
+def test_a_page_goes_when_its_newest_entry_is_too_old(world: World) -> None:
+    world.record(0, 600)
+    world.passes(HOUR + 300)
+    world.tidy()
+    assert world.kept == [0, 600]
+    world.passes(600)
+    world.tidy()
+    assert world.kept == []
+    assert verify(world.path).whole
+
+
+def test_an_idle_journal_is_emptied_and_then_left_alone(world: World) -> None:
+    world.record(0)
+    world.record(1)
+    for _ in range(30):
+        world.passes(HOUR)
+        world.tidy()
+    assert world.kept == []
+    assert len(JournalReader(world.path).read()) == 1
+    assert verify(world.path).whole
+
+
+def test_it_is_looked_at_now_and_then(world: World) -> None:
+    world.tidy()
+    assert not world.retention.due()
+    assert world.retention.pause == HOUR / 16
+    world.passes(HOUR / 16)
+    assert world.retention.due()
+    assert Retention(world.path, max_age=1.0).pause == 1.0
+    assert Retention(world.path, max_age=365 * 24 * HOUR).pause == HOUR
+    assert Retention(world.path).pause is None
+    assert not Retention(world.path).due()
+
+
+def test_a_clock_that_jumps_ahead_takes_nothing_with_it(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.record(0)
+    world.tidy()
+    world.passes(600)
+    world.wall += 365 * 24 * HOUR
+    world.tidy()
+    assert world.kept == [0]
+    assert "jumped" in caplog.text
+    # It was an error, and is corrected.
+    world.passes(600)
+    world.wall -= 365 * 24 * HOUR
+    world.tidy()
+    assert world.kept == [0]
+    # It holds for an hour: then it is right.
+    world.passes(2 * HOUR)
+    world.tidy()
+    assert world.kept == []
+
+
+def test_a_clock_that_goes_back_keeps_more_for_a_while(world: World) -> None:
+    for moment in (0, 10):
+        world.record(moment)
+    world.wall -= 24 * HOUR
+    world.passes(HOUR)
+    world.tidy()
+    world.record(-24 * HOUR + HOUR)
+    assert world.kept == [0, 10, -82800]
+    assert [row.seq for row in JournalReader(world.path).read()] == [1, 2, 3]
+
+
+def test_bites_are_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_retention, "_MOST_BYTES", 1000)
+    world = World(tmp_path / "journal.db", max_age=None, max_rows=5)
+    for moment in range(100):
+        world.record(moment)
+    world.head = world.retention.apply(world.connection, world.head)
+    assert 85 <= len(world.kept) < 99
+    world.tidy()
+    assert len(world.kept) <= 5
+    assert verify(tmp_path / "journal.db").whole
+    world.connection.close()
+
+
+def test_two_that_share_a_journal_both_keep_it_within_bounds(tmp_path: Path) -> None:
+    one = Journal(tmp_path / "journal.db", max_rows=20, group_seconds=HOUR)
+    two = Journal(tmp_path / "journal.db", max_rows=20, group_seconds=HOUR)
+    for number in range(100):
+        for journal in (one, two):
+            journal.record(entry(number))
+            assert journal.flush()
+    assert one.close().state == two.close().state == "ok"
+    verdict = verify(tmp_path / "journal.db")
+    assert verdict.findings == []
+    assert verdict.entries < 60
+
+
+def test_a_failing_cut_is_not_tried_with_every_commit(world: World) -> None:
+    world.record(0)
+    world.passes(2 * HOUR)
+    with closing(sqlite3.connect(world.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        world.connection.execute("PRAGMA busy_timeout = 0")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            world.retention.apply(world.connection, world.head)
+        other.execute("ROLLBACK")
+    assert not world.connection.in_transaction
+    assert not world.retention.due()
+    world.passes(HOUR)
+    world.tidy()
+    assert world.kept == []
+
+
+def test_a_journal_that_nobody_writes_in_lets_go_of_what_is_too_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_retention, "_OFTENEST", 0.001)
+    path = tmp_path / "journal.db"
+    journal = Journal(path, max_age=0.05, group_seconds=0.0)
+    # Of 1970.
+    journal.record((1, "local", "mcp", "tools/call", "jira.get", "jira", "read", "ok", 9, ""))
+    assert journal.flush()
+    reader = JournalReader(path)
+    for _ in range(100_000):
+        if [row.verb for row in reader.read()] == ["cut"]:
+            break
+    else:
+        pytest.fail("it is still there")
+    journal.close()
+    assert verify(path).whole

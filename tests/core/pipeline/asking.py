@@ -1,0 +1,308 @@
+"""Upstreams that ask, and clients that are asked, for tests of what lies between them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Raw
+
+from interlock.core.call import (
+    Answer,
+    Ask,
+    Call,
+    Caller,
+    Client,
+    Credentials,
+    Outcome,
+    UpstreamAnsweredError,
+)
+from interlock.core.catalog.offering import Offering
+from interlock.core.pipeline.authentication import Authenticator
+from interlock.core.pipeline.client_requests import ANYTHING, AskPolicy
+from interlock.core.pipeline.pipeline import Pipeline
+from interlock.core.pipeline.request_state import Seals
+from interlock.core.ports import Back, Exchange, Upstream
+from interlock.errors import InterlockError
+from interlock.protocol.mcp import ELICITATION, ROOTS, SAMPLING, TOOLS_CALL, Era, glance_at
+from tests.core.catalog.offers import definition, offer, prompt, resource
+from tests.core.pipeline.calls import LOCAL
+from tests.core.pipeline.rig import Rig, ScriptedExchange, ScriptedUpstream
+
+KEY = b"k" * 32
+BREATH = 0.05
+"""Longer than the one in which questions are gathered."""
+EVERYTHING: dict[str, Any] = {
+    "sampling": {"tools": {}},
+    "elicitation": {"form": {}, "url": {}},
+    "roots": {},
+}
+FORM = {"message": "Really?", "requestedSchema": {"type": "object", "properties": {}}}
+URL = {"mode": "url", "message": "Go there.", "url": "https://example.org/go"}
+SAMPLE = {"messages": [], "maxTokens": 100}
+YES = {"action": "accept", "content": {}}
+OPERATOR = Credentials("192.0.2.1", "operator-token")
+AUDITOR = Credentials("192.0.2.2", "auditor-token")
+TOKENS = {"operator-token": "operator", "auditor-token": "auditor"}
+
+
+def stateless(capabilities: Any = EVERYTHING) -> Client:
+    return Client(Era.STATELESS, "2026-07-28", "tests", json.dumps(capabilities).encode())
+
+
+class Question:
+    """What an upstream asked, and what it was told."""
+
+    def __init__(self, ask: Ask, answers: list[Answer]) -> None:
+        self.ask = ask
+        self._answers = answers
+
+    @property
+    def answer(self) -> Any:
+        """The result, once it is there."""
+        [answer] = self._answers
+        assert not answer.refused, answer.message
+        return json.loads(answer.result)
+
+    @property
+    def refusal(self) -> tuple[int, str]:
+        [answer] = self._answers
+        assert answer.refused
+        return answer.code, answer.message
+
+    @property
+    def unanswered(self) -> bool:
+        return not self._answers
+
+
+class AskingExchange(ScriptedExchange):
+    """A request of a server that may want to know something first."""
+
+    def __init__(self, call: Call, back: Back) -> None:
+        super().__init__(call, back)
+        self.questions: list[Question] = []
+
+    def ask(self, method: str = ELICITATION, params: Any = None) -> Question:
+        """As a session server does it."""
+        answers: list[Answer] = []
+        if params is None:
+            params = {ELICITATION: FORM, SAMPLING: SAMPLE, ROOTS: None}[method]
+        raw = b"" if params is None else json.dumps(params).encode()
+        ask = Ask(method, raw, answers.append, self.call.upstream)
+        question = Question(ask, answers)
+        self.questions.append(question)
+        self.back.asked(ask, self.call, self.call.session)
+        return question
+
+    def need(
+        self, questions: dict[str, Any] | None = None, state: str | None = None, **more: Any
+    ) -> None:
+        """As a stateless server does it. `questions`: method and params by key."""
+        result: dict[str, Any] = {"resultType": "input_required", **more}
+        if questions is not None:
+            result["inputRequests"] = {
+                key: {"method": method} if params is None else {"method": method, "params": params}
+                for key, (method, params) in questions.items()
+            }
+        if state is not None:
+            result["requestState"] = state
+        raw = Raw(json.dumps(result).encode())
+        self._settle(Outcome(bytes(raw), Era.STATELESS, glance_at(raw)), None)
+
+    def go_there_first(self, *elicitations: Any) -> None:
+        """A session server that cannot begin before its user has been somewhere."""
+        data = Raw(json.dumps({"elicitations": list(elicitations)}).encode())
+        self.fail(UpstreamAnsweredError(-32042, "Sign in first.", data))
+
+    def abandon(self, reason: str) -> None:
+        if self.open:
+            self._withdraw(reason)
+        super().abandon(reason)
+
+    def _settle(self, outcome: Outcome | None, error: InterlockError | None) -> None:
+        if self.open:
+            self._withdraw("The request is answered.")
+        super()._settle(outcome, error)
+
+    def _withdraw(self, reason: str) -> None:
+        # As a real one: nobody waits for what was asked on the way any more.
+        for question in self.questions:
+            question.ask.withdraw(reason)
+
+    def given(self, member: str) -> Any:
+        """A member of the params that the node put to the request."""
+        raw = (self.call.extra or {}).get(member)
+        return None if raw is None else json.loads(bytes(raw))
+
+
+class AskingUpstream(ScriptedUpstream):
+    def start(self, call: Call, back: Back) -> Exchange:
+        if self.refuse_with is not None:
+            raise self.refuse_with
+        exchange = AskingExchange(call, back)
+        # What was sent, as it was then: the call goes on to change.
+        self.sent.append(dict(call.extra or {}))
+        self.started.append(exchange)
+        return exchange
+
+    def __init__(self, key: str, timeout: float | None = None) -> None:
+        super().__init__(key, timeout)
+        self.sent: list[dict[str, Raw]] = []
+
+    @property
+    def last(self) -> AskingExchange:
+        exchange = super().last
+        assert isinstance(exchange, AskingExchange)
+        return exchange
+
+    @property
+    def last_sent(self) -> dict[str, Any]:
+        return {key: json.loads(bytes(raw)) for key, raw in self.sent[-1].items()}
+
+
+class ScriptedSession:
+    """A session client that a test answers for."""
+
+    def __init__(
+        self, capabilities: Any = EVERYTHING, revision: str = "2025-11-25", owner: str = "local"
+    ) -> None:
+        raw = json.dumps(capabilities).encode()
+        self.client = Client(Era.SESSION, revision, "tests", raw)
+        self.owner = owner
+        self.alive = True
+        self.log_level: str | None = None
+        self.closed: list[Callable[[], None]] = []
+        self.on_roots_changed: list[Callable[[], None]] = []
+        self.reachable = True
+        self.asked: list[Ask] = []
+        self.withdrawn: list[tuple[Ask, str]] = []
+        self.updates: list[str] = []
+
+    def tell(self, method: str, params: bytes | Raw | None) -> None:
+        raise AssertionError("Nothing is told outside of calls here.")
+
+    def updated(self, uri: str) -> None:
+        self.updates.append(uri)
+
+    def ask(self, ask: Ask, call: Call | None) -> bool:
+        if not self.reachable:
+            return False
+        ask.on_withdrawn = lambda ask, reason: self.withdrawn.append((ask, reason))
+        self.asked.append(ask)
+        return True
+
+    @property
+    def last(self) -> Ask:
+        return self.asked[-1]
+
+    @property
+    def last_params(self) -> Any:
+        return json.loads(self.last.params) if self.last.params else None
+
+
+class AskingRig(Rig):
+    """A pipeline with one upstream `s` that asks."""
+
+    def __init__(
+        self,
+        *offerings: Offering,
+        policy: AskPolicy = ANYTHING,
+        key: bytes = KEY,
+        seconds: float = 600.0,
+        timeout: float = 60.0,
+        **settings: Any,
+    ) -> None:
+        look = definition("look", annotations={"readOnlyHint": True})
+        usual = offer(
+            "s",
+            ["t", look],
+            prompts=[prompt("p")],
+            resources=[resource("test://r")],
+        )
+        super().__init__(*(offerings or (usual,)), timeout=timeout, tokens=TOKENS, **settings)
+        for name in self.upstreams:
+            self.upstreams[name] = AskingUpstream(name)
+            self.upstreams[name].capabilities = {
+                "prompts": {}, "completions": {}, "logging": {}, "resources": {"subscribe": True},
+            }  # fmt: skip
+        self.policy = policy
+        self.wall = 1_700_000_000.0
+        seen_by_the_pipeline: dict[str, Upstream] = self.upstreams  # type: ignore[assignment]
+        self.pipeline = Pipeline(
+            catalog=self.catalog,
+            authenticate=Authenticator({t: Caller(name) for t, name in TOKENS.items()}),
+            breakers=self.breakers,
+            upstreams=seen_by_the_pipeline,
+            audit=self.audit,
+            clock=self.clock,
+            call_later=self.clock.call_later,
+            names="auto",
+            timeout=timeout,
+            concurrent_calls=100,
+            ask_policy=lambda _: self.policy,
+            seals=Seals(key, lambda: self.wall),
+            input_seconds=seconds,
+        )
+
+    @property
+    def s(self) -> AskingUpstream:
+        upstream = self.upstreams["s"]
+        assert isinstance(upstream, AskingUpstream)
+        return upstream
+
+    @property
+    def held(self) -> int:
+        return self.pipeline._input.held
+
+    @property
+    def last_result(self) -> Any:
+        """Of the call that ended last."""
+        result = self.done[-1][1]
+        assert not isinstance(result, InterlockError), result.message
+        return result
+
+    @property
+    def last_error(self) -> InterlockError:
+        error = self.done[-1][1]
+        assert isinstance(error, InterlockError), error
+        return error
+
+    def journalled(self) -> list[tuple[str, str]]:
+        """Verb and outcome of every entry."""
+        return [(entry["verb"], entry["outcome"]) for entry in self.journal.entries]
+
+    def hold(self, call: Call, method: str = ELICITATION) -> Question:
+        """Begin a call of a stateless client whose session server asks, and let it be asked."""
+        self.begin(call)
+        question = self.s.last.ask(method)
+        self.clock.advance(BREATH)
+        return question
+
+
+def call_of(
+    client: Client,
+    name: str = "s.t",
+    *,
+    verb: str = TOOLS_CALL,
+    arguments: Any = None,
+    answers: Any = None,
+    state: Any = None,
+    **fields: Any,
+) -> Call:
+    """A request, with what the client brings back where it brings something."""
+    extra: dict[str, Raw] = {}
+    if answers is not None:
+        extra["inputResponses"] = Raw(json.dumps(answers).encode())
+    if state is not None:
+        extra["requestState"] = Raw(json.dumps(state).encode())
+    raw = arguments
+    if not isinstance(raw, bytes):
+        raw = json.dumps({} if arguments is None else arguments).encode()
+    meta = fields.pop("meta", None)
+    if meta is not None:
+        fields["meta"] = {key: Raw(json.dumps(value).encode()) for key, value in meta.items()}
+    fields.setdefault("credentials", LOCAL)
+    return Call(
+        verb, "test", client=client, name=name, arguments=Raw(raw), extra=extra or None, **fields
+    )

@@ -1,0 +1,270 @@
+"""A pipeline whose upstreams, clock and journal are in memory and do what a test tells them."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import json
+from collections.abc import Awaitable, Callable
+from itertools import count
+from typing import Any
+
+from msgspec import Raw
+
+from interlock.core.call import (
+    Call,
+    Caller,
+    ClientSession,
+    Outcome,
+    UpstreamAnsweredError,
+    UpstreamGoneError,
+)
+from interlock.core.catalog.catalog import Catalog
+from interlock.core.catalog.offering import Offering
+from interlock.core.journal.audit import Audit
+from interlock.core.pipeline.authentication import Authenticator
+from interlock.core.pipeline.breaker import Breakers
+from interlock.core.pipeline.pipeline import Pipeline
+from interlock.core.ports import Back, Exchange, JournalEntry, Upstream
+from interlock.errors import DEADLINE_EXCEEDED, UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
+from interlock.protocol.mcp import Era, glance_at
+
+COLUMNS = (
+    "time_ns", "caller", "face", "verb", "name", "upstream", "effect", "outcome", "duration_us",
+    "detail",
+)  # fmt: skip
+
+
+class Timer:
+    """What `call_later` gives: the way to think better of it."""
+
+    def __init__(self, clock: HandClock, entry: Any) -> None:
+        self._clock = clock
+        self.entry = entry
+
+    def cancel(self) -> None:
+        self._clock.forget(self.entry)
+
+
+class HandClock:
+    """Time that moves when a test moves it, and the timers that wait for it."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+
+    def __call__(self) -> float:
+        return self.now
+
+    def call_later(self, seconds: float, what: Callable[[], None]) -> Timer:
+        timer = Timer(self, (self.now + seconds, next(self._order), what))
+        heapq.heappush(self._timers, timer.entry)
+        return timer
+
+    def forget(self, entry: Any) -> None:
+        if entry in self._timers:
+            self._timers.remove(entry)
+            heapq.heapify(self._timers)
+
+    @property
+    def timers(self) -> int:
+        return len(self._timers)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and every timer that is due on the way run at its own moment."""
+        end = self.now + seconds
+        while self._timers and self._timers[0][0] <= end:
+            self.now, _, what = heapq.heappop(self._timers)
+            what()
+        self.now = end
+
+    def stall(self, seconds: float) -> None:
+        """The loop was held up: when it goes on, everything is late."""
+        self.now += seconds
+        self.advance(0)
+
+
+class ScriptedExchange:
+    """A request that an upstream of a test has in hand."""
+
+    def __init__(self, call: Call, back: Back) -> None:
+        self.call = call
+        self.open = True
+        self.abandoned: list[str] = []
+        self.expired = False
+        self.back = back
+
+    def abandon(self, reason: str) -> None:
+        if self.open:
+            self.open = False
+            self.abandoned.append(reason)
+
+    def expire(self) -> None:
+        if self.open:
+            self.expired = True
+            self.fail(InterlockError(DEADLINE_EXCEEDED, "It did not answer in time."))
+
+    def hand_over(self, call: Call, back: Back) -> None:
+        self.call, self.back = call, back
+
+    def say(self, method: str, params: bytes) -> None:
+        """Something before the answer."""
+        self.back.heard(self.call, method, params)
+
+    def answer(self, **result: Any) -> None:
+        raw = Raw(json.dumps(result).encode())
+        self._settle(Outcome(bytes(raw), Era.SESSION, glance_at(raw)), None)
+
+    def answer_error(self, code: int, message: str) -> None:
+        self.fail(UpstreamAnsweredError(code, message, None))
+
+    def lose(self, *, sent: bool) -> None:
+        """The upstream dies."""
+        failure = UPSTREAM_LOST if sent else UPSTREAM_UNAVAILABLE
+        self.fail(UpstreamGoneError(failure, "It went away.", sent=sent))
+
+    def fail(self, error: InterlockError) -> None:
+        self._settle(None, error)
+
+    def _settle(self, outcome: Outcome | None, error: InterlockError | None) -> None:
+        # As a real one: what comes first counts, and an abandoned one says nothing any more.
+        if self.open:
+            self.open = False
+            self.back.settled(self.call, outcome, error)
+
+
+class ScriptedUpstream:
+    """An upstream that keeps what it is sent until the test answers."""
+
+    def __init__(self, key: str, timeout: float | None = None) -> None:
+        self.key = key
+        self.timeout = timeout
+        self.started: list[ScriptedExchange] = []
+        self.refuse_with: Exception | None = None
+        self.waited: list[float] = []
+        self.capabilities: dict[str, Any] = {}
+        self.levels: list[str] = []
+        self.watches: list[str] = []
+        self.comes_back: Callable[[float], Awaitable[bool]] = self._at_once
+
+    def start(self, call: Call, back: Back) -> Exchange:
+        if self.refuse_with is not None:
+            raise self.refuse_with
+        exchange = ScriptedExchange(call, back)
+        self.started.append(exchange)
+        return exchange
+
+    def set_level(self, level: str, session: ClientSession | None) -> None:
+        self.levels.append(level)
+
+    def apart(self, call: Call) -> object | None:
+        return None
+
+    async def watch(self, uri: str, call: Call | None) -> None:
+        self.watches.append(uri)
+
+    async def unwatch(self, uri: str, call: Call | None) -> None:
+        self.watches.remove(uri)
+
+    async def until_ready(self, seconds: float) -> bool:
+        self.waited.append(seconds)
+        return await self.comes_back(seconds)
+
+    @staticmethod
+    async def _at_once(seconds: float) -> bool:
+        return True
+
+    @property
+    def last(self) -> ScriptedExchange:
+        return self.started[-1]
+
+
+class KeptJournal:
+    """A journal that a test can read."""
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, Any]] = []
+
+    def record(self, entry: JournalEntry) -> None:
+        self.entries.append(dict(zip(COLUMNS, entry, strict=True)))
+
+    def record_durably(self, entry: JournalEntry, then: Callable[[bool], None]) -> None:
+        self.record(entry)
+        then(True)
+
+    @property
+    def outcomes(self) -> list[str]:
+        return [entry["outcome"] for entry in self.entries]
+
+
+class Rig:
+    """Everything of a pipeline, put together as a node does it."""
+
+    def __init__(
+        self,
+        *offerings: Offering,
+        tokens: dict[str, str] | None = None,
+        names: str = "auto",
+        timeout: float = 60.0,
+        failures: int = 3,
+        cooldown: float = 10.0,
+        concurrent_calls: int = 100,
+        recorder: Any = None,
+        durable: bool = False,
+    ) -> None:
+        """`durable`: calls that change something are written down before they leave."""
+        self.clock = HandClock()
+        self.catalog = Catalog(server_info=b"{}")
+        self.upstreams: dict[str, ScriptedUpstream] = {}
+        for offering in offerings:
+            self.catalog.post(offering)
+            self.upstreams[offering.upstream] = ScriptedUpstream(offering.upstream)
+        self.journal = KeptJournal()
+        self.audit = Audit(
+            recorder or self.journal, lambda: 1_700_000_000_000_000_000, durable=durable
+        )
+        self.breakers = Breakers(self.clock, failures=failures, cooldown=cooldown)
+        seen_by_the_pipeline: dict[str, Upstream] = self.upstreams  # type: ignore[assignment]
+        self.pipeline = Pipeline(
+            catalog=self.catalog,
+            authenticate=Authenticator({t: Caller(name) for t, name in (tokens or {}).items()}),
+            breakers=self.breakers,
+            upstreams=seen_by_the_pipeline,
+            audit=self.audit,
+            clock=self.clock,
+            call_later=self.clock.call_later,
+            names=names,
+            timeout=timeout,
+            concurrent_calls=concurrent_calls,
+        )
+        self.done: list[tuple[Call, Any]] = []
+        """Every call that is over, with its result as JSON or its error."""
+
+    def begin(self, call: Call) -> Call:
+        call.on_done = self._over
+        self.pipeline.begin(call)
+        return call
+
+    def _over(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        assert (outcome is None) != (error is None)
+        self.done.append((call, error if outcome is None else json.loads(bytes(outcome.result))))
+
+    def refused(self, call: Call) -> InterlockError:
+        """The error of a call that is over at once."""
+        before = len(self.done)
+        self.begin(call)
+        [(ended, error)] = self.done[before:]
+        assert ended is call
+        assert isinstance(error, InterlockError)
+        return error
+
+    @property
+    def under_way(self) -> int:
+        return len(list(self.pipeline.under_way()))
+
+
+async def turns(number: int = 5) -> None:
+    """Let everything that is ready to run do so."""
+    for _ in range(number):
+        await asyncio.sleep(0)

@@ -1,0 +1,406 @@
+"""What is written down of every call: each outcome once, with the right word."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interlock.core.call import Call, Caller, Credentials
+from interlock.core.journal.audit import Audit
+from interlock.core.pipeline.deadlines import TICK
+from interlock.errors import UPSTREAM_PROTOCOL, InterlockError
+from interlock.protocol.mcp import META_TIMEOUT, TOOLS_LIST
+from tests.core.catalog.offers import definition, offer
+from tests.core.pipeline.calls import LOCAL, SESSION, tool_call
+from tests.core.pipeline.rig import COLUMNS, KeptJournal, Rig
+
+STRANGER = Credentials("192.0.2.1")
+
+
+def rig(**settings: Any) -> Rig:
+    look = definition("look", annotations={"readOnlyHint": True})
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    return Rig(offer("s", [look, definition("t", inputSchema=schema)]), **settings)
+
+
+# --- one call, one entry ---
+
+
+def answer_ok(rig: Rig) -> None:
+    rig.begin(tool_call("s.t"))
+    rig.upstreams["s"].last.answer(content=[])
+
+
+def answer_tool_error(rig: Rig) -> None:
+    rig.begin(tool_call("s.t"))
+    rig.upstreams["s"].last.answer(content=[], isError=True)
+
+
+def answer_error(rig: Rig) -> None:
+    rig.begin(tool_call("s.t"))
+    rig.upstreams["s"].last.answer_error(-32000, "out of paper")
+
+
+def answer_nonsense(rig: Rig) -> None:
+    rig.begin(tool_call("s.t"))
+    rig.upstreams["s"].last.fail(InterlockError(UPSTREAM_PROTOCOL, "garbage"))
+
+
+def lose(rig: Rig) -> None:
+    rig.begin(tool_call("s.t"))
+    rig.upstreams["s"].last.lose(sent=True)
+
+
+def expire(rig: Rig) -> None:
+    rig.begin(tool_call("s.t", meta={META_TIMEOUT: 100}))
+    rig.clock.advance(0.1 + 2 * TICK)
+
+
+def cancel(rig: Rig) -> None:
+    rig.pipeline.cancel(rig.begin(tool_call("s.t")))
+
+
+def stranger(rig: Rig) -> None:
+    rig.begin(tool_call("s.t", credentials=STRANGER))
+
+
+def of_somebody_else(rig: Rig) -> None:
+    rig.begin(tool_call("s.t", owner="operator"))
+
+
+def unknown_tool(rig: Rig) -> None:
+    rig.begin(tool_call("s.nothing"))
+
+
+def bad_arguments(rig: Rig) -> None:
+    rig.begin(tool_call("s.t", {"n": "x"}))
+
+
+def bad_timeout(rig: Rig) -> None:
+    rig.begin(tool_call("s.t", meta={META_TIMEOUT: -1}))
+
+
+def no_upstream(rig: Rig) -> None:
+    del rig.upstreams["s"]
+    rig.begin(tool_call("s.t"))
+
+
+def bug(rig: Rig) -> None:
+    rig.upstreams["s"].refuse_with = RuntimeError("a fault of ours")
+    rig.begin(tool_call("s.t"))
+
+
+def list_tools(rig: Rig) -> None:
+    rig.begin(Call(TOOLS_LIST, "test", LOCAL, SESSION))
+
+
+def bad_cursor(rig: Rig) -> None:
+    rig.begin(Call(TOOLS_LIST, "test", LOCAL, SESSION, cursor="made up"))
+
+
+def other_method(rig: Rig) -> None:
+    rig.begin(Call("prompts/list", "test", LOCAL, SESSION))
+
+
+def greet(rig: Rig) -> None:
+    rig.pipeline.admit(Call("initialize", "test", LOCAL, SESSION))
+
+
+def greet_as_a_stranger(rig: Rig) -> None:
+    with pytest.raises(InterlockError):
+        rig.pipeline.admit(Call("initialize", "test", STRANGER, SESSION))
+
+
+WAYS: dict[Callable[[Rig], None], tuple[str, str]] = {
+    answer_ok: ("ok", ""),
+    answer_tool_error: ("tool_error", ""),
+    answer_error: ("upstream_error", "out of paper"),
+    answer_nonsense: ("upstream_protocol_error", "garbage"),
+    lose: ("upstream_lost", "It went away."),
+    expire: ("deadline_exceeded", "It did not answer in time."),
+    cancel: ("cancelled", "The caller cancelled the call."),
+    stranger: ("unauthenticated", "A bearer token is needed"),
+    of_somebody_else: ("unknown_session", "ended or never was"),
+    unknown_tool: ("unknown_tool", "There is no tool called 's.nothing'."),
+    bad_arguments: ("invalid_arguments", "n: the value is not of type"),
+    bad_timeout: ("invalid_params", "milliseconds"),
+    no_upstream: ("upstream_unavailable", "no longer served"),
+    bug: ("internal_error", "The node failed"),
+    list_tools: ("ok", ""),
+    bad_cursor: ("invalid_cursor", "cursor"),
+    other_method: ("method_not_found", "'prompts/list' is not served here."),
+    greet: ("ok", ""),
+    greet_as_a_stranger: ("unauthenticated", "A bearer token is needed"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_every_way_out_is_recorded_once_with_its_word(way: Callable[[Rig], None]) -> None:
+    node = rig()
+    way(node)
+    word, detail = WAYS[way]
+    [entry] = node.journal.entries
+    assert entry["outcome"] == word
+    assert detail in entry["detail"]
+    assert node.under_way == 0
+
+
+@pytest.mark.parametrize("way", [answer_ok, answer_error, lose, expire, cancel])
+@pytest.mark.parametrize("afterthought", ["answer", "lose", "expire", "cancel"])
+def test_nothing_that_comes_later_is_recorded_again(
+    way: Callable[[Rig], None], afterthought: str
+) -> None:
+    node = rig()
+    way(node)
+    exchange = node.upstreams["s"].last
+    # An upstream that does not keep the rules: it settles what was settled before.
+    exchange.open = True
+    if afterthought == "answer":
+        exchange.answer(content=[])
+    elif afterthought == "lose":
+        exchange.lose(sent=False)
+    elif afterthought == "expire":
+        exchange.expire()
+    else:
+        node.pipeline.cancel(exchange.call)
+    assert len(node.journal.entries) == 1
+    assert len(node.done) == 1
+    assert len(node.upstreams["s"].started) == 1
+
+
+def test_an_entry() -> None:
+    node = rig()
+    node.begin(tool_call("s__look", {"n": 1}))
+    node.clock.advance(0.25)
+    node.upstreams["s"].last.answer(content=[])
+    [entry] = node.journal.entries
+    assert entry == {
+        "time_ns": 1_700_000_000_000_000_000,
+        "caller": "local",
+        "face": "test",
+        "verb": "tools/call",
+        # The canonical name, whichever form was used.
+        "name": "s.look",
+        "upstream": "s",
+        "effect": "read_only",
+        "outcome": "ok",
+        "duration_us": 250_000,
+        "detail": "",
+    }
+    assert tuple(entry) == COLUMNS
+
+
+def test_an_entry_about_a_stranger_says_what_they_asked_for_and_no_more() -> None:
+    node = rig(tokens={"t0ken": "operator"})
+    node.begin(tool_call("s.look", credentials=Credentials("loopback", "wr0ng")))
+    [entry] = node.journal.entries
+    assert (entry["caller"], entry["name"], entry["upstream"], entry["effect"]) == (
+        "", "s.look", "", ""
+    )  # fmt: skip
+    assert "wr0ng" not in json.dumps(entry)
+
+
+def test_who_called_is_written_down() -> None:
+    node = rig(tokens={"t0ken": "operator"})
+    node.begin(tool_call("s.look", credentials=Credentials("192.0.2.1", "t0ken")))
+    node.upstreams["s"].last.answer(content=[])
+    [entry] = node.journal.entries
+    assert entry["caller"] == "operator"
+    assert "t0ken" not in json.dumps(entry)
+
+
+def test_arguments_and_results_are_not_written_down() -> None:
+    node = rig()
+    node.begin(tool_call("s.look", {"password": "hunter2"}))
+    node.upstreams["s"].last.answer(content=[{"type": "text", "text": "hunter2"}])
+    node.begin(tool_call("s.t", {"n": "hunter2"}))
+    assert node.journal.outcomes == ["ok", "invalid_arguments"]
+    assert "hunter2" not in json.dumps(node.journal.entries)
+
+
+def test_one_call_cannot_fill_the_journal() -> None:
+    node = rig()
+    long = "x" * 1_000_000
+    node.begin(tool_call(long, credentials=STRANGER))
+    node.begin(tool_call(long))
+    node.begin(Call(long, "test", STRANGER, SESSION))
+    node.begin(Call(long, "test", LOCAL, SESSION))
+    node.begin(tool_call("s.t"))
+    node.upstreams["s"].last.answer_error(1, long)
+    assert len(node.journal.entries) == 5
+    assert all(len(json.dumps(entry)) < 2_000 for entry in node.journal.entries)
+
+
+def test_a_task_that_is_cancelled_is_recorded_as_such() -> None:
+    async def body() -> Rig:
+        node = rig()
+        task = asyncio.create_task(node.pipeline.run(tool_call("s.t")))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return node
+
+    node = asyncio.run(body())
+    assert node.journal.outcomes == ["cancelled"]
+    assert node.upstreams["s"].last.abandoned == ["The caller cancelled the call."]
+
+
+# --- tallies ---
+
+
+def test_the_tallies_count_tool_calls() -> None:
+    node = rig()
+    answer_ok(node)
+    answer_tool_error(node)
+    answer_error(node)
+    bad_arguments(node)
+    unknown_tool(node)
+    stranger(node)
+    list_tools(node)
+    greet(node)
+    assert (node.audit.total.calls, node.audit.total.failed) == (6, 5)
+    # A call that reached no tool is nobody's.
+    assert node.audit.by_upstream.keys() == {"", "s"}
+    assert (node.audit.by_upstream["s"].calls, node.audit.by_upstream["s"].failed) == (4, 3)
+
+
+def test_the_tallies_sum_up_the_time() -> None:
+    node = rig()
+    node.begin(tool_call("s.t"))
+    node.begin(tool_call("s.t"))
+    node.clock.advance(0.5)
+    for exchange in node.upstreams["s"].started:
+        exchange.answer(content=[])
+    assert node.audit.total.busy_us == node.audit.by_upstream["s"].busy_us == 1_000_000
+
+
+def test_a_node_without_a_journal_still_counts() -> None:
+    audit = Audit(None)
+    audit.record(tool_call("s.t"), "ok", 5)
+    assert audit.total.calls == 1
+
+
+# --- before a call leaves ---
+
+
+def intended(audit: Audit, call: Call) -> list[bool]:
+    told: list[bool] = []
+    audit.intend(call, told.append)
+    return told
+
+
+def test_the_entry_before_a_call_and_the_one_after_it_name_the_same_call() -> None:
+    journal = KeptJournal()
+    audit = Audit(journal, wall_clock=lambda: 255)
+    one, other = tool_call("s.t"), tool_call("s.t")
+    assert intended(audit, one) == intended(audit, other) == [True]
+    audit.record(other, "tool_error", 5)
+    audit.record(one, "upstream_lost", 7, "It went away.")
+    assert [(entry["outcome"], entry["detail"]) for entry in journal.entries] == [
+        ("dispatching", "call:ff-1"),
+        ("dispatching", "call:ff-2"),
+        ("tool_error", "call:ff-2"),
+        ("upstream_lost", "call:ff-1 It went away."),
+    ]
+    assert not audit._intended
+
+
+def test_a_call_that_is_written_down_twice_stays_one_call() -> None:
+    journal = KeptJournal()
+    audit = Audit(journal, wall_clock=lambda: 255)
+    call = tool_call("s.t")
+    intended(audit, call)
+    intended(audit, call)
+    assert [entry["detail"] for entry in journal.entries] == ["call:ff-1", "call:ff-1"]
+
+
+def test_entries_name_the_approval_that_a_call_is_made_for() -> None:
+    journal = KeptJournal()
+    audit = Audit(journal, wall_clock=lambda: 255)
+    call = tool_call("s.t")
+    call.approval = "a1"
+    intended(audit, call)
+    audit.record(call, "ok", 5)
+    plain = tool_call("s.t")
+    plain.approval = "a2"
+    audit.record(plain, "denied_by_policy", 5, "No.")
+    assert [entry["detail"] for entry in journal.entries] == [
+        "call:ff-1 approval:a1",
+        "call:ff-1 approval:a1",
+        "approval:a2 No.",
+    ]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_irreversible_and_approved_calls_have_a_digest_of_their_arguments(durable: bool) -> None:
+    journal = KeptJournal()
+    audit = Audit(
+        journal, wall_clock=lambda: 255, durable=durable, digest=lambda call: f"of:{call.name}"
+    )
+    for name, effect, approval in (
+        ("s.undo", "mutating", ""),
+        ("s.drop", "irreversible", ""),
+        ("s.held", "additive", "a1"),
+    ):
+        call = tool_call(name)
+        call.effect, call.approval = effect, approval
+        intended(audit, call)
+        intended(audit, call)
+        audit.record(call, "ok", 5)
+    ends = [entry["detail"] for entry in journal.entries if entry["outcome"] == "ok"]
+    if durable:
+        assert ends == ["call:ff-1", "call:ff-2 of:s.drop", "call:ff-3 of:s.held approval:a1"]
+        begun = [entry["detail"] for entry in journal.entries if entry["outcome"] != "ok"]
+        assert begun == [detail for detail in ends for _ in range(2)]
+    else:
+        assert ends == ["", "of:s.drop", "of:s.held approval:a1"]
+    assert not audit._intended
+
+
+@pytest.mark.parametrize("audit", [Audit(None), Audit(KeptJournal(), durable=False)])
+def test_nobody_waits_where_nothing_is_written_first(audit: Audit) -> None:
+    call = tool_call("s.t")
+    assert not audit.writes_first
+    assert intended(audit, call) == [True]
+    audit.record(call, "ok", 1)
+    if isinstance(audit._recorder, KeptJournal):
+        assert [entry["detail"] for entry in audit._recorder.entries] == [""]
+
+
+# --- a journal in trouble ---
+
+
+class BrokenJournal(KeptJournal):
+    def record(self, entry: Any) -> None:
+        raise OSError("the disk is gone")
+
+
+@pytest.mark.parametrize("way", [answer_ok, bad_arguments, expire, cancel, list_tools])
+def test_a_journal_in_trouble_costs_nobody_the_answer(
+    way: Callable[[Rig], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    node = rig(recorder=BrokenJournal())
+    way(node)
+    assert len(node.done) == 1
+    assert node.under_way == 0
+    assert "could not be recorded" in caplog.text
+
+
+def test_of_calls_from_above_each_says_who_called_there() -> None:
+    node = rig()
+    callers = {
+        above: Caller("parent", kind="parent", above=above) for above in ("owner", "guest", "")
+    }
+    node.pipeline.enter.authenticate.minted = lambda shown: callers[shown.minted or ""]
+    order = ["owner", "owner", "guest", "owner", "", "guest", "guest", "", "owner"]
+    for above in order:
+        shown = Credentials("local", known_as="parent", minted=above)
+        node.begin(tool_call("s.look", credentials=shown))
+        node.upstreams["s"].last.answer(content=[])
+    written = [entry["caller"] for entry in node.journal.entries]
+    assert written == [f"parent/{above}" if above else "parent" for above in order]

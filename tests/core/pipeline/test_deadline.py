@@ -1,0 +1,276 @@
+"""Deadlines: set by node, upstream or caller, renewed by progress, watched by one clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from interlock.core.call import Call
+from interlock.core.pipeline.deadlines import (
+    MANY,
+    PROGRESS_EXTENDS,
+    TICK,
+    DeadlineWatch,
+    set_deadline,
+)
+from interlock.errors import DEADLINE_EXCEEDED, INVALID_PARAMS, InterlockError
+from interlock.protocol.mcp import META_TIMEOUT, PROGRESS
+from tests.core.catalog.offers import offer
+from tests.core.pipeline.calls import tool_call
+from tests.core.pipeline.rig import HandClock, Rig
+
+NOW = 1000.0
+LIMIT = 60.0
+
+
+def rig(**settings: Any) -> Rig:
+    return Rig(offer("s", ["t"]), **settings)
+
+
+# --- how long ---
+
+
+@pytest.mark.parametrize(
+    ("asked", "timeout", "hard"),
+    [
+        (None, LIMIT, LIMIT * PROGRESS_EXTENDS),
+        # a shorter limit of the caller's own is meant as it stands: progress does not extend it
+        (1, 0.001, 0.001),
+        (1500, 1.5, 1.5),
+        (0.5, 0.0005, 0.0005),
+        (60_000, 60.0, 60.0),
+        # a longer one is not granted
+        (60_001, LIMIT, LIMIT * PROGRESS_EXTENDS),
+        (1e300, LIMIT, LIMIT * PROGRESS_EXTENDS),
+        (10**400, LIMIT, LIMIT * PROGRESS_EXTENDS),
+    ],
+)
+def test_the_limit_of_a_call(asked: Any, timeout: float, hard: float) -> None:
+    call = tool_call(meta=None if asked is None else {META_TIMEOUT: asked})
+    set_deadline(call, NOW, LIMIT)
+    assert call.timeout == pytest.approx(timeout)
+    assert call.deadline == pytest.approx(NOW + timeout)
+    assert call.hard_deadline == pytest.approx(NOW + hard)
+
+
+@pytest.mark.parametrize("asked", [0, -1, -0.5, True, False, "1000", None, [], {}])
+def test_a_limit_that_is_none(asked: Any) -> None:
+    call = tool_call(meta={META_TIMEOUT: asked})
+    with pytest.raises(InterlockError, match="must be a number of milliseconds above 0") as caught:
+        set_deadline(call, NOW, LIMIT)
+    assert caught.value.failure is INVALID_PARAMS
+
+
+@pytest.mark.parametrize("raw", [b"1e999", b"9" * 5_000, b"nonsense"])
+def test_a_limit_that_cannot_be_read(raw: bytes) -> None:
+    call = tool_call()
+    call.meta = {META_TIMEOUT: Raw(raw)}
+    with pytest.raises(InterlockError) as caught:
+        set_deadline(call, NOW, LIMIT)
+    assert caught.value.failure is INVALID_PARAMS
+
+
+def test_other_keys_of_meta_say_nothing_about_time() -> None:
+    call = tool_call(meta={"timeout": 5, "progressToken": 1})
+    set_deadline(call, NOW, LIMIT)
+    assert call.timeout == LIMIT
+
+
+def test_an_upstreams_own_limit_wins_over_the_nodes() -> None:
+    node = rig(timeout=60)
+    node.upstreams["s"].timeout = 2.0
+    node.begin(tool_call())
+    node.clock.advance(1.99)
+    assert not node.done
+    node.clock.advance(2 * TICK)
+    assert len(node.done) == 1
+
+
+# --- when it ends ---
+
+
+@given(st.floats(0.001, 30), st.floats(0, 10_000))
+def test_a_call_ends_after_its_deadline_and_within_a_tick(timeout: float, start: float) -> None:
+    node = rig(timeout=timeout)
+    node.clock.now = start
+    node.begin(tool_call())
+    exchange = node.upstreams["s"].last
+    deadline = exchange.call.deadline
+    while exchange.open:
+        before = node.clock.now
+        node.clock.advance(TICK)
+        assert node.clock.now <= deadline + 2 * TICK
+        if not exchange.open:
+            assert node.clock.now >= deadline > before - TICK
+    assert exchange.expired
+    [(_, error)] = node.done
+    assert error.failure is DEADLINE_EXCEEDED
+    assert node.journal.outcomes == ["deadline_exceeded"]
+
+
+def test_an_answer_in_time_ends_the_watch() -> None:
+    node = rig(timeout=1)
+    node.begin(tool_call())
+    exchange = node.upstreams["s"].last
+    node.clock.advance(0.9)
+    exchange.answer(content=[])
+    node.clock.advance(10)
+    assert not exchange.expired
+    assert node.journal.outcomes == ["ok"]
+
+
+def test_deadlines_that_are_far_apart() -> None:
+    node = rig(timeout=10_000)
+    for milliseconds in (5_000_000, 100, 2_000, 9_000_000):
+        node.begin(tool_call(meta={META_TIMEOUT: milliseconds}))
+    expired = []
+    for _ in range(4):
+        node.clock.advance(0.2)
+        expired.append([exchange.expired for exchange in node.upstreams["s"].started].count(True))
+        node.clock.advance({1: 2, 2: 5_000, 3: 4_500}.get(expired[-1], 0))
+    assert expired == [1, 2, 3, 4]
+
+
+def test_a_loop_that_was_held_up_ends_everything_that_is_due_and_nothing_else() -> None:
+    node = rig(timeout=1_000)
+    for milliseconds in (50, 400, 700, 60_000):
+        node.begin(tool_call(meta={META_TIMEOUT: milliseconds}))
+    node.clock.stall(30)
+    assert [exchange.expired for exchange in node.upstreams["s"].started] == [
+        True, True, True, False
+    ]  # fmt: skip
+    node.clock.advance(30.1)
+    assert node.under_way == 0
+
+
+def test_a_call_whose_deadline_has_passed_before_it_is_looked_at() -> None:
+    node = rig()
+    call = tool_call(meta={META_TIMEOUT: 0.001})
+    node.begin(call)
+    node.clock.advance(2 * TICK)
+    assert node.journal.outcomes == ["deadline_exceeded"]
+
+
+# --- progress ---
+
+
+def talkative(node: Rig, **meta: Any) -> list[tuple[str, bytes]]:
+    heard: list[tuple[str, bytes]] = []
+    node.begin(
+        tool_call(
+            meta={"progressToken": 1, **meta},
+            on_notification=lambda _, method, params: heard.append((method, bytes(params))),
+        )
+    )
+    return heard
+
+
+def test_progress_starts_the_wait_again() -> None:
+    node = rig(timeout=1)
+    heard = talkative(node)
+    exchange = node.upstreams["s"].last
+    for _ in range(5):
+        node.clock.advance(0.9)
+        exchange.say(PROGRESS, b'{"progress":1}')
+    assert heard == [(PROGRESS, b'{"progress":1}')] * 5
+    node.clock.advance(0.9)
+    assert exchange.open
+    node.clock.advance(0.1 + TICK)
+    assert exchange.expired
+
+
+def test_progress_does_not_keep_a_call_for_ever() -> None:
+    node = rig(timeout=1)
+    talkative(node)
+    exchange = node.upstreams["s"].last
+    began = node.clock.now
+    while exchange.open:
+        assert node.clock.now < began + PROGRESS_EXTENDS + 2 * TICK
+        node.clock.advance(TICK)
+        exchange.say(PROGRESS, b"{}")
+    assert node.clock.now >= began + PROGRESS_EXTENDS
+
+
+def test_progress_does_not_extend_what_the_caller_asked_for() -> None:
+    node = rig(timeout=10)
+    talkative(node, **{META_TIMEOUT: 1_000})
+    exchange = node.upstreams["s"].last
+    for _ in range(3):
+        node.clock.advance(0.3)
+        exchange.say(PROGRESS, b"{}")
+    node.clock.advance(0.1 + TICK)
+    assert exchange.expired
+
+
+def test_what_nobody_listens_to_harms_nobody() -> None:
+    node = rig()
+    node.begin(tool_call())
+    node.upstreams["s"].last.say(PROGRESS, b"{}")
+    assert node.upstreams["s"].last.open
+
+
+# --- the clock itself ---
+
+
+def test_the_clock_stands_still_when_there_is_nothing_to_watch() -> None:
+    node = rig(timeout=1)
+    assert node.clock.timers == 0
+    node.begin(tool_call())
+    node.begin(tool_call())
+    assert node.clock.timers == 1
+    for exchange in node.upstreams["s"].started:
+        exchange.answer(content=[])
+    node.clock.advance(2 * TICK)
+    assert node.clock.timers == 0
+    # It starts again with the next call.
+    node.begin(tool_call())
+    assert node.clock.timers == 1
+    node.clock.advance(1 + 2 * TICK)
+    assert node.journal.outcomes == ["ok", "ok", "deadline_exceeded"]
+    node.clock.advance(2 * TICK)
+    assert node.clock.timers == 0
+
+
+def test_one_that_cannot_be_ended_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    node = rig(timeout=1)
+    node.begin(tool_call())
+    node.begin(tool_call())
+    first, second = node.upstreams["s"].started
+
+    def broken() -> None:
+        raise RuntimeError("the link is in a bad way")
+
+    first.expire = broken  # type: ignore[method-assign]
+    node.clock.advance(1 + 2 * TICK)
+    assert second.expired
+    assert "could not be ended" in caplog.text
+    # And the clock goes on.
+    node.begin(tool_call())
+    node.clock.advance(1 + 2 * TICK)
+    assert node.upstreams["s"].last.expired
+
+
+@pytest.mark.parametrize(("number", "looks"), [(MANY - 1, 20), (MANY, 10)])
+def test_very_many_calls_are_looked_at_less_often(number: int, looks: int) -> None:
+    clock = HandClock(now=0.0)
+    calls = [tool_call() for _ in range(number)]
+    looked = 0
+
+    def under_way() -> list[Call]:
+        nonlocal looked
+        looked += 1
+        return calls
+
+    watch = DeadlineWatch(under_way, clock, clock.call_later)
+    watch.start()
+    clock.advance(TICK * 20.5)
+    assert looked in (looks, looks + 1)
+    assert watch.ticking
+    calls.clear()
+    clock.advance(6 * TICK)
+    assert not watch.ticking
+    assert clock.timers == 0

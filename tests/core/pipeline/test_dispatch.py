@@ -1,0 +1,412 @@
+"""Sending, and sending again: only what never left, or what may be done twice, and only once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from interlock.core.call import Call, UpstreamGoneError
+from interlock.core.pipeline.deadlines import TICK
+from interlock.core.pipeline.pipeline import PATIENCE
+from interlock.errors import INTERNAL, UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
+from interlock.protocol.mcp import META_TIMEOUT
+from tests.core.catalog.offers import definition, offer
+from tests.core.pipeline.calls import LOCAL, WITH_EXTENSION, tool_call
+from tests.core.pipeline.rig import Rig, ScriptedUpstream, turns
+
+TOOLS = {
+    "read_only": {"readOnlyHint": True},
+    "idempotent": {"idempotentHint": True},
+    "idempotent_additive": {"idempotentHint": True, "destructiveHint": False},
+    "additive": {"destructiveHint": False},
+    "mutating": {"readOnlyHint": False},
+    "silent": {},
+    "irreversible": {"destructiveHint": True},
+    "idempotent_irreversible": {"destructiveHint": True, "idempotentHint": True},
+}
+REPEATABLE = {"read_only", "idempotent", "idempotent_additive"}
+
+
+def rig(**settings: Any) -> Rig:
+    return Rig(
+        offer("s", [definition(name, annotations=hints) for name, hints in TOOLS.items()]),
+        **settings,
+    )
+
+
+def run(body: Callable[[Rig, ScriptedUpstream], Awaitable[None]], **settings: Any) -> Rig:
+    """Run a test on a loop, with one upstream. Fails on tasks that are left behind."""
+
+    async def main() -> Rig:
+        node = rig(**settings)
+        await body(node, node.upstreams["s"])
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not left, left
+        return node
+
+    return asyncio.run(main())
+
+
+def gone(*, sent: bool) -> UpstreamGoneError:
+    return UpstreamGoneError(UPSTREAM_LOST, "It went away.", sent=sent)
+
+
+# --- the plain way ---
+
+
+def test_a_call_goes_out_and_its_answer_comes_back() -> None:
+    node = rig()
+    call = node.begin(tool_call("s.silent", {"a": 1}))
+    [exchange] = node.upstreams["s"].started
+    assert exchange.call is call
+    assert call.route is not None
+    assert call.route.upstream_name == "silent"
+    assert bytes(call.arguments) == b'{"a": 1}'
+    exchange.answer(content=[{"type": "text", "text": "hello"}])
+    assert node.done == [(call, {"content": [{"type": "text", "text": "hello"}]})]
+
+
+def test_calls_do_not_wait_for_each_other() -> None:
+    node = rig()
+    calls = [node.begin(tool_call("s.silent")) for _ in range(3)]
+    for exchange in reversed(node.upstreams["s"].started):
+        exchange.answer(n=calls.index(exchange.call))
+    assert node.done == [(calls[2], {"n": 2}), (calls[1], {"n": 1}), (calls[0], {"n": 0})]
+
+
+def test_an_upstream_that_is_no_longer_served() -> None:
+    node = rig()
+    del node.upstreams["s"]
+    error = node.refused(tool_call("s.silent"))
+    assert error.failure is UPSTREAM_UNAVAILABLE
+    assert error.message == "s is no longer served by this node."
+
+
+# --- again ---
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_what_never_left_is_sent_once_more(tool: str) -> None:
+    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+        node.begin(tool_call(f"s.{tool}"))
+        upstream.last.lose(sent=False)
+        await turns()
+        assert len(upstream.started) == 2
+        upstream.last.answer(content=[])
+
+    node = run(body)
+    assert node.journal.outcomes == ["ok"]
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_what_left_is_sent_again_only_if_doing_it_twice_is_doing_it_once(tool: str) -> None:
+    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+        node.begin(tool_call(f"s.{tool}"))
+        upstream.last.lose(sent=True)
+        await turns()
+        assert len(upstream.started) == (2 if tool in REPEATABLE else 1)
+        if tool in REPEATABLE:
+            assert not node.done
+            upstream.last.answer(content=[])
+
+    node = run(body)
+    assert node.journal.outcomes == ["ok" if tool in REPEATABLE else "upstream_lost"]
+
+
+@pytest.mark.parametrize("sent", [True, False])
+def test_nothing_is_sent_three_times(sent: bool) -> None:
+    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+        node.begin(tool_call("s.read_only"))
+        for _ in range(5):
+            upstream.last.lose(sent=sent)
+            await turns()
+        assert len(upstream.started) == 2
+
+    node = run(body)
+    assert node.journal.outcomes == ["upstream_lost" if sent else "upstream_unavailable"]
+
+
+def test_what_never_left_and_then_did_is_not_sent_a_third_time() -> None:
+    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+        node.begin(tool_call("s.silent"))
+        upstream.last.lose(sent=False)
+        await turns()
+        upstream.last.lose(sent=True)
+        await turns()
+        assert len(upstream.started) == 2
+
+    assert run(body).journal.outcomes == ["upstream_lost"]
+
+
+def test_an_upstream_that_takes_nothing_is_waited_for() -> None:
+    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+        back = asyncio.get_running_loop().create_future()
+
+        async def comes_back(_: float) -> bool:
+            return bool(await back)
+
+        upstream.comes_back = comes_back
+        upstream.refuse_with = gone(sent=False)
+        node.begin(tool_call("s.irreversible"))
+        await turns()
+        assert not node.done
+        upstream.refuse_with = None
+        back.set_result(True)
+        await turns()
+        upstream.last.answer(content=[])
+
+    node = run(body)
+    assert node.journal.outcomes == ["ok"]
+
+
+def test_an_upstream_that_does_not_come_back_fails_the_call_as_it_failed() -> None:
+    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+        async def stays_away(_: float) -> bool:
+            return False
+
+        upstream.comes_back = stays_away
+        node.begin(tool_call("s.read_only"))
+        upstream.last.lose(sent=True)
+        await turns()
+
+    node = run(body)
+    [(_, error)] = node.done
+    assert error.failure is UPSTREAM_LOST
+    assert error.message == "It went away."
+    assert len(node.upstreams["s"].started) == 1
+
+
+def test_an_upstream_that_refuses_again_fails_the_call() -> None:
+    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+        node.begin(tool_call("s.read_only"))
+        upstream.refuse_with = gone(sent=False)
+        upstream.last.lose(sent=True)
+        await turns()
+
+    assert run(body).journal.outcomes == ["upstream_lost"]
+
+
+@pytest.mark.parametrize(
+    ("timeout", "patience"), [(60.0, PATIENCE), (2.0, 2.0)], ids=["patient", "in a hurry"]
+)
+def test_how_long_an_upstream_is_waited_for(timeout: float, patience: float) -> None:
+    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+        node.begin(tool_call("s.read_only"))
+        upstream.last.lose(sent=True)
+        await turns()
+        upstream.last.answer(content=[])
+
+    node = run(body, timeout=timeout)
+    assert node.upstreams["s"].waited == [pytest.approx(patience)]
+
+
+def test_nothing_is_sent_after_its_deadline() -> None:
+    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+        node.begin(tool_call("s.silent", meta={META_TIMEOUT: 1000}))
+        # The loop is held up: the deadline has passed, but nobody has looked yet.
+        node.clock.now += 2
+        upstream.last.lose(sent=False)
+        await turns()
+        assert len(upstream.started) == 1
+        assert upstream.waited == []
+
+    assert run(body).journal.outcomes == ["upstream_unavailable"]
+
+
+def test_a_call_that_waits_for_its_upstream_ends_at_its_deadline() -> None:
+    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+        never = asyncio.get_running_loop().create_future()
+
+        async def hangs(_: float) -> bool:
+            return bool(await never)
+
+        upstream.comes_back = hangs
+        node.begin(tool_call("s.silent", meta={META_TIMEOUT: 1000}))
+        upstream.last.lose(sent=False)
+        await turns()
+        node.clock.advance(1 + 2 * TICK)
+        assert len(node.done) == 1
+        await turns()
+        assert len(upstream.started) == 1
+
+    assert run(body).journal.outcomes == ["upstream_unavailable"]
+
+
+def test_an_upstream_that_fails_to_wait_leaves_no_caller_behind(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+        async def broken(_: float) -> bool:
+            raise RuntimeError("a fault of ours")
+
+        upstream.comes_back = broken
+        node.begin(tool_call("s.silent"))
+        upstream.last.lose(sent=False)
+        await turns()
+
+    assert run(body).journal.outcomes == ["upstream_unavailable"]
+    assert "could not be sent again" in caplog.text
+
+
+def test_an_upstream_that_was_removed_meanwhile_is_not_waited_for() -> None:
+    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+        node.begin(tool_call("s.read_only"))
+        del node.upstreams["s"]
+        upstream.last.lose(sent=True)
+        await turns()
+        assert upstream.waited == []
+        assert len(upstream.started) == 1
+
+    assert run(body).journal.outcomes in (["upstream_lost"], ["upstream_unavailable"])
+
+
+@pytest.mark.parametrize("sent", [True, False])
+def test_what_is_not_about_tools_is_never_done_twice(sent: bool) -> None:
+    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+        node.pipeline.transparent = "s"
+        upstream.capabilities["extensions"] = {"org.example/shared": {}}
+        node.begin(Call("org.example/do", "test", LOCAL, WITH_EXTENSION))
+        upstream.last.lose(sent=sent)
+        await turns()
+        assert len(upstream.started) == (1 if sent else 2)
+        if not sent:
+            upstream.last.answer()
+
+    run(body)
+
+
+def test_an_error_that_the_upstream_answered_is_not_sent_again() -> None:
+    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+        node.begin(tool_call("s.read_only"))
+        upstream.last.answer_error(-32603, "no")
+        await turns()
+        assert len(upstream.started) == 1
+
+    assert run(body).journal.outcomes == ["upstream_error"]
+
+
+# --- cancelling ---
+
+
+def test_a_cancelled_call_is_abandoned() -> None:
+    node = rig()
+    call = node.begin(tool_call("s.silent"))
+    node.pipeline.cancel(call, "The user pressed stop.")
+    assert node.upstreams["s"].last.abandoned == ["The user pressed stop."]
+    [(ended, error)] = node.done
+    assert ended is call
+    assert error.failure.name == "cancelled"
+    assert node.under_way == 0
+
+
+def test_cancelling_what_is_over_changes_nothing() -> None:
+    node = rig()
+    call = node.begin(tool_call("s.silent"))
+    node.upstreams["s"].last.answer(content=[])
+    node.pipeline.cancel(call)
+    assert len(node.done) == 1
+    assert node.upstreams["s"].last.abandoned == []
+
+
+def test_an_upstream_that_cannot_be_told_keeps_no_call(caplog: pytest.LogCaptureFixture) -> None:
+    node = rig()
+    call = node.begin(tool_call("s.silent"))
+
+    def broken(reason: str) -> None:
+        raise OSError("the pipe is broken")
+
+    node.upstreams["s"].last.abandon = broken  # type: ignore[method-assign]
+    node.pipeline.cancel(call)
+    assert node.journal.outcomes == ["cancelled"]
+    assert node.under_way == 0
+    assert "could not be told" in caplog.text
+
+
+def test_a_call_that_waits_to_be_sent_again_can_be_cancelled() -> None:
+    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+        back = asyncio.get_running_loop().create_future()
+
+        async def comes_back(_: float) -> bool:
+            return bool(await back)
+
+        upstream.comes_back = comes_back
+        call = node.begin(tool_call("s.silent"))
+        upstream.last.lose(sent=False)
+        await turns()
+        node.pipeline.cancel(call)
+        await turns()
+        if not back.done():
+            back.set_result(True)
+        await turns()
+        assert len(upstream.started) == 1, "sent after it was cancelled"
+
+    assert run(body).journal.outcomes == ["cancelled"]
+
+
+def test_a_call_that_is_cancelled_in_the_moment_of_its_return_is_not_sent() -> None:
+    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+        back = asyncio.get_running_loop().create_future()
+
+        async def comes_back(_: float) -> bool:
+            return bool(await back)
+
+        upstream.comes_back = comes_back
+        call = node.begin(tool_call("s.silent"))
+        upstream.last.lose(sent=False)
+        await turns()
+        back.set_result(True)
+        node.pipeline.cancel(call)
+        await turns()
+        assert len(upstream.started) == 1
+
+    assert run(body).journal.outcomes == ["cancelled"]
+
+
+def test_who_waits_with_run_gets_the_outcome_or_the_error() -> None:
+    async def body(node: Rig, upstream: ScriptedUpstream) -> None:
+        waiting = asyncio.create_task(node.pipeline.run(tool_call("s.silent")))
+        await turns()
+        upstream.last.answer(content=[])
+        assert bytes((await waiting).result) == b'{"content": []}'
+        waiting = asyncio.create_task(node.pipeline.run(tool_call("s.silent")))
+        await turns()
+        upstream.last.answer_error(-5, "no")
+        with pytest.raises(InterlockError, match="no"):
+            await waiting
+        with pytest.raises(InterlockError, match="There is no tool"):
+            await node.pipeline.run(tool_call("s.nothing"))
+
+    run(body)
+
+
+# --- faults ---
+
+
+def test_a_fault_of_ours_while_sending_says_nothing_of_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    node = rig()
+    node.upstreams["s"].refuse_with = RuntimeError("s3cret /home/somebody")
+    error = node.refused(tool_call("s.silent", {"password": "hunter2"}))
+    assert error.failure is INTERNAL
+    assert error.message == "The node failed on this call; its log says where."
+    assert error.data is None
+    assert "s3cret" not in str(node.journal.entries)
+    # Where it happened is in the log, for the operator; what the caller sent is not.
+    assert "RuntimeError" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+def test_a_name_cannot_write_lines_into_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    node = rig()
+    node.upstreams["s"].refuse_with = RuntimeError("x")
+    forged = "x\nERROR forged" + "x" * 10_000
+    node.pipeline.transparent = "s"
+    node.upstreams["s"].capabilities["extensions"] = {"org.example/shared": {}}
+    node.begin(Call("org.example/do", "test", LOCAL, WITH_EXTENSION, name=forged))
+    [record] = caplog.records
+    assert "\n" not in record.getMessage()
+    assert len(record.getMessage()) < 400

@@ -1,0 +1,74 @@
+"""How calls end: refused, drained at the end, and counted against nobody who is innocent."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from interlock.core.call import Call, Credentials
+from interlock.core.journal.audit import MOST_STRANGERS
+from interlock.errors import METHOD_NOT_FOUND, SHUTTING_DOWN
+from interlock.protocol.mcp import META_TIMEOUT
+from tests.core.catalog.offers import offer
+from tests.core.pipeline.calls import LOCAL, SESSION, tool_call
+from tests.core.pipeline.rig import Rig
+
+
+def rig(**settings: object) -> Rig:
+    return Rig(offer("s", ["one", "two"]), **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "logging/setLevel",
+        "resources/subscribe",
+        "subscriptions/listen",
+        "x\r\nContent-Length: 2\r\n\r\n{}POST /mcp HTTP/1.1",
+    ],
+)
+def test_only_harmless_questions_are_passed_on(method: str) -> None:
+    node = rig()
+    node.pipeline.transparent = "s"
+    error = node.refused(Call(method, "test", LOCAL, SESSION))
+    assert error.failure is METHOD_NOT_FOUND
+    assert node.upstreams["s"].started == []
+
+
+def test_a_caller_in_a_hurry_does_not_open_the_breaker_for_others() -> None:
+    node = rig(failures=3)
+    for _ in range(10):
+        node.begin(tool_call("s.one", meta={META_TIMEOUT: 1}))
+        node.clock.advance(1.0)
+    node.begin(tool_call("s.one"))
+    node.upstreams["s"].started[-1].answer(content=[])
+    assert node.done[-1][1] == {"content": []}
+
+
+def test_draining_lets_calls_finish_and_refuses_new_ones() -> None:
+    async def scene() -> None:
+        node = rig()
+        finishes = node.begin(tool_call("s.one"))
+        stays = node.begin(tool_call("s.two"))
+        ends, hangs = node.upstreams["s"].started
+        draining = asyncio.ensure_future(node.pipeline.drain(0.01))
+        await asyncio.sleep(0)
+        assert node.refused(tool_call("s.one")).failure is SHUTTING_DOWN
+        ends.answer(content=[])
+        await draining
+        outcomes = {id(call): result for call, result in node.done}
+        assert outcomes[id(finishes)] == {"content": []}
+        assert outcomes[id(stays)].failure is SHUTTING_DOWN
+        assert not hangs.open
+        assert node.under_way == 0
+
+    asyncio.run(scene())
+
+
+def test_strangers_cannot_push_the_others_out_of_the_journal() -> None:
+    node = rig(tokens={"right": "operator"})
+    stranger = Credentials("203.0.113.9", "wrong")
+    for _ in range(MOST_STRANGERS * 10):
+        node.refused(Call("tools/call", "test", stranger, SESSION, name="s.one"))
+    assert len(node.journal.entries) == MOST_STRANGERS

@@ -1,0 +1,107 @@
+"""Requests of whom nobody knows yet: kept apart, few, and never in anybody's way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from interlock.core.call import Call, Caller, Credentials
+from interlock.core.pipeline.admission import MOST_UNSETTLED
+from interlock.core.pipeline.authentication import Unsettled
+from interlock.errors import CANCELLED, SHUTTING_DOWN, TOO_BUSY, UNAUTHENTICATED
+from tests.core.catalog.offers import definition, offer
+from tests.core.pipeline.calls import tool_call
+from tests.core.pipeline.rig import Rig, turns
+from tests.patience import PATIENCE
+
+
+class Door(Rig):
+    """A node that has to ask somebody about tokens, and is answered when a test says so."""
+
+    def __init__(self, **settings: Any) -> None:
+        look = definition("look", annotations={"readOnlyHint": True})
+        super().__init__(offer("s", [look]), **settings)
+        self.answered = asyncio.Event()
+        self.known: set[str] = {"good"}
+        self.pipeline.enter.authenticate = self._who  # type: ignore[assignment]
+
+    def _who(self, credentials: Credentials) -> Caller:
+        if credentials.bearer in self.known:
+            return Caller(credentials.bearer or "")
+        raise Unsettled(self._ask)
+
+    async def _ask(self) -> None:
+        await self.answered.wait()
+
+    def come(self, bearer: str) -> Call:
+        return self.begin(tool_call("s.look", {}, credentials=Credentials("192.0.2.1", bearer)))
+
+    def failures(self) -> list[str]:
+        return [error.failure.name for _, error in self.done]
+
+
+def test_strangers_take_no_room_from_those_who_are_known() -> None:
+    async def run() -> None:
+        node = Door(concurrent_calls=5)
+        for _ in range(MOST_UNSETTLED):
+            node.come("strange")
+        assert (node.under_way, node.done) == (0, [])
+        for _ in range(5):
+            node.come("good")
+        assert (node.under_way, node.done) == (5, [])
+        node.answered.set()
+        await turns()
+        assert node.failures() == [UNAUTHENTICATED.name] * MOST_UNSETTLED
+
+    asyncio.run(run())
+
+
+def test_there_are_few_of_them() -> None:
+    async def run() -> None:
+        node = Door()
+        calls = [node.come("strange") for _ in range(MOST_UNSETTLED)]
+        node.come("strange")
+        assert node.failures() == [TOO_BUSY.name]
+        # To hang up makes no room: what was asked is still being asked.
+        node.pipeline.cancel(calls[0])
+        assert node.failures() == [TOO_BUSY.name, CANCELLED.name]
+        node.come("strange")
+        assert node.failures()[2:] == [TOO_BUSY.name]
+        node.answered.set()
+        await turns()
+        assert len(node.done) == MOST_UNSETTLED + 2
+        node.answered.clear()
+        node.come("strange")
+        assert len(node.done) == MOST_UNSETTLED + 2
+        node.answered.set()
+        await turns()
+
+    asyncio.run(run())
+
+
+def test_who_becomes_known_is_served() -> None:
+    async def run() -> None:
+        node = Door()
+        call = node.come("new")
+        assert (node.under_way, node.upstreams["s"].started) == (0, [])
+        node.known.add("new")
+        node.answered.set()
+        await turns()
+        node.upstreams["s"].last.answer(content=[])
+        assert node.done == [(call, {"content": []})]
+
+    asyncio.run(run())
+
+
+def test_a_node_that_stops_does_not_wait_until_they_are_known() -> None:
+    async def run() -> None:
+        node = Door()
+        node.come("strange")
+        async with asyncio.timeout(PATIENCE):
+            await node.pipeline.drain(60)
+        assert node.failures() == [SHUTTING_DOWN.name]
+        node.answered.set()
+        await turns()
+        assert len(node.done) == 1
+
+    asyncio.run(run())

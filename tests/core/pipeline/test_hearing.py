@@ -1,0 +1,166 @@
+"""What a caller hears while its call is under way."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from interlock.core.pipeline.notification_filter import loud_enough, may_hear, read_level
+from interlock.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ProtocolError
+from interlock.protocol.mcp import LOG_LEVELS, LOG_MESSAGE, META_LOG_LEVEL, PROGRESS, SET_LEVEL
+from tests.core.pipeline.asking import AskingRig, ScriptedSession, call_of, stateless
+
+CLIENT = stateless()
+
+
+def log(level: Any) -> bytes:
+    return json.dumps({"level": level, "data": "x"}).encode()
+
+
+def from_session(level: str | None) -> Any:
+    session = ScriptedSession()
+    session.log_level = level
+    return call_of(session.client, session=session)
+
+
+@pytest.mark.parametrize("wanted", LOG_LEVELS)
+@pytest.mark.parametrize("said", LOG_LEVELS)
+def test_a_level_and_everything_above(wanted: str, said: str) -> None:
+    heard = LOG_LEVELS.index(said) >= LOG_LEVELS.index(wanted)
+    assert loud_enough(log(said), wanted) is heard
+    assert may_hear(from_session(wanted), LOG_MESSAGE, log(said)) is heard
+    asks = call_of(CLIENT, meta={META_LOG_LEVEL: wanted})
+    assert may_hear(asks, LOG_MESSAGE, log(said)) is heard
+
+
+@pytest.mark.parametrize("said", LOG_LEVELS)
+def test_a_session_that_never_said_hears_what_its_server_chooses(said: str) -> None:
+    assert may_hear(from_session(None), LOG_MESSAGE, log(said))
+
+
+@pytest.mark.parametrize("said", LOG_LEVELS)
+def test_a_stateless_request_that_does_not_ask_hears_nothing(said: str) -> None:
+    assert not may_hear(call_of(CLIENT), LOG_MESSAGE, log(said))
+    assert not may_hear(call_of(CLIENT, meta={"org.example/x": 1}), LOG_MESSAGE, log(said))
+
+
+@pytest.mark.parametrize("level", ["loud", "", 5, None, ["debug"], "DEBUG"])
+def test_a_level_that_there_is_not_lets_nothing_through(level: Any) -> None:
+    asks = call_of(CLIENT, meta={META_LOG_LEVEL: level})
+    assert not may_hear(asks, LOG_MESSAGE, log("emergency"))
+
+
+@pytest.mark.parametrize("said", [b"{}", b"[]", b"5", log(5), log(None), b"{", b'{"level":"x"}'])
+def test_what_has_no_level_is_quieter_than_any(said: bytes) -> None:
+    assert not may_hear(from_session("info"), LOG_MESSAGE, said)
+
+
+def test_progress_is_for_everybody_who_asked_for_it() -> None:
+    assert may_hear(call_of(CLIENT), PROGRESS, b"{}")
+    assert may_hear(from_session("emergency"), PROGRESS, b"{}")
+
+
+def test_what_else_a_server_says_is_for_sessions_alone() -> None:
+    assert may_hear(from_session(None), "notifications/else", b"{}")
+    assert not may_hear(call_of(CLIENT), "notifications/else", b"{}")
+
+
+@given(st.binary(max_size=50))
+def test_garbage_harms_nobody(said: bytes) -> None:
+    assert may_hear(from_session("info"), LOG_MESSAGE, said) in (True, False)
+
+
+# --- through the pipeline ---
+
+
+def test_a_call_hears_its_own_level() -> None:
+    rig = AskingRig()
+    heard: dict[str, list[str]] = {"loud": [], "quiet": [], "silent": []}
+
+    def begin(name: str, meta: Any) -> None:
+        call = call_of(CLIENT, meta=meta)
+        call.on_notification = lambda call, method, params: heard[name].append(
+            json.loads(bytes(params))["level"]
+        )
+        rig.begin(call)
+
+    begin("loud", {META_LOG_LEVEL: "debug"})
+    begin("quiet", {META_LOG_LEVEL: "error"})
+    begin("silent", None)
+    for exchange in rig.s.started:
+        for level in LOG_LEVELS:
+            exchange.say(LOG_MESSAGE, log(level))
+    assert heard == {
+        "loud": list(LOG_LEVELS),
+        "quiet": ["error", "critical", "alert", "emergency"],
+        "silent": [],
+    }
+
+
+def test_two_sessions_hear_what_each_of_them_set() -> None:
+    rig = AskingRig()
+    sessions = [ScriptedSession(), ScriptedSession()]
+    for session, level in zip(sessions, ("debug", "alert"), strict=True):
+        call = call_of(session.client, "", verb=SET_LEVEL, session=session)
+        call.extra = {"level": Raw(json.dumps(level).encode())}
+        rig.begin(call)
+        assert rig.last_result == {}
+    assert rig.s.levels == ["debug", "alert"]
+    heard: list[list[str]] = [[], []]
+    for session, ears in zip(sessions, heard, strict=True):
+        call = call_of(session.client, session=session)
+        call.on_notification = lambda _, method, params, ears=ears: ears.append(
+            json.loads(bytes(params))["level"]
+        )
+        rig.begin(call)
+        rig.s.last.say(LOG_MESSAGE, log("info"))
+        rig.s.last.say(LOG_MESSAGE, log("alert"))
+    assert heard == [["info", "alert"], ["alert"]]
+
+
+@pytest.mark.parametrize("level", [b'"loud"', b"5", b"null", None])
+def test_a_level_that_there_is_not_cannot_be_set(level: bytes | None) -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    call = call_of(session.client, "", verb=SET_LEVEL, session=session)
+    call.extra = None if level is None else {"level": Raw(level)}
+    assert rig.refused(call).failure is INVALID_PARAMS
+    assert session.log_level is None
+    assert rig.s.levels == []
+
+
+def test_a_level_needs_a_session() -> None:
+    call = call_of(CLIENT, "", verb=SET_LEVEL)
+    call.extra = {"level": Raw(b'"info"')}
+    assert AskingRig().refused(call).failure is METHOD_NOT_FOUND
+
+
+def test_where_nobody_logs_there_is_no_level_to_set() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    rig.s.capabilities = {}
+    call = call_of(session.client, "", verb=SET_LEVEL, session=session)
+    call.extra = {"level": Raw(b'"info"')}
+    assert rig.refused(call).failure is METHOD_NOT_FOUND
+
+
+def test_the_levels_that_there_are() -> None:
+    for level in LOG_LEVELS:
+        assert read_level(Raw(json.dumps(level).encode())) == level
+    with pytest.raises(ProtocolError):
+        read_level(None)
+
+
+def test_a_call_that_is_over_hears_nothing() -> None:
+    rig = AskingRig()
+    heard: list[str] = []
+    call = call_of(CLIENT, meta={META_LOG_LEVEL: "debug"})
+    call.on_notification = lambda call, method, params: heard.append(method)
+    rig.begin(call)
+    exchange = rig.s.last
+    exchange.answer(content=[])
+    exchange.say(LOG_MESSAGE, log("info"))
+    assert heard == []

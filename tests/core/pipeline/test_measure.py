@@ -1,0 +1,241 @@
+"""How long calls take: against the class that their tool declares, and in their results."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.core.call import Outcome
+from interlock.core.pipeline.latency import ENOUGH, REMEMBERED, Measures, with_latency
+from interlock.errors import DEADLINE_EXCEEDED, InterlockError
+from interlock.protocol.capabilities import LATENCY_CLASSES, timeout_for
+from interlock.protocol.mcp import Era, glance_at
+from tests.core.catalog.offers import offer
+from tests.core.pipeline.calls import tool_call
+from tests.core.pipeline.rig import Rig
+
+
+def declared(latency_class: str | None) -> bytes:
+    definition: dict[str, Any] = {"name": "t", "inputSchema": {"type": "object"}}
+    if latency_class is not None:
+        definition["_meta"] = {"x-mcpax-capability": {"latency_class": latency_class}}
+    return json.dumps(definition).encode()
+
+
+def rig(latency_class: str | None) -> tuple[Rig, list[tuple[str, str, str]]]:
+    node = Rig(offer("s", [declared(latency_class)], registered="leaf"))
+    found: list[tuple[str, str, str]] = []
+    node.pipeline.measures.on_slower = lambda *slower: found.append(slower)
+    return node, found
+
+
+def answered_after(node: Rig, seconds: float, times: int = 1) -> None:
+    for _ in range(times):
+        node.begin(tool_call())
+        # A server's own limit, so that a class's deadline does not end it first.
+        node.clock.advance(seconds)
+        node.upstreams["s"].last.answer(content=[])
+
+
+@pytest.mark.spec("AX-9.2-3", "AX-9.2-5")
+def test_a_tool_that_is_slower_than_it_says() -> None:
+    node, found = rig("realtime")
+    node.upstreams["s"].timeout = 600.0
+    answered_after(node, 0.9, ENOUGH - 1)
+    assert found == []
+    answered_after(node, 0.9)
+    assert found == [("s", "t", "fast")]
+    # Found once; in that class it is in time.
+    answered_after(node, 0.9, 2 * ENOUGH)
+    assert len(found) == 1
+    # And much slower still.
+    answered_after(node, 40, ENOUGH)
+    assert found[1:] == [("s", "t", "slow")]
+
+
+@pytest.mark.spec("AX-9.2-4", "AX-9.2-5")
+def test_one_in_twenty_may_be_slow_and_nothing_is_made_faster() -> None:
+    node, found = rig("fast")
+    node.upstreams["s"].timeout = 600.0
+    for _ in range(10):
+        answered_after(node, 0.001, ENOUGH - 1)
+        answered_after(node, 9)
+    assert found == []
+    answered_after(node, 9, 2)
+    assert found == [("s", "t", "standard")]
+    answered_after(node, 0.001, 2 * REMEMBERED)
+    assert len(found) == 1
+
+
+@pytest.mark.spec("AX-9.2-3")
+def test_a_way_that_is_slower_than_the_tool() -> None:
+    """Over 900 ms no call of a realtime tool ever comes back in time: that says something too.
+    But who hangs is not given ever more time."""
+    node, found = rig("realtime")
+
+    def expire(times: int) -> None:
+        for _ in range(times):
+            node.breakers.reset("s")
+            node.begin(tool_call())
+            node.clock.advance(6)
+            assert node.upstreams["s"].last.expired
+
+    expire(ENOUGH)
+    assert found == [("s", "t", "fast")]
+    raised = offer("s", [declared("realtime")], registered="leaf", slower={"t": "fast"})
+    node.catalog.post(raised)
+    expire(2 * ENOUGH)
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("latency_class", [None, "batch"])
+def test_who_promises_nothing_breaks_no_promise(latency_class: str | None) -> None:
+    node, found = rig(latency_class)
+    node.upstreams["s"].timeout = 1000.0
+    answered_after(node, 500, ENOUGH)
+    assert found == []
+
+
+def test_what_says_nothing_about_a_tool_is_left_out() -> None:
+    node, found = rig("realtime")
+    node.upstreams["s"].timeout = 600.0
+    for _ in range(ENOUGH):
+        # It failed, it was cancelled, its caller was in a hurry, or was asked something.
+        node.begin(tool_call())
+        node.clock.advance(1)
+        node.upstreams["s"].last.answer_error(-1, "no")
+        call = node.begin(tool_call())
+        node.clock.advance(1)
+        node.pipeline.cancel(call)
+        call = node.begin(tool_call())
+        call.own_limit = True
+        node.upstreams["s"].last.fail(InterlockError(DEADLINE_EXCEEDED, "late"))
+        call = node.begin(tool_call())
+        call.rounds = 1
+        node.clock.advance(1)
+        node.upstreams["s"].last.answer(content=[])
+    answered_after(node, 0.9, ENOUGH - 1)
+    assert found == []
+
+
+def test_who_comes_back_as_another_begins_anew() -> None:
+    node, found = rig("realtime")
+    node.upstreams["s"].timeout = 600.0
+    answered_after(node, 0.9, ENOUGH - 1)
+    node.pipeline.measures.forget("s")
+    answered_after(node, 0.9, ENOUGH - 1)
+    assert found == []
+    node.pipeline.measures.forget("nobody")
+
+
+@pytest.mark.spec("AX-9.2-4")
+@given(
+    st.sampled_from(LATENCY_CLASSES[:-1]),
+    st.lists(st.floats(0.001, 200, allow_nan=False), min_size=1, max_size=300),
+)
+def test_a_class_is_only_ever_raised(latency_class: str, times: list[float]) -> None:
+    """And to one in which at most one call in twenty of those that told of it was late."""
+    found: list[str] = []
+    latest: list[float] = []
+    measures = Measures(lambda upstream, name, real: found.append(real))
+    [tool] = offer("s", [declared(latency_class)], registered="leaf").tools
+    for seconds in times:
+        call = tool_call()
+        call.route = tool
+        before = len(found)
+        measures.took(call, seconds, None)
+        latest = [*latest, seconds][-REMEMBERED:]
+        if len(found) > before:
+            limit = timeout_for(found[-1])
+            late = [one for one in latest if limit is not None and one > limit]
+            assert len(late) * 20 <= len(latest)
+            assert len(latest) >= ENOUGH
+            latest = []
+    ranks = [LATENCY_CLASSES.index(one) for one in [latency_class, *found]]
+    assert ranks == sorted(set(ranks))
+
+
+# --- in results ---
+
+
+def timed(result: bytes, seconds: float = 0.0125) -> bytes:
+    outcome = with_latency(Outcome(result, Era.SESSION, glance_at(result)), seconds)
+    assert outcome.glance == glance_at(outcome.result)
+    return outcome.result
+
+
+@pytest.mark.spec("AX-7.2-6", "AX-7.2-7")
+@pytest.mark.parametrize(
+    ("result", "shown"),
+    [
+        (b"{}", b'{"_meta":{"x-mcpax-latency-ms":12.500}}'),
+        (
+            b'{ "content": [1.0, 1e3] , "odd" : null }',
+            b'{ "content": [1.0, 1e3] , "odd" : null ,"_meta":{"x-mcpax-latency-ms":12.500}}',
+        ),
+        (
+            b'{"_meta":{"own":1.0},"content":[]}',
+            b'{"_meta":{"own":1.0,"x-mcpax-latency-ms":12.500},"content":[]}',
+        ),
+        # the outer hop has the last word
+        (
+            b'{"content":[],"_meta":{"x-mcpax-latency-ms":3,"own":1}}',
+            b'{"content":[],"_meta":{"x-mcpax-latency-ms":12.500,"own":1}}',
+        ),
+        # what reads like `_meta` and is none stays as it is
+        (
+            b'{"content":[{"a":1}],"_meta":{"a":1}}',
+            b'{"content":[{"a":1}],"_meta":{"a":1,"x-mcpax-latency-ms":12.500}}',
+        ),
+        # nowhere to put it
+        (b'{"content":[],"_meta":null}', b'{"content":[],"_meta":null}'),
+        (b'{"content":[],"_meta":[]}', b'{"content":[],"_meta":[]}'),
+    ],
+)
+def test_the_time_in_a_result(result: bytes, shown: bytes) -> None:
+    assert timed(result) == shown
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@pytest.mark.spec("AX-7.2-7")
+@given(
+    st.dictionaries(st.text(), VALUES, max_size=4),
+    st.none() | st.dictionaries(st.text(), VALUES, max_size=3),
+    st.floats(0, 1000, allow_nan=False),
+)
+def test_all_else_is_as_it_was(result: dict[str, Any], meta: Any, seconds: float) -> None:
+    for name in ("_meta", "isError", "resultType", "ttlMs", "cacheScope"):
+        result.pop(name, None)
+    if meta is not None:
+        result["_meta"] = meta
+    shown = json.loads(timed(json.dumps(result).encode(), seconds))
+    took = shown["_meta"].pop("x-mcpax-latency-ms")
+    assert seconds * 1000 <= took + 1e-6
+    assert took <= seconds * 1000 + 0.002
+    if meta is None:
+        assert shown.pop("_meta") == {}
+    else:
+        meta.pop("x-mcpax-latency-ms", None)
+    assert shown == result
+
+
+@pytest.mark.spec("AX-7.2-6")
+def test_it_is_there_only_where_it_is_wanted() -> None:
+    node, _ = rig(None)
+    answered_after(node, 0.25)
+    node.pipeline.latency_in_results = True
+    answered_after(node, 0.25)
+    assert [result for _, result in node.done] == [
+        {"content": []},
+        {"content": [], "_meta": {"x-mcpax-latency-ms": 250.0}},
+    ]

@@ -1,0 +1,451 @@
+"""The whole pipeline: the fixed order of its stages, and what holds whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from interlock.core.call import Call, Caller, Client, Credentials
+from interlock.core.pipeline.authentication import Authenticator
+from interlock.core.pipeline.breaker import Circuit
+from interlock.core.pipeline.deadlines import TICK
+from interlock.errors import (
+    CANCELLED,
+    CIRCUIT_OPEN,
+    DEADLINE_EXCEEDED,
+    INTERNAL,
+    INVALID_ARGUMENTS,
+    INVALID_CURSOR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    TOO_BUSY,
+    UNAUTHENTICATED,
+    UNKNOWN_SESSION,
+    UNKNOWN_TOOL,
+    UPSTREAM_UNAVAILABLE,
+    InterlockError,
+)
+from interlock.protocol.mcp import META_TIMEOUT, TOOLS_LIST, Era
+from tests.core.catalog.offers import definition, offer
+from tests.core.pipeline.calls import LOCAL, SESSION, STATELESS, WITH_EXTENSION, tool_call
+from tests.core.pipeline.rig import Rig, ScriptedExchange, turns
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+STRANGER = Credentials("192.0.2.1")
+GOOD, BAD = {"n": 1}, {"n": "secret-in-the-wrong-place"}
+
+
+def rig(**settings: Any) -> Rig:
+    offering = offer("s", [definition("t", inputSchema=SCHEMA), "open"])
+    return Rig(offering, **settings)
+
+
+def open_the_breaker(node: Rig) -> None:
+    for _ in range(3):
+        node.breakers.failed("s", DEADLINE_EXCEEDED)
+    assert node.breakers.state("s") is Circuit.OPEN
+
+
+# --- the order ---
+
+
+@pytest.mark.spec("ST-4.2.5-14")
+def test_a_stranger_learns_nothing_about_tools_or_schemas() -> None:
+    answers = set()
+    for name in ("s.t", "s__t", "s.nothing", "", "s.open"):
+        for arguments in (GOOD, BAD, b"not json", b"[]", None):
+            for meta in (None, {META_TIMEOUT: -1}):
+                for owner in ("", "local", "operator"):
+                    node = rig()
+                    open_the_breaker(node)
+                    call = tool_call(
+                        name, arguments, meta=meta, owner=owner, credentials=STRANGER
+                    )  # fmt: skip
+                    error = node.refused(call)
+                    assert error.failure is UNAUTHENTICATED
+                    answers.add((error.message, json.dumps(error.data)))
+                    assert node.upstreams["s"].started == []
+    # Whatever they ask, they hear the same.
+    assert len(answers) == 1
+
+
+@pytest.mark.parametrize("verb", [TOOLS_LIST, "prompts/list", "resources/read", "", "nonsense"])
+def test_a_stranger_is_told_the_same_whatever_the_method(verb: str) -> None:
+    node = rig()
+    node.pipeline.transparent = "s"
+    error = node.refused(Call(verb, "test", STRANGER, SESSION, cursor="made up"))
+    assert error.failure is UNAUTHENTICATED
+    assert node.upstreams["s"].started == []
+    with pytest.raises(InterlockError) as caught:
+        node.pipeline.admit(Call(verb, "test", STRANGER, SESSION))
+    assert caught.value.failure is UNAUTHENTICATED
+
+
+def test_each_stage_speaks_before_the_next() -> None:
+    """One call with everything wrong; each time the first thing is mended, the next one speaks."""
+    node = rig(concurrent_calls=0)
+    open_the_breaker(node)
+    wrong: dict[str, Any] = {
+        "name": "s.nothing",
+        "arguments": BAD,
+        "meta": {META_TIMEOUT: -1},
+        "owner": "operator",
+        "credentials": STRANGER,
+    }
+    assert node.refused(tool_call(**wrong)).failure is UNAUTHENTICATED
+    wrong["credentials"] = LOCAL
+    assert node.refused(tool_call(**wrong)).failure is UNKNOWN_SESSION
+    wrong["owner"] = "local"
+    assert node.refused(tool_call(**wrong)).failure is TOO_BUSY
+    node.pipeline.configure(
+        authenticate=Authenticator({}), names="auto", timeout=60, concurrent_calls=10
+    )
+    assert node.refused(tool_call(**wrong)).failure is UNKNOWN_TOOL
+    wrong["name"] = "s.t"
+    assert node.refused(tool_call(**wrong)).failure is INVALID_ARGUMENTS
+    wrong["arguments"] = GOOD
+    upstream = node.upstreams.pop("s")
+    assert node.refused(tool_call(**wrong)).failure is UPSTREAM_UNAVAILABLE
+    node.upstreams["s"] = upstream
+    assert node.refused(tool_call(**wrong)).failure is INVALID_PARAMS
+    wrong["meta"] = {META_TIMEOUT: 1000}
+    assert node.refused(tool_call(**wrong)).failure is CIRCUIT_OPEN
+    assert upstream.started == []
+    node.breakers.reset("s")
+    node.begin(tool_call(**wrong))
+    assert len(upstream.started) == 1
+    # Every refusal was written down, in the order in which they came.
+    assert node.journal.outcomes == [
+        "unauthenticated", "unknown_session", "too_busy", "unknown_tool", "invalid_arguments",
+        "upstream_unavailable", "invalid_params", "circuit_open",
+    ]  # fmt: skip
+
+
+def test_a_session_is_its_owners() -> None:
+    node = rig(tokens={"a": "operator", "b": "auditor"})
+    operator, auditor = Credentials("loopback", "a"), Credentials("loopback", "b")
+    error = node.refused(tool_call("s.open", credentials=auditor, owner="operator"))
+    assert error.failure is UNKNOWN_SESSION
+    assert "operator" not in error.message
+    node.begin(tool_call("s.open", credentials=operator, owner="operator"))
+    assert len(node.upstreams["s"].started) == 1
+
+
+# --- how much at once ---
+
+
+def test_no_more_calls_at_once_than_allowed() -> None:
+    node = rig(concurrent_calls=2)
+    node.begin(tool_call("s.open"))
+    node.begin(tool_call("s.open"))
+    error = node.refused(tool_call("s.open"))
+    assert error.failure is TOO_BUSY
+    assert error.failure.retryable
+    assert node.under_way == 2
+    node.upstreams["s"].started[0].answer(content=[])
+    node.begin(tool_call("s.open"))
+    assert node.under_way == 2
+    assert len(node.upstreams["s"].started) == 3
+
+
+# --- the breaker in its place ---
+
+
+def test_an_upstream_that_hangs_is_left_alone_and_tried_again() -> None:
+    node = rig(timeout=1)
+    for _ in range(3):
+        node.begin(tool_call("s.open"))
+        node.clock.advance(1 + 2 * TICK)
+    error = node.refused(tool_call("s.open"))
+    assert error.failure is CIRCUIT_OPEN
+    assert len(node.upstreams["s"].started) == 3
+    node.clock.advance(10)
+    node.begin(tool_call("s.open"))
+    assert node.refused(tool_call("s.open")).failure is CIRCUIT_OPEN
+    node.upstreams["s"].last.answer(content=[])
+    assert node.breakers.state("s") is Circuit.CLOSED
+    node.begin(tool_call("s.open"))
+    assert len(node.upstreams["s"].started) == 5
+
+
+def test_mistakes_of_callers_do_not_open_the_breaker() -> None:
+    node = rig()
+    for _ in range(20):
+        node.begin(tool_call("s.t", BAD))
+        node.pipeline.cancel(node.begin(tool_call("s.open")))
+        node.begin(tool_call("s.open"))
+        node.upstreams["s"].last.answer_error(-32602, "no")
+    assert node.breakers.state("s") is Circuit.CLOSED
+
+
+# --- lists ---
+
+
+@pytest.mark.parametrize(
+    ("setting", "client", "expected"),
+    [
+        ("auto", "claude-code", "s__open"),
+        ("auto", "somebody", "s__open"),
+        ("dotted", "claude-code", "s.open"),
+        ("safe", "somebody", "s__open"),
+    ],
+)
+@pytest.mark.parametrize("era", Era)
+def test_a_list_in_the_clients_own_words(
+    setting: str, client: str, expected: str, era: Era
+) -> None:
+    node = rig(names=setting)
+    call = Call(TOOLS_LIST, "test", LOCAL, Client(era, "x", client))
+    node.begin(call)
+    [(_, page)] = node.done
+    assert page["tools"][0]["name"] == expected
+    assert ("resultType" in page) is (era is Era.STATELESS)
+    # What was listed can be called.
+    node.begin(tool_call(expected))
+    assert len(node.upstreams["s"].started) == 1
+
+
+def test_a_made_up_cursor_is_refused() -> None:
+    error = rig().refused(Call(TOOLS_LIST, "test", LOCAL, SESSION, cursor="made up"))
+    assert error.failure is INVALID_CURSOR
+
+
+def test_a_list_needs_no_upstream_and_no_clock() -> None:
+    node = rig()
+    node.begin(Call(TOOLS_LIST, "test", LOCAL, STATELESS))
+    assert node.upstreams["s"].started == []
+    assert node.clock.timers == 0
+
+
+# --- everything else ---
+
+
+def test_an_unknown_method_goes_to_the_transparent_upstream_with_the_same_extension() -> None:
+    node = rig()
+    asked = Call("org.example/do", "test", LOCAL, WITH_EXTENSION)
+    assert node.refused(asked).failure is METHOD_NOT_FOUND
+    node.pipeline.transparent = "s"
+    asked = Call("org.example/do", "test", LOCAL, WITH_EXTENSION)
+    assert node.refused(asked).failure is METHOD_NOT_FOUND
+    node.upstreams["s"].capabilities["extensions"] = {"org.example/shared": {}}
+    asked = Call("org.example/do", "test", LOCAL, SESSION)
+    assert node.refused(asked).failure is METHOD_NOT_FOUND
+    call = node.begin(Call("org.example/do", "test", LOCAL, WITH_EXTENSION))
+    node.upstreams["s"].last.answer(did=True)
+    assert node.done[-1] == (call, {"did": True})
+    assert node.journal.entries[-1]["upstream"] == "s"
+
+
+def test_a_transparent_upstream_judges_for_itself() -> None:
+    node = rig()
+    node.pipeline.transparent = "s"
+    call = node.begin(tool_call("s.t", {"count": "not a number"}))
+    node.upstreams["s"].last.answer(content=[], isError=True)
+    assert node.done[-1] == (call, {"content": [], "isError": True})
+
+
+def test_new_settings_hold_from_the_next_call_on() -> None:
+    node = rig()
+    node.begin(tool_call("s.open"))
+    node.pipeline.configure(
+        authenticate=Authenticator({"t": Caller("me")}),
+        names="safe",
+        timeout=1,
+        concurrent_calls=10,
+    )
+    # The one under way goes on.
+    node.upstreams["s"].last.answer(content=[])
+    assert node.journal.outcomes == ["ok"]
+    loopback = Credentials("loopback")
+    assert node.refused(tool_call("s.open", credentials=loopback)).failure is UNAUTHENTICATED
+    call = node.begin(tool_call("s.open"))
+    assert call.deadline == node.clock.now + 1
+
+
+def test_a_tool_that_changed_while_it_was_called_harms_nobody() -> None:
+    node = rig()
+    node.begin(tool_call("s.open"))
+    node.catalog.withdraw("s")
+    node.upstreams["s"].last.answer(content=[])
+    assert node.journal.outcomes == ["ok"]
+    assert node.refused(tool_call("s.open")).failure is UNKNOWN_TOOL
+
+
+# --- faults ---
+
+
+def test_a_face_that_fails_to_answer_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    node = rig()
+    call = tool_call("s.open")
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("the connection is in a bad way")
+
+    call.on_done = broken
+    node.pipeline.begin(call)
+    node.upstreams["s"].last.answer(content=[])
+    assert node.journal.outcomes == ["ok"]
+    assert node.under_way == 0
+    assert "could not be given" in caplog.text
+
+
+def test_a_fault_while_an_answer_is_treated_is_ours_not_the_readers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = rig()
+    node.begin(tool_call("s.open"))
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(node.breakers, "failed", broken)
+    node.upstreams["s"].last.answer_error(-1, "no")
+    [(_, error)] = node.done
+    assert error.failure is INTERNAL
+    assert node.journal.outcomes == ["internal_error"]
+    assert "a fault of ours" in caplog.text
+    assert "a fault of ours" not in error.message
+
+
+def test_a_fault_while_admitting_is_not_recorded_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = rig()
+
+    def broken(_: Credentials) -> Any:
+        raise RuntimeError("a fault of ours")
+
+    node.pipeline.configure(
+        authenticate=broken,  # type: ignore[arg-type]
+        names="auto",
+        timeout=1,
+        concurrent_calls=1,
+    )
+    with pytest.raises(RuntimeError):
+        node.pipeline.admit(Call("initialize", "test", LOCAL, SESSION))
+    assert node.journal.outcomes == ["internal_error"]
+
+
+# --- in every order of events ---
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Calls come, upstreams answer, die, hang and return, callers leave: each call ends once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.node = Rig(
+            offer("a", [definition("read", annotations={"readOnlyHint": True}), "write"]),
+            offer("b", ["write"]),
+            timeout=5,
+            failures=3,
+            concurrent_calls=6,
+        )
+        self.calls: list[Call] = []
+        self.sent: dict[int, int] = {}
+        for upstream in self.node.upstreams.values():
+            upstream.comes_back = self._comes_back
+        self.returns = True
+
+    async def _comes_back(self, seconds: float) -> bool:
+        await asyncio.sleep(0)
+        return self.returns
+
+    def teardown(self) -> None:
+        # In the end nobody answers any more: everything must still come to an end.
+        self.do(lambda: self.node.clock.advance(5 * 10 + 1))
+        self.node.clock.advance(1)
+        assert self.node.under_way == 0
+        assert len(self.node.done) == len(self.calls)
+        assert len(self.node.journal.entries) == len(self.calls)
+        assert self.node.clock.timers == 0
+        self.runner.close()
+
+    def do(self, what: Any) -> None:
+        async def step() -> None:
+            what()
+            await turns(8)
+
+        self.runner.run(step())
+
+    def exchanges(self) -> list[ScriptedExchange]:
+        return [
+            exchange
+            for upstream in self.node.upstreams.values()
+            for exchange in upstream.started
+            if exchange.open
+        ]
+
+    @rule(
+        name=st.sampled_from(["a.read", "a__write", "b.write", "a.nothing"]),
+        arguments=st.sampled_from([b"{}", b"[]", b"{"]),
+        listens=st.booleans(),
+        timeout=st.sampled_from([None, 500, 2_000]),
+    )
+    def a_call_comes(self, name: str, arguments: bytes, listens: bool, timeout: int | None) -> None:
+        meta = {"progressToken": 1} | ({META_TIMEOUT: timeout} if timeout else {})
+        call = tool_call(name, arguments, meta=meta)
+        if listens:
+            call.on_notification = lambda call, method, params: None
+        self.calls.append(call)
+        self.do(lambda: self.node.begin(call))
+
+    @precondition(lambda self: self.exchanges())
+    @rule(data=st.data(), how=st.sampled_from(["answer", "error", "lost", "unsent", "hear"]))
+    def an_upstream_does_something(self, data: st.DataObject, how: str) -> None:
+        exchange = data.draw(st.sampled_from(self.exchanges()))
+        actions: dict[str, Any] = {
+            "answer": lambda: exchange.answer(content=[]),
+            "error": lambda: exchange.answer_error(-1, "no"),
+            "lost": lambda: exchange.lose(sent=True),
+            "unsent": lambda: exchange.lose(sent=False),
+            "hear": lambda: exchange.say("notifications/progress", b"{}"),
+        }
+        self.do(actions[how])
+
+    @precondition(lambda self: self.calls)
+    @rule(data=st.data())
+    def a_caller_leaves(self, data: st.DataObject) -> None:
+        call = data.draw(st.sampled_from(self.calls))
+        self.do(lambda: self.node.pipeline.cancel(call))
+
+    @rule(seconds=st.floats(0, 6))
+    def time_passes(self, seconds: float) -> None:
+        self.do(lambda: self.node.clock.advance(seconds))
+
+    @rule(returns=st.booleans())
+    def an_upstream_returns_or_not(self, returns: bool) -> None:
+        self.returns = returns
+
+    @invariant()
+    def every_call_ends_at_most_once(self) -> None:
+        ended = [id(call) for call, _ in self.node.done]
+        assert len(set(ended)) == len(ended)
+        assert len(self.node.journal.entries) == len(ended)
+        assert self.node.under_way == len(self.calls) - len(ended)
+        assert self.node.under_way <= 6
+
+    @invariant()
+    def what_may_not_be_repeated_never_is(self) -> None:
+        for upstream in self.node.upstreams.values():
+            sent: dict[int, int] = {}
+            for exchange in upstream.started:
+                sent[id(exchange.call)] = sent.get(id(exchange.call), 0) + 1
+            assert all(times <= 2 for times in sent.values())
+
+    @invariant()
+    def who_was_cancelled_is_no_longer_worked_for(self) -> None:
+        cancelled = {
+            id(call) for call, end in self.node.done
+            if isinstance(end, InterlockError) and end.failure is CANCELLED
+        }  # fmt: skip
+        assert not [one for one in self.exchanges() if id(one.call) in cancelled]
+
+
+AnyOrder.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+TestAnyOrder = AnyOrder.TestCase

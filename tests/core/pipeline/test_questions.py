@@ -1,0 +1,233 @@
+"""May this be asked of the caller? By what it promised, and by what the config lets servers ask."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.core.call import Answer, Ask, Client
+from interlock.core.journal.audit import Audit
+from interlock.core.pipeline.client_requests import (
+    AskPolicy,
+    Questions,
+    Refusal,
+    capabilities_of,
+    have_in_common,
+)
+from interlock.errors import FORBIDDEN, MISSING_CLIENT_CAPABILITY, UPSTREAM_PROTOCOL
+from interlock.protocol.mcp import ELICITATION, ROOTS, SAMPLING, Era
+from tests.core.pipeline.asking import EVERYTHING, FORM, SAMPLE, URL, call_of, stateless
+from tests.protocol.json_values import objects, values
+
+
+def never(answer: Answer) -> None:
+    raise AssertionError("Looking at a question does not answer it.")
+
+
+def look(
+    method: str,
+    params: Any = None,
+    able: Any = EVERYTHING,
+    policy: AskPolicy | None = None,
+    *,
+    era: Era = Era.SESSION,
+) -> tuple[Refusal | None, Ask]:
+    """What comes of a question. `params` may be raw bytes."""
+    raw = params if isinstance(params, bytes) else b"" if params is None else _json(params)
+    ask = Ask(method, raw, never, "s")
+    asked_of: list[str] = []
+
+    def policy_of(upstream: str) -> AskPolicy:
+        asked_of.append(upstream)
+        return policy or AskPolicy()
+
+    client = Client(era, "2025-11-25", "", able if isinstance(able, bytes) else _json(able))
+    refusal = Questions(policy_of, Audit(None), lambda: 0.0).look_at(ask, client, "s")
+    assert asked_of in ([], ["s"])
+    return refusal, ask
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+# --- what the client can do ---
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "able"),
+    [
+        (ROOTS, None, {"roots": {}}),
+        (ROOTS, None, {"roots": {"listChanged": True}}),
+        (SAMPLING, SAMPLE, {"sampling": {}}),
+        (SAMPLING, {**SAMPLE, "tools": []}, {"sampling": {"tools": {}}}),
+        (SAMPLING, {**SAMPLE, "toolChoice": {}}, {"sampling": {"tools": {}}}),
+        (ELICITATION, FORM, {"elicitation": {}}),
+        (ELICITATION, FORM, {"elicitation": {"form": {}}}),
+        (ELICITATION, {"mode": "form", **FORM}, {"elicitation": {}}),
+        (ELICITATION, FORM, {"elicitation": {"org.example/else": {}}}),
+        (ELICITATION, URL, {"elicitation": {"url": {}}}),
+        (ELICITATION, URL, {"elicitation": {"url": {}, "form": {}}}),
+    ],
+)
+def test_it_may(method: str, params: Any, able: Any) -> None:
+    refusal, ask = look(method, params, able)
+    assert refusal is None
+    assert ask.params == (b"" if params is None else _json(params)), "nothing is changed"
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "able", "code", "missing"),
+    [
+        (ROOTS, None, {}, -32601, {"roots": {}}),
+        (ROOTS, None, {"roots": True}, -32601, {"roots": {}}),
+        (SAMPLING, SAMPLE, {"roots": {}}, -32601, {"sampling": {}}),
+        (SAMPLING, {**SAMPLE, "tools": []}, {"sampling": {}}, -32602, {"sampling": {"tools": {}}}),
+        (ELICITATION, FORM, {}, -32601, {"elicitation": {}}),
+        (ELICITATION, URL, {}, -32601, {"elicitation": {"url": {}}}),
+        (ELICITATION, URL, {"elicitation": {}}, -32602, {"elicitation": {"url": {}}}),
+        (ELICITATION, URL, {"elicitation": {"form": {}}}, -32602, {"elicitation": {"url": {}}}),
+        (ELICITATION, FORM, {"elicitation": {"url": {}}}, -32602, {"elicitation": {"form": {}}}),
+    ],
+)
+def test_the_client_cannot(method: str, params: Any, able: Any, code: int, missing: Any) -> None:
+    refusal, _ = look(method, params, able)
+    assert refusal is not None
+    assert (refusal.code, refusal.missing) == (code, missing)
+    error = refusal.as_error()
+    assert error.failure is MISSING_CLIENT_CAPABILITY
+    assert error.data == {"requiredCapabilities": missing}
+
+
+def test_a_way_that_there_is_not() -> None:
+    refusal, _ = look(ELICITATION, {"mode": "v" * 1000, "message": "m"})
+    assert refusal is not None
+    assert refusal.code == -32602
+    assert len(refusal.message) < 100
+    assert refusal.as_error().failure is UPSTREAM_PROTOCOL
+
+
+@pytest.mark.parametrize("method", ["ping", "tools/call", "", "roots/list/", "x" * 100])
+def test_what_is_nothing_to_ask_a_client(method: str) -> None:
+    refusal, _ = look(method)
+    assert refusal is not None
+    assert (refusal.code, refusal.missing) == (-32601, None)
+
+
+@pytest.mark.parametrize("params", [b"[]", b"null", b"5", b'"x"', b"{", b"\xff"])
+def test_params_that_are_none(params: bytes) -> None:
+    refusal, _ = look(ELICITATION, params)
+    assert refusal is not None
+    assert refusal.code == -32602
+
+
+@pytest.mark.parametrize("able", [b"[]", b"null", b"5", b"{", b"", b"\xff", b'{"roots":{}'])
+def test_promises_that_cannot_be_read_are_none(able: bytes) -> None:
+    assert capabilities_of(able) == {}
+    refusal, _ = look(ROOTS, None, able)
+    assert refusal is not None
+
+
+@given(values, objects, st.sampled_from([ELICITATION, SAMPLING, ROOTS]))
+def test_no_promise_and_no_question_breaks_it(able: Any, params: Any, method: str) -> None:
+    for said in (able, {"elicitation": able, "sampling": able, "roots": able}):
+        refusal, ask = look(method, params, said, AskPolicy(max_tokens=5))
+        if refusal is None:
+            assert isinstance(json.loads(ask.params), dict)
+            assert isinstance(said, dict)
+
+
+# --- what the config lets servers ask ---
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "policy"),
+    [
+        (SAMPLING, SAMPLE, AskPolicy(sampling=False)),
+        (ELICITATION, FORM, AskPolicy(elicitation=False)),
+        (ROOTS, None, AskPolicy(roots=False)),
+    ],
+)
+def test_forbidden(method: str, params: Any, policy: AskPolicy) -> None:
+    refusal, _ = look(method, params, policy=policy)
+    assert refusal is not None
+    assert (refusal.code, refusal.missing) == (-1, None)
+    assert refusal.as_error().failure is FORBIDDEN
+    for other in {SAMPLING, ELICITATION, ROOTS} - {method}:
+        allowed, _ = look(other, SAMPLE if other == SAMPLING else {}, policy=policy)
+        assert allowed is None, "what is forbidden is that alone"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given"),
+    [(5, 5), (10, 10), (11, 10), (10**30, 10), ("many", 10), (None, 10), (True, 10), (9.5, 9.5)],
+)
+def test_no_more_tokens_than_the_config_says(wanted: Any, given: Any) -> None:
+    refusal, ask = look(SAMPLING, {**SAMPLE, "maxTokens": wanted}, policy=AskPolicy(max_tokens=10))
+    assert refusal is None
+    assert json.loads(ask.params) == {**SAMPLE, "maxTokens": given}
+
+
+def test_who_says_nothing_of_tokens_is_told() -> None:
+    _, ask = look(SAMPLING, {"messages": []}, policy=AskPolicy(max_tokens=10))
+    assert json.loads(ask.params) == {"messages": [], "maxTokens": 10}
+
+
+def test_without_a_limit_nothing_is_capped() -> None:
+    _, ask = look(SAMPLING, SAMPLE)
+    assert json.loads(ask.params) == SAMPLE
+
+
+# --- extensions that both sides know ---
+
+
+@pytest.mark.parametrize(
+    ("able", "offered", "common"),
+    [
+        ({"extensions": {"a": {}}}, {"extensions": {"a": {}, "b": {}}}, True),
+        ({"extensions": {"a": {}}}, {"extensions": {"b": {}}}, False),
+        ({"extensions": {}}, {"extensions": {}}, False),
+        ({}, {"extensions": {"a": {}}}, False),
+        ({"extensions": []}, {"extensions": []}, False),
+    ],
+)
+def test_an_extension_in_common(able: Any, offered: Any, common: bool) -> None:
+    assert have_in_common(call_of(stateless(able), verb="x/y"), offered) is common
+
+
+# --- a question is answered once ---
+
+
+def test_what_comes_first_counts() -> None:
+    answers: list[Answer] = []
+    withdrawn: list[str] = []
+    over: list[Any] = []
+    ask = Ask(ROOTS, b"", answers.append)
+    ask.on_withdrawn = lambda ask, reason: withdrawn.append(reason)
+    ask.on_over = over.append
+    ask.reply(b"{}")
+    ask.refuse(-1, "no")
+    ask.withdraw("never mind")
+    assert [answer.result for answer in answers] == [b"{}"]
+    assert (withdrawn, len(over)) == ([], 1)
+
+
+def test_what_is_withdrawn_is_not_answered() -> None:
+    answers: list[Answer] = []
+    over: list[Any] = []
+    ask = Ask(ROOTS, b"", answers.append)
+    ask.on_over = over.append
+    ask.withdraw("never mind")
+    ask.withdraw("once more")
+    ask.reply(b"{}")
+    assert (answers, over) == ([], ["never mind"])
+
+
+def test_an_error_is_a_refusal_whatever_its_code() -> None:
+    answers: list[Answer] = []
+    Ask(ROOTS, b"", answers.append).refuse(0, "no")
+    assert answers[0].refused

@@ -1,0 +1,131 @@
+"""URIs in results, put into the form in which clients know them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from interlock.core.call import Call, Client, Credentials, Outcome
+from interlock.core.catalog.catalog import Catalog
+from interlock.core.catalog.offering import read_offering
+from interlock.core.config import ServerConfig
+from interlock.core.pipeline.result_uris import relabel
+from interlock.protocol.mcp import Era, glance_at
+
+SERVER = ServerConfig(command="server")
+
+
+def catalog(**resources: list[str]) -> Catalog:
+    board = Catalog(server_info=b"{}")
+    for key, uris in resources.items():
+        listed = [json.dumps({"uri": uri, "name": uri}).encode() for uri in uris]
+        board.post(read_offering(key, SERVER, [], resources=listed, serves_resources=True))
+    return board
+
+
+BOARD = catalog(one=["a:shared", "a:one"], two=["a:shared"], three=["a:three"])
+
+
+def relabelled(verb: str, result: bytes, upstream: str = "one") -> bytes:
+    call = Call(verb, "test", Credentials("local"), Client(Era.SESSION, "2025-11-25"))
+    call.upstream = upstream
+    outcome = Outcome(result, Era.SESSION, glance_at(result))
+    after = relabel(call, outcome, BOARD.current)
+    assert (after.era, after.glance) == (outcome.era, outcome.glance)
+    if after.result == result:
+        assert after is outcome
+    return after.result
+
+
+def test_whether_there_is_anything_to_do() -> None:
+    assert BOARD.current.collides
+    assert BOARD.collides
+    board = catalog(one=["a:1"], two=["a:2"])
+    assert not board.current.collides
+    assert not board.collides
+    board.post(
+        read_offering(
+            "three", SERVER, [], resources=[b'{"uri":"a:1","name":"x"}'], serves_resources=True
+        )
+    )
+    assert board.current.collides
+    assert board.collides
+    board.withdraw("three")
+    assert not board.current.collides
+    assert not board.collides
+
+
+LINK = {"type": "resource_link", "uri": "a:shared", "name": "n", "_meta": {"k": [1.50]}}
+EMBEDDED = {"type": "resource", "resource": {"uri": "a:shared", "text": "a:shared"}}
+OTHERS = [
+    {"type": "text", "text": "a:shared", "uri": "a:shared"},
+    {"type": "resource_link", "uri": "a:one"},
+    {"type": "resource_link", "uri": 5},
+    {"type": "resource"},
+    {"type": "new"},
+    {"uri": "a:shared"},
+    7,
+]
+
+
+@pytest.mark.parametrize(
+    ("verb", "wrap"),
+    [
+        ("tools/call", lambda blocks: {"content": blocks}),
+        ("prompts/get", lambda blocks: {"messages": [{"role": "user", "content": blocks}]}),
+        (
+            "prompts/get",
+            lambda blocks: {"messages": [{"role": "user", "content": one} for one in blocks]},
+        ),
+    ],
+)
+def test_links_and_embedded_resources(verb: str, wrap: Any) -> None:
+    blocks = [LINK, EMBEDDED]
+    if verb == "tools/call" or isinstance(wrap([1])["messages"][0]["content"], list):
+        blocks += OTHERS  # type: ignore[arg-type]
+    more = {"_meta": {"x": 1}, "structuredContent": {"uri": "a:shared"}}
+    before = {**wrap(blocks), **more}
+    after = json.loads(relabelled(verb, json.dumps(before).encode()))
+    blocks[0] = {**LINK, "uri": "interlock:one:a:shared"}
+    blocks[1] = {
+        "type": "resource",
+        "resource": {"uri": "interlock:one:a:shared", "text": "a:shared"},
+    }
+    assert after == {**wrap(blocks), **more}
+
+
+def test_contents_of_a_resource() -> None:
+    before = b'{"contents":[{"uri":"a:shared","text":"x"},{"uri":"a:one"}],"n":1.50,"big":1e400}'
+    after = relabelled("resources/read", before)
+    assert json.loads(after)["contents"] == [
+        {"uri": "interlock:one:a:shared", "text": "x"},
+        {"uri": "a:one"},
+    ]
+    # What is not about URIs is not even read.
+    assert b"1.50" in after
+    assert b"1e400" in after
+
+
+@pytest.mark.parametrize(
+    ("verb", "result"),
+    [
+        ("resources/read", b'{"contents":[{"uri":"a:one"}]}'),
+        ("resources/read", b'{"contents":[]}'),
+        ("resources/read", b'{"contents":{"uri":"a:shared"}}'),
+        ("resources/read", b'{"contents":null,"uri":"a:shared"}'),
+        ("tools/call", b'{"content":[{"type":"resource","resource":["uri"]}]}'),
+        ("prompts/get", b'{"messages":[{"content":null},{"role":"uri"}],"x":"uri"}'),
+        ("prompts/get", b'{"messages":[{"content":"uri"}],"uri":1}'),
+        ("completion/complete", b'{"contents":[{"uri":"a:shared"}]}'),
+        ("tools/call", b'{"contents":[{"uri":"a:shared"}]}'),
+    ],
+)
+def test_what_stays_as_it_came(verb: str, result: bytes) -> None:
+    assert relabelled(verb, result) is result
+
+
+def test_an_upstream_whose_uris_are_its_own() -> None:
+    result = b'{"contents":[{"uri":"a:three"}]}'
+    assert relabelled("resources/read", result, "three") is result

@@ -1,0 +1,269 @@
+"""A session client in front of a session server: questions are put as they come."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from interlock.core.call import Ask, Call
+from interlock.core.journal.audit import MOST_QUESTIONS
+from interlock.core.pipeline import client_requests as relay
+from interlock.errors import CANCELLED, DEADLINE_EXCEEDED
+from interlock.protocol.mcp import (
+    ELICITATION,
+    META_PROGRESS_TOKEN,
+    META_TIMEOUT,
+    PROGRESS,
+    ROOTS,
+    SAMPLING,
+)
+from tests.core.pipeline.asking import (
+    FORM,
+    OPERATOR,
+    YES,
+    AskingRig,
+    Question,
+    ScriptedSession,
+    call_of,
+)
+
+
+def as_json(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def begin(rig: AskingRig, session: ScriptedSession, **fields: Any) -> Call:
+    return rig.begin(call_of(session.client, session=session, **fields))
+
+
+def test_a_question_is_put_and_its_answer_goes_back() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    question = rig.s.last.ask()
+    assert session.last_params == FORM
+    session.last.reply(as_json(YES))
+    assert question.answer == YES
+    rig.s.last.answer(content=[])
+    assert rig.last_result == {"content": []}
+    assert rig.journalled() == [(ELICITATION, "answered"), ("tools/call", "ok")]
+
+
+def test_what_is_written_down_of_a_question() -> None:
+    rig, session = AskingRig(), ScriptedSession(owner="operator")
+    begin(rig, session, credentials=OPERATOR)
+    rig.s.last.ask()
+    rig.clock.advance(2.5)
+    session.last.reply(as_json(YES))
+    [entry] = rig.journal.entries
+    assert entry["caller"] == "operator"
+    assert (entry["verb"], entry["name"], entry["upstream"]) == (ELICITATION, "s.t", "s")
+    assert (entry["outcome"], entry["detail"], entry["face"]) == ("answered", "accept", "test")
+    assert entry["duration_us"] == 2_500_000
+
+
+def test_the_content_of_an_answer_is_not_written_down() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    rig.s.last.ask()
+    session.last.reply(b'{"action":"accept","content":{"secret":"hunter2"}}')
+    rig.s.last.ask(SAMPLING)
+    session.last.reply(b'{"role":"assistant","content":{"type":"text","text":"hunter2"}}')
+    assert "hunter2" not in repr(rig.journal.entries)
+
+
+def test_a_refusal_goes_back_and_the_call_goes_on() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    question = rig.s.last.ask()
+    session.last.refuse(-1, "The user said no.")
+    assert question.refusal == (-1, "The user said no.")
+    assert rig.under_way == 1
+    assert rig.journal.entries[-1]["detail"] == "The user said no."
+
+
+def test_a_question_about_no_call_goes_to_the_session() -> None:
+    rig, session = AskingRig(), ScriptedSession(owner="operator")
+    begin(rig, session)
+    exchange = rig.s.last
+    exchange.answer(content=[])
+    answers: list[Any] = []
+    question = Question(_ask(ROOTS, answers), answers)
+    rig.pipeline.asked(question.ask, None, session)
+    session.last.reply(b'{"roots":[]}')
+    assert question.answer == {"roots": []}
+    entry = rig.journal.entries[-1]
+    assert (entry["caller"], entry["upstream"], entry["name"]) == ("operator", "s", "")
+
+
+def _ask(method: str, answers: list[Any]) -> Ask:
+    return Ask(method, b"", answers.append, "s")
+
+
+def test_a_question_for_nobody_is_refused() -> None:
+    answers: list[Any] = []
+    AskingRig().pipeline.asked(_ask(ROOTS, answers), None, None)
+    assert answers[0].code == -32601
+
+
+def test_who_cannot_be_reached_is_not_asked() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    session.reachable = False
+    begin(rig, session)
+    assert rig.s.last.ask().refusal[0] == -32603
+    rig.s.last.answer(content=[])
+    assert rig.last_result == {"content": []}
+    assert rig.journal.outcomes == ["refused", "ok"]
+
+
+def test_a_client_that_cannot_is_not_asked_and_the_call_goes_on() -> None:
+    rig, session = AskingRig(), ScriptedSession({})
+    begin(rig, session)
+    code, message = rig.s.last.ask(SAMPLING).refusal
+    assert code == -32601
+    assert "sampling" in message
+    assert session.asked == []
+    rig.s.last.answer(content=[])
+    assert rig.last_result == {"content": []}
+
+
+def test_a_fault_of_the_journal_keeps_no_answer_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, session = AskingRig(), ScriptedSession()
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("disk full")
+
+    begin(rig, session)
+    question = rig.s.last.ask()
+    monkeypatch.setattr(rig.audit, "record_question", full)
+    session.last.reply(as_json(YES))
+    assert question.answer == YES
+
+
+def test_a_server_that_asks_and_asks_does_not_fill_the_journal() -> None:
+    rig, session = AskingRig(), ScriptedSession({})
+    begin(rig, session)
+    for _ in range(MOST_QUESTIONS + 50):
+        rig.s.last.ask(ROOTS)
+    assert len(rig.journal.entries) == MOST_QUESTIONS
+
+
+# --- people have longer than servers ---
+
+
+def test_the_clock_of_the_server_stands_while_its_caller_is_asked() -> None:
+    rig, session = AskingRig(timeout=10, seconds=600), ScriptedSession()
+    begin(rig, session)
+    rig.s.last.ask()
+    rig.clock.advance(599)
+    session.last.reply(as_json(YES))
+    rig.clock.advance(9)
+    assert rig.under_way == 1
+    rig.clock.advance(1.2)
+    assert rig.last_error.failure is DEADLINE_EXCEEDED
+    assert rig.s.last.expired
+
+
+def test_with_two_questions_it_stands_until_both_are_answered() -> None:
+    rig, session = AskingRig(timeout=10, seconds=600), ScriptedSession()
+    begin(rig, session)
+    rig.s.last.ask()
+    rig.s.last.ask(ROOTS)
+    session.asked[0].reply(as_json(YES))
+    rig.clock.advance(100)
+    assert rig.under_way == 1
+    session.asked[1].reply(b'{"roots":[]}')
+    rig.clock.advance(10.2)
+    assert rig.last_error.failure is DEADLINE_EXCEEDED
+
+
+def test_progress_meanwhile_does_not_make_it_shorter() -> None:
+    rig, session = AskingRig(timeout=10, seconds=600), ScriptedSession()
+    begin(rig, session, meta={META_PROGRESS_TOKEN: 1})
+    rig.s.last.ask()
+    rig.s.last.say(PROGRESS, b'{"progressToken":1,"progress":1}')
+    rig.clock.advance(300)
+    assert rig.under_way == 1
+
+
+def test_a_question_that_is_withdrawn_starts_the_servers_clock() -> None:
+    rig, session = AskingRig(timeout=10, seconds=600), ScriptedSession()
+    begin(rig, session)
+    rig.s.last.ask().ask.withdraw("never mind")
+    rig.clock.advance(10.2)
+    assert rig.last_error.failure is DEADLINE_EXCEEDED
+    assert rig.s.last.expired
+
+
+def test_nobody_answers() -> None:
+    rig, session = AskingRig(timeout=10, seconds=600, failures=1), ScriptedSession()
+    begin(rig, session)
+    rig.s.last.ask()
+    rig.clock.advance(601)
+    assert rig.last_error.failure is DEADLINE_EXCEEDED
+    assert "input" in rig.last_error.message
+    assert rig.s.last.abandoned
+    assert len(session.withdrawn) == 1
+    assert rig.breakers.failing == {}, "a server is not to blame for people who do not answer"
+    assert rig.journal.outcomes == ["withdrawn", "deadline_exceeded"]
+
+
+def test_the_time_that_the_caller_gives_is_for_everything() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session, meta={META_TIMEOUT: 5000})
+    rig.s.last.ask()
+    rig.clock.advance(3)
+    session.last.reply(as_json(YES))
+    rig.clock.advance(1.9)
+    assert rig.under_way == 1
+    rig.clock.advance(0.3)
+    assert rig.last_error.failure is DEADLINE_EXCEEDED
+
+
+def test_who_cancels_while_being_asked() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    call = begin(rig, session)
+    question = rig.s.last.ask()
+    rig.pipeline.cancel(call)
+    assert rig.last_error.failure is CANCELLED
+    assert rig.s.last.abandoned
+    assert len(session.withdrawn) == 1
+    session.last.reply(as_json(YES))
+    assert question.unanswered
+    assert rig.journal.outcomes == ["withdrawn", "cancelled"]
+
+
+def test_an_answer_after_the_call_is_over_still_goes_back() -> None:
+    """A server may ask about no call in particular; whose it was is only guessed."""
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    exchange = rig.s.last
+    question = exchange.ask(ROOTS)
+    exchange.questions.clear()
+    exchange.answer(content=[])
+    session.last.reply(b'{"roots":[]}')
+    assert question.answer == {"roots": []}
+    assert len(rig.done) == 1
+
+
+def test_answered_questions_leave_no_timers() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    before = rig.clock.timers
+    for _ in range(50):
+        rig.s.last.ask()
+        session.last.reply(as_json(YES))
+    assert rig.clock.timers == before
+
+
+def test_a_server_that_asks_without_end() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    for _ in range(relay.MOST_QUESTIONS):
+        rig.s.last.ask()
+        session.last.reply(as_json(YES))
+    question = rig.s.last.ask()
+    assert question.refusal is not None
+    assert "questions in one call" in question.refusal[1]
+    assert rig.under_way == 1

@@ -1,0 +1,206 @@
+"""What is meant by requests that are not about tools: prompts, resources, completions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from interlock.core.call import Call
+from interlock.core.catalog.catalog import Catalog
+from interlock.core.catalog.offering import Offering
+from interlock.core.pipeline.resolution import resolve_other
+from interlock.errors import INVALID_PARAMS, UNKNOWN_PROMPT, UNKNOWN_RESOURCE, InterlockError
+from interlock.protocol.mcp import (
+    COMPLETE_ARGUMENT,
+    PROMPTS_GET,
+    RESOURCES_READ,
+    SUBSCRIBE,
+    TOOLS_LIST,
+    UNSUBSCRIBE,
+)
+from tests.core.catalog.offers import offer
+from tests.core.pipeline.asking import call_of, stateless
+from tests.protocol.json_values import values
+
+
+def board(*offerings: Offering) -> Catalog:
+    catalog = Catalog(server_info=b"{}")
+    for offering in offerings:
+        catalog.post(offering)
+    return catalog
+
+
+CATALOG = board(
+    offer("one", prompts=["write"], resources=["test://a", "test://both"]),
+    offer("two", prompts=["write"], resources=["test://both"], templates=["two://{id}/x"]),
+)
+
+
+def request(verb: str, name: str = "", **fields: Any) -> Call:
+    extra = fields.pop("extra", None)
+    call = call_of(stateless(), name, verb=verb, **fields)
+    if extra is not None:
+        call.extra = {key: Raw(json.dumps(value).encode()) for key, value in extra.items()}
+    return call
+
+
+def said(call: Call) -> dict[str, Any]:
+    return {key: json.loads(bytes(raw)) for key, raw in (call.extra or {}).items()}
+
+
+def refused(call: Call) -> InterlockError:
+    with pytest.raises(InterlockError) as caught:
+        resolve_other(call, CATALOG)
+    assert call.upstream == "", "what leads nowhere can reach nobody"
+    return caught.value
+
+
+# --- prompts ---
+
+
+@pytest.mark.parametrize("name", ["two.write", "two__write"])
+def test_a_prompt_in_its_servers_words(name: str) -> None:
+    call = request(PROMPTS_GET, name, arguments={"a": "b"}, extra={"more": 1})
+    assert resolve_other(call, CATALOG)
+    assert call.upstream == "two"
+    assert said(call) == {"name": "write", "arguments": {"a": "b"}, "more": 1}
+    assert call.repeatable
+
+
+def test_a_prompt_without_arguments_is_asked_for_without() -> None:
+    call = request(PROMPTS_GET, "one.write")
+    resolve_other(call, CATALOG)
+    assert said(call) == {"name": "write"}
+
+
+def test_a_client_cannot_say_another_name_beside_its_own() -> None:
+    call = request(PROMPTS_GET, "one.write", extra={"name": "other"})
+    resolve_other(call, CATALOG)
+    assert said(call) == {"name": "write"}
+
+
+def test_a_prompt_that_nobody_has() -> None:
+    error = refused(request(PROMPTS_GET, "x" * 1000))
+    assert error.failure is UNKNOWN_PROMPT
+    assert len(error.message) < 200
+
+
+# --- resources ---
+
+
+@pytest.mark.parametrize("verb", [RESOURCES_READ, SUBSCRIBE, UNSUBSCRIBE])
+@pytest.mark.parametrize(
+    ("uri", "upstream", "own"),
+    [
+        ("test://a", "one", "test://a"),
+        ("two://5/x", "two", "two://5/x"),
+        ("interlock:two:test://both", "two", "test://both"),
+        ("interlock:one:test://a", "one", "test://a"),
+    ],
+)
+def test_a_resource_by_its_servers_uri(verb: str, uri: str, upstream: str, own: str) -> None:
+    call = request(verb, uri)
+    assert resolve_other(call, CATALOG)
+    assert (call.upstream, said(call)) == (upstream, {"uri": own})
+
+
+def test_a_resource_that_nobody_has() -> None:
+    error = refused(request(RESOURCES_READ, "test://nothing"))
+    assert error.failure is UNKNOWN_RESOURCE
+    assert error.data == {"uri": "test://nothing"}
+
+
+def test_a_uri_that_could_be_two_is_nobodys() -> None:
+    error = refused(request(RESOURCES_READ, "test://both"))
+    assert error.failure is INVALID_PARAMS
+
+
+# --- completions ---
+
+
+def completing(reference: Any) -> Call:
+    argument = {"name": "a", "value": "x"}
+    return request(COMPLETE_ARGUMENT, extra={"ref": reference, "argument": argument})
+
+
+def test_a_completion_about_a_prompt() -> None:
+    call = completing({"type": "ref/prompt", "name": "two.write", "title": "kept"})
+    assert resolve_other(call, CATALOG)
+    assert call.upstream == "two"
+    assert said(call)["ref"] == {"type": "ref/prompt", "name": "write", "title": "kept"}
+    assert said(call)["argument"] == {"name": "a", "value": "x"}
+
+
+@pytest.mark.parametrize(
+    ("uri", "upstream", "own"),
+    [
+        ("test://a", "one", "test://a"),
+        ("two://{id}/x", "two", "two://{id}/x"),
+        ("interlock:two:test://both", "two", "test://both"),
+    ],
+)
+def test_a_completion_about_a_resource(uri: str, upstream: str, own: str) -> None:
+    call = completing({"type": "ref/resource", "uri": uri})
+    assert resolve_other(call, CATALOG)
+    assert (call.upstream, said(call)["ref"]) == (upstream, {"type": "ref/resource", "uri": own})
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        None,
+        5,
+        [],
+        {},
+        {"type": "ref/prompt"},
+        {"type": "ref/prompt", "name": 5},
+        {"type": "ref/prompt", "uri": "test://a"},
+        {"type": "ref/resource", "name": "one.write"},
+        {"type": "ref/resource", "uri": None},
+        {"type": "ref/else", "name": "one.write", "uri": "test://a"},
+        {"type": ["ref/prompt"], "name": "one.write"},
+    ],
+)
+def test_a_reference_that_refers_to_nothing(reference: Any) -> None:
+    assert refused(completing(reference)).failure is INVALID_PARAMS
+
+
+def test_a_completion_without_a_reference() -> None:
+    assert refused(request(COMPLETE_ARGUMENT)).failure is INVALID_PARAMS
+
+
+def test_a_completion_about_what_nobody_has() -> None:
+    unknown = completing({"type": "ref/prompt", "name": "one.nothing"})
+    assert refused(unknown).failure is UNKNOWN_PROMPT
+    unknown = completing({"type": "ref/resource", "uri": "test://nothing"})
+    assert refused(unknown).failure is UNKNOWN_RESOURCE
+
+
+# --- everything else ---
+
+
+def test_other_verbs_name_nothing() -> None:
+    call = request(TOOLS_LIST)
+    assert not resolve_other(call, CATALOG)
+    assert (call.upstream, call.repeatable) == ("", False)
+
+
+@given(
+    st.sampled_from([PROMPTS_GET, RESOURCES_READ, SUBSCRIBE, COMPLETE_ARGUMENT]),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=50),
+    values,
+)
+def test_nothing_that_a_client_says_breaks_it(verb: str, name: str, reference: Any) -> None:
+    call = request(verb, name, extra={"ref": reference})
+    failure = None
+    try:
+        resolve_other(call, CATALOG)
+    except InterlockError as error:
+        failure = error.failure
+    assert failure in (None, UNKNOWN_PROMPT, UNKNOWN_RESOURCE, INVALID_PARAMS)
+    assert (call.upstream in ("one", "two")) is (failure is None)

@@ -1,0 +1,446 @@
+"""A session client in front of a stateless server: its questions, put one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from interlock.core.call import Call, UpstreamAnsweredError
+from interlock.core.pipeline.client_requests import MOST_ROUNDS, AskPolicy
+from interlock.errors import (
+    CANCELLED,
+    DEADLINE_EXCEEDED,
+    SHUTTING_DOWN,
+    UPSTREAM_LOST,
+    UPSTREAM_PROTOCOL,
+    InterlockError,
+)
+from interlock.protocol.mcp import (
+    COMPLETE_ARGUMENT,
+    ELICITATION,
+    META_TIMEOUT,
+    PROMPTS_GET,
+    RESOURCES_READ,
+    ROOTS,
+    SAMPLING,
+)
+from tests.core.pipeline.asking import FORM, SAMPLE, URL, YES, AskingRig, ScriptedSession, call_of
+
+QUESTION = {"q": (ELICITATION, FORM)}
+TWO = {"a": (ELICITATION, FORM), "b": (ROOTS, None)}
+
+
+def begin(rig: AskingRig, session: ScriptedSession, name: str = "s.t", **fields: Any) -> Call:
+    return rig.begin(call_of(session.client, name, session=session, **fields))
+
+
+def as_json(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+# --- the way it is meant ---
+
+
+def test_asked_then_made_again() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session, arguments={"n": 1})
+    rig.s.last.need(QUESTION, state="theirs")
+    assert (rig.done, rig.under_way) == ([], 1)
+    assert session.last.method == ELICITATION
+    session.last.reply(as_json(YES))
+    assert rig.s.last_sent == {"inputResponses": {"q": YES}, "requestState": "theirs"}
+    assert bytes(rig.s.last.call.arguments) == b'{"n": 1}'
+    rig.s.last.answer(content=[])
+    assert rig.last_result == {"content": []}
+    assert rig.journalled() == [(ELICITATION, "answered"), ("tools/call", "ok")]
+
+
+@pytest.mark.parametrize(
+    ("verb", "name", "kept"),
+    [(PROMPTS_GET, "s.p", {"name": "p"}), (RESOURCES_READ, "test://r", {"uri": "test://r"})],
+)
+def test_prompts_and_resources_may_ask_too(verb: str, name: str, kept: Any) -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session, name, verb=verb)
+    rig.s.last.need(QUESTION, state="theirs")
+    session.last.reply(as_json(YES))
+    assert rig.s.last_sent == {"inputResponses": {"q": YES}, "requestState": "theirs", **kept}
+
+
+def test_without_state_none_is_brought_back() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    rig.s.last.need(QUESTION)
+    session.last.reply(as_json(YES))
+    assert rig.s.last_sent == {"inputResponses": {"q": YES}}
+
+
+def test_only_the_answers_of_the_last_round_are_brought() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    rig.s.last.need({"one": (ELICITATION, FORM)}, state="first")
+    session.last.reply(as_json(YES))
+    rig.s.last.need({"two": (ROOTS, None)})
+    session.last.reply(b'{"roots":[]}')
+    assert rig.s.last_sent == {"inputResponses": {"two": {"roots": []}}}
+
+
+def test_several_questions_are_put_at_once_and_answered_in_any_order() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    rig.s.last.need(TWO)
+    assert [ask.method for ask in session.asked] == [ELICITATION, ROOTS]
+    session.asked[1].reply(b'{"roots":[]}')
+    assert len(rig.s.started) == 1
+    session.asked[0].reply(as_json(YES))
+    assert rig.s.last_sent["inputResponses"] == {"a": YES, "b": {"roots": []}}
+
+
+def test_state_passes_byte_for_byte() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    state = 'v1."\\/é\u2028 \t'
+    rig.s.last.need(QUESTION, state=state)
+    session.last.reply(as_json(YES))
+    assert rig.s.last_sent["requestState"] == state
+
+
+# --- up to a limit ---
+
+
+def test_so_many_rounds_and_no_more() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    for number in range(MOST_ROUNDS):
+        rig.s.last.need(QUESTION)
+        assert len(session.asked) == number + 1
+        session.last.reply(as_json(YES))
+    assert len(rig.s.started) == MOST_ROUNDS + 1
+    rig.s.last.need(QUESTION)
+    assert len(session.asked) == MOST_ROUNDS
+    assert rig.last_error.failure is UPSTREAM_PROTOCOL
+    assert rig.under_way == 0
+
+
+def test_an_answer_in_the_last_round_counts() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    for _ in range(MOST_ROUNDS):
+        rig.s.last.need(QUESTION)
+        session.last.reply(as_json(YES))
+    rig.s.last.answer(content=[])
+    assert rig.last_result == {"content": []}
+
+
+def test_state_alone_is_brought_back_after_a_short_wait() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    waits = []
+    for number in range(MOST_ROUNDS):
+        rig.s.last.need(state=f"state {number}")
+        began = rig.clock.now
+        while len(rig.s.started) == number + 1:
+            rig.clock.advance(0.001)
+        waits.append(rig.clock.now - began)
+        assert rig.s.last_sent == {"requestState": f"state {number}"}
+    assert waits == pytest.approx([0.05, 0.1, 0.2, *[0.25] * 7], abs=0.005)
+    assert session.asked == []
+    rig.s.last.need(state="once more")
+    assert rig.last_error.failure is UPSTREAM_PROTOCOL
+
+
+def test_who_cancels_during_the_wait_is_not_served_after_it() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    call = begin(rig, session)
+    rig.s.last.need(state="later")
+    rig.pipeline.cancel(call)
+    rig.clock.advance(1)
+    assert len(rig.s.started) == 1
+    assert rig.journal.outcomes == ["cancelled"]
+
+
+# --- the client does not answer ---
+
+
+def test_a_refusal_ends_the_call_and_withdraws_the_rest() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    rig.s.last.need(TWO)
+    session.asked[0].refuse(-1, "no", b'{"why":1}')
+    error = rig.last_error
+    assert isinstance(error, UpstreamAnsweredError)
+    assert (error.code, error.message, error.raw_data) == (-1, "no", b'{"why":1}')
+    assert [ask for ask, _ in session.withdrawn] == [session.asked[1]]
+    session.asked[1].reply(b'{"roots":[]}')
+    assert len(rig.s.started) == 1
+    assert len(rig.done) == 1
+    assert rig.journalled() == [
+        (ELICITATION, "refused"),
+        (ROOTS, "withdrawn"),
+        ("tools/call", "upstream_error"),
+    ]
+
+
+def test_an_error_without_a_code_is_a_refusal_too() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    rig.s.last.need(QUESTION)
+    session.last.refuse(0, "no")
+    assert rig.last_error.message == "no"
+    assert len(rig.s.started) == 1
+
+
+def test_a_form_that_is_declined_is_an_answer() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    rig.s.last.need(QUESTION)
+    session.last.reply(b'{"action":"decline"}')
+    assert rig.s.last_sent["inputResponses"] == {"q": {"action": "decline"}}
+    assert rig.journal.entries[0]["detail"] == "decline"
+
+
+def test_an_answer_that_is_none_ends_the_call() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    rig.s.last.need(TWO)
+    session.asked[0].reply(b"[]")
+    assert "not an object" in rig.last_error.message
+    assert len(session.withdrawn) == 1
+    assert len(rig.s.started) == 1
+
+
+@pytest.mark.parametrize("reached", [0, 1], ids=["at all", "for the second question"])
+def test_a_client_that_cannot_be_reached(reached: int) -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    put = session.ask
+
+    def ask(ask: Any, call: Any) -> bool:
+        session.reachable = len(session.asked) < reached
+        return put(ask, call)
+
+    session.ask = ask  # type: ignore[method-assign]
+    rig.s.last.need(TWO)
+    assert rig.last_error.failure is UPSTREAM_PROTOCOL
+    assert len(session.withdrawn) == reached
+    assert (rig.under_way, len(rig.s.started)) == (0, 1)
+
+
+def test_a_call_without_a_session_cannot_be_asked() -> None:
+    rig = AskingRig()
+    rig.begin(call_of(ScriptedSession().client))
+    rig.s.last.need(QUESTION)
+    assert rig.last_error.failure is UPSTREAM_PROTOCOL
+
+
+def test_people_have_longer_than_servers() -> None:
+    rig, session = AskingRig(timeout=10, seconds=600), ScriptedSession()
+    begin(rig, session)
+    rig.s.last.need(QUESTION)
+    rig.clock.advance(599)
+    assert rig.under_way == 1
+    session.last.reply(as_json(YES))
+    rig.clock.advance(9)
+    assert rig.under_way == 1
+    rig.clock.advance(1.2)
+    assert rig.last_error.failure is DEADLINE_EXCEEDED
+    assert rig.s.last.expired
+
+
+def test_but_not_for_ever() -> None:
+    rig, session = AskingRig(timeout=10, seconds=600, failures=1), ScriptedSession()
+    begin(rig, session)
+    rig.s.last.need(QUESTION)
+    rig.clock.advance(601)
+    assert rig.last_error.failure is DEADLINE_EXCEEDED
+    assert len(session.withdrawn) == 1
+    session.last.reply(as_json(YES))
+    assert (len(rig.s.started), len(rig.done)) == (1, 1)
+    assert rig.breakers.failing == {}, "a server is not to blame for people who do not answer"
+
+
+def test_the_time_that_the_caller_gives_is_for_everything() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session, meta={META_TIMEOUT: 5000})
+    rig.s.last.need(QUESTION)
+    rig.clock.advance(3)
+    session.last.reply(as_json(YES))
+    rig.s.last.need(QUESTION)
+    rig.clock.advance(1)
+    session.last.reply(as_json(YES))
+    assert rig.under_way == 1
+    rig.clock.advance(1.2)
+    assert rig.last_error.failure is DEADLINE_EXCEEDED
+
+
+def test_who_cancels_while_being_asked() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    call = begin(rig, session)
+    rig.s.last.need(TWO)
+    rig.pipeline.cancel(call)
+    assert rig.last_error.failure is CANCELLED
+    assert len(session.withdrawn) == 2
+    session.asked[0].reply(as_json(YES))
+    session.asked[1].reply(b"{}")
+    assert len(rig.s.started) == 1
+    assert rig.journal.outcomes == ["withdrawn", "withdrawn", "cancelled"]
+
+
+def test_a_node_that_stops_while_somebody_is_asked() -> None:
+    async def scene() -> None:
+        rig, session = AskingRig(), ScriptedSession()
+        begin(rig, session)
+        rig.s.last.need(QUESTION)
+        await rig.pipeline.drain(0)
+        assert rig.last_error.failure is SHUTTING_DOWN
+        assert len(session.withdrawn) == 1
+        assert rig.under_way == 0
+
+    asyncio.run(scene())
+
+
+# --- never twice what may have been done ---
+
+
+def test_a_call_lost_in_a_later_round_is_not_made_again() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    rig.s.last.need(QUESTION)
+    session.last.reply(as_json(YES))
+    rig.s.last.lose(sent=True)
+    assert rig.last_error.failure is UPSTREAM_LOST
+    assert len(rig.s.started) == 2
+
+
+def test_a_server_that_is_gone_when_the_answer_comes() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    rig.s.last.need(QUESTION)
+    rig.s.refuse_with = InterlockError(UPSTREAM_PROTOCOL, "It is gone.")
+    session.last.reply(as_json(YES))
+    assert rig.last_error.message == "It is gone."
+    assert rig.under_way == 0
+
+
+def test_a_fault_when_the_answer_comes_ends_the_call() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    rig.s.last.need(QUESTION)
+    rig.s.refuse_with = RuntimeError("a bug")
+    session.last.reply(as_json(YES))
+    assert rig.last_error.failure.name == "internal_error"
+    assert rig.under_way == 0
+
+
+def test_an_answer_that_comes_twice_counts_once() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    rig.s.last.need(QUESTION)
+    session.last.reply(as_json(YES))
+    session.last.reply(b'{"action":"cancel"}')
+    session.last.refuse(-1, "no")
+    assert len(rig.s.started) == 2
+    assert rig.s.last_sent["inputResponses"] == {"q": YES}
+
+
+# --- in the client's own words ---
+
+
+def test_a_url_needs_an_id_on_the_session_wire() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    rig.s.last.need({"a": (ELICITATION, URL), "b": (ELICITATION, URL)})
+    asked = [json.loads(ask.params) for ask in session.asked]
+    ids = {one.pop("elicitationId") for one in asked}
+    assert len(ids) == 2
+    assert all(isinstance(id, str) and len(id) >= 12 for id in ids)
+    assert asked == [URL, URL]
+
+
+def test_an_older_client_knows_no_modes() -> None:
+    rig, session = AskingRig(), ScriptedSession({"elicitation": {}}, "2025-06-18")
+    begin(rig, session)
+    rig.s.last.need({"q": (ELICITATION, {"mode": "form", **FORM})})
+    assert session.last_params == FORM
+
+
+def test_a_newer_client_is_told_the_mode() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    rig.s.last.need({"q": (ELICITATION, {"mode": "form", **FORM})})
+    assert session.last_params == {"mode": "form", **FORM}
+
+
+def test_samples_are_capped() -> None:
+    rig, session = AskingRig(policy=AskPolicy(max_tokens=10)), ScriptedSession()
+    begin(rig, session)
+    rig.s.last.need({"q": (SAMPLING, SAMPLE)})
+    assert session.last_params == {**SAMPLE, "maxTokens": 10}
+
+
+@pytest.mark.parametrize(
+    ("able", "policy", "question"),
+    [
+        ({}, AskPolicy(), (ROOTS, None)),
+        ({"elicitation": {}}, AskPolicy(), (ELICITATION, URL)),
+        ({"elicitation": {"url": {}}}, AskPolicy(), (ELICITATION, FORM)),
+        ({"sampling": {}}, AskPolicy(), (SAMPLING, {**SAMPLE, "tools": []})),
+        ({"elicitation": {}}, AskPolicy(elicitation=False), (ELICITATION, FORM)),
+        ({}, AskPolicy(), ("tools/call", {})),
+    ],
+)
+def test_what_may_not_be_asked_ends_the_call(able: Any, policy: AskPolicy, question: Any) -> None:
+    rig, session = AskingRig(policy=policy), ScriptedSession(able)
+    begin(rig, session)
+    rig.s.last.need({"q": question})
+    assert isinstance(rig.last_error, UpstreamAnsweredError)
+    assert session.asked == []
+    assert (rig.under_way, len(rig.s.started)) == (0, 1)
+    assert rig.journal.outcomes == ["refused", "upstream_error"]
+
+
+def test_one_that_may_not_be_asked_keeps_the_others_from_being_put() -> None:
+    rig, session = AskingRig(), ScriptedSession({"elicitation": {}})
+    begin(rig, session)
+    rig.s.last.need(TWO)
+    assert session.asked == []
+    assert rig.under_way == 0
+
+
+# --- servers that speak nonsense ---
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {},
+        {"inputRequests": {}},
+        {"inputRequests": []},
+        {"inputRequests": {"q": {}}},
+        {"inputRequests": {"q": {"method": 5}}},
+        {"inputRequests": {"q": {"method": ELICITATION, "params": []}}},
+        {"inputRequests": {"q": {"method": ELICITATION, "params": None}}},
+        {"requestState": 5},
+        {"requestState": None},
+    ],
+)
+def test_questions_that_are_none(result: Any) -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    begin(rig, session)
+    rig.s.last.need(**result)
+    assert rig.last_error.failure is UPSTREAM_PROTOCOL
+    assert session.asked == []
+    assert rig.under_way == 0
+
+
+def test_only_three_requests_may_be_answered_with_a_question() -> None:
+    rig, session = AskingRig(), ScriptedSession()
+    call = call_of(session.client, "", verb=COMPLETE_ARGUMENT, session=session)
+    call.extra = {"ref": Raw(b'{"type":"ref/prompt","name":"s.p"}')}
+    rig.begin(call)
+    rig.s.last.need(QUESTION)
+    assert rig.last_error.failure is UPSTREAM_PROTOCOL

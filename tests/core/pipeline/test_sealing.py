@@ -1,0 +1,206 @@
+"""State that callers bring back: nobody can read, change or borrow it."""
+
+from __future__ import annotations
+
+import json
+import os
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.core.call import Call, Caller
+from interlock.core.pipeline.request_state import Sealed, Seals, digest
+from interlock.errors import INVALID_STATE, UPSTREAM_PROTOCOL, InterlockError
+from interlock.protocol.mcp import PROMPTS_GET
+from tests.core.pipeline.asking import KEY, call_of, stateless
+from tests.protocol.json_values import objects
+
+NOW = 1_700_000_000.0
+
+
+def seals(key: bytes = KEY, now: float = NOW) -> Seals:
+    return Seals(key, lambda: now)
+
+
+def a_call(caller: str = "operator", **fields: Any) -> Call:
+    call = call_of(stateless(), **fields)
+    call.caller = Caller(caller)
+    call.upstream = "s"
+    return call
+
+
+def refused(state: str, call: Call, by: Seals) -> InterlockError:
+    with pytest.raises(InterlockError) as caught:
+        by.open(state, call)
+    return caught.value
+
+
+def test_its_own_caller_opens_it() -> None:
+    state = seals().seal(a_call(), 60, upstream="theirs")
+    assert seals().open(state, a_call()).upstream == "theirs"
+
+
+def test_it_outlives_a_restart_with_the_same_key() -> None:
+    state = seals().seal(a_call(), 60, held="handle")
+    assert seals().open(state, a_call()).held == "handle"
+
+
+def test_another_key_opens_nothing() -> None:
+    state = seals().seal(a_call(), 60, held="handle")
+    assert refused(state, a_call(), seals(b"x" * 32)).failure is INVALID_STATE
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        a_call("auditor"),
+        a_call(""),
+        a_call(name="s.other"),
+        a_call(arguments={"n": 1}),
+        a_call(verb=PROMPTS_GET),
+    ],
+    ids=["another caller", "nobody", "another tool", "other arguments", "another verb"],
+)
+def test_it_is_bound_to_its_caller_and_its_request(other: Call) -> None:
+    state = seals().seal(a_call(), 60, upstream="theirs")
+    assert refused(state, other, seals()).failure is INVALID_STATE
+
+
+def test_it_is_bound_to_its_upstream() -> None:
+    state = seals().seal(a_call(), 60, upstream="theirs")
+    moved = a_call()
+    moved.upstream = "elsewhere"
+    assert refused(state, moved, seals()).failure is INVALID_STATE
+
+
+def test_it_ends_with_its_hour() -> None:
+    state = seals().seal(a_call(), 60, upstream="theirs")
+    assert seals(now=NOW + 60).open(state, a_call()).upstream == "theirs"
+    assert refused(state, a_call(), seals(now=NOW + 60.1)).failure is INVALID_STATE
+
+
+def test_every_refusal_says_the_same() -> None:
+    """Who has to ask why, learns nothing from it."""
+    state = seals().seal(a_call(), 60, upstream="theirs")
+    late = refused(state, a_call(), seals(now=NOW + 61))
+    foreign = refused(state, a_call("auditor"), seals())
+    forged = refused("i1.AAAA", a_call(), seals())
+    said = {(one.failure, one.message, json.dumps(one.data)) for one in (late, foreign, forged)}
+    assert len(said) == 1
+
+
+def test_nothing_in_it_can_be_read() -> None:
+    state = seals().seal(a_call("operator"), 60, held="the-handle", upstream="their-secret-state")
+    raw = urlsafe_b64decode(state[3:] + "==")
+    for secret in (b"operator", b"the-handle", b"their-secret-state", digest(a_call())):
+        assert secret not in raw
+        assert secret not in state.encode()
+
+
+def test_two_seals_of_the_same_are_not_alike() -> None:
+    one, two = (seals().seal(a_call(), 60, upstream="theirs") for _ in range(2))
+    assert one != two
+    assert one[3:19] != two[3:19]
+
+
+@given(st.data())
+def test_a_seal_that_was_touched_is_worthless(data: st.DataObject) -> None:
+    state = seals().seal(a_call(), 60, upstream="theirs")
+    place = data.draw(st.integers(0, len(state) - 1))
+    put = data.draw(st.one_of(st.just(""), st.characters(), st.text("AZaz09-_=.+/ ", max_size=3)))
+    touched = data.draw(
+        st.sampled_from(
+            [
+                state[:place] + put + state[place + 1 :],
+                state[:place] + put + state[place:],
+                state + put,
+            ]
+        )
+    )
+    if touched != state:
+        assert refused(touched, a_call(), seals()).failure is INVALID_STATE
+
+
+@given(st.text(max_size=200))
+def test_whatever_somebody_makes_up_is_refused(made_up: str) -> None:
+    for state in (made_up, "i1." + made_up):
+        assert refused(state, a_call(), seals()).failure is INVALID_STATE
+
+
+@given(st.text(max_size=300).filter(lambda text: text.isprintable()))
+def test_a_servers_state_comes_back_as_it_was(theirs: str) -> None:
+    state = seals().seal(a_call(), 60, upstream=theirs)
+    assert seals().open(state, a_call()).upstream == theirs
+
+
+def test_what_would_be_too_long_to_come_back_is_not_sealed() -> None:
+    with pytest.raises(InterlockError) as caught:
+        seals().seal(a_call(), 60, upstream="x" * 1024 * 1024)
+    assert caught.value.failure is UPSTREAM_PROTOCOL
+    longest = "x" * 700_000
+    assert seals().open(seals().seal(a_call(), 60, upstream=longest), a_call()).upstream == longest
+
+
+def test_what_is_endless_is_refused_unread() -> None:
+    assert refused("i1." + "A" * 2_000_000, a_call(), seals()).failure is INVALID_STATE
+
+
+def test_what_is_sealed_with_the_key_but_is_no_seal_is_refused() -> None:
+    nonce = os.urandom(12)
+    raw = nonce + AESGCM(KEY).encrypt(nonce, b"\x93not a seal", None)
+    state = "i1." + urlsafe_b64encode(raw).decode().rstrip("=")
+    assert refused(state, a_call(), seals()).failure is INVALID_STATE
+
+
+# --- the same request ---
+
+
+def test_arguments_may_come_back_in_another_order() -> None:
+    one = a_call(arguments=b'{"a":{"x":1,"y":[2,{"p":1,"q":2}]},"b":2}')
+    two = a_call(arguments=b'{ "b": 2, "a": {"y": [2, {"q":2,"p":1}], "x":1} }')
+    assert digest(one) == digest(two)
+
+
+@given(objects, st.randoms())
+def test_order_and_space_do_not_matter(arguments: dict[str, Any], chance: Any) -> None:
+    keys = list(arguments)
+    chance.shuffle(keys)
+    plain = a_call(arguments=json.dumps(arguments).encode())
+    other = a_call(arguments=json.dumps({key: arguments[key] for key in keys}, indent=2).encode())
+    assert digest(plain) == digest(other)
+
+
+@given(objects, objects)
+def test_other_arguments_are_another_request(one: dict[str, Any], two: dict[str, Any]) -> None:
+    alike = json.dumps(one, sort_keys=True) == json.dumps(two, sort_keys=True)
+    assert (digest(a_call(arguments=one)) == digest(a_call(arguments=two))) == alike
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        (b'{"n":1}', b'{"n":"1"}'),
+        (b'{"n":1}', b'{"n":true}'),
+        (b'{"n":[1,2]}', b'{"n":[2,1]}'),
+        (b'{"n":100000000000000000000000001}', b'{"n":100000000000000000000000002}'),
+        (b'{"n":null}', b"{}"),
+    ],
+)
+def test_what_looks_alike_is_not_the_same(one: bytes, two: bytes) -> None:
+    assert digest(a_call(arguments=one)) != digest(a_call(arguments=two))
+
+
+def test_parts_cannot_flow_into_each_other() -> None:
+    one, two = a_call(name="ab"), a_call(name="b")
+    two.upstream = "sa"
+    assert digest(one) != digest(two)
+
+
+def test_a_seal_is_small() -> None:
+    inside = Sealed("operator", b"d" * 16, NOW, "h" * 24)
+    state = seals().seal(a_call(), 60, held=inside.held)
+    assert len(state) < 200

@@ -1,0 +1,458 @@
+"""Many callers, one subscription upstream: asked once, ended with the last who leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.core.call import Call
+from interlock.core.catalog.catalog import Catalog
+from interlock.core.pipeline.subscriptions import Subscriptions
+from interlock.core.ports import Upstream
+from interlock.errors import METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE, InterlockError
+from interlock.protocol.mcp import SUBSCRIBE, UNSUBSCRIBE
+from tests.core.catalog.offers import offer
+from tests.core.pipeline.asking import AskingRig, ScriptedSession, call_of, stateless
+from tests.core.pipeline.rig import turns
+
+URI = "test://r"
+CALL = call_of(stateless(), verb="subscriptions/listen")
+
+
+class Server:
+    """An upstream that announces, and writes down what it was asked."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str]] = []
+        self.watched: set[str] = set()
+        self.refuse = False
+        self.gate: asyncio.Event | None = None
+        """Closed: it takes its time to answer."""
+        self.capabilities: dict[str, Any] = {"resources": {"subscribe": True}}
+
+    def apart(self, call: Call) -> object | None:
+        return call.session
+
+    async def watch(self, uri: str, call: Call | None) -> None:
+        self.said.append(("watch", uri))
+        await self._take_time()
+        if self.refuse:
+            raise InterlockError(UPSTREAM_UNAVAILABLE, "no")
+        assert uri not in self.watched, "it is asked twice for the same"
+        self.watched.add(uri)
+
+    async def unwatch(self, uri: str, call: Call | None) -> None:
+        self.said.append(("unwatch", uri))
+        await self._take_time()
+        self.watched.remove(uri)
+
+    async def _take_time(self) -> None:
+        if self.gate is not None:
+            await self.gate.wait()
+        await asyncio.sleep(0)
+
+
+class Ears:
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def updated(self, uri: str) -> None:
+        self.heard.append(uri)
+
+
+class Scene:
+    def __init__(self, *uris: str) -> None:
+        self.server = Server()
+        catalog = Catalog(server_info=b"{}")
+        catalog.post(offer("s", resources=uris or (URI,)))
+        upstreams: dict[str, Upstream] = {"s": self.server}  # type: ignore[dict-item]
+        self.all = Subscriptions(catalog, upstreams)
+
+    def join(self, follower: Ears, uri: str = URI, call: Call = CALL) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(self.all.subscribe(follower, call, "s", uri))
+
+    async def leave(self, follower: Ears, uri: str = URI) -> None:
+        await self.all.unsubscribe(follower, CALL, "s", uri)
+
+
+def scene(play: Callable[[Scene], Awaitable[None]], *uris: str) -> None:
+    async def run() -> None:
+        stage = Scene(*uris)
+        await play(stage)
+        await turns()
+        assert set(stage.all.watched("s")) == stage.server.watched
+
+    asyncio.run(run())
+
+
+# --- counted ---
+
+
+def test_the_server_is_asked_once_and_told_once() -> None:
+    async def play(stage: Scene) -> None:
+        followers = [Ears() for _ in range(3)]
+        for follower in followers:
+            await stage.join(follower)
+        assert stage.server.said == [("watch", URI)]
+        stage.all.updated("s", URI)
+        assert [one.heard for one in followers] == [[URI]] * 3
+        for follower in followers:
+            await stage.leave(follower)
+        assert stage.server.said == [("watch", URI), ("unwatch", URI)]
+        stage.all.updated("s", URI)
+        assert [len(one.heard) for one in followers] == [1, 1, 1]
+
+    scene(play)
+
+
+def test_to_follow_twice_is_to_follow_once() -> None:
+    async def play(stage: Scene) -> None:
+        ears = Ears()
+        await stage.join(ears)
+        await stage.join(ears)
+        stage.all.updated("s", URI)
+        assert ears.heard == [URI]
+        await stage.leave(ears)
+        assert stage.server.watched == set()
+
+    scene(play)
+
+
+def test_to_leave_what_one_never_followed_harms_nobody() -> None:
+    async def play(stage: Scene) -> None:
+        ears = Ears()
+        await stage.leave(ears)
+        await stage.join(ears)
+        await stage.leave(Ears())
+        assert stage.server.watched == {URI}
+
+    scene(play)
+
+
+def test_who_is_gone_follows_nothing() -> None:
+    async def play(stage: Scene) -> None:
+        stays, goes = Ears(), Ears()
+        for uri in ("test://a", "test://b"):
+            await stage.join(goes, uri)
+        await stage.join(stays, "test://a")
+        stage.all.unfollow(goes)
+        await turns()
+        assert stage.server.watched == {"test://a"}
+        stage.all.updated("s", "test://a")
+        assert (stays.heard, goes.heard) == (["test://a"], [])
+
+    scene(play, "test://a", "test://b")
+
+
+def test_each_connection_is_a_matter_of_its_own() -> None:
+    async def play(stage: Scene) -> None:
+        shared, own = Ears(), Ears()
+        session = ScriptedSession()
+        apart = call_of(session.client, session=session)
+        await stage.join(shared)
+        stage.server.watched.clear()
+        await stage.join(own, call=apart)
+        assert stage.server.said == [("watch", URI)] * 2
+        assert stage.all.watched("s", session) == (URI,)
+        stage.all.updated("s", URI, session)
+        assert (shared.heard, own.heard) == ([], [URI])
+        stage.all.updated("s", URI)
+        assert (shared.heard, own.heard) == ([URI], [URI])
+
+    scene(play)
+
+
+# --- while the server is being asked ---
+
+
+def test_two_at_once_both_wait_for_the_server() -> None:
+    async def play(stage: Scene) -> None:
+        stage.server.gate = asyncio.Event()
+        first, second = stage.join(Ears()), stage.join(Ears())
+        await turns()
+        assert not first.done()
+        assert not second.done()
+        stage.server.gate.set()
+        await asyncio.gather(first, second)
+        assert stage.server.said == [("watch", URI)]
+
+    scene(play)
+
+
+def test_when_the_server_refuses_nobody_follows() -> None:
+    async def play(stage: Scene) -> None:
+        stage.server.gate = asyncio.Event()
+        stage.server.refuse = True
+        ears = [Ears(), Ears()]
+        tasks = [stage.join(one) for one in ears]
+        await turns()
+        stage.server.gate.set()
+        said = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(one) for one in said] == [InterlockError, InterlockError]
+        stage.all.updated("s", URI)
+        assert [one.heard for one in ears] == [[], []]
+        stage.server.refuse = False
+        await stage.join(ears[0])
+        assert stage.server.watched == {URI}
+
+    scene(play)
+
+
+def test_one_who_gives_up_does_not_disturb_the_other() -> None:
+    async def play(stage: Scene) -> None:
+        stage.server.gate = asyncio.Event()
+        impatient, patient = Ears(), Ears()
+        first, second = stage.join(impatient), stage.join(patient)
+        await turns()
+        first.cancel()
+        await turns()
+        stage.server.gate.set()
+        await second
+        stage.all.updated("s", URI)
+        assert (impatient.heard, patient.heard) == ([], [URI])
+
+    scene(play)
+
+
+def test_who_leaves_before_the_server_agreed_leaves_nothing_behind() -> None:
+    async def play(stage: Scene) -> None:
+        stage.server.gate = asyncio.Event()
+        ears = Ears()
+        joined = stage.join(ears)
+        await turns()
+        stage.all.unfollow(ears)
+        await turns()
+        stage.server.gate.set()
+        await joined
+        await turns()
+        assert stage.server.said == [("watch", URI), ("unwatch", URI)]
+        assert stage.server.watched == set()
+
+    scene(play)
+
+
+def test_who_comes_while_the_server_is_told_that_nobody_follows_waits_for_that() -> None:
+    async def play(stage: Scene) -> None:
+        first, second = Ears(), Ears()
+        await stage.join(first)
+        stage.server.gate = asyncio.Event()
+        leaving = asyncio.get_running_loop().create_task(stage.leave(first))
+        await turns()
+        joined = stage.join(second)
+        await turns()
+        assert stage.server.said == [("watch", URI), ("unwatch", URI)]
+        stage.server.gate.set()
+        await asyncio.gather(leaving, joined)
+        assert stage.server.said[-1] == ("watch", URI)
+        assert stage.server.watched == {URI}
+
+    scene(play)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from("+-x~")), max_size=25))
+def test_whatever_order_they_come_and_go_in(moves: list[tuple[int, str]]) -> None:
+    """In the end the server is watched if, and only if, somebody follows."""
+
+    async def play(stage: Scene) -> None:
+        followers = [Ears() for _ in range(3)]
+        tasks: list[asyncio.Task[None]] = []
+        wants = [False] * 3
+        for who, move in moves:
+            follower = followers[who]
+            if move == "+":
+                tasks.append(stage.join(follower))
+                await asyncio.sleep(0)
+                wants[who] = True
+            elif move == "-":
+                stage.all.unfollow(follower)
+                await asyncio.sleep(0)
+                wants[who] = False
+            elif move == "x":
+                await turns(10)
+            else:
+                await asyncio.sleep(0)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await turns(20)
+        assert stage.server.watched == ({URI} if any(wants) else set())
+        stage.all.updated("s", URI)
+        assert [bool(one.heard) for one in followers] == wants
+
+    scene(play)
+
+
+# --- what is announced ---
+
+
+@pytest.mark.parametrize(
+    ("followed", "announced", "heard"),
+    [
+        ("test://a", "test://a", True),
+        ("test://a", "test://a/b", True),
+        ("test://a/", "test://a/b", True),
+        ("test://a/", "test://a/", True),
+        ("test://a", "test://ab", False),
+        ("test://a/b", "test://a", False),
+        ("test://a", "other://a", False),
+    ],
+)
+def test_a_part_of_what_is_followed_is_announced_too(
+    followed: str, announced: str, heard: bool
+) -> None:
+    async def play(stage: Scene) -> None:
+        ears = Ears()
+        await stage.join(ears, followed)
+        stage.all.updated("s", announced)
+        assert ears.heard == ([announced] if heard else [])
+        stage.all.updated("another", announced)
+        assert len(ears.heard) <= 1
+
+    scene(play, followed)
+
+
+def test_who_follows_the_whole_and_the_part_hears_it_once() -> None:
+    async def play(stage: Scene) -> None:
+        ears = Ears()
+        await stage.join(ears, "test://a")
+        await stage.join(ears, "test://a/b")
+        stage.all.updated("s", "test://a/b")
+        assert ears.heard == ["test://a/b"]
+
+    scene(play, "test://a", "test://a/b")
+
+
+def test_one_that_cannot_be_told_does_not_keep_it_from_the_others() -> None:
+    class Deaf(Ears):
+        def updated(self, uri: str) -> None:
+            raise RuntimeError("gone")
+
+    async def play(stage: Scene) -> None:
+        followers = [Deaf(), Ears(), Deaf(), Ears()]
+        for one in followers:
+            await stage.join(one)
+        stage.all.updated("s", URI)
+        assert [len(one.heard) for one in followers] == [0, 1, 0, 1]
+
+    scene(play)
+
+
+# --- by the URIs that clients know ---
+
+
+def test_only_what_is_served_and_announced_is_followed() -> None:
+    async def play(stage: Scene) -> None:
+        ears = Ears()
+        assert await stage.all.follow(ears, CALL, [URI]) == [URI]
+        stage.server.capabilities = {"resources": {}}
+        assert await stage.all.follow(Ears(), CALL, [URI]) == []
+        stage.server.capabilities = {}
+        assert await stage.all.follow(Ears(), CALL, [URI]) == []
+
+    scene(play)
+
+
+def test_one_refusal_does_not_spoil_the_rest() -> None:
+    async def play(stage: Scene) -> None:
+        stage.server.refuse = True
+        ears = Ears()
+        assert await stage.all.follow(ears, CALL, ["test://a"]) == []
+        stage.server.refuse = False
+        assert await stage.all.follow(ears, CALL, ["test://a", "test://b"]) == [
+            "test://a",
+            "test://b",
+        ]
+
+    scene(play, "test://a", "test://b")
+
+
+def test_shared_uris_are_announced_as_their_followers_know_them() -> None:
+    async def play() -> None:
+        catalog = Catalog(server_info=b"{}")
+        servers: dict[str, Any] = {"one": Server(), "two": Server()}
+        for key in servers:
+            catalog.post(offer(key, resources=[URI]))
+        everything = Subscriptions(catalog, servers)
+        ears = Ears()
+        asked = ["test://nothing", URI, f"interlock:two:{URI}"]
+        assert await everything.follow(ears, CALL, asked) == [f"interlock:two:{URI}"]
+        assert servers["two"].watched == {URI}
+        assert servers["one"].watched == set()
+        everything.updated("one", URI)
+        assert ears.heard == []
+        everything.updated("two", URI)
+        assert ears.heard == [f"interlock:two:{URI}"]
+
+    asyncio.run(play())
+
+
+# --- through the pipeline ---
+
+
+def subscribing(session: ScriptedSession, verb: str = SUBSCRIBE, uri: str = URI) -> Call:
+    return call_of(session.client, uri, verb=verb, session=session)
+
+
+def test_subscribed_and_unsubscribed() -> None:
+    async def play() -> None:
+        rig, session = AskingRig(), ScriptedSession()
+        rig.begin(subscribing(session))
+        await turns()
+        assert rig.last_result == {}
+        assert rig.s.watches == [URI]
+        rig.pipeline.subscriptions.updated("s", URI)
+        assert session.updates == [URI]
+        rig.begin(subscribing(session, UNSUBSCRIBE))
+        await turns()
+        assert rig.s.watches == []
+        assert rig.journalled() == [(SUBSCRIBE, "ok"), (UNSUBSCRIBE, "ok")]
+
+    asyncio.run(play())
+
+
+def test_a_server_that_announces_nothing_cannot_be_followed() -> None:
+    async def play() -> None:
+        rig, session = AskingRig(), ScriptedSession()
+        rig.s.capabilities = {"resources": {}}
+        assert rig.refused(subscribing(session)).failure is METHOD_NOT_FOUND
+
+    asyncio.run(play())
+
+
+def test_a_refusal_is_the_answer() -> None:
+    async def play() -> None:
+        rig, session = AskingRig(), ScriptedSession()
+
+        async def refuse(uri: str, call: Call) -> None:
+            raise InterlockError(UPSTREAM_UNAVAILABLE, "no")
+
+        rig.s.watch = refuse  # type: ignore[method-assign]
+        rig.begin(subscribing(session))
+        await turns()
+        assert rig.last_error.message == "no"
+        rig.pipeline.subscriptions.updated("s", URI)
+        assert session.updates == []
+
+    asyncio.run(play())
+
+
+def test_who_has_no_session_cannot_subscribe_so() -> None:
+    call = call_of(stateless(), URI, verb=SUBSCRIBE)
+    assert AskingRig().refused(call).failure is METHOD_NOT_FOUND
+
+
+def test_the_upstream_hears_its_own_uri() -> None:
+    async def play() -> None:
+        rig = AskingRig(offer("s", resources=[URI]), offer("z", resources=[URI]))
+        session = ScriptedSession()
+        rig.begin(subscribing(session, uri=f"interlock:z:{URI}"))
+        await turns()
+        assert rig.upstreams["z"].watches == [URI]
+        assert rig.s.watches == []
+        rig.pipeline.subscriptions.updated("z", URI)
+        assert session.updates == [f"interlock:z:{URI}"]
+
+    asyncio.run(play())

@@ -1,0 +1,174 @@
+"""A server that is shown as itself judges for itself, but what the config keeps back stays back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interlock.core.call import Call, Caller
+from interlock.core.config.trust import BudgetsConfig, CallerBudget
+from interlock.errors import BUDGET_EXCEEDED, FORBIDDEN, UNKNOWN_TOOL
+from tests.core.catalog.offers import offer
+from tests.core.pipeline.calls import LOCAL, WITH_EXTENSION, tool_call
+from tests.core.pipeline.rig import Rig
+
+
+def transparent(**settings: object) -> Rig:
+    node = Rig(offer("s", ["open"], expose="transparent", **settings))
+    node.pipeline.transparent = "s"
+    return node
+
+
+class Reader:
+    """What the pipeline has the tools listed again by."""
+
+    def __init__(self, node: Rig, reads: bool = True) -> None:
+        self.searches: list[tuple[str, Callable[[], None]]] = []
+        self._reads = reads
+        node.pipeline.read_tools = self._read
+
+    def _read(self, upstream: str, then: Callable[[], None]) -> bool:
+        self.searches.append((upstream, then))
+        return self._reads
+
+    def end(self) -> None:
+        searches, self.searches = self.searches, []
+        for _, then in searches:
+            then()
+
+
+def test_a_name_that_is_still_not_listed_is_refused() -> None:
+    node = transparent()
+    reader = Reader(node)
+    calls = [node.begin(tool_call("unlisted")) for _ in range(2)]
+    assert [upstream for upstream, _ in reader.searches] == ["s", "s"]
+    assert node.under_way == 2
+    reader.end()
+    assert [call for call, _ in node.done] == calls
+    assert all(error.failure is UNKNOWN_TOOL for _, error in node.done)
+    # It is not listed over and over for one call.
+    assert reader.searches == []
+    assert node.upstreams["s"].started == []
+    assert node.journal.outcomes == ["unknown_tool", "unknown_tool"]
+
+
+def test_a_name_is_refused_at_once_when_the_tools_were_just_listed() -> None:
+    node = transparent()
+    reader = Reader(node, reads=False)
+    assert node.refused(tool_call("unlisted")).failure is UNKNOWN_TOOL
+    assert len(reader.searches) == 1
+    assert node.upstreams["s"].started == []
+
+
+def test_a_tool_that_was_added_is_called_by_its_definition() -> None:
+    node = transparent()
+    reader = Reader(node)
+    call, cancelled = node.begin(tool_call("added")), node.begin(tool_call("added"))
+    node.pipeline.cancel(cancelled)
+    node.catalog.post(offer("s", ["open", "added"], expose="transparent"))
+    reader.end()
+    [sent] = node.upstreams["s"].started
+    assert sent.call is call
+    assert call.route is node.catalog.find("added")
+
+
+def test_a_known_name_lists_nothing_again() -> None:
+    node = transparent()
+    reader = Reader(node)
+    node.begin(tool_call("open"))
+    assert reader.searches == []
+
+
+@pytest.mark.parametrize(
+    "settings", [{"deny": ["*"]}, {"deny": ["un*"]}, {"allow": ["open"]}], ids=str
+)
+def test_what_the_config_keeps_back_stays_back(settings: dict[str, list[str]]) -> None:
+    node = transparent(**settings)
+    reader = Reader(node)
+    assert node.refused(tool_call("unlisted")).failure is UNKNOWN_TOOL
+    assert node.upstreams["s"].started == []
+    assert reader.searches == []
+
+
+# -- methods that nobody here knows
+
+
+def extended(**settings: Any) -> Rig:
+    node = Rig(offer("s", ["open"], expose="transparent"), **settings)
+    node.pipeline.transparent = "s"
+    node.upstreams["s"].capabilities["extensions"] = {"org.example/shared": {}}
+    return node
+
+
+def unknown() -> Call:
+    return Call("org.example/do", "test", LOCAL, WITH_EXTENSION)
+
+
+@pytest.mark.parametrize(
+    ("scopes", "passes"),
+    [
+        (None, True),
+        (("write",), True),
+        (("write:s.*",), True),
+        (("admin",), True),
+        (("read",), False),
+        (("write:other.*",), False),
+        ((), False),
+    ],
+)
+def test_what_is_passed_on_takes_the_scope_to_write(
+    scopes: tuple[str, ...] | None, passes: bool
+) -> None:
+    node = extended()
+    node.pipeline.enter.authenticate = lambda _: Caller("who", scopes=scopes)  # type: ignore[assignment]
+    if passes:
+        node.begin(unknown())
+        assert len(node.upstreams["s"].started) == 1
+        return
+    error = node.refused(unknown())
+    assert error.failure is FORBIDDEN
+    assert node.upstreams["s"].started == []
+
+
+def test_a_subserver_that_may_only_read_is_passed_nothing() -> None:
+    node = extended()
+    node.pipeline.permit.scope_limits = {"s": "read"}
+    assert node.refused(unknown()).failure is FORBIDDEN
+    assert node.upstreams["s"].started == []
+
+
+def test_what_is_passed_on_is_on_disk_first() -> None:
+    class Slow:
+        def __init__(self) -> None:
+            self.kept: list[Any] = []
+            self.then: list[Any] = []
+
+        def record(self, entry: Any) -> None:
+            self.kept.append(entry)
+
+        def record_durably(self, entry: Any, then: Any) -> None:
+            self.kept.append(entry)
+            self.then.append(then)
+
+    journal = Slow()
+    node = extended(recorder=journal, durable=True)
+    node.begin(unknown())
+    node.begin(unknown())
+    assert node.upstreams["s"].started == []
+    assert [entry[7] for entry in journal.kept] == ["dispatching"] * 2
+    journal.then[0](True)
+    assert len(node.upstreams["s"].started) == 1
+    journal.then[1](False)
+    assert len(node.upstreams["s"].started) == 1
+    assert node.done[-1][1].failure.name == "journal_unavailable"
+
+
+def test_what_is_passed_on_is_counted() -> None:
+    node = extended()
+    budget = CallerBudget(calls_per_minute=2)
+    node.pipeline.budgets.configure(BudgetsConfig(callers=[budget]))
+    node.begin(unknown())
+    node.begin(unknown())
+    assert node.refused(unknown()).failure is BUDGET_EXCEEDED

@@ -1,0 +1,351 @@
+"""Arguments against a tool's schema: which field, and why; and schemas that cannot be used."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from interlock.core.pipeline.validation import validate
+from interlock.errors import HEADER_MISMATCH, INVALID_ARGUMENTS, INVALID_PARAMS, InterlockError
+from tests.core.pipeline.calls import tool_call, tool_with
+from tests.protocol import json_values
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 2},
+        "age": {"type": "integer", "minimum": 0},
+        "color": {"enum": ["red", "green"]},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "home": {"type": "object", "properties": {"zip": {"type": "string"}}},
+    },
+    "required": ["name"],
+    "additionalProperties": False,
+}
+
+
+def refused(schema: Any, arguments: Any, **fields: Any) -> InterlockError:
+    with pytest.raises(InterlockError) as caught:
+        validate(tool_call(arguments=arguments, **fields), tool_with(schema))
+    return caught.value
+
+
+def problems(schema: Any, arguments: Any) -> dict[str, str]:
+    error = refused(schema, arguments)
+    assert error.failure is INVALID_ARGUMENTS
+    assert error.data is not None
+    assert error.data["tool"] == "s.t"
+    found = {one["field"]: one["problem"] for one in error.data["problems"]}
+    # The sentence says the same as the data, for whoever reads only that.
+    assert error.message.startswith("The arguments do not fit s.t. ")
+    for field, problem in found.items():
+        assert f"{field}: {problem}" in error.message
+    return found
+
+
+# --- arguments ---
+
+
+def test_good_arguments_pass_and_are_kept() -> None:
+    call = tool_call(arguments={"name": "Ada", "age": 36, "home": {"zip": "1"}})
+    validate(call, tool_with(PERSON))
+    assert call.decoded == {"name": "Ada", "age": 36, "home": {"zip": "1"}}
+
+
+def test_arguments_that_are_absent_are_an_empty_object() -> None:
+    call = tool_call()
+    validate(call, tool_with({"type": "object"}))
+    assert call.decoded == {}
+    assert problems(PERSON, None) == {"arguments": '"name" is a required property'}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "problem"),
+    [
+        ({"name": "Ada", "age": "old"}, "age", 'not of type "integer"'),
+        ({"name": "Ada", "age": -1}, "age", "less than the minimum of 0"),
+        ({"name": "Ada", "age": 1.5}, "age", 'not of type "integer"'),
+        ({"name": "A"}, "name", "shorter than 2 characters"),
+        ({"name": None}, "name", 'not of type "string"'),
+        ({"name": "Ada", "color": "blue"}, "color", 'not one of "red" or "green"'),
+        ({"name": "Ada", "tags": ["a", 5]}, "tags.1", 'not of type "string"'),
+        ({"name": "Ada", "home": {"zip": 5}}, "home.zip", 'not of type "string"'),
+        ({"name": "Ada", "home": []}, "home", 'not of type "object"'),
+        ({"age": 1}, "arguments", '"name" is a required property'),
+        ({"name": "Ada", "nmae": 1}, "arguments", "'nmae' was unexpected"),
+    ],
+)
+def test_a_bad_field_is_named_with_the_reason(
+    arguments: dict[str, Any], field: str, problem: str
+) -> None:
+    found = problems(PERSON, arguments)
+    assert list(found) == [field]
+    assert problem in found[field]
+
+
+def test_every_bad_field_is_named_up_to_a_limit() -> None:
+    assert set(problems(PERSON, {"name": 1, "age": "x", "color": 2})) == {"name", "age", "color"}
+    many = {"type": "object", "additionalProperties": {"type": "string"}}
+    assert len(problems(many, {f"f{number}": number for number in range(50)})) == 5
+
+
+def test_what_was_sent_is_not_repeated() -> None:
+    # The sentence goes to the journal, and the value may be a password put into the wrong field.
+    error = refused(PERSON, {"name": "Ada", "age": "hunter2", "color": "hunter2"})
+    assert "hunter2" not in error.message
+    assert "hunter2" not in repr(error.data)
+
+
+def test_a_sentence_stays_short() -> None:
+    error = refused(PERSON, {"name": "Ada", "x" * 100_000: 1, "tags": ["y" * 100_000] * 3 + [1]})
+    assert len(error.message) < 1_000
+    deep = {"type": "object", "additionalProperties": {"type": "integer"}}
+    assert len(refused(deep, {"k" * 100_000: "x"}).message) < 1_000
+
+
+def test_some_clients_write_out_that_they_have_no_arguments() -> None:
+    call = tool_call(arguments=b"null")
+    validate(call, tool_with({"type": "object"}))
+    assert call.decoded == {}
+    # The upstream gets what it expects, too.
+    assert bytes(call.arguments) == b"{}"
+
+
+@pytest.mark.parametrize("raw", [b"[]", b"[1]", b'"x"', b"1", b"true"], ids=bytes.decode)
+def test_arguments_that_are_no_object(raw: bytes) -> None:
+    error = refused({"type": "object"}, raw)
+    assert error.failure is INVALID_PARAMS
+    assert error.message == "`arguments` must be an object."
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"{", b'{"a":1e999}', b'{"a":' + b"9" * 5_000 + b"}", b'{"a":"\xff"}',
+     b'{"a":' * 5_000 + b"1" + b"}" * 5_000],
+    ids=["nothing", "half", "a number beyond all", "too many digits", "no UTF-8", "deep"],
+)  # fmt: skip
+def test_arguments_that_cannot_be_read(raw: bytes) -> None:
+    error = refused({"type": "object"}, raw)
+    assert error.failure is INVALID_PARAMS
+    assert error.message.startswith("`arguments` cannot be read")
+
+
+def test_numbers_keep_their_size() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 10**30}}}
+    validate(tool_call(arguments=b'{"n":%d}' % 10**29), tool_with(schema))
+    assert "n" in problems(schema, b'{"n":%d}' % 10**31)
+
+
+def test_arguments_as_deep_as_they_can_be_read_are_checked() -> None:
+    schema = {"type": "object", "properties": {"a": {"$ref": "#"}, "n": {"type": "integer"}}}
+    deep = b'{"a":' * 400 + b'{"n":"x"}' + b"}" * 400
+    assert refused(schema, deep).failure is INVALID_ARGUMENTS
+
+
+@given(json_values.objects)
+def test_any_object_fits_a_schema_that_asks_nothing(arguments: dict[str, Any]) -> None:
+    call = tool_call(arguments=arguments)
+    validate(call, tool_with({"type": "object"}))
+    assert call.decoded == arguments
+
+
+# --- schemas ---
+
+
+def test_a_schema_is_compiled_once() -> None:
+    tool = tool_with(PERSON)
+    validate(tool_call(arguments={"name": "Ada"}), tool)
+    compiled = tool.validator
+    validate(tool_call(arguments={"name": "Ada"}), tool)
+    assert tool.validator is compiled
+
+
+@pytest.mark.parametrize(
+    ("dialect", "schema", "good", "bad"),
+    [
+        # In draft 7 a list under `items` is one schema per place.
+        (
+            "http://json-schema.org/draft-07/schema#",
+            {"items": [{"type": "string"}], "additionalItems": False},
+            ["x"],
+            ["x", 1],
+        ),
+        ("http://json-schema.org/draft-07/schema", {"items": [{"type": "string"}]}, ["x"], [1]),
+        # In draft 4 `exclusiveMaximum` is a yes or no.
+        (
+            "http://json-schema.org/draft-04/schema#",
+            {"maximum": 3, "exclusiveMaximum": True},
+            2,
+            3,
+        ),
+        # 2020-12, said or not
+        (
+            "https://json-schema.org/draft/2020-12/schema",
+            {"prefixItems": [{"type": "string"}], "items": False},
+            ["x"],
+            ["x", 1],
+        ),
+        (None, {"prefixItems": [{"type": "string"}], "items": False}, ["x"], ["x", 1]),
+        # `exclusiveMaximum` beside `$ref` counts in 2020-12 and is passed over in draft 7.
+        (None, {"$ref": "#/$defs/n", "maximum": 3}, 3, 4),
+    ],
+)
+def test_a_schema_is_read_by_its_own_dialect(
+    dialect: str | None, schema: dict[str, Any], good: Any, bad: Any
+) -> None:
+    whole: dict[str, Any] = {
+        "type": "object",
+        "properties": {"a": schema},
+        "$defs": {"n": {"type": "integer"}},
+    }
+    if dialect is not None:
+        whole["$schema"] = dialect
+    validate(tool_call(arguments={"a": good}), tool_with(whole))
+    assert any(field.startswith("a") for field in problems(whole, {"a": bad}))
+
+
+def test_local_references_are_followed() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/definitions/name"}},
+        "definitions": {"name": {"type": "string"}},
+    }
+    assert list(problems(schema, {"a": 1})) == ["a"]
+
+
+BROKEN: dict[str, Any] = {
+    "no such type": {"type": "object", "properties": {"a": {"type": "strnig"}}},
+    "a pattern that is none": {"type": "object", "properties": {"a": {"pattern": "("}}},
+    "a reference to nothing": {"type": "object", "$ref": "#/$defs/nothing"},
+    "an old form without its dialect": {"type": "object", "properties": {"a": {"items": [{}]}}},
+    "an unknown dialect": {"type": "object", "$schema": "https://example.org/mine"},
+    "a dialect that is no text": {"type": "object", "$schema": 5},
+    "properties that are none": {"type": "object", "properties": 5},
+    "required that is none": {"type": "object", "required": "a"},
+    "a reference to the web": {"type": "object", "$ref": "http://example.invalid/schema.json"},
+    "a reference to a file": {"type": "object", "$ref": "file:///etc/hostname"},
+    "a relative reference": {"type": "object", "$id": "http://example.invalid/", "$ref": "x"},
+}
+
+
+@pytest.mark.spec("ST-4.4.2-14")
+@pytest.mark.parametrize("why", BROKEN)
+def test_a_broken_schema_lets_calls_through_and_warns_once(
+    why: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_network(*args: Any, **named: Any) -> Any:
+        raise AssertionError("a schema made the node look for something")
+
+    monkeypatch.setattr(socket, "getaddrinfo", no_network)
+    monkeypatch.setattr(socket.socket, "connect", no_network)
+    tool = tool_with(BROKEN[why])
+    with caplog.at_level(logging.WARNING, "interlock.pipeline"):
+        for arguments in ({}, {"a": 1}, {"a": "x"}):
+            validate(tool_call(arguments=arguments), tool)
+    [warning] = caplog.records
+    assert warning.getMessage().startswith("s.t: its schema cannot be used (")
+    assert "unchecked" in warning.getMessage()
+    assert len(warning.getMessage()) < 400
+    assert "\n" not in warning.getMessage()
+
+
+def test_a_schema_with_a_number_beyond_all_lets_calls_through() -> None:
+    raw = b'{"name":"t","inputSchema":{"type":"object","properties":{"a":{"maximum":1e999}}}}'
+    validate(tool_call(arguments={"a": 1}), tool_with(raw))
+
+
+@pytest.mark.parametrize("uri", ["http://127.0.0.1:{port}/schema.json", "file://{path}"])
+def test_a_schema_cannot_make_the_node_fetch_anything(uri: str, tmp_path: Any) -> None:
+    secret = tmp_path / "schema.json"
+    secret.write_text('{"type": "object", "required": ["must-not-be-read"]}')
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        where = uri.format(port=listener.getsockname()[1], path=secret)
+        # Had it been read, the call would be refused.
+        validate(tool_call(arguments={}), tool_with({"type": "object", "$ref": where}))
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+def test_formats_are_hints() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "format": "email"}}}
+    validate(tool_call(arguments={"a": "no address"}), tool_with(schema))
+
+
+# --- headers ---
+
+HEADER = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
+
+
+def test_headers_are_checked_against_the_arguments() -> None:
+    tool = tool_with(HEADER, http=True)
+    sent = [(b"mcp-param-region", b"us")]
+    validate(tool_call(arguments={"region": "us"}, header_params=sent), tool)
+    with pytest.raises(InterlockError, match="Mcp-Param-Region") as caught:
+        validate(tool_call(arguments={"region": "eu"}, header_params=sent), tool)
+    assert caught.value.failure is HEADER_MISMATCH
+    with pytest.raises(InterlockError, match="missing"):
+        validate(tool_call(arguments={"region": "eu"}, header_params=[]), tool)
+
+
+def test_a_wire_without_headers_has_none_to_check() -> None:
+    validate(tool_call(arguments={"region": "eu"}), tool_with(HEADER, http=True))
+
+
+# --- schemas that ask for too much work ---
+
+DOUBLED = {
+    "$ref": "#/$defs/d0",
+    "$defs": {
+        **{f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)},
+        "d40": {"type": "object"},
+    },
+}
+
+
+def test_schema_that_would_take_hours_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
+    tool = tool_with(DOUBLED)
+    for _ in range(2):
+        call = tool_call(arguments={"a": "hello"})
+        validate(call, tool)
+        assert call.decoded == {"a": "hello"}
+    # Said once, not with every call.
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": {"pattern": "(.{0,100}){100}x"}}},
+        {"properties": {"a": {"anyOf": [{"pattern": r"^(a|aa)+\1x$"}] * 200}}},
+        {"properties": {f"p{number}": {} for number in range(20_000)}},
+        {"properties": {"a": {"enum": ["x" * 2_000_000]}}},
+    ],
+)
+def test_schemas_beyond_the_bound_leave_arguments_to_the_upstream(schema: Any) -> None:
+    validate(tool_call(arguments={"a": "a" * 100}), tool_with({"type": "object", **schema}))
+
+
+def test_a_few_patterns_that_look_around_are_used() -> None:
+    schema = {"properties": {"a": {"pattern": r"^(?!.*\.\.)[a-z.]+$"}}}
+    validate(tool_call(arguments={"a": "a.b"}), tool_with(schema))
+    assert set(problems(schema, {"a": "a..b"})) == {"a"}
+
+
+def test_a_wrong_field_is_answered_with_the_fields_that_there_are() -> None:
+    error = refused(PERSON, {"name": "Jo", "colour": "red"})
+    assert error.data is not None
+    assert error.data["fields"] == ["name", "age", "color", "tags", "home"]
+    assert 'Did you mean "color"?' in error.message
+    assert "name (required)" in error.message
+    missing = refused(PERSON, {})
+    assert "Did you mean" not in missing.message
+    assert "name (required)" in missing.message
+    # A schema without names has none to list.
+    bare = refused({"type": "object", "minProperties": 1}, {})
+    assert bare.data is not None
+    assert bare.data["fields"] == []

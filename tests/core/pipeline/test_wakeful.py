@@ -1,0 +1,95 @@
+"""A node stays awake for a lonely call, and for no longer than it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from interlock.core.pipeline.busy_poll import ALONE_BEFORE, ANSWER_SECONDS, NEXT_SECONDS, Wakeful
+from tests.core.pipeline.calls import tool_call
+from tests.core.pipeline.test_pipeline import rig
+
+
+class Loop:
+    """A clock and a queue that a test turns by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.queue: list[Callable[[], None]] = []
+        self.under_way: list[str] = []
+        self.wakeful = Wakeful(self.under_way, lambda: self.now, self.queue.append)
+        self.wakeful.alone = ALONE_BEFORE
+
+    def turn(self) -> bool:
+        """Run what is queued; whether the loop would sleep afterwards."""
+        waiting, self.queue[:] = list(self.queue), []
+        for one in waiting:
+            one()
+        return not self.queue
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+def test_it_looks_again_until_the_answer_is_late(loop: Loop) -> None:
+    loop.under_way.append("call")
+    loop.wakeful.sent(loop.now)
+    assert not loop.turn()
+    loop.now = ANSWER_SECONDS * 0.99
+    assert not loop.turn()
+    loop.now = ANSWER_SECONDS * 1.01
+    assert loop.turn()
+
+
+def test_after_the_answer_it_waits_a_moment_for_the_next_call(loop: Loop) -> None:
+    loop.under_way.append("call")
+    loop.wakeful.sent(loop.now)
+    loop.under_way.clear()
+    loop.now = ANSWER_SECONDS + NEXT_SECONDS * 0.9
+    assert not loop.turn()
+    loop.now = ANSWER_SECONDS + NEXT_SECONDS * 1.1
+    assert loop.turn()
+
+
+def test_a_second_call_lets_it_sleep(loop: Loop) -> None:
+    loop.under_way.append("call")
+    loop.wakeful.sent(loop.now)
+    loop.under_way.append("another")
+    assert loop.turn()
+
+
+def test_it_is_queued_once_however_many_calls_follow_each_other(loop: Loop) -> None:
+    loop.under_way.append("call")
+    for _ in range(5):
+        loop.wakeful.sent(loop.now)
+    assert len(loop.queue) == 1
+
+
+def test_it_wakes_again_after_it_slept(loop: Loop) -> None:
+    loop.under_way.append("call")
+    loop.wakeful.sent(loop.now)
+    loop.now = 1.0
+    assert loop.turn()
+    loop.wakeful.sent(loop.now)
+    assert not loop.turn()
+
+
+def test_the_first_of_many_is_not_lonely(loop: Loop) -> None:
+    loop.wakeful.alone = 0
+    loop.under_way.append("call")
+    for _ in range(ALONE_BEFORE):
+        loop.wakeful.sent(loop.now)
+    assert loop.turn()
+    loop.wakeful.sent(loop.now)
+    assert not loop.turn()
+
+
+def test_one_of_several_sets_it_back() -> None:
+    made = rig()
+    made.pipeline._wakeful = wakeful = Loop().wakeful
+    for _ in range(2):
+        made.begin(tool_call("s.open"))
+    assert wakeful.alone == 0

@@ -1,0 +1,35 @@
+"""Nodes that many tests share. What a test changes for good, it does on a node of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.core.server.running import Running
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A node as it comes: on loopback, without tokens."""
+    node = Running(tmp_path_factory.mktemp("plain"))
+    yield node
+    node.stop()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    """Starts a node of the test's own; it is stopped, and looked at, at the end."""
+    started: list[Running] = []
+
+    def begin(**settings: Any) -> Running:
+        folder = tmp_path / str(len(started))
+        folder.mkdir()
+        started.append(Running(folder, **settings))
+        return started[-1]
+
+    yield begin
+    for node in started:
+        node.stop()

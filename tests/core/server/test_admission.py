@@ -1,0 +1,230 @@
+"""Who may knock: tokens, other people's sessions, foreign pages and foreign hosts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from interlock.core.journal.reader import JournalReader
+from tests.core.server.running import Running, text_of
+from tests.core.server.wire import message, stateless_headers
+
+CLERK = ("Authorization", "Bearer clerk-s3cret")
+GUARD = ("Authorization", "bearer   guard-s3cret  ")
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A node that wants tokens."""
+    tokens = {"clerk": "clerk-s3cret", "guard": "guard-s3cret"}
+    node = Running(tmp_path_factory.mktemp("locked"), tokens=tokens)
+    yield node
+    node.stop()
+
+
+def everything(node: Running, *who: tuple[str, str]) -> dict[str, bytes]:
+    """One request of every kind, from somebody."""
+    session = node.session(headers=()) if not node.tokens else node.session("2025-11-25", CLERK)
+    headers = [*session.headers[:2], *who]
+    tools = {"name": "shop.echo", "arguments": {"text": "x"}}
+
+    def on_session(method: str, params: Any = None, id: Any = 1) -> bytes:
+        return node.http(message(method, params, id), *headers)
+
+    unknown = [("Mcp-Session-Id", "made-up"), *who]
+    return {
+        "call": node.call("echo", {"text": "x"}, 1, *who),
+        "list": node.stateless("tools/list", {}, 1, *who),
+        "discover": node.stateless("server/discover", {}, 1, *who),
+        "listen": node.stateless("subscriptions/listen", {"notifications": {}}, 1, *who),
+        "other": node.stateless("prompts/list", {}, 1, *who),
+        "notification": node.http(
+            message("notifications/x", id=None), *stateless_headers("notifications/x"), *who
+        ),
+        "initialize": node.http(
+            message("initialize", {"protocolVersion": "2025-11-25", "capabilities": {}}), *who
+        ),
+        "session call": on_session("tools/call", tools),
+        "session list": on_session("tools/list"),
+        "session ping": on_session("ping"),
+        "session other": on_session("prompts/list"),
+        "session notification": on_session("notifications/initialized", id=None),
+        "session response": node.http(b'{"jsonrpc":"2.0","id":1,"result":{}}', *headers),
+        "session batch": node.http(b"[%b]" % message("ping"), *headers),
+        "unknown session": node.http(message("tools/list"), *unknown),
+        "get": node.http(b"", *headers, method="GET"),
+        "delete": node.http(b"", *headers, method="DELETE"),
+    }
+
+
+@pytest.mark.parametrize(
+    "who",
+    [
+        [],
+        [("Authorization", "Bearer wrong")],
+        [("Authorization", "Bearer ")],
+        [("Authorization", "Bearer clerk-s3cret extra")],
+        [("Authorization", "Basic YW5uYTphbm5hLXMzY3JldA==")],
+        [("Authorization", "clerk-s3cret")],
+        [("Cookie", "token=clerk-s3cret")],
+    ],
+    ids=str,
+)
+def test_a_stranger_learns_nothing(locked: Running, who: list[tuple[str, str]]) -> None:
+    before = len(locked.shop.heard)
+    for kind, data in everything(locked, *who).items():
+        answer = locked.once(data)
+        assert answer.status == 401, kind
+        assert answer.headers["www-authenticate"] == "Bearer", kind
+        assert answer.error["data"]["error"] == "unauthenticated", kind
+        assert b"s3cret" not in answer.body
+    assert len(locked.shop.heard) == before
+
+
+@pytest.mark.parametrize("method", ["PUT", "HEAD"])
+def test_what_is_nothing_to_anybody(locked: Running, method: str) -> None:
+    with locked.connect() as wire:
+        wire.send(locked.http(method=method))
+        assert wire.answer(to_head=method == "HEAD").status == 405
+
+
+def test_whoever_has_a_token_gets_in(locked: Running) -> None:
+    for who in (CLERK, GUARD):
+        assert text_of(locked.once(locked.call("echo", {"text": "hi"}, 1, who))) == "hi"
+        session = locked.session("2025-11-25", who)
+        assert text_of(locked.once(session.call("echo", {"text": "hi"}))) == "hi"
+
+
+def test_a_session_is_its_callers_own(locked: Running) -> None:
+    session = locked.session("2025-11-25", CLERK)
+    mine = session.headers
+    with locked.connect() as held:
+        held.send(session.call("hold", {"text": "clerk's"}, "a"))
+        upstream_id = locked.shop.wait_for_hold("clerk's")
+        session.headers = (*mine[:2], GUARD)
+        for data in (
+            session.call("echo", {"text": "x"}),
+            session.request("tools/list"),
+            session.request("ping"),
+            session.request("notifications/cancelled", {"requestId": "a"}, None),
+            session.raw(b"[%b]" % message("ping")),
+            session.get(),
+            session.delete(),
+        ):
+            answer = locked.once(data)
+            assert answer.status == 404
+            assert answer.error["code"] == -32600
+        assert not locked.shop.heard_of("notifications/cancelled", requestId=upstream_id)
+        # It is as it was.
+        session.headers = mine
+        assert text_of(locked.once(session.call("echo", {"text": "still"}))) == "still"
+        locked.do(lambda: locked.shop.release(upstream_id))
+        assert text_of(held.answer()) == "released"
+
+
+def test_tokens_stay_on_this_side(locked: Running) -> None:
+    locked.once(locked.call("echo", {"text": "hi"}, 1, CLERK))
+    for headers in locked.shop.headers:
+        assert not any("s3cret" in value for value in headers.values())
+
+
+def test_every_refusal_is_in_the_journal(start: Any) -> None:
+    node = start(tokens={"clerk": "clerk-s3cret"})
+    kinds = everything(node)
+    for data in kinds.values():
+        assert node.once(data).status == 401
+    assert node.once(node.call("echo", {"text": "hi"}, 1, CLERK)).status == 200
+    node.stop()
+    entries = JournalReader(node.folder / "journal.db").tail(100)
+    refused = [one for one in entries if one.outcome == "unauthenticated"]
+    assert len(refused) == len(kinds)
+    assert {one.face for one in entries} == {"http"}
+    assert [one.caller for one in entries if one.name == "shop.echo" and one.outcome == "ok"] == [
+        "clerk"
+    ]
+    assert "s3cret" not in (node.folder / "journal.db").read_bytes().decode("latin-1")
+
+
+def test_foreign_pages_are_in_the_journal_too(start: Any) -> None:
+    node = start()
+    foreign = ("Origin", "https://evil.example")
+    assert node.once(node.call("echo", {"text": "hi"}, 1, foreign)).status == 403
+    assert node.once(node.http(b"", foreign, method="GET", path="/status")).status == 403
+    node.stop()
+    entries = JournalReader(node.folder / "journal.db").tail(10)
+    assert [(one.verb, one.outcome) for one in entries] == [
+        ("POST", "foreign_origin"),
+        ("GET", "foreign_origin"),
+    ]
+
+
+# -- foreign pages and hosts
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "localhost.evil:{port}",
+        "127.0.0.1:{port}.evil", "[::1]", "", "127.0.0.1:{port} evil",
+    ],
+)  # fmt: skip
+def test_a_host_that_is_somebody_else(plain: Running, host: str) -> None:
+    line = [("Host", host.format(port=plain.port))]
+    body = message("tools/list")
+    length = ("Content-Length", str(len(body)))
+    for path, method in (("/mcp", "POST"), ("/mcp", "GET"), ("/mcp", "DELETE"), ("/status", "GET")):
+        data = plain.http(body, *line, length, method=method, path=path, plain=True)
+        assert plain.once(data).status == 403
+
+
+def test_no_host_at_all(plain: Running) -> None:
+    assert plain.once(b"GET /status HTTP/1.0\r\n\r\n").status == 403
+    assert plain.once(b"POST /mcp HTTP/1.0\r\nContent-Length: 0\r\n\r\n").status == 403
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LocalHost", "[::1]"])
+def test_a_host_that_is_us(plain: Running, host: str) -> None:
+    data = plain.call("echo", {"text": "hi"})
+    data = data.replace(b"Host: 127.0.0.1:", f"Host: {host}:".encode())
+    assert text_of(plain.once(data)) == "hi"
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://evil.example", "https://evil.example:{port}", "null", "file://", "http://",
+        "http://localhost.evil.example", "http://127.0.0.1.evil.example", "chrome-extension://abc",
+        "http://[::1", "http://[::2]", "\xe9",
+    ],
+)  # fmt: skip
+def test_a_page_from_elsewhere(plain: Running, origin: str) -> None:
+    header = ("Origin", origin.format(port=plain.port))
+    for data in (
+        plain.call("echo", {"text": "hi"}, 1, header),
+        plain.http(b"", header, method="GET"),
+        plain.http(b"", header, method="GET", path="/status"),
+        plain.http(b"", header, method="GET", path="/healthz"),
+    ):
+        answer = plain.once(data)
+        assert answer.status == 403
+        assert "origin" in json.dumps(answer.json)
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://127.0.0.1:{port}", "http://localhost:{port}", "http://[::1]:{port}"]
+)
+def test_a_page_of_the_node_itself(plain: Running, origin: str) -> None:
+    header = ("Origin", origin.format(port=plain.port))
+    assert text_of(plain.once(plain.call("echo", {"text": "hi"}, 1, header))) == "hi"
+
+
+def test_hosts_and_pages_that_were_let_in(start: Any) -> None:
+    node = start(allowed_hosts=["mcp.example"], allowed_origins=["https://App.example/"])
+    data = node.call("echo", {"text": "hi"}, 1, ("Origin", "https://app.example"))
+    for host in (b"mcp.example", b"MCP.example", node.host.encode()):
+        assert text_of(node.once(data.replace(node.host.encode(), host))) == "hi"
+    assert node.once(data.replace(node.host.encode(), b"mcp.example:9")).status == 403
+    assert node.once(data.replace(b"https://app", b"http://app")).status == 403

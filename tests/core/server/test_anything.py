@@ -1,0 +1,211 @@
+"""Whatever comes over the wire, the node answers in order or hangs up, and serves the next one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tests.core.server.running import Running
+from tests.core.server.wire import META, SESSION, STATELESS, Answer, Wire, message, meta
+
+SHARED = settings(
+    max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+
+
+@pytest.fixture(autouse=True)
+def no_faults(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """A request that the node could not deal with shows in its log."""
+    yield
+    faults = [one for one in caplog.records if one.exc_info or one.levelno >= logging.ERROR]
+    assert not faults, [one.getMessage() for one in faults]
+
+
+# -- bytes
+
+
+odd = st.sampled_from(
+    [
+        b"\r\n", b"\n", b"\r", b":", b" ", b"\0", b"\xff", b"0", b"-1", b"\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n", b"5\r\nhello\r\n", b"Content-Length: 5\r\n",
+        b"Expect: 100-continue\r\n", b"Connection: close\r\n",
+        b"Upgrade: h2c\r\nConnection: upgrade\r\n",
+    ]
+)  # fmt: skip
+
+
+@st.composite
+def mangled(draw: st.DrawFn) -> list[bytes]:
+    """A request in order with something wrong in it, in pieces."""
+    host, body = b"@HOST@", message("tools/list", {"_meta": meta()})
+    whole = (
+        b"POST /mcp HTTP/1.1\r\nHost: %b\r\nContent-Type: application/json\r\n"
+        b"MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/list\r\nContent-Length: %d\r\n\r\n"
+        % (host, len(body))
+    ) + body
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(whole)))
+        cut = draw(st.integers(0, 8))
+        whole = whole[:at] + draw(odd | st.binary(max_size=6)) + whole[at + cut :]
+    whole *= draw(st.integers(1, 3))
+    cuts = sorted(draw(st.lists(st.integers(0, len(whole)), max_size=3)))
+    edges = [0, *cuts, len(whole)]
+    return [whole[a:b] for a, b in pairwise(edges)]
+
+
+@SHARED
+@given(pieces=st.lists(st.binary(max_size=200), max_size=4) | mangled())
+@example(pieces=[b"\r\n" * 1_000])
+@example(pieces=[b"POST /mcp HTTP/1.1\r\n\r\n" * 100])
+def test_any_bytes(plain: Running, pieces: list[bytes]) -> None:
+    with plain.connect() as wire:
+        try:
+            wire.send(*(one.replace(b"@HOST@", plain.host.encode()) for one in pieces))
+            wire.socket.shutdown(socket.SHUT_WR)
+            said = wire.rest()
+        except TimeoutError:
+            raise
+        except OSError:
+            said = b""  # hung up on while it was still talking
+        assert not said or said.startswith(b"HTTP/1.1 "), said
+    assert plain.alive()
+
+
+# -- messages
+
+_scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+anything = st.recursive(
+    _scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+methods = st.sampled_from(
+    ["tools/call", "tools/list", "initialize", "ping", "server/discover", "subscriptions/listen",
+     "prompts/list", "notifications/initialized", "notifications/cancelled", "resources/read"]
+)  # fmt: skip
+metas = st.fixed_dictionaries(
+    {},
+    optional={
+        META + "protocolVersion": st.sampled_from([STATELESS, SESSION, "x"]) | anything,
+        META + "clientCapabilities": st.just({}) | anything,
+        META + "clientInfo": st.just({"name": "x"}) | anything,
+        META + "logLevel": anything,
+        "progressToken": st.integers() | st.text() | anything,
+        "dev.interlock/timeoutMs": st.just(50) | anything,
+    },
+)
+params = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.sampled_from(["shop.echo", "shop.add", "shop.broken", "nope"]) | anything,
+        "arguments": st.just({"text": "x"}) | anything,
+        "_meta": st.just(meta()) | metas | anything,
+        "cursor": anything,
+        "protocolVersion": st.sampled_from([SESSION, "x"]) | anything,
+        "notifications": st.just({"toolsListChanged": True}) | anything,
+        "requestId": anything,
+        "extra": anything,
+    },
+)
+messages = st.fixed_dictionaries(
+    {},
+    optional={
+        "jsonrpc": st.just("2.0") | anything,
+        "id": st.integers() | st.text() | anything,
+        "method": methods | anything,
+        "params": params | anything,
+        "result": anything,
+        "error": anything,
+    },
+)
+lawful = st.fixed_dictionaries(
+    {"jsonrpc": st.just("2.0"), "method": methods},
+    optional={"id": st.integers() | st.text(), "params": params},
+)
+
+
+def is_response(found: Any, asked: Any) -> None:
+    assert found["jsonrpc"] == "2.0"
+    assert set(found) in ({"jsonrpc", "id", "result"}, {"jsonrpc", "id", "error"})
+    if "error" in found:
+        assert type(found["error"]["code"]) is int
+        assert type(found["error"]["message"]) is str
+    id = asked.get("id") if isinstance(asked, dict) else None
+    if type(id) in (int, str) and (found["id"] is not None or "result" in found):
+        assert found["id"] == id
+
+
+def take(wire: Wire) -> Answer | None:
+    """The answer; None when a stream was opened for good."""
+    status, headers = wire.head()
+    if headers.get("content-type") == "text/event-stream":
+        assert status == 200
+        wire.event()
+        return None
+    return Answer(status, headers, wire.exactly(int(headers["content-length"])))
+
+
+@SHARED
+@given(asked=lawful | messages | anything | st.lists(lawful | anything, max_size=3))
+@pytest.mark.parametrize("kind", ["stateless", "session", "batches", "bare"])
+def test_any_message_over_http(plain: Running, kind: str, asked: Any) -> None:
+    body = json.dumps(asked, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    headers: list[tuple[str, str]] = []
+    if kind == "stateless":
+        method = asked.get("method") if isinstance(asked, dict) else None
+        headers.append(("MCP-Protocol-Version", STATELESS))
+        if isinstance(method, str) and method.isascii() and method.isprintable():
+            headers += [("Mcp-Method", method), ("Mcp-Name", "shop.echo")]
+    elif kind != "bare":
+        headers += known_session(plain, SESSION if kind == "session" else "2025-03-26")
+    with plain.connect() as wire:
+        wire.send(plain.http(body, *headers))
+        answer = take(wire)
+    if answer is None:
+        return
+    assert answer.status in (200, 202, 400, 404, 413), answer
+    if answer.status == 202:
+        assert answer.body == b""
+    elif isinstance(answer.json, list):
+        assert kind == "batches"
+        for one in answer.json:
+            is_response(one, None)
+    else:
+        is_response(answer.json, asked)
+
+
+_sessions: dict[str, tuple[tuple[str, str], ...]] = {}
+
+
+def known_session(plain: Running, version: str) -> tuple[tuple[str, str], ...]:
+    if version not in _sessions:
+        _sessions[version] = plain.session(version).headers
+    return _sessions[version]
+
+
+@SHARED
+@given(
+    lines=st.lists(
+        st.binary(max_size=60).map(lambda raw: raw.replace(b"\n", b""))
+        | (lawful | messages).map(lambda one: json.dumps(one).encode()),
+        max_size=5,
+    )
+)
+def test_any_lines(plain: Running, lines: list[bytes]) -> None:
+    with plain.local() as wire:
+        for line in lines:
+            wire.send(line + b"\n")
+        # Nothing of the above has this id.
+        wire.send(message("ping", id="the end of it") + b"\n")
+        while (found := wire.line()).get("id") != "the end of it":
+            assert found["jsonrpc"] == "2.0"
+            assert "method" in found or ("result" in found) != ("error" in found)
+        assert found["result"] == {}

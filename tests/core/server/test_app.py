@@ -1,0 +1,118 @@
+"""The paths beside the MCP endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interlock.core.config import TopicConfig, TopicsConfig
+from tests.core.server.running import Running
+
+OFFER = (
+    ("Upgrade", "websocket"),
+    ("Connection", "Upgrade"),
+    ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ("Sec-WebSocket-Version", "13"),
+)
+TOKEN = ("Authorization", "Bearer s3cret")
+
+
+def get(node: Running, path: str, *headers: tuple[str, str], method: str = "GET") -> Any:
+    with node.connect() as wire:
+        wire.send(node.http(b"", *headers, method=method, path=path))
+        return wire.answer(to_head=method == "HEAD")
+
+
+def test_health(plain: Running) -> None:
+    answer = get(plain, "/healthz")
+    assert (answer.status, answer.json) == (200, {"status": "ok"})
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["cache-control"] == "no-store"
+    assert get(plain, "/healthz", method="HEAD").status == 200
+    assert get(plain, "/healthz?x=1").status == 200
+
+
+def test_status(plain: Running) -> None:
+    plain.once(plain.call("echo", {"text": "x"}))
+    status = get(plain, "/status").json
+    assert status["url"] == plain.url
+    assert status["calls"] >= 1
+    (shop,) = status["upstreams"]
+    assert (shop["key"], shop["state"], shop["circuit"]) == ("shop", "ready", "closed")
+    assert shop["tools"] == len(plain.shop.tools)
+    assert status["tools"] == shop["tools"]
+    assert status["under_way"] == 0
+    assert get(plain, "/status", method="HEAD").status == 200
+
+
+def test_tree(plain: Running) -> None:
+    tree = get(plain, "/tree").json
+    assert (tree["name"], tree["role"], tree["state"]) == ("root", "root", "ready")
+    (shop,) = tree["children"]
+    assert (shop["name"], shop["role"], shop["link"]) == ("shop", "leaf", "http")
+    assert shop["tools"] == tree["tools"] == len(plain.shop.tools)
+    assert get(plain, "/tree", method="HEAD").status == 200
+
+
+def test_topics_are_joined_by_websocket(start: Callable[..., Running]) -> None:
+    node = start(topics=TopicsConfig(rooms={"ops": TopicConfig(access="private")}))
+    for path in ("/ws", "/ws?topic=ops"):
+        answer = get(node, path)
+        assert (answer.status, answer.json["error"]) == (426, "upgrade_required")
+        assert answer.headers["upgrade"] == "websocket"
+        assert answer.headers["connection"].lower() == "upgrade"
+        assert "If a proxy stands in between" in answer.json["message"]
+    assert get(node, "/nothing").json["message"].endswith("/mcp, and topics are at /ws.")
+    # Who dials the wrong path is told the right one.
+    answer = get(node, "/mcp", *OFFER)
+    assert answer.status == 404
+    assert "topics are at /ws" in answer.body.decode()
+    # Whoever offers something else is served as always.
+    answer = get(node, "/mcp", ("Upgrade", "h2c"), ("Connection", "Upgrade"))
+    assert "topics" not in answer.body.decode()
+
+
+def test_where_there_are_no_topics_nothing_is_said_of_them(plain: Running) -> None:
+    assert get(plain, "/ws").status == 404
+    assert "topics" not in get(plain, "/ws").json["message"]
+    assert "topics" not in get(plain, "/mcp", *OFFER).body.decode()
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/mcp/", "/MCP", "/favicon.ico", "/status/", "/tree/", "/mcp%20"]
+)
+def test_anything_else_says_where_to_go(plain: Running, path: str) -> None:
+    for method in ("GET", "POST", "DELETE"):
+        answer = get(plain, path, method=method)
+        assert answer.status == 404
+        assert "/mcp" in answer.json["message"]
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/status", "/tree"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+def test_they_are_for_reading(plain: Running, path: str, method: str) -> None:
+    assert get(plain, path, method=method).status == 405
+
+
+@pytest.mark.parametrize("path", ["/status", "/tree"])
+def test_how_it_fares_is_for_those_with_a_token(start: Any, path: str) -> None:
+    node = start(tokens={"clerk": "s3cret"})
+    for headers in ([], [("Authorization", "Bearer wrong")], [("Authorization", "s3cret")]):
+        answer = get(node, path, *headers)
+        assert answer.status == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert not {"upstreams", "children"} & set(answer.json)
+        assert "s3cret" not in str(answer)
+    assert get(node, path, TOKEN).status == 200
+    # Whoever restarts nodes has none.
+    assert get(node, "/healthz").status == 200
+
+
+def test_another_path_for_mcp(start: Any) -> None:
+    node = start(path="/agents/mcp")
+    assert node.url.endswith("/agents/mcp")
+    assert "/agents/mcp" in get(node, "/mcp").json["message"]
+    data = node.call("echo", {"text": "x"}).replace(b"POST /mcp ", b"POST /agents/mcp?a=b ")
+    assert node.once(data).status == 200

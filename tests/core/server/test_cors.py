@@ -1,0 +1,132 @@
+"""Pages in browsers: what they are told before they call, and with every answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from interlock.core.config import TopicConfig
+from interlock.core.config.topics import TopicsConfig
+from tests.core.server.running import Running, text_of
+from tests.core.server.wire import initialize, message, request
+
+PAGE = ("Origin", "http://localhost:6274")
+ASKS = (PAGE, ("Access-Control-Request-Method", "POST"))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A node that lets the pages of one origin call."""
+    node = Running(tmp_path_factory.mktemp("plain"), allowed_origins=[PAGE[1]])
+    yield node
+    node.stop()
+
+
+def words(value: str) -> set[str]:
+    return {one.strip().lower() for one in value.split(",")}
+
+
+def test_a_page_may_call(plain: Running) -> None:
+    wanted = "content-type, mcp-protocol-version, mcp-param-region, x-made-up"
+    data = plain.http(b"", *ASKS, ("Access-Control-Request-Headers", wanted), method="OPTIONS")
+    with plain.connect() as wire:
+        answer = wire.ask(data)
+        assert (answer.status, answer.body) == (200, b"")
+        assert answer.headers["access-control-allow-origin"] == PAGE[1]
+        assert answer.headers["vary"] == "Origin"
+        assert words(answer.headers["access-control-allow-methods"]) == {"get", "post", "delete"}
+        allowed = words(answer.headers["access-control-allow-headers"])
+        assert {
+            "authorization", "content-type", "last-event-id", "mcp-session-id", "mcp-method",
+            "mcp-name", "mcp-protocol-version", "mcp-param-region",
+        } <= allowed  # fmt: skip
+        assert "x-made-up" not in allowed
+        assert "access-control-allow-private-network" not in answer.headers
+        # The connection can be used for what was asked about.
+        assert text_of(wire.ask(plain.call("echo", {"text": "x"}, 1, PAGE))) == "x"
+
+
+def test_a_page_on_the_web_may_call_into_this_network(plain: Running) -> None:
+    private = ("Access-Control-Request-Private-Network", "true")
+    answer = plain.once(plain.http(b"", *ASKS, private, method="OPTIONS"))
+    assert answer.headers["access-control-allow-private-network"] == "true"
+
+
+def test_it_needs_no_token_to_ask(start: Any) -> None:
+    node = start(tokens={"operator": "a-token-of-operator-1234567890"}, allowed_origins=[PAGE[1]])
+    assert node.once(node.http(b"", *ASKS, method="OPTIONS")).status == 200
+    # But to call, and it can read why.
+    answer = node.once(node.call("echo", {"text": "x"}, 1, PAGE))
+    assert answer.status == 401
+    assert answer.headers["access-control-allow-origin"] == PAGE[1]
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://evil.example", "null", "http://localhost.evil.example", "http://localhost:9999",
+        "http://127.0.0.1", "http://localhost",
+    ],
+)  # fmt: skip
+def test_other_pages_are_told_nothing(plain: Running, origin: str) -> None:
+    asks = (("Origin", origin), ASKS[1])
+    for data in (
+        plain.http(b"", *asks, method="OPTIONS"),
+        plain.call("echo", {"text": "x"}, 1, ("Origin", origin)),
+    ):
+        answer = plain.once(data)
+        assert answer.status == 403
+        assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+def test_allowed_pages(start: Any) -> None:
+    node = start(allowed_origins=["https://app.example"])
+    page = ("Origin", "https://app.example")
+    answer = node.once(node.http(b"", page, ASKS[1], method="OPTIONS"))
+    assert answer.headers["access-control-allow-origin"] == "https://app.example"
+    node.wait(node.node.apply(node.config(allowed_origins=[])))
+    assert node.once(node.http(b"", page, ASKS[1], method="OPTIONS")).status == 403
+
+
+def test_page_of_another_local_port_opens_no_socket(start: Any) -> None:
+    """A program that shows foreign content at another port of this machine is somebody else."""
+    node = start(topics=TopicsConfig(rooms={"room": TopicConfig(access="private")}))
+    upgrade = (
+        ("Connection", "Upgrade"),
+        ("Upgrade", "websocket"),
+        ("Sec-WebSocket-Version", "13"),
+        ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    )
+    for path in ("/ws?topic=room", "/ax"):
+        for origin, status in (("http://localhost:9999", 403), (f"http://{node.host}", 101)):
+            with node.connect() as wire:
+                headers = (*upgrade, ("Origin", origin))
+                wire.send(request(node.host, b"", *headers, method="GET", path=path))
+                assert wire.head()[0] == status
+
+
+def test_options_without_a_page(plain: Running) -> None:
+    for headers in ((), (PAGE,), (ASKS[1],)):
+        assert plain.once(plain.http(b"", *headers, method="OPTIONS")).status == 405
+
+
+def test_every_answer_can_be_read(plain: Running) -> None:
+    opened = plain.once(plain.http(message("initialize", initialize(), 0), PAGE))
+    assert "mcp-session-id" in words(opened.headers["access-control-expose-headers"])
+    session = plain.session("2025-11-25", PAGE)
+    with plain.connect() as wire:
+        for data in (
+            plain.call("echo", {"text": "x"}, 1, PAGE),
+            plain.call("large", {"size": 200_000}, 1, PAGE),
+            plain.call("nothing", {}, 1, PAGE),
+            plain.http(b"{", PAGE),
+            session.call("echo", {"text": "x"}),
+            session.request("notifications/initialized", None, None),
+        ):
+            assert wire.ask(data).headers["access-control-allow-origin"] == PAGE[1]
+        wire.send(session.get())
+        assert wire.head()[1]["access-control-allow-origin"] == PAGE[1]
+    answer = plain.once(plain.call("echo", {"text": "x"}))
+    assert not [name for name in answer.headers if name.startswith("access-control")]

@@ -1,0 +1,123 @@
+"""The guard at the HTTP door, and who is on the other side of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.core.server.http.guard import Guard, peer_name
+
+
+def welcome(guard: Guard, host: str | None, origin: str | None = None) -> bool:
+    return (
+        guard.refusal(
+            None if host is None else host.encode(), None if origin is None else origin.encode()
+        )
+        is None
+    )
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1", "localhost", "::1", "127.0.0.2", "127.8.8.8"])
+def test_on_loopback_only_loopback_names_are_welcome(listen: str) -> None:
+    guard = Guard(listen, 8420)
+    own = f"[{listen}]" if ":" in listen else listen
+    for host in ("127.0.0.1:8420", "localhost:8420", "LOCALHOST:8420", "[::1]:8420", f"{own}:8420"):
+        assert welcome(guard, host), host
+    for host in (
+        None, "", "localhost", "127.0.0.1", "127.0.0.1:80", "[::1]", "::1:8420", "evil.example",
+        "evil.example:8420", "localhost.:8420", "127.0.0.1:8420@evil.example",
+    ):  # fmt: skip
+        assert not welcome(guard, host), host
+
+
+def test_port_80_needs_no_port() -> None:
+    guard = Guard("127.0.0.1", 80)
+    for host in ("127.0.0.1", "localhost", "[::1]", "127.0.0.1:80"):
+        assert welcome(guard, host)
+    assert not welcome(guard, "127.0.0.1:8420")
+
+
+def test_ipv6() -> None:
+    guard = Guard("::1", 8420)
+    assert welcome(guard, "[::1]:8420")
+    assert welcome(guard, "[::1]:8420", "http://[::1]:8420")
+    assert not welcome(guard, "[::1]:8420", "http://[::1]:3000")
+    assert not welcome(guard, "[::2]:8420")
+    assert not welcome(guard, "[::1]:8420", "http://[::2]:8420")
+
+
+def test_beyond_loopback_a_token_tells_callers_apart_not_the_host() -> None:
+    guard = Guard("0.0.0.0", 8420)
+    assert welcome(guard, "anything.example")
+    assert welcome(guard, None)
+    # A page is somebody else's until it was let in, wherever it comes from.
+    assert not welcome(guard, "anything.example", "https://anything.example")
+    assert not welcome(guard, "anything.example", "http://localhost:3000")
+
+
+def test_beyond_loopback_with_a_list_of_hosts() -> None:
+    guard = Guard("0.0.0.0", 8420, allowed_hosts=["MCP.example", "other.example:8443"])
+    for host in ("mcp.example", "MCP.EXAMPLE", "other.example:8443", "localhost:8420"):
+        assert welcome(guard, host), host
+    for host in ("mcp.example:8420", "other.example", "evil.example", None):
+        assert not welcome(guard, host), host
+
+
+def test_origins() -> None:
+    guard = Guard("127.0.0.1", 8420, allowed_origins=["https://App.example/", "vscode-webview://x"])
+    host = "127.0.0.1:8420"
+    for origin in (
+        "https://app.example", "HTTPS://APP.EXAMPLE", " https://app.example ", "vscode-webview://x",
+        "http://localhost:8420", "http://127.0.0.1:8420", "http://LOCALHOST:8420",
+        "http://[::1]:8420",
+    ):  # fmt: skip
+        assert welcome(guard, host, origin), origin
+    for origin in (
+        "", "null", "http://app.example", "https://app.example:444", "https://app.example.evil",
+        "http://localhost.evil", "localhost", "http://127.0.0.1.evil", "http://[::1",
+        "http://0.0.0.0:8420", "file:///etc/passwd", "http://\xe9", "http://localhost",
+        "http://127.0.0.1:9999", "https://localhost:8420", "http://[::1]:80",
+        "http://localhost:84200", "http://localhost:8420/",
+    ):  # fmt: skip
+        assert not welcome(guard, host, origin), origin
+
+
+@pytest.mark.parametrize(("secure", "port"), [(False, 80), (True, 443)])
+def test_own_origin_at_the_port_of_its_scheme(secure: bool, port: int) -> None:
+    guard = Guard("127.0.0.1", port, secure=secure)
+    own, other = ("https", "http") if secure else ("http", "https")
+    for origin in (f"{own}://localhost", f"{own}://localhost:{port}"):
+        assert welcome(guard, f"localhost:{port}", origin)
+    assert not welcome(guard, f"localhost:{port}", f"{other}://localhost")
+    assert not welcome(guard, f"localhost:{port}", f"{other}://localhost:{port}")
+
+
+def test_the_refusal_says_what_to_change() -> None:
+    guard = Guard("127.0.0.1", 8420)
+    assert "allowed_hosts" in str(guard.refusal(b"evil", None))
+    assert "allowed_origins" in str(guard.refusal(b"127.0.0.1:8420", b"http://evil"))
+    assert "http://localhost:6274" in str(
+        guard.refusal(b"127.0.0.1:8420", b"http://localhost:6274")
+    )
+    assert "\x1b" not in str(guard.refusal(b"127.0.0.1:8420", b"http://\x1b[31m"))
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("127.0.0.1", "loopback"),
+        ("127.9.9.9", "loopback"),
+        ("::1", "loopback"),
+        ("::ffff:127.0.0.1", "loopback"),
+        ("::1:2", "::1:2"),
+        ("::12", "::12"),
+        ("::ffff:192.0.2.1", "::ffff:192.0.2.1"),
+        ("192.0.2.1", "192.0.2.1"),
+        ("fe80::1%eth0", "fe80::1%eth0"),
+    ],
+)
+def test_who_is_on_this_machine(address: str, name: str) -> None:
+    assert peer_name((address, 1234)) == name
+
+
+def test_somebody_who_is_gone_is_not_on_this_machine() -> None:
+    assert peer_name(None) == "unknown"

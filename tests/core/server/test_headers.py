@@ -1,0 +1,247 @@
+"""The headers of MCP requests: what they must repeat, and what nobody may say twice."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from tests.core.server.running import Running, text_of
+from tests.core.server.wire import STATELESS, message, meta, stateless_headers
+
+ECHO = {"name": "shop.echo", "arguments": {"text": "hi"}, "_meta": meta()}
+VERSION = ("MCP-Protocol-Version", STATELESS)
+METHOD = ("Mcp-Method", "tools/call")
+NAME = ("Mcp-Name", "shop.echo")
+
+
+def ask(plain: Running, *headers: tuple[str, str], params: Any = ECHO) -> Any:
+    return plain.once(plain.http(message("tools/call", params, "h"), *headers))
+
+
+def encoded(text: str) -> str:
+    return f"=?base64?{base64.b64encode(text.encode()).decode()}?="
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [METHOD, NAME],
+        [VERSION, NAME],
+        [VERSION, METHOD],
+        [VERSION],
+        [],
+        [VERSION, METHOD, ("Mcp-Name", "shop.add")],
+        [VERSION, METHOD, ("Mcp-Name", "SHOP.ECHO")],
+        [VERSION, METHOD, ("Mcp-Name", "")],
+        [VERSION, METHOD, ("Mcp-Name", encoded("shop.add"))],
+        [VERSION, METHOD, ("Mcp-Name", "=?base64?!!!?=")],
+        [VERSION, METHOD, ("Mcp-Name", "=?BASE64?c2hvcC5lY2hv?=")],
+        [VERSION, METHOD, ("Mcp-Name", "shop.echo\x80")],
+        [VERSION, ("Mcp-Method", "tools/list"), NAME],
+        [VERSION, ("Mcp-Method", "TOOLS/CALL"), NAME],
+        [("MCP-Protocol-Version", "2025-11-25"), METHOD, NAME],
+        [("MCP-Protocol-Version", "2099-01-01"), METHOD, NAME],
+        [VERSION, METHOD, NAME, NAME],
+        [VERSION, METHOD, NAME, ("mcp-name", "shop.add")],
+        [VERSION, METHOD, METHOD, NAME],
+        [VERSION, VERSION, METHOD, NAME],
+    ],
+    ids=str,
+)
+def test_headers_that_do_not_repeat_the_body(
+    plain: Running, headers: list[tuple[str, str]]
+) -> None:
+    before = len(plain.shop.calls("echo"))
+    answer = ask(plain, *headers)
+    assert (answer.status, answer.error["code"]) == (400, -32020), answer
+    assert answer.json["id"] == "h"
+    assert len(plain.shop.calls("echo")) == before
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [VERSION, METHOD, NAME],
+        [("mcp-protocol-version", STATELESS), ("MCP-METHOD", "tools/call"), NAME],
+        [("MCP-Protocol-Version", f"  {STATELESS} \t"), ("Mcp-Method", "tools/call  "), NAME],
+        [VERSION, METHOD, ("Mcp-Name", "  shop.echo  ")],
+        [VERSION, METHOD, ("Mcp-Name", encoded("shop.echo"))],
+        [VERSION, METHOD, NAME, ("Mcp-Session-Id", "whatever"), ("Last-Event-ID", "7")],
+        [VERSION, METHOD, NAME, ("Mcp-Param-Unknown", "x"), ("Mcp-Param-Unknown", "y")],
+        [VERSION, METHOD, NAME, ("X-Twice", "1"), ("X-Twice", "2")],
+    ],
+    ids=str,
+)
+def test_headers_that_do(plain: Running, headers: list[tuple[str, str]]) -> None:
+    assert text_of(ask(plain, *headers)) == "hi"
+
+
+def test_a_name_that_no_header_can_hold(plain: Running) -> None:
+    (name,) = [
+        one["name"]
+        for one in plain.once(plain.stateless("tools/list")).result["tools"]
+        if one["description"] == "The tool größe."
+    ]
+    for spelled in (name, "shop.größe"):
+        params = {"name": spelled, "arguments": {}, "_meta": meta()}
+        answer = ask(plain, VERSION, METHOD, ("Mcp-Name", encoded(spelled)), params=params)
+        assert text_of(answer) == "größe"
+    # As raw bytes it is no header value at all.
+    raw = "shop.größe".encode().decode("latin-1")
+    params = {"name": "shop.größe", "arguments": {}, "_meta": meta()}
+    answer = ask(plain, VERSION, METHOD, ("Mcp-Name", raw), params=params)
+    assert (answer.status, answer.error["code"]) == (400, -32020)
+
+
+@pytest.mark.parametrize(
+    ("region", "headers", "fits"),
+    [
+        ("north", [("Mcp-Param-Region", "north")], True),
+        ("north", [("mcp-param-region", " north ")], True),
+        ("nörd", [("Mcp-Param-Region", encoded("nörd"))], True),
+        (None, [], True),
+        ("north", [], False),
+        ("north", [("Mcp-Param-Region", "south")], False),
+        ("north", [("Mcp-Param-Region", "north"), ("Mcp-Param-Region", "north")], False),
+        (None, [("Mcp-Param-Region", "north")], False),
+        ("nörd", [("Mcp-Param-Region", "nörd")], False),
+    ],
+    ids=str,
+)
+def test_arguments_that_a_header_must_repeat(
+    plain: Running, region: Any, headers: list[tuple[str, str]], fits: bool
+) -> None:
+    arguments = {} if region is None else {"region": region}
+    answer = plain.once(plain.call("region", arguments, 1, *headers))
+    if fits:
+        assert text_of(answer) == "region"
+    else:
+        assert (answer.status, answer.error["code"]) == (400, -32020)
+    # The session wire has no such headers.
+    assert text_of(plain.once(plain.session().call("region", arguments))) == "region"
+
+
+@pytest.mark.parametrize(
+    "twice",
+    [
+        [("Host", "evil.example"), ("Host", "{host}")],
+        [("Host", "{host}"), ("Host", "evil.example")],
+        [("Host", "{host}"), ("Host", "{host}")],
+        [("Host", "{host}"), ("Origin", "http://evil.example"), ("Origin", "http://localhost")],
+        [("Host", "{host}"), ("Authorization", "Bearer a"), ("Authorization", "Bearer b")],
+        [("Host", "{host}"), ("Mcp-Session-Id", "{session}"), ("Mcp-Session-Id", "other")],
+        [("Host", "{host}"), ("Mcp-Session-Id", "other"), ("Mcp-Session-Id", "{session}")],
+        [("Host", "{host}"), ("Content-Type", "text/plain")],
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ["stateless", "session"])
+def test_what_the_node_decides_by_is_said_once(
+    plain: Running, twice: list[tuple[str, str]], kind: str
+) -> None:
+    session = plain.session()
+    known = {"host": plain.host, "session": session.id}
+    headers = [(name, value.format(**known)) for name, value in twice]
+    if kind == "stateless":
+        body = message("tools/call", ECHO)
+        headers += [VERSION, METHOD, NAME]
+    else:
+        body = message("tools/call", {"name": "shop.echo", "arguments": {"text": "hi"}})
+        if not any(name == "Mcp-Session-Id" for name, _ in headers):
+            headers.append(("Mcp-Session-Id", session.id))
+    headers += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+    with plain.connect() as wire:
+        for _ in range(2):
+            answer = wire.ask(plain.http(body, *headers, plain=True))
+            assert answer.status in (400, 403), answer
+            assert "error" in answer.json
+
+
+@pytest.mark.parametrize(
+    ("kind", "accepted"),
+    [
+        ("application/json", True),
+        ("application/json; charset=utf-8", True),
+        ("Application/JSON ;charset=utf-8", True),
+        ("application/json-patch+json", False),
+        ("text/plain", False),
+        ("application/x-www-form-urlencoded", False),
+        ("multipart/form-data", False),
+        (None, False),
+    ],
+)
+def test_what_kind_of_body_it_is(plain: Running, kind: str | None, accepted: bool) -> None:
+    # A page can make a browser post forms and plain text anywhere; JSON it has to ask for.
+    body = message("tools/call", ECHO)
+    headers = [("Host", plain.host), *stateless_headers("tools/call", "shop.echo")]
+    headers.append(("Content-Length", str(len(body))))
+    if kind is not None:
+        headers.append(("Content-Type", kind))
+    answer = plain.once(plain.http(body, *headers, plain=True))
+    assert answer.status == (200 if accepted else 415)
+    if not accepted:
+        assert "application/json" in answer.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("accept", "status"),
+    [
+        (["application/json"], 406),
+        (["text/html"], 406),
+        (["text/event-stream"], 200),
+        (["application/json, text/event-stream"], 200),
+        (["application/json", "text/event-stream"], 200),
+        (["*/*"], 200),
+        ([], 200),
+    ],
+    ids=str,
+)
+def test_who_can_take_a_stream(plain: Running, accept: list[str], status: int) -> None:
+    session = plain.session()
+    headers = [("Host", plain.host), *session.headers, *(("Accept", one) for one in accept)]
+    with plain.connect() as wire:
+        wire.send(plain.http(b"", *headers, method="GET", plain=True))
+        found, answered = wire.head()
+        assert found == status
+        if status == 200:
+            assert answered["content-type"] == "text/event-stream"
+            assert answered["x-accel-buffering"] == "no"
+    body = message("subscriptions/listen", {"_meta": meta(), "notifications": {}})
+    headers = [("Host", plain.host), *stateless_headers("subscriptions/listen")]
+    headers += [("Accept", one) for one in accept]
+    headers += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+    with plain.connect() as wire:
+        wire.send(plain.http(body, *headers, plain=True))
+        assert wire.head()[0] == status
+
+
+def test_whoever_cannot_take_a_stream_gets_one_answer(plain: Running) -> None:
+    params = {"name": "shop.report", "arguments": {"steps": 3}, "_meta": meta(progressToken=1)}
+    body = message("tools/call", params)
+    headers = [
+        ("Host", plain.host),
+        ("Accept", "application/json"),
+        ("Content-Type", "application/json"),
+        ("Content-Length", str(len(body))),
+        *stateless_headers("tools/call", "shop.report"),
+    ]
+    answer = plain.once(plain.http(body, *headers, plain=True))
+    assert answer.headers["content-type"] == "application/json"
+    assert text_of(answer) == "reported"
+
+
+def test_the_wire_is_told_by_the_header_or_by_meta(plain: Running) -> None:
+    # A stateless request with a session's header is stateless all the same.
+    session = plain.session()
+    answer = plain.once(plain.call("echo", {"text": "both"}, 1, ("Mcp-Session-Id", session.id)))
+    assert "resultType" in answer.result
+    # `_meta` in a session's request does not make it another wire's.
+    params = {"name": "shop.echo", "arguments": {"text": "x"}, "_meta": meta()}
+    answer = plain.once(session.request("tools/call", params))
+    assert "resultType" not in answer.result
+    # The words of the wire in somebody's arguments are but words.
+    text = json.dumps(meta())
+    assert text_of(plain.once(session.call("echo", {"text": text}))) == text

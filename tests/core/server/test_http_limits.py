@@ -1,0 +1,342 @@
+"""What is not HTTP, too large, too slow or ambiguous: it is refused, and harms nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from interlock.core.server.http import protocol as fast_lane
+from tests.core.server.running import Running, text_of
+from tests.core.server.wire import Wire, message, stateless_headers
+
+LIMITS = {"body_bytes": 2_000, "header_bytes": 2_000, "header_count": 20}
+# Long enough for a busy machine to send a request, short enough to wait for.
+SHORT = 0.3
+# More than any single read takes in.
+ENDLESS = [b"y" * 50_000] * 20
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A node with small limits."""
+    node = Running(tmp_path_factory.mktemp("small"), limits=LIMITS)
+    yield node
+    node.stop()
+
+
+def lanes(node: Running) -> list[Any]:
+    http = node.node.doors._http
+    assert http is not None
+    assert http._server is not None
+    return list(http._server.server_state.connections)
+
+
+def refused(wire: Wire, status: int) -> str:
+    """The refusal, after which the connection is over."""
+    answer = wire.answer()
+    assert answer.status == status, answer
+    assert answer.headers["connection"] == "close"
+    assert answer.json["id"] is None
+    assert answer.error["code"] == -32600
+    wire.closed()
+    sentence: str = answer.error["message"]
+    return sentence
+
+
+# -- what is not HTTP
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n',
+        b"BREW /mcp HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /mcp HTTP/9.9\r\nHost: x\r\n\r\n",
+        b"POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: many\r\n\r\n",
+        b"POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+        b"POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+        b"POST /mcp HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /mcp HTTP/1.1\r\nHost : x\r\n\r\n",
+        b"POST /mcp HTTP/1.1\r\nHost: x\r\n folded\r\n\r\n",
+        b"POST /mcp HTTP/1.1\r\nHost: x\x00y\r\n\r\n",
+        b"GET http:// HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x00" * 100,
+    ],
+)
+def test_bad_http_is_refused(plain: Running, data: bytes) -> None:
+    with plain.connect() as wire:
+        wire.send(data)
+        refused(wire, 400)
+    assert plain.alive()
+
+
+def test_a_proxy_it_is_not(plain: Running) -> None:
+    with plain.connect() as wire:
+        wire.send(b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com\r\n\r\n\x16\x03\x01")
+        refused(wire, 405)
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        [("Content-Length", "{n}"), ("Transfer-Encoding", "chunked")],
+        [("Transfer-Encoding", "chunked"), ("Content-Length", "{n}")],
+        [("Content-Length", "{n}"), ("Content-Length", "{n}")],
+        [("Content-Length", "{n}"), ("Content-Length", "0")],
+        [("Content-Length", "0, {n}")],
+        [("Content-Length", "+{n}")],
+        [("Content-Length", "{n} {n}")],
+        [("Transfer-Encoding", "chunked, identity")],
+        [("Transfer-Encoding", "xchunked")],
+    ],
+    ids=str,
+)
+def test_a_length_that_can_be_read_in_two_ways_is_no_length(
+    plain: Running, framing: list[tuple[str, str]]
+) -> None:
+    # Two readers that disagree about where a request ends: that is how one is smuggled in.
+    smuggled = plain.call("echo", {"text": "smuggled"}, 2)
+    body = b"0\r\n\r\n" + smuggled
+    lines = [(name, value.format(n=len(body))) for name, value in framing]
+    head = [("Host", plain.host), ("Content-Type", "application/json")]
+    with plain.connect() as wire:
+        # Also when a head much like it is known on this connection.
+        known = plain.http(b"", *head, ("Content-Length", "0"), plain=True)
+        assert wire.ask(known).status == 400
+        assert wire.ask(known).status == 400
+        before = len(plain.shop.calls("echo"))
+        wire.send(plain.http(body, *head, *lines, plain=True))
+        refused(wire, 400)
+        assert len(plain.shop.calls("echo")) == before
+
+
+# -- what is too large
+
+
+def test_too_many_headers(small: Running) -> None:
+    many = [(f"X-{number}", "1") for number in range(LIMITS["header_count"])]
+    with small.connect() as wire:
+        wire.send(small.http(b"{}", *many))
+        assert "headers" in refused(wire, 431)
+
+
+def test_headers_that_are_too_long_together(small: Running) -> None:
+    long = [(f"X-{number}", "y" * 400) for number in range(5)]
+    with small.connect() as wire:
+        wire.send(small.http(b"{}", *long))
+        refused(wire, 431)
+    with small.connect() as wire:
+        assert wire.ask(small.http(b"{}", *long[:3])).status == 400
+
+
+def test_a_header_that_never_ends(small: Running) -> None:
+    start = b"POST /mcp HTTP/1.1\r\nHost: x\r\nX-Long: "
+    with small.connect() as wire:
+        wire.send(start, *ENDLESS)
+        refused(wire, 431)
+    with small.connect() as wire:
+        wire.send(b"POST /mcp HTTP/1.1\r\n", *ENDLESS)
+        refused(wire, 431)
+
+
+def test_trailers_that_never_end(small: Running) -> None:
+    lines = [("Host", small.host), ("Transfer-Encoding", "chunked")]
+    start = small.http(b"1\r\n{\r\n0\r\n", *lines, plain=True)
+    with small.connect() as wire:
+        wire.send(start, b"X: ", *ENDLESS)
+        refused(wire, 431)
+    with small.connect() as wire:
+        wire.send(start, *(b"X-%d: %b\r\n" % (number, b"y" * 200) for number in range(30)))
+        refused(wire, 431)
+
+
+def test_chunks_with_more_beside_than_inside(small: Running) -> None:
+    lines = [("Host", small.host), ("Transfer-Encoding", "chunked")]
+    start = small.http(b"", *lines, plain=True)
+    with small.connect() as wire:
+        wire.send(start, b"1;", *ENDLESS)
+        refused(wire, 431)
+
+
+@pytest.mark.parametrize("path", ["/mcp?", "/"])
+def test_a_url_that_is_too_long(small: Running, path: str) -> None:
+    with small.connect() as wire:
+        wire.send(small.http(b"", method="GET", path=path + "y" * 9_000))
+        refused(wire, 414)
+
+
+def test_a_body_that_says_it_is_too_large(small: Running) -> None:
+    with small.connect() as wire:
+        # Before a byte of it was sent.
+        wire.send(small.http(b"", ("Content-Length", "2001"), ("Host", small.host), plain=True))
+        assert "2000 bytes" in refused(wire, 413)
+
+
+def test_a_body_that_turns_out_to_be_too_large(small: Running) -> None:
+    head = [("Host", small.host), ("Transfer-Encoding", "chunked")]
+    with small.connect() as wire:
+        wire.send(small.http(b"", *head, plain=True), *(b"64\r\n%b\r\n" % (b"y" * 100),) * 25)
+        refused(wire, 413)
+
+
+def test_the_largest_body_there_may_be(small: Running) -> None:
+    for size, status in ((2_000, 200), (2_001, 413)):
+        room = len(small.call("echo", {"text": ""}).partition(b"\r\n\r\n")[2])
+        with small.connect() as wire:
+            wire.send(small.call("echo", {"text": "y" * (size - room)}))
+            assert wire.answer().status == status
+
+
+def test_whoever_sends_too_much_can_read_why(plain: Running) -> None:
+    # Closing at once would reset the connection under the answer.
+    with plain.connect() as wire:
+        wire.send(plain.http(b"y" * 20_000_000))
+        assert "4194304 bytes" in refused(wire, 413)
+
+
+def test_a_large_body_for_another_path(small: Running) -> None:
+    head = [("Host", small.host), ("Content-Length", "1000000")]
+    with small.connect() as wire:
+        wire.send(small.http(b"", *head, plain=True, path="/healthz"))
+        assert wire.answer().status == 405
+        wire.send(b"y" * 3_000)
+        wire.closed()
+
+
+def test_limits_of_a_new_config_hold_at_once(start: Any) -> None:
+    node = start()
+    large = node.call("echo", {"text": "y" * 3_000})
+    with node.connect() as wire:
+        assert wire.ask(large).status == 200
+        node.wait(node.node.apply(node.config(limits=LIMITS)))
+        known = wire.ask(large)
+        # Its head is known on this connection, and so is its length.
+        assert known.status in (200, 413)
+    assert node.once(large).status == 413
+
+
+# -- what is too slow
+
+
+def test_a_request_that_stops_half_way(plain: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_lane, "KEEP_ALIVE", SHORT)
+    data = plain.call("echo", {"text": "half"})
+    for sent in (data[:10], data[:200], data[:-1]):
+        with plain.connect() as wire:
+            wire.send(sent)
+            assert "in time" in refused(wire, 408)
+
+
+def test_a_connection_that_is_not_used(plain: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_lane, "KEEP_ALIVE", SHORT)
+    with plain.connect() as wire:
+        wire.closed()
+    with plain.connect() as wire:
+        assert text_of(wire.ask(plain.call("echo", {"text": "once"}))) == "once"
+        wire.closed()
+
+
+@pytest.mark.parametrize("first", ["mcp", "healthz"])
+def test_a_long_call_keeps_its_connection(
+    plain: Running, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    monkeypatch.setattr(fast_lane, "KEEP_ALIVE", SHORT)
+    with plain.connect() as wire, plain.connect() as unused:
+        if first == "healthz":
+            assert wire.ask(plain.http(method="GET", path="/healthz")).status == 200
+        wire.send(plain.call("hold", {"text": f"long {first}"}))
+        held = plain.shop.wait_for_hold(f"long {first}")
+        # The unused one is over; its neighbour is older.
+        unused.closed()
+        plain.do(lambda: plain.shop.release(held))
+        assert text_of(wire.answer()) == "released"
+
+
+def test_a_client_that_does_not_read_is_not_asked_for_more(plain: Running) -> None:
+    before = len(plain.shop.calls("large"))
+    size = 1_000_000
+    with plain.connect(receive=4_096) as wire:
+        for id in range(40):
+            wire.send(plain.call("large", {"size": size}, id))
+        plain.until(lambda: any(lane.flow.write_paused for lane in lanes(plain)), "a full pipe")
+        for _ in range(20):
+            assert plain.alive()
+        waiting = plain.do(lambda: max(lane.unread() for lane in lanes(plain)))
+        assert waiting < 3 * size
+        assert len(plain.shop.calls("large")) - before < 40
+        # It was only slow.
+        for id in range(40):
+            answer = wire.answer()
+            assert answer.json["id"] == id
+            assert len(text_of(answer)) == size
+
+
+def test_a_client_that_never_reads_is_let_go(
+    plain: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fast_lane, "KEEP_ALIVE", SHORT)
+    with plain.connect(receive=4_096) as wire:
+        wire.send(plain.call("large", {"size": 5_000_000}))
+        plain.until(lambda: any(lane.flow.write_paused for lane in lanes(plain)), "a full pipe")
+        plain.until(lambda: not lanes(plain), "an end")
+
+
+# -- and those who are not concerned
+
+
+@pytest.mark.parametrize("bad", [b"\x00\x01\x02 nonsense\r\n\r\n", b"GET /" + b"y" * 9_000])
+def test_a_call_under_way_is_answered_before_its_neighbour_is_refused(
+    plain: Running, bad: bytes
+) -> None:
+    text = f"before {len(bad)}"
+    with plain.connect() as wire:
+        wire.send(plain.call("hold", {"text": text}, "mine"), bad)
+        held = plain.shop.wait_for_hold(text)
+        wire.send(b"more of it")
+        assert plain.alive()
+        wire.silent()
+        plain.do(lambda: plain.shop.release(held))
+        answer = wire.answer()
+        assert (answer.json["id"], text_of(answer)) == ("mine", "released")
+        wire.closed()
+
+
+def test_a_call_under_way_is_cancelled_when_its_refused_neighbour_hangs_up(plain: Running) -> None:
+    with plain.connect() as wire:
+        wire.send(plain.call("hold", {"text": "goes"}), b"\x00\r\n\r\n")
+        held = plain.shop.wait_for_hold("goes")
+    plain.shop.wait_for(lambda: plain.shop.heard_of("notifications/cancelled", requestId=held))
+
+
+def test_a_listener_whose_neighbour_is_refused_does_not_stay_for_ever(plain: Running) -> None:
+    before = plain.do(plain.node.status).listeners
+    with plain.connect() as wire:
+        wire.send(plain.session().get())
+        assert wire.head()[0] == 200
+        plain.until(lambda: plain.node.status().listeners == before + 1)
+        wire.send(plain.http(b"", ("X-Long", "y" * 20_000), method="GET"))
+        assert plain.alive()
+    plain.until(lambda: plain.node.status().listeners == before, "an end of the listener")
+
+
+def test_a_bad_request_on_one_connection_leaves_others_alone(plain: Running) -> None:
+    with plain.connect() as good:
+        for _ in range(3):
+            with plain.connect() as bad:
+                bad.send(b"nonsense\r\n\r\n")
+                refused(bad, 400)
+            body = message("tools/list", id=1)
+            headers = stateless_headers("tools/list")
+            assert good.ask(plain.http(body, *headers)).status == 400
+            assert text_of(good.ask(plain.call("echo", {"text": "good"}))) == "good"
+
+
+def test_another_path_is_answered_before_its_neighbour_is_refused(plain: Running) -> None:
+    with plain.connect() as wire:
+        wire.send(plain.http(method="GET", path="/healthz") + b"nonsense\r\n\r\n" + b"y" * 100_000)
+        assert wire.answer().json == {"status": "ok"}
+        wire.closed()

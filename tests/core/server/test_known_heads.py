@@ -1,0 +1,221 @@
+"""A head that a connection has seen is not parsed again: that must never be noticed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from interlock.core.server.http.protocol import FastLane
+from tests.core.server.running import Running, text_of
+from tests.core.server.wire import Wire, message, meta, stateless_headers
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts the requests that went through the parser."""
+    heads: list[int] = []
+    begin = FastLane.on_message_begin
+
+    def count(self: FastLane) -> None:
+        heads.append(1)
+        begin(self)
+
+    monkeypatch.setattr(FastLane, "on_message_begin", count)
+    return heads
+
+
+def echo(wire: Wire, data: bytes) -> str:
+    return text_of(wire.ask(data))
+
+
+@pytest.mark.parametrize("kind", ["stateless", "session"])
+def test_the_same_head_with_other_bodies(plain: Running, parsed: list[int], kind: str) -> None:
+    session = plain.session()
+    make: Any = plain.call if kind == "stateless" else session.call
+    parsed.clear()
+    with plain.connect() as wire:
+        for number in range(100, 120):
+            answer = wire.ask(make("echo", {"text": str(number)}, number))
+            assert (answer.json["id"], text_of(answer)) == (number, str(number))
+    assert len(parsed) == 1
+
+
+def test_heads_in_turn(plain: Running, parsed: list[int]) -> None:
+    session = plain.session()
+    parsed.clear()
+    with plain.connect() as wire:
+        for _ in range(5):
+            assert echo(wire, plain.call("echo", {"text": "one"})) == "one"
+            assert echo(wire, plain.call("add", {"a": 1, "b": 2})) == "3"
+            assert echo(wire, session.call("echo", {"text": "two"})) == "two"
+            assert wire.ask(plain.http(method="GET", path="/healthz")).status == 200
+    # Other paths are always parsed.
+    assert len(parsed) == 3 + 5
+
+
+def test_more_heads_than_are_kept(plain: Running) -> None:
+    with plain.connect() as wire:
+        for round in range(2):
+            for number in range(100):
+                text = "y" * number
+                assert echo(wire, plain.call("echo", {"text": text}, 1)) == text, round
+        (lane,) = [one for one in lanes(plain) if one._heads]
+        assert len(lane._heads) <= 32
+
+
+def lanes(plain: Running) -> list[Any]:
+    http = plain.node.doors._http
+    assert http is not None
+    assert http._server is not None
+    return list(http._server.server_state.connections)
+
+
+def test_a_known_head_with_a_body_in_two_pieces(plain: Running) -> None:
+    data = plain.call("echo", {"text": "pieces"})
+    with plain.connect() as wire:
+        assert echo(wire, data) == "pieces"
+        for cut in (100, data.index(b"\r\n\r\n") + 4, len(data) - 1):
+            assert text_of(wire.ask(data[:cut], data[cut:])) == "pieces"
+            assert echo(wire, data) == "pieces"
+
+
+def test_a_known_head_with_more_behind_it(plain: Running) -> None:
+    data = plain.call("echo", {"text": "known"})
+    with plain.connect() as wire:
+        assert echo(wire, data) == "known"
+        wire.send(data + data)
+        assert [text_of(wire.answer()), text_of(wire.answer())] == ["known", "known"]
+        wire.send(data + data[:40])
+        assert text_of(wire.answer()) == "known"
+        assert echo(wire, data[40:]) == "known"
+
+
+def test_a_known_head_while_another_call_is_under_way(plain: Running) -> None:
+    data = plain.call("echo", {"text": "known"})
+    with plain.connect() as wire:
+        assert echo(wire, data) == "known"
+        wire.send(plain.call("hold", {"text": "heads"}))
+        held = plain.shop.wait_for_hold("heads")
+        wire.send(data)
+        assert plain.alive()
+        wire.silent()
+        plain.do(lambda: plain.shop.release(held))
+        assert [text_of(wire.answer()), text_of(wire.answer())] == ["released", "known"]
+
+
+def test_a_head_that_differs_in_the_name_only(plain: Running) -> None:
+    body = json.loads(plain.call("echo", {"text": "name"}).partition(b"\r\n\r\n")[2])
+    with plain.connect() as wire:
+        assert echo(wire, plain.call("echo", {"text": "name"})) == "name"
+        # The body still says echo.
+        lie = plain.http(json.dumps(body).encode(), *stateless_headers("tools/call", "shop.hold"))
+        for _ in range(2):
+            answer = wire.ask(lie)
+            assert (answer.status, answer.error["code"]) == (400, -32020)
+        # And the other way round: a head that is known, with the body of another.
+        body["params"]["name"] = "shop.hold"
+        answer = wire.ask(
+            plain.http(json.dumps(body).encode(), *stateless_headers("tools/call", "shop.echo"))
+        )
+        assert (answer.status, answer.error["code"]) == (400, -32020)
+    assert not plain.shop.heard_of("tools/call", name="hold", arguments={"text": "name"})
+
+
+def test_a_head_that_differs_in_the_session_only(plain: Running) -> None:
+    one, other = plain.session(), plain.session()
+    with plain.connect() as wire:
+        assert echo(wire, one.call("echo", {"text": "1"})) == "1"
+        assert echo(wire, other.call("echo", {"text": "2"})) == "2"
+        assert wire.ask(one.delete()).status == 200
+        # The same head as before, on the same connection.
+        assert wire.ask(one.call("echo", {"text": "1"})).status == 404
+        assert echo(wire, other.call("echo", {"text": "2"})) == "2"
+
+
+def test_a_body_of_another_length_under_a_known_length(plain: Running) -> None:
+    data = plain.call("echo", {"text": "four"})
+    with plain.connect() as wire:
+        assert echo(wire, data) == "four"
+        # One byte short: the request is not whole, and the next one completes it.
+        wire.send(data[:-1])
+        assert plain.alive()
+        wire.silent()
+        assert echo(wire, data[-1:]) == "four"
+
+
+def test_a_known_head_whose_body_becomes_something_else(plain: Running) -> None:
+    good = plain.call("echo", {"text": "good"})
+    size = len(good.partition(b"\r\n\r\n")[2])
+    head = good[:-size]
+    bad = {
+        b"{" + b" " * (size - 1): -32700,
+        b"[1," + b" " * (size - 5) + b"2]": -32600,
+        b'"' + b"x" * (size - 2) + b'"': -32600,
+        message("tools/call", {"name": "shop.echo"}).ljust(size): -32602,
+        message("tools/call", {"name": "shop.add", "_meta": meta()}).ljust(size): -32020,
+        message("tools/list", {"_meta": meta()}).ljust(size): -32020,
+    }
+    with plain.connect() as wire:
+        for body, code in bad.items():
+            assert len(body) == size
+            assert echo(wire, good) == "good"
+            answer = wire.ask(head + body)
+            assert (answer.status, answer.error["code"]) == (400, code), body
+
+
+def test_a_head_without_a_body_is_known_too(plain: Running, parsed: list[int]) -> None:
+    session = plain.session()
+    parsed.clear()
+    bare = plain.http(method="DELETE")
+    with plain.connect() as wire:
+        assert [wire.ask(bare).status for _ in range(3)] == [400] * 3
+        assert len(parsed) == 1
+        assert wire.ask(session.delete()).status == 200
+        assert wire.ask(session.delete()).status == 404
+
+
+def test_a_connection_that_closes_is_closed_each_time(plain: Running) -> None:
+    data = plain.call("echo", {"text": "bye"}, 1, ("Connection", "close"))
+    for _ in range(2):
+        with plain.connect() as wire:
+            assert echo(wire, data) == "bye"
+            wire.closed()
+
+
+def test_new_tokens_hold_for_known_heads(start: Any) -> None:
+    node = start(tokens={"clerk": "a-secret"})
+    mine = node.call("echo", {"text": "hi"}, 1, ("Authorization", "Bearer a-secret"))
+    nobody = node.call("echo", {"text": "hi"})
+    with node.connect() as wire:
+        assert echo(wire, mine) == "hi"
+        assert wire.ask(nobody).status == 401
+        assert echo(wire, mine) == "hi"
+        node.wait(node.node.apply(node.config(tokens=[])))
+        assert echo(wire, nobody) == "hi"
+        node.wait(node.node.apply(node.config()))
+        assert wire.ask(nobody).status == 401
+        assert echo(wire, mine) == "hi"
+
+
+def test_a_new_guard_holds_for_known_heads(start: Any) -> None:
+    node = start()
+    page = node.call("echo", {"text": "hi"}, 1, ("Origin", "https://app.example"))
+    with node.connect() as wire:
+        assert wire.ask(page).status == 403
+        node.wait(node.node.apply(node.config(allowed_origins=["https://app.example"])))
+        assert echo(wire, page) == "hi"
+        assert echo(wire, page) == "hi"
+        node.wait(node.node.apply(node.config()))
+        assert wire.ask(page).status == 403
+
+
+def test_new_tools_are_found_under_known_heads(start: Any) -> None:
+    node = start()
+    data = node.call("fresh", {})
+    with node.connect() as wire:
+        assert wire.ask(data).error["data"]["error"] == "unknown_tool"
+        node.do(lambda: node.shop.offer("fresh"))
+        node.until(lambda: node.node.catalog.current.resolve("shop.fresh"), "the new list")
+        assert echo(wire, data) == "fresh"

@@ -1,0 +1,237 @@
+"""The old HTTP+SSE transport: by hand, and with the official SDK's client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from typing import Any
+
+from mcp import ClientSession
+from mcp.client.sse import sse_client
+from mcp_types import CallToolResult, TextContent
+
+from interlock.core.server.mcp.legacy_sse import LegacySse
+from tests.core.server.running import Running, text_of
+from tests.core.server.wire import Wire, event_fields, initialize, message, meta
+from tests.patience import PATIENCE
+
+OPERATOR, AUDITOR = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+OLD = "2024-11-05"
+
+
+def old_face(node: Running) -> LegacySse:
+    """What serves the old transport in this node."""
+    face = node.node.doors._legacy
+    assert face is not None
+    return face
+
+
+class Old:
+    """A client of the old transport."""
+
+    def __init__(self, node: Running, *headers: tuple[str, str]) -> None:
+        self.node = node
+        self.face = old_face(node)
+        self.headers = headers
+        self.wire = Wire(("127.0.0.1", node.port))
+        self.wire.send(node.http(b"", *headers, method="GET", path="/sse"))
+        status, said = self.wire.head()
+        assert (status, said["content-type"]) == (200, "text/event-stream")
+        first = event_fields(self.wire.chunk())
+        assert first["event"] == "endpoint"
+        self.endpoint = first["data"]
+
+    def __enter__(self) -> Old:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wire.close()
+
+    def post(self, body: bytes, *headers: tuple[str, str], **more: Any) -> Any:
+        given = {"path": self.endpoint, **more}
+        return self.node.once(self.node.http(body, *(headers or self.headers), **given))
+
+    def say(self, method: str, params: Any = None, id: Any = 1) -> None:
+        answer = self.post(message(method, params, id))
+        assert (answer.status, answer.body) == (202, b"Accepted")
+
+    def heard(self) -> Any:
+        while True:
+            fields = event_fields(self.wire.chunk())
+            if fields:
+                assert fields["event"] == "message"
+                return json.loads(fields["data"])
+
+    def ask(self, method: str, params: Any = None, id: Any = 1) -> Any:
+        self.say(method, params, id)
+        return self.heard()
+
+    def initialized(self, version: str = OLD) -> Any:
+        answer = self.ask("initialize", initialize(version), 0)
+        self.say("notifications/initialized", None, None)
+        return answer["result"]
+
+
+# -- by hand
+
+
+def test_a_session(plain: Running) -> None:
+    with Old(plain) as client:
+        assert client.endpoint.startswith("/messages?session_id=")
+        assert len(client.endpoint.partition("=")[2]) >= 32
+        assert client.initialized()["protocolVersion"] == OLD
+        assert client.ask("ping", id="p") == {"jsonrpc": "2.0", "id": "p", "result": {}}
+        call = {"name": "shop.echo", "arguments": {"text": "hi"}}
+        assert text_of(client.ask("tools/call", call)) == "hi"
+        assert client.ask("nothing/known")["error"]["code"] == -32601
+
+
+def test_progress_and_changes(start: Any) -> None:
+    node = start()
+    with Old(node) as client:
+        client.initialized()
+        call = {"name": "shop.report", "arguments": {"steps": 2}, "_meta": {"progressToken": "t"}}
+        client.say("tools/call", call)
+        assert [client.heard()["params"]["progress"] for _ in range(2)] == [1, 2]
+        assert text_of(client.heard()) == "reported"
+        node.do(lambda: node.shop.offer("other"))
+        assert client.heard() == {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+
+
+def test_the_stream_is_the_session(start: Any) -> None:
+    node = start()
+    with Old(node) as client:
+        face = client.face
+        client.initialized()
+        client.say("tools/call", {"name": "shop.hold", "arguments": {"text": "o"}}, 7)
+        held = node.shop.wait_for_hold("o")
+        assert len(face) == 1
+    node.shop.wait_for(lambda: node.shop.heard_of("notifications/cancelled", requestId=held))
+    node.until(lambda: not len(face))
+    answer = client.post(message("ping"))
+    assert (answer.status, answer.error["code"]) == (404, -32600)
+
+
+def test_clients_do_not_hear_each_other(plain: Running) -> None:
+    with Old(plain) as one, Old(plain) as other:
+        assert one.endpoint != other.endpoint
+        one.initialized()
+        other.initialized()
+        assert one.ask("ping", id=1)["id"] == 1
+        other.wire.silent()
+
+
+def test_the_other_era_is_not_spoken_here(plain: Running) -> None:
+    with Old(plain) as client:
+        answer = client.ask("tools/list", {"_meta": meta()})
+        assert answer["error"]["code"] == -32600
+
+
+def test_its_end(start: Any) -> None:
+    node = start()
+    with Old(node) as client:
+        client.initialized()
+        node.do(client.face.close)
+        client.wire.stream_end()
+        assert len(client.face) == 0
+        assert client.post(message("ping")).status == 404
+
+
+# -- who may
+
+
+def test_hosts_and_origins(plain: Running) -> None:
+    old_face(plain)
+    for path, method in (("/sse", "GET"), ("/messages?session_id=x", "POST")):
+        data = plain.http(b"{}", ("Origin", "http://evil.example"), method=method, path=path)
+        assert plain.once(data).status == 403
+        data = plain.http(b"{}", method=method, path=path).replace(b"Host: 127", b"Host: evil")
+        assert plain.once(data).status == 403
+
+
+def test_callers(start: Any) -> None:
+    node = start(tokens={"operator": OPERATOR, "auditor": AUDITOR})
+    old_face(node)
+    for data in (
+        node.http(b"", method="GET", path="/sse"),
+        node.http(message("ping"), path="/messages?session_id=x"),
+        node.http(b"", ("Authorization", "Bearer x"), method="GET", path="/sse"),
+    ):
+        answer = node.once(data)
+        assert answer.status == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+    with Old(node, ("Authorization", f"Bearer {OPERATOR}")) as client:
+        client.initialized()
+        # It is Ann's: neither Auditor nor a stranger can speak in it.
+        assert client.post(message("ping"), ("Authorization", f"Bearer {AUDITOR}")).status == 404
+        assert client.post(message("ping"), ("X-Nothing", "")).status == 401
+        assert client.ask("ping", id=5)["id"] == 5
+
+
+def test_only_so_many(plain: Running) -> None:
+    face = old_face(plain)
+    most, face.most = face.most, 1
+    try:
+        with Old(plain):
+            answer = plain.once(plain.http(b"", method="GET", path="/sse"))
+            assert (answer.status, answer.error["data"]["error"]) == (503, "too_busy")
+        plain.until(lambda: not len(face))
+        with Old(plain) as client:
+            client.initialized()
+    finally:
+        face.most = most
+
+
+# -- what is wrong
+
+
+def test_requests_that_make_no_sense(plain: Running) -> None:
+    with Old(plain) as client:
+        client.initialized()
+        assert client.post(b"{").status == 400
+        assert client.post(b'{"jsonrpc":"2.0","id":3}').json["id"] == 3
+        path = "/messages?session_id=wrong"
+        assert client.post(message("ping"), path=path).status == 404
+        assert client.post(message("ping"), path="/messages").status == 404
+        text = plain.http(message("ping"), path=client.endpoint)
+        text = text.replace(b"application/json\r\nContent-Length", b"text/plain\r\nContent-Length")
+        assert plain.once(text).status == 400
+        for path, method in (("/sse", "POST"), ("/messages", "GET"), ("/sse", "DELETE")):
+            assert plain.once(plain.http(b"", method=method, path=path)).status == 405
+        data = plain.http(b"", method="GET", path="/sse")
+        assert plain.once(data.replace(b"text/event-stream", b"text/html")).status == 406
+        assert client.ask("ping", id=5)["id"] == 5
+
+
+def test_a_body_that_is_too_large(start: Any) -> None:
+    node = start(limits={"body_bytes": 10_000})
+    with Old(node) as client:
+        client.initialized()
+        assert client.post(message("ping", {"x": "y" * 20_000})).status == 413
+
+
+# -- the official SDK's client
+
+
+def test_the_official_client(plain: Running) -> None:
+    old_face(plain)
+
+    async def talk() -> None:
+        url = f"http://127.0.0.1:{plain.port}/sse"
+        async with sse_client(url) as (read, write), ClientSession(read, write) as session:
+            opened = await session.initialize()
+            assert opened.server_info.name == "interlock"
+            tools = await session.list_tools()
+            assert "shop__echo" in {tool.name for tool in tools.tools}
+            result = await session.call_tool("shop.echo", {"text": "Grüezi"})
+            assert isinstance(result, CallToolResult)
+            (content,) = result.content
+            assert isinstance(content, TextContent)
+            assert content.text == "Grüezi"
+
+    async def within() -> None:
+        async with asyncio.timeout(PATIENCE):
+            await talk()
+
+    asyncio.run(within())

@@ -1,0 +1,442 @@
+"""MCP over lines, on the node's own socket: both eras on one channel."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import pytest
+
+from interlock.app import node as node_room
+from interlock.core.journal.reader import JournalReader
+from interlock.core.server.mcp import conversation, stream
+from tests.core.server.running import Running, text_of
+from tests.core.server.wire import META, SESSION, STATELESS, Wire, initialize, message, meta
+
+
+def ask(wire: Wire, method: str, params: Any = None, id: Any = 1) -> Any:
+    wire.send(message(method, params, id) + b"\n")
+    return wire.line()
+
+
+def call(tool: str, arguments: Any = None, id: Any = 1, **more: Any) -> bytes:
+    """A stateless call."""
+    params = {"name": f"shop.{tool}", "arguments": arguments or {}, "_meta": meta(**more)}
+    return message("tools/call", params, id) + b"\n"
+
+
+def session_call(tool: str, arguments: Any = None, id: Any = 1, **more: Any) -> bytes:
+    params = {"name": f"shop.{tool}", "arguments": arguments or {}, **more}
+    return message("tools/call", params, id) + b"\n"
+
+
+def opened(wire: Wire, version: str = SESSION) -> Any:
+    answer = ask(wire, "initialize", initialize(version), "init")
+    wire.send(message("notifications/initialized", id=None) + b"\n")
+    assert ask(wire, "ping")["result"] == {}
+    return answer["result"]
+
+
+def code(answer: Any) -> int:
+    number: int = answer["error"]["code"]
+    return number
+
+
+# -- both eras
+
+
+def test_a_session(plain: Running) -> None:
+    with plain.local() as wire:
+        result = opened(wire)
+        assert result["protocolVersion"] == SESSION
+        assert result["serverInfo"]["name"] == "interlock"
+        tools = ask(wire, "tools/list")["result"]
+        assert set(tools) == {"tools"}
+        wire.send(session_call("echo", {"text": "hi"}, "id"))
+        answer = wire.line()
+        assert answer["id"] == "id"
+        assert answer["result"] == {"content": [{"type": "text", "text": "hi"}]}
+
+
+def test_requests_without_a_session(plain: Running) -> None:
+    with plain.local() as wire:
+        assert ask(wire, "server/discover", {"_meta": meta()})["result"]["supportedVersions"]
+        result = ask(wire, "tools/list", {"_meta": meta()})["result"]
+        assert result["resultType"] == "complete"
+        wire.send(call("echo", {"text": "hi"}))
+        result = wire.line()["result"]
+        assert result["resultType"] == "complete"
+        assert result["_meta"][META + "serverInfo"]["name"] == "interlock"
+
+
+def test_both_on_one_channel(plain: Running) -> None:
+    with plain.local() as wire:
+        opened(wire)
+        for _ in range(3):
+            wire.send(call("echo", {"text": "new"}, 1) + session_call("echo", {"text": "old"}, 2))
+            answers = {one["id"]: one["result"] for one in (wire.line(), wire.line())}
+            assert "resultType" in answers[1]
+            assert "resultType" not in answers[2]
+
+
+def test_before_anything_was_said(plain: Running) -> None:
+    with plain.local() as wire:
+        assert ask(wire, "ping", id="p") == {"jsonrpc": "2.0", "id": "p", "result": {}}
+        for method in ("tools/list", "tools/call", "server/discover", "subscriptions/listen"):
+            answer = ask(wire, method, {"name": "x"}, "early")
+            assert (answer["id"], code(answer)) == ("early", -32600)
+            assert "initialize" in answer["error"]["message"]
+        assert opened(wire)
+
+
+def test_byte_by_byte_and_many_at_once(plain: Running) -> None:
+    with plain.local() as wire:
+        data = call("echo", {"text": "slowly"})
+        wire.send(*(data[at : at + 1] for at in range(len(data))))
+        assert text_of(wire.line()) == "slowly"
+        wire.send(b"".join(call("echo", {"text": str(id)}, id) for id in range(300)))
+        answers = [wire.line() for _ in range(300)]
+        assert {one["id"]: text_of(one) for one in answers} == {id: str(id) for id in range(300)}
+
+
+def test_ids_come_back_as_they_were_written(plain: Running) -> None:
+    with plain.local() as wire:
+        for id in (b"0", b"-3", b"1" * 40, b'"a\\u00e9\\n\\""', '"é\u2028"'.encode()):
+            data = call("echo", {"text": "x"}).replace(b'"id": 1', b'"id": ' + id)
+            wire.send(data)
+            assert wire.until(b"\n").startswith(b'{"jsonrpc":"2.0","id":%b,' % id)
+
+
+def test_an_answer_is_one_line(plain: Running) -> None:
+    with plain.local() as wire:
+        # The upstream's JSON may be written over many lines.
+        wire.send(call("echo", {"text": "a\nb\r\n\u2028c"}))
+        assert text_of(wire.line()) == "a\nb\r\n\u2028c"
+
+
+# -- what is wrong
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (b"nonsense", -32700),
+        (b"\xff\xfe", -32700),
+        (b"{", -32700),
+        (b"5", -32600),
+        (b"{}", -32600),
+        (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', -32600),
+        (b"[]", -32600),
+        (b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]', -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":[]}', -32602),
+        (b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":5}}', -32602),
+        (call("nope").strip(), -32602),
+    ],
+)
+def test_a_bad_line_is_answered_and_the_next_is_served(
+    plain: Running, line: bytes, expected: int
+) -> None:
+    with plain.local() as wire:
+        wire.send(b"\n\r\n  \n" + line + b"\r\n" + call("echo", {"text": "next"}, 9))
+        assert code(wire.line()) == expected
+        answer = wire.line()
+        assert (answer["id"], text_of(answer)) == (9, "next")
+
+
+def test_a_line_that_is_too_long(start: Any) -> None:
+    node = start(limits={"body_bytes": 1_000})
+    with node.local() as wire:
+        wire.send(call("echo", {"text": "y" * 2_000}) + call("echo", {"text": "next"}, 2))
+        answer = wire.line()
+        assert code(answer) == -32600
+        assert answer["error"]["data"]["error"] == "payload_too_large"
+        assert text_of(wire.line()) == "next"
+        wire.send(*[b"y" * 100_000] * 20)
+        assert code(wire.line()) == -32600
+        wire.send(b"\n" + call("echo", {"text": "again"}))
+        assert text_of(wire.line()) == "again"
+
+
+def test_wrong_versions(plain: Running) -> None:
+    with plain.local() as wire:
+        answer = ask(wire, "tools/list", {"_meta": meta("1999-01-01")})
+        assert code(answer) == -32022
+        assert STATELESS in answer["error"]["data"]["supported"]
+        assert code(ask(wire, "tools/list", {"_meta": meta(SESSION)})) == -32022
+        broken = {META + "protocolVersion": STATELESS}
+        assert code(ask(wire, "tools/list", {"_meta": broken})) == -32602
+        answer = ask(wire, "initialize", initialize("1999-01-01"))
+        assert answer["result"]["protocolVersion"] == SESSION
+        assert code(ask(wire, "initialize", {})) == -32602
+
+
+@pytest.mark.parametrize("method", ["ping", "initialize", "logging/setLevel", "no/such"])
+def test_methods_that_the_stateless_wire_does_not_have(plain: Running, method: str) -> None:
+    with plain.local() as wire:
+        assert code(ask(wire, method, {"_meta": meta()})) == -32601
+
+
+def test_methods_that_sessions_do_not_have(plain: Running) -> None:
+    with plain.local() as wire:
+        opened(wire)
+        for method in ("subscriptions/listen", "notifications/cancelled", "no/such"):
+            assert code(ask(wire, method, {})) == -32601
+
+
+def test_responses_and_unknown_notifications_are_passed_over(plain: Running) -> None:
+    with plain.local() as wire:
+        wire.send(
+            b'{"jsonrpc":"2.0","id":1,"result":{}}\n',
+            b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":""}}\n',
+            message("notifications/made/up", id=None) + b"\n",
+            message("notifications/cancelled", {"requestId": 5}, None) + b"\n",
+            message("notifications/cancelled", {}, None) + b"\n",
+            b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":[]}\n',
+            message("notifications/initialized", id=None) + b"\n",
+            call("echo", {"text": "next"}),
+        )
+        assert text_of(wire.line()) == "next"
+
+
+def test_batches_where_they_are_lawful(plain: Running) -> None:
+    batch = [
+        json.loads(message("ping", id="p")),
+        json.loads(session_call("echo", {"text": "b"}, 2)),
+        {"jsonrpc": "2.0", "id": 3},
+    ]
+    with plain.local() as wire:
+        opened(wire, "2025-03-26")
+        wire.send(json.dumps(batch).encode() + b"\n")
+        answers = {one["id"]: one for one in (wire.line() for _ in range(3))}
+        assert answers["p"]["result"] == {}
+        assert text_of(answers[2]) == "b"
+        assert code(answers[3]) == -32600
+    with plain.local() as wire:
+        opened(wire, "2025-06-18")
+        wire.send(json.dumps(batch).encode() + b"\n")
+        assert code(wire.line()) == -32600
+
+
+# -- calls that take their time
+
+
+def test_progress(plain: Running) -> None:
+    with plain.local() as wire:
+        opened(wire)
+        for data in (
+            call("report", {"steps": 2}, "r", progressToken="mine"),
+            session_call("report", {"steps": 2}, "r", _meta={"progressToken": "mine"}),
+        ):
+            wire.send(data)
+            for step in (1, 2):
+                assert wire.line()["params"] == {
+                    "progressToken": "mine",
+                    "progress": step,
+                    "total": 2,
+                }
+            assert wire.line()["id"] == "r"
+
+
+@pytest.mark.parametrize("kind", ["stateless", "session"])
+@pytest.mark.parametrize("id", [7, "seven"])
+def test_cancelling(plain: Running, kind: str, id: Any) -> None:
+    text = f"lines {kind} {id}"
+    make = call if kind == "stateless" else session_call
+    with plain.local() as wire:
+        opened(wire)
+        wire.send(make("hold", {"text": text}, id))
+        held = plain.shop.wait_for_hold(text)
+        wire.send(message("notifications/cancelled", {"requestId": "other"}, None) + b"\n")
+        assert ask(wire, "ping")["result"] == {}
+        assert not plain.shop.heard_of("notifications/cancelled", requestId=held)
+        wire.send(message("notifications/cancelled", {"requestId": id}, None) + b"\n")
+        plain.shop.wait_for(lambda: plain.shop.heard_of("notifications/cancelled", requestId=held))
+        # It gets no answer, and its id is free.
+        wire.send(make("echo", {"text": "again"}, id))
+        assert text_of(wire.line()) == "again"
+
+
+def test_an_id_that_is_under_way(plain: Running) -> None:
+    with plain.local() as wire:
+        wire.send(call("hold", {"text": "twice"}, 1))
+        held = plain.shop.wait_for_hold("twice")
+        wire.send(call("echo", {"text": "me too"}, 1))
+        answer = wire.line()
+        assert (answer["id"], code(answer)) == (1, -32600)
+        # The string "1" is another id.
+        wire.send(call("echo", {"text": "me"}, "1"))
+        assert text_of(wire.line()) == "me"
+        plain.do(lambda: plain.shop.release(held))
+        assert text_of(wire.line()) == "released"
+
+
+def test_the_end_of_what_a_client_says_is_not_the_end_of_its_answers(plain: Running) -> None:
+    with plain.local() as wire:
+        wire.send(call("hold", {"text": "last words"}, 1), call("echo", {"text": "x"}, 2).strip())
+        wire.socket.shutdown(socket.SHUT_WR)
+        held = plain.shop.wait_for_hold("last words")
+        # The last line needs no end.
+        assert wire.line()["id"] == 2
+        plain.do(lambda: plain.shop.release(held))
+        assert text_of(wire.line()) == "released"
+        wire.closed()
+
+
+def test_a_client_that_is_gone_needs_no_answers(plain: Running) -> None:
+    for text, goodbye in (("gone", False), ("gone after all", True)):
+        with plain.local() as wire:
+            wire.send(call("hold", {"text": text}))
+            held = plain.shop.wait_for_hold(text)
+            if goodbye:
+                wire.send(b"half a li")
+        plain.shop.wait_for(
+            lambda id=held: plain.shop.heard_of("notifications/cancelled", requestId=id), text
+        )
+    plain.until(lambda: not list(plain.node.pipeline.under_way()))
+
+
+def test_nothing_said_at_all(plain: Running) -> None:
+    for _ in range(3):
+        with plain.local() as wire:
+            wire.socket.shutdown(socket.SHUT_WR)
+            wire.closed()
+    plain.until(lambda: not plain.node.doors._local_clients)
+
+
+def test_a_local_client_that_does_not_read_is_cut_off(
+    plain: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_MOST_UNREAD", 1_000_000)
+    with plain.local() as wire:
+        wire.send(*(call("large", {"size": 500_000}, id) for id in range(10)))
+        plain.until(lambda: not plain.node.doors._local_clients, "the cut")
+    assert plain.alive()
+
+
+# -- hearing of changes
+
+
+def listen(wire: Wire, id: Any, wanted: Any = None) -> Any:
+    params = {"_meta": meta(), "notifications": wanted or {"toolsListChanged": True}}
+    wire.send(message("subscriptions/listen", params, id) + b"\n")
+    acknowledged = wire.line()
+    assert acknowledged["method"] == "notifications/subscriptions/acknowledged"
+    return acknowledged["params"]
+
+
+def test_changes_on_both_eras(start: Any) -> None:
+    node = start()
+    with node.local() as wire:
+        assert listen(wire, "a") == {
+            "_meta": {META + "subscriptionId": "a"},
+            "notifications": {"toolsListChanged": True},
+        }
+        assert listen(wire, 2, {"promptsListChanged": True})["notifications"] == {}
+        listen(wire, 3)
+        opened(wire)
+        node.do(lambda: node.shop.offer("other"))
+        told = [wire.line() for _ in range(3)]
+        assert {one["method"] for one in told} == {"notifications/tools/list_changed"}
+        # The session itself, and two subscriptions.
+        assert [one.get("params") for one in told] == [
+            None,
+            {"_meta": {META + "subscriptionId": "a"}},
+            {"_meta": {META + "subscriptionId": 3}},
+        ]
+        tools = ask(wire, "tools/list")["result"]["tools"]
+        assert [one["name"] for one in tools] == ["shop__other"]
+
+
+def test_a_subscription_can_be_cancelled(start: Any) -> None:
+    node = start()
+    with node.local() as wire:
+        listen(wire, "a")
+        listen(wire, "b")
+        wire.send(message("notifications/cancelled", {"requestId": "a"}, None) + b"\n")
+        node.until(lambda: len(node.node._listeners) == 1)
+        node.do(lambda: node.shop.offer("other"))
+        told = wire.line()
+        assert told["params"]["_meta"][META + "subscriptionId"] == "b"
+        assert ask(wire, "ping")["result"] == {}
+        # The id can be used again.
+        listen(wire, "a")
+
+
+def test_a_subscription_under_an_id_that_is_taken(plain: Running) -> None:
+    before = plain.do(lambda: len(plain.node._listeners))
+    with plain.local() as wire:
+        listen(wire, "a")
+        params = {"_meta": meta(), "notifications": {"toolsListChanged": True}}
+        assert code(ask(wire, "subscriptions/listen", params, "a")) == -32600
+        wire.send(call("echo", {"text": "x"}, "a"))
+        assert code(wire.line()) == -32600
+        wire.send(call("hold", {"text": "taken"}, "b"))
+        plain.shop.wait_for_hold("taken")
+        assert code(ask(wire, "subscriptions/listen", params, "b")) == -32600
+    plain.until(lambda: len(plain.node._listeners) == before, "nobody left")
+
+
+def test_a_filter_that_cannot_be_read(plain: Running) -> None:
+    with plain.local() as wire:
+        params = {"_meta": meta(), "notifications": []}
+        assert code(ask(wire, "subscriptions/listen", params)) == -32602
+        listen(wire, 1)
+
+
+def test_more_at_once_than_anybody_means(plain: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation.Conversation, "most_under_way", 3)
+    with plain.local() as wire:
+        listen(wire, "a")
+        listen(wire, "b")
+        wire.send(call("hold", {"text": "third"}, "c"))
+        held = plain.shop.wait_for_hold("third")
+        for data in (
+            call("echo", {"text": "x"}, "d"),
+            message("subscriptions/listen", {"notifications": {}, "_meta": meta()}, "e") + b"\n",
+        ):
+            wire.send(data)
+            assert wire.line()["error"]["data"]["error"] == "too_busy"
+        plain.do(lambda: plain.shop.release(held))
+        assert wire.line()["id"] == "c"
+        wire.send(call("echo", {"text": "x"}, "d"))
+        assert text_of(wire.line()) == "x"
+
+
+def test_a_node_that_stops_says_so(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_room, "LAST_CALLS", 0.05)
+    node = start()
+    with node.local() as wire, node.local() as idle:
+        listen(wire, "l")
+        wire.send(call("hold", {"text": "stop"}, "c"))
+        node.shop.wait_for_hold("stop")
+        path = node.node.doors._unix_path
+        node.stop()
+        assert wire.line() == {
+            "jsonrpc": "2.0",
+            "id": "l",
+            "result": {"resultType": "complete", "_meta": {META + "subscriptionId": "l"}},
+        }
+        answer = wire.line()
+        assert (answer["id"], answer["error"]["data"]["error"]) == ("c", "shutting_down")
+        wire.closed()
+        idle.closed()
+        assert not path.exists()
+
+
+def test_who_comes_this_way_is_this_machines_user(start: Any) -> None:
+    # Tokens are for those who come over the network.
+    node = start(tokens={"clerk": "secret"})
+    with node.local() as wire:
+        wire.send(call("echo", {"text": "x"}))
+        assert text_of(wire.line()) == "x"
+    assert node.once(node.call("echo", {"text": "x"})).status == 401
+    path = node.node.doors._unix_path
+    assert path.stat().st_mode & 0o777 == 0o600
+    node.stop()
+    entries = JournalReader(node.folder / "journal.db").tail(10)
+    ended = [one for one in entries if one.name == "shop.echo" and one.outcome != "dispatching"]
+    assert [(one.face, one.caller) for one in ended] == [
+        ("stream", "local"),
+        ("http", ""),
+    ]

@@ -1,0 +1,268 @@
+"""Who is told what: each kind of change once, and only to those who may hear of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from interlock.core.call import Call, Caller, Client, Credentials
+from interlock.core.server.mcp.change_notifications import Listeners
+from interlock.core.server.mcp.sessions import Session
+from interlock.errors import ProtocolError
+from interlock.protocol.mcp import LATEST_SESSION, LATEST_STATELESS, LISTEN, META_SUBSCRIPTION, Era
+from tests.core.server.test_sessions import Way
+
+CHANGES = {"listChanged": True}
+EVERYTHING = {
+    "tools": CHANGES,
+    "prompts": CHANGES,
+    "resources": {**CHANGES, "subscribe": True},
+}
+ALL = frozenset({"tools", "prompts", "resources"})
+
+
+class Ear(Way):
+    """Hears what a client is sent."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.heard: list[Any] = []
+        self.over = False
+
+    def take(self, payload: bytes) -> None:
+        self.heard.append(json.loads(payload))
+
+    def send(self, payload: bytes, call: Any, *, question: bool = False) -> bool:
+        self.take(payload)
+        return True
+
+    def stop_listening(self) -> None:
+        self.over = True
+
+    @property
+    def methods(self) -> list[str]:
+        return [one["method"].removeprefix("notifications/") for one in self.heard]
+
+
+class Followed:
+    """Notes who follows what."""
+
+    def __init__(self) -> None:
+        self.uris: dict[Any, list[str]] = {}
+        self.agrees = asyncio.Event()
+        self.agrees.set()
+        self.refused: set[str] = set()
+
+    async def follow(self, follower: Any, call: Call, uris: Iterable[str]) -> list[str]:
+        self.uris[follower] = [uri for uri in uris if uri not in self.refused]
+        await self.agrees.wait()
+        return self.uris[follower]
+
+    def unfollow(self, follower: Any) -> None:
+        self.uris.pop(follower, None)
+
+
+LISTEN_CALL = Call(LISTEN, "test", Credentials("local"), Client(Era.STATELESS, LATEST_STATELESS))
+
+
+def honoured(capabilities: Any = EVERYTHING, **wanted: Any) -> dict[str, Any]:
+    params = {"notifications": Raw(json.dumps(wanted).encode())}
+    return Listeners.honoured(params, capabilities)
+
+
+def session(ear: Ear) -> Session:
+    return Session("s", Client(Era.SESSION, LATEST_SESSION), "operator", 0.0, ear)
+
+
+def tell_now(listeners: Listeners) -> None:
+    """Do not wait for the end of a burst."""
+    assert listeners._told is not None
+    listeners._told.cancel()
+    listeners._tell()
+    assert listeners._told is None
+
+
+# -- what is honoured
+
+
+def test_everything_that_was_asked_for_and_is_offered() -> None:
+    wanted = {
+        "toolsListChanged": True,
+        "promptsListChanged": True,
+        "resourcesListChanged": True,
+        "resourceSubscriptions": ["a:b", "c:d"],
+    }
+    assert honoured(**wanted) == wanted
+    assert honoured(**wanted, taskIds=["t"], more=True) == wanted
+    assert honoured({}, **wanted) == {}
+    assert honoured({"tools": {}, "resources": {"subscribe": False}}, **wanted) == {}
+    some = {"tools": CHANGES, "resources": {"subscribe": True}}
+    assert set(honoured(some, **wanted)) == {"toolsListChanged", "resourceSubscriptions"}
+
+
+def test_nothing_was_asked_for() -> None:
+    assert honoured() == {}
+    assert honoured(toolsListChanged=False, resourceSubscriptions=[]) == {}
+
+
+def test_what_cannot_be_read() -> None:
+    for params in ({}, {"notifications": Raw(b"[]")}, {"notifications": Raw(b"null")}):
+        with pytest.raises(ProtocolError):
+            Listeners.honoured(params, EVERYTHING)
+    for uris in ("a:b", [1], {"a": 1}, ["a:b"] * 1_001):
+        with pytest.raises(ProtocolError):
+            honoured(resourceSubscriptions=uris)
+
+
+# -- who is told
+
+
+def test_each_kind_is_told_once_to_those_who_may_hear_it() -> None:
+    async def check() -> None:
+        listeners = Listeners()
+        one, tools, prompts, nothing = Ear(), Ear(), Ear(), Ear()
+        listeners.add_session(session(one))
+        for id, (ear, wanted) in enumerate(
+            [
+                (tools, {"toolsListChanged": True}),
+                (prompts, {"promptsListChanged": True, "resourcesListChanged": True}),
+                (nothing, {}),
+            ]
+        ):
+            listeners.add_stateless(
+                b"%d" % id, honoured(**wanted), ear.take, ear.ping, ear.stop_listening
+            )
+            (acknowledged,) = ear.heard
+            assert acknowledged["params"] == {
+                "_meta": {META_SUBSCRIPTION: id},
+                "notifications": wanted,
+            }
+            ear.heard.clear()
+        for _ in range(3):
+            listeners.changed(frozenset({"tools"}))
+            listeners.changed(frozenset({"resources", "prompts"}))
+        tell_now(listeners)
+        assert one.methods == [
+            "tools/list_changed", "prompts/list_changed", "resources/list_changed",
+        ]  # fmt: skip
+        assert all("params" not in said for said in one.heard)
+        assert tools.methods == ["tools/list_changed"]
+        assert prompts.methods == ["prompts/list_changed", "resources/list_changed"]
+        assert prompts.heard[0]["params"] == {"_meta": {META_SUBSCRIPTION: 1}}
+        assert nothing.heard == []
+        listeners.changed(frozenset({"resources"}))
+        tell_now(listeners)
+        assert one.methods[3:] == ["resources/list_changed"]
+        assert tools.methods == ["tools/list_changed"]
+        assert len(listeners) == 4
+        listeners.close()
+        assert one.over
+        for ear in (tools, prompts, nothing):
+            assert ear.heard[-1]["result"]["resultType"] == "complete"
+            assert ear.over
+        assert len(listeners) == 0
+
+    asyncio.run(check())
+
+
+def test_whoever_has_left_is_told_nothing() -> None:
+    async def check() -> None:
+        listeners = Listeners()
+        one, other = Ear(), Ear()
+        left = session(one)
+        listeners.add_session(left)
+        remove = listeners.add_stateless(
+            b"1", honoured(toolsListChanged=True), other.take, other.ping, other.stop_listening
+        )
+        other.heard.clear()
+        listeners.changed(ALL)
+        listeners.remove_session(left)
+        remove()
+        tell_now(listeners)
+        assert (one.heard, other.heard) == ([], [])
+        listeners.close()
+
+    asyncio.run(check())
+
+
+# -- resources that are followed
+
+
+def test_followed_resources() -> None:
+    async def check() -> None:
+        followed = Followed()
+        listeners = Listeners(followed)
+        ear, plain = Ear(), Ear()
+        wanted = {"resourceSubscriptions": ["a:b", "c:d"]}
+        wanted["resourceSubscriptions"].append("refused:it")
+        followed.agrees.clear()
+        followed.refused.add("refused:it")
+        remove = listeners.add_stateless(
+            b'"x"', honoured(**wanted), ear.take, ear.ping, ear.stop_listening, LISTEN_CALL
+        )
+        listeners.add_stateless(b"2", {}, plain.take, plain.ping, plain.stop_listening)
+        await asyncio.sleep(0)
+        ((subscription, uris),) = followed.uris.items()
+        assert uris == ["a:b", "c:d"]
+        # Nothing is told before it is acknowledged, and that waits for the server.
+        subscription.updated('a:b/"part"')
+        assert ear.methods == []
+        followed.agrees.set()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert ear.methods == ["subscriptions/acknowledged", "resources/updated"]
+        agreed = ear.heard[0]["params"]["notifications"]
+        assert agreed == {"resourceSubscriptions": ["a:b", "c:d"]}
+        assert ear.heard[-1] == {
+            "jsonrpc": "2.0",
+            "method": "notifications/resources/updated",
+            "params": {"uri": 'a:b/"part"', "_meta": {META_SUBSCRIPTION: "x"}},
+        }
+        remove()
+        assert not followed.uris
+        listeners.close()
+
+    asyncio.run(check())
+
+
+def test_who_is_no_longer_known_is_told_nothing_more() -> None:
+    async def check() -> None:
+        followed = Followed()
+        listeners = Listeners(followed)
+        known, gone, unsure = Ear(), Ear(), Ear()
+        for ear, name in ((known, "operator"), (gone, "auditor")):
+            call = Call(LISTEN, "test", Credentials("x"), LISTEN_CALL.client)
+            call.caller = Caller(name)
+            wanted = honoured(toolsListChanged=True)
+            listeners.add_stateless(b"1", wanted, ear.take, ear.ping, ear.stop_listening, call)
+        followed.agrees.clear()
+        wanted = honoured(resourceSubscriptions=["a:b"])
+        listeners.add_stateless(b"2", wanted, unsure.take, unsure.ping, unsure.stop_listening, call)
+        listeners.retain_only({"operator"})
+        assert (known.over, gone.over, unsure.over) == (False, True, True)
+        # The acknowledgement comes first, even before an end.
+        assert unsure.heard[0]["method"] == "notifications/subscriptions/acknowledged"
+        assert not followed.uris
+        listeners.close()
+
+    asyncio.run(check())
+
+
+def test_a_node_that_stops_follows_nothing() -> None:
+    async def check() -> None:
+        followed = Followed()
+        listeners = Listeners(followed)
+        ear = Ear()
+        wanted = honoured(resourceSubscriptions=["a:b"])
+        listeners.add_stateless(b"1", wanted, ear.take, ear.ping, ear.stop_listening, LISTEN_CALL)
+        await asyncio.sleep(0)
+        assert followed.uris
+        listeners.close()
+        assert not followed.uris
+
+    asyncio.run(check())

@@ -1,0 +1,291 @@
+"""Who is `local` over loopback: the node's own user, and nobody whom a proxy or another user sends.
+
+The clients are real: `curl` run as another user, and nginx before the node.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import grp
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from interlock.channels import peer_user
+from interlock.core.config import TopicConfig
+from interlock.core.config.topics import TopicsConfig
+from tests.core.server.running import Running, text_of
+from tests.core.server.wire import PATIENCE, Answer, Wire, request
+from tests.needs import NGINX, requires_nginx
+
+NOBODY = 65534
+CURL, SETPRIV = shutil.which("curl"), shutil.which("setpriv")
+UPGRADE = (
+    ("Connection", "Upgrade"),
+    ("Upgrade", "websocket"),
+    ("Sec-WebSocket-Version", "13"),
+    ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+)
+PATHS = ("/status", "/ws?topic=room", "/ax", "/approvals", "/sse")
+
+requires_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="another user can only be played by root"
+)
+requires_linux = pytest.mark.skipif(
+    peer_user.find_method() is None, reason="this system does not tell whose a connection is"
+)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A node without tokens."""
+    topics = TopicsConfig(rooms={"room": TopicConfig(access="private")})
+    running = Running(tmp_path_factory.mktemp("local"), topics=topics)
+    yield running
+    running.stop()
+
+
+def get(node: Running, path: str, *headers: tuple[str, str]) -> bytes:
+    upgrade = UPGRADE if path.startswith(("/ws", "/ax")) else ()
+    accept = (("Accept", "text/event-stream" if path == "/sse" else "application/json"),)
+    return request(node.host, b"", *accept, *upgrade, *headers, method="GET", path=path)
+
+
+def calls(node: Running) -> int:
+    return len(node.shop.heard_of("tools/call"))
+
+
+def as_another_user(node: Running, raw: bytes) -> int:
+    """The status of the answer to a request that a process of another user makes."""
+    head, _, body = raw.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    method, path, _ = first.split(" ")
+    assert SETPRIV is not None
+    assert CURL is not None
+    done = subprocess.run(
+        [
+            SETPRIV, f"--reuid={NOBODY}", "--clear-groups",
+            CURL, "--silent", "--noproxy", "*", "--max-time", "60", "--request", method,
+            *(part for line in lines for part in ("--header", line)),
+            *(("--data-binary", "@-") if body else ()),
+            "--output", os.devnull, "--write-out", "%{http_code}", f"http://{node.host}{path}",
+        ],
+        input=body,
+        capture_output=True,
+        check=True,
+        timeout=90,
+    )  # fmt: skip
+    return int(done.stdout)
+
+
+@contextmanager
+def owned_by(uid: int) -> Iterator[None]:
+    """Sockets that this thread makes belong to another user."""
+    libc = ctypes.CDLL(None)
+    before = libc.setfsuid(uid)
+    try:
+        yield
+    finally:
+        libc.setfsuid(before)
+
+
+def test_own_user_needs_no_token(node: Running) -> None:
+    assert text_of(node.once(node.call("echo", {"text": "mine"}))) == "mine"
+    for path in PATHS:
+        with node.connect() as wire:
+            wire.send(get(node, path))
+            status, _ = wire.head()
+            # Approvals of others are for operators, whom the socket or a token makes.
+            assert status == {"/ws?topic=room": 101, "/ax": 101, "/approvals": 403}.get(path, 200)
+
+
+@requires_root
+@requires_linux
+@pytest.mark.skipif(None in (CURL, SETPRIV), reason="curl or setpriv is not installed")
+def test_another_user_needs_a_token(node: Running) -> None:
+    before = calls(node)
+    assert as_another_user(node, node.call("echo", {"text": "theirs"})) == 401
+    assert calls(node) == before
+    for path in PATHS:
+        assert as_another_user(node, get(node, path)) == 401, path
+    assert as_another_user(node, get(node, "/healthz")) == 200
+
+
+@requires_root
+@requires_linux
+def test_another_user_who_hangs_up_at_once_does_not_pass_for_root(node: Running) -> None:
+    """Many kernels say of a socket that its process has closed that it is root's."""
+    # A call in a session is made though its client is gone.
+    raw = node.session().call("echo", {"text": "gone"})
+    looked, go_on = threading.Event(), threading.Event()
+
+    def block() -> None:
+        looked.set()
+        assert go_on.wait(PATIENCE)
+
+    assert node._loop is not None
+    node._loop.call_soon_threadsafe(block)
+    assert looked.wait(PATIENCE)
+    with owned_by(NOBODY):
+        wire = node.connect()
+    wire.send(raw)
+    wire.close()
+    go_on.set()
+    assert node.alive()
+    heard = [one["params"]["arguments"]["text"] for one in node.shop.heard_of("tools/call")]
+    assert "gone" not in heard
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        ("X-Forwarded-For", "192.0.2.1"),
+        ("x-forwarded-proto", "https"),
+        ("X-Forwarded-Anything", ""),
+        ("X-Real-IP", "192.0.2.1"),
+        ("Forwarded", "for=192.0.2.1"),
+        ("Via", "1.1 proxy"),
+    ],
+)
+def test_forwarded_request_needs_a_token(node: Running, header: tuple[str, str]) -> None:
+    before = calls(node)
+    assert node.once(node.call("echo", {"text": "x"}, 1, header)).status == 401
+    for path in PATHS:
+        assert node.once(get(node, path, header)).status == 401, path
+    assert node.once(get(node, "/healthz", header)).status == 200
+    assert calls(node) == before
+
+
+def test_forwarded_request_on_a_connection_that_was_local(node: Running) -> None:
+    """Who a request is from is decided by its own head, not by the one before."""
+    with node.connect() as wire:
+        assert wire.ask(node.call("echo", {"text": "1"})).status == 200
+        assert wire.ask(node.call("echo", {"text": "1"}, 1, ("Via", "1.1 p"))).status == 401
+        assert wire.ask(node.call("echo", {"text": "1"})).status == 200
+
+
+def test_token_is_enough_for_a_forwarded_request(tmp_path: Path) -> None:
+    node = Running(tmp_path, tokens={"agent": "0123456789abcdef-agent"})
+    try:
+        headers = (("Authorization", "Bearer 0123456789abcdef-agent"), ("Via", "1.1 proxy"))
+        assert text_of(node.once(node.call("echo", {"text": "y"}, 1, *headers))) == "y"
+    finally:
+        node.stop()
+
+
+@contextmanager
+def nginx(folder: Path, node: Running, *lines: str, user: str = "root root") -> Iterator[str]:
+    """A real nginx in front of the node, on a Unix socket: the path of the socket."""
+    assert NGINX is not None
+    folder.mkdir()
+    folder.chmod(0o755)
+    door, config = folder / "s", folder / "nginx.conf"
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    config.write_text(
+        "\n".join(
+            [
+                f"user {user};" if os.geteuid() == 0 else "",
+                f"daemon off; pid {folder}/pid; error_log {folder}/error.log;",
+                "events {}",
+                "http { access_log off;",
+                *(f"{kind}_temp_path {folder}/{kind};" for kind in kinds),
+                f"server {{ listen unix:{door};",
+                f"location / {{ proxy_pass http://{node.host}; {' '.join(lines)} }} }} }}",
+            ]
+        )
+    )
+    command = [NGINX, "-p", str(folder), "-e", str(folder / "error.log"), "-c", str(config)]
+    subprocess.run([*command, "-t"], check=True, capture_output=True)
+    process = subprocess.Popen(command)
+    try:
+        node.until(lambda: process.poll() is not None or _answers(str(door)), "nginx listens")
+        yield str(door)
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+
+
+def _answers(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(path) == 0
+
+
+def through(door: str, raw: bytes) -> Answer:
+    with Wire(door, family=socket.AF_UNIX) as wire:
+        return wire.ask(raw)
+
+
+@requires_nginx
+def test_nginx_that_says_for_whom_it_asks_is_not_local(node: Running, tmp_path: Path) -> None:
+    line = "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;"
+    with nginx(tmp_path / "n", node, line) as door:
+        assert through(door, node.call("echo", {"text": "z"})).status == 401
+        assert through(door, get(node, "/healthz")).status == 200
+
+
+@requires_nginx
+@requires_root
+@requires_linux
+def test_nginx_of_another_user_is_not_local(node: Running, tmp_path: Path) -> None:
+    """Without a header nothing but its user gives a proxy away."""
+    tmp_path.chmod(0o755)
+    with nginx(
+        tmp_path / "n", node, user=f"{pwd.getpwuid(NOBODY).pw_name} {grp.getgrgid(NOBODY).gr_name}"
+    ) as door:
+        Path(door).chmod(0o777)
+        assert through(door, node.call("echo", {"text": "z"})).status == 401
+        assert through(door, get(node, "/healthz")).status == 200
+
+
+FINDERS = [peer_user.ask_kernel, peer_user.read_tables]
+
+
+@requires_linux
+@pytest.mark.parametrize("find", FINDERS)
+@pytest.mark.parametrize("listen", ["127.0.0.1", "127.3.2.1", "::1", "::"])
+def test_finds_the_owner_of_a_socket(find: Callable[..., int | None], listen: str) -> None:
+    v6 = ":" in listen
+    family = socket.AF_INET6 if v6 else socket.AF_INET
+    with socket.create_server(
+        (listen, 0), family=family, dualstack_ipv6=listen == "::"
+    ) as listener:
+        port = listener.getsockname()[1]
+        target = "127.0.0.1" if listen == "::" else listen
+        client = socket.create_connection((target, port))
+        accepted, address = listener.accept()
+        with client, accepted:
+            ends = address[:2], accepted.getsockname()[:2]
+            assert find(*ends) == os.geteuid()
+            client.shutdown(socket.SHUT_WR)
+            assert find(*ends) == os.geteuid()
+            client.close()
+            assert find(*ends) is None
+        # Nobody ever connected from there: the socket that listens is not the answer.
+        assert find((target, 1), ends[1]) is None
+
+
+@requires_linux
+@requires_root
+@pytest.mark.parametrize("find", FINDERS)
+def test_finds_another_owner(find: Callable[..., int | None]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with owned_by(NOBODY):
+            client = socket.create_connection(listener.getsockname())
+        with client:
+            assert find(client.getsockname(), client.getpeername()) == NOBODY
+
+
+def test_shortage_of_files_lets_nobody_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int | None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(peer_user, "find_method", lambda: fail)
+    assert not peer_user.is_own_user(("127.0.0.1", 1), ("127.0.0.1", 2))

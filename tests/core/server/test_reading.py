@@ -1,0 +1,173 @@
+"""From a request to a call: what the node reads, and what it leaves as it came."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from interlock.core.call import Call, Client, Credentials
+from interlock.core.server.mcp.requests import read_call, read_client
+from interlock.errors import INVALID_PARAMS, ProtocolError
+from interlock.protocol.mcp import LISTS, META_CLIENT_INFO, Era
+from tests.core.server.running import Running
+from tests.core.server.wire import message, meta, stateless_headers
+
+CLIENT = Client(Era.SESSION, "2025-11-25")
+
+
+def read(verb: str, **params: Any) -> Call:
+    raw = {key: Raw(json.dumps(value).encode()) for key, value in params.items()}
+    return read_call(verb, raw, {}, face="f", credentials=Credentials("local"), client=CLIENT)
+
+
+def extra(call: Call) -> Any:
+    return {key: json.loads(bytes(value)) for key, value in (call.extra or {}).items()}
+
+
+@pytest.mark.parametrize("verb", ["tools/call", "prompts/get"])
+def test_what_is_called_by_a_name(verb: str) -> None:
+    call = read(verb, name="n", arguments={"a": "b"}, requestState="s", inputResponses={"k": 1})
+    assert (call.verb, call.name) == (verb, "n")
+    assert json.loads(bytes(call.arguments)) == {"a": "b"}
+    assert extra(call) == {"requestState": "s", "inputResponses": {"k": 1}}
+    assert bytes(read(verb, name="n").arguments) == b"{}"
+    assert read(verb, name="n").extra is None
+
+
+@pytest.mark.parametrize("verb", ["resources/read", "resources/subscribe", "resources/unsubscribe"])
+def test_what_is_known_by_a_uri(verb: str) -> None:
+    call = read(verb, uri="x:y", requestState="s", arguments={"kept": True})
+    assert call.name == "x:y"
+    assert extra(call) == {"requestState": "s", "arguments": {"kept": True}}
+
+
+@pytest.mark.parametrize("verb", LISTS)
+def test_lists(verb: str) -> None:
+    assert read(verb).cursor is None
+    # An empty one is a cursor like any other.
+    for cursor in ("", "abc"):
+        call = read(verb, cursor=cursor, more=1)
+        assert call.cursor == cursor
+        assert extra(call) == {"more": 1}
+    with pytest.raises(ProtocolError):
+        read(verb, cursor=5)
+
+
+@pytest.mark.parametrize(
+    ("verb", "params"),
+    [
+        ("completion/complete", {"ref": {"type": "ref/prompt", "name": "n"}, "argument": {}}),
+        ("logging/setLevel", {"level": "info"}),
+        ("tasks/result", {"taskId": "t"}),
+        ("made/up", {"name": "n", "uri": "u", "cursor": "c"}),
+    ],
+)
+def test_everything_else_stays_as_it_came(verb: str, params: Any) -> None:
+    call = read(verb, **params)
+    assert (call.verb, call.name, call.cursor) == (verb, "", None)
+    assert extra(call) == params
+
+
+@pytest.mark.parametrize(
+    ("verb", "field"),
+    [
+        ("tools/call", "name"),
+        ("prompts/get", "name"),
+        ("resources/read", "uri"),
+        ("tasks/get", "taskId"),
+    ],
+)
+@pytest.mark.parametrize("value", [None, "", 5, ["x"]])
+def test_which_one(verb: str, field: str, value: Any) -> None:
+    with pytest.raises(ProtocolError, match=f"`{field}`") as caught:
+        read(verb, **({} if value is None else {field: value}))
+    assert caught.value.failure is INVALID_PARAMS
+
+
+# -- what other readers take for the same
+
+REF = {"type": "ref/prompt", "name": "n"}
+
+
+@pytest.mark.parametrize(
+    ("verb", "params", "meant"),
+    [
+        ("tools/call", {"name": "n", "Name": "o"}, "name"),
+        ("tools/call", {"name": "n", "NAME": "o"}, "name"),
+        ("tools/call", {"name": "n", "\uff4eame": "o"}, "name"),
+        ("tools/call", {"name": "n", "na\u200bme": "o"}, "name"),
+        ("tools/call", {"name": "n", "Arguments": {}}, "arguments"),
+        ("tools/call", {"name": "n", "argument\u017f": {}}, "arguments"),
+        ("tools/call", {"name": "n", "Tas\u212a": {}}, "task"),
+        ("tools/call", {"name": "n", "requeststate": "s"}, "requestState"),
+        ("tools/call", {"name": "n", "request_state": "s"}, "requestState"),
+        ("tools/call", {"name": "n", "InputResponses": {}}, "inputResponses"),
+        ("tools/call", {"name": "n", "_Meta": {}}, "_meta"),
+        ("tools/call", {"name": "n", "meta": {}}, "_meta"),
+        ("prompts/get", {"name": "n", "Name": "o"}, "name"),
+        ("prompts/get", {"name": "n", "ARGUMENTS": {}}, "arguments"),
+        ("resources/read", {"uri": "u", "URI": "v"}, "uri"),
+        ("resources/read", {"uri": "u", "ur\u0131": "v"}, "uri"),
+        ("resources/subscribe", {"uri": "u", "Uri": "v"}, "uri"),
+        ("resources/unsubscribe", {"uri": "u", "\u0055ri": "v"}, "uri"),
+        ("tasks/get", {"taskId": "t", "TaskId": "o"}, "taskId"),
+        ("tasks/cancel", {"taskId": "t", "task_id": "o"}, "taskId"),
+        ("tasks/update", {"taskId": "t", "tas\u212aId": "o"}, "taskId"),
+        ("tools/list", {"Cursor": "c"}, "cursor"),
+        ("logging/setLevel", {"level": "info", "Level": "debug"}, "level"),
+        ("completion/complete", {"ref": REF, "argument": {}, "Ref": {}}, "ref"),
+        ("completion/complete", {"ref": REF, "argument": {}, "Context": {}}, "context"),
+        ("completion/complete", {"ref": {**REF, "Name": "o"}, "argument": {}}, "name"),
+        ("completion/complete", {"ref": {**REF, "URI": "o"}, "argument": {}}, "uri"),
+        ("mcpax/confirm", {"confirmation_id": "a", "Confirmation_Id": "b"}, "confirmation_id"),
+        ("made/up", {"_META": {}}, "_meta"),
+        ("made/up", {"requeststate": "s"}, "requestState"),
+    ],
+)
+def test_what_another_reader_takes_for_a_known_member(verb: str, params: Any, meant: str) -> None:
+    with pytest.raises(ProtocolError, match=f"some servers take for `{meant}`") as caught:
+        read(verb, **params)
+    assert caught.value.failure is INVALID_PARAMS
+
+
+def test_what_nobody_takes_for_a_known_member_passes() -> None:
+    for params in ({"names": 1}, {"x-name": 1}, {"": 1}, {"n" * 200: 1}, {"Name" + "s" * 100: 1}):
+        assert extra(read("tools/call", name="n", **params)) == params
+    # Of a method that nobody here knows, nothing but what every request has is known.
+    unknown: dict[str, Any] = {"Name": "n", "URI": "u", "meta": 1}
+    assert extra(read("made/up", **unknown)) == unknown
+
+
+@pytest.mark.parametrize("verb", LISTS)
+def test_whose_style_a_list_is_in(verb: str) -> None:
+    said = {key: Raw(json.dumps(value).encode()) for key, value in meta().items()}
+    said[META_CLIENT_INFO] = Raw(b'{"name":"tests","version":"1"}')
+    assert read_client(verb, said).name == "tests"
+    assert read_client("tools/call", said).name == ""
+
+
+# -- the headers must say the same
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("prompts/get", {"name": "p"}),
+        ("resources/read", {"uri": "x:y"}),
+        ("tasks/get", {"taskId": "t"}),
+        ("tasks/update", {"taskId": "t", "inputResponses": {}}),
+        ("tasks/cancel", {"taskId": "t"}),
+    ],
+)
+def test_the_name_in_the_headers(plain: Running, method: str, params: Any) -> None:
+    body = message(method, {**params, "_meta": meta()})
+    for name in (None, "other"):
+        answer = plain.once(plain.http(body, *stateless_headers(method, name)))
+        assert (answer.status, answer.error["code"]) == (400, -32020)
+        assert answer.json["id"] == 1
+    (right, *_) = params.values()
+    answer = plain.once(plain.http(body, *stateless_headers(method, right)))
+    assert answer.error["code"] != -32020

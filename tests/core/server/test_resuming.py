@@ -1,0 +1,429 @@
+"""Streams of the session wire that break, and clients that come back for the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from interlock.core.server.mcp import event_streams as outlets
+from interlock.core.server.mcp.sessions import HttpSession
+from tests.core.server.running import Running, Session, text_of
+from tests.core.server.wire import Wire, event_fields
+
+OLDER = "2025-06-18"
+
+
+def served(node: Running, session: Session) -> HttpSession:
+    return node.node._sessions._sessions[session.id]
+
+
+def tell(node: Running, session: Session, *names: str) -> None:
+    def all() -> None:
+        for name in names:
+            served(node, session).tell(f"notifications/{name}", None)
+
+    node.do(all)
+
+
+def resume(session: Session, last: str) -> bytes:
+    return session.get(("Last-Event-ID", last))
+
+
+def came_back(wire: Wire, session: Session, last: str) -> None:
+    wire.send(resume(session, last))
+    status, headers = wire.head()
+    assert (status, headers["content-type"]) == (200, "text/event-stream")
+
+
+def left(node: Running, session: Session, kept: int = 1) -> None:
+    """Wait until the node knows that the connection is gone."""
+
+    def alone() -> bool:
+        streams = served(node, session).outlets._outlets.values()
+        return len(streams) == kept and all(one.connection is None for one in streams)
+
+    node.until(alone, "the end of a connection")
+
+
+def names(wire: Wire, count: int) -> list[str]:
+    return [wire.event()["method"].partition("/")[2] for _ in range(count)]
+
+
+def open_own(node: Running, wire: Wire, session: Session) -> None:
+    wire.send(session.get())
+    assert wire.head()[0] == 200
+
+
+# -- ids
+
+
+def test_a_new_client_gets_an_id_before_anything_is_said(plain: Running) -> None:
+    session = plain.session()
+    with plain.connect() as wire:
+        open_own(plain, wire, session)
+        fields = wire.primed()
+        assert int(fields["retry"]) > 0
+        tell(plain, session, "a")
+        assert event_fields(wire.chunk())["id"] != fields["id"]
+
+
+def test_an_older_client_gets_no_event_without_a_message(plain: Running) -> None:
+    session = plain.session(OLDER)
+    with plain.connect() as wire:
+        open_own(plain, wire, session)
+        tell(plain, session, "a")
+        fields = event_fields(wire.chunk())
+        assert fields["data"]
+        assert fields["id"]
+
+
+def test_ids_are_unique_in_a_session_and_tell_sessions_apart(plain: Running) -> None:
+    ids: list[str] = []
+    for session in (plain.session(), plain.session()):
+        for _ in range(2):
+            with plain.connect() as wire:
+                open_own(plain, wire, session)
+                tell(plain, session, "a", "b")
+                ids += [event_fields(wire.chunk())["id"] for _ in range(3)]
+    assert len(set(ids)) == 12
+
+
+def test_the_stateless_wire_has_no_ids(plain: Running) -> None:
+    with plain.connect() as wire:
+        wire.send(plain.call("report", {"steps": 1}, more_meta={"progressToken": 1}))
+        assert wire.head()[0] == 200
+        assert set(event_fields(wire.chunk())) == {"data"}
+
+
+# -- the session's own stream
+
+
+def test_what_was_missed_comes_first(plain: Running) -> None:
+    session = plain.session()
+    with plain.connect() as wire:
+        open_own(plain, wire, session)
+        tell(plain, session, "seen", "lost", "lost too")
+        assert names(wire, 1) == ["seen"]
+        last = wire.last_event_id
+    left(plain, session)
+    tell(plain, session, "while away")
+    with plain.connect() as wire:
+        came_back(wire, session, last)
+        tell(plain, session, "later")
+        assert names(wire, 4) == ["lost", "lost too", "while away", "later"]
+        last = wire.last_event_id
+        # Again, with nothing missed, and while the other connection still looks alive.
+        with plain.connect() as newer:
+            came_back(newer, session, last)
+            wire.stream_end()
+            tell(plain, session, "now")
+            assert names(newer, 1) == ["now"]
+
+
+def test_a_stream_that_has_only_given_an_id(plain: Running) -> None:
+    session = plain.session()
+    with plain.connect() as wire:
+        open_own(plain, wire, session)
+        wire.primed()
+        last = wire.last_event_id
+    left(plain, session)
+    tell(plain, session, "a")
+    with plain.connect() as wire:
+        came_back(wire, session, last)
+        assert names(wire, 1) == ["a"]
+
+
+def test_a_client_that_starts_anew_is_told_nothing_of_old(plain: Running) -> None:
+    session = plain.session()
+    with plain.connect() as wire:
+        open_own(plain, wire, session)
+        wire.primed()
+        last = wire.last_event_id
+    left(plain, session)
+    tell(plain, session, "old")
+    with plain.connect() as wire:
+        open_own(plain, wire, session)
+        tell(plain, session, "new")
+        assert names(wire, 1) == ["new"]
+    assert plain.once(resume(session, last)).status == 400
+
+
+# -- a request's stream
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", OLDER])
+@pytest.mark.parametrize("answered", ["while away", "after"])
+def test_the_answer_waits_for_its_client(start: Any, version: str, answered: str) -> None:
+    node = start()
+    session = node.session(version)
+    with node.connect() as wire:
+        wire.send(session.call("hold", {"text": "w"}, "c", _meta={"progressToken": 1}))
+        held = node.shop.wait_for_hold("w")
+        node.do(lambda: node.shop.progress(held, 1))
+        assert wire.head()[0] == 200
+        assert wire.event()["params"]["progress"] == 1
+        last = wire.last_event_id
+    left(node, session)
+    node.do(lambda: node.shop.progress(held, 2))
+    if answered == "while away":
+        node.do(lambda: node.shop.release(held))
+        node.until(lambda: not list(node.node.pipeline.under_way()))
+    with node.connect() as own, node.connect() as wire:
+        # Nothing of it comes on the session's own stream.
+        own.send(session.get())
+        assert own.head()[0] == 200
+        if version != OLDER:
+            own.primed()
+        came_back(wire, session, last)
+        assert wire.event()["params"]["progress"] == 2
+        if answered == "after":
+            node.do(lambda: node.shop.release(held))
+        answer = wire.event()
+        assert (answer["id"], text_of(answer)) == ("c", "released")
+        wire.stream_end()
+        own.silent()
+    assert not node.shop.heard_of("notifications/cancelled")
+    # Whoever missed even that may ask once more.
+    with node.connect() as wire:
+        came_back(wire, session, last)
+        assert wire.event()["params"]["progress"] == 2
+        assert text_of(wire.event()) == "released"
+        wire.stream_end()
+
+
+def test_a_question_waits_for_its_client(plain: Running) -> None:
+    from tests.core.server.test_questions import Asked, answer, call_of
+
+    session, asked = plain.session(), Asked()
+    with plain.connect() as wire:
+        wire.send(session.call("hold", {"text": "q"}, "c", _meta={"progressToken": 1}))
+        held = plain.shop.wait_for_hold("q")
+        plain.do(lambda: plain.shop.progress(held, 1))
+        assert wire.head()[0] == 200
+        wire.event()
+        last = wire.last_event_id
+    left(plain, session)
+    assert plain.do(lambda: served(plain, session).ask(asked.ask, call_of(plain, "q")))
+    with plain.connect() as wire:
+        came_back(wire, session, last)
+        answer(plain, session, wire.event()["id"], result={"action": "accept"})
+        assert asked.answers
+        plain.do(lambda: plain.shop.release(held))
+        assert text_of(wire.event()) == "released"
+
+
+def test_the_node_may_hang_up_and_be_asked_for_the_rest(plain: Running) -> None:
+    session = plain.session()
+    with plain.connect() as wire:
+        wire.send(session.call("hold", {"text": "polled"}, "c", _meta={"progressToken": 1}))
+        held = plain.shop.wait_for_hold("polled")
+        plain.do(lambda: plain.shop.progress(held, 1))
+        assert wire.head()[0] == 200
+        wire.event()
+        plain.do(
+            lambda: served(plain, session).hang_up(next(iter(plain.node.pipeline.under_way())))
+        )
+        wire.stream_end()
+        # On the same connection, even.
+        came_back(wire, session, wire.last_event_id)
+        plain.do(lambda: plain.shop.release(held))
+        assert text_of(wire.event()) == "released"
+        wire.stream_end()
+
+
+def test_a_cancelled_request_leaves_an_end(start: Any) -> None:
+    node = start()
+    session = node.session()
+    with node.connect() as wire:
+        wire.send(session.call("hold", {"text": "x"}, "c", _meta={"progressToken": 1}))
+        held = node.shop.wait_for_hold("x")
+        node.do(lambda: node.shop.progress(held, 1))
+        assert wire.head()[0] == 200
+        wire.event()
+        last = wire.last_event_id
+    left(node, session)
+    data = session.request("notifications/cancelled", {"requestId": "c"}, None)
+    assert node.once(data).status == 202
+    with node.connect() as wire:
+        came_back(wire, session, last)
+        wire.stream_end()
+
+
+# -- refusals
+
+
+def test_ids_of_others_and_made_up_ones(plain: Running) -> None:
+    mine, theirs = plain.session(), plain.session()
+    with plain.connect() as one, plain.connect() as other:
+        for wire, session in ((one, mine), (other, theirs)):
+            open_own(plain, wire, session)
+            wire.primed()
+        tell(plain, theirs, "secret")
+        assert names(other, 1) == ["secret"]
+        mark, number, seen = one.last_event_id.split("-")
+        forged = [
+            other.last_event_id,
+            f"{mark}-{number}-{int(seen) + 1}",
+            f"{mark}-{number}-{10**30}",
+            f"{mark}-{int(number) + 1}-0",
+            f"{mark}-{number}--1",
+            f"{mark}-{number}",
+            f"{mark}-x-y",
+            "",
+            "0",
+            "-" * 50,
+            "\u00fc",
+        ]
+        for last in forged:
+            answer = plain.once(resume(mine, last))
+            assert (answer.status, answer.error["code"]) == (400, -32600), last
+            assert b"secret" not in answer.body
+            assert "Last-Event-ID" in answer.error["message"]
+        # The session lives on, and so does its stream.
+        tell(plain, mine, "still")
+        assert names(one, 1) == ["still"]
+
+
+def test_two_of_them(plain: Running) -> None:
+    session = plain.session()
+    data = session.get(("Last-Event-ID", "a"), ("Last-Event-ID", "b"))
+    assert plain.once(data).status == 400
+
+
+def test_somebody_elses_session_is_not_resumed(start: Any) -> None:
+    node = start(
+        tokens={
+            "operator": "a-token-of-operator-1234567890",
+            "auditor": "b-token-of-auditor-1234567890",
+        }
+    )
+    operator = node.session(
+        "2025-11-25", ("Authorization", "Bearer a-token-of-operator-1234567890")
+    )
+    with node.connect() as wire:
+        open_own(node, wire, operator)
+        wire.primed()
+        auditor = node.http(
+            b"",
+            ("Mcp-Session-Id", operator.id),
+            ("Authorization", "Bearer b-token-of-auditor-1234567890"),
+            ("Last-Event-ID", wire.last_event_id),
+            method="GET",
+        )
+        assert node.once(auditor).status == 404
+        tell(node, operator, "mine")
+        assert names(wire, 1) == ["mine"]
+
+
+def test_a_session_that_ended(plain: Running) -> None:
+    session = plain.session()
+    with plain.connect() as wire:
+        open_own(plain, wire, session)
+        wire.primed()
+        last = wire.last_event_id
+        assert plain.once(session.delete()).status == 200
+        wire.stream_end()
+    assert plain.once(resume(session, last)).status == 404
+
+
+# -- bounds
+
+
+def test_only_so_much_is_kept(plain: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlets, "MOST_EVENTS", 3)
+    session = plain.session()
+    with plain.connect() as wire:
+        open_own(plain, wire, session)
+        wire.primed()
+        ids = [wire.last_event_id]
+        for name in "abcde":
+            tell(plain, session, name)
+            assert names(wire, 1) == [name]
+            ids.append(wire.last_event_id)
+    left(plain, session)
+    for last in ids[:2]:
+        answer = plain.once(resume(session, last))
+        assert answer.status == 400
+        assert "no longer kept" in answer.error["message"]
+    with plain.connect() as wire:
+        came_back(wire, session, ids[2])
+        assert names(wire, 3) == ["c", "d", "e"]
+
+
+def test_only_so_many_bytes_are_kept(plain: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlets, "MOST_BYTES", 1_000)
+    session = plain.session()
+    with plain.connect() as wire:
+        open_own(plain, wire, session)
+        wire.primed()
+        first = wire.last_event_id
+        tell(plain, session, "a" * 600, "b" * 600)
+        wire.event()
+        second = wire.last_event_id
+    left(plain, session)
+    assert plain.once(resume(session, first)).status == 400
+    # The last one is always kept, however long it is.
+    tell(plain, session, "c" * 5_000)
+    assert plain.once(resume(session, second)).status == 400
+    (outlet,) = plain.do(lambda: list(served(plain, session).outlets._outlets.values()))
+    assert len(outlet._events) == 1
+
+
+def test_streams_of_requests_are_forgotten_in_time(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outlets, "KEPT_FOR", 0.01)
+    node = start()
+    session = node.session()
+    with node.connect() as wire:
+        wire.send(session.call("report", {"steps": 1}, "c", _meta={"progressToken": 1}))
+        assert wire.head()[0] == 200
+        wire.event()
+        last = wire.last_event_id
+        assert text_of(wire.event()) == "reported"
+        wire.stream_end()
+    node.until(lambda: not len(served(node, session).outlets), "to be forgotten")
+    answer = node.once(resume(session, last))
+    assert answer.status == 400
+    assert "no longer kept" in answer.error["message"]
+
+
+def test_only_so_many_streams_are_kept(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlets, "MOST_STREAMS", 2)
+    node = start()
+    session = node.session()
+    ids = []
+    for _ in range(4):
+        with node.connect() as wire:
+            wire.send(session.call("report", {"steps": 1}, "c", _meta={"progressToken": 1}))
+            assert wire.head()[0] == 200
+            wire.event()
+            ids.append(wire.last_event_id)
+            wire.event()
+            wire.stream_end()
+    assert node.do(lambda: len(served(node, session).outlets)) == 2
+    assert [node.once(resume(session, last)).status for last in ids] == [400, 400, 200, 200]
+
+
+def test_a_session_that_ends_forgets_its_streams(start: Any) -> None:
+    node = start()
+    session = node.session()
+    with node.connect() as wire:
+        wire.send(session.call("report", {"steps": 1}, "c", _meta={"progressToken": 1}))
+        assert text_of(_last(wire)) == "reported"
+    one = node.do(lambda: served(node, session))
+    assert len(one.outlets) == 1
+    (outlet,) = one.outlets._outlets.values()
+    assert outlet.expiry is not None
+    node.once(session.delete())
+    assert len(one.outlets) == 0
+    assert outlet.expiry is None
+
+
+def _last(wire: Wire) -> Any:
+    assert wire.head()[0] == 200
+    wire.event()
+    last = wire.event()
+    wire.stream_end()
+    return last

@@ -1,0 +1,218 @@
+"""How many sessions there may be, and how long a quiet one lasts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from interlock.core.call import Call, Client, Credentials
+from interlock.core.server.mcp.sessions import Session, Sessions
+from interlock.errors import UNKNOWN_SESSION, InterlockError
+from interlock.protocol.mcp import LATEST_SESSION, Era
+from tests.core.server.running import Running, text_of
+
+CLIENT = Client(Era.SESSION, LATEST_SESSION, "tests")
+
+
+class Clock:
+    """Turned by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Way:
+    """The way to a client that listens, or does not."""
+
+    def __init__(self, connected: int) -> None:
+        self.connected = connected
+
+    def send(self, payload: bytes, call: Call | None, *, question: bool = False) -> bool:
+        return True
+
+    def ping(self) -> None: ...
+
+    def stop_listening(self) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class Book:
+    """Sessions with a clock by hand, and a list of those that were closed."""
+
+    def __init__(self, most: int = 3, idle: float = 100.0) -> None:
+        self.clock = Clock()
+        self.sessions = Sessions(most=most, idle=idle, clock=self.clock)
+        self.closed: list[str] = []
+        self.sessions.on_closed = lambda one: self.closed.append(one.owner)
+
+    def open(self, owner: str, later: float = 1.0) -> Session:
+        self.clock.now += later
+        return self.sessions.open(CLIENT, owner)
+
+    def known(self, session: Session) -> bool:
+        """Whether it is found, which is also a use of it."""
+        if session.alive:
+            return self.sessions.find(session.id) is session
+        with pytest.raises(InterlockError) as caught:
+            self.sessions.find(session.id)
+        return caught.value.failure is not UNKNOWN_SESSION
+
+
+def waiting() -> Call:
+    return Call("tools/call", "http", Credentials("loopback"), CLIENT)
+
+
+def test_ids_cannot_be_guessed() -> None:
+    book = Book(most=1_000)
+    ids = {book.open("o").id for _ in range(500)}
+    assert len(ids) == 500
+    assert min(map(len, ids)) >= 32
+
+
+def test_a_session_is_found_until_it_is_closed() -> None:
+    book = Book()
+    session = book.open("a")
+    assert book.known(session)
+    assert session.alive
+    book.sessions.close(session)
+    assert not session.alive
+    assert not book.known(session)
+    # Closing it again is nothing.
+    book.sessions.close(session)
+    assert book.closed == ["a"]
+    with pytest.raises(InterlockError):
+        book.sessions.find("")
+
+
+def test_the_quietest_goes_when_there_are_too_many() -> None:
+    book = Book(most=3)
+    a, b, c = (book.open(name) for name in "abc")
+    book.clock.now += 1
+    assert book.known(a)
+    d = book.open("d")
+    assert book.closed == ["b"]
+    assert [book.known(one) for one in (a, b, c, d)] == [True, False, True, True]
+    assert len(book.sessions) == 3
+
+
+def test_those_in_use_go_last() -> None:
+    book = Book(most=3)
+    calling, listening, quiet = (book.open(name) for name in ("calling", "listening", "quiet"))
+    calling.calls[b"1"] = waiting()
+    listening.way = Way(1)
+    book.open("new")
+    assert book.closed == ["quiet"]
+    assert not quiet.alive
+    # But there is a bound, whoever uses what.
+    for one in list(book.sessions._sessions.values()):
+        one.way = Way(1)
+    book.open("newer")
+    assert book.closed == ["quiet", "calling"]
+    assert len(book.sessions) == 3
+
+
+def test_many_go_together_when_there_may_be_many() -> None:
+    book = Book(most=1_000, idle=10_000)
+    for number in range(1_000):
+        book.open(str(number))
+    book.open("one more")
+    assert book.closed == [str(number) for number in range(10)]
+
+
+def test_a_quiet_session_ends() -> None:
+    book = Book(most=10, idle=100)
+    quiet, used = book.open("quiet"), book.open("used")
+    calling, listening = book.open("calling"), book.open("listening")
+    calling.calls[b"1"] = waiting()
+    listening.way = Way(1)
+    book.clock.now += 60
+    assert book.known(used)
+    book.open("new", later=60)
+    assert book.closed == ["quiet"]
+    assert not quiet.alive
+    # Nobody looks all the time.
+    book.open("newer", later=59)
+    assert book.closed == ["quiet"]
+    book.open("newest", later=1)
+    assert book.closed == ["quiet", "used"]
+    assert book.known(calling)
+    assert book.known(listening)
+
+
+def test_new_limits_hold_from_the_next_session_on() -> None:
+    book = Book(most=10, idle=1_000)
+    for name in "abcde":
+        book.open(name)
+    book.sessions.configure(most=5, idle=1_000)
+    book.open("f")
+    assert book.closed == ["a"]
+
+
+# -- in a node
+
+
+def test_a_node_ends_what_belongs_to_a_session_that_is_dropped(start: Any) -> None:
+    node: Running = start(limits={"sessions": 1})
+    first = node.session()
+    with node.connect() as stream, node.connect() as call:
+        stream.send(first.get())
+        assert stream.head()[0] == 200
+        stream.primed()
+        call.send(first.call("hold", {"text": "dropped"}))
+        held = node.shop.wait_for_hold("dropped")
+        second = node.session()
+        stream.stream_end()
+        assert call.answer().body == b""
+        node.shop.wait_for(lambda: node.shop.heard_of("notifications/cancelled", requestId=held))
+    assert node.once(first.call("echo", {"text": "x"})).status == 404
+    assert text_of(node.once(second.call("echo", {"text": "x"}))) == "x"
+    assert node.do(node.node.status).sessions == 1
+    assert node.do(lambda: len(node.node._listeners)) == 0
+
+
+def test_a_client_that_only_listens_keeps_its_session(start: Any) -> None:
+    node: Running = start()
+    listening, quiet = node.session(), node.session()
+    with node.connect() as stream:
+        stream.send(listening.get())
+        assert stream.head()[0] == 200
+
+        def hours_later() -> None:
+            node.node._sessions._next_sweep = 0.0
+            for one in node.node._sessions._sessions.values():
+                one.last_seen -= 10_000
+
+        node.do(hours_later)
+        node.session()
+        assert node.once(quiet.request("ping")).status == 404
+        assert node.once(listening.request("ping")).status == 200
+    node.until(lambda: not len(node.node._listeners))
+    node.do(hours_later)
+    node.session()
+    assert node.once(listening.request("ping")).status == 404
+
+
+def test_quiet_sessions_end_without_a_newcomer() -> None:
+    book = Book(idle=100)
+    quiet, busy = book.open("quiet"), book.open("busy")
+    busy.calls[b"1"] = waiting()
+    book.clock.now += 101
+    book.sessions.sweep()
+    assert book.closed == ["quiet"]
+    assert not quiet.alive
+    assert busy.alive
+
+
+def test_sessions_of_callers_who_are_no_longer_known_end() -> None:
+    book = Book()
+    book.open("operator")
+    left = book.open("auditor")
+    book.sessions.retain_only({"operator"})
+    assert book.closed == ["auditor"]
+    assert not left.alive
+    assert len(book.sessions) == 1

@@ -1,0 +1,494 @@
+"""Streams that stay open: changes, progress, signs of life, and what ends them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from interlock.app import node as node_room
+from interlock.core.catalog.offering import read_offering
+from interlock.core.server.http import exchange as exchange_room
+from interlock.core.server.mcp import change_notifications as listeners
+from interlock.core.server.mcp import responder as answering
+from interlock.protocol.jsonrpc import encode_value
+from tests.core.server.running import Running, text_of
+from tests.core.server.wire import META, Wire
+from tests.core.server.workshop import Workshop, tool
+
+CHANGED = "notifications/tools/list_changed"
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+WANTS_TOOLS = {"notifications": {"toolsListChanged": True}}
+
+
+def listen(node: Running, wire: Wire, params: Any = WANTS_TOOLS, id: Any = "l") -> Any:
+    """Open a subscription; what it was acknowledged with."""
+    wire.send(node.stateless("subscriptions/listen", params, id))
+    opened(wire)
+    first = wire.event()
+    assert first["method"] == ACKNOWLEDGED
+    return first["params"]
+
+
+def opened(wire: Wire) -> None:
+    status, headers = wire.head()
+    assert status == 200
+    assert headers["content-type"] == "text/event-stream"
+    assert headers["cache-control"] == "no-store"
+
+
+def names(node: Running) -> list[str]:
+    tools = node.once(node.stateless("tools/list")).result["tools"]
+    return [one["name"] for one in tools]
+
+
+def post(node: Running, *tools: str) -> None:
+    """Put another list on the board, as a supervisor does."""
+    server = node.node.config.servers["shop"]
+    raw = [encode_value(tool(name)) for name in tools]
+    node.node.catalog.post(read_offering("shop", server, raw))  # type: ignore[arg-type]
+
+
+def nothing_more_to_tell(node: Running) -> None:
+    assert node.do(lambda: node.node._listeners._told) is None
+
+
+# -- changes
+
+
+@pytest.mark.parametrize("era", ["session", "stateless"])
+def test_a_change_of_an_upstream_reaches_both_wires(start: Any, era: str) -> None:
+    shop = Workshop(era)
+    node = start(workshops={"shop": shop})
+    shop.wait_for(lambda: shop._listening, "the node to listen")
+    with node.connect() as get, node.connect() as subscribed:
+        get.send(node.session().get())
+        opened(get)
+        listen(node, subscribed)
+        for round in ("one", "two"):
+            node.do(lambda tools=round: shop.offer(tools, "same"))
+            assert get.event() == {"jsonrpc": "2.0", "method": CHANGED}
+            assert subscribed.event() == {
+                "jsonrpc": "2.0",
+                "method": CHANGED,
+                "params": {"_meta": {META + "subscriptionId": "l"}},
+            }
+            # Whoever was told finds the new list.
+            assert sorted(names(node)) == sorted([f"shop__{round}", "shop__same"])
+        nothing_more_to_tell(node)
+        get.silent()
+        subscribed.silent()
+
+
+def test_a_burst_of_changes_is_told_once(start: Any) -> None:
+    node = start()
+    with node.connect() as get, node.connect() as subscribed:
+        get.send(node.session().get())
+        opened(get)
+        listen(node, subscribed)
+
+        def burst() -> None:
+            for number in range(10):
+                post(node, f"t{number}")
+                node.node.catalog.withdraw("shop")
+            post(node, "last")
+
+        node.do(burst)
+        assert get.event()["method"] == CHANGED
+        assert names(node) == ["shop__last"]
+        assert subscribed.event()["method"] == CHANGED
+        nothing_more_to_tell(node)
+        get.silent()
+        subscribed.silent()
+        # The same list again is no change.
+        node.do(lambda: post(node, "last"))
+        nothing_more_to_tell(node)
+
+
+def test_changes_that_nobody_hears_are_not_saved_up(start: Any) -> None:
+    node = start()
+    node.do(lambda: post(node, "alone"))
+    nothing_more_to_tell(node)
+    with node.connect() as subscribed:
+        listen(node, subscribed)
+        node.do(lambda: post(node, "heard"))
+        assert subscribed.event()["method"] == CHANGED
+        nothing_more_to_tell(node)
+        subscribed.silent()
+
+
+def test_a_session_with_two_streams_hears_it_on_the_newer_one(start: Any) -> None:
+    # No message may be sent on two streams.
+    node = start()
+    session, other = node.session(), node.session()
+    with node.connect() as older, node.connect() as newer, node.connect() as others:
+        for wire, whose in ((older, session), (newer, session), (others, other)):
+            wire.send(whose.get())
+            opened(wire)
+            wire.primed()
+        node.do(lambda: post(node, "one"))
+        assert newer.event()["method"] == CHANGED
+        assert others.event()["method"] == CHANGED
+        older.silent()
+        newer.close()
+        node.until(lambda: len(node.node._listeners) == 2)
+        node.do(lambda: post(node, "two"))
+        assert older.event()["method"] == CHANGED
+
+
+# -- what is subscribed to
+
+
+@pytest.mark.parametrize("id", [0, -5, "l", 'é\n"quoted"', 2**60])
+def test_the_acknowledgement_comes_first_and_names_its_request(plain: Running, id: Any) -> None:
+    with plain.connect() as wire:
+        acknowledged = listen(plain, wire, id=id)
+        assert acknowledged == {
+            "_meta": {META + "subscriptionId": id},
+            "notifications": {"toolsListChanged": True},
+        }
+        assert type(acknowledged["_meta"][META + "subscriptionId"]) is type(id)
+
+
+@pytest.mark.parametrize(
+    ("asked", "honoured"),
+    [
+        ({}, {}),
+        ({"toolsListChanged": False}, {}),
+        ({"toolsListChanged": "yes"}, {}),
+        ({"promptsListChanged": True, "resourceSubscriptions": ["x:y"]}, {}),
+        ({"toolsListChanged": True, "madeUp": True}, {"toolsListChanged": True}),
+    ],
+)
+def test_only_what_was_asked_for_and_is_served(start: Any, asked: Any, honoured: Any) -> None:
+    node = start()
+    with node.connect() as wire, node.connect() as all:
+        assert listen(node, wire, {"notifications": asked})["notifications"] == honoured
+        listen(node, all)
+        node.do(lambda: post(node, "one"))
+        assert all.event()["method"] == CHANGED
+        if honoured:
+            assert wire.event()["method"] == CHANGED
+        wire.silent()
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        *({"notifications": broken} for broken in ([], "all", None, 5)),
+        *({"notifications": {"resourceSubscriptions": broken}} for broken in ("x:y", [1], {})),
+        {"notifications": {"resourceSubscriptions": ["x:y"] * 1_001}},
+    ],
+)
+def test_a_filter_that_cannot_be_read(plain: Running, params: Any) -> None:
+    answer = plain.once(plain.stateless("subscriptions/listen", params))
+    assert (answer.status, answer.error["code"]) == (400, -32602)
+
+
+# -- their ends
+
+
+@pytest.mark.parametrize("kind", ["get", "listen"])
+def test_a_listener_that_goes_is_forgotten(plain: Running, kind: str) -> None:
+    before = plain.do(lambda: len(plain.node._listeners))
+    session = plain.session()
+    for _ in range(3):
+        with plain.connect() as wire:
+            if kind == "get":
+                wire.send(session.get())
+                opened(wire)
+            else:
+                listen(plain, wire)
+            plain.until(lambda: len(plain.node._listeners) == before + 1)
+        plain.until(lambda: len(plain.node._listeners) == before, "an end")
+
+
+def test_a_session_takes_its_streams_and_calls_along(plain: Running) -> None:
+    session = plain.session()
+    with plain.connect() as stream, plain.connect() as call:
+        stream.send(session.get())
+        opened(stream)
+        stream.primed()
+        call.send(session.call("hold", {"text": "deleted"}))
+        held = plain.shop.wait_for_hold("deleted")
+        assert plain.once(session.delete()).status == 200
+        stream.stream_end()
+        assert call.answer().body == b""
+        plain.shop.wait_for(lambda: plain.shop.heard_of("notifications/cancelled", requestId=held))
+        # The connections outlive it.
+        assert text_of(stream.ask(plain.call("echo", {"text": "on"}))) == "on"
+
+
+def test_a_node_that_stops_ends_its_streams_in_order(start: Any) -> None:
+    node = start()
+    session = node.session()
+    with node.connect() as get, node.connect() as one, node.connect() as other:
+        get.send(session.get())
+        opened(get)
+        get.primed()
+        listen(node, one, id="one")
+        listen(node, other, {"notifications": {}}, id=2)
+        node.stop()
+        for wire, id in ((one, "one"), (other, 2)):
+            assert wire.event() == {
+                "jsonrpc": "2.0",
+                "id": id,
+                "result": {"resultType": "complete", "_meta": {META + "subscriptionId": id}},
+            }
+            wire.stream_end()
+            wire.closed()
+        get.stream_end()
+        get.closed()
+
+
+def test_a_node_that_stops_answers_whoever_waits(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_room, "LAST_CALLS", 0.05)
+    node = start()
+    session = node.session()
+    with node.connect() as stateless, node.connect() as old, node.connect() as streaming:
+        stateless.send(node.call("hold", {"text": "one"}, 1))
+        old.send(session.call("hold", {"text": "two"}, 2))
+        streaming.send(node.call("hold", {"text": "three"}, 3, more_meta={"progressToken": 0}))
+        for text in ("one", "two"):
+            node.shop.wait_for_hold(text)
+        held = node.shop.wait_for_hold("three")
+        node.do(lambda: node.shop.progress(held, 1))
+        opened(streaming)
+        assert streaming.event()["params"]["progress"] == 1
+        node.stop()
+        for wire, id, status in ((stateless, 1, 503), (old, 2, 200)):
+            answer = wire.answer()
+            assert (answer.status, answer.json["id"]) == (status, id)
+            assert answer.error["data"] == {"error": "shutting_down", "retryable": True}
+            wire.closed()
+        assert streaming.event()["error"]["data"]["error"] == "shutting_down"
+        streaming.stream_end()
+        streaming.closed()
+    assert len(node.shop.heard_of("notifications/cancelled")) == 3
+
+
+def test_idle_connections_do_not_hold_up_the_end(start: Any) -> None:
+    node = start()
+    with node.connect() as used, node.connect() as unused:
+        assert used.ask(node.call("echo", {"text": "x"})).status == 200
+        node.stop()
+        used.closed()
+        unused.closed()
+
+
+# -- signs of life
+
+
+def test_quiet_streams_show_that_they_live(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "PING_EVERY", 0.02)
+    node = start()
+    with node.connect() as get, node.connect() as subscribed:
+        get.send(node.session().get())
+        opened(get)
+        listen(node, subscribed)
+        for _ in range(2):
+            assert get.event() is None
+            assert subscribed.event() is None
+
+
+@pytest.mark.parametrize("kind", ["stateless", "session"])
+def test_a_long_call_becomes_a_stream_with_signs_of_life(
+    start: Any, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(answering, "QUIET", 0.03)
+    node = start()
+    make: Any = node.call if kind == "stateless" else node.session().call
+    with node.connect() as wire:
+        wire.send(make("hold", {"text": "long"}, "l"))
+        held = node.shop.wait_for_hold("long")
+        opened(wire)
+        assert wire.event() is None
+        assert wire.event() is None
+        node.do(lambda: node.shop.release(held))
+        while (last := wire.event()) is None:
+            pass
+        assert (last["id"], text_of(last)) == ("l", "released")
+        wire.stream_end()
+        # And it is a connection like any other.
+        assert text_of(wire.ask(make("echo", {"text": "next"}))) == "next"
+
+
+def test_a_long_call_of_a_client_without_streams_stays_quiet(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answering, "QUIET", 0.03)
+    node = start()
+    data = node.call("hold", {"text": "plain"})
+    data = data.replace(b"application/json, text/event-stream", b"application/json")
+    with node.connect() as wire, node.connect() as other:
+        other.send(node.call("hold", {"text": "witness"}))
+        wire.send(data)
+        held = node.shop.wait_for_hold("plain")
+        witness = node.shop.wait_for_hold("witness")
+        opened(other)
+        assert [other.event(), other.event()] == [None, None]
+        wire.silent()
+        node.do(lambda: node.shop.release(held))
+        answer = wire.answer()
+        assert answer.headers["content-type"] == "application/json"
+        assert text_of(answer) == "released"
+        node.do(lambda: node.shop.release(witness))
+
+
+# -- progress and logs
+
+
+@pytest.mark.parametrize("era", ["session", "stateless"])
+@pytest.mark.parametrize("kind", ["stateless", "session"])
+@pytest.mark.parametrize("token", [0, "my token", 2**60])
+def test_progress(start: Any, era: str, kind: str, token: Any) -> None:
+    node = start(workshops={"shop": Workshop(era)})
+    if kind == "stateless":
+        data = node.call("report", {"steps": 3}, "r", more_meta={"progressToken": token})
+    else:
+        data = node.session().call("report", {"steps": 3}, "r", _meta={"progressToken": token})
+    with node.connect() as wire:
+        wire.send(data)
+        opened(wire)
+        for step in (1, 2, 3):
+            assert wire.event() == {
+                "jsonrpc": "2.0",
+                "method": "notifications/progress",
+                "params": {"progressToken": token, "progress": step, "total": 3},
+            }
+        last = wire.event()
+        assert (last["id"], text_of(last)) == ("r", "reported")
+        wire.stream_end()
+        assert text_of(wire.ask(node.call("echo", {"text": "next"}))) == "next"
+
+
+def test_whoever_wants_no_progress_gets_none(plain: Running) -> None:
+    for data in (plain.call("report", {"steps": 3}), plain.session().call("report", {"steps": 3})):
+        answer = plain.once(data)
+        assert answer.headers["content-type"] == "application/json"
+        assert text_of(answer) == "reported"
+
+
+def test_logs_go_to_those_who_asked(plain: Running) -> None:
+    said = {"method": "notifications/message", "params": {"level": "info", "data": "hello"}}
+    with plain.connect() as wire:
+        # The stateless wire forbids them unless a level was given.
+        wire.send(plain.call("say", said, 1, more_meta={"progressToken": 1}))
+        assert text_of(wire.answer()) == "said"
+        level = {"progressToken": 1, META + "logLevel": "info"}
+        for data in (
+            plain.call("say", said, 1, more_meta=level),
+            plain.session().call("say", said, 1, _meta={"progressToken": 1}),
+        ):
+            wire.send(data)
+            opened(wire)
+            assert wire.event() == {"jsonrpc": "2.0", **said}
+            assert text_of(wire.event()) == "said"
+            wire.stream_end()
+
+
+# -- cancelling
+
+
+@pytest.mark.parametrize("era", ["session", "stateless"])
+def test_hanging_up_cancels_on_the_stateless_wire(start: Any, era: str) -> None:
+    shop = Workshop(era)
+    node = start(workshops={"shop": shop})
+    for more_meta in ({}, {"progressToken": 1}):
+        with node.connect() as wire:
+            wire.send(node.call("hold", {"text": f"up {len(more_meta)}"}, 1, more_meta=more_meta))
+            held = shop.wait_for_hold(f"up {len(more_meta)}")
+        if era == "session":
+            shop.wait_for(lambda id=held: shop.heard_of("notifications/cancelled", requestId=id))
+        else:
+            shop.wait_for(lambda id=held: id in shop.hung_up)
+    node.until(lambda: not list(node.node.pipeline.under_way()))
+    assert node.alive()
+
+
+def test_hanging_up_does_not_cancel_on_the_session_wire(start: Any) -> None:
+    node = start()
+    session = node.session()
+    with node.connect() as wire:
+        wire.send(session.call("hold", {"text": "kept"}, 5))
+        held = node.shop.wait_for_hold("kept")
+    node.until(
+        lambda: all(lane.peer for lane in node.node.doors._http._server.server_state.connections)
+    )
+    node.until(
+        lambda: not node.node.doors._http._server.server_state.connections, "the connection's end"
+    )
+    assert node.alive()
+    assert not node.shop.heard_of("notifications/cancelled")
+    # It can still be cancelled by its id, and otherwise it comes to its end.
+    node.do(lambda: node.shop.release(held))
+    node.until(lambda: not list(node.node.pipeline.under_way()))
+
+
+def test_an_id_that_is_in_use_is_refused_until_it_is_free(start: Any) -> None:
+    node = start()
+    session = node.session()
+    with node.connect() as wire:
+        wire.send(session.call("hold", {"text": "first"}, 5))
+        held = node.shop.wait_for_hold("first")
+        refused = node.once(session.call("echo", {"text": "second"}, 5))
+        assert refused.json["id"] == 5
+        assert refused.json["error"]["code"] == -32600
+        node.do(lambda: node.shop.release(held))
+        assert "result" in wire.answer().json
+    assert "result" in node.once(session.call("echo", {"text": "third"}, 5)).json
+
+
+@pytest.mark.parametrize("era", ["session", "stateless"])
+@pytest.mark.parametrize("id", [7, "7", "é\n"])
+def test_a_session_cancels_with_a_notification(start: Any, era: str, id: Any) -> None:
+    shop = Workshop(era)
+    node = start(workshops={"shop": shop})
+    session = node.session()
+    with node.connect() as wire:
+        wire.send(session.call("hold", {"text": "c"}, id))
+        held = shop.wait_for_hold("c")
+        # Somebody else's id, or one of another type, is not this one.
+        for other in ("other", 8, str(id) if isinstance(id, int) else 7):
+            data = session.request("notifications/cancelled", {"requestId": other}, None)
+            assert node.once(data).status == 202
+        stranger = node.session()
+        data = stranger.request("notifications/cancelled", {"requestId": id}, None)
+        assert node.once(data).status == 202
+        assert node.alive()
+        wire.silent()
+        data = session.request("notifications/cancelled", {"requestId": id, "reason": "x"}, None)
+        assert node.once(data).status == 202
+        # No answer, only an end.
+        answer = wire.answer()
+        assert (answer.status, answer.body) == (200, b"")
+        assert answer.headers["content-type"] == "text/event-stream"
+        if era == "session":
+            shop.wait_for(lambda: shop.heard_of("notifications/cancelled", requestId=held))
+        else:
+            shop.wait_for(lambda: held in shop.hung_up)
+        # Its id is free again.
+        assert text_of(wire.ask(session.call("echo", {"text": "again"}, id))) == "again"
+
+
+def test_a_reader_that_is_too_slow_is_cut_off(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange_room, "_MOST_UNREAD", 200_000)
+    node = start()
+    with node.connect(receive=4_096) as wire:
+        wire.send(node.call("hold", {"text": "slow"}, 1, more_meta={"progressToken": "p" * 50_000}))
+        held = node.shop.wait_for_hold("slow")
+
+        def more() -> bool:
+            if held in node.shop._held:
+                node.shop.progress(held, 1)
+            return bool(node.shop.heard_of("notifications/cancelled", requestId=held))
+
+        node.until(more, "the cut")
+        try:
+            assert not wire.rest().endswith(b"\r\n0\r\n\r\n")
+        except ConnectionResetError:
+            pass  # just as well
+    assert node.alive()

@@ -1,0 +1,330 @@
+"""Tokens on real wires: what a refusal says, where it leads, and what ends when one is revoked."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.core.call import Caller, Credentials
+from interlock.core.config.trust import IdentityConfig, IssuerConfig
+from interlock.core.journal.reader import JournalReader
+from interlock.core.pipeline.admission import MOST_UNSETTLED
+from interlock.core.pipeline.authentication import Unsettled
+from interlock.trust.identity.token_store import AccessStore
+from tests.core.server.running import Running, Session, text_of
+from tests.core.server.wire import initialize, message
+from tests.trust.identity.issuers import ISSUER, NODE, Signer, part
+
+SIGNER = Signer()
+METADATA = "https://node.example.com/.well-known/oauth-protected-resource/mcp"
+WELL_KNOWN = "/.well-known/oauth-protected-resource"
+
+
+def identity(folder: Path, **more: Any) -> IdentityConfig:
+    (folder / "keys.json").write_bytes(SIGNER.jwks())
+    issuer = IssuerConfig(issuer=ISSUER, jwks_file=str(folder / "keys.json"), prefix="corp:")
+    return IdentityConfig(resource=NODE, issuers=[issuer], **more)
+
+
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A node that believes an issuer."""
+    folder = tmp_path_factory.mktemp("signed")
+    node = Running(folder, identity=identity(folder))
+    yield node
+    node.stop()
+
+
+def bearer(token: str) -> tuple[str, str]:
+    return ("Authorization", f"Bearer {token}")
+
+
+def good(**changes: Any) -> tuple[str, str]:
+    now = time.time()
+    return bearer(SIGNER.token(**{"iat": now, "exp": now + 60, **changes}))
+
+
+def get(node: Running, path: str, *headers: tuple[str, str], method: str = "GET") -> Any:
+    with node.connect() as wire:
+        wire.send(node.http(b"", *headers, method=method, path=path))
+        return wire.answer(to_head=method == "HEAD")
+
+
+# -- refusals
+
+
+@pytest.mark.parametrize(
+    "wrong", [[], [bearer("wrong")], [good(exp=1)]], ids=["none", "bad", "old"]
+)
+def test_a_refusal_says_where_tokens_are(signed: Running, wrong: list[tuple[str, str]]) -> None:
+    expected = f'Bearer resource_metadata="{METADATA}"'
+    if wrong:
+        expected += ', error="invalid_token"'
+    answers = [
+        signed.once(signed.call("echo", {"text": "x"}, 1, *wrong)),
+        signed.once(signed.stateless("tools/list", {}, 1, *wrong)),
+        signed.once(signed.http(message("initialize", initialize()), *wrong)),
+        signed.once(signed.http(message("tools/list"), ("Mcp-Session-Id", "x"), *wrong)),
+        get(signed, "/status", *wrong),
+        get(signed, "/sse", *wrong),
+    ]
+    for answer in answers:
+        assert answer.status == 401
+        assert answer.headers["www-authenticate"] == expected
+
+
+@pytest.mark.spec("ST-4.8.4-1", "AX-10.1-2")
+def test_forged_old_and_foreign_tokens_are_refused_and_recorded(signed: Running) -> None:
+    before = len(signed.shop.heard)
+    now = time.time()
+    head = part({"alg": "none", "kid": "k1"})
+    body = part({"iss": ISSUER, "aud": NODE, "sub": "admin", "exp": now + 60, "scope": "admin"})
+    tokens = {
+        "none": f"{head}.{body}.",
+        "secret": SIGNER.with_secret(b"k", exp=now + 60),
+        "stranger": Signer().token(exp=now + 60, iat=now),
+        "expired": SIGNER.token(exp=now - 61, iat=now - 100),
+        "elsewhere": SIGNER.token(aud="https://other.example.com/mcp", exp=now + 60, iat=now),
+    }
+    for token in tokens.values():
+        answer = signed.once(signed.call("echo", {"text": "x"}, 1, bearer(token)))
+        assert answer.status == 401
+        assert "Invalid or expired credentials" in answer.error["message"]
+        assert token not in answer.body.decode()
+    assert len(signed.shop.heard) == before
+    rows = JournalReader(signed.folder / "journal.db")
+
+    def recorded() -> list[Any]:
+        return [row for row in rows.tail(50) if "Invalid or expired" in row.detail]
+
+    signed.until(lambda: len(recorded()) >= len(tokens), "refusals in the journal")
+    for row in recorded():
+        assert row.outcome == "unauthenticated"
+        assert not any(token in str(row) for token in tokens.values())
+    # The same token on another connection fares no better.
+    assert signed.once(signed.call("echo", {}, 1, bearer(tokens["none"]))).status == 401
+
+
+def test_a_signed_token_is_enough(signed: Running) -> None:
+    assert text_of(signed.once(signed.call("echo", {"text": "hi"}, 1, good(scope="write")))) == "hi"
+    session = signed.session("2025-11-25", good(scope="write"))
+    assert text_of(signed.once(session.call("echo", {"text": "on"}))) == "on"
+    # Another subject has no part in that session.
+    other = good(sub="other", scope="write")
+    stolen = signed.http(message("tools/list"), *session.headers[:2], other)
+    assert signed.once(stolen).status == 404
+
+
+@pytest.mark.spec("ST-4.8.4-2")
+def test_too_little_leads_to_more(signed: Running) -> None:
+    wanted = 'error="insufficient_scope", scope="write:shop.echo"'
+    expected = f'Bearer {wanted}, resource_metadata="{METADATA}"'
+    answer = signed.once(signed.call("echo", {"text": "x"}, 1, good(scope="read")))
+    assert answer.status == 403
+    assert answer.headers["www-authenticate"] == expected
+    session = signed.session("2025-11-25", good(scope="read"))
+    answer = signed.once(session.call("echo", {"text": "x"}))
+    assert answer.status == 403
+    assert answer.headers["www-authenticate"] == expected
+
+
+# -- the document
+
+
+@pytest.mark.parametrize("path", [WELL_KNOWN, WELL_KNOWN + "/mcp"])
+def test_everybody_may_read_where_tokens_are(signed: Running, path: str) -> None:
+    for origin in ([], [("Origin", "https://inspector.example.com")]):
+        answer = get(signed, path, *origin)
+        assert answer.status == 200
+        assert answer.headers["access-control-allow-origin"] == "*"
+        assert answer.json == {
+            "resource": NODE,
+            "authorization_servers": [ISSUER],
+            "scopes_supported": ["read", "write", "admin"],
+            "bearer_methods_supported": ["header"],
+            "resource_name": "Interlock",
+        }
+    assert get(signed, path, method="HEAD").status == 200
+    asks = ("Access-Control-Request-Method", "GET")
+    assert get(signed, path, ("Origin", "https://a.example"), asks, method="OPTIONS").status == 204
+    assert get(signed, path, method="DELETE").status == 405
+
+
+def test_a_rebound_page_reads_nothing_at_all(signed: Running) -> None:
+    lines = f"GET {WELL_KNOWN} HTTP/1.1\r\nHost: evil.example.com\r\n\r\n"
+    assert signed.once(lines.encode()).status == 403
+
+
+def test_a_node_without_issuers_has_nothing_to_tell(plain: Running) -> None:
+    assert get(plain, WELL_KNOWN).status == 404
+
+
+def test_where_it_listens_is_its_name_unless_it_has_another(start: Any, tmp_path: Path) -> None:
+    (tmp_path / "keys.json").write_bytes(SIGNER.jwks())
+    issuer = IssuerConfig(issuer=ISSUER, jwks_file=str(tmp_path / "keys.json"))
+    node = start(identity=IdentityConfig(issuers=[issuer]))
+    assert get(node, WELL_KNOWN).json["resource"] == node.url
+    answer = node.once(node.call("echo"))
+    where = node.url.replace("/mcp", f"{WELL_KNOWN}/mcp")
+    assert answer.headers["www-authenticate"] == f'Bearer resource_metadata="{where}"'
+    assert get(node, "/" + where.split("/", 3)[3]).status == 200
+    assert node.once(node.call("echo", {}, 1, good())).status == 401
+    assert node.once(node.call("echo", {}, 1, good(aud=node.url, scope="write"))).status == 200
+    # A changed config counts at once.
+    node.wait(node.node.apply(node.config(identity=IdentityConfig())))
+    assert get(node, WELL_KNOWN).status == 404
+    assert "www-authenticate" not in node.once(node.call("echo")).headers
+
+
+# -- revoking
+
+
+class Followed:
+    """A caller with everything that can be open: a session's stream, a subscription, a call."""
+
+    def __init__(self, node: Running, token: str) -> None:
+        self.node = node
+        self.header = bearer(token)
+        self.session: Session = node.session("2025-11-25", self.header)
+        self.stream, self.listen = node.connect(), node.connect()
+        self.legacy, self.call = node.connect(), node.connect()
+        self.stream.send(self.session.get())
+        assert self.stream.head()[0] == 200
+        self.stream.primed()
+        self.listen.send(
+            node.stateless(
+                "subscriptions/listen",
+                {"notifications": {"toolsListChanged": True}},
+                1,
+                self.header,
+            )
+        )
+        assert self.listen.head()[0] == 200
+        self.listen.event()
+        self.legacy.send(node.http(b"", self.header, method="GET", path="/sse"))
+        assert self.legacy.head()[0] == 200
+        self.legacy.chunk()
+        self.call.send(node.call("hold", {}, 7, self.header))
+        node.shop.wait_for(lambda: node.shop._held)
+
+    def ended(self) -> None:
+        """All of it is over, and nothing of it begins again."""
+        self.stream.stream_end()
+        while self.listen.chunk():
+            pass
+        self.legacy.stream_end()
+        answer = self.call.answer()
+        assert b'"result"' not in answer.body
+        refused = self.node.once(self.node.call("echo", {"text": "x"}, 1, self.header))
+        assert refused.status == 401
+        assert "revoked" in refused.error["message"]
+        assert self.node.once(self.session.call("echo", {"text": "x"})).status == 401
+
+    def close(self) -> None:
+        for wire in (self.stream, self.listen, self.legacy, self.call):
+            wire.close()
+
+
+@pytest.mark.spec("ST-4.8.5-2")
+def test_revoking_an_api_token_ends_everything_of_its_caller(start: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "0"
+    store = AccessStore(folder / "access.db")
+    node = start(identity=IdentityConfig(revocation_seconds=0.1))
+    made, shown = store.create("agent")
+    _, kept = store.create("other")
+    node.until(lambda: "other" in node.node.trust.identity, "the tokens to be seen")
+    caller, bystander = Followed(node, shown), node.session("2025-11-25", bearer(kept))
+    try:
+        store.revoke([made.id])
+        caller.ended()
+        # Nobody else notices.
+        assert text_of(node.once(bystander.call("echo", {"text": "on"}))) == "on"
+    finally:
+        caller.close()
+    rows = JournalReader(folder / "journal.db")
+    node.until(lambda: any(row.outcome == "unauthenticated" for row in rows.tail(50)), "a record")
+
+
+@pytest.mark.spec("ST-4.8.5-2")
+@pytest.mark.parametrize("kind", ["subject", "jti"])
+def test_revoking_a_signed_token_ends_everything_of_its_caller(
+    start: Any, tmp_path: Path, kind: str
+) -> None:
+    node = start(identity=identity(tmp_path, revocation_seconds=0.1))
+    caller = Followed(node, good(scope="write")[1].removeprefix("Bearer "))
+    try:
+        store = AccessStore(tmp_path / "0" / "access.db")
+        store.revoke_of_others(kind, "corp:somebody" if kind == "subject" else "t-1")
+        caller.ended()
+    finally:
+        caller.close()
+
+
+def test_a_token_that_is_made_closes_the_door(start: Any, tmp_path: Path) -> None:
+    node = start(identity=IdentityConfig(revocation_seconds=0.1))
+    assert node.once(node.call("echo", {"text": "x"})).status == 200
+    AccessStore(tmp_path / "0" / "access.db").create("agent")
+    node.until(lambda: "agent" in node.node.trust.identity, "the token to be seen")
+    assert node.once(node.call("echo", {"text": "x"})).status == 401
+    # This user's own programs come in by the socket, as before.
+    with node.local() as wire:
+        wire.send(message("initialize", initialize()) + b"\n")
+        assert "result" in wire.line()
+
+
+# -- strangers
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Running]:
+    node = Running(tmp_path)
+    yield node
+    node.stop()
+
+
+def test_few_wait_until_it_is_known_who_they_are(own: Running) -> None:
+    answered = asyncio.Event()
+
+    async def settle() -> None:
+        await answered.wait()
+
+    async def answer() -> None:
+        answered.set()
+
+    def who(_: Credentials) -> Caller:
+        raise Unsettled(settle)
+
+    own.node.pipeline.enter.authenticate = who  # type: ignore[assignment]
+    assert own.node.doors._face is not None
+    waiting = own.node.doors._face.answering._unsettled
+    hello = own.http(message("initialize", initialize("2025-11-25"), 1), bearer("strange"))
+    with ExitStack() as stack:
+        wires = [stack.enter_context(own.connect()) for _ in range(MOST_UNSETTLED)]
+        for wire in wires:
+            wire.send(hello)
+        own.until(lambda: len(waiting) == MOST_UNSETTLED, "not all of them wait")
+        busy = own.once(hello)
+        assert (busy.status, b"too_busy" in busy.body) == (503, True)
+        own.wait(answer())
+        assert {wire.answer().status for wire in wires} == {401}
+
+
+def test_a_token_that_nobody_looks_at_is_told_once(
+    start: Callable[..., Running], caplog: pytest.LogCaptureFixture
+) -> None:
+    node, wrong = start(), ("Authorization", "Bearer wrong")
+    said = "somebody on this machine shows a token, and nobody looks at it"
+    assert node.once(node.call("echo", {"text": "x"})).status == 200
+    assert said not in caplog.text
+    for _ in range(2):
+        with node.connect() as wire:
+            wire.send(node.http(b"", wrong, method="GET", path="/status"))
+            assert wire.answer().status == 200
+    assert caplog.text.count(said) == 1
+    assert "wrong" not in caplog.text

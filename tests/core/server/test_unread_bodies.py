@@ -1,0 +1,281 @@
+"""Requests that are refused by their head: the refusal comes although no byte of the body was sent,
+and nothing of the body is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from interlock.core.call import Caller, Credentials
+from interlock.core.pipeline.admission import MOST_UNSETTLED
+from interlock.core.pipeline.authentication import LOCAL_CALLER, Unsettled
+from interlock.core.server.http import protocol as fast_lane
+from tests.core.server.running import Running, text_of
+from tests.patience import PATIENCE
+
+SIZE = 4 * 1024 * 1024
+PATHS = ["/mcp", "/messages?session_id=x", "/messages/", "/sse"]
+EVIL = ("Host", "evil.example")
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A node that demands a token."""
+    node = Running(tmp_path_factory.mktemp("tokens"), tokens={"agent": "good-token"})
+    yield node
+    node.stop()
+
+
+def head(node: Running, *headers: tuple[str, str], path: str = "/mcp", **more: Any) -> bytes:
+    """The head of a request with a large body."""
+    names = {name for name, _ in headers}
+    usual = [
+        ("Host", node.host),
+        ("Content-Type", "application/json"),
+        ("Accept", "application/json, text/event-stream"),
+        ("Content-Length", str(SIZE)),
+    ]
+    kept = [pair for pair in usual if pair[0] not in names]
+    return node.http(b"", *kept, *headers, path=path, plain=True, **more)
+
+
+def lanes(node: Running) -> list[Any]:
+    http = node.node.doors._http
+    assert http is not None
+    assert http._server is not None
+    return list(http._server.server_state.connections)
+
+
+def kept(node: Running) -> int:
+    """How many bytes of bodies all connections hold."""
+
+    def count() -> int:
+        found = [piece for lane in lanes(node) for piece in lane._body]
+        found += [lane.cycle.body for lane in lanes(node) if lane.cycle is not None]
+        return sum(map(len, found))
+
+    return node.do(count)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [EVIL],
+        [("Origin", "https://evil.example")],
+        [EVIL, ("Expect", "100-continue")],
+    ],
+    ids=["host", "origin", "expect"],
+)
+def test_a_foreign_host_or_origin_is_refused_by_the_head(
+    plain: Running, path: str, headers: list[tuple[str, str]]
+) -> None:
+    whole = head(plain, *headers, ("Content-Length", "2"), path=path) + b"{}"
+    expected = plain.once(whole)
+    with plain.connect() as wire:
+        wire.send(head(plain, *headers, path=path))
+        status, fields = wire.head()
+        body = wire.exactly(int(fields["content-length"]))
+        assert (status, body) == (403, expected.body)
+        assert fields["connection"] == "close"
+        wire.closed()
+    assert kept(plain) == 0
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/messages/"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [("Authorization", "Bearer wrong")],
+        [("Authorization", "Bearer wrong"), ("Expect", "100-continue")],
+    ],
+    ids=["none", "wrong", "expect"],
+)
+def test_a_token_is_checked_before_the_body_is_read(
+    tokens: Running, path: str, headers: list[tuple[str, str]]
+) -> None:
+    with tokens.connect() as wire:
+        wire.send(head(tokens, *headers, path=path))
+        answer_status, fields = wire.head()
+        assert answer_status == 401
+        assert fields["www-authenticate"].startswith("Bearer")
+        wire.exactly(int(fields["content-length"]))
+        wire.closed()
+    assert kept(tokens) == 0
+
+
+def test_a_forwarded_request_without_a_token_is_refused_by_the_head(plain: Running) -> None:
+    with plain.connect() as wire:
+        wire.send(head(plain, ("X-Forwarded-For", "192.0.2.1")))
+        assert wire.answer().status == 401
+        wire.closed()
+
+
+@pytest.mark.parametrize("path", ["/approvals/x", "/contracts/x", "/status", "/ax", "/nowhere"])
+def test_other_paths_refuse_by_the_head_too(plain: Running, path: str) -> None:
+    with plain.connect() as wire:
+        wire.send(head(plain, EVIL, ("Expect", "100-continue"), path=path))
+        status, fields = wire.head()
+        assert status == 403
+        wire.exactly(int(fields["content-length"]))
+    assert kept(plain) == 0
+
+
+def test_what_refused_clients_send_is_not_kept(
+    plain: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So that a client on a busy machine is not cut off while it sends.
+    monkeypatch.setattr(fast_lane, "LINGER", PATIENCE)
+    with ExitStack() as stack:
+        wires = [stack.enter_context(plain.connect()) for _ in range(20)]
+        for wire in wires:
+            wire.send(head(plain, EVIL) + b"{" * 60_000)
+        for wire in wires:
+            assert wire.answer().status == 403
+            wire.send(b"{" * 60_000)
+            wire.closed()
+        assert kept(plain) == 0
+    assert plain.alive()
+
+
+def test_a_chunked_body_is_not_read_either(plain: Running) -> None:
+    with plain.connect() as wire:
+        lines = [EVIL, ("Content-Type", "application/json"), ("Transfer-Encoding", "chunked")]
+        wire.send(plain.http(b"", *lines, plain=True))
+        assert wire.answer().status == 403
+        wire.closed()
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "PUT", "OPTIONS"])
+def test_methods_without_a_body_keep_none(plain: Running, method: str) -> None:
+    sent = 200_000
+    with plain.connect() as wire:
+        wire.send(head(plain, EVIL, ("Content-Length", str(sent)), method=method), b"{" * 100_000)
+        plain.until(
+            lambda: any(lane._body_size == 100_000 for lane in lanes(plain)), "half to arrive"
+        )
+        assert kept(plain) == 0
+        wire.send(b"{" * (sent - 100_000))
+        expected = 405 if method == "HEAD" else 403
+        assert wire.answer(to_head=method == "HEAD").status == expected
+
+
+def test_a_refusal_waits_for_the_answers_before_it(plain: Running) -> None:
+    with plain.connect() as wire:
+        wire.send(plain.call("hold", {"text": "early"}), head(plain, EVIL), b"{" * 10_000)
+        id = plain.shop.wait_for_hold("early")
+        plain.do(lambda: plain.shop.release(id))
+        assert text_of(wire.answer()) == "released"
+        assert wire.answer().status == 403
+        wire.closed()
+
+
+def test_an_allowed_body_in_pieces_is_read(tokens: Running) -> None:
+    allowed = ("Authorization", "Bearer good-token")
+    data = tokens.call("echo", {"text": "y" * 500_000}, 1, allowed)
+    start, _, body = data.partition(b"\r\n\r\n")
+    with tokens.connect() as wire:
+        for _ in range(2):
+            wire.send(start + b"\r\n\r\n", body[:1000], body[1000:])
+            assert text_of(wire.answer()) == "y" * 500_000
+        assert text_of(wire.ask(tokens.call("echo", {"text": "after"}, 2, allowed))) == "after"
+
+
+# -- tokens that somebody else has to be asked about
+
+
+class Asked:
+    """Stands in for the authenticator: it knows nobody before `answered`."""
+
+    def __init__(self, node: Running, caller: Caller | None) -> None:
+        self._caller = caller
+        self._node = node
+        self._settled = False
+        self._answered = asyncio.Event()
+        node.node.pipeline.enter.authenticate = self  # type: ignore[assignment]
+
+    def __call__(self, _: Credentials) -> Caller:
+        if self._settled and self._caller is not None:
+            return self._caller
+        raise Unsettled(self._settle)
+
+    async def _settle(self) -> None:
+        await self._answered.wait()
+
+    def answer(self) -> None:
+        async def answer() -> None:
+            self._settled = True
+            self._answered.set()
+
+        self._node.wait(answer())
+
+    def waiting(self) -> int:
+        face = self._node.node.doors._face
+        assert face is not None
+        return len(face.answering._unsettled)
+
+
+def test_no_body_is_read_while_a_token_is_asked_about(start: Callable[..., Running]) -> None:
+    node = start()
+    asked = Asked(node, None)
+    sent = 3_000_000
+    with node.connect() as wire:
+        wire.send(head(node, ("Content-Length", str(SIZE))))
+        node.until(lambda: asked.waiting() == 1, "the token to be asked about")
+        assert node.do(lambda: [lane.flow.read_paused for lane in lanes(node)]) == [True]
+        wire.socket.setblocking(False)
+        try:
+            wire.socket.send(b"{" * sent)
+        finally:
+            wire.socket.settimeout(PATIENCE)
+        assert kept(node) == 0
+        asked.answer()
+        assert wire.answer().status == 401
+    node.until(lambda: asked.waiting() == 0, "nobody to wait")
+
+
+def test_a_body_is_read_once_its_token_is_known(start: Callable[..., Running]) -> None:
+    node = start()
+    asked = Asked(node, LOCAL_CALLER)
+    data = node.call("echo", {"text": "y" * 500_000}, 1, ("Expect", "100-continue"))
+    first, _, body = data.partition(b"\r\n\r\n")
+    with node.connect() as wire:
+        wire.send(first + b"\r\n\r\n")
+        node.until(lambda: asked.waiting() == 1, "the token to be asked about")
+        wire.silent()
+        asked.answer()
+        assert wire.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert text_of(wire.ask(body)) == "y" * 500_000
+
+
+def test_few_bodies_wait_for_an_answer_about_their_token(start: Callable[..., Running]) -> None:
+    node = start()
+    asked = Asked(node, None)
+    with ExitStack() as stack:
+        wires = [stack.enter_context(node.connect()) for _ in range(MOST_UNSETTLED)]
+        for wire in wires:
+            wire.send(head(node))
+        node.until(lambda: asked.waiting() == MOST_UNSETTLED, "not all of them wait")
+        with node.connect() as wire:
+            wire.send(head(node))
+            assert wire.answer().status == 503
+        asked.answer()
+        assert {wire.answer().status for wire in wires} == {401}
+
+
+def test_a_client_that_leaves_while_its_token_is_asked_about(
+    start: Callable[..., Running],
+) -> None:
+    node = start()
+    asked = Asked(node, LOCAL_CALLER)
+    with node.connect() as wire:
+        wire.send(head(node))
+        node.until(lambda: asked.waiting() == 1, "the token to be asked about")
+    asked.answer()
+    node.until(lambda: asked.waiting() == 0, "nobody to wait")
+    assert node.alive()

@@ -1,0 +1,129 @@
+"""Results in the words of the revision that the client speaks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from interlock.core.call import Client, Outcome, RelayedError, UpstreamAnsweredError
+from interlock.core.server.mcp.responses import write_error, write_result
+from interlock.errors import InterlockError, all_failures
+from interlock.protocol.mcp import META_SERVER_INFO, Era, glance_at
+
+OLD = Client(Era.SESSION, "2025-11-25")
+NEW = Client(Era.STATELESS, "2026-07-28")
+INFO = b'{"name":"node","version":"1"}'
+THEIRS = {META_SERVER_INFO: {"name": "theirs", "version": "9"}}
+TEXT = [{"type": "text", "text": "[1]"}]
+
+
+def written(
+    result: Any, client: Client, era: Era, verb: str = "tools/call", *, glanced: bool = True
+) -> Any:
+    raw = result if isinstance(result, bytes) else json.dumps(result).encode()
+    outcome = Outcome(raw, era, glance_at(raw) if glanced else None)
+    return json.loads(write_result(outcome, client, INFO, verb))
+
+
+# -- to clients of the session wire
+
+
+@pytest.mark.parametrize("content", [[1], 5, "text", None, True])
+@pytest.mark.parametrize("blank", ["", " ", "\n  \t"])
+def test_structured_content_that_older_revisions_do_not_know(content: Any, blank: str) -> None:
+    head = json.dumps({"resultType": "complete", "content": TEXT})[:-1]
+    raw = f'{head},"structuredContent":{blank}{json.dumps(content)}}}'
+    assert written(raw.encode(), OLD, Era.STATELESS) == {"content": TEXT}
+
+
+@pytest.mark.parametrize("client", [OLD, NEW])
+def test_structured_content_that_is_an_object_stays(client: Client) -> None:
+    inner = {"a": [1], "structuredContent": [1], "b": '"structuredContent":['}
+    result = {"resultType": "complete", "content": TEXT, "structuredContent": inner}
+    assert written(result, client, Era.STATELESS)["structuredContent"] == inner
+
+
+def test_any_structured_content_stays_for_those_who_know_it() -> None:
+    result = {"resultType": "complete", "content": TEXT, "structuredContent": [1]}
+    assert written(result, NEW, Era.STATELESS) == result
+
+
+@pytest.mark.parametrize("result", [{"resultType": "complete"}, {}, {"_meta": THEIRS}])
+def test_an_empty_result_is_empty(result: Any) -> None:
+    assert written({"resultType": "complete", **result}, OLD, Era.STATELESS) == {}
+    assert written({}, OLD, Era.SESSION) == {}
+
+
+@pytest.mark.parametrize("kind", ["input_required", "task", "made_up"])
+def test_what_has_no_words_on_the_session_wire(kind: str) -> None:
+    with pytest.raises(InterlockError, match=kind):
+        written({"resultType": kind, "requestState": "x"}, OLD, Era.STATELESS)
+
+
+# -- to clients of the stateless wire
+
+
+def test_an_empty_result_says_that_it_is_complete() -> None:
+    assert written({}, NEW, Era.SESSION) == {"resultType": "complete"}
+    assert written({}, NEW, Era.SESSION, glanced=False) == {"resultType": "complete"}
+
+
+def test_who_answers() -> None:
+    own = {META_SERVER_INFO: json.loads(INFO)}
+    for era in Era:
+        result = {"resultType": "complete", "content": TEXT, "_meta": {**THEIRS, "mine": 1}}
+        assert written(result, NEW, era)["_meta"] == {**own, "mine": 1}
+    # Also when the same words stand in the content.
+    content = [{**TEXT[0], "_meta": THEIRS}]
+    result = {"resultType": "complete", "content": content, "_meta": THEIRS}
+    changed = written(result, NEW, Era.STATELESS)
+    assert changed == {**result, "_meta": own}
+
+
+def test_what_the_server_does_not_say_is_not_said_for_it() -> None:
+    result = {"resultType": "complete", "content": TEXT}
+    assert written(result, NEW, Era.STATELESS) == result
+
+
+@pytest.mark.parametrize("verb", ["resources/read", "prompts/list"])
+def test_how_long_it_may_be_kept(verb: str) -> None:
+    changed = written({"contents": []}, NEW, Era.SESSION, verb)
+    assert (changed["ttlMs"], changed["cacheScope"]) == (0, "private")
+    asking = written({"resultType": "input_required", "requestState": "x"}, NEW, Era.SESSION, verb)
+    assert asking["resultType"] == "input_required"
+    assert not {"ttlMs", "cacheScope"} & set(asking)
+    assert "ttlMs" not in written({"content": []}, NEW, Era.SESSION)
+
+
+def test_a_question_passes_as_it_is() -> None:
+    asking = {"resultType": "input_required", "inputRequests": {"k": {}}, "requestState": "s"}
+    assert written(asking, NEW, Era.STATELESS) == asking
+
+
+# -- errors
+
+
+@pytest.mark.parametrize(
+    ("theirs", "code", "status"),
+    [(-32002, -32602, 400), (-32042, -32603, 200), (-32800, -32800, 200), (-32601, -32601, 404)],
+)
+def test_codes_that_the_stateless_wire_does_not_have(theirs: int, code: int, status: int) -> None:
+    error = UpstreamAnsweredError(theirs, "No.", b'{"uri":"x:y"}')
+    answered, body = write_error(b"1", error, NEW)
+    assert (answered, json.loads(body)["error"]["code"]) == (status, code)
+    assert json.loads(body)["error"]["data"] == {"uri": "x:y"}
+    assert json.loads(write_error(b"1", error, OLD)[1])["error"]["code"] == theirs
+
+
+@pytest.mark.parametrize("client", [OLD, NEW, None])
+@pytest.mark.parametrize("ax", [True, False])
+def test_what_happened_below_is_no_word_of_this_nodes(client: Client | None, ax: bool) -> None:
+    """A session client would take 404 for the end of its session, and call again."""
+    for failure in all_failures():
+        error = RelayedError(failure, "No.", {"since": "x"})
+        status, body = write_error(b"1", error, client, ax=ax)
+        assert status == 200
+        if "error" in (answered := json.loads(body)):
+            assert answered["error"]["data"]["since"] == "x"

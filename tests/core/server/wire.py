@@ -1,0 +1,248 @@
+"""A client of raw bytes: what goes over the socket is exactly what a test writes.
+
+Blocking, with a bounded wait on everything. Answers are parsed by hand, so that a wrong framing
+shows as one.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from tests.patience import PATIENCE
+
+STATELESS = "2026-07-28"
+SESSION = "2025-11-25"
+BOTH = "application/json, text/event-stream"
+META = "io.modelcontextprotocol/"
+
+Headers = Iterable[tuple[str, str]]
+
+
+class Answer(NamedTuple):
+    """One HTTP response, read whole."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> Any:
+        return self.json["error"]
+
+    @property
+    def result(self) -> Any:
+        return self.json["result"]
+
+
+class Wire:
+    """One connection to a node."""
+
+    def __init__(self, address: Any, family: int = socket.AF_INET, receive: int = 0) -> None:
+        """`receive` makes the kernel's buffer small, for a reader that is to be slow."""
+        self.socket = socket.socket(family, socket.SOCK_STREAM)
+        if receive:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
+        self.socket.settimeout(PATIENCE)
+        self.socket.connect(address)
+        if family == socket.AF_INET:
+            # So that every `send` is a packet of its own.
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.last_event_id = ""
+        """The id of the last event that had one."""
+        self._buffer = b""
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def send(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            self.socket.sendall(piece)
+
+    def ask(self, *pieces: bytes) -> Answer:
+        self.send(*pieces)
+        return self.answer()
+
+    # -- reading
+
+    def answer(self, *, to_head: bool = False) -> Answer:
+        """The next response. `to_head`: it answers a HEAD, so it has no body whatever it says."""
+        status, headers = self.head()
+        while status == 100:
+            status, headers = self.head()
+        if to_head:
+            body = b""
+        elif headers.get("transfer-encoding") == "chunked":
+            body = b"".join(iter(self.chunk, b""))
+        elif "content-length" in headers:
+            body = self.exactly(int(headers["content-length"]))
+        else:
+            body = self.rest()
+        return Answer(status, headers, body)
+
+    def head(self) -> tuple[int, dict[str, str]]:
+        raw = self.until(b"\r\n\r\n").decode("latin-1")
+        first, *lines = raw[:-4].split("\r\n")
+        version, status, _ = first.split(" ", 2)
+        assert version == "HTTP/1.1", first
+        headers: dict[str, str] = {}
+        for line in lines:
+            name, _, value = line.partition(": ")
+            assert name.lower() not in headers, f"{name} is there twice:\n{raw}"
+            headers[name.lower()] = value
+        return int(status), headers
+
+    def chunk(self) -> bytes:
+        """The next chunk of a chunked body; empty at its end."""
+        size = int(self.until(b"\r\n"), 16)
+        data = self.exactly(size + 2)
+        assert data[-2:] == b"\r\n", data[-20:]
+        return data[:-2]
+
+    def event(self) -> Any:
+        """The next message of an event stream; None for a comment."""
+        while True:
+            data = self.chunk()
+            assert data, "the stream has ended"
+            fields = event_fields(data)
+            self.last_event_id = fields.get("id", self.last_event_id)
+            if not fields:
+                return None
+            # An event that only brings an id is no message.
+            if fields["data"]:
+                return json.loads(fields["data"])
+
+    def primed(self) -> dict[str, str]:
+        """The event that brings an id before there is anything to say."""
+        fields = event_fields(self.chunk())
+        assert fields["data"] == ""
+        self.last_event_id = fields["id"]
+        return fields
+
+    def stream_end(self) -> None:
+        left = self.chunk()
+        assert left == b"", left
+
+    def line(self) -> Any:
+        """The next message of a channel of lines."""
+        return json.loads(self.until(b"\n"))
+
+    def until(self, mark: bytes) -> bytes:
+        while (end := self._buffer.find(mark)) < 0:
+            self._more(f"before {mark!r}")
+        end += len(mark)
+        found, self._buffer = self._buffer[:end], self._buffer[end:]
+        return found
+
+    def exactly(self, size: int) -> bytes:
+        while len(self._buffer) < size:
+            self._more(f"after {len(self._buffer)} of {size} bytes")
+        found, self._buffer = self._buffer[:size], self._buffer[size:]
+        return found
+
+    def rest(self) -> bytes:
+        """Everything up to the end of the connection."""
+        while data := self.socket.recv(65536):
+            self._buffer += data
+        found, self._buffer = self._buffer, b""
+        return found
+
+    def closed(self) -> None:
+        """The other side has closed, in order, and said nothing more."""
+        left = self.rest()
+        assert left == b"", left
+
+    def silent(self) -> None:
+        """Nothing has come so far. Only of use right after something that came later."""
+        self.socket.setblocking(False)
+        try:
+            data = self.socket.recv(65536)
+        except BlockingIOError:
+            data = b""
+        else:
+            assert data, "the connection is closed"
+        finally:
+            self.socket.settimeout(PATIENCE)
+        assert not self._buffer + data, self._buffer + data
+
+    def _more(self, where: str) -> None:
+        data = self.socket.recv(65536)
+        assert data, f"the connection ended {where}: {self._buffer[-200:]!r}"
+        self._buffer += data
+
+
+def event_fields(data: bytes) -> dict[str, str]:
+    """The fields of one event as it came in one chunk; none for a comment."""
+    assert data.endswith(b"\r\n\r\n"), data
+    if data.startswith(b":"):
+        return {}
+    found: dict[str, list[str]] = {}
+    for line in data[:-4].decode().split("\r\n"):
+        name, _, value = line.partition(": ")
+        found.setdefault(name, []).append(value)
+    assert set(found) <= {"data", "event", "id", "retry"}, data
+    return {name: "\n".join(values) for name, values in found.items()}
+
+
+# -- requests
+
+
+def request(
+    host: str,
+    body: bytes = b"",
+    *headers: tuple[str, str],
+    method: str = "POST",
+    path: str = "/mcp",
+    version: str = "HTTP/1.1",
+    plain: bool = False,
+) -> bytes:
+    """An HTTP request. `plain`: nothing but the given headers."""
+    lines = [f"{method} {path} {version}"]
+    if not plain:
+        lines += [f"Host: {host}", f"Accept: {BOTH}"]
+        if method == "POST":
+            lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in headers]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+def message(method: str, params: Any = None, id: Any = 1) -> bytes:
+    """A JSON-RPC request; a notification when `id` is None."""
+    body: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+    if id is not None:
+        body["id"] = id
+    if params is not None:
+        body["params"] = params
+    return json.dumps(body).encode()
+
+
+def meta(version: str = STATELESS, **more: Any) -> dict[str, Any]:
+    """`_meta` of a stateless request."""
+    return {META + "protocolVersion": version, META + "clientCapabilities": {}, **more}
+
+
+def stateless_headers(method: str, name: str | None = None) -> list[tuple[str, str]]:
+    headers = [("MCP-Protocol-Version", STATELESS), ("Mcp-Method", method)]
+    if name is not None:
+        headers.append(("Mcp-Name", name))
+    return headers
+
+
+def initialize(version: str = SESSION, client: str = "tests") -> dict[str, Any]:
+    return {
+        "protocolVersion": version,
+        "capabilities": {},
+        "clientInfo": {"name": client, "version": "1"},
+    }

@@ -1,0 +1,32 @@
+"""What a store tells on an event loop otherwise: here, at once, and told to whoever waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from tests.patience import PATIENCE
+
+T = TypeVar("T")
+
+
+class Told(Generic[T]):
+    """Gathers what a store said became of what it was given."""
+
+    def __init__(self) -> None:
+        self.became: list[T] = []
+        self._told = threading.Condition()
+
+    def deliver(self, run: Callable[[], None]) -> None:
+        with self._told:
+            run()
+            self._told.notify_all()
+
+    def then(self, became: T) -> None:
+        self.became.append(became)
+
+    def wait(self, number: int) -> list[T]:
+        with self._told:
+            assert self._told.wait_for(lambda: len(self.became) >= number, PATIENCE)
+        return self.became

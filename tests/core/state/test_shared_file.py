@@ -1,0 +1,165 @@
+"""A file that a node and the command line share: who notices whom, who waits for whom, and what is
+said when it cannot be used."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from interlock.contracts.sightings import Seen, Sightings, first_seen
+from interlock.core.state.database import OwnFile, transaction
+from interlock.core.state.shared_database import SharedFile
+from interlock.errors import CONFIG, TOO_BUSY, InterlockError
+from tests.patience import PATIENCE
+
+KIND = OwnFile(0x494C5453, 1, ("CREATE TABLE word (it TEXT)",), "The store of words", "words")
+COUNT = "SELECT count(*) FROM word"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "words.db"
+
+
+@pytest.fixture
+def file(path: Path) -> Iterator[SharedFile]:
+    opened = shared(path)
+    yield opened
+    opened.close()
+
+
+def shared(path: Path | None, *, checked: bool = False) -> SharedFile:
+    return SharedFile(path, KIND, patience=2.0, removed="no word is known", checked=checked)
+
+
+def count(file: SharedFile) -> int:
+    with file.reading() as reading:
+        return int(reading.execute(COUNT).fetchone()[0])
+
+
+def test_only_what_somebody_else_wrote_is_noticed(path: Path, file: SharedFile) -> None:
+    other = shared(path)
+    with file.writing() as writing:
+        writing.execute("INSERT INTO word VALUES ('one')")
+    assert not file.changed_elsewhere()
+    assert other.changed_elsewhere()
+    assert not other.changed_elsewhere()
+    assert count(other) == 1
+    other.close()
+
+
+@pytest.mark.parametrize("patience", [None, 0.1])
+def test_a_closed_file_is_said_to_be_and_nobody_waits_for_it(
+    path: Path, patience: float | None
+) -> None:
+    file = shared(path)
+    file.close()
+    for _ in range(2):
+        with pytest.raises(InterlockError, match="cannot be used"), file.reading(patience) as it:
+            it.execute(COUNT)
+        assert not file._lock.locked()
+
+
+def test_what_goes_wrong_in_the_middle_leaves_nothing(file: SharedFile) -> None:
+    def write() -> None:
+        with file.writing() as writing:
+            writing.execute("INSERT INTO word VALUES ('one')")
+            raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        write()
+    assert count(file) == 0
+    with file.writing() as writing:
+        writing.execute("INSERT INTO word VALUES ('two')")
+    assert count(file) == 1
+
+
+def test_a_transaction_that_sqlite_ended_is_not_ended_again(file: SharedFile) -> None:
+    file.connection.execute("CREATE TABLE once (it TEXT UNIQUE ON CONFLICT ROLLBACK)")
+    twice = [("one",), ("one",)]
+    with pytest.raises(sqlite3.IntegrityError), transaction(file.connection) as writing:
+        writing.executemany("INSERT INTO once VALUES (?)", twice)
+    assert not file.connection.in_transaction
+
+
+def test_who_is_in_a_hurry_waits_for_no_other_program(path: Path, file: SharedFile) -> None:
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(InterlockError, match="held by another program") as caught:
+        with file.reading(0) as reading:
+            reading.execute(COUNT)
+    assert caught.value.failure is TOO_BUSY
+    # The next one has as much patience as ever.
+    assert file.connection.execute("PRAGMA busy_timeout").fetchone() == (2000,)
+    holder.execute("ROLLBACK")
+    holder.close()
+    assert count(file) == 0
+
+
+def test_who_is_in_a_hurry_waits_for_no_other_thread(file: SharedFile) -> None:
+    inside, done = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with file.writing():
+            inside.set()
+            done.wait(PATIENCE)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        assert inside.wait(PATIENCE)
+        with pytest.raises(InterlockError, match="is being written") as caught, file.reading(0):
+            pass
+        assert caught.value.failure is TOO_BUSY
+    finally:
+        done.set()
+        writer.join()
+
+
+def test_a_broken_file_says_what_removing_it_means(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"no database at all, " * 100)
+    with pytest.raises(InterlockError) as caught:
+        shared(path)
+    assert caught.value.failure is CONFIG
+    assert caught.value.message.startswith(f"The store of words {path} cannot be used: ")
+    assert caught.value.message.endswith(
+        "Restore it from a copy, or remove it: then no word is known."
+    )
+
+
+@pytest.mark.parametrize("checked", [False, True], ids=["unchecked", "checked"])
+def test_a_page_that_cannot_be_read_is_found_by_who_checks(path: Path, checked: bool) -> None:
+    file = shared(path)
+    with file.writing() as writing:
+        writing.executemany("INSERT INTO word VALUES (?)", [("x" * 900,)] * 50)
+    file.close()
+    raw = bytearray(path.read_bytes())
+    raw[2 * 4096 : 5 * 4096] = b"\xff" * (3 * 4096)
+    path.write_bytes(raw)
+    if checked:
+        with pytest.raises(InterlockError) as caught:
+            shared(path, checked=True)
+        assert caught.value.failure is CONFIG
+    else:
+        shared(path).close()
+
+
+def test_a_glance_at_a_sighting_waits_for_nobody(tmp_path: Path) -> None:
+    """It is asked for on the loop, where everybody else would wait as well."""
+    path = tmp_path / "sightings.db"
+    sightings = Sightings(path)
+    sightings.write([first_seen(Seen("shop.echo", "shop", "d", b"{}"), 1.0)])
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    assert sightings.peek("shop.echo") is None
+    holder.execute("ROLLBACK")
+    holder.close()
+    found = sightings.peek("shop.echo")
+    assert found is not None
+    assert found.digest == "d"
+    sightings.close()

@@ -1,0 +1,305 @@
+"""Nodes in a row on one clock: real pipelines, peers and conversations; the links are in memory,
+and take the time that a test gives them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any
+
+from msgspec import Raw
+
+from interlock.core.call import Call, Caller, Client, ClientSession, Credentials, Outcome
+from interlock.core.catalog.catalog import Catalog
+from interlock.core.journal.audit import Audit
+from interlock.core.pipeline.authentication import Authenticator
+from interlock.core.pipeline.breaker import Breakers
+from interlock.core.pipeline.pipeline import Pipeline
+from interlock.core.ports import Back, Upstream
+from interlock.core.server.mcp.change_notifications import Listeners
+from interlock.core.server.mcp.server_info import Hello, Introduction
+from interlock.core.upstreams.client import Peer
+from interlock.core.upstreams.pending_request import Exchange
+from interlock.core.upstreams.transports.transport import NobodyYet, OneChannel, Receiver, Ticket
+from interlock.errors import InterlockError
+from interlock.protocol import mcpax as ax
+from interlock.protocol.mcp import LATEST_SESSION, LATEST_STATELESS, Era
+from interlock.tree.parent_conversation import AxConversation
+from tests.core.catalog.offers import offer
+from tests.core.pipeline.calls import SESSION, STATELESS
+from tests.core.pipeline.rig import HandClock, KeptJournal
+
+OWN_INFO = b'{"name":"interlock","version":"1"}'
+Body = Callable[..., None]
+UUID = "7d1f0f0e-0000-4000-8000-000000000001"
+
+
+class Wire(OneChannel):
+    """A link whose other end is a callable. `down` and `up` are what passed on it."""
+
+    receiver: Receiver
+
+    def __init__(self, clock: HandClock, transit: float) -> None:
+        self.receiver = NobodyYet()
+        self.far: Callable[[bytes], None] = lambda _: None
+        self.clock = clock
+        self.transit = transit
+        self.down: list[dict[str, Any]] = []
+        self.up: list[bytes] = []
+
+    def _later(self, what: Callable[[], None]) -> None:
+        if self.transit:
+            self.clock.call_later(self.transit, what)
+        else:
+            what()
+
+    def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+        self.post(payload, headers)
+
+    def send_open(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+        self.post(payload, headers)
+
+    def post(self, payload: bytes, headers: bytes) -> None:
+        self.down.append(json.loads(payload))
+        self._later(lambda: self.far(payload))
+
+    def answer(self, payload: bytes) -> None:
+        """From the far end."""
+        self.up.append(payload)
+        self._later(lambda: self.receiver.deliver(payload, None))
+
+    async def hand_over(self, payload: bytes) -> None:
+        self.post(payload, b"")
+
+    def drop(self, ticket: Ticket) -> None:
+        """It just comes, and nobody wants it."""
+
+    async def close(self) -> None:
+        """There is nothing to end."""
+
+
+class Below:
+    """An upstream at the end of a wire, as the pipeline sees it."""
+
+    timeout: float | None = None
+    capabilities: Mapping[str, Any] = {}
+
+    def __init__(self, key: str, peer: Peer) -> None:
+        self.key = key
+        self.peer = peer
+
+    def start(self, call: Call, back: Back) -> Exchange:
+        return self.peer.start(call, back)
+
+    def set_level(self, level: str, session: ClientSession | None) -> None: ...
+
+    def apart(self, call: Call) -> object | None:
+        return None
+
+    async def watch(self, uri: str, call: Call | None) -> None: ...
+
+    async def unwatch(self, uri: str, call: Call | None) -> None: ...
+
+    async def until_ready(self, seconds: float) -> bool:
+        return True
+
+
+class NodeInRow:
+    """A node with one upstream, registered by the segment `below`."""
+
+    def __init__(
+        self,
+        clock: HandClock,
+        segment: str,
+        below: str,
+        tools: list[bytes],
+        *,
+        leaf: bool,
+        root: bool,
+        era: Era,
+        transit: float,
+    ) -> None:
+        self.clock = clock
+        self.catalog = Catalog(server_info=OWN_INFO)
+        role: Any = "leaf" if leaf else "aggregator"
+        self.catalog.post(
+            offer(below, tools, registered=role, root=segment or None if root else None)
+        )
+        self.wire = Wire(clock, transit)
+        self.peer = Peer(below, self.wire, OWN_INFO)
+        self.peer.speaks_ax = True
+        self.peer.segment = below
+        self.peer.adopt(era, LATEST_STATELESS if era is Era.STATELESS else LATEST_SESSION)
+        self.below = Below(below, self.peer)
+        upstreams: dict[str, Upstream] = {below: self.below}
+        self.journal = KeptJournal()
+        self.breakers = Breakers(clock, failures=3, cooldown=10.0)
+        self.pipeline = Pipeline(
+            catalog=self.catalog,
+            authenticate=Authenticator({}),
+            breakers=self.breakers,
+            upstreams=upstreams,
+            audit=Audit(self.journal, durable=False),
+            clock=clock,
+            call_later=clock.call_later,
+            names="dotted",
+            timeout=60.0,
+            concurrent_calls=10_000,
+            own_segment=lambda: segment,
+        )
+        self.said: list[tuple[str, dict[str, Any]]] = []
+        self.peer.on_said = lambda method, params: self.said.append((method, json.loads(params)))
+        self.listeners = Listeners(self.pipeline.subscriptions)
+        hello = Hello(lambda: Introduction({"name": "interlock", "version": "1"}, {"tools": {}}))
+        self.to_parent: Callable[[bytes], None] = lambda _: None
+        self.face = AxConversation(
+            pipeline=self.pipeline,
+            hello=hello,
+            listeners=self.listeners,
+            send=lambda payload: self.to_parent(payload),
+            peer="local",
+            identify=lambda: ax.Identity(UUID),
+        )
+
+    @property
+    def sent(self) -> list[dict[str, Any]]:
+        """The calls that went down."""
+        return [one for one in self.wire.down if one["method"] == "tools/call"]
+
+    @property
+    def cancelled(self) -> list[Any]:
+        return [
+            one["params"]["requestId"]
+            for one in self.wire.down
+            if one["method"] == "notifications/cancelled"
+        ]
+
+
+class Row:
+    """A root, aggregators, and a leaf that does what a test tells it."""
+
+    def __init__(
+        self,
+        segments: list[str],
+        tools: list[dict[str, Any]],
+        *,
+        root_segment: str = "",
+        era: Era = Era.STATELESS,
+        leaf_era: Era = Era.SESSION,
+        transit: float = 0.0,
+    ) -> None:
+        """`segments`: of everybody below the root, the leaf's last."""
+        self.clock = HandClock()
+        self.nodes: list[NodeInRow] = []
+        names = [root_segment, *segments]
+        for depth in range(len(segments)):
+            leaf = depth == len(segments) - 1
+            listed = [
+                {**tool, "name": ".".join([*segments[depth + 1 :], tool["name"]])} for tool in tools
+            ]
+            for tool in listed:
+                # What each node below has added by then.
+                tool["_meta"] = {**tool.get("_meta", {}), "x-mcpax-hops": len(segments) - depth - 1}
+            self.nodes.append(
+                NodeInRow(
+                    self.clock,
+                    names[depth],
+                    segments[depth],
+                    [json.dumps(tool).encode() for tool in listed],
+                    leaf=leaf,
+                    root=depth == 0,
+                    era=leaf_era if leaf else era,
+                    transit=transit,
+                )
+            )
+        for above, below in zip(self.nodes, self.nodes[1:], strict=False):
+            above.wire.far = below.face.take
+            below.to_parent = above.wire.answer
+            if era is Era.SESSION:
+                about = {"protocolVersion": LATEST_SESSION, "capabilities": {}}
+                above.peer.request("initialize", about)
+                above.peer.notify("notifications/initialized")
+                self.clock.advance(2 * transit)
+                assert not above.peer.pending
+        self.heard: list[dict[str, Any]] = []
+        """What came to the leaf."""
+        self.nodes[-1].wire.far = lambda payload: self.heard.append(json.loads(payload))
+        self.outcomes: list[Outcome] = []
+        self.errors: list[InterlockError] = []
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        """What the caller at the root was told on the way."""
+
+    @property
+    def root(self) -> NodeInRow:
+        return self.nodes[0]
+
+    def call(self, name: str, client: Client = SESSION, caller: str = "", **fields: Any) -> Call:
+        meta = fields.pop("meta", None)
+        if meta is not None:
+            fields["meta"] = {key: Raw(json.dumps(one).encode()) for key, one in meta.items()}
+
+        def hear(call: Call, method: str, params: bytes | Raw) -> None:
+            self.told.append((method, json.loads(bytes(params))))
+
+        def done(call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+            if outcome is not None:
+                self.outcomes.append(outcome)
+            if error is not None:
+                self.errors.append(error)
+
+        call = Call(
+            "tools/call",
+            "test",
+            Credentials("local", known_as=""),
+            client,
+            name=name,
+            on_notification=hear,
+            on_done=done,
+            **fields,
+        )
+        self.root.pipeline.begin(call)
+        if caller:
+            call.caller = Caller(caller)
+        return call
+
+    def answer(self, result: bytes = b'{"content":[]}', number: int = -1) -> None:
+        """The leaf answers a call."""
+        id = self.nodes[-1].sent[number]["id"]
+        self.nodes[-1].wire.answer(b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (id, result))
+
+    def answer_error(self, error: dict[str, Any]) -> None:
+        id = self.nodes[-1].sent[-1]["id"]
+        self.nodes[-1].wire.answer(
+            json.dumps({"jsonrpc": "2.0", "id": id, "error": error}).encode()
+        )
+
+    def say(self, method: str, **params: Any) -> None:
+        """The leaf says something of its own accord."""
+        self.nodes[-1].wire.answer(
+            json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode()
+        )
+
+
+def on_a_loop(body: Body) -> Body:
+    """Peers want a loop; all time here is the clock's."""
+
+    @wraps(body)
+    def test(*given: Any, **named: Any) -> None:
+        async def main() -> None:
+            body(*given, **named)
+
+        asyncio.run(main())
+
+    return test
+
+
+def tool(name: str = "dma2d_status", **capability: Any) -> dict[str, Any]:
+    definition: dict[str, Any] = {"name": name, "inputSchema": {"type": "object"}}
+    if capability:
+        definition["_meta"] = {"x-mcpax-capability": capability}
+    return definition
+
+
+__all__ = ["SESSION", "STATELESS", "NodeInRow", "Row", "Wire", "on_a_loop", "tool"]

@@ -1,0 +1,428 @@
+"""What the tests of upstreams stand on: loops that notice leftovers, supervisors that can be
+waited for, and calls made the way the pipeline makes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import uvloop
+from msgspec import Raw
+
+from interlock.core.call import Ask, Call, Client, ClientSession, Credentials, Hear, Outcome
+from interlock.core.catalog.offering import Tool, read_offering
+from interlock.core.config import ServerConfig, resolve_server
+from interlock.core.upstreams.connection import Connector
+from interlock.core.upstreams.oauth.bearer import OAuthBearer
+from interlock.core.upstreams.secret_mask import secret_values
+from interlock.core.upstreams.supervisor import State, Supervisor
+from interlock.errors import InterlockError
+from interlock.protocol.mcp import Era
+from tests.patience import PATIENCE
+
+T = TypeVar("T")
+
+SERVERS = Path(__file__).parent / "servers"
+OWN_INFO = b'{"name":"interlock-test","version":"0"}'
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "uvloop": uvloop.new_event_loop,
+    "asyncio": asyncio.new_event_loop,
+}
+
+
+# -- running
+
+SETTLING: set[Callable[[], None]] = set()
+"""Of servers in threads of this process: each waits until it has closed what it was asked by. Their
+files are not those of whoever asked."""
+
+
+def run(
+    body: Callable[[], Coroutine[Any, Any, None]],
+    *,
+    loop: str = "uvloop",
+    seconds: float = 2 * PATIENCE,
+) -> None:
+    """Run a test's body on a loop. Fails on tasks, processes and files left behind, and on
+    anything that the loop itself had to complain about.
+    """
+    _open_what_stays_open()
+    # What earlier tests left to the collector must not go in between.
+    gc.collect()
+    _settle()
+    files, running, troubles = open_files(), set(children()), []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: troubles.append(context)
+        )
+        async with asyncio.timeout(seconds):
+            await body()
+        if left := other_tasks():
+            # What was cancelled a moment ago needs a turn of the loop to end.
+            _, left = await asyncio.wait(left, timeout=PATIENCE)
+        assert not left, left
+
+    try:
+        with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+            runner.run(main())
+            gc.collect()
+            runner.run(asyncio.sleep(0))
+    finally:
+        left_running = _end_children(set(children()) - running)
+    assert not troubles, troubles
+    _settle()
+    now = open_files()
+    assert now == files, f"{now} instead of {files}"
+    assert not left_running, left_running
+
+
+def _end_children(pids: set[int]) -> list[str]:
+    """Kill and reap processes that a test left, so that only this test fails; what they are."""
+    left = []
+    for pid in pids:
+        try:
+            left.append(f"{pid}: {Path(f'/proc/{pid}/stat').read_text(encoding='utf-8')[:60]}")
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        except (FileNotFoundError, ProcessLookupError, ChildProcessError):
+            continue  # ended and reaped meanwhile
+    return left
+
+
+def _settle() -> None:
+    for settled in SETTLING:
+        settled()
+
+
+@functools.cache
+def _open_what_stays_open() -> None:
+    """libuv keeps a pipe for signals from the first use to the end of the process."""
+
+    async def main() -> None:
+        process = await asyncio.create_subprocess_exec("true")
+        await process.wait()
+
+    for factory in LOOPS.values():
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(main())
+
+
+def other_tasks() -> set[asyncio.Task[Any]]:
+    return asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+
+
+def open_files() -> dict[str, str]:
+    """What this process has open: number → what it is."""
+    found = {}
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found[number] = os.readlink(f"/proc/self/fd/{number}")
+        except FileNotFoundError:
+            continue  # the listing's own
+    return found
+
+
+def children() -> list[int]:
+    """The processes that this one started and has not buried."""
+    found: list[int] = []
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            text = Path(f"/proc/self/task/{thread}/children").read_text(encoding="ascii")
+        except FileNotFoundError:
+            continue
+        found += map(int, text.split())
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs: one that is dead and not buried does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in ("Z", "X")
+
+
+async def death(pid: int) -> None:
+    """Wait until a process, of whomever it is a child, has ended."""
+    try:
+        watched = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(watched, ended.set)
+    try:
+        await within(ended.wait())
+    finally:
+        loop.remove_reader(watched)
+        os.close(watched)
+
+
+async def within(awaitable: Awaitable[T], seconds: float = PATIENCE) -> T:
+    async with asyncio.timeout(seconds):
+        return await awaitable
+
+
+# -- a supervisor under observation
+
+
+class Naps:
+    """The supervisor's sleep: takes no time, and can be held."""
+
+    def __init__(self, poke: Callable[[], None]) -> None:
+        self.taken: list[float] = []
+        self.sleeping = 0
+        self._poke = poke
+        self._permits: asyncio.Semaphore | None = None
+
+    def hold(self) -> None:
+        """From now on every nap lasts until `wake` ends it."""
+        self._permits = asyncio.Semaphore(0)
+
+    def wake(self, count: int = 1) -> None:
+        assert self._permits is not None
+        for _ in range(count):
+            self._permits.release()
+
+    async def __call__(self, seconds: float) -> None:
+        self.taken.append(seconds)
+        self.sleeping += 1
+        self._poke()
+        try:
+            if self._permits is not None:
+                await self._permits.acquire()
+            await asyncio.sleep(0)
+        finally:
+            self.sleeping -= 1
+
+
+class Sent:
+    """A call under way. Await it for the outcome; `exchange` is what the pipeline holds."""
+
+    def __init__(self, supervisor: Supervisor, call: Call, hear: Hear | None) -> None:
+        self.times_settled = 0
+        self._future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        call.on_notification = hear
+        self.questions: asyncio.Queue[Ask] = asyncio.Queue()
+        """What the upstream asked on the way."""
+        self.exchange = supervisor.start(call, self)
+
+    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
+        if call.on_notification is not None:
+            call.on_notification(call, method, params)
+
+    def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
+        self.questions.put_nowait(ask)
+
+    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        self.times_settled += 1
+        if self._future.done():
+            return
+        if error is not None:
+            self._future.set_exception(error)
+            # Not every test awaits every call.
+            self._future.exception()
+        else:
+            assert outcome is not None
+            self._future.set_result(outcome)
+
+    def __await__(self) -> Generator[Any, None, Outcome]:
+        return self._future.__await__()
+
+
+class Kept:
+    """A supervisor, and everything that it reported."""
+
+    def __init__(
+        self,
+        server: ServerConfig,
+        *,
+        key: str = "up",
+        jitter: float = 1.0,
+        bearer: OAuthBearer | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if server.sessions == "auto":
+            # What these tests look at is one connection; who gets one of its own is seen elsewhere.
+            server = msgspec.structs.replace(server, sessions="shared")
+        self.states: list[State] = []
+        self.listed: list[list[str]] = []
+        self.withdrawn = 0
+        self.on_tools: Callable[[Supervisor], None] | None = None
+        self._waiting: list[tuple[Callable[[], Any], asyncio.Future[None]]] = []
+        self.naps = Naps(self.poke)
+        self.connector = Connector(
+            key,
+            server,
+            own_info=OWN_INFO,
+            resolve=lambda one: resolve_server(one, environ=os.environ, base_dir=Path.cwd()),
+            clock=asyncio.get_running_loop().time,
+            secrets=lambda one: secret_values(one, environ=os.environ, base_dir=Path.cwd()),
+            bearer=bearer,
+        )
+        self.supervisor = Supervisor(
+            key,
+            server,
+            self.connector,
+            on_offer=self._tools,
+            on_withdrawn=self._withdrawn,
+            on_state=self._state,
+            sleep=self.naps,
+            clock=clock,
+            jitter=lambda: jitter,
+        )
+
+    def _tools(self, one: Supervisor) -> None:
+        self.listed.append([_name(raw) for raw in one.offer.tools])
+        if self.on_tools is not None:
+            self.on_tools(one)
+        self.poke()
+
+    def _withdrawn(self, one: Supervisor) -> None:
+        self.withdrawn += 1
+        self.poke()
+
+    def _state(self, one: Supervisor) -> None:
+        self.states.append(one.state)
+        self.poke()
+
+    def poke(self) -> None:
+        for condition, future in self._waiting:
+            if not future.done() and condition():
+                future.set_result(None)
+
+    async def until(self, condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
+        """Wait until a report makes the condition true."""
+        if condition():
+            return
+        entry = (condition, asyncio.get_running_loop().create_future())
+        self._waiting.append(entry)
+        try:
+            await within(entry[1], seconds)
+        except TimeoutError:
+            raise AssertionError(
+                f"states {self.states}, problem {self.supervisor.problem!r}, "
+                f"naps {self.naps.taken}, lists {len(self.listed)}"
+            ) from None
+        finally:
+            self._waiting.remove(entry)
+
+    async def ready(self) -> Kept:
+        await self.until(lambda: self.supervisor.state is State.READY)
+        return self
+
+    async def state(self, state: State) -> None:
+        await self.until(lambda: self.supervisor.state is state)
+
+    @property
+    def era(self) -> Era:
+        assert self.supervisor.peer is not None
+        return self.supervisor.peer.era
+
+    # -- calls
+
+    def tool(self, name: str) -> Tool:
+        one = self.supervisor
+        offering = read_offering("up", one.server, one.offer.tools, http=one.is_http)
+        return next(tool for tool in offering.tools if tool.upstream_name == name)
+
+    def start(
+        self,
+        tool: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        hear: Hear | None = None,
+        token: Any = None,
+        meta: dict[str, Any] | None = None,
+        era: Era = Era.SESSION,
+    ) -> Sent:
+        """Send a call as the pipeline does."""
+        members = {key: Raw(json.dumps(value).encode()) for key, value in (meta or {}).items()}
+        if token is not None:
+            members["progressToken"] = Raw(json.dumps(token).encode())
+        call = Call(
+            verb="tools/call",
+            face="test",
+            credentials=Credentials("local"),
+            client=Client(era, "2025-11-25"),
+            name=tool,
+            arguments=json.dumps(arguments or {}).encode(),
+            meta=members or None,
+            route=self.tool(tool),
+            decoded=arguments or {},
+        )
+        return Sent(self.supervisor, call, hear)
+
+    async def result(self, tool: str, arguments: dict[str, Any] | None = None, **more: Any) -> Any:
+        outcome = await within(self.start(tool, arguments, **more))
+        return json.loads(bytes(outcome.result))
+
+    async def text(self, tool: str, **arguments: Any) -> str:
+        return text_of(await self.result(tool, arguments))
+
+
+def text(outcome: Outcome) -> str:
+    """What a tool answered, when it answered with one text."""
+    return text_of(json.loads(bytes(outcome.result)))
+
+
+def text_of(result: Any) -> str:
+    (content,) = result["content"]
+    text: str = content["text"]
+    return text
+
+
+def _name(raw: Raw) -> str:
+    try:
+        return str(json.loads(bytes(raw))["name"])
+    except (TypeError, KeyError):
+        return "?"
+
+
+@asynccontextmanager
+async def kept(server: ServerConfig, **more: Any) -> AsyncIterator[Kept]:
+    """A supervisor that has begun, and ends with the block."""
+    one = Kept(server, **more)
+    one.supervisor.begin()
+    try:
+        yield one
+    finally:
+        await within(one.supervisor.end())
+
+
+def process(*options: str, **more: Any) -> ServerConfig:
+    """The config of `servers/stdio_server.py` with these habits."""
+    args = ["-S", str(SERVERS / "stdio_server.py"), *options]
+    return ServerConfig(command=sys.executable, args=args, **more)
+
+
+def script(name: str, *options: str, **more: Any) -> ServerConfig:
+    """The config of another server of this folder."""
+    args = [str(SERVERS / name), *options]
+    return ServerConfig(command=sys.executable, args=args, **more)
+
+
+@contextmanager
+def official(kind: str, port: int = 0) -> Iterator[int]:
+    """A server of the official SDK in a process of its own; its port."""
+    command = [sys.executable, str(SERVERS / "sdk_http.py"), kind, "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as started:
+        try:
+            assert started.stdout is not None
+            yield int(started.stdout.readline())
+        finally:
+            started.kill()

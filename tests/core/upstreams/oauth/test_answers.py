@@ -1,0 +1,202 @@
+"""What comes back is believed only as far as it can be checked, and never repeats a secret."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.core.upstreams.oauth.discovery import (
+    AuthorizationServer,
+    read_resource,
+    read_server,
+    shown,
+)
+from interlock.core.upstreams.oauth.errors import Trouble
+from interlock.core.upstreams.oauth.responses import (
+    read_redirect,
+    read_registration,
+    read_token,
+    refusal,
+)
+
+ISSUER = "https://auth.example.com"
+STATE = "the-state-that-was-sent"
+
+
+def back(advertised: bool = False, **query: str) -> str:
+    server = AuthorizationServer(
+        ISSUER, authorization_response_iss_parameter_supported=advertised or None
+    )
+    address = f"http://localhost:1/callback?{urlencode({'state': STATE, **query})}"
+    return read_redirect(address, state=STATE, server=server)
+
+
+@pytest.mark.parametrize("advertised", [True, False])
+def test_a_good_answer(advertised: bool) -> None:
+    assert back(advertised, code="x", iss=ISSUER) == "x"
+
+
+def test_an_issuer_that_nobody_promised_may_be_missing() -> None:
+    assert back(code="x") == "x"
+    with pytest.raises(Trouble, match="does not say that it is from"):
+        back(True, code="x")
+
+
+@pytest.mark.parametrize("advertised", [True, False])
+@pytest.mark.parametrize(
+    "issuer",
+    [
+        "https://evil.example.com",
+        # The same after tidying up, which is not done.
+        f"{ISSUER}/",
+        "https://AUTH.example.com",
+        f"{ISSUER}:443",
+        "https://auth.example.com%2f",
+        "",
+    ],
+)
+def test_an_answer_from_somebody_else(advertised: bool, issuer: str) -> None:
+    with pytest.raises(Trouble, match="from another authorization server"):
+        back(advertised, code="x", iss=issuer)
+    # Also of its error nothing is told.
+    with pytest.raises(Trouble, match="from another authorization server") as caught:
+        back(advertised, error="pay_here", error_description="call 555", iss=issuer)
+    assert "pay_here" not in caught.value.why
+    assert "555" not in caught.value.why
+
+
+@pytest.mark.parametrize("state", ["", "another", STATE + "x", STATE[:-1], "é"])
+def test_an_answer_to_another_question(state: str) -> None:
+    for query in ({"code": "x"}, {"error": "access_denied"}):
+        with pytest.raises(Trouble, match="belongs to another sign-in"):
+            back(state=state, **query)
+
+
+def test_what_is_said_twice_was_tampered_with() -> None:
+    address = f"http://localhost/callback?state={STATE}&code=a&code=b"
+    with pytest.raises(Trouble, match="tampered"):
+        read_redirect(address, state=STATE, server=AuthorizationServer(ISSUER))
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ({"error": "access_denied"}, "refused in the browser"),
+        (
+            {"error": "invalid_scope", "error_description": "no such scope"},
+            "invalid_scope (no such",
+        ),
+        ({"error": "a\nb"}, "an error without a name"),
+        ({}, "has no code"),
+        ({"code": ""}, "has no code"),
+    ],
+)
+def test_an_answer_without_a_code(query: dict[str, str], words: str) -> None:
+    with pytest.raises(Trouble) as caught:
+        back(iss=ISSUER, **query)
+    assert words in caught.value.why
+
+
+def token(body: Any, status: int = 200, secrets: tuple[str, ...] = ()) -> Any:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return read_token(status, raw, secrets=secrets)
+
+
+def test_tokens_as_servers_write_them() -> None:
+    found = token({"access_token": "t", "token_type": "BEARER", "expires_in": "3600", "more": 1})
+    assert (found.access_token, found.lifetime, found.refresh_token) == ("t", 3600, None)
+    assert token({"access_token": "t", "expires_in": 10.5}).lifetime == 10.5
+    for odd in (None, 0, -5, "soon", 1e12):
+        assert token({"access_token": "t", "expires_in": odd}).lifetime == 0
+    assert "'t'" not in repr(token({"access_token": "t"}))
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "no token"),
+        (b"<html>secret-123</html>", "no token"),
+        (b'{"access_token": 5}', "no token"),
+        (b'{"token": "secret-123"}', "no token"),
+        (b"[" * 10_000, "no token"),
+        (b'{"access_token": "secret-123", "token_type": "DPoP"}', "no bearer token"),
+        (b'{"access_token": "secret-123\\r\\nX: y"}', "cannot be sent"),
+        (b'{"access_token": ""}', "cannot be sent"),
+        (b'{"error": "invalid_grant"}', "refused: invalid_grant"),
+    ],
+)
+def test_what_is_no_token(body: bytes, words: str) -> None:
+    with pytest.raises(Trouble) as caught:
+        token(body)
+    assert words in caught.value.why
+    assert "secret-123" not in caught.value.why
+
+
+def test_a_refusal_does_not_repeat_what_was_sent() -> None:
+    body = {"error": "invalid_grant", "error_description": "the token refresh-123 is\x1b[31m over."}
+    with pytest.raises(Trouble) as caught:
+        token(body, 400, secrets=("refresh-123",))
+    assert caught.value.why == (
+        "the authorization server refused: invalid_grant (the token *** is\ufffd[31m over)."
+    )
+    assert caught.value.code == "invalid_grant"
+    assert not caught.value.passing
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "passing"),
+    [
+        (500, b"", True),
+        (503, b'{"error":"server_error"}', True),
+        (429, b"slow down", True),
+        (400, b'{"error":"temporarily_unavailable"}', True),
+        (400, b'{"error":"invalid_grant"}', False),
+        (404, b"not here", False),
+        (302, b"", False),
+    ],
+)
+def test_what_may_be_better_in_a_moment(status: int, body: bytes, passing: bool) -> None:
+    found = refusal(status, body, "it refused", ())
+    assert found.passing is passing
+    if status == 302:
+        assert "not followed" in found.why
+
+
+def test_registrations_as_servers_write_them() -> None:
+    found = read_registration(
+        201,
+        b'{"client_id":"c","client_secret":"s","client_secret_expires_at":0,"scope":"",'
+        b'"token_endpoint_auth_method":null,"redirect_uris":["x"]}',
+    )
+    assert (found.client_id, found.client_secret) == ("c", "s")
+    assert (found.scope, found.token_endpoint_auth_method) == (None, None)
+    assert "'s'" not in repr(found)
+    for body in (b"", b"[]", b"{}", b'{"client_id":5}'):
+        with pytest.raises(Trouble, match="no client"):
+            read_registration(201, body)
+    with pytest.raises(Trouble, match="did not register this node: invalid_redirect_uri"):
+        read_registration(400, b'{"error":"invalid_redirect_uri"}')
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(body: bytes) -> None:
+    read_resource(body)
+    read_server(body)
+    for reader in (lambda: token(body), lambda: read_registration(200, body)):
+        try:
+            reader()
+        except Trouble:
+            continue
+
+
+@given(st.text(max_size=300))
+def test_any_address_can_be_shown(text: str) -> None:
+    found = shown(text)
+    assert found.isascii() or "\ufffd" in found
+    assert len(found) <= 200
+    assert "?" not in found

@@ -1,0 +1,297 @@
+"""A node that needs nobody: its own credentials, or a browser that agrees by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from joserfc.jwk import ECKey
+
+from interlock.core.call import UpstreamGoneError
+from interlock.core.upstreams.supervisor import State
+from tests.core.upstreams.harness import within
+from tests.core.upstreams.oauth.authority import Asked, Authority, Protected, Wanderer
+from tests.core.upstreams.oauth.worlds import House, at_home
+from tests.core.upstreams.servers.http_server import Answer, Legacy, Request
+
+eras = pytest.mark.parametrize("eras", ["stateless", "session"])
+
+SECRET = {"grant": "client_credentials", "client_id": "robot", "client_secret": "beep/+ :boop"}
+
+
+def robot(world: House, method: str = "client_secret_basic") -> None:
+    world.authority.method = method
+    world.authority.register("robot", secret=SECRET["client_secret"], method=method)
+
+
+# -- client credentials
+
+
+@pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post"])
+def test_a_secret(tmp_path: Path, method: str) -> None:
+    async def body(world: House) -> None:
+        robot(world, method)
+        world.server.scope = "read"
+        async with world.node(**SECRET) as one:
+            await one.ready()
+            assert await one.text("echo", text="hi") == "hi"
+            (asked,) = world.authority.token_requests("client_credentials")
+            assert asked.form["resource"] == world.server.url()
+            assert asked.form["scope"] == "read"
+            # When it ends there is another, and no human was needed.
+            world.authority.expire()
+            assert await one.text("echo", text="hi") == "hi"
+            assert len(world.authority.token_requests("client_credentials")) == 2
+        # Of all this only who gave it is stored.
+        kept = await world.grant()
+        assert (kept.access_token, kept.issuer) == ("", world.authority.issuer)
+        assert SECRET["client_secret"].encode() not in world.store.path.read_bytes()
+
+    at_home(tmp_path, body)
+
+
+def test_a_signed_assertion(tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    pem = key.private_bytes(serialization.Encoding.PEM, form, plain).decode()
+
+    async def body(world: House) -> None:
+        robot(world, "private_key_jwt")
+        client = world.authority.clients["robot"]
+        client.secret, client.key = "", ECKey.import_key(pem)
+        algorithms = "token_endpoint_auth_signing_alg_values_supported"
+        world.authority.metadata[algorithms] = ["ES256"]
+        more = {"grant": "client_credentials", "client_id": "robot", "private_key": pem}
+        async with world.node(**more) as one:
+            await one.ready()
+            assert await one.text("echo", text="hi") == "hi"
+
+    at_home(tmp_path, body)
+
+
+def test_a_wrong_secret_is_told(tmp_path: Path) -> None:
+    async def body(world: House) -> None:
+        robot(world)
+        async with world.node(**SECRET | {"client_secret": "wrong-secret"}) as one:
+            await one.state(State.FAILED)
+            assert one.supervisor.problem == (
+                "Cannot sign in to up: the authorization server refused: invalid_client."
+            )
+
+    at_home(tmp_path, body)
+
+
+def test_a_secret_is_not_shown_to_another_authority(tmp_path: Path) -> None:
+    async def body(world: House) -> None:
+        robot(world)
+        async with world.node(**SECRET) as one:
+            await one.ready()
+        async with Authority() as evil:
+            world.server.authority = evil
+            async with world.node(**SECRET) as one:
+                await one.state(State.FAILED)
+                assert one.supervisor.problem is not None
+                assert "set oauth.issuer" in one.supervisor.problem
+            async with world.node(**SECRET, issuer=world.authority.issuer) as one:
+                await one.state(State.FAILED)
+                assert "the config allows only" in (one.supervisor.problem or "")
+            assert not evil.to("/token")
+
+    at_home(tmp_path, body)
+
+
+def test_more_rights_are_asked_for(tmp_path: Path) -> None:
+    async def body(world: House) -> None:
+        robot(world)
+        world.server.scope = "read"
+        world.server.needs = {"echo": "write"}
+        async with world.node(**SECRET) as one:
+            await one.ready()
+            assert await one.text("echo", text="hi") == "hi"
+        last = world.authority.token_requests("client_credentials")[-1]
+        assert set(last.form["scope"].split()) == {"read", "write"}
+
+    at_home(tmp_path, body)
+
+
+def test_renewed_before_it_ends(tmp_path: Path) -> None:
+    async def body(world: House) -> None:
+        robot(world)
+        async with world.node(**SECRET) as one:
+            await one.ready()
+            world.now += 3590
+            await one.text("echo", text="hi")
+            await within(world.bearer.settled())
+            assert len(world.authority.token_requests("client_credentials")) == 2
+        # Only the very first request went without.
+        assert world.server.refused == 1
+
+    at_home(tmp_path, body)
+
+
+# -- a browser that agrees by itself
+
+
+@eras
+def test_a_browser_that_follows_redirects(tmp_path: Path, eras: str) -> None:
+    async def body(world: House) -> None:
+        world.server.scope = "read"
+        world.server.needs = {"echo": "write"}
+        browser = Wanderer()
+        async with world.node(browser=browser) as one:
+            await one.ready()
+            assert browser.parameters()["scope"] == "read"
+            # A step up: what was granted before is asked for again with it.
+            assert await one.text("echo", text="hi") == "hi"
+            assert set(browser.parameters()["scope"].split()) == {"read", "write"}
+            assert len(browser.pages) == 2
+        assert (await world.grant()).access_token == world.server.seen_tokens[-1]
+
+    at_home(tmp_path, body, eras)
+
+
+def test_another_authority_means_another_client(tmp_path: Path) -> None:
+    async def body(world: House) -> None:
+        browser = Wanderer()
+        world.authority.refreshable = False
+        async with world.node(browser=browser) as one:
+            await one.ready()
+            first = (await world.grant()).client.client_id
+            async with Authority() as second:
+                second.clients["one-more"] = world.authority.clients[first]
+                world.server.authority = second
+                assert await one.text("echo", text="hi") == "hi"
+                assert len(second.to("/register")) == 1
+                assert first not in str([asked.query for asked in second.asked])
+
+    at_home(tmp_path, body)
+
+
+def test_a_step_up_that_never_helps(tmp_path: Path) -> None:
+    async def body(world: House) -> None:
+        browser = Wanderer()
+        world.server.scope = "admin"
+        guard = world.server.habit
+        assert guard is not None
+
+        async def never(request: Request, answer: Answer) -> bool:
+            if "authorization" not in request.headers or request.method == "GET":
+                return await guard(request, answer)
+            challenge = 'Bearer error="insufficient_scope", scope="admin"'
+            answer.empty("403 Forbidden", www_authenticate=challenge)
+            return True
+
+        world.server.habit = never
+        async with world.node(browser=browser) as one:
+            await one.until(lambda: len(one.naps.taken) > 5)
+            assert "which it was asked for already" in (one.supervisor.problem or "")
+        assert len(browser.pages) == 1
+
+    at_home(tmp_path, body)
+
+
+def test_a_sign_in_that_never_helps(tmp_path: Path) -> None:
+    async def body(world: House) -> None:
+        browser = Wanderer()
+
+        async def never(request: Request, answer: Answer) -> bool:
+            if request.path == world.server.prm_path:
+                answer.json(world.server.document())
+            else:
+                answer.empty("401 Unauthorized", www_authenticate="Bearer")
+            return True
+
+        world.server.habit = never
+        world.authority.refreshable = False
+        async with world.node(browser=browser) as one:
+            await within(world.naps.fallen())
+            assert "needs you to sign in again" in (one.supervisor.problem or "")
+        assert len(browser.pages) <= 3
+
+    at_home(tmp_path, body)
+
+
+# -- the old transport
+
+
+class OldProtected(Legacy):
+    """An HTTP+SSE server that lets in only who has a token of its authority."""
+
+    def __init__(self, authority: Authority) -> None:
+        super().__init__()
+        self.guard = Protected(authority)
+
+    async def serve(self, request: Request, answer: Answer) -> None:
+        self.guard.port = self.port
+        if request.path.startswith("/.well-known/") or not self._known(request):
+            assert self.guard.habit is not None
+            await self.guard.habit(request, answer)
+            return
+        await super().serve(request, answer)
+
+    def _known(self, request: Request) -> bool:
+        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        known = self.guard.authority.tokens.get(token)
+        return known is not None and known.good
+
+
+@pytest.mark.parametrize("transport", ["auto", "sse"])
+def test_the_old_transport(tmp_path: Path, transport: str) -> None:
+    async def body(world: House) -> None:
+        robot(world)
+        async with OldProtected(world.authority) as old:
+            url = old.url("/sse")
+            old.guard.prm = {"resource": old.url("")}
+            old.guard.prm_path = "/.well-known/oauth-protected-resource"
+            world.server.url = lambda path="/mcp": url  # type: ignore[method-assign,misc]
+            async with world.node(transport=transport, **SECRET) as one:
+                await one.ready()
+                assert await one.text("echo", text="hi") == "hi"
+                world.authority.expire()
+                # The refused call is told that it was not executed, and the next link is good.
+                with pytest.raises(UpstreamGoneError) as caught:
+                    await one.result("echo", {"text": "hi"})
+                assert not caught.value.sent
+                await one.ready()
+                assert await one.text("echo", text="hi") == "hi"
+
+    at_home(tmp_path, body)
+
+
+def test_the_old_transport_needs_a_human(tmp_path: Path) -> None:
+    async def body(world: House) -> None:
+        async with OldProtected(world.authority) as old:
+            old.guard.prm = {"resource": old.url("")}
+            url = old.url("/sse")
+            world.server.url = lambda path="/mcp": url  # type: ignore[method-assign,misc]
+            async with world.node(transport="sse") as one:
+                await one.state(State.FAILED)
+                assert one.supervisor.problem == (
+                    "up needs you to sign in: run `interlock login up`"
+                )
+
+    at_home(tmp_path, body)
+
+
+def test_a_renewal_is_not_cut_in_half_when_the_node_stops(tmp_path: Path) -> None:
+    async def body(world: House) -> None:
+        await world.log_in()
+        asked = asyncio.Event()
+
+        def noted(_: Asked) -> None:
+            asked.set()
+
+        async with world.node() as one:
+            await one.ready()
+            world.authority.expire()
+            world.authority.habits["/token"] = noted
+            one.start("echo", {"text": "hi"})
+            await within(asked.wait())
+        # What came of it is kept, or the next start would find a refresh token that was used.
+        kept = await world.grant()
+        assert kept.refresh_token in world.authority.refresh
+
+    at_home(tmp_path, body)

@@ -1,0 +1,250 @@
+"""From an MCP server to its authorization server, and whom not to believe on the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.core.config import OAuthConfig
+from interlock.core.upstreams.oauth.challenge import BearerChallenge
+from interlock.core.upstreams.oauth.errors import Trouble
+from interlock.core.upstreams.oauth.fetch import Answer, fetch
+from interlock.core.upstreams.oauth.sign_in import Occasion, sign_in
+from interlock.core.upstreams.oauth.urls import canonical
+from tests.core.upstreams.oauth.authority import Authority, Protected, Reply
+from tests.core.upstreams.oauth.worlds import NOW, Entrance, at_the_entrance
+
+# -- finding the way
+
+
+@pytest.mark.parametrize(
+    ("path", "oidc", "named", "prm_path"),
+    [
+        ("", "", True, "/.well-known/oauth-protected-resource/mcp"),
+        ("", "inserted", False, "/.well-known/oauth-protected-resource/mcp"),
+        ("/tenant1", "", False, "/.well-known/oauth-protected-resource"),
+        ("/tenant1", "inserted", True, "/.well-known/anything"),
+        ("/tenant1", "appended", True, "/.well-known/anything"),
+    ],
+)
+def test_metadata_wherever_they_may_be(
+    tmp_path: Path, path: str, oidc: str, named: bool, prm_path: str
+) -> None:
+    async def body(world: Entrance) -> None:
+        world.server.names_metadata = named
+        world.server.prm_path = prm_path
+        if prm_path.endswith("resource"):
+            world.server.prm = {"resource": world.server.url("")}
+        grant = await world.sign_in()
+        assert grant.issuer == world.authority.issuer
+        assert grant.access_token in world.authority.tokens
+        # Exactly as the server published it, in every request.
+        published = world.server.document()["resource"]
+        assert grant.resource == published
+        assert world.browser.parameters()["resource"] == published
+        (exchange,) = world.authority.token_requests("authorization_code")
+        assert exchange.form["resource"] == published
+
+    at_the_entrance(tmp_path, body, path, oidc)
+
+
+def test_an_old_server_is_its_own_issuer(tmp_path: Path) -> None:
+    """Without metadata of its own, as 2025-03-26 had it."""
+
+    async def body(world: Entrance) -> None:
+        world.server.prm_path = None
+        guard = world.server.habit
+        assert guard is not None
+
+        async def habit(request: Any, answer: Any) -> bool:
+            if request.path == "/.well-known/oauth-authorization-server":
+                answer.json(world.authority.document() | {"issuer": world.server.url("")})
+                return True
+            return await guard(request, answer)
+
+        world.server.habit = habit
+        world.authority.iss = None
+        grant = await world.sign_in()
+        assert grant.issuer == world.server.url("")
+        assert grant.resource == canonical(world.server.url())
+
+    at_the_entrance(tmp_path, body)
+
+
+def test_a_server_that_wants_no_sign_in(tmp_path: Path) -> None:
+    async def body(world: Entrance) -> None:
+        world.server.prm_path = None
+        assert "does it want OAuth at all?" in await world.refused()
+
+    at_the_entrance(tmp_path, body)
+
+
+def test_a_redirect_within_one_server_is_followed(tmp_path: Path) -> None:
+    async def body(world: Entrance) -> None:
+        place = "/.well-known/oauth-authorization-server"
+        world.authority.habits[place] = lambda asked: Reply(302, b"", location="/elsewhere")
+        world.authority.habits["/elsewhere"] = lambda asked: Reply(200, world.authority.document())
+        assert (await world.sign_in()).issuer == world.authority.issuer
+
+    at_the_entrance(tmp_path, body)
+
+
+def test_a_redirect_to_another_server_is_not(tmp_path: Path) -> None:
+    async def body(world: Entrance) -> None:
+        async with Authority() as evil:
+            place = "/.well-known/oauth-authorization-server"
+            world.authority.habits[place] = lambda asked: Reply(
+                302, b"", location=f"{evil.issuer}{place}"
+            )
+            assert "publishes no metadata" in await world.refused()
+            world.authority.habits.clear()
+            world.authority.habits["/token"] = lambda asked: Reply(
+                307, b"", location=f"{evil.issuer}/token"
+            )
+            assert "not followed" in await world.refused()
+            assert not evil.asked
+
+    at_the_entrance(tmp_path, body)
+
+
+# -- who must not be believed
+
+
+def test_metadata_of_another_resource(tmp_path: Path) -> None:
+    async def body(world: Entrance) -> None:
+        world.server.prm = {"resource": "https://evil.example.com/mcp"}
+        assert "speak of another resource (https://evil.example.com/mcp)" in await world.refused()
+        assert not world.authority.asked
+
+    at_the_entrance(tmp_path, body)
+
+
+def test_metadata_on_a_foreign_server(tmp_path: Path) -> None:
+    """They may stand elsewhere, but then too they must speak of this server."""
+
+    async def body(world: Entrance) -> None:
+        async with Authority() as foreign, Protected(foreign) as other:
+            named = other.url("/.well-known/oauth-protected-resource/mcp")
+            challenge = BearerChallenge(resource_metadata=named)
+            occasion = Occasion(world.server.url(), OAuthConfig(), challenge)
+            with pytest.raises(Trouble, match="speak of another resource"):
+                await sign_in(occasion, world.browser, world.wallet, fetch, now=NOW)
+            other.prm = {"resource": world.server.url()}
+            grant = await sign_in(occasion, world.browser, world.wallet, fetch, now=NOW)
+            assert grant.issuer == foreign.issuer
+
+    at_the_entrance(tmp_path, body)
+
+
+@pytest.mark.parametrize("issuer", ["https://honest.example.com", "{}/", "http://localhost:{port}"])
+def test_metadata_of_another_issuer(tmp_path: Path, issuer: str) -> None:
+    async def body(world: Entrance) -> None:
+        authority = world.authority
+        authority.metadata["issuer"] = issuer.format(authority.issuer, port=authority.port)
+        why = await world.refused()
+        assert "are those of" in why
+        assert not world.browser.pages
+        assert not authority.to("/register")
+
+    at_the_entrance(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [{"code_challenge_methods_supported": None}, {"code_challenge_methods_supported": ["plain"]}],
+)
+def test_no_pkce_no_sign_in(tmp_path: Path, methods: dict[str, Any]) -> None:
+    async def body(world: Entrance) -> None:
+        world.authority.metadata |= methods
+        assert "does not say that it supports PKCE (S256)" in await world.refused()
+        assert not world.browser.pages
+
+    at_the_entrance(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["authorization_endpoint", "token_endpoint", "registration_endpoint", "revocation_endpoint"],
+)
+def test_plain_http_is_for_this_machine(tmp_path: Path, endpoint: str) -> None:
+    async def body(world: Entrance) -> None:
+        world.authority.metadata[endpoint] = "http://example.com/x"
+        assert "http://example.com/x, which is not https" in await world.refused()
+        assert not world.browser.pages
+
+    at_the_entrance(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    "issuer",
+    [
+        "http://example.com",
+        "http://169.254.169.254",
+        "ftp://localhost",
+        "nonsense",
+        "http://a b",
+        "",
+    ],
+)
+def test_an_issuer_without_tls(tmp_path: Path, issuer: str) -> None:
+    async def body(world: Entrance) -> None:
+        world.server.prm = {"authorization_servers": [issuer]}
+        why = await world.refused()
+        assert "not https" in why or "no usable address" in why
+
+    at_the_entrance(tmp_path, body)
+
+
+def test_a_server_elsewhere_has_no_business_with_this_machine(tmp_path: Path) -> None:
+    """It could make the node ask whatever listens on loopback."""
+
+    async def body(world: Entrance) -> None:
+        asked: list[str] = []
+
+        async def pretend(method: str, url: str, headers: Any, body: bytes = b"") -> Answer:
+            asked.append(url)
+            document = world.server.document() | {"resource": "https://far.example.com/mcp"}
+            return Answer(200, {}, json.dumps(document).encode())
+
+        occasion = Occasion("https://far.example.com/mcp", OAuthConfig(), None)
+        with pytest.raises(Trouble, match="which is not https"):
+            await sign_in(occasion, world.browser, world.wallet, pretend, now=NOW)
+        assert len(asked) == 1
+        named = BearerChallenge(resource_metadata="http://127.0.0.1:1/x")
+        occasion = Occasion("https://far.example.com/mcp", OAuthConfig(), named)
+        with pytest.raises(Trouble, match="its metadata document is at"):
+            await sign_in(occasion, world.browser, world.wallet, pretend, now=NOW)
+        assert len(asked) == 1
+
+    at_the_entrance(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "words"),
+    [
+        ("iss", "https://evil.example.com", "from another authorization server"),
+        ("state", "forged", "belongs to another sign-in"),
+        ("consents", False, "refused in the browser"),
+    ],
+)
+def test_a_bad_way_back(tmp_path: Path, knob: str, value: Any, words: str) -> None:
+    async def body(world: Entrance) -> None:
+        setattr(world.authority, knob, value)
+        assert words in await world.refused()
+        # The code went nowhere.
+        assert not world.authority.to("/token")
+
+    at_the_entrance(tmp_path, body)
+
+
+def test_a_promised_issuer_that_does_not_come(tmp_path: Path) -> None:
+    async def body(world: Entrance) -> None:
+        world.authority.iss = None
+        world.authority.metadata["authorization_response_iss_parameter_supported"] = True
+        assert "as that server promises" in await world.refused()
+        assert not world.authority.to("/token")
+
+    at_the_entrance(tmp_path, body)

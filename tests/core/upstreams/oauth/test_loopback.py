@@ -1,0 +1,152 @@
+"""The way back from a browser: one port of loopback, one answer, nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from interlock.core.upstreams.oauth.errors import Trouble
+from interlock.core.upstreams.oauth.loopback import LoopbackBrowser
+from tests.core.upstreams.harness import run, within
+
+PAGE = "https://auth.example.com/authorize?client_id=me&state=right"
+
+
+async def knock(port: int, request: str, host: str = "127.0.0.1") -> str:
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(request.encode())
+    answer = (await within(reader.read())).decode()
+    writer.close()
+    await writer.wait_closed()
+    return answer
+
+
+async def get(browser: LoopbackBrowser, target: str, host: str = "localhost") -> str:
+    port = int(browser.redirect_uri.split(":")[2].partition("/")[0])
+    return await knock(port, f"GET {target} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n")
+
+
+def opened(body: Callable[[LoopbackBrowser, asyncio.Future[str]], Awaitable[None]]) -> None:
+    async def main() -> None:
+        shown: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def show(url: str) -> None:
+            shown.set_result(url)
+
+        browser = await LoopbackBrowser(show, within=20.0).open()
+        try:
+            await body(browser, shown)
+        finally:
+            await browser.close()
+
+    run(main)
+
+
+def test_there_and_back() -> None:
+    async def body(browser: LoopbackBrowser, shown: asyncio.Future[str]) -> None:
+        visit = asyncio.ensure_future(browser.visit(PAGE))
+        assert await within(shown) == PAGE
+        answer = await get(browser, "/callback?code=c&state=right&iss=x")
+        assert answer.startswith("HTTP/1.1 200 OK")
+        assert "close this page" in answer
+        assert "Referrer-Policy: no-referrer" in answer
+        assert await within(visit) == f"{browser.redirect_uri}?code=c&state=right&iss=x"
+        # Once is enough.
+        assert "400 Bad Request" in await get(browser, "/callback?code=d&state=right")
+
+    opened(body)
+
+
+@pytest.mark.parametrize(
+    ("request_line", "host", "status"),
+    [
+        ("GET /callback?code=c&state=wrong", "localhost", 400),
+        ("GET /callback?code=c", "localhost", 400),
+        ("GET /callback?code=c&state=", "localhost", 400),
+        ("GET /other?code=c&state=right", "localhost", 404),
+        ("POST /callback?code=c&state=right", "localhost", 405),
+        # A name that somebody pointed at this machine.
+        ("GET /callback?code=c&state=right", "evil.example.com", 421),
+        ("GET /callback?code=c&state=right", "", 421),
+        ("GET //[/callback?code=c&state=right", "localhost", 400),
+    ],
+)
+def test_whoever_else_knocks_does_not_disturb(request_line: str, host: str, status: int) -> None:
+    async def body(browser: LoopbackBrowser, shown: asyncio.Future[str]) -> None:
+        visit = asyncio.ensure_future(browser.visit(PAGE))
+        await within(shown)
+        port = int(browser.redirect_uri.split(":")[2].partition("/")[0])
+        answer = await knock(port, f"{request_line} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n")
+        assert answer.startswith(f"HTTP/1.1 {status} ")
+        assert not visit.done()
+        await get(browser, "/callback?code=c&state=right", "127.0.0.1")
+        await within(visit)
+
+    opened(body)
+
+
+def test_what_is_no_request() -> None:
+    async def body(browser: LoopbackBrowser, shown: asyncio.Future[str]) -> None:
+        port = int(browser.redirect_uri.split(":")[2].partition("/")[0])
+        assert await knock(port, "\r\n\r\n") != ""
+        assert await knock(port, "x" * 40_000) == ""
+
+    opened(body)
+
+
+def test_what_a_human_pastes() -> None:
+    async def body(browser: LoopbackBrowser, shown: asyncio.Future[str]) -> None:
+        assert not browser.came_back("http://localhost:1/callback?state=right")
+        visit = asyncio.ensure_future(browser.visit(PAGE))
+        await within(shown)
+        assert not browser.came_back("hello")
+        assert not browser.came_back("http://[")
+        assert not browser.came_back("http://localhost:1/callback?code=c&state=left")
+        assert browser.came_back("http://localhost:1/callback?code=c&state=right")
+        assert "code=c" in await within(visit)
+
+    opened(body)
+
+
+def test_nobody_comes_back() -> None:
+    async def main() -> None:
+        async def show(url: str) -> None:
+            return
+
+        browser = await LoopbackBrowser(show, within=0.01).open()
+        with pytest.raises(Trouble, match="nobody came back"):
+            await browser.visit(PAGE)
+        await browser.close()
+
+    run(main)
+
+
+def test_a_port_that_is_taken() -> None:
+    async def main() -> None:
+        async def show(url: str) -> None:
+            return
+
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            browser = LoopbackBrowser(show, within=1.0)
+            with pytest.raises(Trouble, match=f"port {port} of this machine, and it is in use"):
+                await browser.open(port, exact=True)
+            # One that is only preferred gives way.
+            await browser.open(port)
+            assert f":{port}/" not in browser.redirect_uri
+            await browser.close()
+
+    run(main)
+
+
+def test_only_loopback_is_listened_on() -> None:
+    async def body(browser: LoopbackBrowser, shown: asyncio.Future[str]) -> None:
+        assert browser._way_back.hosts() <= {"127.0.0.1", "::1"}
+        assert "127.0.0.1" in browser._way_back.hosts()
+
+    opened(body)

@@ -1,0 +1,270 @@
+"""What a token is not good for: other rights, other servers, other settings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from interlock.core.call import UpstreamGoneError
+from interlock.core.config import OAuthConfig, ServerConfig
+from interlock.core.upstreams.oauth.keyring import Keyring
+from interlock.core.upstreams.supervisor import State
+from interlock.errors import InterlockError
+from tests.core.upstreams.harness import Kept
+from tests.core.upstreams.oauth.authority import Protected
+from tests.core.upstreams.oauth.worlds import NEEDED, House, at_home
+from tests.core.upstreams.servers.http_server import Answer, Request
+from tests.patience import PATIENCE
+
+# -- what a token is not good for
+
+
+def test_more_rights_take_a_human(tmp_path: Path) -> None:
+    async def body(world: House) -> None:
+        world.server.scope = "read"
+        world.server.needs = {"echo": "write"}
+        await world.log_in()
+        async with world.node() as one:
+            await one.ready()
+            for _ in range(2):
+                with pytest.raises(UpstreamGoneError) as caught:
+                    await one.result("echo", {"text": "hi"})
+                assert caught.value.message == (
+                    "up wants more rights for this (write): run `interlock login up`, "
+                    "and call again."
+                )
+            # The rest goes on as before.
+            assert one.supervisor.state is State.READY
+            assert (await world.grant()).wanted == "write"
+            await world.log_in()
+            assert world.browser.parameters()["scope"] == "read write"
+            assert await one.text("echo", text="hi") == "hi"
+            assert (await world.grant()).wanted == ""
+
+    at_home(tmp_path, body)
+
+
+def test_rights_that_were_asked_for_and_not_given(tmp_path: Path) -> None:
+    async def body(world: House) -> None:
+        world.server.needs = {"echo": "admin"}
+        grant = await world.log_in(scopes=["admin"])
+        world.authority.tokens[grant.access_token].scope = ""
+        async with world.node(scopes=["admin"]) as one:
+            await one.ready()
+            with pytest.raises(UpstreamGoneError, match="which it was asked for already"):
+                await one.result("echo", {"text": "hi"})
+
+    at_home(tmp_path, body)
+
+
+def test_a_403_that_is_not_about_scopes(tmp_path: Path) -> None:
+    async def body(world: House) -> None:
+        await world.log_in()
+        async with world.node() as one:
+            await one.ready()
+
+            async def never(request: Request, answer: Answer) -> bool:
+                answer.empty("403 Forbidden")
+                return True
+
+            world.server.habit = never
+            with pytest.raises(UpstreamGoneError, match=r"refuses this \(HTTP 403\)"):
+                await one.result("echo", {"text": "hi"})
+        assert not world.authority.token_requests("refresh_token")
+
+    at_home(tmp_path, body)
+
+
+def test_a_403_without_a_token(tmp_path: Path) -> None:
+    async def body(world: House) -> None:
+        challenge = ""
+
+        async def no(request: Request, answer: Answer) -> bool:
+            answer.empty("403 Forbidden", www_authenticate=challenge)
+            return True
+
+        world.server.habit = no
+        async with world.node() as one:
+            await one.state(State.FAILED)
+            assert one.supervisor.problem == (
+                "up refused the node's credentials (HTTP 403): check the `headers` of this server."
+            )
+        # One that asks for scopes asks for a sign-in.
+        challenge = 'Bearer error="insufficient_scope", scope="a"'
+        async with world.node() as one:
+            await one.state(State.FAILED)
+            assert one.supervisor.problem == NEEDED
+
+    at_home(tmp_path, body)
+
+
+def test_a_token_that_was_stored_and_has_ended_meanwhile(tmp_path: Path) -> None:
+    async def body(world: House) -> None:
+        world.server.open = True
+        async with world.node() as one:
+            await one.ready()
+            grant = await world.log_in()
+            world.now = grant.ends + 1
+            world.authority.expire()
+            assert await one.text("echo", text="hi") == "hi"
+        assert len(world.authority.token_requests("refresh_token")) == 1
+
+    at_home(tmp_path, body)
+
+
+def test_a_server_that_is_open_but_for_its_calls(tmp_path: Path) -> None:
+    async def body(world: House) -> None:
+        world.server.open = True
+        async with world.node() as one:
+            await one.ready()
+            with pytest.raises(UpstreamGoneError) as caught:
+                await one.result("echo", {"text": "hi"})
+            assert caught.value.message == NEEDED
+            assert one.supervisor.state is State.READY
+            await world.log_in()
+            assert await one.text("echo", text="hi") == "hi"
+
+    at_home(tmp_path, body)
+
+
+# -- a grant that is not for this
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"issuer": "http://127.0.0.1:1"}, {"client_id": "by-hand"}],
+    ids=["another issuer", "another client"],
+)
+def test_a_grant_for_other_settings_is_not_used(tmp_path: Path, settings: dict[str, str]) -> None:
+    async def body(world: House) -> None:
+        await world.log_in()
+        async with world.node(**settings) as one:
+            await one.state(State.FAILED)
+            assert one.supervisor.problem == NEEDED
+        assert not world.server.seen_tokens
+
+    at_home(tmp_path, body)
+
+
+def test_a_grant_for_another_url_is_not_used(tmp_path: Path) -> None:
+    async def body(world: House) -> None:
+        await world.log_in()
+        async with Protected(world.authority) as other:
+            world.server = other
+            async with world.node() as one:
+                await one.state(State.FAILED)
+                assert one.supervisor.problem == NEEDED
+            assert not other.seen_tokens
+
+    at_home(tmp_path, body)
+
+
+def test_credentials_of_its_own_come_first(tmp_path: Path) -> None:
+    async def body(world: House) -> None:
+        await world.log_in()
+        keyring = Keyring(world.store)
+        for more in (
+            {"headers": {"authorization": "Bearer mine"}},
+            {"oauth": OAuthConfig(enabled=False)},
+        ):
+            server = ServerConfig(url=world.server.url(), **more)  # type: ignore[arg-type]
+            one = Kept(server, bearer=keyring.bearer("up"))
+            one.supervisor.begin()
+            await one.state(State.FAILED)
+            assert one.supervisor.problem is not None
+            assert "check the `headers`" in one.supervisor.problem
+            assert "login" not in one.supervisor.problem
+            await one.supervisor.end()
+        assert not world.server.seen_tokens
+
+    at_home(tmp_path, body)
+
+
+def test_a_401_that_does_not_speak_of_bearers(tmp_path: Path) -> None:
+    async def body(world: House) -> None:
+        async def no(request: Request, answer: Answer) -> bool:
+            answer.empty("401 Unauthorized", www_authenticate="Basic realm=x")
+            return True
+
+        world.server.habit = no
+        async with world.node() as one:
+            await one.state(State.FAILED)
+            assert one.supervisor.problem is not None
+            assert "check the `headers` of this server or, if it wants" in one.supervisor.problem
+
+    at_home(tmp_path, body)
+
+
+def test_a_broken_store_is_told_to_who_needs_it(tmp_path: Path) -> None:
+    async def body(world: House) -> None:
+        world.store.path.write_bytes(b"not a database" * 100)
+        async with world.node() as one:
+            await one.state(State.FAILED)
+            assert one.supervisor.problem is not None
+            assert "The token store" in one.supervisor.problem
+        # Who wants no token is served all the same.
+        world.server.habit = None
+        async with world.node() as one:
+            await one.ready()
+
+    at_home(tmp_path, body)
+
+
+def test_what_a_server_lets_slip_is_masked(tmp_path: Path) -> None:
+    async def body(world: House) -> None:
+        grant = await world.log_in()
+        async with world.node() as one:
+            await one.ready()
+            assert one.connector.mask(f"your token {grant.access_token} is odd") == (
+                "your token *** is odd"
+            )
+            world.authority.expire()
+            await one.text("echo", text="hi")
+            assert (await world.grant()).access_token not in one.connector.mask(
+                (await world.grant()).access_token
+            )
+
+    at_home(tmp_path, body)
+
+
+def test_over_plain_http_no_token_is_sent(tmp_path: Path) -> None:
+    async def body(world: House) -> None:
+        bearer = Keyring(world.store).bearer("up")
+        server = ServerConfig(url="http://mcp.example.com/mcp")
+        told: list[str] = []
+
+        def settle(error: InterlockError | None) -> None:
+            assert error is not None
+            told.append(error.message)
+
+        # It may be one that wants none; when it does, it is told why it gets none.
+        assert await bearer.prepare(server, lambda _: None) is bearer
+        bearer.refused(401, b"Bearer", b"", settle)
+        bearer.refused(401, b"Basic", b"", settle)
+        assert told == [
+            "up wants a token, and is reached over plain http: use its https URL.",
+            "up refused the node's credentials (HTTP 401): check the `headers` of this server.",
+        ]
+        await world.log_in()
+        assert await bearer.prepare(server, lambda _: None) is None
+        assert bearer.current() == b""
+
+    at_home(tmp_path, body)
+
+
+def test_a_node_without_sign_ins_loads_nothing_for_them(tmp_path: Path) -> None:
+    """Neither most of this package nor authlib: most nodes never need them."""
+    code = (
+        "import sys, interlock.app.node\n"
+        "print(sorted(m for m in sys.modules if m.startswith('interlock.core.upstreams.oauth.')),\n"
+        "      [m for m in sys.modules if m.startswith(('authlib', 'joserfc'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    loaded = {name.rpartition(".")[2] for name in done.stdout.split("'")[1::2]}
+    assert loaded == {"bearer", "errors", "fetch", "keyring", "token_store", "urls"}
+    assert done.stdout.endswith(" []\n")

@@ -1,0 +1,60 @@
+"""Which scopes are asked for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp.client.auth.utils import union_scopes
+
+from interlock.core.upstreams.oauth import challenge as scopes
+
+written = st.lists(st.sampled_from("abcd"), max_size=4).map(" ".join)
+
+
+@pytest.mark.parametrize(
+    ("configured", "challenged", "resource", "server", "chosen"),
+    [
+        ([], "a b", ["c"], None, "a b"),
+        ([], None, ["c", "d"], None, "c d"),
+        ([], None, None, ["e"], None),
+        ([], None, [], None, None),
+        ([], "", ["c"], None, None),
+        (["x"], "a", ["c"], None, "x"),
+        # Where the authorization server has it, it is how a refresh token is asked for.
+        ([], "a", None, ["a", "offline_access"], "a offline_access"),
+        ([], "a offline_access", None, ["offline_access"], "a offline_access"),
+        (["x"], None, None, ["offline_access"], "x offline_access"),
+        ([], None, None, ["offline_access"], None),
+    ],
+)
+def test_a_first_sign_in(
+    configured: list[str],
+    challenged: str | None,
+    resource: list[str] | None,
+    server: list[str] | None,
+    chosen: str | None,
+) -> None:
+    found = scopes.choose(
+        configured=configured,
+        challenged=challenged,
+        resource=resource,
+        server=server,
+        refreshable=True,
+    )
+    assert found == chosen
+
+
+def test_who_cannot_refresh_does_not_ask_for_it() -> None:
+    found = scopes.choose(
+        configured=[], challenged="a", resource=None, server=["offline_access"], refreshable=False
+    )
+    assert found == "a"
+
+
+@given(written, written)
+def test_a_union_covers_both_and_is_what_the_official_sdk_makes(one: str, other: str) -> None:
+    both = scopes.union(one, other)
+    assert scopes.covers(both, one)
+    assert scopes.covers(both, other)
+    assert scopes.split(both) == list(dict.fromkeys((union_scopes(one, other) or "").split()))

@@ -1,0 +1,263 @@
+"""Who the node is to an authorization server, and what it asks for, all the way to a token."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from interlock.core.config import OAuthConfig
+from interlock.core.upstreams.oauth.errors import Trouble
+from interlock.core.upstreams.oauth.fetch import fetch
+from interlock.core.upstreams.oauth.sign_out import give_back
+from tests.core.upstreams.oauth.authority import Asked, Authority, Reply
+from tests.core.upstreams.oauth.worlds import NOW, Entrance, at_the_entrance
+
+# -- who the node is
+
+
+@pytest.mark.parametrize("method", ["none", "client_secret_basic", "client_secret_post"])
+def test_a_registration_of_its_own(tmp_path: Path, method: str) -> None:
+    async def body(world: Entrance) -> None:
+        world.authority.method = method
+        world.server.scope = "read"
+        grant = await world.sign_in()
+        assert grant.client.kind == "registered"
+        (wish,) = world.authority.to("/register")
+        assert wish.json == {
+            "client_name": "Interlock",
+            "application_type": "native",
+            "redirect_uris": [world.browser.redirect_uri],
+            "grant_types": ["authorization_code", "refresh_token"],
+            "response_types": ["code"],
+            "token_endpoint_auth_method": method,
+            "scope": "read",
+        }
+        # The next sign-in is by the same client,
+        await world.sign_in(grant)
+        assert len(world.authority.to("/register")) == 1
+        # unless it comes back to another port, or wants more than it was registered for.
+        world.browser.redirect_uri = "http://localhost:3001/callback"
+        await world.sign_in(grant)
+        await world.sign_in(grant, more="write")
+        assert len(world.authority.to("/register")) == 3
+
+    at_the_entrance(tmp_path, body)
+
+
+def test_a_registration_belongs_to_its_issuer(tmp_path: Path) -> None:
+    async def body(world: Entrance) -> None:
+        first = await world.sign_in()
+        async with Authority() as second:
+            second.clients["taken"] = world.authority.clients[first.client.client_id]
+            world.server.authority = second
+            grant = await world.sign_in(first)
+            assert grant.issuer == second.issuer
+            assert len(second.to("/register")) == 1
+            shown = [one.query.get("client_id") for one in second.to("/authorize")]
+            assert shown == [grant.client.client_id] != [first.client.client_id]
+
+    at_the_entrance(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (Reply(400, {"error": "invalid_redirect_uri"}), "did not register this node: invalid_redi"),
+        (Reply(403, b"no"), "did not register this node (HTTP 403)"),
+        (
+            Reply(201, {"client_id": "x", "token_endpoint_auth_method": "tls_client_auth"}),
+            "a way to",
+        ),
+        (
+            Reply(201, {"client_id": "x", "token_endpoint_auth_method": "private_key_jwt"}),
+            "a way to",
+        ),
+        (
+            Reply(201, {"client_id": "x", "token_endpoint_auth_method": "client_secret_post"}),
+            "without giving it a secret",
+        ),
+        (Reply(200, b"<html>"), "something that is no client"),
+    ],
+)
+def test_a_registration_that_is_of_no_use(tmp_path: Path, reply: Reply, words: str) -> None:
+    async def body(world: Entrance) -> None:
+        world.authority.habits["/register"] = lambda asked: reply
+        assert words in await world.refused()
+        assert not world.browser.pages
+
+    at_the_entrance(tmp_path, body)
+
+
+def test_nobody_registers_and_nothing_is_configured(tmp_path: Path) -> None:
+    async def body(world: Entrance) -> None:
+        world.authority.metadata["registration_endpoint"] = None
+        why = await world.refused()
+        assert "set oauth.client_id" in why
+        assert world.browser.redirect_uri in why
+
+    at_the_entrance(tmp_path, body)
+
+
+def test_a_document_before_a_registration(tmp_path: Path) -> None:
+    async def body(world: Entrance) -> None:
+        document = "https://example.com/interlock.json"
+        grant = await world.sign_in(client_metadata_url=document)
+        assert grant.client.kind == "registered"
+        world.authority.metadata["client_id_metadata_document_supported"] = True
+        grant = await world.sign_in(client_metadata_url=document)
+        assert (grant.client.kind, grant.client.client_id) == ("document", document)
+        assert len(world.authority.to("/register")) == 1
+
+    at_the_entrance(tmp_path, body)
+
+
+@pytest.mark.parametrize("method", ["none", "client_secret_basic", "client_secret_post"])
+def test_a_configured_client_before_everything(tmp_path: Path, method: str) -> None:
+    async def body(world: Entrance) -> None:
+        secret = "" if method == "none" else "s3cr3t/+ :ü"
+        world.authority.method = method
+        world.authority.metadata["client_id_metadata_document_supported"] = True
+        world.authority.register("by-hand", secret=secret, method=method)
+        grant = await world.sign_in(
+            client_id="by-hand",
+            client_secret=secret or None,
+            client_metadata_url="https://example.com/x.json",
+        )
+        assert grant.client.kind == "configured"
+        assert not world.authority.to("/register")
+        # The secret stays where the config has it.
+        assert grant.client.client_secret == ""
+
+    at_the_entrance(tmp_path, body)
+
+
+def test_a_configured_client_is_not_shown_to_another_issuer(tmp_path: Path) -> None:
+    async def body(world: Entrance) -> None:
+        world.authority.register("by-hand")
+        first = await world.sign_in(client_id="by-hand")
+        async with Authority() as second:
+            second.register("by-hand")
+            world.server.authority = second
+            with pytest.raises(Trouble, match=r"set oauth\.issuer"):
+                await world.sign_in(first, client_id="by-hand")
+            with pytest.raises(Trouble, match="the config allows only"):
+                await world.sign_in(first, client_id="by-hand", issuer=first.issuer)
+            assert not second.to("/authorize")
+            grant = await world.sign_in(first, client_id="by-hand", issuer=second.issuer)
+            assert grant.issuer == second.issuer
+
+    at_the_entrance(tmp_path, body)
+
+
+def test_one_of_several_authorization_servers(tmp_path: Path) -> None:
+    async def body(world: Entrance) -> None:
+        async with Authority() as second:
+            first = world.authority
+            world.server.prm = {"authorization_servers": [first.issuer, second.issuer]}
+            assert (await world.sign_in()).issuer == first.issuer
+            chosen = await world.sign_in(issuer=second.issuer + "/")
+            assert chosen.issuer == second.issuer
+            # The one that was used before, for as long as it is named.
+            assert (await world.sign_in(chosen)).issuer == second.issuer
+
+    at_the_entrance(tmp_path, body)
+
+
+# -- what it asks for
+
+
+def test_scopes(tmp_path: Path) -> None:
+    async def body(world: Entrance) -> None:
+        await world.sign_in()
+        assert "scope" not in world.browser.parameters()
+        world.server.scopes_supported = ["a", "b"]
+        await world.sign_in()
+        assert world.browser.parameters()["scope"] == "a b"
+        world.server.scope = "c"
+        await world.sign_in()
+        assert world.browser.parameters()["scope"] == "c"
+        world.authority.metadata["scopes_supported"] = ["c", "offline_access"]
+        grant = await world.sign_in(more="before")
+        assert world.browser.parameters()["scope"] == "c offline_access before"
+        assert grant.asked == grant.scope == "c offline_access before"
+        await world.sign_in(scopes=["mine"])
+        assert world.browser.parameters()["scope"] == "mine offline_access"
+        # A server that says nothing about it granted what was asked for.
+        world.authority.says_scope = False
+        assert (await world.sign_in(scopes=["mine"])).scope == "mine offline_access"
+
+    at_the_entrance(tmp_path, body)
+
+
+def test_when_a_token_ends(tmp_path: Path) -> None:
+    async def body(world: Entrance) -> None:
+        grant = await world.sign_in()
+        assert (grant.ends, grant.renew) == (NOW + 3600, NOW + 3540)
+        world.authority.lifetime = 10
+        grant = await world.sign_in()
+        assert (grant.ends, grant.renew) == (NOW + 10, NOW + 8)
+        world.authority.lifetime = None
+        world.authority.refreshable = False
+        grant = await world.sign_in()
+        assert (grant.ends, grant.renew, grant.refresh_token) == (0, 0, "")
+
+    at_the_entrance(tmp_path, body)
+
+
+def test_each_sign_in_has_secrets_of_its_own(tmp_path: Path) -> None:
+    async def body(world: Entrance) -> None:
+        for _ in range(3):
+            await world.sign_in()
+        for name in ("state", "code_challenge"):
+            assert len({world.browser.parameters(number)[name] for number in range(3)}) == 3
+
+    at_the_entrance(tmp_path, body)
+
+
+def test_a_server_that_fails_is_told_apart_from_one_that_refuses(tmp_path: Path) -> None:
+    async def body(world: Entrance) -> None:
+        broken = lambda asked: Reply(503, b"")  # noqa: E731
+        for place in ("/.well-known/oauth-authorization-server", "/register", "/token"):
+            world.authority.habits = {place: broken}
+            with pytest.raises(Trouble) as caught:
+                await world.sign_in()
+            assert caught.value.passing, place
+        await world.authority.stop()
+        with pytest.raises(Trouble, match="cannot connect to 127") as caught:
+            await world.sign_in()
+        assert caught.value.passing
+
+    at_the_entrance(tmp_path, body)
+
+
+def test_nothing_of_it_is_logged_or_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def body(world: Entrance) -> None:
+        world.authority.method = "client_secret_basic"
+        grant = await world.sign_in()
+        await world.wallet.keep(grant)
+        shown = f"{caplog.text} {grant!r} {grant.client!r}"
+        known = world.authority.secrets()
+        assert len(known) >= 4
+        assert not [one for one in known if one in shown]
+
+    with caplog.at_level(logging.DEBUG):
+        at_the_entrance(tmp_path, body)
+
+
+def test_signing_out_gives_both_tokens_back(tmp_path: Path) -> None:
+    async def body(world: Entrance) -> None:
+        grant = await world.sign_in()
+        await give_back(grant, OAuthConfig(), fetch)
+        assert world.authority.revoked == [grant.refresh_token, grant.access_token]
+
+        def refuses(asked: Asked) -> Reply:
+            return Reply(400, {"error": "x", "error_description": asked.form["token"]})
+
+        world.authority.habits["/revoke"] = refuses
+        with pytest.raises(Trouble) as caught:
+            await give_back(grant, OAuthConfig(), fetch)
+        assert grant.refresh_token not in caught.value.why
+
+    at_the_entrance(tmp_path, body)

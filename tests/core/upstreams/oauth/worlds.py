@@ -1,0 +1,164 @@
+"""What the tests of sign-ins stand on: one authority, one server, and who wants to be let in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.core.config import OAuthConfig, ServerConfig
+from interlock.core.upstreams.oauth.bearer import OAuthBearer
+from interlock.core.upstreams.oauth.errors import Trouble
+from interlock.core.upstreams.oauth.fetch import fetch
+from interlock.core.upstreams.oauth.grants import Grant, Wallet
+from interlock.core.upstreams.oauth.keyring import Keyring
+from interlock.core.upstreams.oauth.probe import challenge_of
+from interlock.core.upstreams.oauth.sign_in import Occasion, sign_in
+from interlock.core.upstreams.oauth.token_store import TokenStore
+from interlock.core.upstreams.oauth.urls import canonical
+from tests.core.upstreams.harness import Kept, run, within
+from tests.core.upstreams.oauth.authority import Authority, Protected, Wanderer
+
+NOW = 1_000_000.0
+NEEDED = "up needs you to sign in: run `interlock login up`"
+AGAIN = "up needs you to sign in again: run `interlock login up`"
+
+
+class Entrance:
+    """One authority, one server, one human."""
+
+    def __init__(self, folder: Path, authority: Authority, server: Protected) -> None:
+        self.authority = authority
+        self.server = server
+        self.browser = Wanderer()
+        self.store = TokenStore(folder / "tokens.db")
+        self.wallet = Wallet(self.store, "jira", canonical(server.url()))
+
+    async def sign_in(
+        self, previous: Grant | None = None, more: str = "", **settings: Any
+    ) -> Grant:
+        """As `interlock login` does."""
+        config = ServerConfig(url=self.server.url(), oauth=OAuthConfig(**settings))
+        challenge = await challenge_of(config, fetch)
+        occasion = Occasion(self.server.url(), config.oauth, challenge, previous, more)
+        return await sign_in(occasion, self.browser, self.wallet, fetch, now=NOW)
+
+    async def refused(self, **settings: Any) -> str:
+        """Why it did not work out. Nobody was sent to a page unless the test says so."""
+        with pytest.raises(Trouble) as caught:
+            await self.sign_in(**settings)
+        assert not self.authority.tokens
+        for secret in self.authority.secrets():
+            assert secret not in caught.value.why
+        return caught.value.why
+
+
+def at_the_entrance(
+    folder: Path, body: Callable[[Entrance], Awaitable[None]], path: str = "", oidc: str = ""
+) -> None:
+    async def main() -> None:
+        async with Authority(path, oidc=oidc) as authority, Protected(authority) as server:
+            await body(Entrance(folder, authority, server))
+
+    run(main)
+
+
+class Naps:
+    """Sleeps that last until the test ends them."""
+
+    def __init__(self) -> None:
+        self.taken: list[float] = []
+        self._sleeping: list[asyncio.Future[None]] = []
+        self._fell: list[asyncio.Future[None]] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.taken.append(seconds)
+        nap: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sleeping.append(nap)
+        for one in self._fell:
+            if not one.done():
+                one.set_result(None)
+        await nap
+
+    async def fallen(self) -> None:
+        """Wait until somebody sleeps."""
+        if not any(not one.done() for one in self._sleeping):
+            fell: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._fell.append(fell)
+            await within(fell)
+
+    def wake(self) -> None:
+        for one in self._sleeping:
+            if not one.done():
+                one.set_result(None)
+        self._sleeping.clear()
+
+
+class House:
+    """An authority, a server, and nodes that share a token store."""
+
+    def __init__(self, folder: Path, authority: Authority, server: Protected) -> None:
+        self.authority = authority
+        self.server = server
+        self.now = 1_000_000.0
+        self.naps = Naps()
+        self.store = TokenStore(folder / "tokens.db")
+        self.wallet = Wallet(self.store, "up", canonical(server.url()))
+        self.browser = Wanderer()
+        self.bearer: OAuthBearer
+        """That of the node that was started last."""
+
+    def config(self, **oauth: Any) -> ServerConfig:
+        return ServerConfig(url=self.server.url(), oauth=OAuthConfig(**oauth))
+
+    async def log_in(self, **oauth: Any) -> Grant:
+        """As `interlock login` does."""
+        config = self.config(**oauth)
+        found = await self.wallet.grant()
+        previous = None if found is None else found.grant
+        more = "" if previous is None else f"{previous.asked} {previous.wanted}"
+        occasion = Occasion(
+            self.server.url(), config.oauth, await challenge_of(config, fetch), previous, more
+        )
+        grant = await sign_in(occasion, self.browser, self.wallet, fetch, now=self.now)
+        await self.wallet.keep(grant)
+        return grant
+
+    async def grant(self) -> Grant:
+        found = await self.wallet.grant()
+        assert found is not None
+        return found.grant
+
+    @asynccontextmanager
+    async def node(
+        self, *, browser: Wanderer | None = None, transport: str = "auto", **oauth: Any
+    ) -> AsyncIterator[Kept]:
+        """An upstream as a node keeps it."""
+        keyring = Keyring(self.store, browser=browser, now=lambda: self.now, sleep=self.naps)
+        server = ServerConfig(
+            url=self.server.url(),
+            transport=transport,  # type: ignore[arg-type]
+            oauth=OAuthConfig(**oauth),
+        )
+        self.bearer = keyring.bearer("up")
+        one = Kept(server, bearer=self.bearer)
+        one.supervisor.begin()
+        try:
+            yield one
+        finally:
+            await within(one.supervisor.end())
+            await within(keyring.close())
+
+
+def at_home(
+    folder: Path, body: Callable[[House], Awaitable[None]], eras: str = "both", **more: Any
+) -> None:
+    async def main() -> None:
+        async with Authority() as authority, Protected(authority, eras, **more) as server:
+            await body(House(folder, authority, server))
+
+    run(main)

@@ -1,0 +1,265 @@
+"""One set of behaviours, over every kind of link and in both eras."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from interlock.core.call import UpstreamAnsweredError, UpstreamGoneError
+from interlock.core.config import ServerConfig
+from interlock.core.upstreams.supervisor import State
+from interlock.core.upstreams.transports.stdio import StdioLink
+from interlock.errors import DEADLINE_EXCEEDED, UPSTREAM_LOST, InterlockError
+from interlock.protocol.mcp import Era
+from tests.core.upstreams.harness import Kept, kept, process, run, text, within
+from tests.core.upstreams.servers.http_server import HttpServer, Legacy, Streamable
+from tests.core.upstreams.servers.toolbox import Toolbox
+
+KINDS = (
+    "stdio-session", "stdio-stateless", "json-session", "json-stateless", "sse-session",
+    "sse-stateless", "closing-stateless", "closing-session", "no-session", "legacy",
+)  # fmt: skip
+
+
+class Far:
+    """The far side, as a test steers it."""
+
+    def __init__(self, one: Kept) -> None:
+        self.one = one
+
+    async def until_held(self, count: int) -> None:
+        """The server has got the calls that it is to hold."""
+        # A process reads in order: what it answers now it got later.
+        await self.one.text("echo", text="in order")
+
+    async def until_told_to_stop(self) -> None:
+        assert json.loads(await self.one.text("cancelled"))
+
+    async def kill(self) -> None:
+        peer = self.one.supervisor.peer
+        assert peer is not None
+        assert isinstance(peer.link, StdioLink)
+        os.kill(peer.link.pid or 0, signal.SIGKILL)
+
+
+class FarHttp(Far):
+    """The same for a server on a socket of this loop."""
+
+    def __init__(self, one: Kept, server: HttpServer, toolbox: Toolbox, era: Era) -> None:
+        super().__init__(one)
+        self._server = server
+        self._toolbox = toolbox
+        self._stateless = era is Era.STATELESS
+
+    async def until_held(self, count: int) -> None:
+        await self._server.until(lambda: len(self._toolbox.held) == count)
+
+    async def until_told_to_stop(self) -> None:
+        if self._stateless:
+            await self._server.until(lambda: self._server.dropped)
+        else:
+            await self._server.until(lambda: self._toolbox.cancelled)
+
+    async def kill(self) -> None:
+        self._server.cut()
+
+
+@asynccontextmanager
+async def connected(kind: str) -> AsyncIterator[tuple[Kept, Far]]:
+    wire, _, era = kind.partition("-")
+    if wire == "stdio":
+        async with kept(process("--eras", era)) as one:
+            await one.ready()
+            yield one, Far(one)
+        return
+    server: Legacy | Streamable
+    if wire == "legacy":
+        server, path = Legacy(), "/sse"
+    else:
+        eras = "stateless" if era == "stateless" else "session"
+        server = Streamable(
+            eras, sse=wire != "json", chunked=wire != "closing", sessions=wire != "no"
+        )
+        path = "/mcp"
+    async with server:
+        async with kept(ServerConfig(url=server.url(path), connections=8)) as one:
+            await one.ready()
+            peer = one.supervisor.peer
+            assert peer is not None
+            assert (peer.era is Era.STATELESS) == (era == "stateless")
+            yield one, FarHttp(one, server, server.toolbox, peer.era)
+
+
+Body = Callable[[Kept, Far], Awaitable[None]]
+
+
+@pytest.fixture(params=[*(f"{kind}/uvloop" for kind in KINDS), *(f"{k}/asyncio" for k in KINDS)])
+def over(request: pytest.FixtureRequest) -> Callable[[Body], None]:
+    """Runs a body over one kind of link, on one kind of loop."""
+    kind, _, loop = request.param.partition("/")
+
+    def go(body: Body) -> None:
+        async def main() -> None:
+            async with connected(kind) as (one, far):
+                await body(one, far)
+
+        run(main, loop=loop)
+
+    return go
+
+
+Over = Callable[[Body], None]
+
+
+def test_list_and_call(over: Over) -> None:
+    async def body(one: Kept, far: Far) -> None:
+        assert one.listed[0][:3] == ["echo", "report", "hold"]
+        for words in ("", "hello", "grüezi 🚦", 'quotes " and \\ and \n', "x" * 200_000):
+            assert await one.text("echo", text=words) == words
+        with pytest.raises(UpstreamAnsweredError, match="on purpose") as caught:
+            await within(one.start("fail"))
+        assert caught.value.code == -32042
+
+    over(body)
+
+
+def test_concurrent_calls_get_their_own_answers(over: Over) -> None:
+    async def body(one: Kept, far: Far) -> None:
+        held = [one.start("hold", {"text": f"held {n}"}) for n in range(5)]
+        await far.until_held(5)
+        calls = [one.start("echo", {"text": f"call {n}"}) for n in range(50)]
+        for number, call in enumerate(calls):
+            assert text(await within(call)) == f"call {number}"
+        # Later than all of those that came after them.
+        assert await one.text("release") == "5"
+        for number, call in enumerate(held):
+            assert text(await within(call)) == f"held {number}"
+            assert call.times_settled == 1
+
+    over(body)
+
+
+def test_progress_comes_before_the_answer_and_in_order(over: Over) -> None:
+    async def body(one: Kept, far: Far) -> None:
+        heard: list[Any] = []
+        call = one.start(
+            "report",
+            {"steps": 4},
+            hear=lambda _, method, params: heard.append((method, json.loads(bytes(params)))),
+            token="mine",
+        )
+        assert text(await within(call)) == "reported"
+        assert [told["progress"] for _, told in heard] == [1, 2, 3, 4]
+        assert {method for method, _ in heard} == {"notifications/progress"}
+        assert {told["progressToken"] for _, told in heard} == {"mine"}
+
+    over(body)
+
+
+def test_a_caller_who_cannot_take_progress_harms_nobody(over: Over) -> None:
+    async def body(one: Kept, far: Far) -> None:
+        def broken(call: Any, method: str, params: Any) -> None:
+            raise RuntimeError("a fault of the caller")
+
+        call = one.start("report", {"steps": 3}, hear=broken, token="mine")
+        assert text(await within(call)) == "reported"
+        assert await one.text("echo", text="next") == "next"
+        assert one.supervisor.restarts == 0
+
+    over(body)
+
+
+def test_a_caller_who_leaves(over: Over) -> None:
+    async def body(one: Kept, far: Far) -> None:
+        call = one.start("hold")
+        await far.until_held(1)
+        call.exchange.abandon("The caller is gone.")
+        await far.until_told_to_stop()
+        assert call.times_settled == 0
+        peer = one.supervisor.peer
+        assert peer is not None
+        assert not peer.pending
+        # Nothing of it meets the calls that follow.
+        for number in range(10):
+            assert await one.text("echo", text=str(number)) == str(number)
+        assert one.supervisor.restarts == 0
+
+    over(body)
+
+
+def test_a_deadline_that_passes(over: Over) -> None:
+    async def body(one: Kept, far: Far) -> None:
+        call = one.start("hold")
+        await far.until_held(1)
+        call.exchange.expire()
+        with pytest.raises(InterlockError, match="did not answer tools/call in time") as caught:
+            await within(call)
+        assert caught.value.failure is DEADLINE_EXCEEDED
+        await far.until_told_to_stop()
+        call.exchange.expire()
+        call.exchange.abandon("late")
+        assert call.times_settled == 1
+        assert await one.text("echo", text="next") == "next"
+        assert one.supervisor.restarts == 0
+
+    over(body)
+
+
+def test_lost_in_the_middle_of_calls(over: Over) -> None:
+    async def body(one: Kept, far: Far) -> None:
+        calls = [one.start("hold") for _ in range(3)]
+        await far.until_held(3)
+        await far.kill()
+        for call in calls:
+            with pytest.raises(UpstreamGoneError) as caught:
+                await within(call)
+            assert caught.value.failure is UPSTREAM_LOST
+            assert caught.value.sent
+            assert call.times_settled == 1
+        assert await within(one.supervisor.until_ready(10))
+        assert await one.text("echo", text="back") == "back"
+        assert one.supervisor.state is State.READY
+
+    over(body)
+
+
+def test_nothing_waits_when_it_is_ended(over: Over) -> None:
+    async def body(one: Kept, far: Far) -> None:
+        call = one.start("hold")
+        await far.until_held(1)
+        await within(one.supervisor.end())
+        with pytest.raises(UpstreamGoneError, match="closed by the node") as caught:
+            await within(call)
+        assert caught.value.sent
+        with pytest.raises(UpstreamGoneError, match="is not available") as refused:
+            one.start("echo")
+        assert not refused.value.sent
+
+    over(body)
+
+
+def test_a_task_that_waits_for_the_nodes_own_request_can_be_cancelled(over: Over) -> None:
+    async def body(one: Kept, far: Far) -> None:
+        peer = one.supervisor.peer
+        assert peer is not None
+
+        async def ask() -> None:
+            await peer.request("tools/call", {"name": "hold", "arguments": {}})
+
+        task = asyncio.create_task(ask())
+        await asyncio.sleep(0)
+        await far.until_held(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await far.until_told_to_stop()
+        assert not peer.pending
+
+    over(body)

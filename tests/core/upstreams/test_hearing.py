@@ -1,0 +1,599 @@
+"""Ears for one peer: its streams, what is watched, and what becomes of both when they break.
+
+Longer than 500 lines because the two wires are held against the same list of mishaps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.core.call import UpstreamAnsweredError
+from interlock.core.config import ServerConfig, resolve_server
+from interlock.core.upstreams import subscriptions as hearing
+from interlock.core.upstreams import subscriptions as listening
+from interlock.core.upstreams.backoff import Pauses
+from interlock.core.upstreams.client import Peer
+from interlock.core.upstreams.connection import Connector
+from interlock.core.upstreams.subscriptions import Hearing
+from interlock.errors import InterlockError
+from tests.core.upstreams.harness import OWN_INFO, Naps, process, run, within
+from tests.core.upstreams.servers.http_server import Answer, Legacy, Request, Streamable
+from tests.core.upstreams.servers.toolbox import notification, result
+
+LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+
+
+class Ears:
+    """A hearing that is being kept, and everything that it led to."""
+
+    def __init__(self, peer: Peer, uris: tuple[str, ...]) -> None:
+        self.peer = peer
+        self.changed: list[str] = []
+        self.updated: list[str] = []
+        self.relisted = 0
+        self._waiting: list[tuple[Callable[[], Any], asyncio.Future[None]]] = []
+        self.naps = Naps(self.poke)
+        peer.on_changed = self._tell(self.changed)
+        peer.on_updated = self._tell(self.updated)
+        self.hearing = Hearing(peer, relist=self._relist, sleep=self.naps, uris=uris)
+        self.task = asyncio.ensure_future(self.hearing.keep())
+
+    def _tell(self, told: list[str]) -> Callable[[str], None]:
+        def tell(what: str) -> None:
+            told.append(what)
+            self.poke()
+
+        return tell
+
+    def _relist(self) -> None:
+        self.relisted += 1
+        self.poke()
+
+    def poke(self) -> None:
+        for condition, future in self._waiting:
+            if not future.done() and condition():
+                future.set_result(None)
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        if condition():
+            return
+        entry = (condition, asyncio.get_running_loop().create_future())
+        self._waiting.append(entry)
+        try:
+            await within(entry[1])
+        finally:
+            self._waiting.remove(entry)
+
+
+@asynccontextmanager
+async def ears(server: ServerConfig, *uris: str) -> AsyncIterator[Ears]:
+    connector = Connector(
+        "up",
+        server,
+        own_info=OWN_INFO,
+        resolve=lambda one: resolve_server(one, environ=os.environ, base_dir=Path.cwd()),
+        clock=asyncio.get_running_loop().time,
+    )
+    peer = await connector.connect()
+    one = Ears(peer, uris)
+    try:
+        yield one
+    finally:
+        one.task.cancel()
+        await asyncio.gather(one.task, return_exceptions=True)
+        await peer.close()
+
+
+def gets(server: Streamable) -> list[Request]:
+    return [request for request in server.requests if request.method == "GET"]
+
+
+def listens(server: Streamable) -> list[dict[str, Any]]:
+    """What each `subscriptions/listen` asked for."""
+    return [
+        request.message["params"]["notifications"]
+        for request in server.requests
+        if request.rpc == "subscriptions/listen"
+    ]
+
+
+ALL = {
+    "tools": {"listChanged": True},
+    "prompts": {"listChanged": True},
+    "resources": {"listChanged": True, "subscribe": True},
+}
+
+
+def stateless(**capabilities: Any) -> Streamable:
+    server = Streamable("stateless")
+    server.toolbox.capabilities = capabilities or ALL
+    return server
+
+
+# -- the stream of a session
+
+
+def test_a_session_s_stream_is_open_when_it_says_so() -> None:
+    async def body() -> None:
+        async with Streamable("session", get="stream") as server:
+            async with ears(ServerConfig(url=server.url())) as one:
+                await within(one.hearing.until_open())
+                (stream,) = server.streams
+                for kind in ("tools", "prompts", "resources"):
+                    stream.event(notification(f"notifications/{kind}/list_changed"))
+                stream.event(notification("notifications/resources/updated", {"uri": "a:b"}))
+                await one.until(lambda: one.updated)
+                assert one.changed == ["tools", "prompts", "resources"]
+                assert one.updated == ["a:b"]
+                (get,) = gets(server)
+                assert get.headers["mcp-session-id"] == "session-1"
+                assert "last-event-id" not in get.headers
+
+    run(body)
+
+
+@LOOPS
+@pytest.mark.parametrize("properly", [True, False])
+def test_it_goes_on_where_it_ended(properly: bool, loop: str) -> None:
+    async def body() -> None:
+        async with Streamable("session", get="stream") as server:
+            async with ears(ServerConfig(url=server.url())) as one:
+                await within(one.hearing.until_open())
+                stream = server.streams.pop()
+                stream.piece(b"id: 7\nretry: 250\ndata: \n\n")
+                if properly:
+                    stream.end()
+                else:
+                    stream.abort()
+                await server.until(lambda: server.streams)
+                assert gets(server)[-1].headers["last-event-id"] == "7"
+                # Its own wish counts; one that breaks is given more time.
+                assert one.naps.taken == [0.25 if properly else 2.0]
+                server.streams[0].event(notification("notifications/tools/list_changed"))
+                await one.until(lambda: one.changed)
+                # The id lasts until there is another.
+                server.streams.pop().end()
+                await server.until(lambda: server.streams)
+                assert gets(server)[-1].headers["last-event-id"] == "7"
+                assert len(gets(server)) == 3
+                # Who ends it properly and takes ids keeps what comes between.
+                await one.until(lambda: one.relisted == (0 if properly else 1))
+
+    run(body, loop=loop)
+
+
+def test_without_ids_everything_is_looked_at_again() -> None:
+    async def body() -> None:
+        async with Streamable("session", get="stream") as server:
+            async with ears(ServerConfig(url=server.url())) as one:
+                await within(one.hearing.until_open())
+                await one.hearing.watch("a:b")
+                server.streams.pop().end()
+                await one.until(lambda: one.relisted)
+                assert one.updated == ["a:b"]
+                assert "last-event-id" not in gets(server)[-1].headers
+                # The session remembers what was subscribed to.
+                assert [r.rpc for r in server.requests].count("resources/subscribe") == 1
+
+    run(body)
+
+
+def test_a_server_that_cannot_go_on_from_there_is_asked_from_here() -> None:
+    async def body() -> None:
+        async with Streamable("session", get="stream") as server:
+
+            async def habit(request: Request, answer: Answer) -> bool:
+                if "last-event-id" in request.headers:
+                    answer.empty("400 Bad Request")
+                return "last-event-id" in request.headers
+
+            server.habit = habit
+            async with ears(ServerConfig(url=server.url())) as one:
+                await within(one.hearing.until_open())
+                stream = server.streams.pop()
+                stream.piece(b"id: 7\n\n")
+                stream.end()
+                await server.until(lambda: server.streams)
+                await one.until(lambda: one.relisted)
+                ids = [get.headers.get("last-event-id") for get in gets(server)]
+                assert ids == [None, "7", None]
+
+    run(body)
+
+
+@pytest.mark.parametrize("status", ["409 Conflict", "429 Slow Down", "503 Busy"])
+def test_a_stream_that_is_not_there_yet_is_asked_for_again(status: str) -> None:
+    async def body() -> None:
+        async with Streamable("session", get=status) as server:
+            async with ears(ServerConfig(url=server.url())) as one:
+                one.naps.hold()
+                # Nobody is kept waiting for it.
+                await within(one.hearing.until_open())
+                await one.until(lambda: one.naps.sleeping)
+                server.get = "stream"
+                one.naps.wake()
+                await one.until(lambda: one.relisted == 1)
+                assert len(gets(server)) == 2
+                assert len(server.streams) == 1
+
+    run(body)
+
+
+@pytest.mark.parametrize("status", ["405 Method Not Allowed", "404 Not Found", "501 No"])
+def test_a_session_without_a_stream_is_asked_once(status: str) -> None:
+    async def body() -> None:
+        async with Streamable("session", get=status) as server:
+            async with ears(ServerConfig(url=server.url()), "a:b") as one:
+                await within(one.hearing.until_open())
+                await within(one.task)
+                assert len(gets(server)) == 1
+                assert not one.naps.taken
+                # Subscriptions do not need it: updates may come on the stream of a call.
+                assert server.toolbox.subscribed == {"a:b"}
+
+    run(body)
+
+
+def test_a_stream_of_which_nothing_is_seen_counts_as_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hearing, "HEAD_WAIT", 0.02)
+
+    async def body() -> None:
+        async with Streamable("session") as server:
+            waiting: list[Answer] = []
+
+            async def habit(request: Request, answer: Answer) -> bool:
+                if request.method == "GET":
+                    waiting.append(answer)
+                return request.method == "GET"
+
+            server.habit = habit
+            async with ears(ServerConfig(url=server.url())) as one:
+                await within(one.hearing.until_open())
+                waiting[0].open()
+                waiting[0].event(notification("notifications/tools/list_changed"))
+                await one.until(lambda: one.changed)
+
+    run(body)
+
+
+def test_the_pauses_between_streams() -> None:
+    pauses = Pauses()
+    assert [pauses.after(0.0) for _ in range(7)] == [2, 4, 8, 16, 32, 60, 60]
+    assert pauses.after(100.0) == 1
+    assert pauses.after(0.0, 5.0) == 10
+    assert pauses.after(0.0, 5.0, properly=True) == 5
+    assert pauses.after(0.0, 0.0, properly=True) == 0.05
+    assert pauses.after(0.0, 1e9, properly=True) == 60
+
+
+# -- watching on the session wire
+
+
+@pytest.mark.parametrize("link", ["http", "legacy", "stdio"])
+def test_watching_on_the_session_wire(link: str) -> None:
+    async def body() -> None:
+        async with Streamable("session", get="stream") as server, Legacy() as legacy:
+            toolbox = legacy.toolbox if link == "legacy" else server.toolbox
+            config = {
+                "http": ServerConfig(url=server.url()),
+                "legacy": ServerConfig(url=legacy.url("/sse"), transport="sse"),
+                "stdio": process("--eras", "session"),
+            }[link]
+            async with ears(config, "old:one") as one:
+                await within(one.hearing.until_open())
+                # What was watched before is watched again, and may have changed meanwhile.
+                await one.until(lambda: one.updated == ["old:one"])
+                await within(one.hearing.watch("new:one"))
+                await within(one.hearing.watch("new:one"))
+                assert one.hearing.watched == ("old:one", "new:one")
+                if link != "stdio":
+                    assert toolbox.subscribed == {"old:one", "new:one"}
+                await within(one.hearing.unwatch("old:one"))
+                await within(one.hearing.unwatch("never:seen"))
+                assert one.hearing.watched == ("new:one",)
+                if link != "stdio":
+                    assert toolbox.subscribed == {"new:one"}
+                    methods = [message.get("method") for message in toolbox.heard]
+                    assert methods.count("resources/subscribe") == 2
+                    assert methods.count("resources/unsubscribe") == 1
+
+    run(body)
+
+
+def test_a_session_server_that_refuses_to_be_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        async with Streamable("session", get="stream") as server:
+            server.toolbox.unwatchable = {"no:one", "gone:one"}
+            async with ears(ServerConfig(url=server.url()), "gone:one", "old:one") as one:
+                await one.until(lambda: one.updated == ["old:one"])
+                with pytest.raises(UpstreamAnsweredError, match="Nobody is told of no:one"):
+                    await within(one.hearing.watch("no:one"))
+                assert one.hearing.watched == ("old:one",)
+
+                async def habit(request: Request, answer: Answer) -> bool:
+                    return request.rpc == "resources/subscribe"
+
+                server.habit = habit
+                monkeypatch.setattr(hearing, "ANSWER_WAIT", 0.02)
+                with pytest.raises(InterlockError, match="did not answer resources/subscribe"):
+                    await within(one.hearing.watch("silent:one"))
+                assert one.hearing.watched == ("old:one",)
+
+    run(body)
+
+
+# -- listening on the stateless wire
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "asked"),
+    [
+        (ALL, ["toolsListChanged", "promptsListChanged", "resourcesListChanged"]),
+        ({"tools": {}, "prompts": {"listChanged": True}}, ["promptsListChanged"]),
+        ({"resources": {"listChanged": True}, "tools": None}, ["resourcesListChanged"]),
+    ],
+)
+def test_what_a_stateless_server_is_asked_to_tell(capabilities: Any, asked: list[str]) -> None:
+    async def body() -> None:
+        async with stateless(**capabilities) as server:
+            async with ears(ServerConfig(url=server.url())) as one:
+                await within(one.hearing.until_open())
+                assert listens(server) == [dict.fromkeys(asked, True)]
+                assert not gets(server)
+
+    run(body)
+
+
+def watching(server: Streamable) -> list[list[str]]:
+    """What each subscription that is open brings."""
+    toolbox = server.toolbox
+    return [toolbox.filters[id].get("resourceSubscriptions", []) for id in toolbox.listeners]
+
+
+class Forgetful(Streamable):
+    """A stateless server that forgets a listener with its connection."""
+
+    def __init__(self) -> None:
+        super().__init__("stateless")
+        self.toolbox.capabilities = ALL
+
+    def poke(self) -> None:
+        for request in self.dropped:
+            self.toolbox.listeners.pop(request.message.get("id"), None)
+        super().poke()
+
+
+@LOOPS
+def test_watching_on_the_stateless_wire(loop: str) -> None:
+    async def body() -> None:
+        async with Forgetful() as server:
+            async with ears(ServerConfig(url=server.url())) as one:
+                await within(one.hearing.until_open())
+                await within(one.hearing.watch("a:1"))
+                # A new one takes the place of the old one; it brings the lists too.
+                await server.until(lambda: watching(server) == [["a:1"]])
+                assert listens(server)[-1]["toolsListChanged"] is True
+                await within(asyncio.gather(*(one.hearing.watch(f"a:{n}") for n in (1, 2, 3))))
+                await server.until(lambda: watching(server) == [["a:1", "a:2", "a:3"]])
+                server.toolbox.update("a:2")
+                await one.until(lambda: one.updated == ["a:2"])
+                await within(one.hearing.unwatch("a:2"))
+                await server.until(lambda: watching(server) == [["a:1", "a:3"]])
+                server.toolbox.update("a:2")
+                server.toolbox.update("a:3")
+                await one.until(lambda: one.updated == ["a:2", "a:3"])
+                assert one.hearing.watched == ("a:1", "a:3")
+                # All of it without a gap.
+                assert not one.naps.taken
+                assert not one.relisted
+
+    run(body, loop=loop)
+
+
+def test_the_old_one_stays_until_the_new_one_is_acknowledged() -> None:
+    async def body() -> None:
+        async with Forgetful() as server:
+            async with ears(ServerConfig(url=server.url()), "a:1") as one:
+                await within(one.hearing.until_open())
+                await one.until(lambda: one.updated == ["a:1"])
+                slow: list[Callable[[], None]] = []
+
+                async def habit(request: Request, answer: Answer) -> bool:
+                    if request.rpc != "subscriptions/listen":
+                        return False
+                    slow.append(lambda: server.post(request, answer))
+                    server.poke()
+                    return True
+
+                server.habit = habit
+                watch = asyncio.ensure_future(one.hearing.watch("a:2"))
+                await server.until(lambda: slow)
+                server.toolbox.update("a:1")
+                await one.until(lambda: one.updated == ["a:1", "a:1"])
+                assert watching(server) == [["a:1"]]
+                slow[0]()
+                await within(watch)
+                await server.until(lambda: watching(server) == [["a:1", "a:2"]])
+
+    run(body)
+
+
+def test_a_stateless_server_that_does_not_tell_of_a_resource() -> None:
+    async def body() -> None:
+        async with Forgetful() as server:
+            server.toolbox.unwatchable = {"no:one", "gone:one"}
+            async with ears(ServerConfig(url=server.url()), "gone:one", "old:one") as one:
+                await one.until(lambda: one.updated)
+                await within(one.hearing.until_open())
+                with pytest.raises(InterlockError, match="does not tell when no:one changes"):
+                    await within(one.hearing.watch("no:one"))
+                assert one.hearing.watched == ("old:one",)
+                # What was there is still there.
+                assert ["gone:one", "old:one"] in watching(server)
+                server.toolbox.update("old:one")
+                await one.until(lambda: one.updated[-1] == "old:one")
+
+    run(body)
+
+
+def test_a_subscription_that_is_never_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "ACKNOWLEDGED_WITHIN", 0.02)
+
+    async def body() -> None:
+        async with stateless() as server:
+            open_ones: list[Answer] = []
+
+            async def habit(request: Request, answer: Answer) -> bool:
+                if request.rpc != "subscriptions/listen":
+                    return False
+                answer.open()
+                open_ones.append(answer)
+                return True
+
+            server.habit = habit
+            async with ears(ServerConfig(url=server.url())) as one:
+                await within(one.hearing.until_open())
+                with pytest.raises(InterlockError, match="did not acknowledge"):
+                    await within(one.hearing.watch("a:1"))
+                # It is heard all the same.
+                open_ones[0].event(notification("notifications/tools/list_changed"))
+                await one.until(lambda: one.changed)
+                await server.until(lambda: len(server.dropped) == 1)
+
+    run(body)
+
+
+@LOOPS
+@pytest.mark.parametrize("ending", ["result", "cancelled", "dropped"])
+def test_a_subscription_that_ends_is_made_again(ending: str, loop: str) -> None:
+    async def body() -> None:
+        async with Forgetful() as server:
+            async with ears(ServerConfig(url=server.url()), "a:1") as one:
+                await one.until(lambda: one.updated == ["a:1"])
+                one.naps.hold()
+                ((id, send),) = server.toolbox.listeners.items()
+                if ending == "result":
+                    send(result(id, {"resultType": "complete"}))
+                elif ending == "cancelled":
+                    send(notification("notifications/cancelled", {"requestId": id}))
+                else:
+                    server.cut()
+                await one.until(lambda: one.naps.sleeping)
+                server.toolbox.listeners.clear()
+                assert one.naps.taken == [2.0]
+                # Watching goes on while it is away, and brings it back.
+                if ending == "cancelled":
+                    await within(one.hearing.watch("a:2"))
+                    assert one.relisted == 1
+                one.naps.wake()
+                await one.until(lambda: one.relisted == 1 and len(one.updated) == 2)
+                await server.until(lambda: len(watching(server)) == 1)
+                assert watching(server)[0] == list(one.hearing.watched)
+                assert one.naps.taken == [2.0]
+
+    run(body, loop=loop)
+
+
+def test_who_announces_nothing_is_listened_to_only_for_what_is_watched() -> None:
+    async def body() -> None:
+        async with Forgetful() as server:
+            server.toolbox.capabilities = {"tools": {}}
+            async with ears(ServerConfig(url=server.url())) as one:
+                await within(one.hearing.until_open())
+                assert not listens(server)
+                await within(one.hearing.watch("a:1"))
+                assert listens(server) == [{"resourceSubscriptions": ["a:1"]}]
+                server.toolbox.update("a:1")
+                await one.until(lambda: one.updated == ["a:1"])
+                await within(one.hearing.unwatch("a:1"))
+                await server.until(lambda: not server.toolbox.listeners)
+                await within(one.hearing.watch("a:2"))
+                server.toolbox.update("a:2")
+                await one.until(lambda: one.updated == ["a:1", "a:2"])
+                assert not one.naps.taken
+
+    run(body)
+
+
+def test_a_server_without_subscriptions_is_not_asked_again_but_says_so() -> None:
+    async def body() -> None:
+        async with stateless() as server:
+
+            async def habit(request: Request, answer: Answer) -> bool:
+                if request.rpc == "subscriptions/listen":
+                    id = request.message["id"]
+                    error = {"code": -32601, "message": "Method not found"}
+                    answer.json({"jsonrpc": "2.0", "id": id, "error": error}, "404 Not Found")
+                return request.rpc == "subscriptions/listen"
+
+            server.habit = habit
+            async with ears(ServerConfig(url=server.url())) as one:
+                await within(one.hearing.until_open())
+                with pytest.raises(UpstreamAnsweredError, match="Method not found"):
+                    await within(one.hearing.watch("a:1"))
+                assert len(listens(server)) == 2
+                assert not one.naps.taken
+
+    run(body)
+
+
+def test_a_server_that_is_full_is_asked_again_later() -> None:
+    async def body() -> None:
+        async with stateless() as server:
+            full = 2
+
+            async def habit(request: Request, answer: Answer) -> bool:
+                nonlocal full
+                if request.rpc != "subscriptions/listen" or not full:
+                    return False
+                full -= 1
+                error = {"code": -32603, "message": "Subscription limit reached"}
+                answer.json({"jsonrpc": "2.0", "id": request.message["id"], "error": error})
+                return True
+
+            server.habit = habit
+            async with ears(ServerConfig(url=server.url())) as one:
+                await within(one.hearing.until_open())
+                # The list that is known was read before anybody listened.
+                await one.until(lambda: one.relisted == 1)
+                assert one.naps.taken == [2.0, 4.0]
+
+    run(body)
+
+
+def test_listening_to_a_process() -> None:
+    async def body() -> None:
+        async with ears(process("--announces")) as one:
+            await within(one.hearing.until_open())
+            first = await within(one.peer.request("tools/call", {"name": "cancelled"}))
+            assert b"[]" in bytes(first.result)
+            await within(one.hearing.watch("a:1"))
+            # The one before it was cancelled, since no stream is closed here.
+            after = await within(one.peer.request("tools/call", {"name": "cancelled"}))
+            assert b"[]" not in bytes(after.result)
+            change = {"name": "change", "arguments": {"names": ["echo"]}}
+            await within(one.peer.request("tools/call", change))
+            await one.until(lambda: one.changed == ["tools"])
+
+    run(body)
+
+
+@pytest.mark.parametrize("eras", ["session", "stateless"])
+def test_it_ends_with_its_peer(eras: str) -> None:
+    async def body() -> None:
+        server = Streamable(eras, get="stream", announces=True)
+        await server.start()
+        async with ears(ServerConfig(url=server.url())) as one:
+            await within(one.hearing.until_open())
+            one.peer.lost("test")
+            await within(one.task)
+        await server.stop()
+
+    run(body)

@@ -1,0 +1,351 @@
+"""Answers over HTTP in every shape: whole, in pieces, wrong, too long, more than was asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from interlock.core.call import UpstreamAnsweredError, UpstreamGoneError
+from interlock.core.config import ServerConfig
+from interlock.core.upstreams.supervisor import State
+from interlock.core.upstreams.transports import http as http_replies
+from interlock.core.upstreams.transports import http_pool
+from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, Failure
+from tests.core.upstreams import answer_shapes as shapes
+from tests.core.upstreams.answer_shapes import JSON, Shape
+from tests.core.upstreams.harness import Kept, kept, run, text, within
+from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
+from tests.core.upstreams.servers.toolbox import error, result
+
+
+def good(request: Request, text: str = "good") -> bytes:
+    content = {"content": [{"type": "text", "text": text}]}
+    return json.dumps(result(request.message["id"], content)).encode()
+
+
+def with_server(
+    body: Callable[[Kept, Streamable], Awaitable[None]], *, loop: str = "uvloop", **more: Any
+) -> None:
+    async def main() -> None:
+        async with Streamable("stateless") as server:
+            async with kept(ServerConfig(url=server.url(), **more)) as one:
+                await one.ready()
+                await body(one, server)
+
+    run(main, loop=loop)
+
+
+def answering(shape: Shape) -> Any:
+    """A habit: `echo` is answered in this shape, everything else as usual."""
+
+    async def habit(request: Request, answer: Answer) -> bool:
+        if request.tool != "echo":
+            return False
+        await shape(good(request), answer)
+        return True
+
+    return habit
+
+
+RIGHT: list[Shape] = [
+    shapes.whole,
+    shapes.chunked,
+    shapes.until_the_end,
+    shapes.of_old,
+    shapes.of_old_with_length,
+    shapes.and_goodbye,
+    shapes.after_continue,
+    shapes.byte_by_byte,
+    shapes.strange_header_case,
+    shapes.spaced_body,
+    shapes.as_event,
+    shapes.as_event_until_the_end,
+    shapes.as_event_among_others,
+    shapes.event_then_silence,
+]
+
+
+@pytest.mark.parametrize("shape", RIGHT, ids=lambda shape: shape.__name__)
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_an_answer_is_read_in_any_lawful_shape(
+    shape: Shape, loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_pool, "LINGER", 0.05)
+
+    async def body(one: Kept, server: Streamable) -> None:
+        server.habit = answering(shape)
+        # More than once: what was learned from the first must hold for the second.
+        for _ in range(3):
+            assert await one.text("echo") == "good"
+            assert await one.text("cancelled") == "[]"
+        assert one.supervisor.restarts == 0
+
+    with_server(body, loop=loop, connections=2)
+
+
+def test_heads_that_are_alike_are_told_apart_by_length() -> None:
+    async def body(one: Kept, server: Streamable) -> None:
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.tool != "echo":
+                return False
+            answer.whole(good(request, request.message["params"]["arguments"]["text"]))
+            return True
+
+        server.habit = habit
+        for size in (1, 10, 1, 500, 10, 70_000, 1, 10):
+            assert await one.text("echo", text="x" * size) == "x" * size
+
+    with_server(body, connections=1)
+
+
+# -- more than was asked for
+
+
+@pytest.mark.parametrize("when", ["at once", "in pieces", "later", "head only"])
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_surplus_never_meets_the_next_call(when: str, loop: str) -> None:
+    async def body(one: Kept, server: Streamable) -> None:
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.tool != "echo":
+                return False
+            # A second answer, made to fit the next call: its id, and an error without any.
+            body = good(request)
+            stray = json.dumps(error(None, -1, "stray")).encode()
+            guess = json.dumps(result(request.message["id"] + 1, {"stray": 1})).encode()
+            surplus = b"".join(
+                b"HTTP/1.1 200 OK\r\n" + JSON + b"content-length: %d\r\n\r\n%b" % (len(one), one)
+                for one in (guess, stray)
+            )
+            if when == "head only":
+                surplus = surplus[:40]
+            head = b"HTTP/1.1 200 OK\r\n" + JSON + b"content-length: %d\r\n\r\n" % len(body)
+            if when == "in pieces":
+                answer.raw((head + body + surplus)[:-15])
+                answer.raw((head + body + surplus)[-15:])
+            elif when == "later":
+                # When the next request is on its way already, only the id can tell.
+                answer.raw(head + body)
+                await asyncio.sleep(0)
+                answer.raw(head + body)
+            else:
+                answer.raw(head + body + surplus)
+            answer.finish()
+            return True
+
+        server.habit = habit
+        for _ in range(5):
+            # One answers, the others wait for its connection: the worst moment.
+            calls = [one.start("echo"), one.start("cancelled"), one.start("cancelled")]
+            assert text(await within(calls[0])) == "good"
+            for call in calls[1:]:
+                try:
+                    assert text(await within(call)) == "[]"
+                except UpstreamGoneError as gone:
+                    # It was sent before the surplus came: lost, but never wrongly answered.
+                    if when != "later" or not gone.sent:
+                        raise
+            # And the connection on which things went wrong is not used on.
+            assert await one.text("cancelled") == "[]"
+        assert one.supervisor.restarts == 0
+
+    with_server(body, loop=loop, connections=1)
+
+
+def test_bytes_on_an_idle_connection_end_it() -> None:
+    async def body(one: Kept, server: Streamable) -> None:
+        held: list[Answer] = []
+
+        async def habit(request: Request, answer: Answer) -> bool:
+            held.append(answer)
+            return False
+
+        server.habit = habit
+        await one.text("echo", text="x")
+        before = server.connected
+        held[-1].raw(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n")
+        await server.until(lambda: server.open_connections == 0)
+        assert await one.text("echo", text="y") == "y"
+        assert server.connected == before + 1
+
+    with_server(body, connections=1)
+
+
+# -- wrong answers
+
+
+WRONG: list[tuple[Shape, Failure, bool, str]] = [
+    (shapes.not_http, UPSTREAM_LOST, True, "is not HTTP"),
+    (shapes.not_http_at_the_end, UPSTREAM_LOST, True, "is not HTTP"),
+    (shapes.upgrade, UPSTREAM_LOST, True, "is not HTTP"),
+    (shapes.not_json, UPSTREAM_PROTOCOL, True, "not MCP"),
+    (shapes.nothing, UPSTREAM_PROTOCOL, True, "not asked"),
+    (shapes.not_utf8, UPSTREAM_PROTOCOL, True, "not asked"),
+    (shapes.wrong_id, UPSTREAM_PROTOCOL, True, "not asked"),
+    (shapes.text_id, UPSTREAM_PROTOCOL, True, "not asked"),
+    (shapes.no_id, UPSTREAM_PROTOCOL, True, "not asked"),
+    (shapes.a_notification, UPSTREAM_PROTOCOL, True, "not asked"),
+    (shapes.a_list, UPSTREAM_PROTOCOL, True, "not asked"),
+    (shapes.accepted, UPSTREAM_PROTOCOL, True, "HTTP 202"),
+    (shapes.no_content, UPSTREAM_PROTOCOL, True, "HTTP 204"),
+    (shapes.stream_without_answer, UPSTREAM_LOST, True, "without an answer"),
+    (shapes.stream_cut, UPSTREAM_LOST, True, "closed the connection"),
+    (shapes.half_an_event, UPSTREAM_LOST, True, "without an answer"),
+    (shapes.too_short, UPSTREAM_LOST, True, "closed the connection"),
+    (shapes.too_short_in_chunks, UPSTREAM_LOST, True, "closed the connection"),
+    (shapes.reset, UPSTREAM_LOST, True, "closed the connection"),
+    (shapes.just_a_head, UPSTREAM_LOST, True, "closed the connection"),
+    (shapes.endless_headers, UPSTREAM_LOST, True, "is not HTTP"),
+    (shapes.server_error, UPSTREAM_PROTOCOL, True, "HTTP 500"),
+    (shapes.bad_gateway, UPSTREAM_PROTOCOL, True, "HTTP 502"),
+    # Whoever refuses has read it, and may have acted on it: it is not sent again.
+    (shapes.unauthorized, UPSTREAM_UNAVAILABLE, True, "credentials"),
+    (shapes.unauthorized_in_json_rpc, UPSTREAM_UNAVAILABLE, True, "credentials"),
+    (shapes.forbidden, UPSTREAM_UNAVAILABLE, True, "credentials"),
+    (shapes.not_found, UPSTREAM_UNAVAILABLE, True, "HTTP 404"),
+    (shapes.too_large, UPSTREAM_UNAVAILABLE, True, "HTTP 413"),
+    (shapes.too_many, UPSTREAM_UNAVAILABLE, True, "HTTP 429"),
+    (shapes.moved, UPSTREAM_UNAVAILABLE, True, "HTTP 307"),
+]
+
+
+@pytest.mark.parametrize(
+    ("shape", "failure", "sent", "words"), WRONG, ids=[case[0].__name__ for case in WRONG]
+)
+def test_an_answer_that_is_wrong_fails_its_own_call_only(
+    shape: Shape, failure: Failure, sent: bool, words: str
+) -> None:
+    async def body(one: Kept, server: Streamable) -> None:
+        held = one.start("hold", {"text": "unharmed"})
+        await server.until(lambda: server.toolbox.held)
+        server.habit = answering(shape)
+        for _ in range(2):
+            with pytest.raises(UpstreamGoneError, match=words) as caught:
+                await within(one.start("echo"))
+            assert caught.value.failure is failure
+            assert caught.value.sent is sent
+        assert await one.text("release") == "1"
+        assert text(await within(held)) == "unharmed"
+        assert one.supervisor.state is State.READY
+        assert one.supervisor.restarts == 0
+
+    with_server(body, connections=3)
+
+
+def test_an_answer_with_the_id_of_another_call_reaches_nobody() -> None:
+    async def body(one: Kept, server: Streamable) -> None:
+        held = one.start("hold", {"text": "mine"})
+        await server.until(lambda: server.toolbox.held)
+
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.tool != "echo":
+                return False
+            (other,) = server.toolbox.held
+            answer.json(result(other, {"content": [{"type": "text", "text": "stolen"}]}))
+            return True
+
+        server.habit = habit
+        with pytest.raises(UpstreamGoneError, match="not asked"):
+            await within(one.start("echo"))
+        assert await one.text("release") == "1"
+        assert text(await within(held)) == "mine"
+
+    with_server(body)
+
+
+@pytest.mark.parametrize("id", [None, "server-error", ...])
+def test_an_error_about_no_request_in_particular_is_about_the_one_it_came_for(id: Any) -> None:
+    async def body(one: Kept, server: Streamable) -> None:
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.tool != "echo":
+                return False
+            message = error(id, -32600, "I do not understand.")
+            if id is ...:
+                del message["id"]
+            answer.json(message, "400 Bad Request")
+            return True
+
+        server.habit = habit
+        with pytest.raises(UpstreamAnsweredError, match="I do not understand") as caught:
+            await within(one.start("echo"))
+        assert caught.value.code == -32600
+
+    with_server(body)
+
+
+# -- too long
+
+LONG = [shapes.whole, shapes.chunked, shapes.until_the_end]
+
+
+@pytest.mark.parametrize("shape", LONG, ids=lambda s: s.__name__)
+def test_a_body_that_is_too_long_is_refused(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_pool, "MAX_MESSAGE", 10_000)
+
+    async def body(one: Kept, server: Streamable) -> None:
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.tool == "echo":
+                await shape(good(request, "x" * 50_000), answer)
+            return request.tool == "echo"
+
+        server.habit = habit
+        with pytest.raises(UpstreamGoneError, match="longer than 10000 bytes") as caught:
+            await within(one.start("echo"))
+        assert caught.value.sent
+        assert await one.text("cancelled") == "[]"
+
+    with_server(body)
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_an_event_that_is_too_long_does_not_take_the_others_with_it(
+    last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_replies, "MAX_MESSAGE", 10_000)
+
+    async def body(one: Kept, server: Streamable) -> None:
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.tool != "echo":
+                return False
+            answer.open(chunked=False)
+            events = [
+                b"data: " + good(request) + b"\n\n",
+                b"data: " + b"x" * 20_000 + b"\n\n",
+            ]
+            # All in one read: the decoder reports the long one and keeps the other.
+            answer.raw(b"".join(events if last else reversed(events)))
+            answer.end()
+            return True
+
+        server.habit = habit
+        assert await one.text("echo") == "good"
+
+    with_server(body)
+
+
+def test_a_stream_whose_answer_is_too_long_fails_its_call_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_replies, "MAX_MESSAGE", 10_000)
+    monkeypatch.setattr(http_pool, "LINGER", 3600.0)
+
+    async def body(one: Kept, server: Streamable) -> None:
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.tool != "echo":
+                return False
+            answer.open()
+            answer.event(good(request, "x" * 20_000).decode())
+            return True  # and the stream stays open
+
+        server.habit = habit
+        with pytest.raises(UpstreamGoneError, match="longer than 10000 bytes") as caught:
+            await within(one.start("echo"))
+        assert caught.value.failure is UPSTREAM_PROTOCOL
+        assert caught.value.sent
+        await server.until(lambda: server.dropped)
+        assert await one.text("cancelled") == "[]"
+
+    with_server(body)

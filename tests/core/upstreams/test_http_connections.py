@@ -1,0 +1,490 @@
+"""The connections of an HTTP upstream: reuse, limits, queues, closing ends, refusals, TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ipaddress
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from interlock.core.call import UpstreamGoneError
+from interlock.core.config import ServerConfig
+from interlock.core.upstreams.supervisor import State
+from interlock.core.upstreams.transports import http_pool
+from interlock.core.upstreams.transports.http_pool import HttpPool, Origin
+from interlock.errors import TOO_BUSY, UPSTREAM_LOST, UPSTREAM_UNAVAILABLE
+from tests.core.upstreams.harness import Kept, kept, run, text, within
+from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
+
+LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+
+
+# -- reuse and limits
+
+
+def test_connections_are_kept_and_never_more_than_allowed() -> None:
+    async def body() -> None:
+        async with Streamable("stateless") as server:
+            async with kept(ServerConfig(url=server.url(), connections=4)) as one:
+                await one.ready()
+                for _ in range(10):
+                    await one.text("echo", text="x")
+                assert server.connected == 1
+                calls = [one.start("echo", {"text": str(n)}) for n in range(200)]
+                for number, call in enumerate(calls):
+                    assert text(await within(call)) == str(number)
+                assert server.connected == 4
+
+    run(body)
+
+
+def test_more_calls_than_connections_wait_their_turn() -> None:
+    async def body() -> None:
+        async with Streamable("stateless") as server:
+            async with kept(ServerConfig(url=server.url(), connections=2)) as one:
+                await one.ready()
+                held = [one.start("hold", {"text": f"h{n}"}) for n in range(2)]
+                await server.until(lambda: len(server.toolbox.held) == 2)
+                waiting = [one.start("echo", {"text": f"w{n}"}) for n in range(20)]
+                heard = len(server.requests)
+                held[0].exchange.abandon("given up")
+                # Its connection is gone; a new one takes its place and serves the queue in order.
+                for number, call in enumerate(waiting):
+                    assert text(await within(call)) == f"w{number}"
+                order = [r.message["params"]["arguments"]["text"] for r in server.requests[heard:]]
+                assert order == [f"w{number}" for number in range(20)]
+                assert server.open_connections == 2
+
+    run(body)
+
+
+@pytest.mark.parametrize("how", ["abandon", "expire"])
+def test_what_is_given_up_in_the_queue_is_never_sent(how: str) -> None:
+    async def body() -> None:
+        async with Streamable("session") as server:
+            async with kept(ServerConfig(url=server.url(), connections=1)) as one:
+                await one.ready()
+                held = one.start("hold", {"text": "x"})
+                await server.until(lambda: server.toolbox.held)
+                given_up = one.start("echo", {"text": "never"})
+                after = one.start("echo", {"text": "after"})
+                if how == "abandon":
+                    given_up.exchange.abandon("The caller is gone.")
+                else:
+                    given_up.exchange.expire()
+                held.exchange.abandon("The caller is gone.")
+                assert text(await within(after)) == "after"
+                sent = [r.message["params"]["arguments"] for r in server.requests if r.tool]
+                assert {"text": "never"} not in sent
+
+    run(body)
+
+
+@pytest.mark.parametrize("how", ["abandon", "expire"])
+def test_a_connection_with_an_unread_answer_is_not_used_again(how: str) -> None:
+    """In a session the server is told, may answer all the same, and nobody must meet that."""
+
+    async def body() -> None:
+        async with Streamable("session") as server:
+            async with kept(ServerConfig(url=server.url(), connections=2)) as one:
+                await one.ready()
+                held = one.start("hold", {"text": "late"})
+                await server.until(lambda: server.toolbox.held)
+                (message, send), request = (
+                    server.toolbox.held[held.exchange.id],
+                    server.requests[-1],
+                )
+                if how == "abandon":
+                    held.exchange.abandon("The caller is gone.")
+                else:
+                    held.exchange.expire()
+                await server.until(lambda: server.toolbox.cancelled == [held.exchange.id])
+                send(server.toolbox._text(message, "late"))
+                for number in range(5):
+                    assert await one.text("echo", text=str(number)) == str(number)
+                used = {r.connection for r in server.requests if r.tool == "echo"}
+                assert request.connection not in used
+
+    run(body)
+
+
+def test_a_full_queue_refuses_and_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_pool, "_MOST_WAITING", 3)
+
+    async def body() -> None:
+        async with Streamable("stateless") as server:
+            async with kept(ServerConfig(url=server.url(), connections=1)) as one:
+                await one.ready()
+                held = one.start("hold", {"text": "held"})
+                await server.until(lambda: server.toolbox.held)
+                waiting = [one.start("echo", {"text": str(n)}) for n in range(3)]
+                with pytest.raises(UpstreamGoneError) as caught:
+                    one.start("echo", {"text": "too many"})
+                assert caught.value.failure is TOO_BUSY
+                assert not caught.value.sent
+                assert one.supervisor.state is State.READY
+                held.exchange.abandon("make room")
+                for number, call in enumerate(waiting):
+                    assert text(await within(call)) == str(number)
+
+    run(body)
+
+
+# -- closing ends
+
+
+@LOOPS
+def test_an_idle_connection_that_the_server_closed_is_not_used(loop: str) -> None:
+    async def body() -> None:
+        async with Streamable("stateless") as server:
+            async with kept(ServerConfig(url=server.url(), connections=1)) as one:
+                await one.ready()
+                for number in range(5):
+                    server.cut()
+                    await server.until(lambda: server.open_connections == 0)
+                    assert await one.text("echo", text=str(number)) == str(number)
+                assert one.supervisor.restarts == 0
+
+    run(body, loop=loop)
+
+
+@LOOPS
+@pytest.mark.parametrize("how", ["close", "reset"])
+def test_a_connection_closed_in_the_moment_of_reuse_loses_the_call_honestly(
+    how: str, loop: str
+) -> None:
+    """The request may have been read: only who knows that it is harmless may send it again."""
+
+    async def body() -> None:
+        async with Streamable("stateless") as server:
+            async with kept(ServerConfig(url=server.url(), connections=1)) as one:
+                await one.ready()
+
+                async def habit(request: Request, answer: Answer) -> bool:
+                    if how == "reset":
+                        answer.abort()
+                    answer.finish(keep=False)
+                    return True
+
+                server.habit = habit
+                with pytest.raises(UpstreamGoneError) as caught:
+                    await within(one.start("echo", {"text": "x"}))
+                assert caught.value.failure is UPSTREAM_LOST
+                assert caught.value.sent
+                server.habit = None
+                assert await one.text("echo", text="next") == "next"
+                assert one.supervisor.restarts == 0
+
+    run(body, loop=loop)
+
+
+def test_a_connection_whose_end_was_announced_gets_no_request() -> None:
+    """The end is heard in one turn of the loop, the connection is gone in the next."""
+
+    async def body() -> None:
+        async with Streamable("stateless") as server:
+            async with kept(ServerConfig(url=server.url(), connections=2)) as one:
+                await one.ready()
+                assert one.supervisor.peer is not None
+                link: Any = one.supervisor.peer.link
+                (connection,) = link._pool.idle
+                connection.eof_received()
+                assert await one.text("echo", text="x") == "x"
+                assert server.requests[-1].connection == 2
+
+    run(body)
+
+
+def test_a_connection_that_was_idle_for_long_is_not_trusted() -> None:
+    async def body() -> None:
+        now = 0.0
+
+        async with Streamable("stateless") as server:
+            one = Kept(ServerConfig(url=server.url(), connections=1))
+            one.connector._clock = lambda: now
+            one.supervisor.begin()
+            await one.ready()
+            await one.text("echo", text="x")
+            assert server.connected == 1
+            now = http_pool.IDLE_KEPT - 0.1
+            await one.text("echo", text="x")
+            assert server.connected == 1
+            now += http_pool.IDLE_KEPT + 0.1
+            await one.text("echo", text="x")
+            assert server.connected == 2
+            await one.supervisor.end()
+
+    run(body)
+
+
+# -- refusals
+
+
+@LOOPS
+def test_refused_then_coming_up(loop: str, free_port: int) -> None:
+    async def body() -> None:
+        url = f"http://127.0.0.1:{free_port}/mcp"
+        async with kept(ServerConfig(url=url)) as one:
+            one.naps.hold()
+            await one.until(lambda: one.naps.sleeping)
+            assert one.states == [State.FAILED]
+            assert one.supervisor.problem == (
+                f"Cannot connect to up at 127.0.0.1:{free_port}: the connection was refused. "
+                "Is it running?"
+            )
+            server = Streamable("stateless")
+            await server.start(free_port)
+            one.naps.wake()
+            await one.ready()
+            assert await one.text("echo", text="up") == "up"
+            assert one.states == [State.FAILED, State.READY]
+            await server.stop()
+
+    run(body, loop=loop)
+
+
+@LOOPS
+def test_refused_at_every_address_of_a_name(loop: str, free_port: int) -> None:
+    async def body() -> None:
+        async with kept(ServerConfig(url=f"http://localhost:{free_port}/mcp")) as one:
+            one.naps.hold()
+            await one.until(lambda: one.naps.sleeping)
+            assert one.supervisor.problem is not None
+            assert one.supervisor.problem.endswith("was refused. Is it running?")
+
+    run(body, loop=loop)
+    several = OSError(
+        "Multiple exceptions: [Errno 111] Connect call failed ('::1', 1, 0, 0), "
+        "[Errno 111] Connect call failed ('127.0.0.1', 1)"
+    )
+    assert http_pool._plain(several) == "the connection was refused. Is it running?"
+    mixed = OSError("Multiple exceptions: [Errno 111] Refused, [Errno 113] No route to host")
+    assert "No route to host" in http_pool._plain(mixed)
+
+
+def test_a_server_that_is_gone_is_noticed_and_nothing_was_sent() -> None:
+    async def body() -> None:
+        server = Streamable("stateless")
+        await server.start()
+        async with kept(ServerConfig(url=server.url(), connections=3)) as one:
+            await one.ready()
+            one.naps.hold()
+            await server.stop()
+            # Some of these wait for a connection; all of them never left.
+            calls = [one.start("echo", {"text": "x"}) for _ in range(10)]
+            for call in calls:
+                with pytest.raises(UpstreamGoneError) as caught:
+                    await within(call)
+                assert caught.value.failure is UPSTREAM_UNAVAILABLE
+                assert not caught.value.sent
+                assert "refused" in caught.value.message
+            await one.state(State.DEGRADED)
+            assert not await one.supervisor.until_ready(0.01)
+            await server.start(server.port)
+            one.naps.wake()
+            await one.ready()
+            assert await one.text("echo", text="back") == "back"
+            await server.stop()
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        (f"http://{'a' * 70}.test/mcp", "its host name is not a valid one."),
+        ("http://127.0.0.1:99999/mcp", "its URL is not valid"),
+        ("http://[::1:2/mcp", "its URL is not valid"),
+    ],
+)
+def test_an_address_that_leads_nowhere_says_so(url: str, words: str) -> None:
+    async def body() -> None:
+        async with kept(ServerConfig(url=url)) as one:
+            one.naps.hold()
+            await one.until(lambda: one.naps.sleeping)
+            assert one.supervisor.problem is not None
+            assert words in one.supervisor.problem
+
+    run(body)
+
+
+# -- headers
+
+
+def test_configured_headers_are_sent_with_everything() -> None:
+    async def body() -> None:
+        async with Streamable("session", get="stream", announces=True) as server:
+            headers = {"Authorization": "Bearer xyz", "X-Team": "größe"}
+            async with kept(ServerConfig(url=server.url(), headers=headers)) as one:
+                await one.ready()
+                await server.until(lambda: server.streams)
+            await server.until(lambda: server.deleted)
+            methods = {request.method for request in server.requests}
+            assert methods == {"GET", "POST", "DELETE"}
+            for request in server.requests:
+                assert request.headers["authorization"] == "Bearer xyz"
+                assert request.headers["x-team"] == "größe"
+                assert request.headers["host"] == f"127.0.0.1:{server.port}"
+
+    run(body)
+
+
+def test_a_header_with_a_line_end_is_refused_and_not_shown() -> None:
+    async def body() -> None:
+        async with Streamable("stateless") as server:
+            headers = {"Authorization": "Bearer xyz\r\nX-Evil: 1"}
+            for transport in ("auto", "sse"):
+                config = ServerConfig(url=server.url(), headers=headers, transport=transport)
+                async with kept(config) as one:
+                    one.naps.hold()
+                    await one.until(lambda one=one: one.naps.sleeping)
+                    assert one.supervisor.problem is not None
+                    assert "Authorization" in one.supervisor.problem
+                    assert "xyz" not in one.supervisor.problem
+            assert not server.requests
+
+    run(body)
+
+
+# -- TLS
+
+
+def self_signed(folder: Path) -> tuple[Path, ssl.SSLContext]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "interlock test")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = folder / "certificate.pem"
+    pem.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    private = folder / "key.pem"
+    private.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem, private)
+    return pem, context
+
+
+@LOOPS
+def test_a_certificate_that_nobody_vouches_for(loop: str, tmp_path: Path) -> None:
+    _, context = self_signed(tmp_path)
+
+    async def body() -> None:
+        server = Streamable("stateless")
+        await server.start(tls=context)
+        async with kept(ServerConfig(url=server.url())) as one:
+            one.naps.hold()
+            await one.until(lambda: one.naps.sleeping)
+            assert one.supervisor.problem is not None
+            assert "certificate is not trusted" in one.supervisor.problem
+            assert "self-signed" in one.supervisor.problem.replace("self signed", "self-signed")
+        assert not server.requests
+        await server.stop()
+
+    run(body, loop=loop)
+
+
+@LOOPS
+def test_a_certificate_that_is_trusted(
+    loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pem, context = self_signed(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(pem))
+
+    async def body() -> None:
+        server = Streamable("stateless")
+        await server.start(tls=context)
+        async with kept(ServerConfig(url=server.url(), connections=2)) as one:
+            await one.ready()
+            calls = [one.start("echo", {"text": str(n)}) for n in range(20)]
+            for number, call in enumerate(calls):
+                assert text(await within(call)) == str(number)
+        await server.stop()
+
+    run(body, loop=loop)
+
+
+@LOOPS
+def test_tls_spoken_to_a_server_that_waits_for_something_else(
+    loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_pool, "CONNECT_TIMEOUT", 0.1)
+
+    async def body() -> None:
+        async with Streamable("stateless") as server:
+            url = server.url().replace("http:", "https:")
+            async with kept(ServerConfig(url=url)) as one:
+                one.naps.hold()
+                await one.until(lambda: one.naps.sleeping)
+                assert one.supervisor.problem is not None
+                assert one.supervisor.problem.endswith(": it did not answer.")
+
+    run(body, loop=loop)
+
+
+# -- the pool by itself
+
+
+def test_closing_a_pool_leaves_nobody_waiting() -> None:
+    class Waiter:
+        connection = None
+
+        def __init__(self) -> None:
+            self.told: list[bool] = []
+
+        def failed(self, failure: object, message: str, *, sent: bool) -> None:
+            self.told.append(sent)
+
+    async def body() -> None:
+        async with Streamable("stateless") as server:
+            pool = HttpPool("up", Origin(server.url()), 2, asyncio.get_running_loop().time)
+            waiters: list[Any] = [Waiter() for _ in range(5)]
+            for waiter in waiters:
+                pool.send(b"GET / HTTP/1.1\r\n\r\n", waiter)
+            await pool.close()
+            assert [waiter.told for waiter in waiters] == [[False]] * 5
+            late: Any = Waiter()
+            pool.send(b"GET / HTTP/1.1\r\n\r\n", late)
+            assert late.told == [False]
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "path", "authority"),
+    [
+        ("http://a.test", "a.test", 80, "/", "a.test"),
+        ("https://a.test/mcp?x=1", "a.test", 443, "/mcp?x=1", "a.test"),
+        ("http://A.test:8080/mcp/", "a.test", 8080, "/mcp/", "a.test:8080"),
+        ("http://[::1]:9/x", "::1", 9, "/x", "[::1]:9"),
+        ("http://[::1]/x", "::1", 80, "/x", "[::1]"),
+    ],
+)
+def test_where_a_url_leads(url: str, host: str, port: int, path: str, authority: str) -> None:
+    origin = Origin(url)
+    assert (origin.host, origin.port, origin.path) == (host, port, path)
+    assert origin.authority == authority

@@ -1,0 +1,182 @@
+"""HTTP servers whose answers never end, and what is kept of answers that were given up."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from interlock.core.upstreams.oauth import fetch
+from interlock.core.upstreams.oauth.errors import Trouble
+from interlock.core.upstreams.transports import http_pool
+from interlock.core.upstreams.transports.http_pool import HttpConnection, HttpPool, Origin
+from interlock.errors import UPSTREAM_LOST, Failure
+from tests.core.pipeline.rig import turns
+from tests.core.upstreams.harness import run, within
+from tests.patience import PATIENCE
+
+LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+PIECE = 16 * 1024
+
+
+class Answered:
+    """A request's answer, as the link would take it."""
+
+    def __init__(self) -> None:
+        self.connection: HttpConnection | None = None
+        self.done: asyncio.Future[tuple[Failure | int, Any]] = asyncio.Future()
+        self.chunks = 0
+
+    def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
+        self.done.set_result((status, body))
+
+    def opened(self, headers: dict[bytes, bytes]) -> None:
+        """It is a stream."""
+
+    def chunk(self, data: bytes) -> None:
+        self.chunks += 1
+
+    def ended(self) -> None:
+        self.done.set_result((200, self.chunks))
+
+    def failed(self, failure: Failure, message: str, *, sent: bool) -> None:
+        self.done.set_result((failure, message))
+
+
+@asynccontextmanager
+async def server_of(begins: bytes, goes_on: bytes, pieces: int | None = None) -> AsyncIterator[Any]:
+    """A pool that asks a server which begins so, and goes on for ever or for some pieces."""
+    written = [0]
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(begins)
+            while pieces is None or written[0] < pieces:
+                writer.write(goes_on)
+                await writer.drain()
+                written[0] += 1
+            await reader.read()
+        except ConnectionError:
+            pass
+        finally:
+            writer.transport.abort()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    pool = HttpPool("hostile", Origin(f"http://127.0.0.1:{port}/"), 1, time.monotonic)
+    try:
+        yield pool
+    finally:
+        await pool.close()
+        server.close()
+        await server.wait_closed()
+
+
+@LOOPS
+@pytest.mark.parametrize(
+    ("begins", "goes_on"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX: ", b"a" * PIECE),
+        (b"HTTP/1.1 200 OK\r\n", b"a" * PIECE),
+        (b"HTTP/1.1 200 ", b"a" * PIECE),
+        (b"", b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" * 400),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX: ", b"a" * PIECE),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n1;x=", b"a" * PIECE),
+    ],
+    ids=["value", "name", "status", "1xx", "trailer", "extension"],
+)
+def test_head_that_never_ends_ends_the_connection(begins: bytes, goes_on: bytes, loop: str) -> None:
+    async def body() -> None:
+        async with server_of(begins, goes_on) as pool:
+            answered = Answered()
+            pool.send(REQUEST, answered)
+            failure, _ = await within(answered.done)
+            assert failure is UPSTREAM_LOST
+
+    run(body, loop=loop)
+
+
+def test_long_answer_of_an_authorization_server_is_not_read_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetch, "WITHIN", 2 * PATIENCE)
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n"
+    pieces = fetch.LONGEST // PIECE + 1
+
+    async def body() -> None:
+        # The server waits after that much, so only the limit can end the request.
+        async with server_of(head, b"a" * PIECE, pieces) as pool:
+            url = f"http://127.0.0.1:{pool.origin.port}/keys"
+            with pytest.raises(Trouble):
+                await within(fetch.fetch("GET", url, {}))
+
+    run(body)
+
+
+def test_stream_of_many_small_chunks_is_read_to_its_end() -> None:
+    """The lengths between chunks are no body, and many of them are no head that never ends."""
+    head = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+
+    async def body() -> None:
+        async with server_of(head, b"1\r\n:\r\n" * 1000, pieces=40) as pool:
+            answered = Answered()
+            pool.send(REQUEST, answered)
+            while answered.chunks < 40_000:
+                await turns(1)
+            assert not answered.done.done()
+            assert answered.connection is not None
+            answered.connection.abort()
+
+    run(body)
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """What is freed is freed by its last reference."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@LOOPS
+@pytest.mark.parametrize("how", ["too long", "abandoned", "closed"])
+@pytest.mark.usefixtures("uncollected")
+def test_connection_that_ended_is_freed(
+    how: str, loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_pool, "MAX_MESSAGE", 4 * PIECE if how == "too long" else 1 << 30)
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n"
+
+    async def body() -> None:
+        async with server_of(head, b"a" * PIECE, None if how == "too long" else 8) as pool:
+            answered = Answered()
+            pool.send(REQUEST, answered)
+            if how == "too long":
+                failure, _ = await within(answered.done)
+                assert failure is UPSTREAM_LOST
+            else:
+                while answered.connection is None or answered.connection._size < 8 * PIECE:
+                    await turns(1)
+                if how == "abandoned":
+                    answered.connection.abort()
+                else:
+                    await pool.close()
+            answered.connection = None
+            while pool.connected:
+                await turns(1)
+            for _ in range(3):
+                await turns(1)
+            left = [one for one in gc.get_objects() if type(one) is HttpConnection]
+            assert left == []
+
+    run(body, loop=loop)

@@ -1,0 +1,332 @@
+"""Event streams of the session wire that end before the answer, and are taken up again."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from interlock.core.call import UpstreamGoneError
+from interlock.core.config import ServerConfig
+from interlock.core.upstreams import negotiation as negotiate
+from interlock.core.upstreams.supervisor import State
+from interlock.core.upstreams.transports import http
+from interlock.errors import UPSTREAM_LOST
+from interlock.protocol.mcp import Era
+from tests.core.upstreams.harness import Kept, kept, official, run, text, within
+from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
+from tests.core.upstreams.servers.toolbox import notification, result
+
+LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+
+
+class Leaving(Streamable):
+    """Ends the stream of every `hold` on purpose; `resumed` decides what a GET for it brings."""
+
+    def __init__(self, eras: str = "session", *, primer: str = "id: e1\nretry: 60\ndata: \n\n"):
+        super().__init__(eras, get="405 Method Not Allowed")
+        self.habit = self._habit
+        self.primer = primer
+        self.properly = True
+        self.left_at = 0.0
+        self.resumptions: list[tuple[float, str]] = []
+        self.resumed: Callable[[Answer, str], Awaitable[None]] = self.answer
+        self.id: Any = None
+
+    async def _habit(self, request: Request, answer: Answer) -> bool:
+        now = asyncio.get_running_loop().time()
+        if request.method == "GET" and "last-event-id" in request.headers:
+            last = request.headers["last-event-id"]
+            self.resumptions.append((now, last))
+            await self.resumed(answer, last)
+            self.poke()
+            return True
+        if request.tool != "hold":
+            return False
+        self.id = request.message["id"]
+        self.left_at = now
+        answer.open()
+        answer.piece(self.primer.encode())
+        if self.properly:
+            answer.end()
+        else:
+            answer.finish(keep=False)
+        return True
+
+    def good(self) -> Any:
+        return result(self.id, {"content": [{"type": "text", "text": "in the end"}]})
+
+    async def answer(self, answer: Answer, last: str) -> None:
+        answer.open()
+        answer.event(self.good())
+
+    @property
+    def posts(self) -> int:
+        return len([request for request in self.requests if request.tool == "hold"])
+
+
+def with_server(
+    body: Callable[[Kept, Leaving], Awaitable[None]],
+    server: Leaving | None = None,
+    *,
+    loop: str = "uvloop",
+) -> None:
+    async def main() -> None:
+        async with server or Leaving() as leaving:
+            async with kept(
+                ServerConfig(url=leaving.url(), connections=2, sessions="shared")
+            ) as one:
+                await one.ready()
+                await body(one, leaving)
+
+    run(main, loop=loop)
+
+
+@LOOPS
+@pytest.mark.parametrize("properly", [True, False])
+def test_a_stream_that_ends_before_its_answer_goes_on(properly: bool, loop: str) -> None:
+    async def body(one: Kept, server: Leaving) -> None:
+        server.properly = properly
+        assert await one.text("hold") == "in the end"
+        ((at, last),) = server.resumptions
+        assert last == "e1"
+        assert at - server.left_at >= 0.059
+        assert server.posts == 1
+        get = next(request for request in server.requests if "last-event-id" in request.headers)
+        assert get.headers["mcp-session-id"] == "session-1"
+        assert get.headers["mcp-protocol-version"] == "2025-11-25"
+        assert "text/event-stream" in get.headers["accept"]
+        # The stream that brought the answer stays open over there; it must not here.
+        await server.until(lambda: any(r.method == "GET" for r in server.dropped))
+
+    with_server(body, loop=loop)
+
+
+def test_the_wait_is_a_second_when_the_server_names_none() -> None:
+    async def body(one: Kept, server: Leaving) -> None:
+        assert await one.text("hold") == "in the end"
+        ((at, _),) = server.resumptions
+        assert at - server.left_at >= http.RESUME_AFTER * 0.99
+
+    with_server(body, Leaving(primer="id: e1\n\n"))
+
+
+def test_what_comes_on_the_way_reaches_the_caller() -> None:
+    async def body(one: Kept, server: Leaving) -> None:
+        heard: list[Any] = []
+
+        async def resumed(answer: Answer, last: str) -> None:
+            answer.open()
+            told = {"progressToken": server.id, "progress": len(server.resumptions)}
+            number = len(server.resumptions) + 1
+            message = json.dumps(notification("notifications/progress", told))
+            answer.piece(f"id: e{number}\ndata: {message}\n\n".encode())
+            if number < 10:
+                # More often than a stream may be taken up in vain; this is not in vain.
+                answer.end()
+            else:
+                answer.event(server.good())
+
+        server.resumed = resumed
+        call = one.start(
+            "hold",
+            hear=lambda _, method, params: heard.append(json.loads(bytes(params))),
+            token="mine",
+        )
+        assert text(await within(call)) == "in the end"
+        assert [told["progress"] for told in heard] == list(range(1, 10))
+        assert {told["progressToken"] for told in heard} == {"mine"}
+        assert [last for _, last in server.resumptions] == [f"e{n}" for n in range(1, 10)]
+        assert server.posts == 1
+
+    with_server(body)
+
+
+@pytest.mark.parametrize("status", ["405 Method Not Allowed", "404 Not Found", "400 Bad Request"])
+def test_a_server_that_does_not_go_on_has_lost_the_call(status: str) -> None:
+    async def body(one: Kept, server: Leaving) -> None:
+        async def resumed(answer: Answer, last: str) -> None:
+            answer.empty(status)
+
+        server.resumed = resumed
+        with pytest.raises(UpstreamGoneError, match=f"HTTP {status[:3]}") as caught:
+            await within(one.start("hold"))
+        assert caught.value.failure is UPSTREAM_LOST
+        # It may well have been executed.
+        assert caught.value.sent
+        assert len(server.resumptions) == 1
+        assert server.posts == 1
+        assert one.supervisor.state is State.READY
+        assert await one.text("echo", text="x") == "x"
+
+    with_server(body)
+
+
+async def _unavailable(answer: Answer, last: str) -> None:
+    answer.empty("503 Busy")
+
+
+async def _nothing(answer: Answer, last: str) -> None:
+    answer.open()
+    answer.end()
+
+
+async def _cut(answer: Answer, last: str) -> None:
+    answer.abort()
+
+
+@pytest.mark.parametrize("resumed", [_unavailable, _nothing, _cut])
+def test_a_stream_is_not_taken_up_in_vain_for_ever(
+    resumed: Callable[[Answer, str], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "_RESUME_LATEST", 0.01)
+
+    async def body(one: Kept, server: Leaving) -> None:
+        server.resumed = resumed
+        with pytest.raises(UpstreamGoneError) as caught:
+            await within(one.start("hold"))
+        assert caught.value.failure is UPSTREAM_LOST
+        assert caught.value.sent
+        assert len(server.resumptions) == http._MOST_RESUMPTIONS
+        assert one.supervisor.restarts == 0
+
+    with_server(body)
+
+
+def test_each_attempt_in_vain_waits_longer() -> None:
+    async def body(one: Kept, server: Leaving) -> None:
+        async def resumed(answer: Answer, last: str) -> None:
+            if len(server.resumptions) < 4:
+                await _unavailable(answer, last)
+            else:
+                await server.answer(answer, last)
+
+        server.resumed = resumed
+        assert await one.text("hold") == "in the end"
+        times = [server.left_at, *(at for at, _ in server.resumptions)]
+        waits = [after - before for before, after in itertools.pairwise(times)]
+        for wait, least in zip(waits, (0.06, 0.12, 0.24, 0.48), strict=True):
+            assert wait >= least * 0.99
+
+    with_server(body)
+
+
+def test_a_server_that_is_away_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_RESUME_LATEST", 0.02)
+
+    async def body(one: Kept, server: Leaving) -> None:
+        async def resumed(answer: Answer, last: str) -> None:
+            if len(server.resumptions) > 1:
+                await server.answer(answer, last)
+                return
+            # Gone, with everybody's connections, and back at once.
+            assert server._server is not None
+            server._server.close()
+            server.cut()
+            await server.start(server.port)
+
+        server.resumed = resumed
+        assert await one.text("hold") == "in the end"
+        assert len(server.resumptions) == 2
+
+    with_server(body)
+
+
+@pytest.mark.parametrize("primer", ["data: \n\n", "id:\ndata: \n\n", f"id: {'x' * 5000}\n\n"])
+def test_a_stream_without_ids_is_lost(primer: str) -> None:
+    async def body(one: Kept, server: Leaving) -> None:
+        with pytest.raises(UpstreamGoneError, match="ended the stream") as caught:
+            await within(one.start("hold"))
+        assert caught.value.sent
+        assert not server.resumptions
+
+    with_server(body, Leaving(primer=primer))
+
+
+def test_the_stateless_wire_has_no_such_thing() -> None:
+    async def body(one: Kept, server: Leaving) -> None:
+        assert one.era is Era.STATELESS
+        with pytest.raises(UpstreamGoneError) as caught:
+            await within(one.start("hold"))
+        assert caught.value.sent
+        assert not server.resumptions
+
+    with_server(body, Leaving("stateless"))
+
+
+def test_a_call_that_is_given_up_is_not_taken_up_again() -> None:
+    async def body(one: Kept, server: Leaving) -> None:
+        sent = one.start("hold")
+        carried = sent.exchange.carrier
+        await server.until(lambda: server.posts)
+        while sent.exchange.carrier is carried:
+            # The end of the stream is on its way; a call behind it tells when it has come.
+            await one.text("echo", text="x")
+        timer = sent.exchange.carrier.timer
+        sent.exchange.abandon("enough")
+        assert timer.cancelled()
+        await server.until(lambda: server.toolbox.cancelled == [server.id])
+        assert not server.resumptions
+
+    with_server(body, Leaving(primer="id: e1\nretry: 20000\ndata: \n\n"))
+
+
+def test_a_call_between_two_streams_is_lost_with_its_upstream() -> None:
+    sent: list[Any] = []
+
+    async def body(one: Kept, server: Leaving) -> None:
+        sent.append(one.start("hold"))
+        carried = sent[0].exchange.carrier
+        while sent[0].exchange.carrier is carried:
+            await one.text("echo", text="x")
+
+    async def main() -> None:
+        async with Leaving(primer="id: e1\nretry: 20000\ndata: \n\n") as server:
+            async with kept(ServerConfig(url=server.url(), sessions="shared")) as one:
+                await one.ready()
+                await body(one, server)
+            with pytest.raises(UpstreamGoneError) as caught:
+                await within(sent[0])
+            assert caught.value.sent
+
+    run(main)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_the_official_server_ends_streams_on_purpose(
+    times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def not_stateless(peer: Any) -> None:
+        return None
+
+    monkeypatch.setattr(negotiate, "_discover", not_stateless)
+
+    async def body() -> None:
+        with official("resumable") as port:
+            url = f"http://127.0.0.1:{port}/mcp"
+            async with kept(ServerConfig(url=url)) as one:
+                await one.ready()
+
+                async def leaving(gate: str) -> None:
+                    steps: asyncio.Queue[int] = asyncio.Queue()
+                    call = one.start(
+                        "leave_and_answer",
+                        {"times": times, "gate": gate},
+                        hear=lambda _, method, params: steps.put_nowait(
+                            json.loads(bytes(params))["progress"]
+                        ),
+                        token=gate,
+                    )
+                    for step in range(1, times + 1):
+                        assert await within(steps.get()) == step
+                        assert await one.text("leave", gate=gate) == gate
+                    assert text(await within(call)) == "answered in the end"
+
+                await asyncio.gather(*(leaving(str(number)) for number in range(10)))
+                assert one.supervisor.restarts == 0
+
+    run(body)

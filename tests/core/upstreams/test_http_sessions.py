@@ -1,0 +1,201 @@
+"""Sessions over HTTP that come and go, with servers of ours and with the official SDK's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from interlock.core.call import UpstreamAnsweredError, UpstreamGoneError
+from interlock.core.config import ServerConfig
+from interlock.core.upstreams import negotiation as negotiate
+from interlock.core.upstreams.supervisor import State
+from interlock.errors import UPSTREAM_LOST
+from interlock.protocol.mcp import Era
+from tests.core.upstreams.harness import kept, official, run, text, within
+from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
+from tests.core.upstreams.servers.toolbox import error
+
+LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+
+
+# -- sessions that are lost
+
+
+@LOOPS
+@pytest.mark.parametrize(
+    "forgets",
+    ["404 empty", "404 text", "404 null", "400 text", "400 null", '400 "server-error"'],
+)
+def test_a_forgotten_session_is_opened_again(forgets: str, loop: str) -> None:
+    """Every call was refused, none executed: each may be sent again."""
+
+    async def body() -> None:
+        async with Streamable("session", forgets=forgets) as server:
+            async with kept(ServerConfig(url=server.url(), connections=4)) as one:
+                await one.ready()
+                server.forget_sessions()
+                executed = server.toolbox.calls
+                calls = [one.start("echo", {"text": str(n)}) for n in range(10)]
+                for call in calls:
+                    with pytest.raises(UpstreamGoneError, match="session") as caught:
+                        await within(call)
+                    assert not caught.value.sent
+                assert server.toolbox.calls == executed
+                assert await within(one.supervisor.until_ready(10))
+                assert await one.text("echo", text="again") == "again"
+                assert one.states == [State.READY, State.DEGRADED, State.READY]
+                assert not server.deleted
+                assert server.requests[-1].headers["mcp-session-id"] == "session-2"
+
+    run(body, loop=loop)
+
+
+def test_a_call_that_is_under_way_when_the_session_is_forgotten_is_still_answered() -> None:
+    async def body() -> None:
+        async with Streamable("session") as server:
+            async with kept(ServerConfig(url=server.url())) as one:
+                await one.ready()
+                held = one.start("hold", {"text": "answered all the same"})
+                await server.until(lambda: server.toolbox.held)
+                server.forget_sessions()
+                with pytest.raises(UpstreamGoneError, match="no longer knows the session"):
+                    await within(one.start("echo"))
+                ((message, send),) = server.toolbox.held.values()
+                send(server.toolbox._text(message, "answered all the same"))
+                assert text(await within(held)) == "answered all the same"
+                await one.ready()
+
+    run(body)
+
+
+def test_a_call_under_way_that_is_not_answered_soon_is_lost_with_the_session() -> None:
+    async def body() -> None:
+        async with Streamable("session") as server:
+            async with kept(ServerConfig(url=server.url())) as one:
+                await one.ready()
+                held = one.start("hold")
+                await server.until(lambda: server.toolbox.held)
+                server.forget_sessions()
+                with pytest.raises(UpstreamGoneError):
+                    await within(one.start("echo"))
+                with pytest.raises(UpstreamGoneError) as caught:
+                    await within(held)
+                assert caught.value.failure is UPSTREAM_LOST
+                assert caught.value.sent
+                await one.ready()
+
+    run(body)
+
+
+def test_an_unknown_method_with_404_is_an_answer_and_no_lost_session() -> None:
+    async def body() -> None:
+        async with Streamable("session") as server:
+
+            async def habit(request: Request, answer: Answer) -> bool:
+                if request.tool == "fail":
+                    id = request.message["id"]
+                    answer.json(error(id, -32601, "Method not found"), "404 Not Found")
+                return request.tool == "fail"
+
+            server.habit = habit
+            async with kept(ServerConfig(url=server.url())) as one:
+                await one.ready()
+                with pytest.raises(UpstreamAnsweredError, match="Method not found"):
+                    await within(one.start("fail"))
+                assert one.supervisor.state is State.READY
+
+    run(body)
+
+
+def test_a_refusal_that_speaks_of_sessions_but_answers_the_call_is_an_answer() -> None:
+    async def body() -> None:
+        async with Streamable("session") as server:
+
+            async def habit(request: Request, answer: Answer) -> bool:
+                if request.tool == "fail":
+                    id = request.message["id"]
+                    text = "The session argument is missing."
+                    answer.json(error(id, -32602, text), "400 Bad Request")
+                return request.tool == "fail"
+
+            server.habit = habit
+            async with kept(ServerConfig(url=server.url())) as one:
+                await one.ready()
+                with pytest.raises(UpstreamAnsweredError, match="session argument is missing"):
+                    await within(one.start("fail"))
+                assert one.supervisor.state is State.READY
+
+    run(body)
+
+
+@LOOPS
+def test_a_server_that_restarts_and_forgets(loop: str) -> None:
+    async def body() -> None:
+        server = Streamable("session", get="stream", announces=True)
+        await server.start()
+        async with kept(ServerConfig(url=server.url())) as one:
+            await one.ready()
+            await server.until(lambda: server.streams)
+            for turn in range(3):
+                await server.stop()
+                server.forget_sessions()
+                server.streams.clear()
+                await server.start(server.port)
+                with pytest.raises(UpstreamGoneError) as caught:
+                    await within(one.start("echo", {"text": "x"}))
+                assert not caught.value.sent
+                await one.ready()
+                assert await one.text("echo", text=str(turn)) == str(turn)
+        await server.stop()
+
+    run(body, loop=loop)
+
+
+# -- the official SDK
+
+
+@pytest.mark.parametrize("kind", ["json", "sse"])
+def test_the_official_server_in_both_eras(kind: str) -> None:
+    async def body() -> None:
+        with official(kind) as port:
+            url = f"http://127.0.0.1:{port}/mcp"
+            async with kept(ServerConfig(url=url)) as one:
+                await one.ready()
+                assert one.era is Era.STATELESS
+                assert await one.text("echo", text="grüezi") == "grüezi"
+                calls = [one.start("echo", {"text": str(n)}) for n in range(30)]
+                for number, call in enumerate(calls):
+                    assert text(await within(call)) == str(number)
+                stuck = one.start("wait_for_ever")
+                await one.text("echo", text="x")
+                stuck.exchange.abandon("enough")
+                assert await one.text("echo", text="y") == "y"
+
+    run(body)
+
+
+def test_the_official_server_loses_its_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def not_stateless(peer: Any) -> None:
+        return None
+
+    monkeypatch.setattr(negotiate, "_discover", not_stateless)
+
+    async def body() -> None:
+        with official("json") as port:
+            url = f"http://127.0.0.1:{port}/mcp"
+            async with kept(ServerConfig(url=url)) as one:
+                await one.ready()
+                assert one.era is Era.SESSION
+                assert await one.text("echo", text="x") == "x"
+                peer = one.supervisor.peer
+                assert peer is not None
+                link: Any = peer.link
+                link.speak(peer.revision, session=b"forgotten")
+                with pytest.raises(UpstreamGoneError, match="no longer knows") as caught:
+                    await within(one.start("echo", {"text": "x"}))
+                assert not caught.value.sent
+                assert await within(one.supervisor.until_ready(10))
+                assert await one.text("echo", text="y") == "y"
+
+    run(body)

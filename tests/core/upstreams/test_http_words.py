@@ -1,0 +1,46 @@
+"""What a refusal over HTTP proves: that a session is forgotten, and so that nothing was done."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.core.upstreams.transports.http import forgot_session
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: No valid session ID '
+        b'provided"},"id":null}',
+        b'{"jsonrpc":"2.0","id":"server-error","error":{"code":-32600,"message":'
+        b'"Bad Request: Missing session ID"}}',
+        b"Session not found",
+        b"Invalid or missing session",
+        b"unknown session",
+        b"Mcp-Session-Id header is required",
+        b'{"error":"invalid sessionId"}',
+    ],
+)
+def test_sentences_of_servers_that_forgot(body: bytes) -> None:
+    assert forgot_session(400, body, 7)
+    assert forgot_session(404, body, 7)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"the database session expired while the row was written",
+        b"your session quota is used up",
+        b"",
+        b"obsession",
+        b'{"jsonrpc":"2.0","id":7,"error":{"code":-32602,"message":"Invalid session ID"}}',
+        b'{"jsonrpc":"2.0", "id": 7, "error":{"code":-32602,"message":"Session not found"}}',
+    ],
+)
+def test_what_is_no_proof_that_nothing_was_done(body: bytes) -> None:
+    assert not forgot_session(400, body, 7)
+
+
+def test_other_statuses_say_nothing_about_sessions() -> None:
+    for status in (401, 403, 409, 422, 500, 503):
+        assert not forgot_session(status, b"Session not found", 7)

@@ -1,0 +1,145 @@
+"""What a server still says about a call that was given up: on a channel that several callers share
+it must not be taken for another's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from interlock.core.call import Ask, Call, Caller, Client, ClientSession, Credentials, Outcome
+from interlock.core.upstreams import client as peer_room
+from interlock.core.upstreams.client import Peer
+from interlock.core.upstreams.transports.transport import NobodyYet, OneChannel, Receiver, Ticket
+from interlock.errors import InterlockError
+from interlock.protocol.mcp import Era
+
+OPERATOR, AUDITOR = Caller("operator"), Caller("auditor")
+
+
+class Channel(OneChannel):
+    """A link that keeps what it is given."""
+
+    receiver: Receiver
+
+    def __init__(self) -> None:
+        self.receiver = NobodyYet()
+        self.sent: list[dict[str, Any]] = []
+
+    def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+        self.sent.append(json.loads(payload))
+
+    send_open = send
+
+    def post(self, payload: bytes, headers: bytes) -> None:
+        self.sent.append(json.loads(payload))
+
+    async def hand_over(self, payload: bytes) -> None:
+        self.post(payload, b"")
+
+    def drop(self, ticket: Ticket) -> None:
+        """One channel carries on."""
+
+    async def close(self) -> None:
+        """Nothing to end."""
+
+
+class Told:
+    """The way back: what reached which caller."""
+
+    def __init__(self) -> None:
+        self.asked_of: list[str] = []
+        self.heard_by: list[str] = []
+
+    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        """The answers are not what is looked at here."""
+
+    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
+        assert call.caller is not None
+        self.heard_by.append(call.caller.name)
+
+    def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
+        assert call is not None
+        assert call.caller is not None
+        self.asked_of.append(call.caller.name)
+
+
+class Shared:
+    """A session server on one channel, with calls of two callers."""
+
+    def __init__(self) -> None:
+        self.channel = Channel()
+        self.peer = Peer("s", self.channel, b"{}")
+        self.peer.adopt(Era.SESSION, "2025-11-25")
+        self.told = Told()
+
+    def call(self, caller: Caller) -> Any:
+        client = Client(Era.STATELESS, "2026-07-28", "", b"{}")
+        call = Call("tools/call", "test", Credentials("local"), client, caller=caller)
+        return self.peer.start(call, self.told)
+
+    def say(self, **message: Any) -> None:
+        self.peer.deliver(json.dumps({"jsonrpc": "2.0", **message}).encode(), None)
+
+    def speaks(self) -> None:
+        self.say(id="q", method="elicitation/create", params={"message": "operator, is it you?"})
+        self.say(method="notifications/message", params={"level": "info", "data": "of operator"})
+
+
+def shared(body: Any) -> None:
+    async def run() -> None:
+        await body(Shared())
+
+    asyncio.run(run())
+
+
+def test_a_late_question_is_nobody_elses() -> None:
+    async def body(one: Shared) -> None:
+        given_up = one.call(OPERATOR)
+        one.call(AUDITOR)
+        given_up.abandon("The caller left.")
+        one.speaks()
+        assert one.told.asked_of == []
+        assert one.told.heard_by == []
+        # The server is not left waiting.
+        refused = one.channel.sent[-1]
+        assert (refused["id"], refused["error"]["code"]) == ("q", -32601)
+
+    shared(body)
+
+
+def test_the_late_answer_clears_the_air() -> None:
+    async def body(one: Shared) -> None:
+        given_up = one.call(OPERATOR)
+        one.call(AUDITOR)
+        given_up.abandon("The caller left.")
+        one.say(id=given_up.id, result={})
+        one.speaks()
+        assert one.told.asked_of == ["auditor"]
+        assert one.told.heard_by == ["auditor"]
+
+    shared(body)
+
+
+def test_a_caller_may_still_be_asked_after_a_call_of_its_own_was_given_up() -> None:
+    async def body(one: Shared) -> None:
+        one.call(OPERATOR).abandon("The caller left.")
+        one.call(OPERATOR)
+        one.speaks()
+        assert one.told.asked_of == ["operator"]
+
+    shared(body)
+
+
+def test_nobody_is_silent_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(one: Shared) -> None:
+        one.call(OPERATOR).abandon("The caller left.")
+        one.call(AUDITOR)
+        monkeypatch.setattr(peer_room, "_STILL_TALKED_OF", -1.0)
+        one.speaks()
+        assert one.told.asked_of == ["auditor"]
+
+    shared(body)

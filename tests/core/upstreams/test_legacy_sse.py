@@ -1,0 +1,191 @@
+"""Servers of 2024-11-05: one event stream in, POSTs out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from interlock.core.call import UpstreamGoneError
+from interlock.core.config import ServerConfig
+from interlock.core.upstreams.transports import legacy_sse
+from interlock.protocol.mcp import Era
+from tests.core.upstreams.harness import kept, official, run, text, within
+from tests.core.upstreams.servers.http_server import Answer, Legacy, Request, Streamable
+from tests.core.upstreams.servers.toolbox import result
+
+LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+
+
+@LOOPS
+def test_the_official_server_of_old(loop: str) -> None:
+    async def body() -> None:
+        with official("legacy") as port:
+            for transport in ("auto", "sse"):
+                url = f"http://127.0.0.1:{port}/sse"
+                async with kept(ServerConfig(url=url, transport=transport)) as one:
+                    await one.ready()
+                    assert one.era is Era.SESSION
+                    heard: list[Any] = []
+                    call = one.start(
+                        "report",
+                        {"steps": 3},
+                        hear=lambda _call, _method, params, heard=heard: heard.append(
+                            json.loads(bytes(params))
+                        ),
+                        token=1,
+                    )
+                    assert text(await within(call)) == "reported"
+                    assert [told["progress"] for told in heard] == [1, 2, 3]
+                    calls = [one.start("echo", {"text": str(n)}) for n in range(20)]
+                    for number, sent in enumerate(calls):
+                        assert text(await within(sent)) == str(number)
+
+    run(body, loop=loop)
+
+
+# -- servers of 2024-11-05 that are not
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "words"),
+    [
+        ("http://127.0.0.2:1/messages", "an endpoint on another server, which is refused"),
+        ("//evil.test/messages", "an endpoint on another server, which is refused"),
+        ("https://127.0.0.1:{port}/messages", "an endpoint on another server"),
+        ("http://127.0.0.1:99999/", "an endpoint that is no address"),
+        ("http://[/", "an endpoint that is no address"),
+    ],
+)
+def test_an_endpoint_elsewhere_is_refused(endpoint: str, words: str) -> None:
+    async def body() -> None:
+        server = Legacy()
+        await server.start()
+        server.endpoint = endpoint.format(port=server.port)
+        headers = {"Authorization": "Bearer secret"}
+        async with kept(ServerConfig(url=server.url("/sse"), headers=headers)) as one:
+            one.naps.hold()
+            await one.until(lambda: one.naps.sleeping)
+            assert one.supervisor.problem is not None
+            assert words in one.supervisor.problem
+            await server.until(lambda: server.open_connections == 0)
+        await server.stop()
+
+    run(body)
+
+
+@pytest.mark.parametrize("endpoint", ["/messages?session=1", "{base}/messages?session=1"])
+def test_an_endpoint_may_be_a_path_or_a_whole_address(endpoint: str) -> None:
+    async def body() -> None:
+        server = Legacy()
+        await server.start()
+        named = endpoint.format(base=server.url(""))
+
+        async def habit(request: Request, answer: Answer) -> bool:
+            if request.method != "GET":
+                return False
+            answer.open()
+            # An early word before anybody listens must not upset anything.
+            answer.event(named, "endpoint")
+            answer.event({"jsonrpc": "2.0", "id": "early", "method": "ping"})
+            server.stream = answer
+            return True
+
+        server.habit = habit
+        async with kept(ServerConfig(url=server.url("/sse"), transport="sse")) as one:
+            await one.ready()
+            assert await one.text("echo", text="x") == "x"
+        await server.stop()
+
+    run(body)
+
+
+def test_a_stream_that_names_no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(legacy_sse, "_ENDPOINT_WAIT", 0.05)
+
+    async def body() -> None:
+        async with Legacy() as server:
+
+            async def habit(request: Request, answer: Answer) -> bool:
+                answer.open()
+                return True
+
+            server.habit = habit
+            async with kept(ServerConfig(url=server.url("/sse"), transport="sse")) as one:
+                one.naps.hold()
+                await one.until(lambda: one.naps.sleeping)
+                assert one.supervisor.problem is not None
+                assert "named no endpoint" in one.supervisor.problem
+                await server.until(lambda: server.open_connections == 0)
+
+    run(body)
+
+
+def test_neither_wire_is_there() -> None:
+    """What the POST was told says more than what the GET was told."""
+
+    async def body() -> None:
+        async with Streamable("session", get="405 Method Not Allowed") as server:
+
+            async def habit(request: Request, answer: Answer) -> bool:
+                answer.empty("405 No" if request.method == "GET" else "404 Not Found")
+                return True
+
+            server.habit = habit
+            async with kept(ServerConfig(url=server.url())) as one:
+                one.naps.hold()
+                await one.until(lambda: one.naps.sleeping)
+                assert one.supervisor.problem == "up answered with HTTP 404."
+        assert [request.method for request in server.requests] == ["POST", "POST", "GET"]
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("status", "sent"),
+    [("404 Not Found", False), ("307 Moved", True), ("500 Internal Server Error", True)],
+)
+def test_a_post_that_is_refused_fails_its_call(status: str, sent: bool) -> None:
+    async def body() -> None:
+        async with Legacy() as server:
+            async with kept(ServerConfig(url=server.url("/sse"), transport="sse")) as one:
+                await one.ready()
+
+                async def habit(request: Request, answer: Answer) -> bool:
+                    if request.tool == "echo":
+                        answer.empty(status)
+                    return request.tool == "echo"
+
+                server.habit = habit
+                with pytest.raises(UpstreamGoneError, match=f"HTTP {status[:3]}") as caught:
+                    await within(one.start("echo"))
+                assert caught.value.sent is sent
+                assert await one.text("cancelled") == "[]"
+
+    run(body)
+
+
+def test_events_beside_one_that_is_too_long_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(legacy_sse, "MAX_MESSAGE", 10_000)
+
+    async def body() -> None:
+        async with Legacy() as server:
+            async with kept(ServerConfig(url=server.url("/sse"), transport="sse")) as one:
+                await one.ready()
+
+                async def habit(request: Request, answer: Answer) -> bool:
+                    if request.tool != "echo":
+                        return False
+                    answer.empty("202 Accepted")
+                    assert server.stream is not None
+                    good = result(request.message["id"], {"content": []})
+                    pieces = [f"data: {'x' * 20_000}\n\n", f"data: {json.dumps(good)}\n\n"]
+                    server.stream.piece("".join(pieces).encode())
+                    return True
+
+                server.habit = habit
+                assert await one.result("echo") == {"content": []}
+                assert one.supervisor.restarts == 0
+
+    run(body)

@@ -1,0 +1,284 @@
+"""Reading everything that an upstream offers: only what it has, and no list hides another."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from interlock.core.config import ServerConfig, resolve_server
+from interlock.core.upstreams import listing
+from interlock.core.upstreams.client import Peer
+from interlock.core.upstreams.connection import Connector
+from interlock.core.upstreams.listing import RawOffer, list_offer
+from interlock.errors import UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, InterlockError
+from tests.core.upstreams.harness import OWN_INFO, SERVERS, run
+from tests.patience import PATIENCE
+
+ERAS = ("session", "stateless")
+EVERYTHING: dict[str, Any] = {"tools": {}, "prompts": {}, "resources": {}}
+LISTS: dict[str, Any] = {
+    "tools/list": {"first": {"tools": [{"name": "t"}]}},
+    "prompts/list": {"first": {"prompts": [{"name": "p"}]}},
+    "resources/list": {"first": {"resources": [{"uri": "r:1"}]}},
+    "resources/templates/list": {"first": {"resourceTemplates": [{"uriTemplate": "r:{x}"}]}},
+}
+
+
+@asynccontextmanager
+async def opened(
+    lists: dict[str, Any], capabilities: dict[str, Any] = EVERYTHING, era: str = "session"
+) -> AsyncIterator[Peer]:
+    told = json.dumps({"era": era, "capabilities": capabilities, "lists": lists})
+    args = ["-S", str(SERVERS / "offer_server.py"), told]
+    connector = Connector(
+        "up",
+        ServerConfig(command=sys.executable, args=args),
+        own_info=OWN_INFO,
+        resolve=lambda one: resolve_server(one, environ=os.environ, base_dir=Path.cwd()),
+        clock=asyncio.get_running_loop().time,
+    )
+    peer = await connector.connect()
+    try:
+        yield peer
+    finally:
+        await peer.close()
+
+
+async def asked(peer: Peer) -> list[str]:
+    """Which lists the server was asked for."""
+    outcome = await peer.request("test/asked")
+    told: list[str] = json.loads(bytes(outcome.result))["asked"]
+    return sorted(method for method in told if method.endswith("/list"))
+
+
+def read(offer: RawOffer) -> dict[str, list[Any]]:
+    lists = {name: getattr(offer, name) for name in ("tools", "prompts", "resources", "templates")}
+    return {name: [json.loads(bytes(raw)) for raw in raws] for name, raws in lists.items()}
+
+
+WHOLE = {
+    "tools": [{"name": "t"}],
+    "prompts": [{"name": "p"}],
+    "resources": [{"uri": "r:1"}],
+    "templates": [{"uriTemplate": "r:{x}"}],
+}
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_everything_is_listed(era: str) -> None:
+    async def body() -> None:
+        async with opened(LISTS, era=era) as peer:
+            offer = await list_offer(peer, timeout=PATIENCE)
+            assert read(offer) == WHOLE
+            assert offer.problems == {}
+
+    run(body)
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(
+    ("capabilities", "verbs"),
+    [
+        ({}, []),
+        ({"tools": {}}, ["tools/list"]),
+        ({"prompts": {"listChanged": True}, "logging": {}}, ["prompts/list"]),
+        ({"resources": {}}, ["resources/list", "resources/templates/list"]),
+        ({"tools": {}, "prompts": None, "resources": False}, ["tools/list"]),
+    ],
+)
+def test_only_what_is_announced_is_asked_for(
+    era: str, capabilities: dict[str, Any], verbs: list[str]
+) -> None:
+    async def body() -> None:
+        async with opened(LISTS, capabilities, era) as peer:
+            offer = await list_offer(peer, timeout=PATIENCE)
+            assert await asked(peer) == verbs
+            found = sum(len(raws) for raws in read(offer).values())
+            assert found == len(verbs)
+
+    run(body)
+
+
+def test_every_page_of_every_list_is_read() -> None:
+    pages = {
+        "prompts/list": {
+            "first": {"prompts": [{"name": "a"}], "nextCursor": ""},
+            "": {"prompts": [{"name": "b"}], "nextCursor": "2"},
+            "2": {"prompts": [{"name": "c"}], "nextCursor": None},
+        },
+        "resources/templates/list": {
+            "first": {"nextCursor": "next"},
+            "next": {"resourceTemplates": [{"uriTemplate": "z:{z}"}]},
+        },
+    }
+
+    async def body() -> None:
+        async with opened({**LISTS, **pages}) as peer:
+            offer = read(await list_offer(peer, timeout=PATIENCE))
+            assert [one["name"] for one in offer["prompts"]] == ["a", "b", "c"]
+            assert offer["templates"] == [{"uriTemplate": "z:{z}"}]
+
+    run(body)
+
+
+def test_a_walk_in_a_circle_ends() -> None:
+    circle = {
+        "first": {"prompts": [1], "nextCursor": "a"},
+        "a": {"prompts": [2], "nextCursor": "b"},
+        "b": {"prompts": [3], "nextCursor": "a"},
+    }
+
+    async def body() -> None:
+        async with opened({**LISTS, "prompts/list": circle}) as peer:
+            assert read(await list_offer(peer, timeout=PATIENCE))["prompts"] == [1, 2, 3]
+
+    run(body)
+
+
+def test_a_list_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "_MOST_ENTRIES", 5)
+    endless = {"first": {"resources": [1, 2, 3], "nextCursor": "0"}} | {
+        str(n): {"resources": [1, 2, 3], "nextCursor": str(n + 1)} for n in range(10)
+    }
+
+    async def body() -> None:
+        async with opened({**LISTS, "resources/list": endless}) as peer:
+            assert len(read(await list_offer(peer, timeout=PATIENCE))["resources"]) == 6
+
+    run(body)
+
+
+def failing(code: int = -32603, message: str = "out of order") -> dict[str, Any]:
+    return {"first": {"error": {"code": code, "message": message}}}
+
+
+TROUBLES = {
+    "an error": (failing(), "could not list its {words}: out of order"),
+    "no list": ({"first": {"{member}": 5}}, "answered `{verb}` with nonsense"),
+    "a bad cursor": ({"first": {"nextCursor": 5}}, "answered `{verb}` with nonsense"),
+}
+WORDS = {
+    "tools/list": ("tools", "tools"),
+    "prompts/list": ("prompts", "prompts"),
+    "resources/list": ("resources", "resources"),
+    "resources/templates/list": ("templates", "resource templates"),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.parametrize("verb", LISTS)
+def test_trouble_with_one_list_hides_no_other(verb: str, trouble: str) -> None:
+    pages, sentence = TROUBLES[trouble]
+    [member] = LISTS[verb]["first"]
+    pages = json.loads(json.dumps(pages).replace("{member}", member))
+    name, words = WORDS[verb]
+
+    async def body() -> None:
+        async with opened({**LISTS, verb: pages}) as peer:
+            offer = await list_offer(peer, timeout=PATIENCE)
+            assert read(offer) == {**WHOLE, name: []}
+            [(where, problem)] = offer.problems.items()
+            assert (where, problem.failure) == (name, UPSTREAM_PROTOCOL)
+            assert sentence.format(words=words, verb=verb) in problem.message
+
+    run(body)
+
+
+def test_silence_about_one_list_hides_no_other() -> None:
+    async def body() -> None:
+        async with opened({**LISTS, "prompts/list": {"first": None}}) as peer:
+            offer = await list_offer(peer, timeout=1.5)
+            assert read(offer) == {**WHOLE, "prompts": []}
+            assert offer.problems["prompts"].failure is UPSTREAM_UNAVAILABLE
+            assert "did not list its prompts within 1.5 s" in offer.problems["prompts"].message
+            assert not peer.pending
+
+    run(body)
+
+
+@pytest.mark.parametrize("verb", LISTS)
+def test_a_list_that_the_server_does_not_know_is_empty(verb: str) -> None:
+    async def body() -> None:
+        async with opened({one: LISTS[one] for one in LISTS if one != verb}) as peer:
+            offer = await list_offer(peer, timeout=PATIENCE)
+            assert read(offer) == {**WHOLE, WORDS[verb][0]: []}
+            assert offer.problems == {}
+
+    run(body)
+
+
+def test_when_nothing_can_be_read_that_is_an_error() -> None:
+    async def body() -> None:
+        async with opened(dict.fromkeys(LISTS, failing())) as peer:
+            with pytest.raises(InterlockError, match="up could not list its tools: out of order"):
+                await list_offer(peer, timeout=PATIENCE)
+        with pytest.raises(InterlockError):
+            await list_offer(peer, timeout=PATIENCE)
+
+    run(body)
+
+
+# --- again ---
+
+BEFORE = RawOffer(
+    tools=[Raw(b'"old"')], prompts=[Raw(b'"old"')], resources=[Raw(b'"old"')],
+    templates=[Raw(b'"old"')],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "verbs", "new"),
+    [
+        ("tools", ["tools/list"], {"tools"}),
+        ("prompts", ["prompts/list"], {"prompts"}),
+        (
+            "resources",
+            ["resources/list", "resources/templates/list"],
+            {"resources", "templates"},
+        ),
+    ],
+)
+def test_what_is_not_asked_for_stays(kind: str, verbs: list[str], new: set[str]) -> None:
+    async def body() -> None:
+        async with opened(LISTS) as peer:
+            offer = await list_offer(peer, timeout=PATIENCE, kinds=frozenset({kind}), before=BEFORE)
+            assert await asked(peer) == verbs
+            assert read(offer) == {name: WHOLE[name] if name in new else ["old"] for name in WHOLE}
+
+    run(body)
+
+
+def test_what_cannot_be_read_stays_and_is_asked_for_the_next_time() -> None:
+    async def body() -> None:
+        async with opened({**LISTS, "prompts/list": failing()}) as peer:
+            offer = await list_offer(peer, timeout=PATIENCE, before=BEFORE)
+            assert read(offer) == {**WHOLE, "prompts": ["old"]}
+        async with opened(LISTS) as peer:
+            again = await list_offer(
+                peer, timeout=PATIENCE, kinds=frozenset({"tools"}), before=offer
+            )
+            assert await asked(peer) == ["prompts/list", "tools/list"]
+            assert read(again) == WHOLE
+            assert again.problems == {}
+
+    run(body)
+
+
+def test_what_is_no_longer_announced_is_gone() -> None:
+    async def body() -> None:
+        async with opened(LISTS, {"tools": {}}) as peer:
+            offer = await list_offer(peer, timeout=PATIENCE, before=BEFORE)
+            assert read(offer) == {"tools": WHOLE["tools"]} | {
+                name: [] for name in ("prompts", "resources", "templates")
+            }
+
+    run(body)

@@ -1,0 +1,82 @@
+"""The node's own tool: how many notifications it had to drop."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from interlock.core.catalog.offering import own_offering
+from interlock.core.ports import Upstream
+from interlock.core.upstreams.builtin_tools import OwnTools
+from interlock.errors import INVALID_ARGUMENTS, UNKNOWN_TOOL, InterlockError
+from tests.core.pipeline.calls import tool_call
+from tests.core.pipeline.rig import Rig
+
+DROPPED = {"edge": 400, "leaf": 0, "rack": 3}
+
+
+def rig(root: str | None = None, dropped: dict[str, int] = DROPPED) -> Rig:
+    own = OwnTools(lambda: dropped)
+    node = Rig(own_offering(root, own.definitions))
+    upstream: Upstream = own
+    node.upstreams[""] = upstream  # type: ignore[assignment]
+    return node
+
+
+def result(node: Rig, name: str = "notifications_dropped", arguments: Any = None) -> dict[str, Any]:
+    node.begin(tool_call(name, arguments))
+    shown = node.done[-1][1]
+    assert isinstance(shown, dict)
+    return shown
+
+
+@pytest.mark.spec("AX-12-5")
+@pytest.mark.parametrize("root", [None, "infra"])
+def test_all_of_them(root: str | None) -> None:
+    node = rig(root)
+    name = "notifications_dropped" if root is None else f"{root}.notifications_dropped"
+    shown = result(node, name)
+    assert shown["structuredContent"] == {"total": 403, "by_subserver": DROPPED}
+    assert shown["content"] == [
+        {"type": "text", "text": "403 notifications were dropped (edge: 400, rack: 3)."}
+    ]
+    assert node.journal.outcomes == ["ok"]
+    assert node.under_way == 0
+
+
+@pytest.mark.spec("AX-12-5")
+def test_those_of_one() -> None:
+    shown = result(rig(), arguments={"segment": "rack"})
+    assert shown["structuredContent"] == {"total": 3, "by_subserver": {"rack": 3}}
+    assert result(rig(dropped={}))["structuredContent"] == {"total": 0, "by_subserver": {}}
+
+
+def test_those_of_nobody() -> None:
+    node = rig()
+    shown = result(node, arguments={"segment": "x"})
+    assert shown["isError"]
+    assert "No subserver 'x'" in shown["content"][0]["text"]
+    assert node.journal.outcomes == ["tool_error"]
+
+
+@pytest.mark.parametrize("arguments", [{"segment": 1}, {"other": 1}])
+def test_what_it_does_not_take(arguments: Any) -> None:
+    assert rig().refused(tool_call("notifications_dropped", arguments)).failure is INVALID_ARGUMENTS
+
+
+def test_it_changes_nothing_and_may_be_listed() -> None:
+    [definition] = OwnTools.definitions
+    read = json.loads(definition)
+    assert read["annotations"]["readOnlyHint"] is True
+    [tool] = own_offering(None, OwnTools.definitions).tools
+    assert tool.repeatable
+    assert not tool.way
+
+
+def test_it_has_no_other_tool() -> None:
+    call = tool_call("other")
+    with pytest.raises(InterlockError, match="no tool 'other'") as caught:
+        OwnTools(dict).start(call, rig().pipeline)
+    assert caught.value.failure is UNKNOWN_TOOL

@@ -1,0 +1,283 @@
+"""Calls, errors and deadlines through nodes in a row."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from interlock.core.call import RelayedError, UpstreamAnsweredError
+from interlock.core.pipeline.breaker import Circuit
+from interlock.core.server.mcp.responses import write_error
+from interlock.errors import (
+    APPROVAL_REFUSED,
+    BUDGET_EXCEEDED,
+    DEADLINE_EXCEEDED,
+    DENIED,
+    ROUTE_MISMATCH,
+    TOOL_HELD,
+    UNKNOWN_TOOL,
+    UPSTREAM_UNAVAILABLE,
+    all_failures,
+)
+from interlock.protocol.mcp import META_TIMEOUT, Era
+from tests.core.upstreams.chain import SESSION, Row, on_a_loop, tool
+
+EDGES = ["edge", "stm32h7"]
+NAME = "infra.edge.stm32h7.dma2d_status"
+HAPPENS = (
+    UPSTREAM_UNAVAILABLE,
+    DEADLINE_EXCEEDED,
+    BUDGET_EXCEEDED,
+    ROUTE_MISMATCH,
+    TOOL_HELD,
+    DENIED,
+    APPROVAL_REFUSED,
+)
+"""What can happen to a call, and has a symbol of its own."""
+
+
+def row(*tools: dict[str, Any], **settings: Any) -> Row:
+    settings.setdefault("root_segment", "infra")
+    return Row(EDGES, list(tools) or [tool()], **settings)
+
+
+# --- there and back ---
+
+
+@pytest.mark.spec("AX-5.2-1", "AX-7.2-2", "AX-7.2-3", "AX-7.2-5")
+@pytest.mark.parametrize("era", list(Era))
+@on_a_loop
+def test_a_call_at_depth_three(era: Era) -> None:
+    one = Row(["edge", "rack", "stm32h7"], [tool()], root_segment="infra", era=era)
+    one.call("infra.edge.rack.stm32h7.dma2d_status")
+    route = ["infra", "edge", "rack", "stm32h7", "dma2d_status"]
+    for depth, node in enumerate(one.nodes):
+        [sent] = node.sent
+        meta = sent["params"]["_meta"]
+        assert meta["x-mcpax-route"] == route
+        assert meta["x-mcpax-cursor"] == depth + 1
+        assert sent["params"]["name"] == ".".join(route[depth + 2 :])
+    odd = b'{"content":[],"odd":{"b":1e3,"a":[1.0,null]},"isError":false}'
+    one.answer(odd)
+    [outcome] = one.outcomes
+    members = json.loads(outcome.result)
+    assert b'"odd":{"b":1e3,"a":[1.0,null]}' in outcome.result
+    if era is Era.SESSION:
+        assert outcome.result == odd
+    else:
+        del members["resultType"], members["_meta"]
+        assert members == json.loads(odd)
+
+
+@pytest.mark.spec("AX-7.2-9")
+@on_a_loop
+def test_a_root_without_a_segment_of_its_own_consumes_none() -> None:
+    one = row(root_segment="")
+    forged = {"x-mcpax-route": ["edge", "other", "rm"], "x-mcpax-cursor": 0}
+    one.call("edge.stm32h7.dma2d_status", meta=forged)
+    [sent] = one.root.sent
+    assert sent["params"]["_meta"]["x-mcpax-route"] == ["edge", "stm32h7", "dma2d_status"]
+    assert sent["params"]["_meta"]["x-mcpax-cursor"] == 0
+    one.answer()
+    assert len(one.outcomes) == 1
+
+
+@pytest.mark.spec("AX-7.2-8")
+@on_a_loop
+def test_a_node_that_is_called_something_else_says_so() -> None:
+    one = row()
+    one.nodes[1].pipeline._own_segment = lambda: "renamed"
+    one.call(NAME)
+    [error] = one.errors
+    assert isinstance(error, RelayedError)
+    assert error.failure is ROUTE_MISMATCH
+    assert error.data is not None
+    assert error.data["route"] == NAME.split(".")
+    assert one.heard == []
+
+
+# --- what goes wrong below ---
+
+
+@pytest.mark.spec("AX-13.2-2", "AX-11.4-2")
+@pytest.mark.parametrize("failure", HAPPENS, ids=lambda row: row.name)
+@on_a_loop
+def test_what_a_subserver_says_in_our_words_is_said_in_our_words(failure: Any) -> None:
+    one = row()
+    one.call(NAME)
+    data = {"detail": "A sentence.", "reason": "subserver_unreachable", "retry_after_ms": 5000}
+    one.answer_error({"code": failure.ax_code, "message": failure.ax_name, "data": data})
+    [error] = one.errors
+    assert isinstance(error, RelayedError)
+    assert error.failure is failure
+    assert error.message == "A sentence."
+    assert error.data is not None
+    assert error.data["reason"] == "subserver_unreachable"
+    assert error.data["retry_after_ms"] == 5000
+    assert "detail" not in error.data
+    # Every node on the way is well.
+    for node in one.nodes:
+        assert not node.breakers.failing
+        assert len(node.sent) == 1
+
+
+@pytest.mark.spec("AX-13.2-5")
+@pytest.mark.parametrize(
+    "failure",
+    [row for row in all_failures() if row.ax_name and row not in HAPPENS],
+    ids=lambda row: row.name,
+)
+@on_a_loop
+def test_what_cannot_happen_to_a_call_is_the_subservers_own_word(failure: Any) -> None:
+    """`unknown_session` from below says nothing about the caller's session here."""
+    one = row(era=Era.SESSION)
+    one.call(NAME)
+    data = {"detail": "Your session has ended."}
+    one.answer_error({"code": failure.ax_code, "message": failure.ax_name, "data": data})
+    [error] = one.errors
+    assert isinstance(error, UpstreamAnsweredError)
+    assert (error.code, error.message) == (failure.ax_code, failure.ax_name)
+    assert json.loads(bytes(error.raw_data or b"")) == data
+    assert write_error(b"1", error, SESSION)[0] == 200
+
+
+@pytest.mark.parametrize("data", [None, 7, [], {}, {"detail": 7}, {"detail": ""}])
+@on_a_loop
+def test_without_a_sentence_the_symbol_stands_for_it(data: Any) -> None:
+    one = row()
+    one.call(NAME)
+    one.answer_error({"code": -32003, "message": "budget_exceeded", "data": data})
+    [error] = one.errors
+    assert isinstance(error, RelayedError)
+    assert error.failure is BUDGET_EXCEEDED
+    assert error.message == "budget_exceeded"
+
+
+@pytest.mark.spec("AX-13.2-5")
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [(-32002, "Resource not found"), (-32003, "tool_degraded"), (-1, "x"), (-32602, "Bad.")],
+)
+@on_a_loop
+def test_what_is_no_word_of_ours_is_passed_on_as_it_is(code: int, message: str) -> None:
+    one = row(era=Era.SESSION)
+    one.call(NAME)
+    one.answer_error({"code": code, "message": message, "data": {"own": 1}})
+    [error] = one.errors
+    assert isinstance(error, UpstreamAnsweredError)
+    assert (error.code, error.message) == (code, message)
+    assert json.loads(bytes(error.raw_data or b"")) == {"own": 1}
+
+
+@pytest.mark.spec("AX-5.2-2")
+@on_a_loop
+def test_a_tool_that_is_gone_below_is_an_unknown_tool() -> None:
+    """On these links it has the number that MCP has for unknown methods."""
+    one = row()
+    one.call(NAME)
+    one.answer_error({"code": -32601, "message": "There is no such tool."})
+    [error] = one.errors
+    assert isinstance(error, RelayedError)
+    assert error.failure is UNKNOWN_TOOL
+
+
+@on_a_loop
+def test_one_degraded_leaf_does_not_shut_the_subtree() -> None:
+    one = row()
+    for _ in range(10):
+        one.call(NAME)
+        one.answer_error({"code": -32002, "message": "tool_degraded", "data": {"since": "x"}})
+    assert {error.failure for error in one.errors} == {UPSTREAM_UNAVAILABLE}
+    assert one.root.breakers.state("edge") is Circuit.CLOSED
+
+
+# --- deadlines ---
+
+
+@pytest.mark.spec("AX-7.3-7", "AX-7.3-1")
+@pytest.mark.parametrize("transit", [0.0, 0.001, 0.02, 0.045])
+@pytest.mark.parametrize("declared", ["realtime", "fast", None])
+@on_a_loop
+def test_the_hop_next_to_the_trouble_tells_of_it(transit: float, declared: str | None) -> None:
+    tools = [tool(latency_class=declared) if declared else tool()]
+    one = Row(["edge", "rack", "leaf"], tools, root_segment="infra", transit=transit)
+    began = one.clock()
+    one.call("infra.edge.rack.leaf.dma2d_status")
+    one.clock.advance(70)
+    [error] = one.errors
+    assert isinstance(error, RelayedError)
+    assert error.failure is DEADLINE_EXCEEDED
+    assert error.data is not None
+    assert error.data["hop"] == "infra.edge.rack"
+    assert error.data["upstream"] == "leaf"
+    # The leaf was told to stop, once, and by that hop only.
+    assert [len(node.cancelled) for node in one.nodes] == [0, 0, 1]
+    [cancelled] = [one for one in one.heard if one["method"] == "notifications/cancelled"]
+    assert cancelled["params"]["requestId"] == one.nodes[-1].sent[0]["id"]
+    assert one.root.journal.outcomes == ["deadline_exceeded"]
+    assert not one.root.breakers.failing
+    assert one.nodes[-1].breakers.failing
+    assert one.clock() - began == 70
+
+
+@pytest.mark.spec("AX-7.3-1", "AX-7.3-2")
+@on_a_loop
+def test_a_realtime_tool_that_hangs() -> None:
+    one = row(tool(latency_class="realtime"))
+    one.call(NAME)
+    one.clock.advance(0.49)
+    assert one.errors == []
+    one.clock.advance(0.07)
+    [error] = one.errors
+    assert error.failure is DEADLINE_EXCEEDED
+
+
+@pytest.mark.spec("AX-7.3-7")
+@on_a_loop
+def test_a_link_that_is_cut_is_noticed_by_who_is_before_it() -> None:
+    one = row(tool(latency_class="realtime"))
+    one.root.wire.far = lambda _: None
+    one.call(NAME)
+    one.clock.advance(0.74)
+    assert one.errors == []
+    one.clock.advance(0.1)
+    [error] = one.errors
+    assert not isinstance(error, RelayedError)
+    assert error.data == {"upstream": "edge", "hop": "infra"}
+    # At a root that has no name of its own.
+    other = row(root_segment="")
+    other.root.wire.far = lambda _: None
+    other.call("edge.stm32h7.dma2d_status")
+    other.clock.advance(61)
+    assert other.errors[0].data == {"upstream": "edge", "hop": ""}
+
+
+@pytest.mark.spec("AX-7.3-6", "AX-7.3-7")
+@pytest.mark.parametrize("ending", ["answered", "cancelled"])
+@on_a_loop
+def test_a_batch_tool_takes_as_long_as_it_takes(ending: str) -> None:
+    one = row(tool(latency_class="batch"))
+    call = one.call(NAME)
+    one.clock.advance(700)
+    assert one.errors == []
+    if ending == "answered":
+        one.answer()
+        assert len(one.outcomes) == 1
+        assert one.nodes[-1].cancelled == []
+    else:
+        one.root.pipeline.cancel(call)
+        assert [len(node.cancelled) for node in one.nodes] == [1, 1]
+        assert one.heard[-1]["method"] == "notifications/cancelled"
+
+
+@on_a_loop
+def test_a_callers_own_limit_shortens_also_that() -> None:
+    one = row(tool(latency_class="batch"))
+    one.call(NAME, meta={META_TIMEOUT: 1000})
+    one.clock.advance(1.1)
+    [error] = one.errors
+    assert error.failure is DEADLINE_EXCEEDED
+    assert not one.root.breakers.failing
+    assert len(one.nodes[-1].cancelled) == 1

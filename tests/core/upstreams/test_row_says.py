@@ -1,0 +1,277 @@
+"""What a subserver says of its own accord, through nodes in a row: who hears it, and as whose."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from interlock.core.call import Caller
+from interlock.core.upstreams.notification_limits import Pace
+from interlock.protocol.mcp import META_LOG_LEVEL, Era
+from tests.core.upstreams.chain import SESSION, STATELESS, Row, on_a_loop, tool
+
+LOG = "notifications/message"
+
+
+# --- what is said on the way ---
+
+
+@pytest.mark.spec("AX-12-1", "AX-12-10", "AX-12-8")
+@on_a_loop
+def test_who_said_it_is_written_before_it_hop_by_hop() -> None:
+    one = Row(["edge", "leaf"], [tool("t")])
+    edge, root = one.nodes[1], one.nodes[0]
+    edge.peer.on_said = lambda method, params: edge.face.announce(method, params)
+    event = {"x-mcpax-event-id": "7d1f0f0e-0000-4000-8000-000000000002"}
+    one.say(LOG, level="info", logger="x", data={"a": 1}, _meta={**event, "own": 1})
+    one.say(LOG, level="info", data="y", _meta={"x-mcpax-causal-parent": None})
+    one.say("notifications/custom", data=1)
+    assert root.said == [
+        (
+            LOG,
+            {
+                "level": "info",
+                "logger": "edge.leaf.x",
+                "data": {"a": 1},
+                "_meta": {**event, "own": 1, "x-mcpax-source": "edge.leaf"},
+            },
+        ),
+        (
+            LOG,
+            {
+                "level": "info",
+                "data": "y",
+                "logger": "edge.leaf",
+                "_meta": {"x-mcpax-causal-parent": None, "x-mcpax-source": "edge.leaf"},
+            },
+        ),
+        ("notifications/custom", {"data": 1, "_meta": {"x-mcpax-source": "edge.leaf"}}),
+    ]
+
+
+@on_a_loop
+def test_nobody_is_named_where_no_name_is_set() -> None:
+    one = Row(["leaf"], [tool("t")])
+    one.root.peer.segment = ""
+    one.say(LOG, level="info", logger="x", data=1)
+    assert one.root.said == [(LOG, {"level": "info", "logger": "x", "data": 1})]
+
+
+@pytest.mark.spec("AX-12-10")
+@on_a_loop
+def test_what_is_about_a_call_comes_to_its_caller_through_all_nodes() -> None:
+    """Two callers at the root, both behind the one parent that the edge knows."""
+    one = Row(["edge", "leaf"], [tool("t")])
+    one.call("edge.leaf.t", meta={"progressToken": "mine"}, caller="operator")
+    token = one.nodes[-1].sent[0]["params"]["_meta"]["progressToken"]
+    one.say("notifications/progress", progressToken=token, progress=1)
+    assert one.told == [("notifications/progress", {"progressToken": "mine", "progress": 1})]
+    # The edge knows one call only, so it can only be about that one.
+    one.say(LOG, level="info", data="first")
+    assert [params["data"] for _, params in one.told[1:]] == ["first"]
+    [told] = [json.loads(raw) for raw in one.root.wire.up if b'"first"' in raw]
+    request = told["params"]["_meta"]["x-mcpax-request"]
+    assert request == one.root.sent[0]["id"]
+    # The caller does not see what is between two nodes.
+    assert "x-mcpax-request" not in one.told[1][1]["_meta"]
+    one.call("edge.leaf.t", caller="auditor")
+    # Now it could be about either, so nobody hears it.
+    one.say(LOG, level="info", data="second")
+    assert [params["data"] for _, params in one.told[1:]] == ["first"]
+    assert one.nodes[1].said == one.root.said == []
+
+
+@on_a_loop
+def test_a_leaf_that_names_the_request_is_believed() -> None:
+    one = Row(["leaf"], [tool("t")])
+    first = one.call("leaf.t", caller="operator")
+    one.call("leaf.t", caller="auditor")
+    ids = [sent["id"] for sent in one.root.sent]
+    heard: list[Any] = []
+    first.on_notification = lambda call, method, params: heard.append(json.loads(bytes(params)))
+    one.say(LOG, level="info", data=1, _meta={"x-mcpax-request": ids[0]})
+    assert [params["data"] for params in heard] == [1]
+    assert one.told == []
+    # What is over, what never was, and what no id of ours can be is about nobody.
+    one.answer(number=0)
+    for request in (ids[0], 1, -1, -2, "1", "null", [1], {"a": 1}, 1.5, True):
+        one.say(LOG, level="info", data=2, _meta={"x-mcpax-request": request})
+    assert len(heard) == 1
+    assert one.told == one.root.said == []
+
+
+class _Ear:
+    """A session that notes what it is told."""
+
+    client, owner, alive = SESSION, "operator", True
+    log_level: str | None = None
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def tell(self, method: str, params: Any) -> None:
+        self.told.append(json.loads(bytes(params))["data"])
+
+
+def paced(one: Row, per_second: int = 2, kept: int = 3) -> Pace:
+    pace = one.root.peer.pace = Pace(
+        per_second=per_second, kept=kept, clock=one.clock, call_later=one.clock.call_later
+    )
+    return pace
+
+
+@pytest.mark.spec("AX-12-2", "AX-12-4")
+@on_a_loop
+def test_a_peer_keeps_the_pace() -> None:
+    one = Row(["leaf"], [tool("t")])
+    pace = paced(one)
+    updated: list[str] = []
+    changed: list[str] = []
+    one.root.peer.on_updated = updated.append
+    one.root.peer.on_changed = changed.append
+    for number in range(4):
+        one.say(LOG, level="info", data=number)
+    one.say("notifications/resources/updated", uri="file:///a")
+    one.say(LOG, level="info", data=5)
+    # A new list is told at once, however many wait.
+    one.say("notifications/tools/list_changed")
+    assert changed == ["tools"]
+    assert updated == []
+    assert [params["data"] for _, params in one.root.said] == [0, 1]
+    one.clock.advance(5)
+    assert [params["data"] for _, params in one.root.said] == [0, 1, 3, 5]
+    assert updated == ["file:///a"]
+    assert pace.dropped == 1
+
+
+@on_a_loop
+def test_what_waits_until_its_call_is_over() -> None:
+    """A client that stays is told all the same; for others there is nobody to tell."""
+    one = Row(["leaf"], [tool("t")])
+    pace = paced(one, per_second=1, kept=10)
+    ear: Any = _Ear()
+    one.call("leaf.t", session=ear)
+    for number in range(3):
+        one.say(LOG, level="info", data=number)
+    assert [params["data"] for _, params in one.told] == [0]
+    one.clock.advance(1)
+    one.answer()
+    assert [params["data"] for _, params in one.told] == [0, 1]
+    one.clock.advance(1)
+    assert ear.told == [2]
+    one.call("leaf.t", client=STATELESS, meta={META_LOG_LEVEL: "info"})
+    one.say(LOG, level="info", data=3)
+    one.answer()
+    one.clock.advance(3)
+    assert ear.told == [2]
+    assert pace.dropped == 1
+
+
+@pytest.mark.spec("AX-12-10")
+@on_a_loop
+def test_progress_is_thinned_and_does_not_come_after_the_result() -> None:
+    one = Row(["leaf"], [tool("t")])
+    pace = paced(one, per_second=2)
+    one.call("leaf.t", meta={"progressToken": 1})
+    token = one.root.sent[0]["params"]["_meta"]["progressToken"]
+    for number in range(5):
+        one.say("notifications/progress", progressToken=token, progress=number)
+    one.answer()
+    one.clock.advance(10)
+    assert [params["progress"] for _, params in one.told] == [0, 1]
+    assert pace.thinned == 3
+
+
+@on_a_loop
+def test_what_is_no_object_is_noise() -> None:
+    one = Row(["leaf"], [tool("t")])
+    for params in (b"[]", b"7", b'{"_meta":', b'{"logger":"\xff"}'):
+        one.root.wire.answer(b'{"jsonrpc":"2.0","method":"notifications/x","params":%b}' % params)
+    assert one.root.peer.noise == 4
+    assert one.root.said == []
+
+
+# --- what it says as a subserver ---
+
+
+@pytest.mark.parametrize("era", list(Era))
+@on_a_loop
+def test_what_a_subserver_says_to_its_aggregator(era: Era) -> None:
+    one = Row(["leaf"], [tool("t")], leaf_era=era)
+    taken: list[Any] = []
+
+    def take(method: str, id: bytes | None, params: Any) -> bool:
+        taken.append((method, id))
+        return method != "mcpax/other"
+
+    def ask(message: bytes) -> None:
+        one.root.wire.answer(b'{"jsonrpc":"2.0",' + message + b"}")
+
+    one.root.peer.on_ax = take
+    ask(b'"id":"mcpax-1","method":"mcpax/heartbeat","params":{}')
+    ask(b'"id":7,"method":"initialize","params":{}')
+    ask(b'"method":"mcpax/heartbeat"')
+    ask(b'"method":"notifications/initialized"')
+    assert taken == [
+        ("mcpax/heartbeat", b'"mcpax-1"'), ("initialize", b"7"), ("mcpax/heartbeat", None),
+    ]  # fmt: skip
+    assert one.heard == []
+    # What it does not take, and what is none of its business, goes the usual way.
+    ask(b'"id":8,"method":"mcpax/other"')
+    ask(b'"id":9,"method":"ping"')
+    assert [message["id"] for message in one.heard] == [8, 9]
+    assert one.heard[0]["error"]["code"] == -32601
+    assert one.root.said == []
+
+
+@on_a_loop
+def test_a_question_that_names_its_request() -> None:
+    one = Row(["leaf"], [tool("t")])
+    asked: list[Any] = []
+    one.root.pipeline.asked = lambda ask, call, session: asked.append((call, ask))  # type: ignore[method-assign]
+    first = one.call("leaf.t", caller="operator")
+    one.call("leaf.t", caller="auditor")
+    assert first.caller == Caller("operator")
+    ids = [sent["id"] for sent in one.root.sent]
+
+    def ask(id: int, request: int) -> None:
+        meta = json.dumps({"_meta": {"x-mcpax-request": request}}).encode()
+        one.root.wire.answer(
+            b'{"jsonrpc":"2.0","id":%d,"method":"roots/list","params":%b}' % (id, meta)
+        )
+
+    ask(1, ids[0])
+    [(call, question)] = asked
+    assert call is first
+    assert question.params == b"{}"
+    # Of a request that is over.
+    ask(2, 1)
+    assert len(asked) == 1
+    assert one.heard[-1]["error"]["code"] == -32601
+
+
+@pytest.mark.spec("AX-12-9", "AX-12-8", "AX-12-2")
+@on_a_loop
+def test_events_are_passed_on_as_they_come_and_not_remembered() -> None:
+    """A child before its parent, a parent that never was: nobody here looks."""
+    one = Row(["leaf"], [tool("t")])
+    peer = one.root.peer
+    passed: list[Any] = []
+    peer.on_said = lambda method, params: passed.append(json.loads(params)["_meta"])
+    state = {name: repr(value) for name, value in vars(peer).items() if name != "link"}
+    number = 10_000
+    for event in range(number):
+        meta = {"x-mcpax-event-id": str(event), "x-mcpax-causal-parent": str(number - event)}
+        peer.deliver(
+            json.dumps(
+                {"jsonrpc": "2.0", "method": LOG, "params": {"level": "info", "_meta": meta}}
+            ).encode(),
+            None,
+        )
+    assert [meta["x-mcpax-event-id"] for meta in passed] == [str(one) for one in range(number)]
+    assert [meta["x-mcpax-causal-parent"] for meta in passed] == [
+        str(number - one) for one in range(number)
+    ]
+    assert state == {name: repr(value) for name, value in vars(peer).items() if name != "link"}

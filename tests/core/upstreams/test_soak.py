@@ -1,0 +1,90 @@
+"""Kill after kill under load: no wrong answer, no call left waiting, nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+
+import pytest
+
+from interlock.core.call import UpstreamGoneError
+from interlock.core.config import ServerConfig
+from interlock.core.upstreams.transports.stdio import StdioLink
+from tests.core.upstreams.harness import Kept, process, run, text, within
+from tests.core.upstreams.servers.http_server import Streamable
+
+KILLS = 60
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_kill_after_kill_under_load(loop: str) -> None:
+    """`run` compares open files, tasks and children before and after."""
+
+    async def body() -> None:
+        chance = random.Random(1)
+        servers = [Streamable("session", get="stream", announces=True), Streamable("stateless")]
+        for server in servers:
+            await server.start()
+        configs = [
+            process("--eras", "session", "--announces"),
+            process("--eras", "stateless", "--announces", "--grandchild", "here"),
+            *(ServerConfig(url=server.url(), connections=4) for server in servers),
+        ]
+        every = [Kept(config, key=f"up{n}") for n, config in enumerate(configs)]
+        for one in every:
+            one.supervisor.begin()
+        for one in every:
+            await one.ready()
+        answered = failed = target = 0
+        enough = asyncio.Event()
+        over = False
+
+        async def load(number: int) -> None:
+            nonlocal answered, failed
+            count = 0
+            while not over:
+                one = every[(number + count) % len(every)]
+                words = f"{number}/{count}"
+                count += 1
+                try:
+                    assert text(await within(one.start("echo", {"text": words}))) == words
+                    answered += 1
+                    if answered >= target:
+                        enough.set()
+                except UpstreamGoneError:
+                    failed += 1
+                    await within(one.ready())
+
+        workers = [asyncio.create_task(load(number)) for number in range(12)]
+        for _ in range(KILLS):
+            victim = chance.randrange(len(every))
+            one = every[victim]
+            await one.ready()
+            before = one.supervisor.restarts
+            peer = one.supervisor.peer
+            assert peer is not None
+            if isinstance(peer.link, StdioLink):
+                os.kill(peer.link.pid or 0, signal.SIGKILL)
+                await one.until(lambda one=one, before=before: one.supervisor.restarts > before)
+            else:
+                server = servers[victim - 2]
+                server.cut()
+                server.forget_sessions()
+            await one.ready()
+            target = answered + 20
+            enough.clear()
+            await within(enough.wait())
+        over = True
+        await within(asyncio.gather(*workers))
+        assert answered >= KILLS * 20
+        assert failed > 0
+        for one in every:
+            assert one.supervisor.peer is not None
+            assert not [x for x in one.supervisor.peer.pending.values() if x.method == "tools/call"]
+        await within(asyncio.gather(*(one.supervisor.end() for one in every)))
+        for server in servers:
+            await server.stop()
+
+    run(body, loop=loop)

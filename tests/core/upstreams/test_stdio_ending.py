@@ -1,0 +1,184 @@
+"""A started process, from its start to its end: reasons, deaths, orphans, stubbornness."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from interlock.core.call import UpstreamGoneError
+from interlock.core.upstreams.supervisor import State
+from interlock.core.upstreams.transports import stdio
+from interlock.core.upstreams.transports.stdio import StdioLink
+from interlock.errors import UPSTREAM_UNAVAILABLE
+from tests.core.upstreams.harness import Kept, alive, death, kept, process, run, within
+
+LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+
+
+def pid_of(one: Kept) -> int:
+    peer = one.supervisor.peer
+    assert peer is not None
+    assert isinstance(peer.link, StdioLink)
+    assert peer.link.pid is not None
+    return peer.link.pid
+
+
+def starts(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+# -- ending
+
+
+@LOOPS
+@pytest.mark.parametrize("how", ["close", "kill"])
+def test_no_grandchild_is_left(how: str, loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stdio, "POLITE", 0.1)
+
+    async def body() -> None:
+        async with kept(process("--grandchild", "here")) as one:
+            await one.ready()
+            (grandchild,) = json.loads(await one.text("family"))
+            assert alive(grandchild)
+            if how == "kill":
+                os.kill(pid_of(one), signal.SIGKILL)
+                await death(grandchild)
+                await one.state(State.DEGRADED)
+                await one.ready()
+                (grandchild,) = json.loads(await one.text("family"))
+        await death(grandchild)
+
+    run(body, loop=loop)
+
+
+def test_a_grandchild_that_holds_the_pipes_does_not_keep_the_dead_alive() -> None:
+    """It left the group, so it cannot be ended; the death must be noticed all the same."""
+
+    async def body() -> None:
+        async with kept(process("--grandchild", "own-session")) as one:
+            await one.ready()
+            (first,) = json.loads(await one.text("family"))
+            call = one.start("die")
+            with pytest.raises(UpstreamGoneError, match="SIGKILL"):
+                await within(call)
+            await one.ready()
+            (second,) = json.loads(await one.text("family"))
+            for pid in (first, second):
+                os.kill(pid, signal.SIGKILL)
+                await death(pid)
+
+    run(body)
+
+
+@LOOPS
+def test_a_stubborn_process_is_killed(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stdio, "POLITE", 0.1)
+
+    async def body() -> None:
+        async with kept(process("--stubborn")) as one:
+            await one.ready()
+            pid = pid_of(one)
+        assert not alive(pid)
+
+    run(body, loop=loop)
+
+
+def test_a_polite_process_gets_the_time_it_needs(tmp_path: Path) -> None:
+    async def body() -> None:
+        link = await StdioLink.start(
+            "up",
+            ["sh", "-c", f"cat > /dev/null; echo bye > {tmp_path / 'bye'}"],
+            env={"PATH": os.environ["PATH"]},
+            cwd=None,
+        )
+        await link.close()
+        assert (tmp_path / "bye").read_text(encoding="utf-8") == "bye\n"
+
+    run(body)
+
+
+@LOOPS
+def test_nothing_is_left_when_closing_is_cut_short(
+    loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stdio, "POLITE", 60.0)
+
+    async def body() -> None:
+        one = Kept(process("--stubborn", "--silent", "--grandchild", "here", start_timeout=0.1))
+        one.supervisor.begin()
+        # The start has failed, and the process is being asked to leave, which it will not.
+        closing: asyncio.Event = asyncio.Event()
+        close = StdioLink.close
+        pids: list[int] = []
+
+        async def noticed(link: StdioLink) -> None:
+            assert link.pid is not None
+            pids.append(link.pid)
+            closing.set()
+            await close(link)
+
+        monkeypatch.setattr(StdioLink, "close", noticed)
+        await within(closing.wait())
+        await within(one.supervisor.end())
+        for pid in pids:
+            await death(pid)
+
+    run(body, loop=loop)
+
+
+@LOOPS
+def test_twenty_lives_leave_nothing_behind(loop: str) -> None:
+    """`run` compares open files, tasks and children before and after."""
+
+    async def body() -> None:
+        for turn in range(20):
+            one = Kept(process("--announces", "--eras", "session" if turn % 2 else "stateless"))
+            one.supervisor.begin()
+            if turn % 4 == 0:
+                # Ended wherever starting happens to be.
+                for _ in range(turn):
+                    await asyncio.sleep(0)
+            else:
+                await one.ready()
+                held = one.start("hold")
+                await one.text("echo", text="x")
+            await within(one.supervisor.end())
+            if turn % 4:
+                with pytest.raises(UpstreamGoneError, match="closed by the node"):
+                    await within(held)
+
+    run(body, loop=loop)
+
+
+def test_a_process_that_does_not_read_is_not_written_to_for_ever() -> None:
+    """Its pipe and our buffer fill up; then calls are refused instead of kept."""
+
+    async def body() -> None:
+        link = await StdioLink.start(
+            "up", ["sleep", "600"], env={"PATH": os.environ["PATH"]}, cwd=None
+        )
+        failures: list[tuple[object, bool]] = []
+
+        class Ticket:
+            id = 1
+            carrier = None
+            open = True
+
+            def fail(self, failure: object, message: str, *, sent: bool, **_: object) -> None:
+                failures.append((failure, sent))
+
+        for _ in range(40):
+            link.send(Ticket(), b"x" * 1_000_000, b"")
+            link.post(b"x" * 1_000_000, b"")
+        assert failures
+        assert failures[-1] == (UPSTREAM_UNAVAILABLE, False)
+        assert link._stdin.get_write_buffer_size() < 20_000_000
+        os.kill(link.pid or 0, signal.SIGKILL)
+        await link.close()
+
+    run(body)

@@ -1,0 +1,355 @@
+"""A started process, from its start to its end: reasons, deaths, orphans, stubbornness."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from interlock.core.call import UpstreamGoneError
+from interlock.core.config import ServerConfig
+from interlock.core.upstreams import backoff as pauses
+from interlock.core.upstreams.supervisor import State
+from interlock.core.upstreams.transports import stdio
+from interlock.core.upstreams.transports.stdio import StdioLink
+from interlock.errors import UPSTREAM_LOST
+from tests.core.upstreams.harness import Kept, death, kept, process, run, within
+
+LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+
+
+def pid_of(one: Kept) -> int:
+    peer = one.supervisor.peer
+    assert peer is not None
+    assert isinstance(peer.link, StdioLink)
+    assert peer.link.pid is not None
+    return peer.link.pid
+
+
+def starts(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+# -- starting
+
+
+def test_a_process_that_cannot_bear_the_probe_is_started_again_and_remembered(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "starts"
+    config = process("--eras", "session", "--probe", "exit", "--starts", str(log))
+
+    async def body() -> None:
+        async with kept(config) as one:
+            await one.ready()
+            assert starts(log) == 2
+            assert one.states == [State.READY]
+            assert await one.text("echo", text="hi") == "hi"
+            os.kill(pid_of(one), signal.SIGKILL)
+            await one.state(State.DEGRADED)
+            await one.ready()
+            assert starts(log) == 3
+
+    run(body)
+
+
+@LOOPS
+@pytest.mark.parametrize("end", ["", "\n", "\n\n"])
+def test_what_a_process_said_before_it_left_is_the_reason(end: str, loop: str) -> None:
+    config = process("--exit", "2", "--say", f"starting...\nGITHUB_ACCOUNT is not set{end}")
+
+    async def body() -> None:
+        async with kept(config) as one:
+            one.naps.hold()
+            await one.until(lambda: one.naps.sleeping)
+            problem = one.supervisor.problem
+            assert one.supervisor.state is State.FAILED
+            assert problem is not None
+            assert problem.startswith("up failed to start: exit status 2")
+            assert "GITHUB_ACCOUNT is not set" in problem
+            assert "starting..." in one.supervisor.stderr
+
+    run(body, loop=loop)
+
+
+def test_a_secret_that_a_process_prints_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUR_VALUE", "correct horse battery")
+    words = "Cannot log in with correct horse battery and password=hunter2hunter2"
+    config = process("--exit", "1", "--say", words, env={"VALUE": "${env:OUR_VALUE}"})
+
+    async def body() -> None:
+        async with kept(config) as one:
+            one.naps.hold()
+            await one.until(lambda: one.naps.sleeping)
+            assert one.supervisor.problem is not None
+            assert "Cannot log in with ***" in one.supervisor.problem
+            assert "hunter2" not in one.supervisor.problem
+            assert not any("horse" in line for line in one.supervisor.stderr)
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (ServerConfig(command="no-such-program-here"), "was not found"),
+        (ServerConfig(command="true", cwd="/no/such/folder"), "the folder '/no/such/folder'"),
+        (ServerConfig(command="/etc/passwd"), "Permission denied"),
+        (ServerConfig(command="'unclosed"), "its command line"),
+        (ServerConfig(command="  "), "its command line is empty"),
+        (ServerConfig(command="true", args=["a\0b"]), "null byte"),
+        (ServerConfig(command="true", env={"A": "${env:NOT_SET_ANYWHERE}"}), "NOT_SET_ANYWHERE"),
+    ],
+)
+@LOOPS
+def test_what_cannot_be_started_says_why(config: ServerConfig, words: str, loop: str) -> None:
+    async def body() -> None:
+        async with kept(config) as one:
+            one.naps.hold()
+            await one.until(lambda: one.naps.sleeping)
+            assert one.states == [State.FAILED]
+            assert one.supervisor.problem is not None
+            assert words in one.supervisor.problem
+
+    run(body, loop=loop)
+
+
+def test_a_process_that_never_gets_ready_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        async with kept(process("--silent", start_timeout=0.2)) as one:
+            one.naps.hold()
+            await one.until(lambda: one.naps.sleeping)
+            assert one.supervisor.problem is not None
+            assert "did not get ready within 0.2 s" in one.supervisor.problem
+            assert "start_timeout" in one.supervisor.problem
+
+    run(body)
+
+
+def test_a_process_that_crashes_on_start_is_not_hammered(tmp_path: Path) -> None:
+    log = tmp_path / "starts"
+
+    async def body() -> None:
+        async with kept(process("--exit", "1", "--starts", str(log))) as one:
+            await one.until(lambda: len(one.naps.taken) == 11)
+            first = pauses.RETRY_FIRST
+            expected = [min(first * 2**n, pauses.RETRY_AT_MOST) for n in range(11)]
+            assert one.naps.taken[:11] == pytest.approx(expected)
+            assert one.naps.taken[10] == pauses.RETRY_AT_MOST
+            assert one.states == [State.FAILED]
+
+    run(body)
+
+
+def test_the_wait_is_jittered() -> None:
+    async def body() -> None:
+        async with kept(process("--exit", "1"), jitter=0.0) as one:
+            await one.until(lambda: len(one.naps.taken) == 3)
+            first = pauses.RETRY_FIRST
+            assert one.naps.taken[:3] == pytest.approx([first / 2, first, first * 2])
+
+    run(body)
+
+
+# -- dying
+
+
+@LOOPS
+def test_a_death_in_the_middle_of_a_call(loop: str) -> None:
+    async def body() -> None:
+        async with kept(process()) as one:
+            await one.ready()
+            calls = [one.start("hold") for _ in range(3)]
+            await one.text("echo", text="they are held now")
+            dead = pid_of(one)
+            os.kill(dead, signal.SIGKILL)
+            for call in calls:
+                with pytest.raises(UpstreamGoneError, match="ended by SIGKILL") as caught:
+                    await within(call)
+                assert caught.value.failure is UPSTREAM_LOST
+                assert caught.value.sent
+                assert call.times_settled == 1
+            await one.ready()
+            assert one.states == [State.READY, State.DEGRADED, State.READY]
+            assert one.supervisor.restarts == 1
+            assert pid_of(one) != dead
+            assert await one.text("echo", text="back") == "back"
+
+    run(body, loop=loop)
+
+
+def test_it_is_known_to_be_lost_before_the_caller_is_told() -> None:
+    """Whoever tries again at once must wait for the next process, not meet the dead one."""
+
+    async def body() -> None:
+        async with kept(process()) as one:
+            await one.ready()
+            call = one.start("die")
+            with pytest.raises(UpstreamGoneError):
+                await within(call)
+            assert one.supervisor.peer is None
+            assert await within(one.supervisor.until_ready(10))
+            assert await one.text("echo", text="again") == "again"
+
+    run(body)
+
+
+def test_an_answer_that_was_written_before_the_end_still_counts() -> None:
+    """It answers, then dies, so quickly that both are noticed in the same turn of the loop."""
+
+    async def body() -> None:
+        async with kept(process()) as one:
+            await one.ready()
+            for number in range(20):
+                await one.ready()
+                echoed = one.start("echo", {"text": str(number)})
+                died = one.start("die")
+                outcome = await within(echoed)
+                assert str(number).encode() in bytes(outcome.result)
+                with pytest.raises(UpstreamGoneError):
+                    await within(died)
+
+    run(body)
+
+
+def test_a_call_in_the_moment_of_its_end_was_never_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The signs of the end are collected for so long that the call falls into that time.
+    monkeypatch.setattr(stdio, "LAST_WORDS", 60.0)
+
+    async def body() -> None:
+        async with kept(process("--grandchild", "own-session")) as one:
+            await one.ready()
+            (grandchild,) = json.loads(await one.text("family"))
+            link = one.supervisor.peer and one.supervisor.peer.link
+            assert isinstance(link, StdioLink)
+            os.kill(pid_of(one), signal.SIGKILL)
+            assert link._process is not None
+            await within(asyncio.shield(link._process.gone))
+            with pytest.raises(UpstreamGoneError, match="is not running") as caught:
+                one.start("echo")
+            assert not caught.value.sent
+            assert one.supervisor.peer is None
+            os.kill(grandchild, signal.SIGKILL)
+            await one.ready()
+            for other in json.loads(await one.text("family")):
+                os.kill(other, signal.SIGKILL)
+
+    run(body)
+
+
+@LOOPS
+@pytest.mark.parametrize("habit", ["mute", "deaf"])
+def test_a_process_that_closes_a_pipe_but_lives_on_is_replaced(
+    habit: str, loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stdio, "POLITE", 0.1)
+
+    async def body() -> None:
+        async with kept(process("--stubborn")) as one:
+            await one.ready()
+            old = pid_of(one)
+            call = one.start(habit)
+            if habit == "mute":
+                with pytest.raises(UpstreamGoneError, match="closed its output") as caught:
+                    await within(call)
+                assert caught.value.sent
+            else:
+                await within(call)
+                await one.state(State.DEGRADED)
+                assert one.supervisor.problem is not None
+                assert "closed its input" in one.supervisor.problem
+            await death(old)
+            await one.ready()
+            assert pid_of(one) != old
+
+    run(body, loop=loop)
+
+
+def test_last_words_are_those_of_the_one_that_died() -> None:
+    async def body() -> None:
+        async with kept(process("--say", "All is well.\n")) as one:
+            await one.ready()
+            await one.text("talk", lines=1)
+            os.kill(pid_of(one), signal.SIGKILL)
+            await one.state(State.DEGRADED)
+            assert one.supervisor.problem is not None
+            assert "I have a lot to say" in one.supervisor.problem
+            await one.ready()
+            os.kill(pid_of(one), signal.SIGKILL)
+            await one.until(lambda: one.supervisor.restarts == 2)
+            assert "All is well." in one.supervisor.problem
+
+    run(body)
+
+
+def test_a_flood_on_stderr_stays_bounded_and_stops_nothing() -> None:
+    async def body() -> None:
+        async with kept(process()) as one:
+            await one.ready()
+            assert await one.text("talk", lines=50_000) == "said"
+            assert await one.text("echo", text="hi") == "hi"
+            assert len(one.supervisor.stderr) <= 200
+
+    run(body)
+
+
+def test_the_wait_starts_anew_after_it_worked() -> None:
+    async def body() -> None:
+        async with kept(process()) as one:
+            for expected in (0.1, 0.2, 0.4):
+                # Ready and dead again without an answer: something is wrong with it.
+                await one.ready()
+                one.naps.hold()
+                os.kill(pid_of(one), signal.SIGKILL)
+                await one.until(lambda: one.naps.sleeping)
+                assert one.naps.taken[-1] == pytest.approx(expected)
+                one.naps.wake()
+                await one.until(lambda: not one.naps.sleeping or one.supervisor.peer)
+                await one.ready()
+            assert await one.text("echo", text="it works") == "it works"
+            os.kill(pid_of(one), signal.SIGKILL)
+            await one.until(lambda: one.naps.sleeping)
+            assert one.naps.taken[-1] == pytest.approx(0.1)
+
+    run(body)
+
+
+@LOOPS
+def test_its_end_is_noticed_where_there_are_no_pidfds(
+    loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(pid: int) -> int:
+        raise OSError(38, "Function not implemented")
+
+    async def body() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pidfd_open", refused)
+            async with kept(process("--grandchild", "here")) as one:
+                await one.ready()
+                (grandchild,) = json.loads(await one.text("family"))
+                call = one.start("die")
+                with pytest.raises(UpstreamGoneError, match="ended by SIGKILL"):
+                    await within(call)
+                await one.ready()
+                assert await one.text("echo", text="back") == "back"
+        await death(grandchild)
+
+    run(body, loop=loop)
+
+
+@LOOPS
+def test_a_process_gets_three_pipes_and_nothing_else_of_ours(loop: str) -> None:
+    async def body() -> None:
+        async with kept(process()) as one:
+            await one.ready()
+            held = os.listdir(f"/proc/{pid_of(one)}/fd")
+        assert sorted(held) == ["0", "1", "2"]
+
+    with open("/dev/null", "rb") as ours:
+        # As if whoever started the node had left a file open.
+        os.set_inheritable(ours.fileno(), True)
+        run(body, loop=loop)

@@ -1,0 +1,432 @@
+"""The supervisor: its states, its patience, its isolation, and that it never gives up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from interlock.core.call import UpstreamGoneError
+from interlock.core.config import ServerConfig
+from interlock.core.upstreams.supervisor import State, Supervisor
+from interlock.core.upstreams.transports.stdio import StdioLink
+from interlock.errors import UPSTREAM_UNAVAILABLE
+from tests.core.upstreams.harness import Kept, kept, process, run, within
+from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
+
+LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+READY, DEGRADED, FAILED = State.READY, State.DEGRADED, State.FAILED
+
+
+def kill(one: Kept) -> None:
+    assert one.supervisor.peer is not None
+    link = one.supervisor.peer.link
+    assert isinstance(link, StdioLink)
+    os.kill(link.pid or 0, signal.SIGKILL)
+
+
+# -- states
+
+
+@LOOPS
+def test_from_connecting_to_failed_to_ready(loop: str, free_port: int) -> None:
+    async def body() -> None:
+        async with kept(ServerConfig(url=f"http://127.0.0.1:{free_port}/mcp")) as one:
+            one.naps.hold()
+            supervisor = one.supervisor
+            assert supervisor.state is State.CONNECTING
+            assert supervisor.problem is None
+            await within(supervisor.until_settled())
+            assert supervisor.state is FAILED
+            assert supervisor.problem is not None
+            assert not one.listed
+            assert one.withdrawn == 0
+            await one.until(lambda: one.naps.sleeping)
+            one.naps.wake()
+            await one.until(lambda: len(one.naps.taken) == 2)
+            # Still failing is no news.
+            assert one.states == [FAILED]
+            server = Streamable()
+            await server.start(free_port)
+            one.naps.wake()
+            await one.ready()
+            assert one.states == [FAILED, READY]
+            assert supervisor.problem is None
+            assert len(one.listed) == 1
+            await server.stop()
+
+    run(body, loop=loop)
+
+
+@LOOPS
+def test_lost_and_back_within_the_grace(loop: str) -> None:
+    async def body() -> None:
+        server = Streamable("stateless")
+        await server.start()
+        async with kept(ServerConfig(url=server.url(), grace=300.0)) as one:
+            await one.ready()
+            since = one.supervisor.since
+            one.naps.hold()
+            await server.stop()
+            with pytest.raises(UpstreamGoneError):
+                await within(one.start("echo"))
+            assert one.states == [READY, DEGRADED]
+            for turn in range(1, 5):
+                await one.until(lambda turn=turn: len(one.naps.taken) == turn)
+                one.naps.wake()
+            # Its tools stay listed, and a call says why it cannot be made.
+            assert one.withdrawn == 0
+            assert one.supervisor.offer.tools
+            with pytest.raises(UpstreamGoneError, match=r"up is not available: .*refused") as gone:
+                one.start("echo")
+            assert gone.value.failure is UPSTREAM_UNAVAILABLE
+            assert not gone.value.sent
+            assert gone.value.data is not None
+            assert gone.value.data["upstream"] == "up"
+            assert gone.value.data["retry_after_ms"] >= 100
+            await one.until(lambda: len(one.naps.taken) == 5)
+            await server.start(server.port)
+            one.naps.wake()
+            await one.ready()
+            assert one.states == [READY, DEGRADED, READY]
+            assert one.supervisor.restarts == 1
+            assert one.supervisor.since >= since
+            await server.stop()
+
+    run(body, loop=loop)
+
+
+@pytest.mark.parametrize("kind", ["http", "stdio"])
+def test_withdrawn_when_the_grace_is_over_and_listed_again_when_it_is_back(kind: str) -> None:
+    async def body() -> None:
+        server = Streamable("stateless")
+        await server.start()
+        config = ServerConfig(url=server.url(), grace=0.0)
+        if kind == "stdio":
+            config = process(grace=0.0)
+        async with kept(config) as one:
+            await one.ready()
+            one.naps.hold()
+            if kind == "http":
+                await server.stop()
+                with pytest.raises(UpstreamGoneError):
+                    await within(one.start("echo"))
+            else:
+                # It will not start again for a while.
+                one.connector._configured = ServerConfig(command="no-such-program-here")
+                kill(one)
+            await one.state(DEGRADED)
+            assert one.withdrawn == 0
+            await one.until(lambda: one.naps.sleeping)
+            one.naps.wake()
+            await one.state(FAILED)
+            assert one.withdrawn == 1
+            # Withdrawn once, however often it fails on.
+            await one.until(lambda: one.naps.sleeping)
+            one.naps.wake()
+            await one.until(lambda: len(one.naps.taken) == 3)
+            assert one.withdrawn == 1
+            if kind == "http":
+                await server.start(server.port)
+            one.connector._configured = config
+            one.naps.wake()
+            await one.ready()
+            assert one.states == [READY, DEGRADED, FAILED, READY]
+            assert len(one.listed) == 2
+        await server.stop()
+
+    run(body)
+
+
+def test_settings_that_do_not_concern_the_link_are_taken_at_once() -> None:
+    async def body() -> None:
+        async with kept(process()) as one:
+            await one.ready()
+            assert one.supervisor.peer is not None
+            peer = one.supervisor.peer
+            one.supervisor.configure(process(grace=7.0, timeout=3.0))
+            assert len(one.listed) == 2
+            assert one.supervisor.server.grace == 7.0
+            assert one.supervisor.timeout == 3.0
+            assert one.supervisor.peer is peer
+
+    run(body)
+
+
+# -- patience
+
+
+def test_until_ready() -> None:
+    async def body() -> None:
+        async with Streamable("stateless") as server:
+            async with kept(ServerConfig(url=server.url())) as one:
+                supervisor = one.supervisor
+                # Still connecting: it is worth the wait.
+                assert await within(supervisor.until_ready(10))
+                assert await within(supervisor.until_ready(10))
+                assert one.states == [READY]
+                one.naps.hold()
+                await server.stop()
+                with pytest.raises(UpstreamGoneError):
+                    await within(one.start("echo"))
+                # Lost, but the next attempt comes soon.
+                waiting = asyncio.create_task(supervisor.until_ready(10))
+                await one.until(lambda: one.naps.sleeping)
+                await server.start(server.port)
+                one.naps.wake()
+                assert await within(waiting)
+                assert await one.text("echo", text="x") == "x"
+
+    run(body)
+
+
+def test_until_ready_does_not_wait_in_vain(free_port: int) -> None:
+    async def body() -> None:
+        async with kept(ServerConfig(url=f"http://127.0.0.1:{free_port}/mcp")) as one:
+            one.naps.hold()
+            await within(one.supervisor.until_settled())
+            # Failed: nobody knows when it comes back.
+            assert not await one.supervisor.until_ready(86_400)
+
+        async with kept(process()) as other:
+            await other.ready()
+            other.naps.hold()
+            kill(other)
+            await other.until(lambda: other.naps.sleeping)
+            # Lost, and the next attempt comes later than anybody wants to wait.
+            other.supervisor._next_try += 1_000_000
+            assert not await other.supervisor.until_ready(86_400)
+            assert not await other.supervisor.until_ready(-1)
+
+    run(body)
+
+
+def test_nobody_finds_the_dead_one_ready() -> None:
+    """In every turn of the loop after the loss, ready means that a call can be made."""
+
+    async def body() -> None:
+        async with kept(process()) as one:
+            await one.ready()
+            for _ in range(10):
+                call = one.start("die")
+                with pytest.raises(UpstreamGoneError):
+                    await within(call)
+                assert await within(one.supervisor.until_ready(10))
+                assert await one.text("echo", text="x") == "x"
+
+    run(body)
+
+
+# -- isolation
+
+
+def test_bad_neighbours_delay_nobody(free_port: int) -> None:
+    async def body() -> None:
+        async with Streamable() as silent, Streamable() as good:
+
+            async def never(request: Request, answer: Answer) -> bool:
+                return True
+
+            silent.habit = never
+            bad = [
+                ServerConfig(url=silent.url(), start_timeout=60),
+                ServerConfig(url=f"http://127.0.0.1:{free_port}/mcp"),
+                process("--silent", start_timeout=60.0),
+                process("--exit", "1"),
+                ServerConfig(command="no-such-program-here"),
+            ]
+            neighbours = [Kept(config, key=f"bad{n}") for n, config in enumerate(bad)]
+            for neighbour in neighbours:
+                neighbour.naps.hold()
+                neighbour.supervisor.begin()
+            async with (
+                kept(ServerConfig(url=good.url()), key="good") as one,
+                kept(process(), key="other") as other,
+            ):
+                await one.ready()
+                await other.ready()
+                assert await one.text("echo", text="x") == "x"
+                assert await other.text("echo", text="y") == "y"
+                assert all(bad.supervisor.state is not READY for bad in neighbours)
+            await within(asyncio.gather(*(bad.supervisor.end() for bad in neighbours)))
+
+    run(body)
+
+
+def test_fifty_at_once() -> None:
+    async def body() -> None:
+        async with Streamable("stateless") as server:
+            every = [Kept(ServerConfig(url=server.url()), key=f"up{n}") for n in range(50)]
+            for one in every:
+                one.supervisor.begin()
+            for one in every:
+                await one.ready()
+            calls = [one.start("echo", {"text": one.supervisor.key}) for one in every]
+            for one, call in zip(every, calls, strict=True):
+                assert one.supervisor.key.encode() in bytes((await within(call)).result)
+            await within(asyncio.gather(*(one.supervisor.end() for one in every)))
+
+    run(body)
+
+
+# -- faults of ours
+
+
+def test_a_fault_while_connecting_does_not_end_the_supervision(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def body() -> None:
+        one = Kept(process())
+        resolve = one.connector._resolve
+
+        def broken(server: ServerConfig) -> ServerConfig:
+            raise RuntimeError("a fault")
+
+        one.connector._resolve = broken
+        one.naps.hold()
+        one.supervisor.begin()
+        await within(one.supervisor.until_settled())
+        assert one.supervisor.state is FAILED
+        assert one.supervisor.problem == "The node failed while connecting (RuntimeError)."
+        one.connector._resolve = resolve
+        await one.until(lambda: one.naps.sleeping)
+        one.naps.wake()
+        await one.ready()
+        await one.supervisor.end()
+
+    with caplog.at_level(logging.ERROR):
+        run(body)
+    assert "a fault" in caplog.text
+
+
+@pytest.mark.parametrize("whose", ["tools", "state"])
+def test_a_fault_of_whoever_listens_does_not_end_the_supervision(
+    whose: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        one = Kept(process("--eras", "session", "--announces"))
+
+        def broken(supervisor: Supervisor) -> None:
+            raise RuntimeError("cannot take it")
+
+        if whose == "tools":
+            one.on_tools = broken
+        else:
+            one.supervisor._on_state = broken
+        one.supervisor.begin()
+        await within(one.supervisor.until_settled())
+        assert await within(one.supervisor.until_ready(10))
+        assert await one.text("change", names=["echo", "die"]) == "changed"
+        await one.until(lambda: one.listed and one.listed[-1] == ["echo", "die"])
+        with pytest.raises(UpstreamGoneError):
+            await within(one.start("die"))
+        assert await within(one.supervisor.until_ready(10))
+        assert await one.text("echo", text="alive") == "alive"
+        await one.supervisor.end()
+
+    with caplog.at_level(logging.ERROR):
+        run(body)
+    assert "cannot take it" in caplog.text
+
+
+# -- ending
+
+
+@LOOPS
+def test_twenty_connections_leave_nothing_behind(loop: str) -> None:
+    """`run` compares open files, tasks and children before and after."""
+
+    async def body() -> None:
+        kinds: list[dict[str, Any]] = [
+            {"eras": "session", "get": "stream", "announces": True},
+            {"eras": "stateless", "sse": True, "announces": True},
+            {"eras": "session", "sse": True},
+            {"eras": "stateless"},
+        ]
+        for turn in range(20):
+            async with Streamable(**kinds[turn % 4]) as server:
+                one = Kept(ServerConfig(url=server.url(), connections=3))
+                one.supervisor.begin()
+                if turn % 5 == 0:
+                    # Ended wherever connecting happens to be.
+                    for _ in range(turn):
+                        await asyncio.sleep(0)
+                    await within(one.supervisor.end())
+                    continue
+                await one.ready()
+                calls = [one.start("hold") for _ in range(5)]
+                await server.until(lambda server=server: len(server.toolbox.held) == 3)
+                await within(one.supervisor.end())
+                for call in calls:
+                    with pytest.raises(UpstreamGoneError):
+                        await within(call)
+
+    run(body, loop=loop)
+
+
+def test_ending_in_every_moment_of_connecting() -> None:
+    async def body() -> None:
+        async with Streamable("session", get="stream", announces=True) as server:
+            for turns in range(40):
+                one = Kept(ServerConfig(url=server.url()))
+                one.supervisor.begin()
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await within(one.supervisor.end())
+                assert one.supervisor.peer is None
+            await server.until(lambda: server.open_connections == 0)
+
+    run(body)
+
+
+def test_ending_while_it_sleeps_and_ending_twice(free_port: int) -> None:
+    async def body() -> None:
+        one = Kept(ServerConfig(url=f"http://127.0.0.1:{free_port}/mcp"))
+        await one.supervisor.end()
+        one.naps.hold()
+        one.supervisor.begin()
+        await one.until(lambda: one.naps.sleeping)
+        await within(one.supervisor.end())
+        await within(one.supervisor.end())
+        assert not one.naps.sleeping
+
+    run(body)
+
+
+def test_two_who_end_it_at_once_keep_nobody_waiting() -> None:
+    """The second must not interrupt how the first lets go: who waits for an answer is told."""
+
+    async def body() -> None:
+        async with Streamable("session") as server:
+            for turns in range(12):
+                one = Kept(ServerConfig(url=server.url()))
+                one.supervisor.begin()
+                await one.ready()
+                call, held = one.start("hold"), len(server.toolbox.held)
+                await server.until(lambda held=held: len(server.toolbox.held) > held)
+                first = asyncio.ensure_future(one.supervisor.end())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await within(asyncio.gather(first, one.supervisor.end()))
+                with pytest.raises(UpstreamGoneError):
+                    await within(call)
+
+    run(body)
+
+
+def test_a_server_that_does_not_take_the_farewell_delays_the_end_a_little_only() -> None:
+    async def body() -> None:
+        async with Streamable("session") as server:
+
+            async def habit(request: Request, answer: Answer) -> bool:
+                return request.method == "DELETE"
+
+            server.habit = habit
+            async with kept(ServerConfig(url=server.url())) as one:
+                await one.ready()
+
+    run(body)

@@ -1,0 +1,244 @@
+"""Questions that upstreams ask over HTTP: no answer waits behind the calls that need it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from typing import Any
+
+import pytest
+
+from interlock.core.call import Ask
+from interlock.core.config import ServerConfig
+from interlock.core.upstreams import negotiation as negotiate
+from interlock.core.upstreams.transports import http, http_pool
+from tests.core.upstreams.harness import Kept, Sent, kept, official, run, text, within
+from tests.core.upstreams.servers.http_server import Answer, Legacy, Request, Streamable
+from tests.core.upstreams.servers.toolbox import Message, result
+
+LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+shared = functools.partial(ServerConfig, sessions="shared")
+"""All calls over one connection: that is where they could be in each other's way."""
+ROOTS = b'{"roots":[{"uri":"file:///here"}]}'
+
+
+def content(id: Any, text: str) -> Message:
+    return result(id, {"content": [{"type": "text", "text": text}]})
+
+
+class Asking:
+    """A habit: every `hold` asks for the roots, and is answered with what came back."""
+
+    def __init__(self, server: Streamable | Legacy) -> None:
+        self.server = server
+        self.on_stream = False
+        """Whether the question comes on the session's own stream, not on the call's."""
+        self.held: dict[str, tuple[Any, Answer]] = {}
+        self.answers: list[Request] = []
+        server.habit = self
+
+    async def __call__(self, request: Request, answer: Answer) -> bool:
+        if request.tool == "hold":
+            self._ask(request, answer)
+            return True
+        if "result" in request.message or "error" in request.message:
+            self.answers.append(request)
+            id, waiting = self.held.pop(request.message["id"])
+            roots = request.message["result"]["roots"]
+            waiting.event(content(id, roots[0]["uri"]))
+            if waiting is not getattr(self.server, "stream", None):
+                waiting.end()
+            answer.empty("202 Accepted")
+            self.server.poke()
+            return True
+        return False
+
+    def _ask(self, request: Request, answer: Answer) -> None:
+        name = f"q{len(self.held)}"
+        question = {"jsonrpc": "2.0", "id": name, "method": "roots/list"}
+        if isinstance(self.server, Legacy):
+            stream = self.server.stream
+            assert stream is not None
+            # It does not even accept the call before it knows.
+            self.held[name] = (request.message["id"], stream)
+            stream.event(question)
+        else:
+            self.held[name] = (request.message["id"], answer)
+            answer.open()
+            (self.server.streams[0] if self.on_stream else answer).event(question)
+        self.server.poke()
+
+
+async def asked(sent: Sent) -> Ask:
+    """The question of a call, once it is there."""
+    return await within(sent.questions.get())
+
+
+async def all_answered(one: Kept, calls: int) -> None:
+    sent = [one.start("hold") for _ in range(calls)]
+    for call in sent:
+        ask = await asked(call)
+        assert ask.method == "roots/list"
+        ask.reply(ROOTS)
+    for call in sent:
+        assert text(await within(call)) == "file:///here"
+
+
+@LOOPS
+def test_answers_do_not_wait_behind_calls_that_wait_for_them(loop: str) -> None:
+    async def body() -> None:
+        async with Streamable("session") as server:
+            asking = Asking(server)
+            async with kept(shared(url=server.url(), connections=3)) as one:
+                await one.ready()
+                await all_answered(one, 3)
+                assert len(asking.answers) == 3
+                assert asking.answers[0].headers["mcp-session-id"] == "session-1"
+                # Nothing is left of it that would hold up another.
+                await all_answered(one, 3)
+                assert await one.text("echo", text="x") == "x"
+
+    run(body, loop=loop)
+
+
+def test_a_question_on_the_session_s_own_stream() -> None:
+    async def body() -> None:
+        async with Streamable("session", get="stream") as server:
+            asking = Asking(server)
+            asking.on_stream = True
+            async with kept(shared(url=server.url(), connections=1)) as one:
+                await one.ready()
+                await server.until(lambda: server.streams)
+                await all_answered(one, 1)
+
+    run(body)
+
+
+def test_a_cancellation_does_not_wait_behind_what_it_cancels() -> None:
+    async def body() -> None:
+        async with Streamable("session") as server:
+            async with kept(shared(url=server.url(), connections=1)) as one:
+                await one.ready()
+                held = one.start("hold")
+                await server.until(lambda: server.toolbox.held)
+                waiting = one.start("echo", {"text": "behind"})
+                held.exchange.abandon("enough")
+                await server.until(lambda: server.toolbox.cancelled == [held.exchange.id])
+                assert text(await within(waiting)) == "behind"
+
+    run(body)
+
+
+@pytest.mark.parametrize("habit_of", ["silence", "stream"])
+def test_a_server_that_keeps_the_connection_of_an_answer(
+    habit_of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets it back after a while, so that the next answers have one."""
+    monkeypatch.setattr(http, "_TAKEN_WITHIN", 0.05)
+    monkeypatch.setattr(http, "_ASIDE_CONNECTIONS", 1)
+
+    async def body() -> None:
+        async with Streamable("session") as server:
+            kept_open: list[Any] = []
+
+            async def habit(request: Request, answer: Answer) -> bool:
+                if request.tool == "hold":
+                    answer.open()
+                    for number in range(3):
+                        ping = {"jsonrpc": "2.0", "id": f"p{number}", "method": "ping"}
+                        answer.event(ping)
+                    return True
+                if "result" not in request.message:
+                    return False
+                if habit_of == "stream":
+                    answer.open()
+                kept_open.append(request.message["id"])
+                server.poke()
+                return True
+
+            server.habit = habit
+            async with kept(shared(url=server.url(), connections=1)) as one:
+                await one.ready()
+                call = one.start("hold")
+                await server.until(lambda: len(kept_open) == 3)
+                assert kept_open == ["p0", "p1", "p2"]
+                call.exchange.abandon("enough")
+
+    run(body)
+
+
+def test_an_answer_that_cannot_be_delivered_harms_no_other_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def body() -> None:
+        failed, judge = asyncio.Event(), http.HttpLink.out_of_reach
+
+        def noticed(link: http.HttpLink, reason: str) -> None:
+            judge(link, reason)
+            failed.set()
+
+        monkeypatch.setattr(http.HttpLink, "out_of_reach", noticed)
+        async with Streamable("session") as server:
+            asking = Asking(server)
+            async with kept(shared(url=server.url(), connections=2)) as one:
+                await one.ready()
+                first, second = one.start("hold"), one.start("hold")
+                ask, other = await asked(first), await asked(second)
+                # It takes no new connections for a while.
+                assert server._server is not None
+                server._server.close()
+                monkeypatch.setattr(http_pool, "IDLE_KEPT", -1.0)
+                ask.reply(ROOTS)
+                await within(failed.wait())
+                assert not asking.answers
+                assert first.exchange.open
+                assert second.exchange.open
+                await server.start(server.port)
+                other.reply(ROOTS)
+                assert text(await within(second)) == "file:///here"
+                assert one.supervisor.restarts == 0
+                first.exchange.abandon("enough")
+
+    run(body)
+
+
+@LOOPS
+def test_a_server_of_old_asks_on_its_one_stream(loop: str) -> None:
+    async def body() -> None:
+        async with Legacy() as server:
+            asking = Asking(server)
+            url = server.url("/sse")
+            async with kept(shared(url=url, transport="sse", connections=2)) as one:
+                await one.ready()
+                sent = [one.start("hold") for _ in range(2)]
+                await server.until(lambda: len(asking.held) == 2)
+                # On the one stream nothing says whose question it is; one caller has them all.
+                for _ in range(2):
+                    (await asked(sent[-1])).reply(ROOTS)
+                for call in sent:
+                    assert text(await within(call)) == "file:///here"
+                assert len(asking.answers) == 2
+
+    run(body, loop=loop)
+
+
+@pytest.mark.parametrize("kind", ["sse", "legacy"])
+def test_the_official_server_asks(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def not_stateless(peer: Any) -> None:
+        return None
+
+    monkeypatch.setattr(negotiate, "_discover", not_stateless)
+
+    async def body() -> None:
+        with official(kind) as port:
+            url = f"http://127.0.0.1:{port}/{'sse' if kind == 'legacy' else 'mcp'}"
+            async with kept(shared(url=url, connections=1)) as one:
+                await one.ready()
+                call = one.start("ask_for_roots")
+                ask = await asked(call)
+                assert json.loads(ask.params or b"{}").get("_meta", {}) == {}
+                ask.reply(ROOTS)
+                assert text(await within(call)) == "file:///here"
+
+    run(body)

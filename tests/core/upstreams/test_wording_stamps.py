@@ -1,0 +1,87 @@
+"""A call with its token, byte by byte: beside the way through the tree, and nowhere else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from interlock.app.delegation import as_member
+from interlock.core.call import Call, Client
+from interlock.core.catalog.offering import Tool
+from interlock.core.upstreams.client import Wording
+from interlock.core.upstreams.transports.http import as_header
+from interlock.protocol.mcp import RESOURCES_READ, Era
+from interlock.protocol.mcpax import Hop
+from tests.core.pipeline.calls import LOCAL, SESSION, STATELESS
+from tests.core.upstreams.test_wording_ax import (
+    OWN,
+    PARTS,
+    REVISIONS,
+    WAY,
+    call_of,
+    three,
+    tool,
+    wording,
+)
+
+TOKEN = "eyJhIjoxfQ.eyJiIjoyfQ.c2ln-_"
+
+
+def stamped(era: Era, *, ax: bool = True) -> Wording:
+    return Wording(era, REVISIONS[era], OWN, http=False, ax=ax, stamp=lambda _: as_member(TOKEN))
+
+
+@pytest.mark.parametrize("era", list(Era))
+@pytest.mark.parametrize("client", [SESSION, STATELESS])
+@pytest.mark.parametrize("progress", [False, True])
+@pytest.mark.parametrize("hop", [None, Hop(PARTS, 1)])
+@pytest.mark.parametrize("given", [None, {}, {"traceparent": "00"}, {"x-mcpax-authorization": "x"}])
+@pytest.mark.parametrize("way", [b"", WAY])
+@pytest.mark.parametrize("extra", [False, True])
+def test_every_call_has_its_token_and_is_otherwise_as_it_was(
+    era: Era, client: Client, progress: bool, hop: Hop | None, given: Any, way: bytes, extra: bool
+) -> None:
+    meta = {**three(), **(given or {})} if client is STATELESS else given
+    token = Raw(b'"mine"') if progress else None
+
+    def written(by: Wording, route: Tool | None) -> dict[str, Any]:
+        call = call_of(route, client, meta=meta, hop=hop)
+        if extra:
+            call.extra = {"name": Raw(b'"t"')} if route is None else {"task": Raw(b"{}")}
+        return dict(json.loads(by.call(7, call, token))["params"])
+
+    for route in (tool(way=way), None):
+        plain = written(wording(era, ax=True), route)
+        told = written(stamped(era), route)
+        meta_with = {**plain.get("_meta", {}), "x-mcpax-authorization": TOKEN}
+        assert told == {**plain, "_meta": meta_with}
+
+
+@pytest.mark.parametrize("era", list(Era))
+def test_without_a_token_nothing_stands_there(era: Era) -> None:
+    nobody = Wording(era, REVISIONS[era], OWN, http=False, ax=True, stamp=lambda _: b"")
+    for route in (tool(way=WAY), tool(), None):
+        call = call_of(route)
+        assert nobody.call(1, call, None) == wording(era, ax=True).call(1, call, None)
+
+
+def test_reading_a_resource_has_a_token_too() -> None:
+    call = Call(RESOURCES_READ, "test", LOCAL, SESSION, name="x://1")
+    call.extra = {"uri": Raw(b'"x://1"')}
+    payload = stamped(Era.SESSION).call(3, call, None)
+    assert json.loads(payload)["params"] == {
+        "uri": "x://1",
+        "_meta": {"x-mcpax-authorization": TOKEN},
+    }
+
+
+def test_the_nodes_own_requests_have_none() -> None:
+    assert TOKEN.encode() not in stamped(Era.STATELESS).own(1, "tools/list", b"{}")
+
+
+def test_how_tokens_stand() -> None:
+    assert as_header(TOKEN) == f"Authorization: Bearer {TOKEN}\r\n".encode()
+    assert as_member(TOKEN) == f',"x-mcpax-authorization":"{TOKEN}"'.encode()

@@ -1,0 +1,115 @@
+"""Contracts, drivers and candidates for tests, with as little said as possible."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from interlock.drivers.resolver import Candidate, Decision, Machine, Standing, Workspace, route
+from interlock.manifests.driver import Cost, DriverManifest, Implements, McpBinding
+from interlock.manifests.tool import ToolContract
+
+LINUX = Machine(os="linux", arch="x64", disk_mb=10_000, memory_mb=4_000)
+ANYWHERE = Workspace()
+NOW = 10_000.0
+
+
+def contract(id: str = "image.create", **said: Any) -> ToolContract:
+    values: dict[str, Any] = {
+        "name": "A contract",
+        "description": "Does something.",
+        "version": "1.4.2",
+        "inputs": {"type": "object", "properties": {"prompt": {"type": "string"}}},
+        "outputs": {"type": "object"},
+    }
+    return ToolContract(file=Path("tools") / id / "TOOL.md", id=id, **{**values, **said})
+
+
+def inputs(*required: str, **properties: Any) -> dict[str, Any]:
+    """A schema of inputs: names of the required ones, then every property by its type or schema."""
+    return {
+        "type": "object",
+        "properties": {
+            name: {"type": said} if isinstance(said, str) else said
+            for name, said in properties.items()
+        },
+        "required": list(required),
+    }
+
+
+READ = contract(
+    "fs-read",
+    inputs=inputs("path", path="string", mode="string", limit="integer"),
+    outputs={
+        "type": "object",
+        "properties": {"contents": {"type": "string"}, "mime": {"type": "string"}},
+        "required": ["contents"],
+        "additionalProperties": False,
+    },
+)
+"""A contract with something of everything."""
+
+
+def entry(tool_name: str | None = "make", **said: Any) -> Implements:
+    mcp = None
+    if tool_name is not None:
+        binding = {
+            name: said.pop(name) for name in ("argument_mapping", "result_extract") if name in said
+        }
+        mcp = McpBinding(tool_name=tool_name, **binding)
+    values: dict[str, Any] = {"tool": "image.create", "version": "^1.0.0", "mcp": mcp}
+    return Implements(**{**values, **said})
+
+
+def driver(id: str = "painter-mcp", **said: Any) -> DriverManifest:
+    values: dict[str, Any] = {
+        "name": id,
+        "description": "A driver.",
+        "version": "1.0.0",
+        "kind": "mcp",
+        "implements": (),
+    }
+    return DriverManifest(file=Path(".drivers") / id / "DRIVER.md", id=id, **{**values, **said})
+
+
+def candidate(
+    id: str = "painter-mcp",
+    *,
+    units: float | None = None,
+    using: Implements | None = None,
+    standing: Standing | None = None,
+    **said: Any,
+) -> Candidate:
+    if units is not None:
+        said["cost"] = Cost(units_per_call=units)
+    return Candidate(driver(id, **said), using or entry(), standing or Standing())
+
+
+def decide(
+    *candidates: Candidate,
+    of: ToolContract | None = None,
+    given: tuple[str, ...] = ("prompt",),
+    workspace: Workspace = ANYWHERE,
+    machine: Machine = LINUX,
+    pinned: str | None = None,
+    now: float = NOW,
+) -> Decision:
+    return route(
+        of or contract(),
+        candidates,
+        given,
+        workspace=workspace,
+        machine=machine,
+        pinned=pinned,
+        now=now,
+    )
+
+
+def ids(decision: Decision) -> list[str]:
+    """Those that are left, the best first."""
+    return [one.driver.id for one in decision.order]
+
+
+def reasons(decision: Decision) -> dict[str, tuple[int, str]]:
+    """Those that are not: id → phase and code."""
+    return {one.driver.partition("@")[0]: (one.phase, one.code) for one in decision.rejected}

@@ -1,0 +1,298 @@
+"""A confined server under the link that starts it: it speaks, it ends, and nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from interlock.core.upstreams.transports import stdio
+from interlock.core.upstreams.transports.stdio import StdioLink
+from interlock.core.upstreams.transports.transport import NobodyYet, Ticket
+from interlock.drivers.sandbox.confinement import Confinement
+from tests.core.upstreams.harness import alive, death, run, within
+from tests.drivers.sandbox.cells import LOOPS, PLAIN, cell, needs_confinement, ran
+
+pytestmark = needs_confinement
+
+# Says who it is, and lives until its input ends; or longer, when told so.
+SERVER = """
+import json, os, signal, sys
+if "stubborn" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for kind in ("child", "daemon"):
+    if kind in sys.argv:
+        pid = os.fork()
+        if pid == 0:
+            if kind == "daemon":
+                os.setsid()
+            while True:
+                signal.pause()
+if "closes" in sys.argv:
+    os.close(1)
+else:
+    print(json.dumps({"jsonrpc": "2.0", "method": "ready"}), flush=True)
+for line in sys.stdin:
+    pass
+while "stubborn" in sys.argv or "closes" in sys.argv:
+    signal.pause()
+"""
+
+
+class Heard(NobodyYet):
+    """Keeps what a link delivers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: asyncio.Queue[bytes] = asyncio.Queue()
+        self.end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def deliver(self, data: bytes, ticket: Ticket | None = None) -> None:
+        self.messages.put_nowait(data)
+
+    def lost(self, reason: str) -> None:
+        self.end.set_result(reason)
+
+
+@asynccontextmanager
+async def linked(
+    inside: Confinement, *argv: str, cwd: Path | None = None
+) -> AsyncIterator[tuple[StdioLink, Heard]]:
+    link = await StdioLink.start(
+        "the prisoner",
+        inside.argv(argv),
+        env=inside.environment(PLAIN),
+        cwd=None if cwd is None else str(cwd),
+    )
+    link.receiver = heard = Heard()
+    try:
+        yield link, heard
+    finally:
+        await link.close()
+
+
+def server(*habits: str) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", SERVER, *habits]
+
+
+def family(pid: int) -> list[int]:
+    """A process and everything that came of it, as the machine numbers them."""
+    found, at = [pid], 0
+    while at < len(found):
+        for task in os.listdir(f"/proc/{found[at]}/task"):
+            text = Path(f"/proc/{found[at]}/task/{task}/children").read_text(encoding="ascii")
+            found += map(int, text.split())
+        at += 1
+    return found
+
+
+@LOOPS
+@pytest.mark.spec("DR-32.server-10")
+@pytest.mark.parametrize("egress", [[], ["a.example"]], ids=["none", "named"])
+def test_an_mcp_server_works_inside(egress: list[str], loop: str) -> None:
+    """The demo server, which is installed and needs no network."""
+
+    async def body() -> None:
+        async with (
+            cell(*egress) as inside,
+            linked(inside, sys.executable, "-m", "interlock.demo") as (link, heard),
+        ):
+            hello = {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {},
+                "clientInfo": {"name": "test", "version": "0"},
+            }
+            await say(link, id=1, method="initialize", params=hello)
+            answer = json.loads(await within(heard.messages.get()))
+            assert answer["result"]["serverInfo"]["name"] == "interlock-demo"
+            await say(link, method="notifications/initialized")
+            await say(link, id=2, method="tools/list")
+            names = [
+                tool["name"]
+                for tool in json.loads(await within(heard.messages.get()))["result"]["tools"]
+            ]
+            assert names
+            assert link.pid is not None
+            pids = family(link.pid)
+            assert len(pids) == 3
+        assert not any(map(alive, pids))
+
+    run(body, loop=loop)
+
+
+async def say(link: StdioLink, **message: object) -> None:
+    await link.hand_over(json.dumps({"jsonrpc": "2.0", **message}).encode())
+
+
+@LOOPS
+@pytest.mark.parametrize("how", ["close", "group", "launcher", "server"])
+def test_nothing_is_left(how: str, loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children and those that left their session: all end, whichever of them is killed."""
+    monkeypatch.setattr(stdio, "POLITE", 0.2)
+
+    async def body() -> None:
+        async with cell("a.example") as inside:
+            async with linked(inside, *server("child", "daemon", "stubborn")) as (link, heard):
+                await within(heard.messages.get())
+                assert link.pid is not None
+                pids = family(link.pid)
+                assert len(pids) == 5
+                if how == "group":
+                    os.killpg(link.pid, signal.SIGKILL)
+                elif how == "launcher":
+                    os.kill(link.pid, signal.SIGKILL)
+                elif how == "server":
+                    os.kill(pids[2], signal.SIGKILL)
+                if how != "close":
+                    assert "SIGKILL" in await within(heard.end)
+            for pid in pids:
+                await death(pid)
+
+    run(body, loop=loop)
+
+
+def test_a_server_is_asked_to_leave_and_does() -> None:
+    """The group is told; who launched it waits, and ends as the server does."""
+
+    async def body() -> None:
+        async with cell() as inside:
+            async with linked(inside, *server()) as (link, heard):
+                await within(heard.messages.get())
+                assert link.pid is not None
+                os.killpg(link.pid, signal.SIGTERM)
+                assert await within(heard.end) == "ended by SIGTERM"
+            async with linked(inside, *server()) as (link, heard):
+                await within(heard.messages.get())
+
+    run(body)
+
+
+@LOOPS
+def test_its_pipes_are_held_by_nobody_else(loop: str) -> None:
+    """A server that closes its output is seen to, while it lives."""
+
+    async def body() -> None:
+        async with cell() as inside, linked(inside, *server("closes")) as (_, heard):
+            assert await within(heard.end) == "it closed its output"
+
+    run(body, loop=loop)
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", -9), ("kill -15 $$", -15), ("kill -11 $$", -11)],
+)
+def test_it_ends_as_the_server_does(command: str, status: int) -> None:
+    async def body() -> None:
+        async with cell() as inside:
+            assert await ran(inside, "sh", "-c", command) == (status, "", "")
+
+    run(body)
+
+
+def test_streams_go_through() -> None:
+    async def body() -> None:
+        data = os.urandom(300_000).hex().encode()
+        async with cell() as inside:
+            status, output, errors = await ran(inside, "sh", "-c", "cat; echo done >&2", say=data)
+            assert (status, output, errors) == (0, data.decode(), "done\n")
+
+    run(body)
+
+
+def test_what_a_shell_expects_of_signals_is_so() -> None:
+    """A broken pipe ends a program, as it does outside: Python's own setting is not handed on."""
+
+    async def body() -> None:
+        async with cell() as inside:
+            _, output, _ = await ran(
+                inside, "sh", "-c", "grep -E 'SigIgn|SigBlk' /proc/self/status"
+            )
+            blocked, ignored = (int(line.split()[1], 16) for line in output.splitlines())
+            assert blocked == 0
+            # What whoever started the node ignores (as `nohup` does) is handed on, as outside.
+            named = (signal.SIGPIPE, signal.SIGXFSZ)
+            assert [number for number in named if ignored >> (number - 1) & 1] == []
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "says"),
+    [
+        (["no-such-program"], 127, "'no-such-program' was not found. Is it installed"),
+        (["/no/such/program"], 127, "'/no/such/program' was not found"),
+        (["/etc/passwd"], 126, "cannot run '/etc/passwd': Permission denied"),
+    ],
+)
+def test_a_program_that_cannot_be_run(argv: list[str], status: int, says: str) -> None:
+    async def body() -> None:
+        async with cell() as inside:
+            found, output, errors = await ran(inside, *argv)
+            assert (found, output) == (status, "")
+            assert says in errors
+
+    run(body)
+
+
+def test_a_program_is_found_on_its_own_path(tmp_path: Path) -> None:
+    async def body() -> None:
+        program = tmp_path / "here" / "program"
+        program.parent.mkdir()
+        program.write_text('#!/bin/sh\necho found "$@"\n', encoding="utf-8")
+        program.chmod(0o755)
+        path = f"/nowhere:{program.parent}:{os.environ['PATH']}"
+        async with cell() as inside:
+            assert (await ran(inside, "program", "a b", env={"PATH": path}))[1] == "found a b\n"
+            found = await ran(inside, "./program", env={"PATH": path}, cwd=program.parent)
+            assert found[1] == "found\n"
+
+    run(body)
+
+
+NODE = """
+import asyncio, sys
+from interlock.drivers.sandbox.confinement import Confinement
+async def main():
+    one = await Confinement.open("x", [])
+    argv = one.argv(["sh", "-c", "echo ready; read line; sleep 1000"])
+    started = await asyncio.create_subprocess_exec(
+        *argv, env=one.environment({"PATH": sys.argv[1]}), start_new_session=True,
+        stdin=asyncio.subprocess.PIPE,
+    )
+    print(started.pid, flush=True)
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+def test_a_server_does_not_outlive_its_node(tmp_path: Path) -> None:
+    """Killed, so that it cannot see to anything itself."""
+
+    async def body() -> None:
+        node = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            NODE,
+            os.environ["PATH"],
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+        )
+        assert node.stdout is not None
+        said = {(await within(node.stdout.readline())).strip() for _ in range(2)}
+        said.remove(b"ready")
+        pids = family(int(said.pop()))
+        assert len(pids) >= 3
+        node.kill()
+        await within(node.wait())
+        for pid in pids:
+            await death(pid)
+
+    run(body)

@@ -1,0 +1,123 @@
+"""The door where sockets are handed over: what is taken, and what is not."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from interlock.drivers.sandbox import listener_handover as door_module
+from interlock.drivers.sandbox.listener_handover import Door
+from interlock.drivers.sandbox.patterns import Egress, Place
+from interlock.drivers.sandbox.plan import Ways
+from interlock.drivers.sandbox.proxy import Proxy
+from tests.core.upstreams.harness import run, within
+from tests.drivers.sandbox.cells import LOOPS, here
+
+
+@asynccontextmanager
+async def opened(path: Path, *listen: Place) -> AsyncIterator[Door]:
+    door = Door(
+        path,
+        list(listen),
+        lambda: Proxy("x", Egress(), Ways(), resolve=here, refused=lambda host, port: None),
+    )
+    try:
+        yield door
+    finally:
+        await within(door.close())
+
+
+async def handed_over(path: Path, numbers: Sequence[int], data: bytes = b".") -> bytes:
+    """What the door says to somebody who comes with these files."""
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as guest:
+        guest.setblocking(False)
+        await loop.sock_connect(guest, str(path))
+        if data:
+            socket.send_fds(guest, [data], list(numbers))
+        else:
+            guest.shutdown(socket.SHUT_WR)
+        try:
+            return await within(loop.sock_recv(guest, 1))
+        except ConnectionResetError:
+            return b""
+
+
+@LOOPS
+def test_the_sockets_of_the_plan_are_taken(loop: str, tmp_path: Path) -> None:
+    async def body() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as one:
+            asked = Place(*one.getsockname())
+            async with opened(tmp_path / "door", asked):
+                assert await handed_over(tmp_path / "door", [one.fileno()]) == b"."
+
+    run(body, loop=loop)
+
+
+@LOOPS
+def test_other_files_are_not(loop: str, tmp_path: Path) -> None:
+    async def body() -> None:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as one,
+            socket.create_server(("127.0.0.1", 0)) as other,
+            socket.socket() as silent,
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
+            (tmp_path / "file").open("wb") as file,
+        ):
+            async with opened(tmp_path / "door", Place(*one.getsockname())):
+                for wrong in (
+                    [],
+                    [other],
+                    [silent],
+                    [datagrams],
+                    [file],
+                    [one, one],
+                    [one, file],
+                ):
+                    numbers = [each.fileno() for each in wrong]
+                    assert await handed_over(tmp_path / "door", numbers) == b"", wrong
+                assert await handed_over(tmp_path / "door", [], b"") == b""
+                # It is still there for those who do as they should.
+                assert await handed_over(tmp_path / "door", [one.fileno()]) == b"."
+
+    run(body, loop=loop)
+
+
+def test_somebody_who_only_waits_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door_module, "_SENDING_SECONDS", 0.05)
+
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        async with opened(tmp_path / "door", Place("127.0.0.1", 1)):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as guest:
+                guest.setblocking(False)
+                await loop.sock_connect(guest, str(tmp_path / "door"))
+                assert await within(loop.sock_recv(guest, 1)) == b""
+
+    run(body)
+
+
+def test_another_user_is_not_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door_module.os, "geteuid", lambda: 4711)
+
+    async def body() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as one:
+            async with opened(tmp_path / "door", Place(*one.getsockname())):
+                assert await handed_over(tmp_path / "door", [one.fileno()]) == b""
+
+    run(body)
+
+
+def test_a_place_that_is_taken(tmp_path: Path) -> None:
+    async def body() -> None:
+        (tmp_path / "door").touch()
+        with pytest.raises(OSError, match="in use"):
+            async with opened(tmp_path / "door"):
+                pass
+
+    run(body)

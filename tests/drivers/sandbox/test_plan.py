@@ -1,0 +1,151 @@
+"""From the places that may be reached to the addresses that stand for them inside."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.drivers.sandbox.patterns import Egress, Place
+from interlock.drivers.sandbox.plan import Ways, command_line, encode_plan
+from interlock.drivers.sandbox.refusals import MOST, Refusals
+
+
+def ways(*patterns: str) -> Ways:
+    return Ways.to(Egress.compile(patterns, local_egress=True), newer=True)
+
+
+def test_each_name_has_an_address_of_its_own() -> None:
+    found = ways("a.example", "b.example:5432", "*.c.example", "a.example:8080")
+    assert found.hosts == {"a.example": "127.64.0.1", "b.example": "127.64.0.2"}
+    assert found.places == {
+        Place("127.64.0.1", 80): "a.example",
+        Place("127.64.0.1", 443): "a.example",
+        Place("127.64.0.2", 5432): "b.example",
+        Place("127.64.0.1", 8080): "a.example",
+    }
+    assert found.addresses == []
+    assert found.listen == [
+        Place("127.0.0.1", 3128),
+        *(Place("0.0.0.0", port) for port in (80, 443, 5432, 8080)),
+    ]
+    lines = found.hosts_file.splitlines()
+    assert "127.0.0.1 localhost" in lines
+    assert "127.64.0.1 a.example" in lines
+    assert "127.64.0.2 b.example" in lines
+
+
+def test_addresses_stand_for_themselves() -> None:
+    found = ways("10.0.0.5:22", "[2001:db8::1]:22", "localhost:5432")
+    assert found.places == {
+        Place("10.0.0.5", 22): "10.0.0.5",
+        Place("2001:db8::1", 22): "2001:db8::1",
+        Place("127.0.0.1", 5432): "localhost",
+        Place("::1", 5432): "localhost",
+    }
+    assert found.addresses == ["10.0.0.5", "2001:db8::1"]
+    assert set(found.listen[1:]) == {
+        Place("0.0.0.0", 22),
+        Place("::", 22),
+        Place("0.0.0.0", 5432),
+        Place("::", 5432),
+    }
+
+
+def test_a_machine_without_ipv6() -> None:
+    named = Egress.compile(["localhost:5432", "a.example:1"], local_egress=True)
+    found = Ways.to(named, newer=False)
+    assert not any(":" in place.host for place in found.places)
+    with pytest.raises(ValueError, match="knows no IPv6"):
+        Ways.to(Egress.compile(["[2001:db8::1]:22"]), newer=False)
+
+
+def test_the_proxy_is_in_nobodys_way() -> None:
+    assert ways("localhost:3128", "a.example:3129").proxy_port == 3130
+
+
+def test_there_are_only_so_many_ports() -> None:
+    with pytest.raises(ValueError, match="40 different ports"):
+        ways(*(f"a.example:{port}" for port in range(1, 41)))
+
+
+@given(st.lists(st.from_regex(r"\A[a-z]{1,8}\.example(:[1-9][0-9]?)?\Z"), max_size=30))
+def test_no_two_names_share_an_address(patterns: list[str]) -> None:
+    egress = Egress.compile(patterns)
+    try:
+        found = Ways.to(egress)
+    except ValueError:
+        return
+    assert len(set(found.hosts.values())) == len(found.hosts)
+    for (address, port), host in found.places.items():
+        assert found.hosts[host] == address
+        assert egress.allows(host, port)
+    assert len(found.places) == len(egress.places)
+
+
+def test_a_plan_covers_what_it_has_to(tmp_path: Path) -> None:
+    (tmp_path / "node" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "node")
+    word = encode_plan(
+        tmp_path,
+        Egress(),
+        Ways(),
+        door=None,
+        hidden=[tmp_path / "state"],
+        read_only=[tmp_path / "node" / "deep", tmp_path / "link"],
+    )
+    plan = marshal.loads(bytes.fromhex(word))
+    assert {b"/run/docker.sock", b"/run/user", os.fsencode(tmp_path / "state")} <= set(
+        plan["hidden"]
+    )
+    own = [path for path in plan["read_only"] if path.startswith(os.fsencode(tmp_path))]
+    assert own == [os.fsencode(tmp_path / "node")]
+    covered = [os.fsdecode(path) for path in plan["read_only"]]
+    for needed in (sys.prefix, sys.executable, __import__("interlock").__file__):
+        real = os.path.realpath(needed)
+        assert any(f"{real}/".startswith(f"{path}/") for path in covered), needed
+    assert plan["network"] is True
+    assert plan["root"] is (os.geteuid() == 0)
+
+
+def test_a_command_stays_a_list_of_words() -> None:
+    argv = ["npx", "-y", "a b", "--", "$(x)"]
+    assert command_line("github@1", argv)[-6:] == ["github@1", *argv]
+
+
+# -- what was refused
+
+
+def test_a_refusal_is_told_once_in_a_while() -> None:
+    now, told = [0.0], []
+    refusals = Refusals(lambda *place: told.append(place), clock=lambda: now[0])
+    for _ in range(100):
+        refusals.note("a.example", 443)
+    refusals.note("a.example", 80)
+    assert told == [("a.example", 443), ("a.example", 80)]
+    now[0] = 59.9
+    refusals.note("a.example", 443)
+    assert len(told) == 2
+    now[0] = 60.0
+    refusals.note("a.example", 443)
+    assert told[2:] == [("a.example", 443)]
+
+
+def test_somebody_who_tries_every_port_fills_no_journal() -> None:
+    now, told = [0.0], []
+    refusals = Refusals(lambda *place: told.append(place), clock=lambda: now[0])
+    for port in range(1, 5000):
+        refusals.note("a.example", port)
+    assert len(told) == MOST
+    now[0] = 60.0
+    refusals.note("a.example", 4999)
+    assert told[-1] == ("a.example", 4999)
+
+
+def test_nobody_has_to_listen() -> None:
+    Refusals(None, clock=lambda: 0.0).note("a.example", 443)

@@ -1,0 +1,366 @@
+"""The node's side of the ways out, with clients that mean it no good."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from interlock.drivers.sandbox import proxy as proxy_module
+from interlock.drivers.sandbox.patterns import Egress, Place
+from interlock.drivers.sandbox.plan import Ways
+from interlock.drivers.sandbox.proxy import MOST_HEAD, Proxy
+from tests.core.upstreams.harness import run, within
+from tests.drivers.sandbox.cells import GREETING, LOOPS, here, outside
+
+STANDS_FOR_IT = "127.64.0.1"
+ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+RAW = pytest.mark.parametrize("raw", [True, False], ids=["raw", "proxied"])
+
+Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Bench:
+    """A proxy on sockets of this machine. It allows `a.example` at one port."""
+
+    def __init__(self, proxy: Proxy, proxy_port: int, port: int) -> None:
+        self.proxy = proxy
+        self.proxy_port = proxy_port
+        self.port = port
+        self._clients: list[asyncio.StreamWriter] = []
+
+    async def client(self, *, raw: bool = False) -> Ends:
+        """Somebody who connects to the proxy, or to the address that stands for the host."""
+        where = (STANDS_FOR_IT, self.port) if raw else ("127.0.0.1", self.proxy_port)
+        reader, writer = await asyncio.open_connection(*where)
+        self._clients.append(writer)
+        return reader, writer
+
+    async def tunnel(self, *, raw: bool = False) -> Ends:
+        """The same, and the host is at the other end."""
+        reader, writer = await self.client(raw=raw)
+        if not raw:
+            writer.write(connect("a.example", self.port))
+            assert await within(reader.readexactly(len(ESTABLISHED))) == ESTABLISHED
+        return reader, writer
+
+    async def answer(self, data: bytes, *, end: bool = False) -> bytes:
+        """All that comes back for some bytes."""
+        reader, writer = await self.client()
+        writer.write(data)
+        if end:
+            writer.write_eof()
+        return await within(reader.read())
+
+    async def close(self) -> None:
+        for writer in self._clients:
+            writer.close()
+        await within(self.proxy.close())
+
+
+@asynccontextmanager
+async def bench(port: int, *, resolve: Any = here) -> AsyncIterator[Bench]:
+    listening = [
+        socket.create_server(("127.0.0.1", 0)),
+        socket.create_server((STANDS_FOR_IT, port)),
+    ]
+    proxy_port = listening[0].getsockname()[1]
+    place = Place("a.example", port)
+    proxy = Proxy(
+        "the driver",
+        Egress((place,)),
+        Ways({}, {Place(STANDS_FOR_IT, port): place.host}, proxy_port),
+        resolve=resolve,
+        refused=lambda host, port: None,
+    )
+    await proxy.serve(listening)
+    one = Bench(proxy, proxy_port, port)
+    try:
+        yield one
+    finally:
+        await one.close()
+
+
+@asynccontextmanager
+async def host(serve: Callable[..., Coroutine[Any, Any, None]]) -> AsyncIterator[int]:
+    """A host outside; its port."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+def connect(host: str, port: int) -> bytes:
+    return f"CONNECT {host}:{port} HTTP/1.1\r\n\r\n".encode()
+
+
+@LOOPS
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"\x05\x01\x00\r\n\r\n", b"400"),
+        # Two that share the tests must name this case alike: the same rubbish every time.
+        (bytes(range(0x80, 0xC0)) + b"\x00\xff\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n", b"400"),
+        (b"CONNECT a.example:443 HTTP/1.1\r\nx: y\0\r\n\r\n", b"400"),
+        (b"GET http://user:pass@a.example/ HTTP/1.1\r\n\r\n", b"400"),
+        (b"x" * (MOST_HEAD * 4), b"400"),
+        (connect("b.example", 443), b"403"),
+        (connect("a.example.", 444), b"403"),
+        (
+            b"POST http://b.example/ HTTP/1.1\r\nContent-Length: 90000\r\n\r\n" + b"x" * 90000,
+            b"403",
+        ),
+    ],
+)
+def test_what_is_refused(data: bytes, status: bytes, loop: str, free_port: int) -> None:
+    async def body() -> None:
+        asked: list[str] = []
+
+        async def resolve(host: str, port: int) -> list[str]:
+            asked.append(host)
+            return []
+
+        async with bench(free_port, resolve=resolve) as one:
+            answer = await one.answer(data, end=True)
+            assert answer.startswith(b"HTTP/1.1 " + status)
+            assert b"pass" not in answer
+            assert not asked
+
+    run(body, loop=loop)
+
+
+@LOOPS
+def test_a_request_that_ends_in_the_middle(loop: str, free_port: int) -> None:
+    async def body() -> None:
+        async with bench(free_port) as one:
+            assert (await one.answer(b"CONNECT a.ex", end=True)).startswith(b"HTTP/1.1 400")
+            assert await one.answer(b"", end=True) == b""
+
+    run(body, loop=loop)
+
+
+def test_a_request_that_never_ends(monkeypatch: pytest.MonkeyPatch, free_port: int) -> None:
+    monkeypatch.setattr(proxy_module, "HEAD_SECONDS", 0.05)
+
+    async def body() -> None:
+        async with bench(free_port) as one:
+            assert (await one.answer(b"CONNECT a.example:443 HT")).startswith(b"HTTP/1.1 408")
+            assert (await one.answer(b"")).startswith(b"HTTP/1.1 408")
+
+    run(body)
+
+
+@LOOPS
+def test_a_request_byte_by_byte(loop: str) -> None:
+    async def body() -> None:
+        async with outside() as other, bench(other.port) as one:
+            reader, writer = await one.client()
+            writer.transport.get_extra_info("socket").setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+            )
+            for byte in connect("A.Example", other.port):
+                writer.write(bytes([byte]))
+                await writer.drain()
+                await asyncio.sleep(0)
+            assert await within(reader.read()) == ESTABLISHED + GREETING.encode()
+
+    run(body, loop=loop)
+
+
+@LOOPS
+def test_what_came_with_the_request_goes_on(loop: str) -> None:
+    async def body() -> None:
+        async with outside() as other, bench(other.port) as one:
+            await one.answer(connect("a.example", other.port) + b"early", end=True)
+            plain = f"PUT http://a.example:{other.port}/x HTTP/1.1\r\nContent-Length: 2\r\n\r\n{{}}"
+            await one.answer(plain.encode(), end=True)
+            assert other.said[0] == b"early"
+            assert other.said[1].endswith(b"Connection: close\r\n\r\n{}")
+
+    run(body, loop=loop)
+
+
+@LOOPS
+@RAW
+def test_much_goes_both_ways_whole(raw: bool, loop: str) -> None:
+    """More than fits into anybody's buffers, with an end that is said one side at a time."""
+
+    async def body() -> None:
+        data = os.urandom(1024) * (8 * 1024)
+        seen: list[bytes] = []
+
+        async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            seen.append(await reader.read())
+            writer.write(data)
+            await writer.drain()
+            writer.close()
+
+        async with host(take) as port, bench(port) as one:
+            reader, writer = await one.tunnel(raw=raw)
+            writer.write(data)
+            await within(writer.drain())
+            writer.write_eof()
+            assert await within(reader.read()) == data
+            assert seen == [data]
+
+    run(body, loop=loop)
+
+
+@LOOPS
+def test_who_does_not_read_is_not_read_from(loop: str) -> None:
+    """What nobody takes piles up with its sender, not in the node."""
+
+    async def body() -> None:
+        sent = 0
+        stuck = asyncio.Event()
+
+        async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal sent
+            piece = bytes(1024 * 1024)
+            try:
+                while True:
+                    writer.write(piece)
+                    async with asyncio.timeout(0.5):
+                        await writer.drain()
+                    sent += 1
+            except TimeoutError:
+                stuck.set()
+            writer.transport.abort()
+
+        async with host(flood) as port, bench(port) as one:
+            reader, _ = await one.tunnel()
+            # Of the client's own buffer, the loop fills a little; the rest is the kernel's.
+            await within(stuck.wait())
+            assert sent < 64
+            assert await within(reader.read(1)) == b"\0"
+
+    run(body, loop=loop)
+
+
+@LOOPS
+@RAW
+def test_a_host_that_goes_away(raw: bool, loop: str) -> None:
+    async def body() -> None:
+        async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(1)
+            reset(writer)
+
+        async with host(leave) as port, bench(port) as one:
+            reader, writer = await one.tunnel(raw=raw)
+            writer.write(b"x")
+            with pytest.raises(ConnectionResetError):
+                await within(reader.read())
+
+    run(body, loop=loop)
+
+
+@LOOPS
+@RAW
+def test_a_client_that_goes_away(raw: bool, loop: str) -> None:
+    async def body() -> None:
+        left: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+        async def stay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await reader.read()
+                left.set_result(None)
+            except OSError as exc:
+                left.set_result(exc)
+            writer.close()
+
+        async with host(stay) as port, bench(port) as one:
+            _, writer = await one.tunnel(raw=raw)
+            reset(writer)
+            await within(left)
+
+    run(body, loop=loop)
+
+
+@LOOPS
+def test_a_connection_that_is_half_open_and_silent_is_cut(
+    loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy_module, "HALF_SECONDS", 0.05)
+
+    async def body() -> None:
+        over = asyncio.Event()
+
+        async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            # Says nothing, and does not leave either.
+            await over.wait()
+            writer.close()
+
+        async with host(mute) as port, bench(port) as one:
+            reader, writer = await one.tunnel()
+            writer.write_eof()
+            with pytest.raises(ConnectionResetError):
+                await within(reader.read())
+            over.set()
+
+    run(body, loop=loop)
+
+
+@LOOPS
+def test_there_are_only_so_many(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy_module, "MOST_CONNECTIONS", 2)
+
+    async def body() -> None:
+        async with outside() as other, bench(other.port) as one:
+            for _ in range(2):
+                _, writer = await one.client()
+                writer.write(b"CONNECT")
+                await writer.drain()
+            reader, _ = await one.client()
+            with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+                await within(reader.readexactly(1))
+
+    run(body, loop=loop)
+
+
+@LOOPS
+def test_all_addresses_are_tried(loop: str, free_port: int) -> None:
+    async def body() -> None:
+        async def two(host: str, port: int) -> Sequence[str]:
+            return ["127.0.0.9", "::1", "127.0.0.1"]
+
+        async def none(host: str, port: int) -> Sequence[str]:
+            return []
+
+        async with outside() as other:
+            async with bench(other.port, resolve=two) as one:
+                answer = await one.answer(connect("a.example", other.port), end=True)
+                assert answer == ESTABLISHED + GREETING.encode()
+            async with bench(free_port, resolve=none) as one:
+                answer = await one.answer(connect("a.example", free_port))
+                assert answer.startswith(b"HTTP/1.1 502")
+
+    run(body, loop=loop)
+
+
+def test_a_host_that_never_answers(monkeypatch: pytest.MonkeyPatch, free_port: int) -> None:
+    monkeypatch.setattr(proxy_module, "CONNECT_SECONDS", 0.05)
+
+    async def body() -> None:
+        async def never(host: str, port: int) -> Sequence[str]:
+            await asyncio.get_running_loop().create_future()
+            return []
+
+        async with bench(free_port, resolve=never) as one:
+            assert (await one.answer(connect("a.example", free_port))).startswith(b"HTTP/1.1 502")
+            reader, _ = await one.client(raw=True)
+            with pytest.raises(ConnectionResetError):
+                await within(reader.read())
+
+    run(body)
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    plain = writer.get_extra_info("socket")
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()

@@ -1,0 +1,189 @@
+"""The head of a proxy request: what is understood, what is refused, and in how many pieces."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.drivers.sandbox.patterns import Place
+from interlock.drivers.sandbox.proxy import MOST_HEAD, ProxyRequest, ProxyRequestReader
+from interlock.errors import PAYLOAD_TOO_LARGE, ProtocolError
+
+HOSTS = st.one_of(
+    st.from_regex(r"\A[a-z0-9]([a-z0-9-]{0,8}[a-z0-9])?(\.[a-z]{2,5}){1,2}\Z"),
+    st.ip_addresses().map(str),
+)
+PORTS = st.integers(1, 65535)
+NAMES = st.from_regex(rb"\AX-[A-Za-z-]{1,12}\Z")
+VALUES = st.from_regex(rb"\A[!-~]([ -~]{0,20}[!-~])?\Z")
+
+
+def read(data: bytes, step: int | None = None) -> tuple[ProxyRequest | None, bytes]:
+    reader = ProxyRequestReader()
+    for start in range(0, len(data), step or len(data)):
+        request = reader.feed(data[start : start + (step or len(data))])
+        if request is not None:
+            return request, reader.rest + data[start + (step or len(data)) :]
+    return None, b""
+
+
+def head(*lines: str) -> bytes:
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+def written(host: str, port: int | None) -> str:
+    host = f"[{host}]" if ":" in host else host
+    return host if port is None else f"{host}:{port}"
+
+
+def test_a_tunnel() -> None:
+    request, rest = read(head("CONNECT API.example.com.:443 HTTP/1.1", "Host: x") + b"\x16\x03")
+    assert request == ProxyRequest(Place("api.example.com", 443))
+    assert request is not None
+    assert request.tunnel
+    assert rest == b"\x16\x03"
+
+
+def test_a_plain_request_goes_on_in_the_words_of_its_host() -> None:
+    request, rest = read(
+        head(
+            "POST http://Example.com:8080/a/b?c=d HTTP/1.1",
+            "host: somewhere.else",
+            "Host: again.example",
+            "User-Agent: x y",
+            "Proxy-Authorization: Basic abc",
+            "Proxy-Connection: keep-alive",
+            "Connection: keep-alive, X-Only-Here",
+            "Keep-Alive: 5",
+            "X-Only-Here: 1",
+            "Content-Length: 2",
+            "Empty:",
+        )
+        + b"{}"
+    )
+    assert request == ProxyRequest(
+        Place("example.com", 8080),
+        head(
+            "POST /a/b?c=d HTTP/1.1",
+            "Host: example.com:8080",
+            "User-Agent: x y",
+            "Content-Length: 2",
+            "Empty: ",
+            "Connection: close",
+        ),
+    )
+    assert rest == b"{}"
+
+
+@pytest.mark.parametrize(
+    ("target", "line", "host"),
+    [
+        ("http://a.example", "GET / HTTP/1.1", "a.example"),
+        ("HTTP://a.example/", "GET / HTTP/1.1", "a.example"),
+        ("http://a.example?q", "GET /?q HTTP/1.1", "a.example"),
+        ("http://a.example:80/x", "GET /x HTTP/1.1", "a.example"),
+        ("http://[2001:db8::1]/x", "GET /x HTTP/1.1", "[2001:db8::1]"),
+        ("http://[2001:db8::1]:81/x", "GET /x HTTP/1.1", "[2001:db8::1]:81"),
+    ],
+)
+def test_urls(target: str, line: str, host: str) -> None:
+    request, _ = read(head(f"GET {target} HTTP/1.1"))
+    assert request is not None
+    assert request.head == head(line, f"Host: {host}", "Connection: close")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        head(""),
+        head("GET / HTTP/1.1", "Host: a.example"),
+        head("GET a.example/ HTTP/1.1"),
+        head("GET https://a.example/ HTTP/1.1"),
+        head("GET ftp://a.example/ HTTP/1.1"),
+        head("GET http://user:pass@a.example/ HTTP/1.1"),
+        head("GET http://a.example#x HTTP/1.1"),
+        head("GET http:///x HTTP/1.1"),
+        head("GET http://a.example:99999/ HTTP/1.1"),
+        head("GET http://a.example:0/ HTTP/1.1"),
+        head("GET http://127.1/ HTTP/1.1"),
+        head("GET http://2130706433/ HTTP/1.1"),
+        head("GET http://a..example/ HTTP/1.1"),
+        head("GET http://a.example/ HTTP/2.0"),
+        head("GET http://a.example/ x HTTP/1.1"),
+        head("CONNECT a.example HTTP/1.1"),
+        head("CONNECT http://a.example:443 HTTP/1.1"),
+        head("CONNECT a.example:443"),
+        head("CONNECT a.example:port HTTP/1.1"),
+        head("CONNECT [::1]x:443 HTTP/1.1"),
+        head("CONNECT [10.0.0.5]:443 HTTP/1.1"),
+        head("connect a.example:443 HTTP/1.1"),
+        head("CONNECT  a.example:443 HTTP/1.1"),
+        head("CONNECT a.example:443 HTTP/1.1", " folded: x"),
+        head("CONNECT a.example:443 HTTP/1.1", "no colon"),
+        head("CONNECT a.example:443 HTTP/1.1", "sp ace: x"),
+        head("CONNECT a.example:443 HTTP/1.1", "x: a\nHost: b"),
+        head("CONNECT a.example:443 HTTP/1.1", "x: \0"),
+        b"\x05\x01\x00\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+    ],
+)
+def test_what_is_no_request(data: bytes) -> None:
+    for step in (None, 1):
+        with pytest.raises(ProtocolError):
+            read(data, step)
+
+
+@pytest.mark.parametrize("step", [None, 1, 1000])
+def test_an_endless_head_is_refused(step: int | None) -> None:
+    data = b"CONNECT a.example:443 HTTP/1.1\r\n" + b"x: y\r\n" * MOST_HEAD
+    with pytest.raises(ProtocolError) as caught:
+        read(data, step)
+    assert caught.value.failure is PAYLOAD_TOO_LARGE
+
+
+def test_the_longest_head_is_read_and_one_byte_more_is_not() -> None:
+    start = b"CONNECT a.example:443 HTTP/1.1\r\nx: "
+    for step in (None, 1):
+        fits = start + b"y" * (MOST_HEAD - len(start)) + b"\r\n\r\n"
+        assert read(fits, step)[0] is not None
+        with pytest.raises(ProtocolError):
+            read(start + b"y" * (MOST_HEAD - len(start) + 1) + b"\r\n\r\n", step)
+
+
+def test_a_hostile_header_takes_no_time() -> None:
+    began = time.process_time()
+    with pytest.raises(ProtocolError):
+        read(b"CONNECT a.example:443 HTTP/1.1\r\nx:" + b" \t" * 8000 + b"\0\r\n\r\n")
+    assert time.process_time() - began < 1
+
+
+@given(HOSTS, PORTS, st.binary(max_size=20), st.integers(1, 50))
+def test_a_tunnel_is_read_in_any_pieces(host: str, port: int, rest: bytes, step: int) -> None:
+    data = head(f"CONNECT {written(host, port)} HTTP/1.1") + rest
+    assert read(data, step) == read(data) == (ProxyRequest(Place(host, port)), rest)
+
+
+@given(
+    HOSTS,
+    st.one_of(st.none(), PORTS),
+    st.lists(st.tuples(NAMES, VALUES), max_size=5),
+    st.integers(1, 50),
+)
+def test_a_plain_request_keeps_its_headers(
+    host: str, port: int | None, fields: list[tuple[bytes, bytes]], step: int
+) -> None:
+    lines = [b"GET http://" + written(host, port).encode() + b"/x HTTP/1.1"]
+    lines += [name + b": " + value for name, value in fields]
+    data = b"\r\n".join([*lines, b"", b""])
+    request, rest = read(data, step)
+    assert (request, rest) == read(data)
+    assert request is not None
+    assert request.place == Place(host, port or 80)
+    sent = request.head.split(b"\r\n")
+    assert sent[0] == b"GET /x HTTP/1.1"
+    assert sent[1] == b"Host: " + written(host, None if port == 80 else port).encode()
+    assert sent[2:-3] == lines[1:]
+    assert sent[-3:] == [b"Connection: close", b"", b""]

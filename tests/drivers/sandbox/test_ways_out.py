@@ -1,0 +1,395 @@
+"""A confined process that goes where it may: through the proxy, and without knowing of one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from interlock.drivers.sandbox.addresses import own_networks
+from interlock.drivers.sandbox.confinement import Confinement
+from interlock.drivers.sandbox.name_resolution import resolve_outside
+from interlock.drivers.sandbox.proxy import Proxy
+from interlock.errors import InterlockError
+from tests.core.upstreams.harness import run, within
+from tests.drivers.sandbox.cells import (
+    GREETING,
+    LOOPS,
+    PLAIN,
+    all_tried,
+    cell,
+    here,
+    needs_confinement,
+    outside,
+    ran,
+    tried,
+)
+from tests.needs import NODE, requires_node
+
+pytestmark = needs_confinement
+
+OWN = [
+    str(one.network_address)
+    for one in own_networks()
+    if one.version == 4 and one.num_addresses == 1 and not one.is_loopback
+]
+"""What others call this machine by."""
+ESTABLISHED = "HTTP/1.1 200 Connection established"
+FORBIDDEN = "HTTP/1.1 403 Forbidden"
+
+
+@LOOPS
+@pytest.mark.spec("DR-32.security-1", "DR-32.security-8", "DR-32.server-10")
+def test_a_named_host_is_reached_by_a_program_that_knows_no_proxy(loop: str) -> None:
+    """As a database's driver does: first it fails, then its host is listed, and it works."""
+
+    async def body() -> None:
+        async with outside() as other:
+            attempt = ("tcp", "db.example", other.port, "select 1")
+            async with cell() as inside:
+                assert await tried(inside, *attempt) == "gaierror"
+            async with cell(f"db.example:{other.port}") as inside:
+                assert await tried(inside, *attempt) == GREETING
+            assert other.visits == 1
+            assert other.said == [b"select 1"]
+
+    run(body, loop=loop)
+
+
+@LOOPS
+@pytest.mark.spec("DR-32.security-1", "DR-30.security-4")
+def test_a_tunnel_leads_to_listed_hosts_only(loop: str) -> None:
+    async def body() -> None:
+        refused: list[tuple[str, int]] = []
+        asked: list[tuple[str, int]] = []
+
+        async def resolve(host: str, port: int) -> list[str]:
+            asked.append((host, port))
+            return ["127.0.0.1"]
+
+        async with outside() as other:
+            port = other.port
+            async with cell(
+                f"*.example.org:{port}",
+                f"exact.example:{port}",
+                resolve=resolve,
+                on_refused=lambda host, port: refused.append((host, port)),
+            ) as inside:
+                answers = await all_tried(
+                    inside,
+                    *(
+                        ("tunnelled", host, port)
+                        for host in (
+                            "API.example.org",
+                            "exact.example",
+                            "example.org",
+                            "other.example",
+                            "127.0.0.1",
+                        )
+                    ),
+                    ("tunnelled", "api.example.org", port % 65535 + 1),
+                )
+            assert [answer[0] for answer in answers] == [ESTABLISHED] * 2 + [FORBIDDEN] * 4
+            assert [answer[1] for answer in answers[:2]] == [GREETING] * 2
+            assert f"example.org:{port} is not in network.egress of the prisoner." in answers[2][1]
+            assert asked == [("api.example.org", port), ("exact.example", port)]
+            assert other.visits == 2
+            assert refused == [
+                ("example.org", port),
+                ("other.example", port),
+                ("127.0.0.1", port),
+                ("api.example.org", port % 65535 + 1),
+            ]
+
+    run(body, loop=loop)
+
+
+@LOOPS
+@pytest.mark.spec("DR-32.security-1")
+def test_libraries_that_heed_the_environment_find_the_proxy(loop: str) -> None:
+    async def body() -> None:
+        heads: list[bytes] = []
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            heads.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi")
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server, cell(f"*.example.org:{port}") as inside:
+            fetched, refused = await all_tried(
+                inside,
+                ("fetched", f"http://api.example.org:{port}/x"),
+                ("fetched", f"http://other.example:{port}/x"),
+            )
+        assert fetched == "hi"
+        assert refused.startswith("403 interlock: other.example")
+        (head,) = heads
+        assert head.startswith(b"GET /x HTTP/1.1\r\nHost: api.example.org:%d\r\n" % port)
+
+    run(body, loop=loop)
+
+
+def test_an_address_and_localhost_are_themselves() -> None:
+    """Named as they stand, they lead to the node's machine and network, from where it is."""
+
+    async def body() -> None:
+        seen: list[str] = []
+
+        async def resolve(host: str, port: int) -> list[str]:
+            seen.append(host)
+            return ["127.0.0.1"]
+
+        async with outside() as other:
+            port = other.port
+            named = [f"192.0.2.7:{port}", f"[2001:db8::7]:{port}", f"localhost:{port}"]
+            async with cell(*named, resolve=resolve, local_egress=True) as inside:
+                hosts = ("192.0.2.7", "2001:db8::7", "127.0.0.1", "::1", "localhost")
+                answers = await all_tried(inside, *(("tcp", host, port) for host in hosts))
+                assert answers == [GREETING] * 5
+                assert seen == ["192.0.2.7", "2001:db8::7", *["localhost"] * 3]
+                assert await tried(inside, "tcp", "192.0.2.8", port) == "ENETUNREACH"
+
+    run(body)
+
+
+@pytest.mark.spec("DR-32.security-1")
+def test_the_node_itself_is_not_reached_whatever_is_named() -> None:
+    """Other programs of this machine with consent; the node's own door never."""
+
+    async def body() -> None:
+        async with outside() as node, outside() as other:
+            named = [f"localhost:{node.port}", f"127.0.0.1:{node.port}", f"localhost:{other.port}"]
+            with pytest.raises(InterlockError, match="local_egress"):
+                await Confinement.open("the prisoner", named)
+            async with cell(
+                *named,
+                f"a.example:{node.port}",
+                local_egress=True,
+                resolve=resolve_outside,
+                never=[("127.0.0.1", node.port)],
+            ) as inside:
+                raw, proxied, address, allowed = await all_tried(
+                    inside,
+                    ("tcp", "localhost", node.port),
+                    ("tunnelled", "localhost", node.port),
+                    ("tunnelled", "127.0.0.1", node.port),
+                    ("tcp", "localhost", other.port),
+                )
+            assert raw == "ECONNRESET"
+            assert {proxied[0], address[0]} == {"HTTP/1.1 502 Bad Gateway"}
+            assert allowed == GREETING
+            assert (node.visits, other.visits) == (0, 1)
+
+    run(body)
+
+
+@pytest.mark.skipif(not OWN, reason="this machine has no address but its loopback")
+def test_an_address_of_this_machine_needs_the_same_consent() -> None:
+    async def body() -> None:
+        own = OWN[0]
+        with socket.create_server((own, 0)) as listening:
+            port = listening.getsockname()[1]
+            async with outside() as other:
+                await other.listen_on(listening)
+                attempt = ("tcp", own, port)
+                async with cell(f"{own}:{port}", resolve=resolve_outside) as inside:
+                    assert await tried(inside, *attempt) == "ECONNRESET"
+                consent = {"resolve": resolve_outside, "local_egress": True}
+                async with cell(f"{own}:{port}", **consent) as inside:
+                    assert await tried(inside, *attempt) == GREETING
+                assert other.visits == 1
+
+    run(body)
+
+
+def test_a_name_does_not_stand_for_another() -> None:
+    """Each has an address of its own; one that is nobody's is closed at once, and told."""
+
+    async def body() -> None:
+        seen: list[str] = []
+        refused: list[tuple[str, int]] = []
+
+        async def resolve(host: str, port: int) -> list[str]:
+            seen.append(host)
+            return ["127.0.0.1"]
+
+        async with outside() as other:
+            port = other.port
+            async with cell(
+                f"a.example:{port}",
+                f"b.example:{port}",
+                "c.example:1",
+                resolve=resolve,
+                on_refused=lambda host, port: refused.append((host, port)),
+            ) as inside:
+                answers = await all_tried(
+                    inside,
+                    ("tcp", "b.example", port),
+                    ("tcp", "a.example", port),
+                    ("tcp", "c.example", port),
+                    ("tcp", "127.0.0.1", port),
+                )
+                assert answers[:2] == [GREETING] * 2
+                assert answers[2:] == ["ECONNRESET"] * 2
+                assert seen == ["b.example", "a.example"]
+                assert refused == [("127.64.0.3", port), ("127.0.0.1", port)]
+
+    run(body)
+
+
+def test_a_host_that_is_not_there() -> None:
+    async def body() -> None:
+        async with outside() as gone:
+            port = gone.port
+        async with cell(f"a.example:{port}") as inside:
+            raw, proxied = await all_tried(
+                inside, ("tcp", "a.example", port), ("tunnelled", "a.example", port)
+            )
+            assert raw == "ECONNRESET"
+            assert proxied[0] == "HTTP/1.1 502 Bad Gateway"
+            assert "could not be reached from the node" in proxied[1]
+
+    run(body)
+
+
+def test_ports_of_the_web_are_there_without_being_named() -> None:
+    async def body() -> None:
+        wanted: list[int] = []
+
+        async def resolve(host: str, port: int) -> list[str]:
+            wanted.append(port)
+            raise OSError("nowhere")
+
+        async with cell("a.example", resolve=resolve) as inside:
+            attempts = [("tcp", "a.example", port) for port in (80, 443, 8080)]
+            answers = await all_tried(inside, *attempts)
+            assert answers == ["ECONNRESET", "ECONNRESET", "ECONNREFUSED"]
+            assert wanted == [80, 443]
+
+    run(body)
+
+
+@LOOPS
+def test_every_start_has_its_own_way_and_loses_it_with_its_end(
+    loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        closed: asyncio.Queue[None] = asyncio.Queue()
+        close = Proxy.close
+
+        async def noticed(proxy: Proxy) -> None:
+            await close(proxy)
+            closed.put_nowait(None)
+
+        monkeypatch.setattr(Proxy, "close", noticed)
+        async with outside() as other, cell(f"a.example:{other.port}") as inside:
+            before = len(os.listdir("/proc/self/fd"))
+            attempt = ("tcp", "a.example", other.port)
+            answers = await asyncio.gather(*(tried(inside, *attempt) for _ in range(4)))
+            assert answers == [GREETING] * 4
+            for _ in range(4):
+                await within(closed.get())
+            # What the loop closes, it closes in its next turns.
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+    run(body, loop=loop)
+
+
+@LOOPS
+def test_closing_cuts_what_is_under_way(loop: str) -> None:
+    async def body() -> None:
+        reached = asyncio.Event()
+
+        async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            reached.set()
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(hold, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server:
+            async with cell(f"a.example:{port}") as inside:
+                trying = asyncio.create_task(tried(inside, "tcp", "a.example", port))
+                await within(reached.wait())
+            assert await within(trying) in ("ECONNRESET", "")
+
+    run(body, loop=loop)
+
+
+# -- real programs
+
+NODE_PROGRAM = """
+const [port] = process.argv.slice(2);
+const net = require("net");
+const raw = (host) => new Promise((done) => {
+  const one = net.connect({ host, port: Number(port) });
+  let said = "";
+  one.on("data", (data) => { said += data; });
+  one.on("end", () => { one.end(); done(said); });
+  one.on("error", (error) => done(error.code));
+});
+const web = (host) => fetch(`http://${host}:${port}/`)
+  .then(async (answer) => `${answer.status} ${await answer.text()}`)
+  .catch((error) => String(error.cause?.code ?? error));
+(async () => {
+  console.log(JSON.stringify([
+    await raw("a.example"), await raw("other.example"), await raw("127.0.0.1"),
+    await web("a.example"), await web("other.example"),
+  ]));
+})();
+"""
+
+
+@requires_node
+@pytest.mark.spec("DR-32.security-1")
+def test_node_goes_the_same_ways(tmp_path: Path) -> None:
+    async def body() -> None:
+        assert NODE is not None
+        script = tmp_path / "program.cjs"
+        script.write_text(NODE_PROGRAM, encoding="utf-8")
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi")
+            writer.write_eof()
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server, cell(f"a.example:{port}", resolve=here) as inside:
+            status, output, errors = await ran(inside, NODE, str(script), str(port))
+        assert status == 0, errors
+        raw, raw_other, raw_machine, web, web_other = json.loads(output)
+        assert raw.endswith("hi")
+        assert raw_other in ("EAI_AGAIN", "ENOTFOUND")
+        assert raw_machine == "ECONNRESET"
+        assert web == "200 hi"
+        # A Node.js that heeds the proxy is refused by it, an older one finds no such name.
+        assert web_other in ("EAI_AGAIN", "ENOTFOUND") or web_other.startswith("403")
+
+    run(body)
+
+
+def test_nothing_is_a_way_out_when_the_node_is_not_there() -> None:
+    """The launcher, without the node's ear: no server is run."""
+
+    async def body() -> None:
+        async with cell("a.example:1") as inside:
+            argv, env = (
+                inside.argv([sys.executable, "-c", "print('ran')"]),
+                inside.environment(PLAIN),
+            )
+        status, output, errors = await ran(None, *argv, env=env)
+        assert (status, output) == (126, "")
+        assert errors.startswith("interlock: the prisoner cannot be confined: No such file")
+
+    run(body)

@@ -1,0 +1,218 @@
+"""The public room of drivers: its names, and a driver's server reached without a node."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import interlock.drivers.sdk
+from interlock.core.config import parse_config
+from interlock.drivers.sdk import (
+    call_mcp_tool,
+    connect_mcp_server,
+    define_mcp_driver,
+    list_mcp_tools,
+    subscribe_mcp_prompts,
+)
+from interlock.errors import InterlockError
+from tests.core.upstreams.harness import alive, run, within
+from tests.drivers.driver_workspace import ANY, SERVER, Workspace
+from tests.drivers.sandbox.cells import needs_confinement, outside
+from tests.patience import PATIENCE
+
+PAIRS = {
+    "define_driver": "defineDriver",
+    "define_mcp_driver": "defineMcpDriver",
+    "define_tool": "defineTool",
+    "define_io": "defineIO",
+    "define_secret": "defineSecret",
+    "connect_mcp_server": "connectMcpServer",
+    "list_mcp_tools": "listMcpTools",
+    "call_mcp_tool": "callMcpTool",
+    "subscribe_mcp_prompts": "subscribeMcpPrompts",
+}
+
+
+@pytest.mark.spec("DR-32.adapter-5", "DR-32.define-4")
+def test_every_name_is_there_in_both_spellings() -> None:
+    for snake, camel in PAIRS.items():
+        assert getattr(interlock.drivers.sdk, snake) is getattr(interlock.drivers.sdk, camel)
+        assert {snake, camel} <= set(interlock.drivers.sdk.__all__)
+
+
+@pytest.mark.spec("DR-30.conformance-4")
+def test_importing_does_nothing(tmp_path: Path) -> None:
+    """Neither the package nor a driver.py opens a file or a socket while it is imported."""
+    code = """
+        from interlock.drivers.sdk import HookResult, define_driver, define_tool
+
+        def parse_tool_result(args):
+            return HookResult(value=args.result)
+
+        driver = define_driver(
+            parse_tool_result=parse_tool_result, execute={}, transforms={"up": str.upper},
+        )
+        """
+    (tmp_path / "driver.py").write_text(textwrap.dedent(code), encoding="utf-8")
+    program = """
+        import builtins, io, socket
+        import semantic_version  # which looks up its own version
+
+        def refuse(*given, **more):
+            raise AssertionError(f"somebody opened {given[:1]}")
+
+        builtins.open = io.open = refuse
+        socket.socket.connect = socket.socket.bind = refuse
+        import interlock.drivers.sdk
+        import driver
+        print(type(driver.driver).__name__)
+        """
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout.strip()) == (0, "DriverDefinition"), ran.stderr
+
+
+@pytest.mark.spec("DR-32.adapter-5")
+def test_a_drivers_server_can_be_reached_without_a_node(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    file = workspace.driver("echo-mcp", workspace.echoes(workspace.contract()))
+
+    async def body() -> None:
+        for driver in (file, file.parent, str(file.parent)):
+            async with connect_mcp_server(driver) as server:
+                pid = server.peer.link.pid  # type: ignore[attr-defined]
+                names = [one["name"] for one in await list_mcp_tools(server)]
+                assert names[:2] == ["echo", "add"]
+                result = await call_mcp_tool(server, "add", {"a": 1, "b": 2})
+                assert result["structuredContent"]["sum"] == 3
+                result = await call_mcp_tool(server, "wrong", {"why": "no luck"})
+                assert result["isError"] is True
+                with pytest.raises(InterlockError):
+                    await call_mcp_tool(server, "nowhere")
+                with pytest.raises(TimeoutError):
+                    await call_mcp_tool(server, "slow", timeout=0.05)
+            assert not alive(pid)
+        # Who does not wait any longer says so.
+        assert len(workspace.heard("notifications/cancelled")) == 3
+
+    run(body)
+
+
+@pytest.mark.spec("DR-32.adapter-5", "DR-32.define-1")
+def test_a_definition_can_be_connected_to_as_well(tmp_path: Path) -> None:
+    driver = define_mcp_driver(
+        name="Echo",
+        id="echo-mcp",
+        description="Says it again.",
+        version="1.0.0",
+        server={"kind": "binary", "path": sys.executable, "args": [str(SERVER)]},
+        transport="stdio",
+        protocol_version="2025-06-18",
+        connection_options={"timeout_ms": 5_000},
+        implements=[
+            {
+                "tool": "text.echo",
+                "version": "^1.0.0",
+                "metadata": {"mcp": {"tool_name": "echo"}},
+            }
+        ],
+    )
+
+    async def body() -> None:
+        async with connect_mcp_server(driver, workspace=tmp_path) as server:
+            assert server.peer.revision == "2025-06-18"
+            assert server.server == "driver-server 1"
+            result = await call_mcp_tool(server, "plain", {"text": "hello"})
+            assert result["content"] == [{"type": "text", "text": "hello"}]
+
+    run(body)
+
+
+@pytest.mark.spec("DR-32.adapter-5")
+def test_new_prompts_are_heard_of(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    file = workspace.driver(
+        "echo-mcp",
+        workspace.echoes(workspace.contract()),
+        server=workspace.server("--offers", "tools,prompts"),
+    )
+
+    async def body() -> None:
+        async with connect_mcp_server(file) as server:
+            prompts = subscribe_mcp_prompts(server)
+            names = [one["name"] for one in await within(anext(prompts))]
+            assert names == ["summarize-document", "another"]
+            waiting = asyncio.ensure_future(anext(prompts))
+            await call_mcp_tool(server, "forget", {"name": "another"})
+            names = [one["name"] for one in await within(waiting)]
+            assert names == ["summarize-document"]
+            waiting = asyncio.ensure_future(anext(prompts))
+            with pytest.raises(InterlockError):
+                await call_mcp_tool(server, "crash")
+            # There is nothing more to hear.
+            with pytest.raises(StopAsyncIteration):
+                await within(waiting)
+
+    run(body)
+
+
+@needs_confinement
+def test_what_is_reached_without_a_node_is_confined_all_the_same(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    workspace.secrets({"slug": "shop-key", "name": "Key", "description": "A key."})
+    contract = workspace.contract("net.dial", inputs=ANY, outputs=ANY)
+
+    async def body() -> None:
+        async with outside() as stranger:
+            file = workspace.driver(
+                "echo-mcp",
+                workspace.serves(contract, "environ"),
+                server=workspace.server(env={"KEY": "${secrets.SHOP_KEY}"}),
+                auth={"ref": "./SECRETS.md", "state": {"env": ["SHOP_KEY"]}},
+            )
+            environ = {"SHOP_KEY": "the-key-0123456789", "FOO": "1"}
+            config = workspace.config(env_secrets=["SHOP_KEY"])
+            async with connect_mcp_server(file, config=config, environ=environ) as server:
+                place = {"host": "127.0.0.1", "port": stranger.port}
+                told = (await call_mcp_tool(server, "dial", place))["structuredContent"]
+                assert set(told) == {"failed"}
+                seen = (await call_mcp_tool(server, "environ"))["structuredContent"]["environ"]
+                assert seen["KEY"] == "the-key-0123456789"
+                assert "FOO" not in seen
+                assert server.bound == ["shop-key"]
+            with pytest.raises(InterlockError) as told_why:
+                async with connect_mcp_server(file, config=config, environ={}):
+                    raise AssertionError("it has no key")
+            assert told_why.value.failure.name == "auth_required"
+        assert stranger.visits == 0
+
+    run(body)
+
+
+def test_a_config_counts_where_there_is_one(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    file = workspace.driver(
+        "echo-mcp", workspace.echoes(workspace.contract()), network={"egress": ["*"]}
+    )
+
+    async def body() -> None:
+        with pytest.raises(InterlockError) as told:
+            async with connect_mcp_server(file):
+                raise AssertionError("nobody allowed that")
+        assert "any_egress" in told.value.message
+        config = parse_config("drivers: {any_egress: true}\n")
+        async with connect_mcp_server(file, config=config) as server:
+            assert await list_mcp_tools(server)
+
+    run(body)

@@ -1,0 +1,91 @@
+"""The table of sign-in states, and the signs of expiry."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.drivers.sign_in_state import TABLE, Event, Signs, State, after
+
+
+@pytest.mark.spec("DR-30.auth-3")
+def test_the_way_of_a_login() -> None:
+    state = State.UNKNOWN
+    for event, expected in [
+        (Event.READY, State.UNAUTHED),
+        (Event.LOGIN, State.LOGGING_IN),
+        (Event.COMPLETED, State.AUTHED),
+        (Event.REFUSED, State.EXPIRED),
+        (Event.NOT_REFRESHED, State.UNAUTHED),
+    ]:
+        following = after(state, event)
+        assert following is expected
+        state = following
+
+
+@pytest.mark.spec("DR-30.auth-3", "DR-30.auth-10")
+def test_every_cell_has_one_answer_and_every_state_a_way_in_and_out() -> None:
+    assert len({(row.state, row.on) for row in TABLE}) == len(TABLE)
+    assert {state.value for state in State} == {
+        "unknown", "unauthed", "logging_in", "authed", "expired",
+    }  # fmt: skip
+    for state in State:
+        assert any(row.state is state and row.then is not state for row in TABLE)
+        if state is not State.UNKNOWN:
+            assert any(row.then is state and row.state is not state for row in TABLE)
+    # Nobody is signed in but by a login, a refresh, what was kept, or keys.
+    into = {row.on for row in TABLE if row.then is State.AUTHED and row.state is not State.AUTHED}
+    assert into == {Event.COMPLETED, Event.REFRESHED, Event.RESTORED, Event.KEYS_FOUND}
+    # A login is only ended by its own end.
+    assert {row.on for row in TABLE if row.state is State.LOGGING_IN} == {
+        Event.COMPLETED, Event.FAILED, Event.REFUSED,
+    }  # fmt: skip
+    assert after(State.UNAUTHED, Event.COMPLETED) is None
+
+
+def signs(*detect: str) -> tuple[Signs, list[str]]:
+    warned: list[str] = []
+    return Signs(detect, warn=warned.append), warned
+
+
+@pytest.mark.spec("DR-30.auth-2")
+def test_each_sign_of_the_vocabulary() -> None:
+    one, warned = signs(
+        "exit_code:4", "http_status:401", "exception:PermissionError", "header:X-Auth:expired: yes"
+    )
+    assert warned == []
+    assert one.seen(exit_code=4) == "exit_code:4"
+    assert one.seen(exit_code=40) is None
+    assert one.seen(http_status=401) == "http_status:401"
+    assert one.seen(http_status=403) is None
+    assert one.seen(exit_code=401) is None
+    assert one.seen(exception="PermissionError") == "exception:PermissionError"
+    assert one.seen(exception=PermissionError("no")) == "exception:PermissionError"
+
+    class Expired(PermissionError):
+        """One of a driver's own."""
+
+    assert one.seen(exception=Expired()) == "exception:PermissionError"
+    assert one.seen(exception=OSError("no")) is None
+    assert one.seen(headers={"x-auth": " expired: yes "}) == "header:X-Auth:expired: yes"
+    assert one.seen(headers={"X-Auth": "fine"}) is None
+    assert one.seen() is None
+
+
+@pytest.mark.spec("DR-30.auth-2")
+@pytest.mark.parametrize(
+    "line",
+    ["grpc_code:16", "401", "http_status", "http_status:", "http_status:4o1", "http_status:0401",
+     "exit_code:+1", "exception:", "header:X-Auth", "header::x", ""],
+)  # fmt: skip
+def test_a_line_for_another_host_is_warned_of_and_never_matches(line: str) -> None:
+    one, warned = signs(line, "exit_code:1")
+    assert len(warned) == 1
+    assert repr(line) in warned[0]
+    assert one.seen(http_status=401, headers={"X-Auth": ""}, exception="") is None
+    assert one.seen(exit_code=1) == "exit_code:1"
+
+
+def test_a_signal_is_an_exit_code_below_zero() -> None:
+    one, warned = signs("exit_code:-9")
+    assert one.seen(exit_code=-9) == "exit_code:-9"
+    assert warned == []

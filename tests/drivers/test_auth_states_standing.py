@@ -1,0 +1,497 @@
+"""Who is signed in with a driver: kept over restarts, refreshed in time, and never guessed."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.drivers import health as health_probe
+from interlock.drivers import processes
+from interlock.drivers.sign_in_state import (
+    LOOK_AGAIN,
+    TRY_KEYS_AGAIN,
+    TRY_REFRESH_AGAIN,
+    AuthState,
+    NotRefreshed,
+    State,
+    refresher,
+)
+from interlock.drivers.store import DriverStates
+from interlock.errors import AUTH_FAILED, AUTH_REQUIRED, InterlockError
+from interlock.manifests.driver import Auth, DriverManifest, Login, Refresh
+from tests.core.upstreams.harness import death, within
+from tests.core.upstreams.harness import run as on_loop
+from tests.drivers.life_world import Clock, driver, hanging, told_by, web
+
+LOGIN = Login(cmd="gh auth login", interactive=True)
+HOURLY = Refresh(cmd="gh auth refresh", every=3600.0)
+
+
+class World:
+    """A node's store and clock, and what was told on the way."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock = Clock()
+        self.store = DriverStates(folder / "state" / "drivers.db")
+        self.warned: list[str] = []
+        self.changes: list[State] = []
+        self.missing: list[str] = []
+
+    def restarted(self) -> World:
+        """Another run of the same node, or another process."""
+        again = World(self.folder)
+        again.clock = self.clock
+        return again
+
+    def state(self, auth: Auth | None, user: str = "user-1", **more: Any) -> AuthState:
+        async def missing() -> Sequence[str]:
+            return list(self.missing)
+
+        return AuthState(
+            driver(self.folder, auth=auth),
+            workspace=more.pop("workspace", "w"),
+            user=user,
+            store=self.store,
+            missing=missing,
+            now=self.clock,
+            warn=self.warned.append,
+            on_change=lambda one: self.changes.append(one.state),
+            **more,
+        )
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+async def well() -> None:
+    """A login that works."""
+
+
+async def refused(state: AuthState) -> InterlockError:
+    with pytest.raises(InterlockError) as error:
+        await within(state.ready())
+    assert error.value.failure is AUTH_REQUIRED
+    return error.value
+
+
+# -- drivers without a login
+
+
+@pytest.mark.spec("DR-30.auth-10")
+@pytest.mark.parametrize("auth", [None, Auth(), Auth(ref="./SECRETS.md")])
+def test_without_auth_it_is_always_authed(world: World, auth: Auth | None) -> None:
+    async def main() -> None:
+        state = world.state(auth)
+        assert state.authed
+        await state.ready()
+        assert await state.look() is State.AUTHED
+        assert not world.store.path.exists()
+
+    on_loop(main)
+
+
+@pytest.mark.spec("DR-30.auth-10")
+def test_keys_are_enough_once_all_of_them_are_there(world: World) -> None:
+    async def main() -> None:
+        state = world.state(Auth(state_env=("A_KEY", "B_KEY")))
+        assert state.state is State.UNKNOWN
+        world.missing = ["B_KEY"]
+        error = await refused(state)
+        assert state.state is State.UNAUTHED
+        assert "it has no B_KEY" in error.message
+        assert "A_KEY" not in error.message
+        world.missing = []
+        await state.ready()
+        assert state.authed
+        # One that is taken away is noticed.
+        world.missing = ["A_KEY"]
+        world.clock.now += LOOK_AGAIN
+        await refused(state)
+        # Of keys nothing is kept: they are there, or they are not.
+        assert not world.store.path.exists()
+
+    on_loop(main)
+
+
+def test_places_that_it_needs(world: World) -> None:
+    async def main() -> None:
+        state = world.state(Auth(state_paths=("token.json",)))
+        assert "it has no token.json" in (await refused(state)).message
+        (world.folder / "token.json").touch()
+        await state.ready()
+
+    on_loop(main)
+
+
+@pytest.mark.spec("DR-30.auth-2")
+def test_keys_that_are_refused_are_not_tried_at_once(world: World) -> None:
+    async def main() -> None:
+        state = world.state(Auth(state_env=("A_KEY",), expiry_detect=("http_status:401",)))
+        await state.ready()
+        assert not state.saw(http_status=500)
+        assert state.authed
+        assert state.saw(http_status=401)
+        assert state.state is State.EXPIRED
+        error = await refused(state)
+        assert "http_status:401" in error.message
+        assert state.state is State.UNAUTHED
+        world.clock.now += TRY_KEYS_AGAIN - 1
+        await refused(state)
+        # By then somebody may have put another one there.
+        world.clock.now += 1
+        await state.ready()
+        assert State.EXPIRED in world.changes
+
+    on_loop(main)
+
+
+# -- with a login
+
+
+@pytest.mark.spec("DR-30.auth-5")
+def test_unauthed_says_how_to_sign_in(world: World) -> None:
+    async def main() -> None:
+        login = Login(url="https://github.com/login/oauth/authorize", requires_callback_url=True)
+        state = world.state(Auth(login=login))
+        error = await refused(state)
+        assert "`interlock drivers login tiny-mcp`" in error.message
+        assert error.data == {
+            "driver": "tiny-mcp",
+            "state": "unauthed",
+            "login": {"url": login.url, "requires_callback_url": True},
+        }
+
+    on_loop(main)
+
+
+@pytest.mark.spec("DR-30.auth-5")
+def test_while_somebody_signs_in_calls_wait(world: World) -> None:
+    async def main() -> None:
+        state = world.state(Auth(login=LOGIN))
+        begun, done = asyncio.Event(), asyncio.Event()
+
+        async def login() -> None:
+            begun.set()
+            await done.wait()
+
+        signing_in = asyncio.ensure_future(state.sign_in(login))
+        await within(begun.wait())
+        assert state.state is State.LOGGING_IN
+        calls = [asyncio.ensure_future(state.ready()) for _ in range(3)]
+        await asyncio.wait(calls, timeout=0.01)
+        assert not any(call.done() for call in calls)
+        # What is refused meanwhile is an older sign-in.
+        state.saw(http_status=401)
+        assert state.state is State.LOGGING_IN
+        done.set()
+        await within(asyncio.gather(signing_in, *calls))
+        assert state.authed
+
+    on_loop(main)
+
+
+@pytest.mark.spec("DR-30.auth-5", "DR-30.auth-8")
+def test_a_login_that_fails_lets_nobody_through(world: World) -> None:
+    async def main() -> None:
+        state = world.state(Auth(login=LOGIN))
+
+        async def login() -> None:
+            raise InterlockError(AUTH_FAILED, "Cannot sign in: it was refused.")
+
+        signing_in = asyncio.ensure_future(state.sign_in(login))
+        calls = [asyncio.ensure_future(state.ready()) for _ in range(2)]
+        with pytest.raises(InterlockError) as failed:
+            await within(signing_in)
+        assert failed.value.failure is AUTH_FAILED
+        for call in calls:
+            with pytest.raises(InterlockError) as error:
+                await within(call)
+            assert error.value.failure is AUTH_REQUIRED
+        assert state.state is State.UNAUTHED
+        assert world.store.state("tiny-mcp", "w", "user-1") == (False, 0.0)
+
+    on_loop(main)
+
+
+@pytest.mark.spec("DR-30.conformance-3")
+def test_a_login_that_is_given_up(world: World) -> None:
+    async def main() -> None:
+        state = world.state(Auth(login=LOGIN))
+        begun = asyncio.Event()
+
+        async def login() -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        signing_in = asyncio.ensure_future(state.sign_in(login))
+        await within(begun.wait())
+        signing_in.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await within(signing_in, 1.0)
+        await refused(state)
+
+    on_loop(main)
+
+
+@pytest.mark.spec("DR-30.auth-4")
+def test_a_restart_changes_nothing_for_that_user_only(world: World) -> None:
+    async def main() -> None:
+        await world.state(Auth(login=LOGIN)).sign_in(well)
+        again = world.restarted()
+        state = again.state(Auth(login=LOGIN))
+        assert state.state is State.UNKNOWN
+        await state.ready()
+        assert state.authed
+        await refused(again.state(Auth(login=LOGIN), user="user-2"))
+        await refused(again.state(Auth(login=LOGIN), workspace="other"))
+        other = driver(world.folder, id="other-mcp", auth=Auth(login=LOGIN))
+        await refused(AuthState(other, workspace="w", user="user-1", store=again.store))
+
+    on_loop(main)
+
+
+def test_what_another_process_does_is_noticed(world: World) -> None:
+    async def main() -> None:
+        node = world.state(Auth(login=LOGIN))
+        await refused(node)
+        command_line = world.restarted().state(Auth(login=LOGIN))
+        await command_line.sign_in(well)
+        await node.ready()
+        assert node.authed
+        await command_line.sign_out()
+        # Not at every call,
+        await node.ready()
+        world.clock.now += LOOK_AGAIN
+        # but soon.
+        assert "signed out" in (await refused(node)).message
+
+    on_loop(main)
+
+
+@pytest.mark.spec("DR-30.auth-5", "DR-30.auth-10")
+def test_expired_goes_to_unauthed_and_that_is_kept(world: World) -> None:
+    async def main() -> None:
+        auth = Auth(login=LOGIN, expiry_detect=("exit_code:4",))
+        state = world.state(auth)
+        await state.sign_in(well)
+        assert world.store.state("tiny-mcp", "w", "user-1") == (True, world.clock.now)
+        assert state.saw(exit_code=4)
+        assert state.state is State.EXPIRED
+        error = await refused(state)
+        assert "exit_code:4" in error.message
+        assert state.state is State.UNAUTHED
+        assert world.store.state("tiny-mcp", "w", "user-1") == (False, 0.0)
+        await refused(world.restarted().state(auth))
+        await state.sign_in(well)
+        await state.ready()
+
+    on_loop(main)
+
+
+# -- refreshing
+
+
+class Refreshing:
+    """A refresh that counts, and fails when it is told to."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.fails: NotRefreshed | None = None
+
+    async def __call__(self) -> None:
+        self.times += 1
+        await asyncio.sleep(0)
+        if self.fails is not None:
+            raise self.fails
+
+
+HOURS = Auth(login=LOGIN, refresh=HOURLY, expiry_detect=("http_status:401",))
+
+
+@pytest.mark.spec("DR-30.auth-5")
+def test_authed_is_refreshed_when_it_is_due(world: World) -> None:
+    async def main() -> None:
+        refresh = Refreshing()
+        state = world.state(HOURS, refresh=refresh)
+        await state.sign_in(well)
+        world.clock.now += 3599.0
+        await state.ready()
+        assert refresh.times == 0
+        world.clock.now += 1.0
+        # Many who find out at once make one refresh.
+        await within(asyncio.gather(*(state.ready() for _ in range(5))))
+        assert refresh.times == 1
+        assert world.store.state("tiny-mcp", "w", "user-1") == (True, world.clock.now)
+        # A restart knows when it was.
+        again = world.restarted().state(HOURS, refresh=refresh)
+        world.clock.now += 3599.0
+        await again.ready()
+        assert refresh.times == 1
+        world.clock.now += 1.0
+        await again.ready()
+        assert refresh.times == 2
+
+    on_loop(main)
+
+
+@pytest.mark.spec("DR-30.auth-5")
+def test_a_refresh_that_is_refused_ends_the_sign_in(world: World) -> None:
+    async def main() -> None:
+        refresh = Refreshing()
+        state = world.state(HOURS, refresh=refresh)
+        await state.sign_in(well)
+        world.clock.now += 3600.0
+        refresh.fails = NotRefreshed("it ended with status 1", passing=False)
+        assert "it ended with status 1" in (await refused(state)).message
+        assert world.changes[-3:] == [State.AUTHED, State.EXPIRED, State.UNAUTHED]
+        assert world.store.state("tiny-mcp", "w", "user-1") == (False, 0.0)
+
+    on_loop(main)
+
+
+def test_a_refresh_that_did_not_get_through_is_tried_again(world: World) -> None:
+    async def main() -> None:
+        refresh = Refreshing()
+        state = world.state(HOURS, refresh=refresh)
+        await state.sign_in(well)
+        world.clock.now += 3600.0
+        refresh.fails = NotRefreshed("nobody answered", passing=True)
+        await state.ready()
+        assert state.authed
+        assert "nobody answered" in world.warned[0]
+        await state.ready()
+        assert refresh.times == 1
+        world.clock.now += TRY_REFRESH_AGAIN
+        refresh.fails = None
+        await state.ready()
+        assert refresh.times == 2
+        # Once it was refused, only a refresh helps.
+        state.saw(http_status=401)
+        refresh.fails = NotRefreshed("nobody answered", passing=True)
+        await refused(state)
+        refresh.fails = None
+        await state.ready()
+        assert state.authed
+
+    on_loop(main)
+
+
+def test_what_was_refused_is_refreshed_first(world: World) -> None:
+    async def main() -> None:
+        refresh = Refreshing()
+        state = world.state(HOURS, refresh=refresh)
+        await state.sign_in(well)
+        state.saw(http_status=401)
+        await state.ready()
+        assert refresh.times == 1
+        assert state.authed
+        # Signed out elsewhere: nothing to refresh.
+        state.saw(http_status=401)
+        world.store.keep("tiny-mcp", "w", "user-1", authed=False, refreshed_at=0.0)
+        await refused(state)
+        assert refresh.times == 1
+
+    on_loop(main)
+
+
+def refreshes(manifest: DriverManifest, warned: list[str], hook: Any = None) -> Any:
+    return refresher(
+        manifest,
+        run=processes.run,
+        ask=health_probe.ask_server,
+        env={},
+        hook=hook,
+        warn=warned.append,
+    )
+
+
+def with_refresh(folder: Path, **fields: Any) -> DriverManifest:
+    return driver(folder, auth=Auth(login=LOGIN, refresh=Refresh(every=3600.0, **fields)))
+
+
+@pytest.mark.spec("DR-30.auth-5")
+def test_a_command_refreshes(tmp_path: Path) -> None:
+    async def main() -> None:
+        done = refreshes(with_refresh(tmp_path, cmd="touch refreshed"), [])
+        await done()
+        assert (tmp_path / "refreshed").exists()
+        with pytest.raises(NotRefreshed, match=r"auth.refresh.cmd: it ended with status 1") as bad:
+            await refreshes(with_refresh(tmp_path, cmd="false"), [])()
+        assert not bad.value.passing
+
+    on_loop(main)
+
+
+@pytest.mark.parametrize(
+    ("status", "passing"), [(204, None), (200, None), (401, False), (503, True), (429, True)]
+)
+def test_a_request_refreshes(tmp_path: Path, status: int, passing: bool | None) -> None:
+    async def main() -> None:
+        done = refreshes(with_refresh(tmp_path, url=one.status(status)), [])
+        if passing is None:
+            await done()
+            assert one.asked == [f"POST /status/{status}"]
+            return
+        with pytest.raises(NotRefreshed, match=f"HTTP {status}") as bad:
+            await done()
+        assert bad.value.passing is passing
+
+    with web() as one:
+        on_loop(main)
+
+
+@pytest.mark.spec("DR-32.example-4")
+def test_an_empty_command_means_the_hook_of_the_driver(tmp_path: Path) -> None:
+    async def main() -> None:
+        manifest, warned = with_refresh(tmp_path, cmd=""), list[str]()
+        times = 0
+
+        async def hook() -> None:
+            nonlocal times
+            times += 1
+
+        await refreshes(manifest, warned, hook)()
+        assert times == 1
+        assert warned == []
+
+        async def broken() -> None:
+            raise ValueError("t0ken-in-a-message")
+
+        with pytest.raises(NotRefreshed, match="it raised ValueError") as bad:
+            await refreshes(manifest, warned, broken)()
+        assert "t0ken" not in str(bad.value)
+        # Without a hook nothing refreshes it, which is said.
+        assert refreshes(manifest, warned) is None
+        assert "tiny-mcp: auth.refresh has neither a cmd nor a url" in warned[0]
+        assert refreshes(driver(tmp_path, auth=Auth(login=LOGIN)), warned) is None
+        assert len(warned) == 1
+
+    on_loop(main)
+
+
+@pytest.mark.spec("DR-30.conformance-3")
+def test_a_refresh_can_be_given_up(world: World) -> None:
+    async def main() -> None:
+        with hanging(world.folder) as (cmd, pipe):
+            manifest = with_refresh(world.folder, cmd=shlex.join(cmd))
+            state = world.state(manifest.auth, refresh=refreshes(manifest, []))
+            await state.sign_in(well)
+            world.clock.now += 3600.0
+            call = asyncio.ensure_future(state.ready())
+            child = await within(told_by(pipe))
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await within(call, 1.0)
+            await death(child)
+            # Nobody is locked out by it.
+            assert await within(state.look()) is State.AUTHED
+
+    on_loop(main)

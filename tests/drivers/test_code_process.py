@@ -1,0 +1,144 @@
+"""The process of a driver.py that ended, or that does not read its input: every call ends with a
+clear error, and nobody else waits. The process is not confined here."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.drivers import code_process
+from interlock.drivers.code_process import Code, CodeProcess
+from interlock.errors import InterlockError
+from tests.core.upstreams.harness import run
+from tests.patience import PATIENCE
+
+CODE = """
+from interlock.drivers.sdk import define_driver
+
+def refresh():
+    return "fresh"
+
+driver = define_driver(refresh=refresh)
+"""
+
+
+async def unconfined() -> None:
+    return None
+
+
+def started_by(folder: Path, make: type[CodeProcess] = CodeProcess) -> CodeProcess:
+    """A process that its first call starts, and that has time."""
+    text = CODE.encode()
+    code = Code(
+        driver="echo-mcp",
+        name="echo-mcp",
+        file=str(folder / "driver.py"),
+        folder=str(folder),
+        text=text,
+        digest=hashlib.sha256(text).hexdigest(),
+    )
+    process = make(code, hook_within=PATIENCE, load_within=PATIENCE)
+    process.open_walls = unconfined
+    return process
+
+
+async def call(process: CodeProcess, size: int = 0, *, bounded: bool = True) -> Any:
+    """`size`: of the message."""
+    async with asyncio.timeout(PATIENCE):
+        return (await process.call("refresh", {"padding": "x" * size}, bounded=bounded)).value
+
+
+async def refused(awaited: Awaitable[Any]) -> InterlockError:
+    with pytest.raises(InterlockError) as caught:
+        await awaited
+    return caught.value
+
+
+async def until(found: Callable[[], Any]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not found():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+class EndsOnceReady(CodeProcess):
+    """Its process is gone by the time that the first call may use it."""
+
+    async def _start(self) -> Any:
+        ready = await super()._start()
+        assert ready.process is not None
+        ready.process.signal_group(signal.SIGKILL)
+        await until(lambda: ready.over)
+        return ready
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_a_call_of_a_process_that_ended_is_refused_at_once(tmp_path: Path, bounded: bool) -> None:
+    async def body() -> None:
+        process = started_by(tmp_path, EndsOnceReady)
+        error = await refused(call(process, bounded=bounded))
+        assert error.failure.name == "tool_unavailable"
+        assert "driver.py of echo-mcp does not run" in error.message
+        await process.close()
+
+    run(body)
+
+
+def test_a_process_that_does_not_read_takes_no_further_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_process, "MOST_UNSENT", 1_000_000)
+
+    async def body() -> None:
+        process, other = started_by(tmp_path), started_by(tmp_path)
+        assert await call(process) == "fresh"
+        assert await call(other) == "fresh"
+        pid = process.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        sent: list[asyncio.Task[Any]] = []
+        while process._running is not None and process._running.unsent <= 1_000_000:
+            assert len(sent) < 20, "nothing bounds what waits to be sent"
+            sent.append(asyncio.create_task(call(process, 500_000, bounded=False)))
+            await asyncio.sleep(0)
+        error = await refused(call(process))
+        assert error.failure.name == "too_busy"
+        assert "driver.py of echo-mcp" in error.message
+        # Other processes are not affected, and those that were sent end with the process.
+        assert await call(other) == "fresh"
+        os.kill(pid, signal.SIGKILL)
+        for one in sent:
+            assert (await refused(one)).failure.name == "tool_unavailable"
+        assert await call(process) == "fresh"
+        assert process.pid != pid
+        await process.close()
+        await other.close()
+
+    run(body)
+
+
+def test_a_process_that_does_not_read_is_ended_at_the_deadline_of_a_hook(tmp_path: Path) -> None:
+    async def body() -> None:
+        process = started_by(tmp_path)
+        assert await call(process) == "fresh"
+        pid = process.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        waiting = asyncio.create_task(call(process, 500_000, bounded=False))
+        await until(lambda: process.busy)
+        process.hook_within = 0.1
+        error = await refused(call(process))
+        assert error.failure.name == "deadline_exceeded"
+        assert (await refused(waiting)).failure.name == "tool_unavailable"
+        process.hook_within = PATIENCE
+        assert await call(process) == "fresh"
+        assert process.pid != pid
+        await process.close()
+
+    run(body)

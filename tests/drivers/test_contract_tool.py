@@ -1,0 +1,260 @@
+"""A contract as a tool: its definition, its effect, its approval, and the limits of its calls."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock import errors
+from interlock.core.catalog.effects import EffectLevel
+from interlock.drivers.contract_tool import (
+    Attempts,
+    approval_floor,
+    definition,
+    effect_level,
+    effective_cost,
+    effective_retry,
+    effective_timeout_ms,
+    may_repeat,
+    override_warnings,
+)
+from interlock.errors import InterlockError
+from interlock.manifests.driver import ConnectionOptions, Cost, Retry
+from interlock.protocol.capabilities import read_capability
+from tests.drivers.making import contract, driver, entry, inputs
+
+
+def shown(name: str = "image.create", **said: Any) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(definition(contract(**said), name=name))
+    return made
+
+
+def test_a_contract_is_a_lawful_tool() -> None:
+    outputs = inputs("url", url="string")
+    tool = shown(inputs=inputs("prompt", prompt="string"), outputs=outputs, timeout_ms=30_000)
+    assert tool["name"] == "image.create"
+    assert tool["title"] == "A contract"
+    assert tool["description"] == "Does something."
+    assert tool["inputSchema"] == inputs("prompt", prompt="string")
+    assert tool["outputSchema"] == outputs
+    assert tool["annotations"] == {
+        "readOnlyHint": True,
+        "destructiveHint": False,
+        "idempotentHint": True,
+    }
+    assert tool["_meta"] == {
+        "x-mcpax-capability": {
+            "latency_class": "standard",
+            "mutable": False,
+            "reversible": True,
+            "idempotent": True,
+            "cost_class": "free",
+            "schema_version": "1.4.2",
+        }
+    }
+
+
+def test_outputs_that_are_no_object_are_not_shown() -> None:
+    assert "outputSchema" not in shown(outputs={"type": "string"})
+    assert "outputSchema" not in shown(outputs={})
+    assert shown(inputs={"properties": {}})["inputSchema"]["type"] == "object"
+
+
+@pytest.mark.parametrize(
+    ("said", "level", "capability"),
+    [
+        ({}, EffectLevel.READ_ONLY, (False, True, True)),
+        ({"mutates": ("fs:*",), "risk_level": 2}, EffectLevel.MUTATING, (True, True, False)),
+        ({"mutates": ("fs:*",), "idempotent": True}, EffectLevel.MUTATING, (True, True, True)),
+        ({"mutates": ("fs:*",), "risk_level": 3}, EffectLevel.IRREVERSIBLE, (True, False, False)),
+        # What contradicts itself is taken at its worst.
+        ({"risk_level": 3}, EffectLevel.IRREVERSIBLE, (True, False, False)),
+    ],
+)
+def test_the_effect_of_a_contract(
+    said: dict[str, Any], level: EffectLevel, capability: tuple[bool, bool, bool]
+) -> None:
+    assert effect_level(contract(**said)) is level
+    tool = shown(**said)
+    found, wrong = read_capability(json.dumps(tool["_meta"]["x-mcpax-capability"]).encode())
+    assert wrong == []
+    assert (found.mutable, found.reversible, found.idempotent) == capability
+    assert tool["annotations"] == {
+        "readOnlyHint": not capability[0],
+        "destructiveHint": not capability[1],
+        "idempotentHint": capability[2],
+    }
+
+
+@pytest.mark.parametrize(
+    ("timeout_ms", "latency"),
+    [
+        (500, "realtime"),
+        (5_000, "fast"),
+        (30_000, "standard"),
+        (120_000, "slow"),
+        (120_001, "batch"),
+    ],
+)
+def test_the_latency_class_is_the_quickest_that_gives_it_its_time(
+    timeout_ms: int, latency: str
+) -> None:
+    assert shown(timeout_ms=timeout_ms)["_meta"]["x-mcpax-capability"]["latency_class"] == latency
+
+
+@pytest.mark.parametrize(
+    ("word", "cost"), [("trivial", "free"), ("metered", "metered"), ("expensive", "expensive")]
+)
+def test_the_cost_class(word: str, cost: str) -> None:
+    assert shown(cost_class=word)["_meta"]["x-mcpax-capability"]["cost_class"] == cost
+
+
+def test_a_deprecated_major_says_so() -> None:
+    notice = {"deprecated_at": "2026-01-01T00:00:00.000Z", "migration_uri": "https://example.com"}
+    tool = json.loads(definition(contract(), name="v1.image.create", deprecation=notice))
+    assert tool["_meta"]["deprecation"] == notice
+    assert tool["name"] == "v1.image.create"
+
+
+# --- approval ---
+
+
+@pytest.mark.spec("DR-14.fields-9")
+@pytest.mark.parametrize(
+    ("approval", "mutates", "floor"),
+    [
+        ("auto", (), ""),
+        ("always", (), "confirm"),
+        ("always", ("fs:*",), "confirm"),
+        ("on-mutate", (), ""),
+        ("on-mutate", ("fs:*",), "confirm"),
+        ("policy:finance", (), "confirm"),
+    ],
+)
+def test_the_contract_says_what_a_call_waits_for_whoever_serves_it(
+    approval: str, mutates: tuple[str, ...], floor: str
+) -> None:
+    assert approval_floor(contract(approval=approval, mutates=mutates)) == floor
+
+
+# --- limits ---
+
+
+@pytest.mark.spec("DR-14.dispatch-2", "DR-14.fields-10", "DR-30.fields-6")
+@pytest.mark.parametrize(
+    ("of", "by_driver", "by_entry", "connection", "used"),
+    [
+        (30_000, 10_000, None, 5_000, 5_000),
+        (30_000, 10_000, None, 30_000, 10_000),
+        (30_000, 10_000, 2_000, 30_000, 2_000),
+        (30_000, None, None, 30_000, 30_000),
+        (1_000, 5_000, None, 30_000, 1_000),
+        (1_000, None, 5_000, 30_000, 1_000),
+    ],
+)
+def test_the_smallest_timeout_counts(
+    of: int, by_driver: int | None, by_entry: int | None, connection: int, used: int
+) -> None:
+    asked = (
+        contract(timeout_ms=of),
+        driver(timeout_override_ms=by_driver, connection=ConnectionOptions(timeout_ms=connection)),
+        entry(timeout_override_ms=by_entry),
+    )
+    assert effective_timeout_ms(*asked) == used
+    widened = [said for said in (by_driver, by_entry) if said is not None and said > of]
+    warnings = [one for one in override_warnings(*asked) if "timeout_override_ms" in one]
+    assert len(warnings) == len(widened)
+    if widened:
+        assert "5000 is more than the contract allows; 1000 is used" in warnings[0]
+
+
+def test_a_connection_that_is_less_patient_than_the_contract_is_told() -> None:
+    said = override_warnings(contract(timeout_ms=120_000), driver(), entry())
+    assert len(said) == 1
+    assert "ends its calls after 30000 ms" in said[0]
+
+
+@pytest.mark.spec("DR-30.fields-5")
+def test_the_cost_of_the_entry_then_of_the_driver_then_the_class_of_the_contract() -> None:
+    of = contract(cost_class="expensive")
+    nine = driver(cost=Cost("metered", 9.0, "EUR"))
+    assert effective_cost(of, nine, entry(cost=Cost(units_per_call=4.0))) == Cost("metered", 4.0)
+    assert effective_cost(of, nine, entry(cost=Cost("trivial"))) == Cost("trivial", 9.0, "EUR")
+    assert effective_cost(of, nine, entry()) == Cost("metered", 9.0, "EUR")
+    assert effective_cost(of, driver(), entry()) == Cost("expensive")
+
+
+@pytest.mark.spec("DR-14.dispatch-2")
+def test_the_retries_of_the_entry_then_of_the_driver_then_of_the_contract() -> None:
+    three, two, one = Retry(3), Retry(2), Retry(1)
+    assert effective_retry(contract(retry=three), driver(retry=two), entry(retry=one)) is one
+    assert effective_retry(contract(retry=three), driver(retry=two), entry()) is two
+    assert effective_retry(contract(retry=three), driver(), entry()) is three
+    assert effective_retry(contract(), driver(), entry()).max_attempts == 1
+
+
+LATER = InterlockError(errors.CIRCUIT_OPEN, "Later.")
+NEVER = InterlockError(errors.UPSTREAM_ERROR, "No.")
+
+
+def dispatches(error: InterlockError, *, executed: bool = True, **said: Any) -> int:
+    """How often a call is sent that always fails like this."""
+    retry = said.pop("by_entry", None)
+    attempts = Attempts(contract(**said), driver(), entry(retry=retry))
+    sent = 1
+    while attempts.again(error, executed=executed) is not None:
+        sent += 1
+    assert attempts.made == sent
+    return sent
+
+
+@pytest.mark.spec("DR-14.dispatch-1", "DR-14.dispatch-2")
+def test_only_what_is_worth_it_and_harmless_is_tried_again() -> None:
+    two, three = Retry(2), Retry(3)
+    assert dispatches(LATER, retry=two) == 2
+    assert dispatches(NEVER, retry=two) == 1
+    assert dispatches(LATER) == 1
+    assert dispatches(LATER, retry=three, by_entry=Retry(1)) == 1
+    assert dispatches(LATER, retry=two, mutates=("fs:*",)) == 1
+    assert dispatches(LATER, retry=two, mutates=("fs:*",), idempotent=True) == 2
+    # What certainly was not executed cannot happen twice.
+    assert dispatches(LATER, retry=two, mutates=("fs:*",), executed=False) == 2
+    assert dispatches(LATER, retry=two, mutates=("fs:*",), idempotent=True, risk_level=3) == 1
+    assert not may_repeat(contract(risk_level=3))
+    said = override_warnings(contract(mutates=("fs:*",), retry=two), driver(), entry())
+    assert "never tried again" in said[0]
+
+
+def test_the_pauses_between_tries() -> None:
+    def pauses(retry: Retry) -> list[float]:
+        attempts = Attempts(contract(retry=retry), driver(), entry())
+        found = []
+        while (pause := attempts.again(LATER)) is not None:
+            found.append(pause)
+        return found
+
+    assert pauses(Retry(4, "fixed", 250)) == [0.25, 0.25, 0.25]
+    assert pauses(Retry(4, "exponential", 250)) == [0.25, 0.5, 1.0]
+    assert pauses(Retry(20, "exponential", 1000))[-1] == 60.0
+
+
+@given(
+    st.integers(100, 10**6),
+    st.none() | st.integers(100, 10**6),
+    st.none() | st.integers(100, 10**6),
+    st.integers(100, 10**6),
+)
+def test_no_override_ever_widens(
+    of: int, by_driver: int | None, by_entry: int | None, connection: int
+) -> None:
+    made = driver(
+        timeout_override_ms=by_driver, connection=ConnectionOptions(timeout_ms=connection)
+    )
+    used = effective_timeout_ms(contract(timeout_ms=of), made, entry(timeout_override_ms=by_entry))
+    said = [one for one in (of, by_driver, by_entry, connection) if one is not None]
+    assert used in said
+    assert all(used <= one for one in said)

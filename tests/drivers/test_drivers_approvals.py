@@ -1,0 +1,167 @@
+"""What a contract asks for before it is done: a human's yes at the node's one gate, whatever a
+driver says; and what it does to the world, as the rules see it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from joserfc.jwk import OKPKey
+from msgspec import Raw
+
+from interlock.core.call import Call, Credentials
+from interlock.trust.authorization import HiddenError
+from tests.core.upstreams.harness import run
+from tests.drivers.driver_workspace import CLIENT, Running, Workspace, running
+from tests.trust.approvals.gated import sign
+
+NOTE_IN = {
+    "type": "object",
+    "properties": {"text": {"type": "string"}, "file": {"type": "string"}},
+    "required": ["text", "file"],
+}
+ALLOWED = "policy: {default: allow}\n"
+
+
+class Human:
+    """Somebody who may say yes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._key = OKPKey.generate_key("Ed25519")
+        (folder / "human.pem").write_bytes(self._key.as_pem(private=False))
+        self.config = "approvals: {anchors: [{name: human, key: human.pem}]}\n"
+
+    async def confirms(self, node: Running, held: dict[str, Any]) -> Any:
+        now = int(time.time())
+        claims = {
+            "aud": held["aud"],
+            "jti": held["confirmation_id"],
+            "args_sha256": held["args_sha256"],
+            "iat": now,
+            "exp": now + 600,
+            "decision": "approve",
+        }
+        said = {
+            "confirmation_id": held["confirmation_id"],
+            "proof": sign(self._key, claims),
+        }
+        extra = {key: Raw(json.dumps(value).encode()) for key, value in said.items()}
+        return await node.run(
+            Call("mcpax/confirm", "test", Credentials("local"), CLIENT, extra=extra)
+        )
+
+
+def held(result: dict[str, Any]) -> dict[str, Any]:
+    """What a call waits for."""
+    assert result["_meta"]["x-mcpax-status"] == "confirmation_required", result
+    told: dict[str, Any] = result["structuredContent"]
+    return told
+
+
+@pytest.mark.spec("DR-14.fields-9")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"approval": "always"},
+        {"approval": "on-mutate", "mutates": ["fs:notes"]},
+        {"approval": "policy:./rules.md"},
+    ],
+    ids=["always", "on-mutate", "policy"],
+)
+def test_a_call_waits_for_a_human_and_passes_once(tmp_path: Path, fields: dict[str, Any]) -> None:
+    workspace, human = Workspace(tmp_path), Human(tmp_path)
+    contract = workspace.contract("note.write", inputs=NOTE_IN, **fields)
+    workspace.driver("note-mcp", workspace.serves(contract, "note"))
+    notes = tmp_path / "notes"
+    given = {"text": "buy milk", "file": str(notes)}
+
+    async def body() -> None:
+        # The rules alone would let it through.
+        config = workspace.config(more=ALLOWED + human.config)
+        async with running(workspace, config) as node:
+            waiting = held(await node.result("note.write", given))
+            assert workspace.heard() == []
+            done = await human.confirms(node, waiting)
+            assert done["structuredContent"] == {"said": "noted"}
+            assert notes.read_text() == "buy milk\n"
+            # The same once more is another call, and waits again.
+            held(await node.result("note.write", {**given, "text": "buy bread"}))
+            assert notes.read_text() == "buy milk\n"
+            assert len(workspace.heard("tools/call")) == 1
+
+    run(body)
+
+
+@pytest.mark.spec("DR-14.fields-9")
+def test_the_stricter_of_contract_and_rules_counts(tmp_path: Path) -> None:
+    workspace, human = Workspace(tmp_path), Human(tmp_path)
+    asked = workspace.contract("note.asked", inputs=NOTE_IN, approval="always")
+    free = workspace.contract("note.free", inputs=NOTE_IN)
+    workspace.driver("note-mcp", workspace.serves(asked, "note"), workspace.serves(free, "note"))
+    rules = (
+        "policy:\n"
+        "  default: allow\n"
+        "  rules:\n"
+        "    - {name: no notes, then: deny, tools: [note.asked]}\n"
+        "    - {name: ask, then: confirm, tools: [note.free]}\n"
+    )
+
+    async def body() -> None:
+        async with running(workspace, workspace.config(more=rules + human.config)) as node:
+            error = await node.refused("note.asked", text="x", file="y")
+            assert isinstance(error, HiddenError)
+            assert error.reason.failure.name == "denied_by_policy"
+            held(await node.result("note.free", {"text": "x", "file": "y"}))
+            assert workspace.heard() == []
+
+    run(body)
+
+
+def test_a_contract_that_only_reads_waits_for_nobody(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    contract = workspace.contract(approval="on-mutate")
+    workspace.driver("echo-mcp", workspace.echoes(contract))
+
+    async def body() -> None:
+        async with running(workspace) as node:
+            assert (await node.call("text.echo", text="x"))["said"] == "x"
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("fields", "effect", "hints"),
+    [
+        ({}, "read_only", (True, False)),
+        ({"approval": "always"}, "read_only", (True, False)),
+        ({"mutates": ["db:rows"], "approval": "on-mutate"}, "mutating", (False, False)),
+        ({"risk_level": 3}, "irreversible", (False, True)),
+    ],
+    ids=["nothing", "asked", "mutates", "risk 3"],
+)
+def test_what_a_contract_does_is_seen_by_the_rules_and_by_callers(
+    tmp_path: Path, fields: dict[str, Any], effect: str, hints: tuple[bool, bool]
+) -> None:
+    workspace = Workspace(tmp_path)
+    contract = workspace.contract(**fields)
+    workspace.driver("echo-mcp", workspace.echoes(contract))
+    rules = (
+        "policy:\n"
+        "  default: allow\n"
+        "  rules:\n"
+        f"    - {{name: none of it, then: deny, effects: [{effect}]}}\n"
+    )
+
+    async def body() -> None:
+        async with running(workspace, workspace.config(more=rules)) as node:
+            listed = node.listed("text.echo")["annotations"]
+            assert (listed["readOnlyHint"], listed["destructiveHint"]) == hints
+            error = await node.refused("text.echo", text="x")
+            assert isinstance(error, HiddenError)
+            assert error.reason.failure.name == "denied_by_policy"
+            assert workspace.heard() == []
+
+    run(body)

@@ -1,0 +1,138 @@
+"""Contracts as real clients see them: the official SDK, in both eras, in front of drivers whose
+servers speak either; and what a driver's server asks on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp import Client, MCPError
+
+from tests.core.upstreams.harness import PATIENCE
+from tests.drivers.driver_workspace import ANY, Running, Workspace, running
+
+COMPLETE = Path(__file__).parents[1] / "behaviour" / "servers" / "complete.py"
+REVISIONS = {"legacy": "2025-11-25", "auto": "2026-07-28"}
+KIND = {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]}
+
+every_client = pytest.mark.parametrize("mode", REVISIONS)
+
+
+@asynccontextmanager
+async def client_of(workspace: Workspace, mode: str, **settings: Any) -> AsyncIterator[Client]:
+    """The official client of a node on this workspace, over HTTP."""
+    async with asyncio.timeout(PATIENCE), running(workspace) as node:
+        url = await node.node.listen()
+        async with Client(url, mode=mode, cache=None, **settings) as client:
+            assert client.protocol_version == REVISIONS[mode]
+            yield client
+
+
+async def fill_in(context: Any, params: Any) -> Any:
+    return types.ElicitResult(action="accept", content={"name": "somebody"})
+
+
+@every_client
+@pytest.mark.spec("DR-32.meta-1")
+def test_a_contract_is_a_tool_like_any_other(tmp_path: Path, mode: str) -> None:
+    workspace = Workspace(tmp_path)
+    why = {"type": "object", "properties": {"why": {"type": "string"}}, "required": ["why"]}
+    workspace.driver(
+        "echo-mcp",
+        workspace.echoes(workspace.contract()),
+        workspace.serves(workspace.contract("text.wrong", inputs=why), "wrong"),
+    )
+
+    async def body() -> None:
+        async with client_of(workspace, mode) as client:
+            listed = {one.name: one for one in (await client.list_tools()).tools}
+            # Some clients take no dots in names: what is called is what was listed.
+            (echo,) = [name for name in listed if name.replace("__", ".") == "text.echo"]
+            (wrong,) = [name for name in listed if name.replace("__", ".") == "text.wrong"]
+            assert listed[echo].output_schema is not None
+            result = await client.call_tool(echo, {"text": "hello"})
+            assert not result.is_error
+            assert result.structured_content is not None
+            assert result.structured_content["said"] == "hello"
+            failed = await client.call_tool(wrong, {"why": "no luck"})
+            assert failed.is_error
+            assert "no luck" in failed.content[0].text  # type: ignore[union-attr]
+
+    asyncio.run(body())
+
+
+@every_client
+@pytest.mark.parametrize("era", ["session", "stateless", "both"])
+def test_what_a_drivers_server_asks_reaches_the_client(tmp_path: Path, mode: str, era: str) -> None:
+    workspace = Workspace(tmp_path)
+    contract = workspace.contract("person.ask", inputs=KIND, outputs=ANY)
+    args = [str(COMPLETE), "stdio", era, "far"]
+    workspace.driver(
+        "ask-mcp",
+        workspace.serves(contract, "ask"),
+        server={"kind": "binary", "path": sys.executable, "args": args},
+    )
+
+    async def body() -> None:
+        async with client_of(workspace, mode, elicitation_callback=fill_in) as client:
+            (tool,) = (await client.list_tools()).tools
+            for _ in range(2):
+                result = await client.call_tool(tool.name, {"kind": "form"})
+                assert not result.is_error, result
+                assert result.structured_content is not None
+                told = result.structured_content["form"]
+                assert (told["action"], told["content"]) == ("accept", {"name": "somebody"})
+
+    asyncio.run(body())
+
+
+@every_client
+@pytest.mark.parametrize("what", ["another driver", "another file"])
+def test_answers_go_to_whoever_asked(tmp_path: Path, mode: str, what: str) -> None:
+    """While somebody is asked, a better driver comes, or the one that asked becomes another."""
+    workspace = Workspace(tmp_path)
+    contract = workspace.contract("person.ask", inputs=KIND, outputs=ANY)
+    args = [str(COMPLETE), "stdio", "stateless", "far"]
+    server = {"kind": "binary", "path": sys.executable, "args": args}
+    workspace.driver("ask-mcp", workspace.serves(contract, "ask"), server=server)
+    nodes: list[Running] = []
+
+    async def changes(context: Any, params: Any) -> Any:
+        (node,) = nodes
+        before = node.node.catalog.current.by_name["person.ask"].served_by
+        if what == "another driver":
+            cheap = {"cost_units_per_call": 1}
+            entry = workspace.serves(contract, "show", cost_override=cheap)
+            workspace.driver("aaa-mcp", entry)
+        else:
+            entry = workspace.serves(contract, "show")
+            workspace.driver("ask-mcp", entry, version="1.1.0")
+        await node.until(
+            lambda: node.node.catalog.current.by_name["person.ask"].served_by != before
+        )
+        return await fill_in(context, params)
+
+    async def body() -> None:
+        async with asyncio.timeout(PATIENCE), running(workspace) as node:
+            nodes.append(node)
+            url = await node.node.listen()
+            async with Client(url, mode=mode, cache=None, elicitation_callback=changes) as client:
+                (tool,) = (await client.list_tools()).tools
+                if what == "another driver":
+                    result = await client.call_tool(tool.name, {"kind": "form"})
+                    assert result.structured_content is not None
+                    told = result.structured_content["form"]
+                    assert (told["action"], told["content"]) == ("accept", {"name": "somebody"})
+                else:
+                    with pytest.raises(MCPError, match="The driver that asked for this"):
+                        await client.call_tool(tool.name, {"kind": "form"})
+        # Nobody else hears what somebody answered.
+        assert workspace.heard("tools/call") == []
+
+    asyncio.run(body())

@@ -1,0 +1,359 @@
+"""Commands and requests that a manifest has the node make: behind the walls of the driver's server,
+written down, and none at all for a driver that is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from interlock.core.paths import driver_states_path
+from interlock.drivers.health import NoAnswer, declared_only
+from interlock.drivers.lifecycle import NODE_USER, workspace_id
+from interlock.drivers.store import DriverStates
+from interlock.manifests.driver import HttpProbe
+from tests.core.upstreams.harness import run
+from tests.drivers.driver_workspace import Running, Workspace, running
+from tests.drivers.life_world import driver
+from tests.drivers.sandbox.cells import needs_confinement
+from tests.drivers.test_drivers_egress import cannot_confine
+from tests.drivers.test_drivers_trust import key
+
+LOOKS_AROUND = """\
+import json, os, socket, sys
+folder, port, name = sys.argv[1:]
+def may(act):
+    try:
+        act()
+    except OSError:
+        return False
+    return True
+told = {
+    "dials": may(lambda: socket.create_connection(("127.0.0.1", int(port)), 5).close()),
+    "sees state": bool(os.listdir(folder + "/state")),
+    "writes manifests": may(lambda: open(folder + "/.drivers/planted", "w").close()),
+}
+with open(folder + "/told-" + name, "w") as file:
+    file.write(json.dumps(told))
+print("v1.0.0 a word that is not written down")
+"""
+KEPT_IN = {"dials": False, "sees state": False, "writes manifests": False}
+
+
+@asynccontextmanager
+async def web(status: int = 204) -> AsyncIterator[tuple[int, list[str]]]:
+    """An HTTP server of this machine: its port, and what it was asked."""
+    asked: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = await reader.readline()
+        if line:
+            asked.append(line.decode().strip())
+            writer.write(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % status)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1], asked
+
+
+class Curious:
+    """A workspace whose driver names commands that look where they can get."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.workspace = Workspace(folder)
+        self.contract = self.workspace.contract()
+        self._folder = folder
+        self._port = port
+        self.script = folder / ".drivers" / "echo-mcp" / "looks.py"
+        self.script.parent.mkdir()
+        self.script.write_text(LOOKS_AROUND, encoding="utf-8")
+
+    def command(self, name: str) -> str:
+        return shlex.join([sys.executable, "looks.py", str(self._folder), str(self._port), name])
+
+    def told(self, name: str) -> dict[str, bool] | None:
+        try:
+            said: dict[str, bool] = json.loads((self._folder / f"told-{name}").read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+        return said
+
+    def driver(self, **fields: Any) -> None:
+        self.workspace.driver("echo-mcp", self.workspace.echoes(self.contract), **fields)
+
+    def version_check(self) -> dict[str, Any]:
+        return {"cmd": self.command("version"), "parse": r"v(\S+)", "range": "^1.0.0"}
+
+
+@needs_confinement
+def test_checks_run_behind_the_walls_of_the_server(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with web() as (port, asked):
+            world = Curious(tmp_path, port)
+            world.driver(
+                version_check=world.version_check(),
+                health_check={"method": "exec", "cmd": world.command("health"), "every": "60s"},
+            )
+            async with running(world.workspace) as node:
+                # Both work, and the driver is used.
+                assert (await node.call("text.echo", text="x"))["said"] == "x"
+                await node.until(lambda: world.told("health"), "the health check")
+                assert world.told("version") == world.told("health") == KEPT_IN
+                assert asked == []
+                rows = await _commands(node, 2)
+                assert {row["command"] for _, row in rows} == {
+                    "version_check.cmd", "health_check.cmd",
+                }  # fmt: skip
+                assert {(one.name, one.outcome) for one, _ in rows} == {("driver:echo-mcp@1", "ok")}
+                assert all(row["confined"] for _, row in rows)
+                assert "is not written down" not in str(rows)
+
+    run(body)
+
+
+@needs_confinement
+def test_what_keeps_a_sign_in_fresh_runs_behind_them_too(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with web() as (port, asked):
+            world = Curious(tmp_path, port)
+            world.driver(
+                auth={
+                    "login": {"cmd": "true"},
+                    "refresh": {"cmd": world.command("refresh"), "every": "60s"},
+                }
+            )
+            _signed_in(world.workspace)
+            async with running(world.workspace) as node:
+                assert (await node.call("text.echo", text="x"))["said"] == "x"
+                assert world.told("refresh") == KEPT_IN
+                assert asked == []
+                ((_, row),) = await _commands(node, 1)
+                assert row["command"] == "auth.refresh.cmd"
+
+    run(body)
+
+
+def test_a_refresh_asks_nobody_whom_the_driver_does_not_declare(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with web() as (port, asked):
+            for egress, times in (([], 0), ([f"127.0.0.1:{port}"], 1)):
+                folder = tmp_path / str(times)
+                folder.mkdir()
+                workspace = Workspace(folder)
+                url = f"http://127.0.0.1:{port}/refresh"
+                workspace.driver(
+                    "echo-mcp",
+                    workspace.echoes(workspace.contract()),
+                    network={"egress": egress},
+                    auth={"login": {"cmd": "true"}, "refresh": {"url": url, "every": "60s"}},
+                )
+                _signed_in(workspace)
+                async with running(workspace) as node:
+                    await node.call("text.echo", text="x")
+                    assert asked == ["POST /refresh HTTP/1.1"] * times
+                    told = str(node.status().warnings)
+                    assert ("not in its network.egress" in told) is (times == 0)
+
+    run(body)
+
+
+def test_a_health_check_asks_nobody_whom_the_driver_does_not_declare(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with web() as (port, asked):
+            workspace = Workspace(tmp_path)
+            contract = workspace.contract()
+            check = {
+                "method": "http",
+                "http": {"url": f"http://127.0.0.1:{port}/live", "expect_status": 204},
+                "every": "60s",
+            }
+            for id, egress in (("good-mcp", [f"127.0.0.1:{port}"]), ("other-mcp", [])):
+                workspace.driver(
+                    id, workspace.echoes(contract), network={"egress": egress}, health_check=check
+                )
+            async with running(workspace) as node:
+                good, other = (node.driver(id).health for id in ("good-mcp", "other-mcp"))
+                assert good is not None
+                assert other is not None
+                await node.until(lambda: good.passed_at and other.failed_at, "both checks")
+                assert other.failing
+                assert "which is not in its network.egress" in other.why
+                assert asked == ["GET /live HTTP/1.1"]
+
+    run(body)
+
+
+def test_no_request_goes_to_the_node_itself(tmp_path: Path) -> None:
+    """Not for a driver that may reach this machine either: a request from here would be believed
+    to be the operator's own."""
+
+    async def body() -> None:
+        workspace = Workspace(tmp_path)
+        contract = workspace.contract()
+        async with running(workspace, workspace.config(local_egress=True)) as node:
+            port = urlsplit(await node.node.listen()).port
+            for number, host in enumerate(("127.0.0.1", "localhost", "[::ffff:127.0.0.1]")):
+                url = f"http://{host}:{port}/mcp"
+                workspace.driver(
+                    f"echo-{number}",
+                    workspace.echoes(contract),
+                    network={"egress": [f"{host}:{port}"]},
+                    health_check={"method": "http", "http": {"url": url}, "every": "60s"},
+                )
+            await node.until(lambda: len(node.node.drivers.care.drivers) == 3, "the drivers")
+            found = [one.health for one in node.node.drivers.care.drivers.values()]
+            await node.until(
+                lambda: all(one is not None and one.failed_at for one in found), "the checks"
+            )
+            for one in found:
+                assert one is not None
+                assert "where this node itself listens" in one.why
+
+    run(body)
+
+
+def test_no_request_goes_where_a_name_leads_to_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose name is declared decides where it leads, and may decide for the node."""
+
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        asked = []
+
+        async def here(host: str, port: int, **_: Any) -> Any:
+            asked.append(host)
+            return [(2, 1, 6, "", ("127.0.0.1", port))]
+
+        manifest = driver(tmp_path, egress=("orders.example",))
+        ask = declared_only(manifest, local_egress=True)
+        monkeypatch.setattr(asyncio, "get_running_loop", lambda: Names(loop, here))
+        with pytest.raises(NoAnswer, match=r"leads to 127\.0\.0\.1, which no name may"):
+            await ask(HttpProbe("https://orders.example/live"), within=5)
+        assert asked == ["orders.example"]
+
+    asyncio.run(body())
+
+
+class Names:
+    """A loop with a resolver of a test's own."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, resolve: Any) -> None:
+        self._loop = loop
+        self.getaddrinfo = resolve
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+
+def test_what_cannot_be_confined_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cannot_confine(monkeypatch)
+
+    async def body() -> None:
+        world = Curious(tmp_path, 1)
+        world.driver(
+            version_check=world.version_check(),
+            health_check={"method": "exec", "cmd": world.command("health"), "every": "60s"},
+        )
+        async with running(world.workspace) as node:
+            health = node.driver().health
+            assert health is not None
+            await node.until(lambda: health.failing, "the check")
+            assert "drivers.sandbox: advisory" in health.why
+            code, words = "", ""
+            try:
+                await node.driver().server.awake()
+            except Exception as error:
+                code, words = error.failure.name, error.message  # type: ignore[attr-defined]
+            assert code == "sandbox_unavailable"
+            assert "drivers.sandbox: advisory" in words
+            assert {one.outcome for one, _ in await _commands(node, 2)} == {"refused"}
+            assert world.told("version") is world.told("health") is None
+
+        config = world.workspace.config(sandbox="advisory")
+        async with running(world.workspace, config) as node:
+            await node.call("text.echo", text="x")
+            await node.until(lambda: world.told("health"), "the check")
+            rows = await _commands(node, 4)
+            assert [row["confined"] for one, row in rows if one.outcome == "ok"] == [False, False]
+
+    run(body)
+
+
+def test_nothing_of_a_refused_driver_is_run(tmp_path: Path) -> None:
+    """Neither its checks nor its code, whatever it is refused for."""
+
+    async def body() -> None:
+        for why, settings, fields in (
+            ("signature", {"trust": ["right.pem"]}, {}),
+            ("egress", {}, {"network": {"egress": ["*"]}}),
+            ("strict", {"strict": True}, {"timeout_override_ms": 10_000_000}),
+        ):
+            folder = tmp_path / why
+            folder.mkdir()
+            key(folder, "right")
+            world = Curious(folder, 1)
+            world.driver(
+                version_check=world.version_check(),
+                health_check={"method": "exec", "cmd": world.command("health"), "every": "60s"},
+                auth={
+                    "login": {"cmd": "true"},
+                    "refresh": {"cmd": world.command("refresh"), "every": "60s"},
+                },
+                **fields,
+            )
+            imported = folder / "imported"
+            (world.script.parent / "driver.py").write_text(
+                f"open({str(imported)!r}, 'w').close()\n"
+                "from interlock.drivers.sdk import define_driver\n"
+                "driver = define_driver()\n",
+                encoding="utf-8",
+            )
+            _signed_in(world.workspace)
+            config = world.workspace.config(
+                verify="start", sandbox="advisory", allow_code=["echo-mcp"], **settings
+            )
+            async with running(world.workspace, config) as node:
+                assert node.status().state == "refused", why
+                driver = node.driver()
+                driver.look_for_sign_in()
+                assert not await driver.until_ready(10)
+                verifier = node.node.drivers.verifying.task
+                if verifier is not None:
+                    await verifier
+                assert driver.health is None
+                assert await node.rows("driver.command") == []
+            assert [*folder.glob("told-*")] == []
+            assert not imported.exists(), why
+
+    run(body)
+
+
+async def _commands(node: Running, wanted: int) -> list[tuple[Any, dict[str, Any]]]:
+    rows = await node.rows("driver.command")
+    for _ in range(1000):
+        if len(rows) >= wanted:
+            break
+        rows = await node.rows("driver.command")
+    assert len(rows) == wanted
+    return rows
+
+
+def _signed_in(workspace: Workspace) -> None:
+    """Long ago, so that it is to be refreshed."""
+    path = driver_states_path(workspace.config(), {}, workspace.folder)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    DriverStates(path).keep(
+        "echo-mcp", workspace_id(workspace.folder), NODE_USER, authed=True, refreshed_at=1.0
+    )

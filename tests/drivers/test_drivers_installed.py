@@ -1,0 +1,118 @@
+"""What drivers had installed: kept for each workspace, and noticed by a node that runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from interlock.core.config import parse_config
+from interlock.core.paths import guarded_from_drivers, installed_drivers_path
+from interlock.drivers.installation import prepare
+from interlock.drivers.reinstallation import LOOK_AGAIN
+from interlock.drivers.standalone import installed_folder
+from interlock.manifests.driver import DriverManifest
+from tests.core.upstreams.harness import run as on_loop
+from tests.drivers.driver_workspace import Clock, Running, Workspace, running
+
+
+def test_workspaces_share_nothing_that_was_installed(tmp_path: Path) -> None:
+    environ = {"XDG_DATA_HOME": str(tmp_path / "data"), "XDG_STATE_HOME": str(tmp_path / "state")}
+    one, other = tmp_path / "a" / "my shop", tmp_path / "b" / "my shop"
+    for folder in (one, other):
+        folder.mkdir(parents=True)
+    for text in ("{}", f"state_dir: {tmp_path / 'given'}"):
+        config = parse_config(text)
+        first = installed_drivers_path(config, environ, one)
+        second = installed_drivers_path(config, environ, other)
+        assert first != second
+        assert first.parent == second.parent
+        assert first.name.startswith("my_shop-")
+        # By whatever way it is reached, a workspace is the same.
+        (tmp_path / "link").unlink(missing_ok=True)
+        (tmp_path / "link").symlink_to(one)
+        assert installed_drivers_path(config, environ, tmp_path / "link") == first
+        # No server changes the programs of another, wherever that is at home.
+        assert first.parent in guarded_from_drivers(config, environ, other)
+
+
+def lacking(folder: Path) -> Workspace:
+    """A driver whose program comes with it, but has to be put in its place first."""
+    workspace = Workspace(folder)
+    server = workspace.server()
+    args = [str(one) for one in server["args"]]
+    workspace.driver(
+        "echo-mcp",
+        workspace.echoes(workspace.contract()),
+        server={"kind": "binary", "path": "no-such-program-here", "args": args},
+        install=[{"method": "vendored", "path": "program"}],
+    )
+    program = folder / ".drivers" / "echo-mcp" / "program"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    program.chmod(0o755)
+    return workspace
+
+
+async def install(workspace: Workspace, manifest: DriverManifest) -> None:
+    """As `interlock drivers install` does it."""
+    folder = installed_folder(manifest, workspace.config(), workspace.folder, {})
+    await prepare(manifest, folder=folder, allowed=True)
+
+
+async def refused(node: Running) -> str:
+    error = await node.refused("text.echo", text="hi")
+    assert error.failure.name == "install_failed"
+    return error.message
+
+
+def test_a_call_right_after_an_install_works(tmp_path: Path) -> None:
+    workspace = lacking(tmp_path)
+
+    async def body() -> None:
+        async with running(workspace) as node:
+            await refused(node)
+            # Also when nothing changed, the answer stays the same.
+            await refused(node)
+            await install(workspace, node.driver().manifest)
+            assert (await node.call("text.echo", text="hi"))["said"] == "hi"
+            assert node.status().problem == ""
+
+    on_loop(body)
+
+
+def test_an_install_is_noticed_without_a_call(tmp_path: Path) -> None:
+    workspace = lacking(tmp_path)
+
+    async def body() -> None:
+        async with running(workspace) as node:
+            await refused(node)
+            assert node.status().state == "failing"
+            await install(workspace, node.driver().manifest)
+            await node.until(lambda: node.status().state != "failing", "the install is noticed")
+            assert node.status().problem == ""
+
+    on_loop(body)
+
+
+def test_what_came_by_another_way_is_found_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = lacking(tmp_path)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+
+    async def body() -> None:
+        clock = Clock()
+        async with running(workspace, before=clock.take_over) as node:
+            await refused(node)
+            (programs / "no-such-program-here").symlink_to(
+                tmp_path / ".drivers" / "echo-mcp" / "program"
+            )
+            clock.turn(LOOK_AGAIN - 0.1)
+            await refused(node)
+            clock.turn(0.2)
+            assert (await node.call("text.echo", text="hi"))["said"] == "hi"
+
+    on_loop(body)

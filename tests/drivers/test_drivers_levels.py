@@ -1,0 +1,122 @@
+"""A tool that says it does harm is believed, whatever the contract in front of it says."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.core.catalog.effects import EffectLevel, least_level
+from interlock.drivers.contract_tool import approval_floor, effect_level
+from interlock.drivers.limits import may_repeat
+from interlock.trust.authorization import HiddenError
+from tests.core.upstreams.harness import run
+from tests.drivers.driver_workspace import ANY, Workspace, running
+from tests.drivers.making import contract
+from tests.drivers.test_drivers_approvals import ALLOWED, NOTE_IN, Human, held
+
+READ, CHANGE, END = EffectLevel.READ_ONLY, EffectLevel.MUTATING, EffectLevel.IRREVERSIBLE
+
+
+@pytest.mark.parametrize(
+    ("hints", "level"),
+    [
+        (None, READ),
+        ([], READ),
+        ({}, READ),
+        ({"readOnlyHint": True}, READ),
+        ({"readOnlyHint": False}, CHANGE),
+        ({"readOnlyHint": False, "destructiveHint": False}, CHANGE),
+        ({"readOnlyHint": "false"}, READ),
+        ({"destructiveHint": True}, END),
+        ({"destructiveHint": True, "readOnlyHint": False}, END),
+        # Of two that contradict each other the worse counts.
+        ({"destructiveHint": True, "readOnlyHint": True}, END),
+    ],
+)
+def test_what_hints_say_that_a_tool_does_at_least(hints: Any, level: EffectLevel) -> None:
+    assert least_level(hints) is level
+
+
+def test_harm_beyond_the_contract_is_neither_repeated_nor_waved_through() -> None:
+    reads = contract()
+    assert effect_level(reads) is READ
+    assert may_repeat(reads)
+    assert not may_repeat(reads, CHANGE)
+    assert may_repeat(contract(idempotent=True), CHANGE)
+    assert not may_repeat(contract(idempotent=True), END)
+    assert [approval_floor(reads, level) for level in (READ, CHANGE, END)] == [
+        "", "confirm", "confirm",
+    ]  # fmt: skip
+    assert approval_floor(contract(risk_level=3), CHANGE) == ""
+
+
+def reading(folder: Path) -> Workspace:
+    """A contract that says nothing of what it changes, before a tool that says that it does."""
+    workspace = Workspace(folder)
+    said = workspace.contract("safe.read", inputs=NOTE_IN, outputs=ANY)
+    workspace.driver(
+        "note-mcp", workspace.serves(said, "note"), server=workspace.server("--writes")
+    )
+    return workspace
+
+
+def test_a_call_waits_for_a_human_once_the_tool_was_listed(tmp_path: Path) -> None:
+    workspace, human = reading(tmp_path), Human(tmp_path)
+    notes = tmp_path / "notes"
+    given: dict[str, Any] = {"text": "x", "file": str(notes)}
+
+    async def body() -> None:
+        config = workspace.config(more=ALLOWED + human.config, verify="start")
+        async with running(workspace, config) as node:
+            await node.until(lambda: node.driver("note-mcp").verified)
+            await node.until(lambda: not node.listed("safe.read")["annotations"]["readOnlyHint"])
+            assert node.node.catalog.current.by_name["safe.read"].effect_word == "mutating"
+            waiting = held(await node.result("safe.read", given))
+            assert not notes.exists()
+            await human.confirms(node, waiting)
+            assert notes.read_text() == "x\n"
+
+    run(body)
+
+
+def test_a_call_that_was_allowed_before_is_not_made(tmp_path: Path) -> None:
+    workspace = reading(tmp_path)
+    notes = tmp_path / "notes"
+    given: dict[str, Any] = {"text": "x", "file": str(notes)}
+    rules = "policy: {default: deny, rules: [{name: r, then: allow, effects: [read_only]}]}\n"
+
+    async def body() -> None:
+        async with running(workspace, workspace.config(more=rules)) as node:
+            # Its server is started for this call: nobody has seen its tools yet.
+            error = await node.refused("safe.read", **given)
+            assert "says of itself that it is mutating" in error.message
+            again = await node.refused("safe.read", **given)
+            assert isinstance(again, HiddenError)
+            assert again.reason.failure.name == "denied_by_policy"
+            assert not notes.exists()
+            assert workspace.heard("tools/call") == []
+
+    run(body)
+
+
+def test_one_driver_that_changes_things_is_enough(tmp_path: Path) -> None:
+    workspace = reading(tmp_path)
+    workspace.driver(
+        "other-mcp",
+        workspace.serves("./tools/safe.read-1/TOOL.md", "note"),
+        cost={"class": "metered"},
+    )
+
+    async def body() -> None:
+        async with running(workspace, workspace.config(more=ALLOWED, verify="start")) as node:
+            await node.until(
+                lambda: all(one.verified for one in node.node.drivers.care.drivers.values())
+            )
+            await node.until(lambda: not node.listed("safe.read")["annotations"]["readOnlyHint"])
+            shutil.rmtree(workspace.folder / ".drivers" / "note-mcp")
+            await node.until(lambda: node.listed("safe.read")["annotations"]["readOnlyHint"])
+
+    run(body)

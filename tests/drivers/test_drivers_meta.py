@@ -1,0 +1,86 @@
+"""What a call brings in `_meta`: only what the contract describes reaches a driver's code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.drivers.resolver import Workspace as Rules
+from tests.core.upstreams.harness import run
+from tests.drivers.driver_workspace import ANY, Workspace, running
+from tests.drivers.making import candidate, decide
+
+CODE = """
+from interlock.drivers.sdk import define_driver
+
+def build_arguments(args):
+    return {"tenant": args.context.get("tenant")}
+
+driver = define_driver(build_arguments=build_arguments)
+"""
+CONTEXT = "dev.interlock/context"
+DRIVER = "dev.interlock/driver"
+
+
+def tenants(folder: Path, **fields: Any) -> Workspace:
+    workspace = Workspace(folder)
+    contract = workspace.contract("who.asks", inputs=ANY, outputs=ANY, **fields)
+    file = workspace.driver("who-mcp", workspace.serves(contract, "show"))
+    (file.parent / "driver.py").write_text(CODE, encoding="utf-8")
+    return workspace
+
+
+@pytest.mark.parametrize("described", [True, False])
+def test_a_context_that_nobody_described_reaches_no_hook(tmp_path: Path, described: bool) -> None:
+    schema = {"type": "object", "properties": {"tenant": {"type": "string"}}}
+    fields = {"metadata": {"contextSchema": schema}} if described else {}
+    workspace = tenants(tmp_path, **fields)
+
+    async def body() -> None:
+        async with running(workspace, workspace.config(allow_code=["who-mcp"])) as node:
+            await node.result("who.asks", {}, meta={CONTEXT: {"tenant": "another"}})
+            (heard,) = workspace.heard("tools/call")
+            wanted = "another" if described else None
+            assert heard["params"]["arguments"] == {"tenant": wanted}
+
+    run(body)
+
+
+@pytest.mark.parametrize("pin", [["nobody"], 1, {}, "", False])
+def test_a_pin_that_is_no_text_is_refused(tmp_path: Path, pin: Any) -> None:
+    workspace = tenants(tmp_path)
+
+    async def body() -> None:
+        async with running(workspace, workspace.config(allow_code=["who-mcp"])) as node:
+            error = await node.refused("who.asks", {DRIVER: pin})
+            assert error.failure.name == "invalid_params"
+            assert workspace.heard() == []
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "pinned", "chosen"),
+    [
+        ("a-mcp", "a-mcp@1", ["a-mcp@1"]),
+        ("a-mcp@1", "a-mcp", ["a-mcp@1"]),
+        ("a-mcp@1", "a-mcp@1", ["a-mcp@1"]),
+        ("a-mcp@1", "a-mcp@2", []),
+        ("a-mcp", "b-mcp@1", []),
+        ("a", "a-mcp@1", []),
+    ],
+)
+def test_pins_that_both_hold_do_not_contradict(fixed: str, pinned: str, chosen: list[str]) -> None:
+    made = [
+        candidate("a-mcp", version="1.0.0"),
+        candidate("a-mcp", version="2.0.0"),
+        candidate("b-mcp", version="1.0.0"),
+    ]
+    decision = decide(*made, workspace=Rules(pins={"image.create": fixed}), pinned=pinned)
+    assert [one.driver.key for one in decision.order] == chosen
+    if not chosen:
+        assert decision.failure is not None
+        assert decision.failure.name == "policy_violation"
+        assert pinned in decision.message

@@ -1,0 +1,94 @@
+"""What may have been done is not done again: by no retry, and by no other driver."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.core.upstreams.harness import run
+from tests.drivers.driver_workspace import ANY, Workspace, running
+
+NOTE_IN = {
+    "type": "object",
+    "properties": {"text": {"type": "string"}, "file": {"type": "string"}},
+    "required": ["text", "file"],
+}
+ALLOWED = "policy: {default: allow}\n"
+
+AFTER_THE_ANSWER = """
+def parse_tool_result(args):
+    return HookResult(ok=False, code="{code}", message="so it says", retryable=True)
+
+driver = define_driver(parse_tool_result=parse_tool_result)
+"""
+RAISED_AFTER_THE_ANSWER = """
+from interlock.core.call import UpstreamGoneError
+from interlock.errors import UPSTREAM_UNAVAILABLE
+
+def parse_tool_result(args):
+    raise UpstreamGoneError(UPSTREAM_UNAVAILABLE, "it never got there", sent=False)
+
+driver = define_driver(parse_tool_result=parse_tool_result)
+"""
+ITS_OWN_CODE = """
+def serve(args):
+    with open(args.input["file"], "a") as file:
+        file.write(args.input["text"] + "\\n")
+    return HookResult(ok=False, code="{code}", message="so it says", retryable=True)
+
+driver = define_driver(execute={{"note.write": serve}})
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        AFTER_THE_ANSWER.format(code="auth_required"),
+        AFTER_THE_ANSWER.format(code="tool_unavailable"),
+        RAISED_AFTER_THE_ANSWER,
+        ITS_OWN_CODE.format(code="auth_required"),
+    ],
+    ids=["auth_required", "tool_unavailable", "raised", "execute"],
+)
+def test_no_name_of_an_error_makes_what_was_done_undone(tmp_path: Path, code: str) -> None:
+    workspace = Workspace(tmp_path)
+    retry = {"max_attempts": 3, "initial_ms": 1}
+    contract = workspace.contract(
+        "note.write", inputs=NOTE_IN, outputs=ANY, risk_level=3, retry=retry
+    )
+    served = workspace.serves(contract, "note")
+    if "execute" in code:
+        served = {name: value for name, value in served.items() if name != "metadata"}
+    file = workspace.driver("a-mcp", served)
+    workspace.driver("b-mcp", workspace.serves(contract, "note"))
+    whole = "from interlock.drivers.sdk import *\n" + textwrap.dedent(code)
+    (file.parent / "driver.py").write_text(whole, encoding="utf-8")
+    notes = tmp_path / "notes"
+
+    async def body() -> None:
+        config = workspace.config(more=ALLOWED, allow_code=["a-mcp"])
+        async with running(workspace, config) as node:
+            error = await node.refused("note.write", text="once", file=str(notes))
+            assert error.message
+            assert notes.read_text() == "once\n"
+            assert node.status("b-mcp").calls == 0
+
+    run(body)
+
+
+def test_what_nobody_heard_of_goes_to_the_next(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    contract = workspace.contract("note.write", inputs=NOTE_IN, outputs=ANY, risk_level=3)
+    # Its server does not have the tool, which is seen when it is started for the call.
+    workspace.driver("a-mcp", workspace.serves(contract, "nothing"))
+    workspace.driver("b-mcp", workspace.serves(contract, "note"))
+    notes = tmp_path / "notes"
+
+    async def body() -> None:
+        async with running(workspace, workspace.config(more=ALLOWED)) as node:
+            await node.call("note.write", text="once", file=str(notes))
+            assert notes.read_text() == "once\n"
+
+    run(body)

@@ -1,0 +1,99 @@
+"""What of a workspace drivers' servers may not change or see, tried by one that is confined."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from interlock.core.config import Config, parse_config
+from interlock.core.paths import guarded_from_drivers, hidden_from_drivers
+from tests.core.upstreams.harness import run
+from tests.drivers.sandbox.cells import all_tried, cell, needs_confinement
+
+CONFIG = """
+listen: 127.0.0.1:0
+state_dir: state
+journal: {path: journal.db}
+approvals: {anchors: [{name: human, key: keys/human.pem}]}
+contracts: {registry: registry}
+drivers: {trust: [author.pem], secrets: {token: "${file:token.txt}"}}
+tls: {certificate: tls/node.pem, key: tls/node.key}
+subservers: {trust: [subservers.pem]}
+identity: {issuers: [{issuer: "https://id.example", audience: [node], jwks_file: jwks.json}]}
+servers:
+  one: {command: ./one.sh}
+  two: {command: python3, args: [two.py, --config=two.json], cwd: scripts}
+"""
+FILES = (
+    "interlock.yaml", "keys/human.pem", "author.pem", "token.txt", "tls/node.pem", "tls/node.key",
+    "subservers.pem", "jwks.json", "one.sh", "scripts/two.py", "scripts/two.json",
+    "registry/HEAD", ".drivers/a/DRIVER.md", "tools/a/TOOL.md", ".git/config", ".git/hooks/post",
+)  # fmt: skip
+ABSENT = (".tools", ".secrets", "state-installed")
+
+
+def workspace(folder: Path) -> Config:
+    for name in (
+        *FILES,
+        "conf/interlock/keys/chief.pem",
+        "state/key",
+        "journal.db",
+        "journal.db-wal",
+        ".git/index",
+        "data.txt",
+    ):
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("mine", encoding="utf-8")
+    return parse_config(CONFIG)
+
+
+@needs_confinement
+@pytest.mark.spec("DR-32.security-1", "DR-30.security-1")
+def test_whatever_decides_about_trust_is_not_a_drivers_to_write(tmp_path: Path) -> None:
+    config = workspace(tmp_path)
+    environ = {"XDG_STATE_HOME": str(tmp_path / "home"), "XDG_CONFIG_HOME": str(tmp_path / "conf")}
+
+    async def body() -> None:
+        async with cell(
+            hidden=hidden_from_drivers(config, environ, tmp_path),
+            read_only=guarded_from_drivers(config, environ, tmp_path),
+        ) as inside:
+            written = await all_tried(inside, *(("written", tmp_path / one) for one in FILES))
+            assert dict(zip(FILES, written, strict=True)) == dict.fromkeys(FILES, "EROFS")
+            made = await all_tried(inside, *(("made", tmp_path / one / "evil") for one in ABSENT))
+            assert made == ["EROFS"] * len(ABSENT)
+            assert await all_tried(
+                inside,
+                ("listed", tmp_path / "state"),
+                ("read", tmp_path / "journal.db"),
+                ("read", tmp_path / "journal.db-wal"),
+                ("renamed", tmp_path / ".git", tmp_path / "git"),
+                ("renamed", tmp_path / "keys", tmp_path / "mine"),
+            ) == [[], "", "", "EBUSY", "EBUSY"]
+            # What says who somebody is: private keys and secrets, and those of operators.
+            assert await all_tried(
+                inside,
+                ("read", tmp_path / "tls/node.key"),
+                ("read", tmp_path / "token.txt"),
+                ("listed", tmp_path / "conf/interlock/keys"),
+                ("read", tmp_path / "conf/interlock/keys/chief.pem"),
+                ("read", tmp_path / "tls/node.pem"),
+            ) == ["", "", [], "ENOENT", "mine"]
+            # The rest of the workspace is what it works in.
+            free = [tmp_path / one for one in ("data.txt", "new", ".git/index", "scripts/new")]
+            assert await all_tried(inside, *(("written", one) for one in free)) == ["done"] * 4
+        assert all((tmp_path / one).read_text(encoding="utf-8") == "mine" for one in FILES)
+
+    run(body)
+
+
+def test_a_text_that_is_no_path_does_no_harm(tmp_path: Path) -> None:
+    config = parse_config(
+        "servers: {one: {command: x, args: ['" + "a" * 5000 + "', '~nobody-at-all/x', '.']}}\n"
+    )
+    places = guarded_from_drivers(config, {"XDG_CONFIG_HOME": str(tmp_path)}, tmp_path)
+    assert {place.name for place in places if tmp_path in place.parents} == {
+        ".drivers", ".secrets", ".tools", "tools",
+    }  # fmt: skip

@@ -1,0 +1,189 @@
+"""Contracts whose schemas refer to themselves: read, held against tools, validated, compared with
+what they were, without a hang and without a wrong answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.contracts.diff.schemas import diff_schemas
+from interlock.contracts.registry.validation import Validators
+from interlock.protocol.schema_cost import UNEXPLAINED
+from tests.core.upstreams.harness import run
+from tests.drivers.driver_workspace import ANY, Workspace, running
+
+TREE: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "children": {"type": "array", "items": {"$ref": "#"}},
+    },
+    "required": ["name"],
+    "additionalProperties": False,
+}
+BY_NAME: dict[str, Any] = {
+    "type": "object",
+    "$ref": "#/$defs/tree",
+    "$defs": {
+        "tree": {
+            **TREE,
+            "properties": {
+                "name": {"type": "string"},
+                "children": {"type": "array", "items": {"$ref": "#/$defs/tree"}},
+            },
+        }
+    },
+}
+TANGLED: dict[str, Any] = {
+    "type": "object",
+    "properties": {"n": {"anyOf": [{"$ref": "#"}, {"$ref": "#/$defs/again"}]}},
+    "$defs": {"again": {"allOf": [{"$ref": "#"}]}},
+}
+DEEP: dict[str, Any] = {"name": "a", "children": [{"name": "b", "children": [{"name": "c"}]}]}
+
+
+@pytest.mark.parametrize("schema", [TREE, BY_NAME], ids=["root", "by name"])
+def test_a_contract_about_itself_is_enforced_at_every_depth(
+    tmp_path: Path, schema: dict[str, Any]
+) -> None:
+    workspace = Workspace(tmp_path)
+    outputs: dict[str, Any] = {
+        "type": "object",
+        "properties": {"arguments": {"$ref": "#/$defs/tree"}},
+        "required": ["arguments"],
+        "$defs": BY_NAME["$defs"],
+    }
+    contract = workspace.contract("tree.show", inputs=schema, outputs=outputs)
+    workspace.driver("tree-mcp", workspace.serves(contract, "show"))
+
+    async def body() -> None:
+        async with running(workspace) as node:
+            assert (await node.call("tree.show", **DEEP))["arguments"] == DEEP
+            wrong: dict[str, Any] = {
+                "name": "a",
+                "children": [{"name": "b", "children": [{"name": 3}]}],
+            }
+            error = await node.refused("tree.show", **wrong)
+            assert error.failure.name == "invalid_arguments"
+            assert "children.0.children.0.name" in error.message
+            more: dict[str, Any] = {"name": "a", "children": [{"name": "b", "more": 1}]}
+            assert (await node.refused("tree.show", **more)).failure.name == "invalid_arguments"
+            assert node.status("tree-mcp").state == "running"
+
+    run(body)
+
+
+def test_a_call_that_does_not_fit_holds_nobody_up(tmp_path: Path) -> None:
+    """Fourteen braces: to find every way in which they do not fit takes seconds, and each brace
+    more doubles that."""
+    workspace = Workspace(tmp_path)
+    contract = workspace.contract("tree.show", inputs=TANGLED, outputs=ANY)
+    workspace.driver("tree-mcp", workspace.serves(contract, "show"))
+    value: Any = 5
+    for _ in range(14):
+        value = {"n": value}
+
+    async def body() -> None:
+        async with running(workspace) as node:
+            error = await node.refused("tree.show", **value)
+            assert error.failure.name == "invalid_arguments"
+            assert UNEXPLAINED in error.message
+            assert (await node.call("tree.show", n={"n": {}}))["arguments"] == {"n": {"n": {}}}
+
+    run(body)
+
+
+def test_an_answer_that_does_not_fit_holds_nobody_up(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    outputs = {**TANGLED, "required": ["n"]}
+    contract = workspace.contract("tree.show", inputs=ANY, outputs=outputs)
+    workspace.driver("tree-mcp", workspace.serves(contract, "show", result_extract="$.arguments"))
+    value: Any = {"n": 5}
+    for _ in range(13):
+        value = {"n": value}
+
+    async def body() -> None:
+        async with running(workspace) as node:
+            error = await node.refused("tree.show", **value)
+            assert error.failure.name == "output_parse_failed"
+
+    run(body)
+
+
+def test_a_payload_for_the_registry_holds_nobody_up() -> None:
+    value: Any = 5
+    for _ in range(14):
+        value = {"n": value}
+    (wrong,) = Validators().check("tangled", TANGLED, value)
+    assert (wrong.path, wrong.message) == ("", UNEXPLAINED)
+    assert Validators().check("tangled", TANGLED, {"n": {"n": {}}}) == []
+
+
+def test_what_a_driver_drops_is_refused_at_the_top_only(tmp_path: Path) -> None:
+    """Narrowing is about inputs of the call: a member of the same name further down is data."""
+    workspace = Workspace(tmp_path)
+    optional = {**TREE, "required": []}
+    contract = workspace.contract("tree.show", inputs=optional, outputs=ANY)
+    entry = workspace.serves(contract, "show", schema_narrowing={"drop_inputs": ["name"]})
+    workspace.driver("tree-mcp", entry)
+
+    async def body() -> None:
+        async with running(workspace) as node:
+            given: dict[str, Any] = {"children": [{"name": "b"}]}
+            assert (await node.call("tree.show", **given))["arguments"] == given
+            error = await node.refused("tree.show", name="a")
+            assert error.failure.name == "input_unsupported"
+
+    run(body)
+
+
+@pytest.mark.parametrize("schema", [TREE, BY_NAME], ids=["root", "by name"])
+def test_changes_below_the_reference_are_seen_once(schema: dict[str, Any]) -> None:
+    assert diff_schemas(schema, schema, "input") == []
+    # The same, said in another way, and unfolded once.
+    assert not [one for one in diff_schemas(TREE, BY_NAME, "input") if one.breaking]
+    once = {**TREE, "properties": {**TREE["properties"]}}
+    once["properties"]["children"] = {"type": "array", "items": {**TREE, **_absolute()}}
+    once["$defs"] = {"tree": BY_NAME["$defs"]["tree"]}
+    assert not [one for one in diff_schemas(schema, once, "input") if one.breaking]
+    smaller = {
+        **TREE, "properties": {**TREE["properties"], "name": {"type": "string", "maxLength": 3}},
+    }  # fmt: skip
+    changes = diff_schemas(schema, smaller, "input")
+    assert [one for one in changes if one.breaking]
+    assert not [one for one in diff_schemas(smaller, schema, "input") if one.breaking]
+
+
+def _absolute() -> dict[str, Any]:
+    children = {"type": "array", "items": {"$ref": "#/$defs/tree"}}
+    return {"properties": {"name": {"type": "string"}, "children": children}}
+
+
+def test_a_contract_that_breaks_below_its_reference_is_held(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    workspace.contract("tree.show", inputs=TREE, outputs=ANY)
+    workspace.driver("tree-mcp", workspace.serves("./tools/tree.show-1/TOOL.md", "show"))
+    config = workspace.config(more="contracts: {on_break: hold}\n")
+    number = {**TREE, "properties": {**TREE["properties"], "name": {"type": "number"}}}
+    nested = {
+        **TREE,
+        "properties": {
+            "name": {"type": "string"},
+            "children": {"type": "array", "items": {"$ref": "#"}, "maxItems": 1},
+        },
+    }
+
+    async def body() -> None:
+        async with running(workspace, config) as node:
+            assert (await node.call("tree.show", **DEEP))["arguments"] == DEEP
+            for broken in (number, nested):
+                workspace.contract("tree.show", inputs=broken, outputs=ANY)
+                await node.until(lambda: "tree.show" not in node.tools, "it is held")
+                (found,) = node.node.drivers.broken_contracts()
+                assert found.tool == "tree.show"
+                workspace.contract("tree.show", inputs=TREE, outputs=ANY)
+                await node.until(lambda: "tree.show" in node.tools, "it is back")
+
+    run(body)

@@ -1,0 +1,251 @@
+"""Health: four ways to look, a failure that counts for a while, and nobody who hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.drivers.health import EVERY, Health
+from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
+from interlock.manifests.driver import HealthCheck, HttpProbe
+from tests.core.upstreams.harness import death, within
+from tests.core.upstreams.harness import run as on_loop
+from tests.drivers.life_world import Clock, Naps, driver, hanging, told_by, web
+
+
+class Pinged:
+    """The runtime's ping: works until it is told what goes wrong."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.fails: Exception | None = None
+
+    async def __call__(self) -> None:
+        self.times += 1
+        if self.fails is not None:
+            raise self.fails
+
+
+class World:
+    def __init__(self, folder: Path, check: HealthCheck | None) -> None:
+        self.clock = Clock()
+        self.naps = Naps(self.clock)
+        self.ping = Pinged()
+        self.changes: list[bool] = []
+        self.health = Health(
+            driver(folder, health_check=check),
+            ping=self.ping,
+            clock=self.clock,
+            sleep=self.naps,
+            on_change=lambda one: self.changes.append(one.available),
+        )
+
+
+def checked(folder: Path, check: HealthCheck, **more: Any) -> tuple[bool, Health]:
+    world = World(folder, check)
+    found: list[bool] = []
+
+    async def main() -> None:
+        found.append(await within(world.health.check()))
+
+    on_loop(main)
+    return found[0], world.health
+
+
+# -- the four ways
+
+
+@pytest.mark.spec("DR-30.health-3")
+def test_noop_always_passes(tmp_path: Path) -> None:
+    fine, health = checked(tmp_path, HealthCheck("noop"))
+    assert fine
+    assert health.available
+    assert health.passed_at is not None
+
+
+@pytest.mark.spec("DR-30.health-3")
+@pytest.mark.parametrize(
+    ("fails", "why"),
+    [
+        (None, ""),
+        (InterlockError(UPSTREAM_UNAVAILABLE, "Its server does not answer."), "does not answer"),
+        (ConnectionRefusedError(111, "Connection refused"), "cannot be reached (connection"),
+    ],
+)
+def test_ping_asks_the_server(tmp_path: Path, fails: Exception | None, why: str) -> None:
+    async def main() -> None:
+        world = World(tmp_path, HealthCheck("ping"))
+        world.ping.fails = fails
+        assert await world.health.check() is (fails is None)
+        assert world.ping.times == 1
+        assert world.health.available is (fails is None)
+        assert why in world.health.why
+
+    on_loop(main)
+
+
+@pytest.mark.spec("DR-30.health-3")
+@pytest.mark.parametrize(
+    ("cmd", "expected", "fine"),
+    [
+        ("true", 0, True),
+        ("false", 0, False),
+        ("false", 1, True),
+        ("no-such-program", 127, False),
+        ("sh -c 'test -e DRIVER.md'", 0, True),
+    ],
+)
+def test_exec_runs_a_command(tmp_path: Path, cmd: str, expected: int, fine: bool) -> None:
+    (tmp_path / "DRIVER.md").touch()
+    found, health = checked(tmp_path, HealthCheck("exec", cmd=cmd, expect_exit=expected))
+    assert found is fine
+    assert bool(health.why) is not fine
+
+
+@pytest.mark.spec("DR-30.health-3")
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD"])
+def test_http_asks_for_a_status(tmp_path: Path, method: Any) -> None:
+    with web() as one:
+        for status, fine in ((204, True), (200, False), (500, False)):
+            probe = HttpProbe(one.status(status), method=method, expect_status=204)
+            found, health = checked(tmp_path, HealthCheck("http", http=probe))
+            assert found is fine
+            assert fine or f"answered HTTP {status}, not 204" in health.why
+    nobody = HttpProbe(one.status(200))
+    assert not checked(tmp_path, HealthCheck("http", http=nobody))[0]
+    found, health = checked(tmp_path, HealthCheck("http"))
+    assert not found
+    assert "health_check.http is missing" in health.why
+
+
+# -- what a result means
+
+
+@pytest.mark.spec("DR-30.health-2")
+def test_a_failure_makes_it_unavailable_and_a_pass_available_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path, HealthCheck("ping"))
+        assert world.health.available
+        world.ping.fails = OSError("down")
+        await world.health.check()
+        assert not world.health.available
+        await world.health.check()
+        world.ping.fails = None
+        await world.health.check()
+        assert world.health.available
+        # Told once each.
+        assert world.changes == [False, True]
+        # The moment of the last pass, by which drivers are compared, does not go away.
+        assert world.health.passed_at == world.clock.now
+
+    on_loop(main)
+
+
+@pytest.mark.spec("DR-30.health-3")
+def test_a_failure_counts_for_as_long_as_the_time_between_checks(tmp_path: Path) -> None:
+    for check, every in ((None, EVERY), (HealthCheck("ping"), 300.0), (_every(60.0), 60.0)):
+        world = World(tmp_path, check)
+        assert world.health.every == every
+        world.health.failed("it went away")
+        world.clock.now += every * 4 / 5
+        assert not world.health.available
+        world.clock.now += every * 2 / 5
+        assert world.health.available
+        # It is stale, and forgotten only when something better is known.
+        assert world.health.failing
+        world.health.failed("again")
+        assert not world.health.available
+        world.health.passed()
+        assert world.health.available
+        assert not world.health.failing
+
+
+def _every(seconds: float) -> HealthCheck:
+    return HealthCheck("ping", every=seconds)
+
+
+@pytest.mark.spec("DR-30.health-3")
+def test_without_a_check_it_is_healthy_until_a_call_fails_on_the_way(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path, None)
+        assert await world.health.check()
+        assert world.health.available
+        world.health.failed("its server is gone")
+        assert not await world.health.check()
+        # There is nothing to watch.
+        await within(world.health.watch())
+        assert world.ping.times == 0
+
+    on_loop(main)
+
+
+@pytest.mark.spec("DR-30.health-2")
+def test_it_is_looked_at_now_and_then(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path, HealthCheck("ping", every=120.0))
+        seen = asyncio.Event()
+        results: list[bool] = []
+
+        async def nap(seconds: float) -> None:
+            results.append(world.health.available)
+            world.ping.fails = OSError("down") if len(results) == 1 else None
+            if len(results) == 4:
+                seen.set()
+                await asyncio.Event().wait()
+            await world.naps(seconds)
+
+        world.health._sleep = nap
+        watching = asyncio.ensure_future(world.health.watch())
+        await within(seen.wait())
+        watching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await watching
+        assert results == [True, False, True, True]
+        assert world.naps.taken == [120.0] * 3
+
+    on_loop(main)
+
+
+# -- who hangs
+
+
+def test_the_time_for_an_answer(tmp_path: Path) -> None:
+    assert HealthCheck("ping").timeout_ms == 5000
+
+    async def main() -> None:
+        world = World(tmp_path, HealthCheck("ping", timeout_ms=100))
+
+        async def hangs() -> None:
+            await asyncio.Event().wait()
+
+        world.health._ping = hangs
+        assert not await within(world.health.check())
+        assert world.health.why == "it did not answer within 100 ms"
+        cmd = shlex.join(["sh", "-c", "sleep 300 & wait"])
+        world = World(tmp_path, HealthCheck("exec", cmd=cmd, timeout_ms=100))
+        assert not await within(world.health.check())
+        assert "in" in world.health.why
+
+    on_loop(main)
+
+
+@pytest.mark.spec("DR-30.conformance-3")
+def test_giving_up_ends_the_check_and_tells_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        with hanging(tmp_path) as (cmd, pipe):
+            check = HealthCheck("exec", cmd=shlex.join(cmd), timeout_ms=300_000)
+            world = World(tmp_path, check)
+            task = asyncio.ensure_future(world.health.check())
+            child = await within(told_by(pipe))
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await within(task, 1.0)
+            await death(child)
+            assert world.changes == []
+            assert world.health.available
+
+    on_loop(main)

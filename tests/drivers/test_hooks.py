@@ -1,0 +1,158 @@
+"""Hooks of a driver.py: what they may answer, and what becomes of it. In a real process, which is
+not confined here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.drivers.code_process import Code, inspect_code
+from interlock.drivers.driver import Binding
+from interlock.drivers.errors import ToolFault, aip_code
+from interlock.drivers.hooks import Hooks, make_hooks
+from interlock.drivers.translation import BoundEntry
+from interlock.errors import InterlockError
+from tests.core.upstreams.harness import run
+from tests.drivers.driver_parts import contract, manifest
+
+
+@asynccontextmanager
+async def bound(folder: Path, code: str) -> AsyncIterator[tuple[Hooks, Binding]]:
+    driver, tool = manifest(), contract()
+    (entry,) = driver.implements
+    text = ("from interlock.manifests.definitions import define_driver\n"
+            "from interlock.manifests.hook_types import HookResult\n" + code).encode()  # fmt: skip
+    read = Code(
+        driver=driver.id,
+        name=driver.key,
+        file=str(folder / "driver.py"),
+        folder=str(folder),
+        text=text,
+        digest=hashlib.sha256(text).hexdigest(),
+    )
+    described = await inspect_code(read, unconfined, env={})
+    hooks, _ = make_hooks(driver, [tool.id], read, described)
+    hooks.process.open_walls = unconfined
+    try:
+        yield hooks, Binding(tool, entry, BoundEntry(tool, entry))
+    finally:
+        await hooks.process.close()
+
+
+async def unconfined() -> None:
+    return None
+
+
+PARSES = """
+def parse_tool_result(args):
+    made = args.result["made"]
+    return HookResult(**made) if args.result["envelope"] else made
+
+driver = define_driver(parse_tool_result=parse_tool_result)
+"""
+
+
+async def parsed(hooks: Hooks, binding: Binding, made: Any, *, envelope: bool = False) -> Any:
+    return await hooks.value(binding, {"made": made, "envelope": envelope}, {})
+
+
+@pytest.mark.spec("DR-32.define-2", "DR-30.errors-1", "DR-16.io-2")
+def test_a_hook_answers_with_a_value_or_an_envelope(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with bound(tmp_path, PARSES) as (hooks, binding):
+            assert not hooks.builds_arguments
+            assert await parsed(hooks, binding, {"said": "x"}) == {"said": "x"}
+            made = {"value": {"said": "y"}}
+            assert await parsed(hooks, binding, made, envelope=True) == {"said": "y"}
+            # What the contract wants one member of may be that member's value alone.
+            assert await parsed(hooks, binding, "z") == {"said": "z"}
+            # And it has to fit the contract.
+            with pytest.raises(InterlockError) as raised:
+                await parsed(hooks, binding, {"other": 1})
+            assert raised.value.failure.name == "output_parse_failed"
+
+    run(body)
+
+
+CODES = {
+    "stripe:card_declined": "stripe:card_declined",
+    "auth_required": "auth_required",
+    "timeout": "timeout",
+    "input_invalid": "input_invalid",
+    "no such code": "internal",
+    "": "internal",
+}
+
+
+@pytest.mark.spec("DR-30.errors-2", "DR-30.errors-3")
+def test_the_code_of_an_envelope_is_kept(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with bound(tmp_path, PARSES) as (hooks, binding):
+            for code, told in CODES.items():
+                for retryable in (False, True):
+                    made = {"ok": False, "code": code, "message": "No.", "retryable": retryable}
+                    with pytest.raises(InterlockError) as raised:
+                        await parsed(hooks, binding, made, envelope=True)
+                    error = raised.value
+                    assert (aip_code(error), error.message) == (told, "No.")
+                    assert error.retryable is retryable
+                    assert isinstance(error, ToolFault) is (":" in code)
+
+    run(body)
+
+
+BUILDS = """
+def build_arguments(args):
+    if args.input["text"] == "bad":
+        return ["no object"]
+    said = [args.tool_id, args.tool_name, args.user, args.context.get("tenant", "")]
+    args.input["text"] = "another"
+    return {"message": said}
+
+driver = define_driver(build_arguments=build_arguments)
+"""
+
+
+def test_arguments_have_to_be_an_object(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with bound(tmp_path, BUILDS) as (hooks, binding):
+            assert hooks.builds_arguments
+            given = {"text": "hi"}
+            made = await hooks.arguments(binding, given, {"tenant": "acme"}, None)
+            assert made == {"message": ["text.echo", "echo", "", "acme"]}
+            # A hook may not change what the caller sent.
+            assert given == {"text": "hi"}
+            with pytest.raises(InterlockError) as raised:
+                await hooks.arguments(binding, {"text": "bad"}, {}, None)
+            assert "did not return a dict" in raised.value.message
+
+    run(body)
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_refreshing_may_be_a_plain_function(tmp_path: Path, kind: str) -> None:
+    done = tmp_path / "done"
+    code = f"""
+{kind} refresh():
+    if open({str(done)!r}, "a").tell():
+        raise SystemExit(1)
+    open({str(done)!r}, "w").write("done")
+
+driver = define_driver(refresh=refresh)
+"""
+
+    async def body() -> None:
+        async with bound(tmp_path, code) as (hooks, _):
+            assert hooks.refresh is not None
+            await hooks.refresh()
+            with pytest.raises(InterlockError) as raised:
+                await hooks.refresh()
+            assert raised.value.data == {"hook": "refresh", "raised": "SystemExit"}
+
+    run(body)
+    assert done.read_bytes() == b"done"

@@ -1,0 +1,301 @@
+"""The other ways to install: pip, docker, and downloads, which are strangers' archives."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.drivers import download as installing_download
+from interlock.drivers.download import Refused, unpack
+from interlock.drivers.processes import run
+from interlock.errors import INSTALL_FAILED
+from interlock.manifests.driver import ServerBlock
+from tests.core.upstreams.harness import run as on_loop
+from tests.drivers.life_installing import NOWHERE, World, fake
+from tests.drivers.life_world import Web, web
+from tests.patience import PATIENCE
+
+BINARY = ServerBlock("binary", path="tiny-server")
+SCRIPT = b"#!/bin/sh\necho tiny v0.6.0\n"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.fixture
+def site() -> Iterator[Web]:
+    with web() as one:
+        yield one
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+# -- pip
+
+
+def wheel(path: Path, version: str = "0.6.0") -> str:
+    """A wheel with a program in it; its SHA-256."""
+    info = f"tiny_server-{version}.dist-info"
+    files = {
+        "tiny_server.py": f"def main():\n    print('tiny v{version}')\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: tiny-server\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": "[console_scripts]\ntiny-server = tiny_server:main\n",
+    }
+    record = [
+        f"{name},sha256={_urlsafe(text.encode())},{len(text.encode())}"
+        for name, text in files.items()
+    ]
+    files[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,", ""])
+    with zipfile.ZipFile(path, "w") as packed:
+        for name, text in files.items():
+            packed.writestr(name, text)
+    return sha256(path.read_bytes())
+
+
+def _urlsafe(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+@pytest.mark.spec("DR-30.install-3")
+def test_pip_installs_a_wheel_into_an_environment_of_its_own(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+
+    async def main() -> None:
+        name = "tiny_server-0.6.0-py3-none-any.whl"
+        digest = wheel(world.home / name)
+        manifest = world.driver(
+            ("pip", {"package": f"./{name}", "sha256": NOWHERE}),
+            ("pip", {"package": f"./{name}", "sha256": digest}),
+            server=BINARY,
+        )
+        found = await world.prepare(manifest)
+        assert found.program == world.folder / "venv" / "bin" / "tiny-server"
+        ran = await run([str(found.program)], env={}, cwd=None, timeout=PATIENCE)
+        assert ran.out.strip() == "tiny v0.6.0", ran.err
+        assert [told[0] for told in world.told] == [0, 1, 2, 3]
+        # By a name that no index has.
+        error = await world.failed(
+            world.driver(("pip", {"package": "tiny-server", "version": "0.6.0"}), server=BINARY)
+        )
+        assert error.failure is INSTALL_FAILED
+        assert "pip: it ended with status 1" in error.message
+        assert "tiny-server==0.6.0" in error.message
+
+    on_loop(main)
+
+
+# -- docker
+
+
+@pytest.mark.parametrize(
+    ("settings", "image", "pulled"),
+    [
+        ({"image": "mcp/postgres:latest"}, "", "mcp/postgres:latest"),
+        ({"image": "docker://mcp/postgres"}, "", "mcp/postgres"),
+        ({}, "mcp/postgres:1", "mcp/postgres:1"),
+        ({"image": "mcp/postgres:1", "sha256": NOWHERE}, "", f"mcp/postgres@sha256:{NOWHERE}"),
+        ({"image": "h:5000/p", "sha256": NOWHERE}, "", f"h:5000/p@sha256:{NOWHERE}"),
+    ],
+)
+def test_docker_pulls_an_image(
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+    image: str,
+    pulled: str,
+) -> None:
+    fake(tmp_path, "docker", f'[ "$1" = pull ] && echo "$@" > {tmp_path / "asked"}', monkeypatch)
+
+    async def main() -> None:
+        server = ServerBlock("docker", image=image or "unknown")
+        assert (
+            await world.prepare(world.driver(("docker", settings), server=server))
+        ).installed_now
+        assert (tmp_path / "asked").read_text() == f"pull --quiet {pulled}\n"
+
+    on_loop(main)
+
+
+def test_an_image_that_is_there_is_not_pulled(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake(tmp_path, "docker", '[ "$*" = "image inspect mcp/postgres" ]', monkeypatch)
+
+    async def main() -> None:
+        server = ServerBlock("docker", image="mcp/postgres")
+        found = await world.prepare(world.driver(("docker", {}), server=server), allowed=False)
+        assert not found.installed_now
+
+    on_loop(main)
+
+
+def test_without_an_engine(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    async def main() -> None:
+        server = ServerBlock("docker", image="mcp/postgres")
+        error = await world.failed(world.driver(("docker", {}), server=server))
+        assert "docker: there is no docker" in error.message
+        error = await world.failed(
+            world.driver(("docker", {"image": "--privileged"}), server=server)
+        )
+        assert "'--privileged' is not the name of an image" in error.message
+        # The way in which a download names one.
+        step = ("download", {"url": "docker://mcp/postgres"})
+        assert "there is no docker" in (await world.failed(world.driver(step))).message
+
+    on_loop(main)
+
+
+# -- downloads
+
+
+@pytest.mark.spec("DR-30.install-3")
+def test_a_program_is_fetched_and_checked(world: World, site: Web) -> None:
+    async def main() -> None:
+        site.files["tiny-server"] = SCRIPT
+        site.moved["latest"] = f"{site.base}/file/tiny-server"
+        url = f"{site.base}/file/latest"
+        bad = world.driver(("download", {"url": url, "sha256": NOWHERE}), server=BINARY)
+        error = await world.failed(bad)
+        assert error.failure is INSTALL_FAILED
+        assert f"its SHA-256 is {sha256(SCRIPT)}, not {NOWHERE}" in error.message
+        # Nothing of it stays.
+        assert [path for path in world.folder.rglob("*") if path.is_file()] == []
+        step = {"url": url, "sha256": sha256(SCRIPT), "bin": "tiny-server"}
+        found = await world.prepare(world.driver(("download", step), server=BINARY))
+        assert found.program == world.folder / "download" / "tiny-server"
+        ran = await run([str(found.program)], env={}, cwd=None, timeout=PATIENCE)
+        assert ran.out == "tiny v0.6.0\n"
+
+    on_loop(main)
+
+
+def test_what_is_not_fetched(world: World, site: Web) -> None:
+    site.moved["out"] = "http://example.com/x"
+    site.moved["file"] = "file:///etc/passwd"
+
+    async def main() -> None:
+        for settings, why in (
+            ({"url": f"{site.base}/file/x"}, "a download needs its sha256"),
+            (
+                {"url": "http://example.com/x", "sha256": NOWHERE},
+                "neither https nor on this machine",
+            ),
+            ({"url": "file:///etc/passwd", "sha256": NOWHERE}, "neither https nor on this machine"),
+            ({"url": f"{site.base}/status/500", "sha256": NOWHERE}, "HTTP 500"),
+            ({"url": f"{site.base}/file/out", "sha256": NOWHERE}, "which is not followed"),
+            ({"url": f"{site.base}/file/file", "sha256": NOWHERE}, "HTTP 302"),
+            ({"url": "http://127.0.0.1:1/x", "sha256": NOWHERE}, "cannot be fetched"),
+        ):
+            error = await world.failed(world.driver(("download", settings)), again=True)
+            assert why in error.message, error.message
+
+    on_loop(main)
+
+
+def archive(kind: str, files: dict[str, bytes], link: str = "") -> bytes:
+    buffer = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(buffer, "w") as packed:
+            for name, content in files.items():
+                info = zipfile.ZipInfo(name)
+                info.external_attr = 0o755 << 16
+                packed.writestr(info, content)
+            if link:
+                info = zipfile.ZipInfo(link)
+                info.external_attr = 0o120777 << 16
+                packed.writestr(info, "/etc/passwd")
+        return buffer.getvalue()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tape:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o755
+            tape.addfile(entry, io.BytesIO(content))
+        if link:
+            entry = tarfile.TarInfo(link)
+            entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            tape.addfile(entry)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["tar.gz", "zip"])
+def test_an_archive_is_taken_apart(world: World, site: Web, kind: str) -> None:
+    async def main() -> None:
+        packed = archive(kind, {"dist/bin/tiny-server": SCRIPT, "dist/README": b"text"})
+        site.files[f"tiny.{kind}"] = packed
+        url = f"{site.base}/file/tiny.{kind}"
+        step = {"url": url, "sha256": sha256(packed), "bin": "dist/bin/tiny-server"}
+        found = await world.prepare(world.driver(("download", step), server=BINARY))
+        assert found.program is not None
+        assert os.access(found.program, os.X_OK)
+        ran = await run([str(found.program)], env={}, cwd=None, timeout=PATIENCE)
+        assert ran.out == "tiny v0.6.0\n"
+        assert not (world.folder / "download" / ".part").exists()
+
+    on_loop(main)
+
+
+@pytest.mark.parametrize("kind", ["tar.gz", "zip"])
+@pytest.mark.parametrize(
+    ("files", "link", "why"),
+    [
+        ({"../evil": b"x"}, "", "would write outside its folder"),
+        ({"/etc/evil": b"x"}, "", "would write outside its folder"),
+        ({"a/../../evil": b"x"}, "", "would write outside its folder"),
+        ({"ok": b"x"}, "link", "the archive holds"),
+        ({"twice": b"x", "twice/": b"y"}, "", "cannot be read|would"),
+    ],
+)
+def test_an_archive_that_is_after_something(
+    tmp_path: Path, kind: str, files: dict[str, bytes], link: str, why: str
+) -> None:
+    target = tmp_path / "deep" / "target"
+    target.mkdir(parents=True)
+    path = tmp_path / "archive"
+    path.write_bytes(archive(kind, files, link))
+    if "twice/" in files and kind == "zip":
+        unpack(path, f"x.{kind}", target)  # a folder's entry, of which nothing is written
+        return
+    with pytest.raises(Refused, match=why):
+        unpack(path, f"x.{kind}", target)
+    assert not (tmp_path / "deep" / "evil").exists()
+    assert not (tmp_path / "evil").exists()
+
+
+def test_an_archive_that_holds_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "archive"
+    path.write_bytes(archive("zip", {f"f{number}": b"0" * 1000 for number in range(10)}))
+    monkeypatch.setattr(installing_download, "LARGEST_UNPACKED", 9_999)
+    with pytest.raises(Refused, match="more than anybody could want"):
+        unpack(path, "x.zip", tmp_path / "one")
+    monkeypatch.setattr(installing_download, "LARGEST_UNPACKED", 10_000)
+    unpack(path, "x.zip", tmp_path / "two")
+    monkeypatch.setattr(installing_download, "MOST_FILES", 9)
+    with pytest.raises(Refused, match="more than anybody could want"):
+        unpack(path, "x.zip", tmp_path / "three")
+
+
+@pytest.mark.parametrize("name", ["x.zip", "x.tar.gz", "x.tgz"])
+def test_what_is_no_archive(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "archive"
+    path.write_bytes(b"not an archive")
+    with pytest.raises(Refused, match="cannot be read"):
+        unpack(path, name, tmp_path)

@@ -1,0 +1,167 @@
+"""From a manifest to what is started: the command, its environment, and how a remote is shown who
+calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.core.call import UpstreamGoneError
+from interlock.drivers.launch import DriverConnector, command_of, is_lasting, marked, server_config
+from interlock.errors import (
+    AUTH_REQUIRED,
+    SANDBOX_UNAVAILABLE,
+    UPSTREAM_UNAVAILABLE,
+    InterlockError,
+)
+from interlock.manifests.driver import Auth, ConnectionOptions, RemoteAuth, ServerBlock
+from tests.core.upstreams.harness import OWN_INFO, run
+from tests.drivers.driver_parts import manifest
+
+REMOTE = ServerBlock("remote", url="https://mcp.acme.example/sse")
+
+
+def started(folder: Path, server: ServerBlock, **more: Any) -> list[str]:
+    driver = manifest(folder / ".drivers" / "x-mcp", server=server)
+    return command_of(driver, workspace=folder, installed=more.pop("installed", None), **more)
+
+
+@pytest.mark.spec("DR-32.server-2")
+def test_a_program_is_started_as_it_is_declared(tmp_path: Path) -> None:
+    declared = ServerBlock("binary", path="/usr/local/bin/mcp-filesystem", args=("/workspace",))
+    assert started(tmp_path, declared) == ["/usr/local/bin/mcp-filesystem", "/workspace"]
+    named = ServerBlock("binary", path="python3", args=("-m", "x"))
+    assert started(tmp_path, named) == ["python3", "-m", "x"]
+
+
+def test_a_program_with_a_slash_is_beside_the_driver_or_in_the_workspace(tmp_path: Path) -> None:
+    one = ServerBlock("binary", path="./bin/serve")
+    assert started(tmp_path, one) == [str(tmp_path / "bin/serve")]
+    beside = tmp_path / ".drivers" / "x-mcp" / "bin" / "serve"
+    beside.parent.mkdir(parents=True)
+    beside.touch()
+    assert started(tmp_path, one) == [str(beside)]
+
+
+@pytest.mark.spec("DR-32.server-3", "DR-32.server-10")
+def test_a_package_is_started_from_its_copy_and_never_fetched(tmp_path: Path) -> None:
+    package = ServerBlock("npm", package="@x/server@1.2.3", args=("/workspace",))
+    assert started(tmp_path, package) == ["npx", "--no-install", "@x/server@1.2.3", "/workspace"]
+    copy = tmp_path / "server"
+    assert started(tmp_path, package, installed=copy) == [str(copy), "/workspace"]
+
+
+def test_a_command_without_arguments_is_one_word(tmp_path: Path) -> None:
+    server = ServerBlock("binary", path="/opt/my server/run")
+    config = server_config(manifest(server=server), workspace=tmp_path, installed=None)
+    connector = DriverConnector(
+        "k", manifest(server=server), config, own_info=OWN_INFO, clock=float, secrets=_none,
+        confine=_no_walls,
+    )  # fmt: skip
+    assert connector._argv(config) == ["/opt/my server/run"]
+
+
+def test_a_server_has_the_time_of_its_connection_and_one_for_all(tmp_path: Path) -> None:
+    driver = manifest(connection=ConnectionOptions(timeout_ms=4_500))
+    config = server_config(driver, workspace=tmp_path, installed=None)
+    assert (config.start_timeout, config.sessions) == (4.5, "shared")
+    assert config.cwd == str(tmp_path)
+    hasty = manifest(connection=ConnectionOptions(timeout_ms=100))
+    assert server_config(hasty, workspace=tmp_path, installed=None).start_timeout == 1.0
+
+
+def test_a_container_over_http_is_not_run_here(tmp_path: Path) -> None:
+    server = ServerBlock("docker", image="x/y:1", port=8080)
+    with pytest.raises(InterlockError) as told:
+        server_config(manifest(server=server, transport="http"), workspace=tmp_path, installed=None)
+    assert "server.kind: remote" in told.value.message
+
+
+@pytest.mark.spec("DR-32.server-8")
+@pytest.mark.parametrize(
+    ("auth", "state", "headers"),
+    [
+        (None, (), {}),
+        (None, ("ACME_API_KEY",), {"Authorization": "Bearer ${secrets.ACME_API_KEY}"}),
+        (RemoteAuth("bearer", "KEY"), ("OTHER",), {"Authorization": "Bearer ${secrets.KEY}"}),
+        (RemoteAuth("header", "KEY", "X-API-Key"), (), {"X-API-Key": "${secrets.KEY}"}),
+    ],
+    ids=["nothing", "the first secret", "bearer", "header"],
+)
+def test_a_remote_server_is_shown_who_calls(
+    tmp_path: Path,
+    auth: RemoteAuth | None,
+    state: tuple[str, ...],
+    headers: dict[str, str],
+) -> None:
+    server = ServerBlock("remote", url=REMOTE.url, auth=auth)
+    driver = manifest(server=server, transport="sse", auth=Auth(state_env=state))
+    config = server_config(driver, workspace=tmp_path, installed=None)
+    assert config.headers == headers
+    assert (config.url, config.transport) == (REMOTE.url, "sse")
+    assert config.command is None
+
+
+@pytest.mark.parametrize(
+    ("error", "lasting"),
+    [
+        (InterlockError(AUTH_REQUIRED, ""), True),
+        (InterlockError(SANDBOX_UNAVAILABLE, ""), True),
+        (InterlockError(UPSTREAM_UNAVAILABLE, ""), False),
+        (UpstreamGoneError(UPSTREAM_UNAVAILABLE, "", sent=False, status=401), True),
+        (UpstreamGoneError(UPSTREAM_UNAVAILABLE, "", sent=False, status=503), False),
+    ],
+)
+def test_what_somebody_has_to_mend_is_not_tried_again(error: InterlockError, lasting: bool) -> None:
+    assert is_lasting(error) is lasting
+
+
+secrets = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3)
+
+
+@given(secrets, secrets)
+def test_a_mark_tells_secrets_apart_and_says_nothing_of_them(
+    one: dict[str, str], other: dict[str, str]
+) -> None:
+    assert (marked(one) == marked(other)) is (one == other)
+    assert len(marked(one)) == 32
+
+
+def test_where_a_secret_ends_and_the_next_begins_counts() -> None:
+    assert marked({"A": "bc", "D": "e"}) != marked({"A": "b", "D": "ce"})
+
+
+def test_secrets_are_not_kept_by_who_connects(tmp_path: Path) -> None:
+    """A connection that fails leaves nothing of them either."""
+    server = ServerBlock("binary", path="/does/not/exist", env={"KEY": "${secrets.KEY}"})
+    driver = manifest(server=server)
+
+    async def give(names: frozenset[str]) -> dict[str, str]:
+        assert names == {"KEY"}
+        return {"KEY": "the-secret-0123456789"}
+
+    async def body() -> None:
+        connector = DriverConnector(
+            "k", driver, server_config(driver, workspace=tmp_path, installed=None),
+            own_info=OWN_INFO, clock=float, secrets=give, confine=_no_walls,
+        )  # fmt: skip
+        with pytest.raises(InterlockError):
+            await connector.connect()
+        assert connector.trouble is not None
+        assert connector.mark == marked({"KEY": "the-secret-0123456789"})
+        kept = {name: one for name, one in vars(connector).items() if name != "mask"}
+        assert "the-secret" not in repr(kept)
+
+    run(body)
+
+
+async def _none(names: frozenset[str]) -> dict[str, str]:
+    return {}
+
+
+async def _no_walls() -> None:
+    return None

@@ -1,0 +1,281 @@
+"""Commands: run without a shell, given nothing but what they should have, and gone in time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from interlock.core.upstreams.transports.process import Process
+from interlock.drivers import processes
+from interlock.drivers.processes import KEPT, NOT_RUN, Ran, argv_of, run
+from tests.core.upstreams.harness import LOOPS, alive, death, within
+from tests.core.upstreams.harness import run as on_loop
+from tests.drivers.life_world import PYTHON, hanging, told_by
+from tests.patience import PATIENCE
+
+SECRET = "hunter2-hunter2"
+
+
+def ran(cmd: str | list[str], *, timeout: float = 20.0, **more: object) -> Ran:
+    found: list[Ran] = []
+
+    async def main() -> None:
+        given: dict[str, object] = {"env": {}, "cwd": None, "timeout": timeout, **more}
+        found.append(await run(cmd, **given))  # type: ignore[arg-type]
+
+    on_loop(main)
+    return found[0]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_status_and_both_outputs(loop: str) -> None:
+    async def main() -> None:
+        one = await run(
+            [PYTHON, "-c", "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"],
+            env={},
+            cwd=None,
+            timeout=PATIENCE,
+        )
+        assert (one.status, one.out, one.err) == (3, "out\n", "err\n")
+        assert one.ended_with(3)
+        assert not one.ended_with(0)
+        assert one.how == "it ended with status 3"
+        assert one.last_words == "err"
+
+    on_loop(main, loop=loop)
+
+
+def test_a_line_is_split_and_no_shell_reads_it(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    line = f'{PYTHON} -c "import sys; print(sys.argv[1:])" "a b" $HOME ; touch {left} `id` | cat'
+    one = ran(line)
+    assert one.out.strip() == repr(["a b", "$HOME", ";", "touch", str(left), "`id`", "|", "cat"])
+    assert not left.exists()
+
+
+@pytest.mark.parametrize(
+    ("cmd", "why"),
+    [
+        ("", "it is empty"),
+        ("   ", "it is empty"),
+        ([], "it is empty"),
+        ([""], "it is empty"),
+        ("echo 'open", "cannot be split into words"),
+        (["echo", "a\0b"], "NUL"),
+        ("no-such-program-anywhere --version", "there is no no-such-program-anywhere"),
+    ],
+)
+def test_what_cannot_be_started_says_why(cmd: str | list[str], why: str) -> None:
+    one = ran(cmd)
+    assert one.status == NOT_RUN
+    assert why in one.trouble
+    assert one.how == one.trouble
+    assert not one.ended_with(NOT_RUN)
+
+
+def test_a_file_that_is_no_program(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(b"\0\1\2")
+    assert f"{path} cannot be run (permission denied)" in ran([str(path)]).trouble
+    path.chmod(0o700)
+    assert f"{path} cannot be run (exec format error)" in ran([str(path)]).trouble
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    assert str(tmp_path / "gone") in ran(["true"], cwd=str(tmp_path / "gone")).trouble
+
+
+@pytest.mark.spec("DR-32.adapter-6")
+def test_the_environment_is_the_safe_part_and_what_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FOO", "1")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("TMPDIR", "/tmp")
+    monkeypatch.setenv("LANG", "C.UTF-8")
+    one = ran(["env"], env={"GIVEN": "yes"})
+    found = dict(line.split("=", 1) for line in one.out.splitlines())
+    assert found["GIVEN"] == "yes"
+    assert set(found) == {"PATH", "HOME", "LANG", "TMPDIR", "GIVEN"}
+    assert found["PATH"] == os.environ["PATH"]
+
+
+def test_what_it_is_told_on_its_input() -> None:
+    text = b"x" * 300_000
+    one = ran([PYTHON, "-c", "import sys; print(len(sys.stdin.buffer.read()))"], stdin=text)
+    assert one.out.strip() == "300000"
+    # Without any it reads the end at once, and does not wait for a human.
+    assert ran(["cat"]).ended_with(0)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_it_ended_before_it_was_told_anything(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = Process.connect
+
+    async def late(process: Process) -> None:
+        assert await process.gone_within(PATIENCE)
+        await connect(process)
+
+    async def main() -> None:
+        monkeypatch.setattr(Process, "connect", late)
+        one = await run(["false"], env={}, cwd=None, timeout=PATIENCE, stdin=b"too late")
+        assert one.ended_with(1)
+        assert not one.timed_out
+
+    on_loop(main, loop=loop)
+
+
+def test_more_output_than_is_kept() -> None:
+    one = ran([PYTHON, "-c", f"print('x' * {4 * KEPT})"])
+    assert one.ended_with(0)
+    assert one.cut
+    assert len(one.out) == KEPT
+    assert not ran(["echo", "short"]).cut
+
+
+def test_what_it_wrote_is_not_shown() -> None:
+    one = ran(["echo", SECRET])
+    assert SECRET in one.out
+    assert SECRET not in repr(one)
+    assert SECRET not in f"{one}"
+    assert SECRET not in one.how
+
+
+def test_last_words_fit_into_a_sentence() -> None:
+    assert Ran(1, err="first\n\x1b[31mlast\n\n").last_words == "\ufffd[31mlast"
+    assert Ran(1, out="only out\n").last_words == "only out"
+    assert Ran(1).last_words == ""
+    assert len(Ran(1, err="y" * 5000).last_words) == 200
+
+
+def test_when_its_time_is_up_everything_it_started_ends() -> None:
+    async def main() -> None:
+        one = await run(["sh", "-c", "sleep 300 & echo $!; wait"], env={}, cwd=None, timeout=0.3)
+        assert one.timed_out
+        assert one.how == "it did not end in time"
+        await death(int(one.out))
+
+    on_loop(main)
+
+
+def test_what_it_leaves_behind_ends_with_it() -> None:
+    async def main() -> None:
+        one = await run(["sh", "-c", "sleep 300 & echo $!"], env={}, cwd=None, timeout=PATIENCE)
+        assert one.ended_with(0)
+        await death(int(one.out))
+
+    on_loop(main)
+
+
+def test_a_child_that_left_the_group_holds_nobody_up(tmp_path: Path) -> None:
+    async def main() -> None:
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        leaves = (
+            """setsid sh -c 'echo $$ > "$0"; exec sleep 300' "$0" & read pid < "$0"; echo $pid"""
+        )
+        one = await run(["sh", "-c", leaves, str(pipe)], env={}, cwd=None, timeout=PATIENCE)
+        assert one.ended_with(0)
+        assert alive(int(one.out))
+        os.kill(int(one.out), 9)
+        await death(int(one.out))
+
+    on_loop(main)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_who_gives_up_takes_it_all_along(tmp_path: Path, loop: str) -> None:
+    async def main() -> None:
+        with hanging(tmp_path) as (cmd, pipe):
+            task = asyncio.ensure_future(run(cmd, env={}, cwd=None, timeout=300.0))
+            child = await within(told_by(pipe))
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await within(task, 1.0)
+            await death(child)
+
+    on_loop(main, loop=loop)
+
+
+def test_words_of_a_line() -> None:
+    assert argv_of("npx @scope/pkg --flag 'a b'") == ["npx", "@scope/pkg", "--flag", "a b"]
+    assert argv_of(("a", "b c")) == ["a", "b c"]
+
+
+# -- with a human at a terminal
+
+_IN_TERMINAL = """
+import asyncio, fcntl, json, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from interlock.drivers.processes import run_in_terminal
+async def main():
+    ran = await run_in_terminal(sys.argv[2:], env={}, cwd=None, timeout=float(sys.argv[1]))
+    back = os.tcgetpgrp(0) == os.getpgrp()
+    os.write(3, json.dumps([ran.status, ran.timed_out, back]).encode())
+asyncio.run(main())
+"""
+
+
+def at_a_terminal(typed: str, cmd: list[str], timeout: float) -> tuple[list[object], str]:
+    """What becomes of a command that runs at a terminal where somebody types."""
+    ours, theirs = pty.openpty()
+    reader, writer = os.pipe()
+    try:
+        os.set_inheritable(writer, True)
+        script = _IN_TERMINAL.replace("os.write(3,", f"os.write({writer},")
+        child = subprocess.Popen(
+            [PYTHON, "-c", script, str(timeout), *cmd],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            pass_fds=[writer],
+        )
+        os.close(writer)
+        os.close(theirs)
+        os.write(ours, typed.encode())
+        said = b""
+        while True:
+            try:
+                chunk = os.read(ours, 4096)
+            except OSError:
+                break  # Linux says so when the other end is closed
+            if not chunk:
+                break
+            said += chunk
+        assert child.wait(PATIENCE) == 0, said
+        with os.fdopen(reader, "rb") as found:
+            reader = -1
+            return json.loads(found.read()), said.decode()
+    finally:
+        os.close(ours)
+        if reader >= 0:
+            os.close(reader)
+
+
+def test_an_interactive_command_gets_the_terminal_and_gives_it_back() -> None:
+    script = "import os; name = input('who? '); print('hello', name, os.isatty(0)); exit(7)"
+    found, said = at_a_terminal("somebody\n", [PYTHON, "-c", script], 20.0)
+    assert found == [7, False, True], said
+    assert "hello somebody True" in said
+
+
+def test_nobody_types_anything() -> None:
+    found, said = at_a_terminal("", [PYTHON, "-c", "input('who? ')"], 1.0)
+    assert found == [-9, True, True], said
+
+
+def test_without_a_terminal_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        one = await processes.run_in_terminal(["true"], env={}, cwd=None, timeout=1.0)
+        assert one.status == NOT_RUN
+        assert "no terminal" in one.trouble
+
+    monkeypatch.setattr(os, "isatty", lambda fd: False)
+    on_loop(main)

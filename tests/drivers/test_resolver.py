@@ -1,0 +1,273 @@
+"""The resolver, phases 1 to 3: who fits, who is able to, who is allowed to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from interlock import errors
+from interlock.drivers.resolver import (
+    Candidate,
+    Machine,
+    Standing,
+    Workspace,
+    believed_tags,
+    tag_warnings,
+)
+from interlock.manifests.driver import HealthCheck, Requires
+from interlock.manifests.tool import DriverConstraints
+from tests.drivers.making import (
+    LINUX,
+    NOW,
+    candidate,
+    contract,
+    decide,
+    driver,
+    entry,
+    ids,
+    inputs,
+    reasons,
+)
+
+SEEDED = contract(inputs=inputs("prompt", prompt="string", seed="integer"))
+
+
+# --- phase 1: who implements it ---
+
+
+@pytest.mark.spec("DR-30.resolver-1", "DR-30.implements-8")
+def test_only_who_implements_the_version_within_the_constraints_is_asked() -> None:
+    of = contract(
+        inputs=SEEDED.inputs, driver_constraints=DriverConstraints(forbid=("cli", "banned-sdk"))
+    )
+    decision = decide(
+        candidate("good-mcp"),
+        candidate("old-mcp", using=entry(version="^2.0.0")),
+        candidate("shell-cli", kind="cli"),
+        candidate("banned-sdk", kind="sdk"),
+        candidate("narrow-mcp", using=entry(drop_inputs=("seed",))),
+        of=of,
+        given=("prompt", "seed"),
+    )
+    assert ids(decision) == ["good-mcp"]
+    assert reasons(decision) == {
+        "old-mcp": (1, "tool_unavailable"),
+        "shell-cli": (1, "no_route"),
+        "banned-sdk": (1, "no_route"),
+        "narrow-mcp": (1, "input_unsupported"),
+    }
+    assert (decision.total, decision.passed_capability, decision.passed_policy) == (5, 1, 1)
+
+
+@pytest.mark.spec("DR-14.fields-6")
+@pytest.mark.parametrize(
+    "constraints",
+    [
+        DriverConstraints(forbid=("mcp",)),
+        DriverConstraints(require_kind=("sdk", "http")),
+        DriverConstraints(forbid=("a-mcp", "b-mcp@1")),
+    ],
+)
+def test_what_the_contract_forbids_is_never_chosen(constraints: DriverConstraints) -> None:
+    of = contract(driver_constraints=constraints)
+    decision = decide(candidate("a-mcp"), candidate("b-mcp"), of=of)
+    assert decision.selected is None
+    assert decision.failure is errors.NO_ROUTE
+    with_another = decide(candidate("a-mcp"), candidate("c-sdk", kind="sdk"), of=of)
+    assert ids(with_another) == ["c-sdk"]
+
+
+def test_a_narrow_driver_serves_calls_that_do_not_need_what_it_lacks() -> None:
+    narrow = candidate("narrow-mcp", using=entry(drop_inputs=("seed",)))
+    assert ids(decide(narrow, of=SEEDED, given=("prompt",))) == ["narrow-mcp"]
+
+
+def test_a_driver_that_was_refused_is_not_taken() -> None:
+    refused = candidate("a-mcp", standing=Standing(refused="the server has no tool 'make'"))
+    decision = decide(refused, candidate("b-mcp"))
+    assert ids(decision) == ["b-mcp"]
+    assert decision.rejected[0].reason == "the server has no tool 'make'"
+
+
+# --- phase 2: who is able to ---
+
+
+@pytest.mark.spec("DR-30.resolver-2")
+@pytest.mark.parametrize(
+    ("standing", "code"),
+    [
+        (Standing(install_failed="no npm here"), "install_failed"),
+        (Standing(version_problem="0.4 is not in >=0.5"), "version_mismatch"),
+        (Standing(authed=False), "auth_required"),
+        (Standing(health_failed_at=NOW - 1), "tool_unavailable"),
+        (Standing(circuit_open=True), "tool_unavailable"),
+    ],
+)
+def test_who_is_not_able_to_is_left_out(standing: Standing, code: str) -> None:
+    decision = decide(candidate("a-mcp", standing=standing), candidate("b-mcp"))
+    assert ids(decision) == ["b-mcp"]
+    assert reasons(decision) == {"a-mcp": (2, code)}
+    assert decision.passed_capability == 1
+
+
+@pytest.mark.spec("DR-30.resolver-2")
+def test_a_login_only_driver_may_be_taken_to_sign_in() -> None:
+    assert ids(decide(candidate("a-mcp", standing=Standing(authed=False, login_only=True))))
+
+
+@pytest.mark.spec("DR-30.health-2", "DR-30.health-3")
+def test_a_failed_check_counts_for_one_period() -> None:
+    def left(standing: Standing, every: float | None = None) -> list[str]:
+        check = None if every is None else HealthCheck("ping", every=every)
+        return ids(decide(candidate("a-mcp", standing=standing, health_check=check)))
+
+    assert left(Standing(health_failed_at=NOW - 240)) == []
+    assert left(Standing(health_failed_at=NOW - 360)) == ["a-mcp"]
+    assert left(Standing(health_failed_at=NOW - 30), every=20.0) == ["a-mcp"]
+    assert left(Standing(health_failed_at=NOW - 30), every=60.0) == []
+    # It recovered.
+    assert left(Standing(health_failed_at=NOW - 30, health_passed_at=NOW - 10)) == ["a-mcp"]
+    assert left(Standing(health_failed_at=NOW - 10, health_passed_at=NOW - 30)) == []
+
+
+@pytest.mark.spec("DR-30.fields-7")
+@pytest.mark.parametrize(
+    ("requires", "words"),
+    [
+        (Requires(os=("windows",)), "runs on windows, and this is linux"),
+        (Requires(os=("darwin", "windows")), "runs on darwin or windows"),
+        (Requires(arch=("arm64",)), "runs on arm64, and this is x64"),
+        (Requires(min_disk_mb=10_001), "10001 MB of disk, and 10000 are free"),
+        (Requires(min_memory_mb=4_001), "4001 MB of memory, and there are 4000"),
+    ],
+)
+def test_a_driver_for_other_machines_is_dropped_as_not_able(requires: Requires, words: str) -> None:
+    decision = decide(candidate("a-mcp", requires=requires), candidate("b-mcp"))
+    assert ids(decision) == ["b-mcp"]
+    assert decision.rejected[0].phase == 2
+    assert words in decision.rejected[0].reason
+
+
+def test_a_driver_for_this_machine_is_taken() -> None:
+    fits = Requires(os=("linux",), arch=("x64", "arm64"), min_disk_mb=10_000, min_memory_mb=4_000)
+    assert ids(decide(candidate("a-mcp", requires=fits))) == ["a-mcp"]
+
+
+def test_a_small_machine_is_another_machine() -> None:
+    small = Machine("linux", "arm", 1, 1)
+    of = candidate("a-mcp", requires=Requires(min_memory_mb=512))
+    assert ids(decide(of, machine=LINUX)) == ["a-mcp"]
+    assert ids(decide(of, machine=small)) == []
+
+
+@pytest.mark.spec("DR-30.implements-6")
+def test_three_contracts_of_one_driver_need_one_sign_in() -> None:
+    standing = Standing(authed=False)
+    contracts = [contract(id) for id in ("fs-read", "fs-write", "fs-list")]
+    entries = [entry(of.id, tool=of.id) for of in contracts]
+    one = driver("files-mcp", implements=tuple(entries), region=("eu",), policy_tags=("safe",))
+    workspace = Workspace(region="eu", require=("safe",))
+
+    def ask() -> list[Any]:
+        return [
+            decide(Candidate(one, using, standing), of=of, workspace=workspace)
+            for of, using in zip(contracts, entries, strict=True)
+        ]
+
+    assert [decision.failure for decision in ask()] == [errors.AUTH_REQUIRED] * 3
+    assert "sign in to files-mcp" in ask()[0].message
+    standing.auth_problem = "files-mcp is not signed in. Run `interlock drivers login files-mcp`."
+    assert {decision.message for decision in ask()} == {standing.auth_problem}
+    assert {decision.rejected[0].reason for decision in ask()} == {standing.auth_problem}
+    standing.authed = True
+    assert [decision.selected.entry for decision in ask()] == entries
+    elsewhere = Workspace(region="us")
+    assert all(
+        decide(Candidate(one, using, standing), of=of, workspace=elsewhere).selected is None
+        for of, using in zip(contracts, entries, strict=True)
+    )
+
+
+# --- phase 3: who is allowed to ---
+
+
+@pytest.mark.spec("DR-30.resolver-3", "DR-30.resolver-14")
+@pytest.mark.parametrize(
+    ("workspace", "left"),
+    [
+        (Workspace(), ["both", "eu", "none", "pii"]),
+        (Workspace(forbid=("eu",)), ["none", "pii"]),
+        (Workspace(forbid=("eu", "pii")), ["none"]),
+        (Workspace(require=("eu",)), ["both", "eu"]),
+        (Workspace(require=("eu", "pii")), ["both"]),
+        (Workspace(allow=("eu",)), ["eu", "none"]),
+        (Workspace(allow=("eu", "pii")), ["both", "eu", "none", "pii"]),
+        (Workspace(require=("eu",), allow=("eu",)), ["eu"]),
+        (Workspace(require=("eu",), forbid=("pii",)), ["eu"]),
+        # Exact, and case-sensitive.
+        (Workspace(forbid=("EU", "e", "eu2")), ["both", "eu", "none", "pii"]),
+    ],
+)
+def test_policy_tags(workspace: Workspace, left: list[str]) -> None:
+    tags = {"none": (), "eu": ("eu",), "pii": ("pii",), "both": ("eu", "pii")}
+    made = [candidate(id, policy_tags=said) for id, said in tags.items()]
+    decision = decide(*made, workspace=workspace)
+    assert ids(decision) == left
+    assert decision.passed_policy == len(left)
+    assert all(why == (3, "policy_violation") for why in reasons(decision).values())
+
+
+@pytest.mark.spec("DR-30.security-2")
+def test_a_tag_that_a_driver_only_gives_itself_does_not_count_for_it() -> None:
+    workspace = Workspace(require=("pii-safe",), trusted_tags={"pii-safe": ("known-mcp",)})
+    liar, known = (candidate(id, policy_tags=("pii-safe",)) for id in ("liar-mcp", "known-mcp"))
+    assert ids(decide(liar, known, workspace=workspace)) == ["known-mcp"]
+    assert believed_tags(liar.driver, workspace) == ()
+    assert "liar-mcp" in tag_warnings(liar.driver, workspace)[0]
+    assert tag_warnings(known.driver, workspace) == []
+    # What it says against itself is believed.
+    against = Workspace(forbid=("pii-safe",), trusted_tags={"pii-safe": ("known-mcp",)})
+    assert ids(decide(liar, known, workspace=against)) == []
+
+
+@pytest.mark.spec("DR-30.resolver-3", "DR-30.resolver-8")
+@pytest.mark.parametrize(
+    ("region", "wanted", "passes"),
+    [
+        (("eu",), None, True),
+        (("eu",), "eu", True),
+        (("us", "eu"), "eu", True),
+        (("global",), "eu", True),
+        (("eu",), "EU", False),
+        (("eu-west",), "eu", False),
+        (("self-hosted",), "eu", False),
+    ],
+)
+def test_the_region_is_exact_or_global(
+    region: tuple[str, ...], wanted: str | None, passes: bool
+) -> None:
+    decision = decide(candidate("a-mcp", region=region), workspace=Workspace(region=wanted))
+    assert (decision.selected is not None) is passes
+    if not passes:
+        assert reasons(decision) == {"a-mcp": (3, "region_mismatch")}
+
+
+@pytest.mark.spec("DR-30.resolver-11")
+def test_global_is_good_enough_unless_the_workspace_is_strict() -> None:
+    anywhere = candidate("a-mcp", region=("global",))
+    assert ids(decide(anywhere, workspace=Workspace(region="EU"))) == ["a-mcp"]
+    strict = decide(anywhere, workspace=Workspace(region="EU", strict_region=True))
+    assert strict.failure is errors.NO_ROUTE_IN_REGION
+    assert "EU" in strict.message
+    # Where the region is not to blame, it is not blamed.
+    other = decide(
+        candidate("a-mcp", policy_tags=("bad",)),
+        workspace=Workspace(region="EU", forbid=("bad",)),
+    )
+    assert other.failure is errors.NO_ROUTE
+
+
+def test_whom_a_reason_is_about_is_told_also_where_its_words_hold_the_id() -> None:
+    decision = decide(candidate("it", standing=Standing(health_failed_at=NOW - 1)))
+    assert decision.message.endswith("it@1: its last health check failed.")

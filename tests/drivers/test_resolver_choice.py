@@ -1,0 +1,355 @@
+"""The resolver, phases 4 to 6: pins, tie-breaks, ways to fail, and that chance plays no part."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock import errors
+from interlock.drivers.resolver import Candidate, Standing, Workspace, bind
+from interlock.drivers.translation import BoundEntry
+from interlock.manifests.driver import Cost, MappedFrom, Requires
+from interlock.manifests.tool import DriverConstraints
+from tests.drivers.making import NOW, candidate, contract, decide, entry, ids, inputs, reasons
+
+SEEDED = contract(inputs=inputs("prompt", prompt="string", seed="integer"))
+
+
+# --- phase 4: who is pinned ---
+
+
+@pytest.mark.spec("DR-30.resolver-4")
+def test_a_pin_is_taken_however_dear_it_is_and_by_nobody_else() -> None:
+    cheap, dear = candidate("cheap-mcp", units=1), candidate("dear-mcp", units=9)
+    assert ids(decide(cheap, dear)) == ["cheap-mcp", "dear-mcp"]
+    pinned = decide(cheap, dear, pinned="dear-mcp")
+    assert ids(pinned) == ["dear-mcp"]
+    assert reasons(pinned) == {"cheap-mcp": (4, "not_pinned")}
+    assert pinned.pinned == "dear-mcp"
+    by_workspace = decide(cheap, dear, workspace=Workspace(pins={"image.create": "dear-mcp"}))
+    assert ids(by_workspace) == ["dear-mcp"]
+    by_major = decide(cheap, dear, workspace=Workspace(pins={"image.create@1": "dear-mcp@1"}))
+    assert ids(by_major) == ["dear-mcp"]
+
+
+@pytest.mark.spec("DR-30.resolver-4", "DR-30.resolver-13")
+@pytest.mark.parametrize(
+    ("said", "workspace", "row"),
+    [
+        ({"policy_tags": ("bad",)}, Workspace(forbid=("bad",)), errors.POLICY_VIOLATION),
+        ({"region": ("us",)}, Workspace(region="eu"), errors.REGION_MISMATCH),
+        (
+            {"standing": Standing(authed=False)},
+            Workspace(),
+            errors.PINNED_PROVIDER_UNAVAILABLE,
+        ),
+        (
+            {"standing": Standing(health_failed_at=NOW)},
+            Workspace(),
+            errors.PINNED_PROVIDER_UNAVAILABLE,
+        ),
+        ({"requires": Requires(os=("windows",))}, Workspace(), errors.PINNED_PROVIDER_UNAVAILABLE),
+    ],
+)
+def test_a_pin_that_was_filtered_says_by_what(
+    said: dict[str, Any], workspace: Workspace, row: errors.Failure
+) -> None:
+    other = candidate("other-mcp", region=("eu", "us"))
+    decision = decide(candidate("a-mcp", **said), other, workspace=workspace, pinned="a-mcp")
+    assert decision.selected is None
+    assert decision.failure is row
+    assert "a-mcp" in decision.message
+
+
+@pytest.mark.spec("DR-30.resolver-4")
+def test_a_pin_to_a_driver_that_is_not_there() -> None:
+    decision = decide(candidate("a-mcp"), pinned="b-mcp")
+    assert decision.failure is errors.PINNED_PROVIDER_UNAVAILABLE
+    assert decide(pinned="b-mcp").failure is errors.PINNED_PROVIDER_UNAVAILABLE
+
+
+def test_a_call_cannot_undo_the_pin_of_the_workspace() -> None:
+    workspace = Workspace(pins={"image.create": "a-mcp"})
+    made = candidate("a-mcp"), candidate("b-mcp")
+    decision = decide(*made, workspace=workspace, pinned="b-mcp")
+    assert decision.failure is errors.POLICY_VIOLATION
+    assert decision.order == ()
+    assert ids(decide(*made, workspace=workspace, pinned="a-mcp")) == ["a-mcp"]
+
+
+# --- phase 5: in which order ---
+
+
+@pytest.mark.spec("DR-30.resolver-5", "DR-32.motive-2")
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        # The cheaper, whatever its kind.
+        (candidate("z-cli", units=4, kind="cli"), candidate("a-mcp", units=5, kind="builtin")),
+        # At one price, the nearer kind.
+        (candidate("z-mcp", units=4, kind="builtin"), candidate("a-mcp", units=4, kind="sdk")),
+        (candidate("z-mcp", units=4, kind="sdk"), candidate("a-mcp", units=4, kind="http")),
+        (candidate("z-mcp", units=4, kind="http"), candidate("a-mcp", units=4, kind="mcp")),
+        (candidate("z-mcp", units=4, kind="mcp"), candidate("a-mcp", units=4, kind="cli")),
+        # Of one kind, who was seen healthy last, and ever.
+        (
+            candidate("z-mcp", standing=Standing(health_passed_at=NOW - 1)),
+            candidate("a-mcp", standing=Standing(health_passed_at=NOW - 2)),
+        ),
+        (candidate("z-mcp", standing=Standing(health_passed_at=1.0)), candidate("a-mcp")),
+        # Then the name.
+        (candidate("a-mcp"), candidate("b-mcp")),
+        (candidate("a-mcp", version="2.0.0"), candidate("a-mcp", version="1.9.0")),
+    ],
+)
+def test_each_tie_break(first: Candidate, second: Candidate) -> None:
+    assert decide(first, second).order == (first, second)
+    assert decide(second, first).order == (first, second)
+
+
+@pytest.mark.spec("DR-30.resolver-12")
+def test_the_contracts_default_comes_first_and_who_has_no_price_last() -> None:
+    of = contract(default_implementation="dear-mcp")
+    dear, cheap = candidate("dear-mcp", units=900), candidate("cheap-mcp", units=1)
+    assert ids(decide(cheap, dear, of=of)) == ["dear-mcp", "cheap-mcp"]
+    # One that is not able to is nobody's default.
+    ill = candidate("dear-mcp", units=900, standing=Standing(authed=False))
+    assert ids(decide(cheap, ill, of=of)) == ["cheap-mcp"]
+    priced = candidate("z-mcp", units=4)
+    unpriced = [
+        candidate(f"{word}-mcp", cost=Cost(cost_class=word))
+        for word in ("expensive", "trivial", "metered")
+    ]
+    assert ids(decide(priced, *unpriced)) == [
+        "z-mcp", "trivial-mcp", "metered-mcp", "expensive-mcp",
+    ]  # fmt: skip
+
+
+def test_prices_are_compared_within_one_currency() -> None:
+    made = [
+        candidate("usd-9", cost=Cost(units_per_call=9.0)),
+        candidate("usd-5", cost=Cost(units_per_call=5.0, currency="usd")),
+        candidate("eur-1", cost=Cost(cost_class="metered", units_per_call=1.0, currency="EUR")),
+        candidate("eur-0", cost=Cost(units_per_call=0.0, currency="EUR")),
+    ]
+    assert ids(decide(*made)) == ["eur-0", "usd-5", "usd-9", "eur-1"]
+
+
+@pytest.mark.spec("DR-30.fields-5")
+def test_the_price_of_the_entry_counts_before_that_of_the_driver() -> None:
+    own = candidate("a-mcp", units=9, using=entry(cost=Cost(units_per_call=4.0)))
+    assert ids(decide(own, candidate("b-mcp", units=5))) == ["a-mcp", "b-mcp"]
+
+
+# --- phase 6: bound ---
+
+
+@pytest.mark.spec("DR-30.resolver-6")
+def test_what_is_bound_has_its_driver_its_input_and_its_context() -> None:
+    of = contract(inputs=inputs("prompt", prompt="string", aspect="string"))
+    using = entry(mapping={"aspect": MappedFrom("aspect_ratio")})
+    selected = decide(candidate("a-mcp", using=using), of=of).selected
+    assert selected is not None
+    bound = bind(selected, BoundEntry(of, using), {"prompt": "x", "aspect": "1:1"}, {"user": "u"})
+    assert bound.driver is selected.driver
+    assert bound.input == {"prompt": "x", "aspect_ratio": "1:1"}
+    assert bound.context == {"user": "u"}
+
+
+# --- nobody is left ---
+
+
+def test_no_driver_at_all() -> None:
+    decision = decide()
+    assert decision.failure is errors.NO_ROUTE
+    assert decision.error().data == {"contract": "image.create", "rejected": []}
+
+
+@pytest.mark.spec("DR-30.resolver-13", "DR-30.implements-2")
+def test_inputs_that_no_driver_takes_are_named() -> None:
+    narrow = [
+        candidate("a-mcp", using=entry(drop_inputs=("seed",))),
+        candidate("b-mcp", using=entry(drop_inputs=("size", "seed"))),
+    ]
+    decision = decide(*narrow, of=SEEDED, given=("prompt", "seed"))
+    assert decision.failure is errors.INPUT_UNSUPPORTED
+    assert decision.fields == ("seed",)
+    assert "seed" in decision.message
+    error = decision.error()
+    assert error.data is not None
+    assert error.data["fields"] == ["seed"]
+    # Who is forbidden anyway makes no difference.
+    of = contract(inputs=SEEDED.inputs, driver_constraints=DriverConstraints(forbid=("cli",)))
+    with_a_cli = decide(*narrow, candidate("c-cli", kind="cli"), of=of, given=("seed",))
+    assert with_a_cli.failure is errors.INPUT_UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("standing", "row"),
+    [
+        (Standing(authed=False), errors.AUTH_REQUIRED),
+        (Standing(install_failed="no npm"), errors.INSTALL_FAILED),
+        (Standing(version_problem="too old"), errors.VERSION_MISMATCH),
+        (Standing(refused="no such tool"), errors.TOOL_UNAVAILABLE),
+        (Standing(circuit_open=True), errors.TOOL_UNAVAILABLE),
+    ],
+)
+def test_one_reason_for_all_is_the_answer(standing: Standing, row: errors.Failure) -> None:
+    made = [candidate(id, standing=standing) for id in ("a-mcp", "b-mcp")]
+    assert decide(*made).failure is row
+    mixed = decide(
+        *made, candidate("c-mcp", policy_tags=("x",)), workspace=Workspace(forbid=("x",))
+    )
+    assert mixed.failure is errors.NO_ROUTE
+
+
+@pytest.mark.spec("DR-14.errors-1")
+def test_the_closest_rejects_are_told() -> None:
+    made = [candidate(f"a{n}-mcp", using=entry(version="^9.0.0")) for n in range(8)]
+    late = candidate("z-mcp", policy_tags=("bad",))
+    decision = decide(*made, late, workspace=Workspace(forbid=("bad",)))
+    error = decision.error()
+    assert error.failure is errors.NO_ROUTE
+    assert error.data is not None
+    told = error.data["rejected"]
+    assert len(told) == 5
+    assert told[0] == {
+        "driver": "z-mcp@1",
+        "phase": 3,
+        "reason": "the policy forbids drivers that are bad",
+        "code": "policy_violation",
+    }
+
+
+def test_what_only_health_keeps_away_may_be_tried_again() -> None:
+    ill = candidate("a-mcp", standing=Standing(health_failed_at=NOW - 299.5))
+    worse = candidate("b-mcp", standing=Standing(health_failed_at=NOW - 299.9, authed=False))
+    decision = decide(ill, worse)
+    assert decision.retry_after_ms == 500
+    assert decision.error().retryable
+    assert not decide(worse).error().retryable
+
+
+@pytest.mark.spec("DR-30.resolver-10")
+def test_the_showcase_of_the_specification() -> None:
+    def all_four(**ill: Standing) -> list[Candidate]:
+        return [
+            candidate(
+                "openai-sdk", units=4, kind="sdk", region=("us",), policy_tags=("cloud",),
+                standing=ill.get("openai"),
+            ),
+            candidate(
+                "replicate-http", units=6, kind="http", region=("global",), policy_tags=("cloud",)
+            ),
+            candidate(
+                "comfy-mcp", units=5, kind="mcp", region=("self-hosted",),
+                policy_tags=("self-hosted",),
+            ),
+            candidate("local-cli", kind="cli", region=("eu",), policy_tags=("self-hosted",)),
+        ]  # fmt: skip
+
+    def chosen(decision: Any) -> str:
+        assert decision.selected is not None
+        return str(decision.selected.driver.id)
+
+    assert chosen(decide(*all_four())) == "openai-sdk"
+    ill = Standing(health_failed_at=NOW - 10)
+    without = Workspace(forbid=("self-hosted",))
+    assert chosen(decide(*all_four(openai=ill), workspace=without)) == "replicate-http"
+    assert chosen(decide(*all_four(), pinned="comfy-mcp")) == "comfy-mcp"
+    assert chosen(decide(*all_four(openai=ill))) == "comfy-mcp"
+
+
+# --- always the same ---
+
+standings = st.builds(
+    Standing,
+    refused=st.sampled_from(["", "", "", "broken"]),
+    install_failed=st.sampled_from(["", "", "", "no npm"]),
+    version_problem=st.sampled_from(["", "", "", "old"]),
+    authed=st.sampled_from([True, True, True, False]),
+    login_only=st.booleans(),
+    health_failed_at=st.sampled_from([None, None, NOW - 400, NOW - 100]),
+    health_passed_at=st.sampled_from([None, NOW - 50, NOW - 200]),
+    circuit_open=st.sampled_from([False, False, False, True]),
+)
+tags = st.lists(st.sampled_from(["eu", "pii", "self"]), unique=True, max_size=2).map(tuple)
+candidates = st.builds(
+    lambda id, major, kind, units, tagged, region, drops, standing: candidate(
+        id,
+        version=f"{major}.0.0",
+        kind=kind,
+        units=units,
+        policy_tags=tagged,
+        region=region,
+        using=entry(drop_inputs=drops),
+        standing=standing,
+    ),
+    st.sampled_from(["a-mcp", "b-mcp", "c-mcp", "d-mcp"]),
+    st.integers(0, 3),
+    st.sampled_from(["builtin", "sdk", "http", "mcp", "cli"]),
+    st.none() | st.integers(0, 3),
+    tags,
+    st.sampled_from([("eu",), ("global",), ("us",), ("eu", "us")]),
+    st.sampled_from([(), (), ("seed",)]),
+    standings,
+)
+workspaces = st.builds(
+    Workspace,
+    region=st.sampled_from([None, "eu", "us"]),
+    strict_region=st.booleans(),
+    forbid=tags,
+    require=st.sampled_from([(), (), ("eu",)]),
+    pins=st.sampled_from([{}, {}, {"image.create": "a-mcp"}]),
+)
+questions = st.tuples(
+    st.lists(candidates, max_size=7, unique_by=lambda one: one.driver.key),
+    workspaces,
+    st.sampled_from([None, None, "a-mcp", "b-mcp@1"]),
+    st.sampled_from([("prompt",), ("prompt", "seed")]),
+)
+
+
+@pytest.mark.spec("DR-32.motive-2")
+@given(questions, st.randoms(use_true_random=False))
+def test_the_order_of_the_drivers_changes_nothing(question: Any, chance: random.Random) -> None:
+    made, workspace, pinned, given_ = question
+    shuffled = list(made)
+    chance.shuffle(shuffled)
+    first = decide(*made, of=SEEDED, workspace=workspace, pinned=pinned, given=given_)
+    other = decide(*shuffled, of=SEEDED, workspace=workspace, pinned=pinned, given=given_)
+    assert first == other
+
+
+@given(questions)
+def test_everybody_is_chosen_from_or_rejected_once_and_by_the_phases(question: Any) -> None:
+    made, workspace, pinned, given_ = question
+    decision = decide(*made, of=SEEDED, workspace=workspace, pinned=pinned, given=given_)
+    left = [one.driver.key for one in decision.order]
+    out = [one.driver for one in decision.rejected]
+    assert sorted(left + out) == sorted(one.driver.key for one in made)
+    assert [one.phase for one in decision.rejected] == sorted(
+        one.phase for one in decision.rejected
+    )
+    by_phase = {n: sum(one.phase == n for one in decision.rejected) for n in range(1, 5)}
+    assert decision.total == len(made)
+    assert decision.passed_capability == len(made) - by_phase[1] - by_phase[2]
+    assert decision.passed_policy == decision.passed_capability - by_phase[3]
+    assert len(decision.order) == decision.passed_policy - by_phase[4]
+    assert (decision.selected is None) == (decision.failure is not None)
+    if decision.selected is not None:
+        assert decision.selected is decision.order[0]
+    for one in decision.order:
+        assert one.standing.authed or one.standing.login_only
+        assert not one.standing.refused
+        assert not set(one.driver.policy_tags) & set(workspace.forbid)
+        assert "seed" not in given_ or "seed" not in one.entry.drop_inputs
+    if decision.failure is not None:
+        assert decision.message
+        assert decision.error().failure is decision.failure
+    prices = [one.driver.cost.units_per_call for one in decision.order if one.driver.cost]
+    assert prices == sorted(prices)

@@ -1,0 +1,68 @@
+"""Rows of the journal: made quickly, and the same as if they were made each time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.core.call import Call, Caller, Client, Credentials
+from interlock.drivers.journal_rows import Rows
+from interlock.drivers.resolver import Candidate, Machine, Standing, Workspace, route
+from interlock.drivers.resolver_explanation import iso_time, resolved_row
+from interlock.protocol.mcp import Era
+from tests.drivers.driver_parts import contract, manifest
+
+MACHINE = Machine("linux", "x64", 10_000, 10_000)
+
+
+def request(name: str) -> Call:
+    call = Call("tools/call", "test", Credentials("local"), Client(Era.SESSION, "2025-11-25"))
+    call.caller = Caller(name)
+    return call
+
+
+class Kept:
+    """The rows that were written, by a clock that a test turns."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.rows: list[dict[str, Any]] = []
+        self.writer = Rows(self._record, "/here", lambda: self.now)
+
+    def _record(
+        self, call: Call, what: str, name: str, upstream: str, outcome: str, us: int,
+        row: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        self.rows.append(dict(row))
+
+
+def decided(pinned: str | None = None) -> Any:
+    driver = manifest()
+    candidate = Candidate(driver, driver.implements[0], Standing())
+    return route(
+        contract(), [candidate], {"text"}, workspace=Workspace(), machine=MACHINE, pinned=pinned,
+        now=0.0,
+    )  # fmt: skip
+
+
+@given(st.lists(st.floats(0, 4e9), min_size=1, max_size=5))
+def test_the_time_is_that_of_the_clock(times: list[float]) -> None:
+    kept, decision = Kept(), decided()
+    for kept.now in times:
+        kept.writer.resolved(request("x"), contract(), decision)
+        # To the millisecond, however it is rounded.
+        told = kept.rows[-1]["ts"]
+        assert told in {iso_time(kept.now), iso_time(max(kept.now - 0.001, 0.0))}
+
+
+def test_one_decision_serves_several_callers_and_another_is_told_apart() -> None:
+    kept, decision, pinned = Kept(), decided(), decided("echo-mcp")
+    kept.now = 1_700_000_000.5
+    for name, one in (("ann", decision), ("bob", decision), ("ann", pinned), ("bob", decision)):
+        kept.writer.resolved(request(name), contract(), one)
+        whole = resolved_row(one, user_id=name, workspace_id="/here", at=kept.now)
+        assert kept.rows[-1] == whole
+        assert list(kept.rows[-1]) == list(whole)

@@ -1,0 +1,317 @@
+"""Signing in: by a command, by a page, complete when the manifest says so, given up at any time."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+from urllib.request import urlopen
+
+import pytest
+
+from interlock.drivers.sign_in import POLL, sign_in
+from interlock.drivers.sign_in_state import AuthState
+from interlock.drivers.store import DriverStates
+from interlock.errors import AUTH_FAILED, InterlockError
+from interlock.manifests.driver import Auth, Completion, DriverManifest, HttpProbe, Login
+from tests.core.upstreams.harness import death, within
+from tests.core.upstreams.harness import run as on_loop
+from tests.drivers.life_world import PYTHON, Clock, Naps, driver, hanging, told_by, web
+from tests.patience import PATIENCE
+
+
+def with_login(folder: Path, **fields: Any) -> DriverManifest:
+    return driver(folder, auth=Auth(login=Login(**fields)))
+
+
+async def no_page(url: str) -> None:
+    raise AssertionError(f"nobody should see {url}")
+
+
+async def failed(manifest: DriverManifest, **more: Any) -> InterlockError:
+    with pytest.raises(InterlockError) as error:
+        await within(sign_in(manifest, **{"open_url": no_page, **more}))
+    assert error.value.failure is AUTH_FAILED
+    assert error.value.message.startswith("Cannot sign in with tiny-mcp: ")
+    return error.value
+
+
+# -- by a command
+
+
+@pytest.mark.spec("DR-30.auth-8")
+def test_a_command_that_ends_well(tmp_path: Path) -> None:
+    async def main() -> None:
+        await sign_in(with_login(tmp_path, cmd="touch signed-in"), open_url=no_page)
+        assert (tmp_path / "signed-in").exists()
+        error = await failed(with_login(tmp_path, cmd="false"))
+        assert "auth.login.cmd: it ended with status 1" in error.message
+        await failed(with_login(tmp_path, cmd="no-such-program"))
+
+    on_loop(main)
+
+
+@pytest.mark.spec("DR-30.auth-8")
+def test_an_exit_code_that_means_success(tmp_path: Path) -> None:
+    async def main() -> None:
+        cmd = shlex.join(["sh", "-c", "exit 3"])
+        ended = with_login(tmp_path, cmd=cmd, completes_when=Completion(exit_code=3))
+        await sign_in(ended, open_url=no_page)
+        await failed(with_login(tmp_path, cmd="true", completes_when=Completion(exit_code=3)))
+
+    on_loop(main)
+
+
+@pytest.mark.spec("DR-30.auth-8")
+def test_another_command_decides(tmp_path: Path) -> None:
+    async def main() -> None:
+        done = Completion(cmd="test -e token", exit_code=0)
+        await failed(with_login(tmp_path, cmd="true", completes_when=done))
+        await sign_in(
+            with_login(tmp_path, cmd="touch token", completes_when=done), open_url=no_page
+        )
+
+    on_loop(main)
+
+
+@pytest.mark.spec("DR-30.auth-8")
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD"])
+def test_an_answer_over_http_decides(tmp_path: Path, method: Any) -> None:
+    async def main() -> None:
+        store = DriverStates(tmp_path / "state.db")
+        for status, fine in ((200, True), (403, False), (302, False)):
+            done = Completion(http=HttpProbe(one.status(status), method=method))
+            manifest = with_login(tmp_path, cmd="true", completes_when=done)
+            state = AuthState(manifest, workspace="w", user="u", store=store)
+            one.asked.clear()
+            if fine:
+                await state.sign_in(lambda m=manifest: sign_in(m, open_url=no_page))
+                assert state.authed
+            else:
+                with pytest.raises(InterlockError, match=f"HTTP {status}, not 200") as error:
+                    await state.sign_in(lambda m=manifest: sign_in(m, open_url=no_page))
+                assert error.value.failure is AUTH_FAILED
+                assert not state.authed
+            assert one.asked == [f"{method} /status/{status}"]
+
+    with web() as one:
+        on_loop(main)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("http://127.0.0.1:1/", "127.0.0.1:1"),
+        ("http://example.com/", "neither https nor on this machine"),
+        ("ftp://127.0.0.1/", "neither https nor on this machine"),
+    ],
+)
+def test_a_place_that_cannot_be_asked(tmp_path: Path, url: str, why: str) -> None:
+    async def main() -> None:
+        done = Completion(http=HttpProbe(url))
+        error = await failed(with_login(tmp_path, cmd="true", completes_when=done))
+        assert why in error.message
+
+    on_loop(main)
+
+
+def test_an_interactive_command_gets_the_terminal(tmp_path: Path) -> None:
+    async def main() -> None:
+        manifest = with_login(tmp_path, cmd="gh auth login", interactive=True)
+        # There is none in a test, and a human who cannot be asked is not waited for.
+        error = await failed(manifest)
+        assert "no terminal" in error.message
+
+    on_loop(main)
+
+
+def test_a_driver_without_a_login(tmp_path: Path) -> None:
+    async def main() -> None:
+        for auth in (None, Auth(), Auth(login=Login())):
+            error = await failed(driver(tmp_path, auth=auth))
+            assert "says no login" in error.message
+
+    on_loop(main)
+
+
+# -- by a page
+
+
+class Human:
+    """Follows the page that it is shown back to this machine."""
+
+    def __init__(self, query: str) -> None:
+        self.shown: list[str] = []
+        self.statuses: list[int] = []
+        self._query = query
+
+    async def __call__(self, page: str) -> None:
+        self.shown.append(page)
+        asked = parse_qs(urlsplit(page).query)
+        (back,), (state,) = asked["redirect_uri"], asked["state"]
+        await asyncio.to_thread(self._visit, f"{back}?{self._query}&state={state}")
+
+    def _visit(self, url: str) -> None:
+        with urlopen(url, timeout=PATIENCE) as answer:
+            self.statuses.append(answer.status)
+
+
+PAGE = "https://auth.example.com/login/oauth/authorize?client_id=me"
+
+
+@pytest.mark.spec("DR-30.auth-7", "DR-30.auth-8")
+def test_there_and_back_and_complete(tmp_path: Path) -> None:
+    async def main() -> None:
+        brought: list[Mapping[str, str]] = []
+
+        async def came_back(said: Mapping[str, str]) -> None:
+            brought.append(said)
+
+        for status in (200, 403):
+            human = Human("code=c0de")
+            manifest = with_login(
+                tmp_path,
+                url=PAGE,
+                requires_callback_url=True,
+                completes_when=Completion(http=HttpProbe(one.status(status))),
+            )
+            if status == 200:
+                await within(sign_in(manifest, open_url=human, came_back=came_back))
+            else:
+                error = await failed(manifest, open_url=human, came_back=came_back)
+                assert "answered HTTP 403, not 200" in error.message
+                assert "c0de" not in error.message
+            assert human.statuses == [200]
+            assert human.shown[0].startswith(PAGE)
+        assert brought == [{"code": "c0de"}, {"code": "c0de"}]
+
+    with web() as one:
+        on_loop(main)
+
+
+def test_without_a_condition_coming_back_is_enough(tmp_path: Path) -> None:
+    async def main() -> None:
+        manifest = with_login(tmp_path, url=PAGE, requires_callback_url=True)
+        await within(sign_in(manifest, open_url=Human("code=c")))
+
+    on_loop(main)
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"), [("access_denied", "access_denied"), ("%3Cb%3E", "an error without a name")]
+)
+def test_refused_in_the_browser(tmp_path: Path, error: str, shown: str) -> None:
+    async def main() -> None:
+        manifest = with_login(tmp_path, url=PAGE, requires_callback_url=True)
+        told = await failed(manifest, open_url=Human(f"error={error}"))
+        assert f"it was refused in the browser ({shown})" in told.message
+
+    on_loop(main)
+
+
+def test_nobody_comes_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        async def ignored(page: str) -> None:
+            """The human is away."""
+
+        manifest = with_login(tmp_path, url=PAGE, requires_callback_url=True)
+        error = await failed(manifest, open_url=ignored, within=0.01)
+        assert "nobody came back" in error.message
+
+    on_loop(main)
+
+
+@pytest.mark.spec("DR-30.auth-8")
+def test_a_page_without_a_way_back_is_looked_after(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock, shown = Clock(), list[str]()
+        naps = Naps(clock)
+
+        async def show(page: str) -> None:
+            shown.append(page)
+
+        async def ask(probe: HttpProbe, *, within: float) -> int:
+            return 200 if len(naps.taken) >= 3 else 401
+
+        done = Completion(http=HttpProbe("https://auth.example.com/me"))
+        manifest = with_login(tmp_path, url=PAGE, completes_when=done)
+        await sign_in(manifest, open_url=show, ask=ask, sleep=naps, clock=clock)
+        assert shown == [PAGE]
+        assert naps.taken == [POLL] * 3
+        # Not for ever.
+        naps.taken.clear()
+
+        async def never(probe: HttpProbe, *, within: float) -> int:
+            return 401
+
+        error = await failed(
+            manifest, open_url=show, ask=never, sleep=naps, clock=clock, within=10.0
+        )
+        assert "not complete within 10 s" in error.message
+        assert "HTTP 401" in error.message
+        assert sum(naps.taken) == 10.0
+
+    on_loop(main)
+
+
+def test_a_page_of_which_nobody_could_tell_when_it_is_done(tmp_path: Path) -> None:
+    async def main() -> None:
+        error = await failed(with_login(tmp_path, url=PAGE))
+        assert "neither requires_callback_url nor completes_when" in error.message
+
+    on_loop(main)
+
+
+# -- given up
+
+
+@pytest.mark.spec("DR-30.conformance-3")
+def test_giving_up_ends_the_command(tmp_path: Path) -> None:
+    async def main() -> None:
+        with hanging(tmp_path) as (cmd, pipe):
+            manifest = with_login(tmp_path, cmd=shlex.join(cmd))
+            task = asyncio.ensure_future(sign_in(manifest, open_url=no_page))
+            child = await within(told_by(pipe))
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await within(task, 1.0)
+            await death(child)
+
+    on_loop(main)
+
+
+@pytest.mark.spec("DR-30.conformance-3")
+def test_giving_up_closes_the_way_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        shown: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def show(page: str) -> None:
+            shown.set_result(page)
+
+        manifest = with_login(tmp_path, url=PAGE, requires_callback_url=True)
+        task = asyncio.ensure_future(sign_in(manifest, open_url=show))
+        back = urlsplit(parse_qs(urlsplit(await within(shown)).query)["redirect_uri"][0])
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await within(task, 1.0)
+        with pytest.raises(OSError, match=r"refused|Connect"):
+            await asyncio.open_connection("127.0.0.1", back.port)
+
+    on_loop(main)
+
+
+def test_what_the_command_may_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOT_FOR_IT", "hunter2-hunter2")
+
+    async def main() -> None:
+        script = "import os; open('env', 'w').write(repr(dict(os.environ)))"
+        cmd = shlex.join([PYTHON, "-c", script])
+        await sign_in(with_login(tmp_path, cmd=cmd), open_url=no_page, env={"GIVEN": "yes"})
+        known = (tmp_path / "env").read_text(encoding="utf-8")
+        assert "GIVEN" in known
+        assert "NOT_FOR_IT" not in known
+
+    on_loop(main)

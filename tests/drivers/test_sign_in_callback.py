@@ -1,0 +1,168 @@
+"""The way back of a login: one visit, within its time, and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from interlock.drivers.sign_in import Callback, NobodyCame
+from tests.core.upstreams.harness import run as on_loop
+from tests.core.upstreams.harness import within
+from tests.drivers.life_world import Clock
+
+PAGE = "https://auth.example.com/authorize?client_id=me&state=theirs&redirect_uri=https%3A%2F%2Fx"
+
+
+def state_of(page: str) -> str:
+    return parse_qs(urlsplit(page).query)["state"][0]
+
+
+async def knock(
+    callback: Callback,
+    query: str,
+    *,
+    method: str = "GET",
+    host: str = "",
+    path: str = "",
+    headers: str = "",
+) -> int:
+    """One request; the status of its answer, or 0 when there was none."""
+    found = urlsplit(callback.address)
+    reader, writer = await asyncio.open_connection("127.0.0.1", found.port)
+    host = host or f"127.0.0.1:{found.port}"
+    line = f"{method} {path or found.path}?{query} HTTP/1.1\r\n"
+    writer.write(f"{line}Host: {host}\r\n{headers}\r\n".encode())
+    answer = (await within(reader.read())).decode()
+    writer.close()
+    await writer.wait_closed()
+    return int(answer.split(" ")[1]) if answer else 0
+
+
+def opened(body: Callable[[Callback, Clock, str], Awaitable[None]]) -> None:
+    async def main() -> None:
+        clock = Clock()
+        async with Callback(within=60.0, clock=clock) as callback:
+            await body(callback, clock, state_of(callback.added_to(PAGE)))
+
+    on_loop(main)
+
+
+@pytest.mark.spec("DR-30.auth-7")
+def test_one_visit_and_no_second_one() -> None:
+    async def body(callback: Callback, clock: Clock, state: str) -> None:
+        coming = asyncio.ensure_future(callback.came())
+        assert await knock(callback, f"code=c0de&state={state}") == 200
+        assert await within(coming) == {"code": "c0de"}
+        assert await knock(callback, f"code=c0de&state={state}") == 410
+        assert await knock(callback, f"code=other&state={state}") == 410
+
+    opened(body)
+
+
+@pytest.mark.spec("DR-30.auth-7")
+def test_who_comes_late_is_refused() -> None:
+    async def body(callback: Callback, clock: Clock, state: str) -> None:
+        clock.now += 60.0
+        assert await knock(callback, f"code=c&state={state}") == 410
+        clock.now -= 0.5
+        assert await knock(callback, f"code=c&state={state}") == 200
+
+    opened(body)
+
+
+def test_nobody_comes() -> None:
+    async def main() -> None:
+        async with Callback(within=0.01) as callback:
+            with pytest.raises(NobodyCame):
+                await callback.came()
+
+    on_loop(main)
+
+
+@pytest.mark.spec("DR-30.auth-7")
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        # Other names for this machine, as a rebound one has.
+        ({"host": "evil.example.com"}, 421),
+        ({"host": "evil.example.com:80"}, 421),
+        ({"host": "127.0.0.1"}, 421),
+        ({"headers": "Host: 127.0.0.1\r\n"}, 421),
+        # Scripts, forms, images and frames of other pages.
+        ({"headers": "Origin: https://evil.example.com\r\n"}, 403),
+        ({"headers": "Origin: null\r\n"}, 403),
+        ({"headers": "Sec-Fetch-Mode: no-cors\r\nSec-Fetch-Dest: image\r\n"}, 403),
+        ({"headers": "Sec-Fetch-Mode: cors\r\n"}, 403),
+        ({"headers": "Sec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: iframe\r\n"}, 403),
+        ({"method": "POST"}, 405),
+        ({"path": "/other"}, 404),
+        ({"path": "//[/callback"}, 400),
+    ],
+)
+def test_whoever_else_knocks_is_refused_and_does_not_use_it_up(
+    asked: dict[str, str], status: int
+) -> None:
+    async def body(callback: Callback, clock: Clock, state: str) -> None:
+        assert await knock(callback, f"code=c&state={state}", **asked) == status
+        browser = (
+            "Sec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\nSec-Fetch-Site: cross-site\r\n"
+        )
+        assert await knock(callback, f"code=c&state={state}", headers=browser) == 200
+
+    opened(body)
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("code=c", 403),
+        ("code=c&state=", 403),
+        ("code=c&state=guessed", 403),
+        ("code=c&state={state}&state={state}", 400),
+        ("code=a&code=b&state={state}", 400),
+        ("a=1&" * 60 + "state={state}", 400),
+    ],
+)
+def test_an_answer_that_is_not_ours(query: str, status: int) -> None:
+    async def body(callback: Callback, clock: Clock, state: str) -> None:
+        assert await knock(callback, query.format(state=state)) == status
+        assert await knock(callback, f"state={state}") == 200
+
+    opened(body)
+
+
+def test_what_is_no_request() -> None:
+    async def body(callback: Callback, clock: Clock, state: str) -> None:
+        port = urlsplit(callback.address).port
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"x" * 40_000)
+        assert await within(reader.read()) == b""
+        writer.close()
+
+    opened(body)
+
+
+def test_the_page_is_told_where_to_come_back_to() -> None:
+    async def body(callback: Callback, clock: Clock, state: str) -> None:
+        page = urlsplit(callback.added_to(PAGE))
+        assert page.netloc == "auth.example.com"
+        query = parse_qs(page.query)
+        # What the manifest had there is not ours.
+        assert query["redirect_uri"] == [callback.address]
+        assert query["state"] == [state]
+        assert query["client_id"] == ["me"]
+        assert callback.address.startswith("http://127.0.0.1:")
+        async with Callback(within=1.0) as another:
+            assert state_of(another.added_to(PAGE)) != state
+
+    opened(body)
+
+
+def test_only_loopback_is_listened_on() -> None:
+    async def body(callback: Callback, clock: Clock, state: str) -> None:
+        assert callback._way_back.hosts() == {"127.0.0.1"}
+
+    opened(body)

@@ -1,0 +1,326 @@
+"""Inputs become arguments and results become values: nothing is lost or bent on the way."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock import errors
+from interlock.drivers.contract_shape import ContractShape
+from interlock.drivers.errors import aip_code
+from interlock.drivers.translation import (
+    BoundEntry,
+    Extracted,
+    contract_value,
+    driver_input,
+    tool_arguments,
+)
+from interlock.errors import InterlockError
+from interlock.manifests.driver import MappedFrom
+from interlock.manifests.tool import ToolContract
+from tests.drivers.making import READ, contract, entry, inputs
+from tests.protocol import json_values
+
+ANYTHING = contract(outputs={})
+
+
+def arguments(given: dict[str, Any], of: ToolContract = READ, **said: Any) -> dict[str, Any]:
+    return BoundEntry(of, entry(**said)).arguments(given)
+
+
+def text(*said: str) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": one} for one in said]}
+
+
+def refused(of: ToolContract, result: dict[str, Any], **said: Any) -> InterlockError:
+    with pytest.raises(InterlockError) as caught:
+        contract_value(of, entry(**said), result)
+    return caught.value
+
+
+# --- the way out ---
+
+
+@pytest.mark.spec("DR-32.pertool-2")
+def test_arguments_are_the_inputs_unless_they_are_renamed() -> None:
+    of = contract(inputs=inputs("sql", sql="string"))
+    assert arguments({"sql": "select 1"}, of, argument_mapping={"sql": "query"}) == {
+        "query": "select 1"
+    }
+    assert arguments({"sql": "select 1"}, of) == {"sql": "select 1"}
+
+
+@pytest.mark.spec("DR-32.pertool-6")
+def test_what_is_not_mentioned_passes_and_mapping_comes_first() -> None:
+    given = {"path": "/a", "mode": "r"}
+    assert arguments(given, argument_mapping={"path": "p"}) == {"p": "/a", "mode": "r"}
+    both = {"mapping": {"path": "b"}, "argument_mapping": {"b": "c"}}
+    assert arguments(given, **both) == {"c": "/a", "mode": "r"}
+    using = entry(**both)
+    mapped = driver_input(READ, using, given)
+    assert mapped == {"b": "/a", "mode": "r"}
+    assert tool_arguments(using, mapped) == {"c": "/a", "mode": "r"}
+    assert given == {"path": "/a", "mode": "r"}
+
+
+@pytest.mark.spec("DR-30.implements-5", "DR-30.implements-7")
+def test_the_long_form_of_a_mapping_finds_its_direction() -> None:
+    of = contract(inputs=inputs(prompt="string", aspect="string"))
+    square = {"square": lambda value: f"{value}!"}
+    # `from` is no input of the contract, so it is the driver's name for the key.
+    using = entry(mapping={"prompt": "prompt", "aspect": MappedFrom("aspect_ratio", "square")})
+    assert driver_input(of, using, {"prompt": "x", "aspect": "1:1"}, square) == {
+        "prompt": "x",
+        "aspect_ratio": "1:1!",
+    }
+    # Here it is one: the value comes from it.
+    other = entry(mapping={"ratio": MappedFrom("aspect"), "shape": MappedFrom("aspect", "square")})
+    assert driver_input(of, other, {"aspect": "1:1"}, square) == {"ratio": "1:1", "shape": "1:1!"}
+
+
+def test_a_transformer_that_is_not_there_or_fails() -> None:
+    using = entry(mapping={"path": MappedFrom("file", "upper")})
+    with pytest.raises(InterlockError) as missing:
+        BoundEntry(READ, using)
+    assert missing.value.failure is errors.EXECUTE_BINDING_MISMATCH
+
+    def fails(value: Any) -> Any:
+        raise ValueError(f"cannot use {value}")
+
+    with pytest.raises(InterlockError) as failed:
+        BoundEntry(READ, using, transforms={"upper": fails}).arguments({"path": "hunter2"})
+    assert failed.value.failure is errors.INTERNAL
+    assert "'upper'" in failed.value.message
+    assert "hunter2" not in failed.value.message
+
+
+@pytest.mark.spec("DR-30.implements-2")
+def test_an_input_that_the_driver_drops_is_refused_and_not_lost() -> None:
+    bound = BoundEntry(READ, entry(drop_inputs=("limit", "mode")))
+    assert bound.unsupported({"path": "/a"}) == []
+    assert bound.unsupported({"mode": "r", "path": "/a", "limit": 1}) == ["mode", "limit"]
+    with pytest.raises(InterlockError) as caught:
+        bound.arguments({"path": "/a", "limit": 1})
+    assert caught.value.failure is errors.INPUT_UNSUPPORTED
+    assert aip_code(caught.value) == "input_unsupported"
+    assert "'limit'" in caught.value.message
+    assert caught.value.data == {"contract": "fs-read", "fields": ["limit"]}
+
+
+names = st.sampled_from("abcdefgh")
+
+
+@given(
+    st.dictionaries(names, json_values.values, max_size=6),
+    st.permutations("abcdefgh"),
+    st.permutations("abcdefgh"),
+    st.sets(names),
+    st.sets(names),
+)
+def test_renaming_can_be_undone(
+    given: dict[str, Any], first: list[str], second: list[str], some: set[str], others: set[str]
+) -> None:
+    """Renames that collide nowhere, some of them left out where they change nothing."""
+    one, other = (
+        dict(zip("abcdefgh", first, strict=True)),
+        dict(zip("abcdefgh", second, strict=True)),
+    )
+    mapping = {key: name for key, name in one.items() if key != name or key in some}
+    argument_mapping = {key: name for key, name in other.items() if key != name or key in others}
+    of = contract(inputs=inputs(**{key: {} for key in "abcdefgh"}))
+    sent = arguments(given, of, mapping=mapping, argument_mapping=argument_mapping)
+    back = {key: sent[other[one[key]]] for key in given}
+    assert back == given
+    assert len(sent) == len(given)
+
+
+# --- what is checked before ---
+
+
+@pytest.mark.spec("DR-16.io-1")
+def test_inputs_are_checked_with_pointers() -> None:
+    shape = ContractShape(
+        contract(inputs=inputs("size", size=inputs("w", w="integer"), **{"a/b~c": "string"}))
+    )
+    shape.check_inputs({"size": {"w": 1}, "a/b~c": "x"})
+    with pytest.raises(InterlockError) as caught:
+        shape.check_inputs({"size": {"w": "hunter2"}, "a/b~c": 1})
+    error = caught.value
+    assert aip_code(error) == "input_invalid"
+    assert error.data is not None
+    pointers = [one["pointer"] for one in error.data["problems"]]
+    assert pointers == ["/size/w", "/a~1b~0c"]
+    assert "hunter2" not in error.message + json.dumps(error.data)
+    with pytest.raises(InterlockError) as at_the_root:
+        shape.check_inputs({})
+    assert at_the_root.value.data is not None
+    assert at_the_root.value.data["problems"][0]["field"] == "inputs"
+
+
+def test_the_context_is_checked_where_the_contract_says_what_is_in_it() -> None:
+    ContractShape(contract()).check_context({})
+    shape = ContractShape(contract(context_schema=inputs("tenant_id", tenant_id="string")))
+    shape.check_context({"tenant_id": "t"})
+    with pytest.raises(InterlockError) as caught:
+        shape.check_context({})
+    assert aip_code(caught.value) == "input_invalid"
+    assert caught.value.data is not None
+    assert caught.value.data["problems"][0]["field"] == "context"
+
+
+def test_a_contract_whose_schema_is_none_says_so() -> None:
+    with pytest.raises(InterlockError) as caught:
+        ContractShape(contract(outputs={"type": "strange"}))
+    assert caught.value.failure is errors.TOOL_UNAVAILABLE
+    assert "`outputs`" in caught.value.message
+    with pytest.raises(InterlockError):
+        ContractShape(contract(inputs={"$ref": "https://example.invalid/schema"}))
+
+
+# --- the way back ---
+
+PICTURE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
+
+
+@pytest.mark.spec("DR-32.pertool-3", "DR-32.pertool-7")
+@pytest.mark.parametrize(
+    ("result", "path", "value"),
+    [
+        # Structured content, whatever else there is.
+        ({"structuredContent": {"rows": [1]}, **text('{"rows": [2]}')}, "$.rows", [1]),
+        ({"structuredContent": {"rows": [1]}}, "$", {"rows": [1]}),
+        # JSON in the first text.
+        (text('{"rows": [1]}'), "$.rows", [1]),
+        (text(' [{"id": 7}]'), "$[0].id", 7),
+        (text('{"rows": [1]}', "more"), "$", {"rows": [1]}),
+        # Plain text, and JSON that is no object or array: the content as it is.
+        (text("hello"), "$", text("hello")),
+        (text("42"), "$", text("42")),
+        (text('{"rows": '), "$", text('{"rows": ')),
+        # Other content.
+        ({"content": [PICTURE]}, "$", {"content": [PICTURE]}),
+        ({"content": []}, "$", {"content": []}),
+        ({}, "$", {"content": []}),
+    ],
+)
+def test_what_the_path_sees(result: dict[str, Any], path: str, value: Any) -> None:
+    assert contract_value(ANYTHING, entry(result_extract=path), result) == Extracted(value)
+
+
+@pytest.mark.spec("DR-32.pertool-7")
+def test_a_contract_that_wants_a_text_gets_it() -> None:
+    of = contract(outputs={"type": "string"})
+    assert contract_value(of, entry(), text("hello")).value == "hello"
+    # Also when it happens to be JSON.
+    assert contract_value(of, entry(), text('{"a": 1}')).value == '{"a": 1}'
+    # Also below a picture, which is no text.
+    below = {"content": [PICTURE, *text("hello", "more")["content"]]}
+    assert contract_value(of, entry(), below).value == "hello"
+    assert refused(of, {"content": [PICTURE]}).failure is errors.OUTPUT_PARSE_FAILED
+
+
+@pytest.mark.spec("DR-32.pertool-7")
+@pytest.mark.parametrize(
+    "result",
+    [text("hello"), text('"x"'), {"content": [PICTURE]}, {}, {"structuredContent": {"y": 1}}],
+)
+def test_a_path_that_finds_nothing_is_an_error_and_never_null(result: dict[str, Any]) -> None:
+    error = refused(ANYTHING, result, result_extract="$.x")
+    assert error.failure is errors.OUTPUT_PARSE_FAILED
+    assert aip_code(error) == "output_parse_failed"
+    assert error.data is not None
+    assert error.data["path"] == "$.x"
+    assert error.data["tool"] == "make"
+
+
+@pytest.mark.spec("DR-32.pertool-8")
+def test_a_bare_value_is_put_into_the_only_required_member() -> None:
+    result = {"structuredContent": {"contents": "hi", "mime_type": "text/plain"}}
+    found = contract_value(READ, entry(result_extract="$.contents"), result)
+    assert found == Extracted({"contents": "hi"}, wrapped=True)
+    whole = {"structuredContent": {"contents": "hi"}}
+    assert contract_value(READ, entry(), whole) == Extracted({"contents": "hi"}, wrapped=False)
+
+
+@pytest.mark.spec("DR-32.pertool-8", "DR-16.io-2")
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        inputs("contents", "mime", contents="string", mime="string"),
+        inputs(contents="string"),
+        inputs("contents", contents="integer"),
+    ],
+)
+def test_nothing_else_is_made_to_fit(outputs: dict[str, Any]) -> None:
+    of = contract("fs-read", outputs=outputs)
+    error = refused(of, {"structuredContent": {"contents": "hi"}}, result_extract="$.contents")
+    assert error.failure is errors.OUTPUT_PARSE_FAILED
+
+
+@pytest.mark.spec("DR-16.io-2")
+def test_an_output_of_the_wrong_type_is_an_error_that_says_where() -> None:
+    error = refused(READ, {"structuredContent": {"contents": 5, "mime": "hunter2"}})
+    assert error.failure is errors.OUTPUT_PARSE_FAILED
+    assert error.data is not None
+    assert error.data["problems"][0]["pointer"] == "/contents"
+    assert "hunter2" not in error.message + json.dumps(error.data)
+
+
+@pytest.mark.spec("DR-30.implements-3")
+def test_outputs_that_the_driver_drops_are_not_seen() -> None:
+    result = {"structuredContent": {"contents": "hi", "mime": "text/plain"}}
+    assert contract_value(READ, entry(drop_outputs=("mime",)), result).value == {"contents": "hi"}
+    assert contract_value(READ, entry(), result).value == result["structuredContent"]
+    assert result["structuredContent"]["mime"] == "text/plain"
+
+
+@pytest.mark.spec("DR-32.adapter-3")
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ({"isError": True, **text("no such file")}, "no such file"),
+        ({"isError": True, **text("")}, "unknown"),
+        ({"isError": True, "content": [PICTURE]}, "unknown"),
+        ({"isError": True, "content": []}, "unknown"),
+        ({"isError": True}, "unknown"),
+        ({"isError": True, "structuredContent": {"contents": "x"}, **text("half")}, "half"),
+    ],
+)
+def test_an_error_of_the_tool_is_its_words(result: dict[str, Any], message: str) -> None:
+    error = refused(READ, result)
+    assert aip_code(error) == "upstream_error"
+    assert error.message == message
+
+
+@given(json_values.objects)
+def test_no_result_breaks_it(result: dict[str, Any]) -> None:
+    for path in ("$", "$.a[*]"):
+        failure, found = None, None
+        try:
+            found = contract_value(READ, entry(result_extract=path), result)
+        except InterlockError as error:
+            failure = error.failure
+        if found is None:
+            assert failure in (errors.OUTPUT_PARSE_FAILED, errors.UPSTREAM_ERROR)
+        else:
+            assert ContractShape(READ).is_output(found.value)
+
+
+def test_a_shape_can_be_shared_and_code_may_make_the_value() -> None:
+    shape = ContractShape(READ)
+    one, other = BoundEntry(READ, entry(), shape=shape), BoundEntry(READ, entry("b"), shape=shape)
+    assert one.shape is other.shape
+    assert one.contract is READ
+    assert one.checked("hi") == Extracted({"contents": "hi"}, wrapped=True)
+    hook = BoundEntry(READ, entry(None))
+    assert hook.checked({"contents": "hi"}).value == {"contents": "hi"}
+
+
+def test_a_path_that_is_none_is_refused_when_it_is_bound() -> None:
+    with pytest.raises(InterlockError) as caught:
+        BoundEntry(READ, entry(result_extract="$..x"))
+    assert caught.value.failure is errors.TOOL_UNAVAILABLE

@@ -1,0 +1,63 @@
+"""Schemas that are small to read and endless to follow are refused before anybody follows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from interlock.drivers.contract_shape import ContractShape, Unfolding
+from interlock.errors import InterlockError
+from tests.drivers.making import READ, contract
+
+
+def doubling(steps: int, word: str = "allOf", how: str = "#/$defs/a{}") -> dict[str, Any]:
+    """Each step refers to the next one twice."""
+    parts: dict[str, Any] = {
+        f"a{i}": {"$anchor": f"a{i}", "$id": f"a{i}", word: [{"$ref": how.format(i + 1)}] * 2}
+        if how == "a{}"
+        else {"$anchor": f"a{i}", word: [{"$ref": how.format(i + 1)}, {"$ref": how.format(i + 1)}]}
+        for i in range(steps)
+    }
+    end: dict[str, Any] = {"$anchor": f"a{steps}", "type": "object"}
+    parts[f"a{steps}"] = {**end, "$id": f"a{steps}"} if how == "a{}" else end
+    return {"type": "object", "$defs": parts, "$ref": how.format(0)}
+
+
+@pytest.mark.parametrize("how", ["#/$defs/a{}", "#a{}", "a{}", "#/%24defs/a{}"])
+@pytest.mark.parametrize("word", ["allOf", "anyOf", "oneOf"])
+def test_what_grows_without_end_is_too_large(word: str, how: str) -> None:
+    assert Unfolding(doubling(30, word, how)).too_large
+    assert not Unfolding(doubling(5, word, how)).too_large
+
+
+def test_it_is_found_below_any_member() -> None:
+    grown = doubling(30)
+    parts = grown.pop("$defs")
+    for name in ("enum", "const", "a"):
+        assert Unfolding({"$defs": parts, "properties": {name: grown}}).too_large
+
+
+def test_what_refers_to_itself_is_walked_once() -> None:
+    tree = {"properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}}}
+    assert not Unfolding(tree).too_large
+    assert not Unfolding({"$ref": "#"}).too_large
+    assert not Unfolding(READ.inputs).too_large
+
+
+def test_what_lies_too_deep_is_too_large() -> None:
+    deep: Any = {}
+    for _ in range(100_000):
+        deep = {"not": deep}
+    assert Unfolding(deep).too_large
+
+
+@pytest.mark.parametrize(
+    ("member", "word"),
+    [("inputs", "inputs"), ("outputs", "outputs"), ("context_schema", "contextSchema")],
+)
+def test_such_a_contract_is_refused_with_a_sentence(member: str, word: str) -> None:
+    with pytest.raises(InterlockError) as caught:
+        ContractShape(replace(contract(), **{member: doubling(30)}))
+    assert f"`{word}` unfolds to more than" in caught.value.message

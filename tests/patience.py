@@ -1,0 +1,12 @@
+"""How long a test waits for something that must happen before it calls that a hang.
+
+It is a guard against a suite that never ends, not a bound that any test measures: a machine that is
+ten times too busy must not reach it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PATIENCE: Final = 300.0
+"""Seconds."""

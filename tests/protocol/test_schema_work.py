@@ -1,0 +1,137 @@
+"""The work of validating by a schema is estimated before anybody does it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from interlock.protocol.schema_cost import MOST_PARTS, MOST_STATES, SchemaWork, pattern_size
+
+PERSON: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "pattern": "^[a-z]+$"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["name"],
+}
+
+
+def doubled(levels: int, word: str = "allOf") -> dict[str, Any]:
+    """Each level refers to the next one twice."""
+    parts: dict[str, Any] = {
+        f"d{level}": {word: [{"$ref": f"#/$defs/d{level + 1}"}] * 2} for level in range(levels)
+    }
+    return {"$ref": "#/$defs/d0", "$defs": {**parts, f"d{levels}": {"type": "object"}}}
+
+
+def test_ordinary_schema_needs_no_measuring() -> None:
+    work = SchemaWork(PERSON)
+    assert work.problem == ""
+    assert work.unmeasured > 64 * 1024
+    assert work.allows({"name": "ada", "tags": ["x"] * 1000})
+
+
+@pytest.mark.parametrize("word", ["allOf", "anyOf", "oneOf"])
+def test_doubled_references_are_counted_as_often_as_they_are_followed(word: str) -> None:
+    few, many = SchemaWork(doubled(8, word)), SchemaWork(doubled(40, word))
+    assert few.unmeasured > 0
+    assert few.allows({"a": "hello"})
+    assert many.unmeasured == 0
+    assert not many.allows({"a": "hello"})
+
+
+def test_schema_that_refers_to_itself_is_measured_by_the_value() -> None:
+    tree = {"properties": {"children": {"items": {"$ref": "#"}}}}
+    twice = {"properties": {"child": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}}}
+    deep: dict[str, Any] = {}
+    for _ in range(40):
+        deep = {"child": deep}
+    assert SchemaWork(tree).unmeasured == SchemaWork(twice).unmeasured == 0
+    assert SchemaWork(tree).allows({"children": [{"children": [{}]}] * 50})
+    assert SchemaWork(twice).allows({"child": {"child": {}}})
+    assert not SchemaWork(twice).allows(deep)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "tries"),
+    [
+        (r"^[\w.*+-]+@[\w-]+\.[a-z]{2,63}$", False),
+        (r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{12}$", False),
+        (r"^\p{L}+$", False),
+        (r"^(a|aa)+\1x$", True),
+        (r"^(?!.*\.\.)x", True),
+        (r"(?<=a)b", True),
+        (r"^(?<n>a)\k<n>$", True),
+        (r"a++b", True),
+    ],
+)
+def test_patterns_that_are_matched_by_trying(pattern: str, tries: bool) -> None:
+    states, found = pattern_size(pattern)
+    assert found is tries
+    assert states < 2000
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(.{0,100}){100}x",
+        "((a{50}){50}){50}",
+        "[[](a{500}){500}",
+        "([)]a{500}){500}",
+        "(?x)((a #)\n){500}){500}",
+        r"(\w{1,100} ){100}",
+    ],
+)
+def test_repetitions_are_multiplied(pattern: str) -> None:
+    assert pattern_size(pattern)[0] > MOST_STATES
+    assert SchemaWork({"pattern": pattern}).problem
+
+
+def test_patterns_that_backtrack_are_limited_in_number() -> None:
+    part = {"pattern": r"^(a|aa)+\1x$"}
+    assert SchemaWork({"anyOf": [part] * 10}).allows("a" * 40)
+    assert not SchemaWork({"anyOf": [part] * 60}).allows("a" * 40)
+
+
+def test_objects_of_an_enum_are_compared_with_every_item() -> None:
+    objects = {"items": {"enum": [{"v": number} for number in range(1000)]}}
+    texts = {"items": {"enum": [f"v{number}" for number in range(1000)]}}
+    assert not SchemaWork(objects).allows([{"v": 1}] * 1000)
+    assert SchemaWork(texts).allows(["v1"] * 1000)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {f"p{number}": {} for number in range(MOST_PARTS)}},
+        {"allOf": [{"$ref": "#/$defs/a"}] * 3000, "$defs": {"a": {}}},
+        {"$ref": "https://json-schema.org/draft/2020-12/schema"},
+        # What the reference leads to depends on the document that it is in.
+        {
+            "$defs": {"d": {}, "e": {"$id": "e", "$ref": "#/$defs/d", "$defs": {"d": {}}}},
+            "$ref": "#/$defs/e",
+        },
+        {"$defs": {"a": {"$anchor": "x"}, "b": {"$anchor": "x"}}, "$ref": "#x"},
+    ],
+)
+def test_schemas_that_are_not_used(schema: Any) -> None:
+    assert SchemaWork(schema).problem
+
+
+def test_deeply_nested_schema_is_not_used() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(20_000):
+        schema = {"not": schema}
+    work = SchemaWork(schema)
+    assert work.problem
+    assert not work.allows({})
+    while schema:
+        # Taken apart one by one: to free it at once would go as deep.
+        schema = schema.pop("not")
+
+
+def test_long_values_are_not_counted_forever() -> None:
+    wide = {"items": {"properties": {f"p{number}": {} for number in range(2000)}}}
+    assert not SchemaWork(wide).allows([1] * 100_000)

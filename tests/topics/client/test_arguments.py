@@ -1,0 +1,41 @@
+"""Arguments that do not fit never reach the function that a participant offers."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import wraps
+from typing import Any
+
+import pytest
+
+from tests.topics.client.places import Alone
+from tests.topics.client.test_answering import settle
+
+
+@pytest.mark.spec("MX-4.3-6")
+@pytest.mark.parametrize("arguments", [{"one": "two"}, {}, {"one": 1, "more": 2}, {"one": None}, 7])
+def test_arguments_are_checked_before_the_function(arguments: Any) -> None:
+    """By what was advertised: the function itself would take anything."""
+    called: list[Any] = []
+
+    def advertised(one: int, other: int = 1) -> None:
+        """Takes numbers."""
+
+    @wraps(advertised)
+    async def anything(*others: Any, **given: Any) -> None:
+        called.append(given)
+
+    alone = Alone()
+    alone.tools.add_tool(anything, "anything", None, None, {})
+    alone.tools.add_prompt(anything, "anything", None)
+
+    async def main() -> None:
+        for method in ("tools/call", "prompts/get"):
+            alone.request("a", method, {"name": "anything", "arguments": arguments}, number=method)
+            await settle(alone)
+
+    asyncio.run(main())
+    of_tool, of_prompt = (one["payload"] for one in alone.said)
+    assert of_tool["result"]["isError"] is True
+    assert of_prompt["error"]["code"] == -32602
+    assert called == []

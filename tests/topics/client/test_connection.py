@@ -1,0 +1,350 @@
+"""Coming in, being refused, being lost and coming back, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from interlock.errors import FORBIDDEN, InterlockError
+from interlock.topics.client import Participant
+from interlock.topics.client.connection import LONGEST_WAIT, Standing, address, wait_before
+from tests.topics.client.gateway import PATIENCE, Gateway, gateway
+from tests.topics.client.houses import staying
+
+TOKEN = "t-agent"
+SECRET = "t-agent-very-secret-0123456789"
+
+
+class Clockwork:
+    """Time that passes when a test says so: how long it was slept, and when to go on."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+        self._go: asyncio.Queue[None] = asyncio.Queue()
+        self._asleep: asyncio.Queue[float] = asyncio.Queue()
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self._asleep.put_nowait(seconds)
+        await self._go.get()
+
+    async def until_asleep(self) -> float:
+        async with asyncio.timeout(PATIENCE):
+            return await self._asleep.get()
+
+    def wake(self) -> None:
+        self._go.put_nowait(None)
+
+
+def run(test: Callable[[Gateway], Awaitable[None]], **settings: Any) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(PATIENCE), gateway(**settings) as made:
+            await test(made)
+
+    asyncio.run(main())
+
+
+def agent(made: Gateway, **more: Any) -> Participant:
+    return Participant(made.url, **{"topic": "room", "token": TOKEN, **more})
+
+
+def is_inside(participant: Participant) -> bool:
+    return participant.status.inside
+
+
+# -- coming in
+
+
+def test_the_token_is_in_the_header_and_nowhere_else() -> None:
+    async def test(made: Gateway) -> None:
+        participant = agent(made, routing="directed")
+        async with participant.connected():
+            assert participant.id == "agent"
+            assert is_inside(participant)
+        (knock,) = made.knocks
+        assert knock.headers["Authorization"] == f"Bearer {TOKEN}"
+        assert knock.path == "/ws?topic=room&routing=directed"
+        assert not is_inside(participant)
+        await made.until(lambda made: not made.present)
+
+    run(test)
+
+
+def test_it_can_come_in_again() -> None:
+    async def test(made: Gateway) -> None:
+        participant = agent(made)
+        for _ in range(2):
+            async with participant.connected():
+                with pytest.raises(RuntimeError, match="already"):
+                    async with participant.connected():
+                        raise AssertionError
+            await made.until(lambda made: not made.present)
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://127.0.0.1/ws", "wss://host/ws"),
+        ("ws://node.example.com/ws", "everybody on the way"),
+        ("wss://me:secret@node.example.com/ws", "credentials"),
+        ("wss://node.example.com/ws?token=secret", "no query"),
+        ("unix:/run/node.sock", "wss://host/ws"),
+        ("wss:///ws", "wss://host/ws"),
+        ("wss://[node/ws", "wss://host/ws"),
+        ("wss://node..example.com/ws", "wss://host/ws"),
+        (f"wss://{'n' * 64}/ws", "wss://host/ws"),
+    ],
+)
+def test_addresses_that_cannot_be(url: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words) as caught:
+        Participant(url, topic="room")
+    assert "secret" not in str(caught.value)
+    # Parents of nodes have other addresses.
+    assert "/ax" not in str(caught.value)
+    assert "parent" not in str(caught.value)
+
+
+def test_what_is_asked_for_is_written_into_the_query() -> None:
+    assert address("wss://n/ws", "a.b", "all") == "wss://n/ws?topic=a.b&routing=all"
+    for topic in ("", "a b", "a&routing=x", "a/b", "x" * 129):
+        with pytest.raises(ValueError, match="topic"):
+            Participant("wss://n/ws", topic=topic)
+    with pytest.raises(ValueError, match="routing"):
+        Participant("wss://n/ws", topic="a", routing="some")  # type: ignore[arg-type]
+    for token in ("", "two words", "line\r\nX-Admin: yes"):
+        with pytest.raises(ValueError, match="token") as caught:
+            Participant("wss://n/ws", topic="a", token=token)
+        assert not token or token not in str(caught.value)
+
+
+# -- refused for good
+
+
+@pytest.mark.parametrize(
+    ("status", "name"),
+    [(400, "invalid_request"), (401, "unauthenticated"), (403, "forbidden"), (404, "config_error")],
+)
+def test_a_refusal_is_the_end(status: int, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def test(made: Gateway) -> None:
+        made.refuse = (status, f"Not with {SECRET}, friend.")
+        clockwork = Clockwork()
+        participant = agent(made, token=SECRET, sleep=clockwork.sleep)
+        with pytest.raises(InterlockError) as caught:
+            async with participant.connected():
+                raise AssertionError("it was let in")
+        error = caught.value
+        assert error.failure.name == name
+        assert error.data == {"status": status}
+        assert f"{status}" in error.message
+        assert "friend" in error.message
+        assert SECRET not in error.message + repr(error) + repr(participant)
+        assert clockwork.slept == []
+
+    run(test)
+    ours = [record for record in caplog.records if record.name.startswith("interlock")]
+    assert not [record for record in ours if SECRET in record.getMessage()]
+
+
+@pytest.mark.parametrize(("code", "name"), [(4003, "forbidden"), (4009, "namespace_conflict")])
+def test_being_sent_away_ends_the_block(code: int, name: str) -> None:
+    async def test(made: Gateway) -> None:
+        clockwork = Clockwork()
+        participant = agent(made, sleep=clockwork.sleep)
+        inside = asyncio.Event()
+
+        async def stay() -> None:
+            async with participant.connected():
+                inside.set()
+                await asyncio.Event().wait()
+
+        staying = asyncio.create_task(stay())
+        await inside.wait()
+        await made.kick("agent", code, f"go, {TOKEN}")
+        with pytest.raises(InterlockError) as caught:
+            await staying
+        assert caught.value.failure.name == name
+        assert caught.value.data == {"close": code}
+        assert "go" in caught.value.message
+        assert TOKEN not in caught.value.message
+        assert clockwork.slept == []
+
+    run(test)
+
+
+def test_a_cancelled_block_stays_cancelled() -> None:
+    async def test(made: Gateway) -> None:
+        inside = asyncio.Event()
+
+        async def stay() -> None:
+            async with agent(made).connected():
+                inside.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(stay())
+        await inside.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await made.until(lambda made: not made.present)
+
+    run(test)
+
+
+# -- lost, and back
+
+
+def test_it_comes_back_and_learns_everything_anew(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "interlock.topics")
+
+    async def test(made: Gateway) -> None:
+        clockwork = Clockwork()
+        participant = agent(made, sleep=clockwork.sleep, jitter=lambda: 1.0)
+        other = Participant(made.url, topic="room", token="t-other")
+        async with participant.connected():
+            events = participant.events()
+            async with other.connected():
+                while "other" not in participant.participants:
+                    await anext(events)
+            while participant.participants:
+                await anext(events)
+            made.capabilities["agent"] = ("chat",)
+            await made.cut("agent")
+            assert await clockwork.until_asleep() == 1.0
+            assert not is_inside(participant)
+            assert dict(participant.participants) == {}
+            with pytest.raises(InterlockError, match="no connection"):
+                await participant.chat("anybody?")
+            clockwork.wake()
+            await made.until(lambda made: made.present == ["agent"])
+            while not is_inside(participant):
+                await anext(events)
+            assert participant.capabilities == ("chat",)
+            assert not participant.can("mcp/request:ping")
+            assert participant.status.welcomes == 2
+            await participant.chat("back")
+            await made.heard("chat")
+
+    run(test)
+    assert "in the topic room again as agent" in caplog.text
+    assert "Trying again." in caplog.text
+
+
+def test_calls_under_way_fail_when_the_connection_is_lost() -> None:
+    async def test(made: Gateway) -> None:
+        clockwork = Clockwork()
+        participant = agent(made, sleep=clockwork.sleep)
+        slow = Participant(made.url, topic="room", token="t-slow")
+        begun = asyncio.Event()
+
+        @slow.tool()
+        async def wait() -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        async with slow.connected(), participant.connected():
+            calling = asyncio.create_task(participant.call("slow", "wait"))
+            await begun.wait()
+            await made.cut("agent")
+            with pytest.raises(InterlockError) as caught:
+                await calling
+            assert caught.value.failure.name == "upstream_lost"
+            assert caught.value.data == {"sent": True}
+
+    run(test)
+
+
+def test_a_gateway_that_is_not_there_is_waited_for() -> None:
+    async def main() -> None:
+        async with gateway() as made:
+            url = made.url
+        clockwork = Clockwork()
+        participant = Participant(
+            url, topic="room", token=TOKEN, sleep=clockwork.sleep, jitter=lambda: 0.0
+        )
+        async with staying(participant) as inside:
+            for _ in range(8):
+                await clockwork.until_asleep()
+                clockwork.wake()
+            await clockwork.until_asleep()
+            assert not inside.is_set()
+        assert clockwork.slept == [0.5, 1, 2, 4, 8, 15, 15, 15, 15]
+
+    asyncio.run(main())
+
+
+def test_a_gateway_that_is_busy_is_asked_again() -> None:
+    async def test(made: Gateway) -> None:
+        made.refuse = (503, "Later.")
+        clockwork = Clockwork()
+        async with staying(agent(made, sleep=clockwork.sleep)) as inside:
+            await clockwork.until_asleep()
+            made.refuse = None
+            clockwork.wake()
+            await inside.wait()
+
+    run(test)
+
+
+def test_whoever_does_not_welcome_is_left() -> None:
+    async def test(made: Gateway) -> None:
+        made.silent = True
+        clockwork = Clockwork()
+        participant = agent(made, sleep=clockwork.sleep, jitter=lambda: 0.0, patience=0.01)
+        async with staying(participant) as inside:
+            for _ in range(3):
+                await clockwork.until_asleep()
+                assert not inside.is_set()
+                if len(clockwork.slept) == 3:
+                    made.silent = False
+                    assert participant._connection is not None
+                    participant._connection._patience = PATIENCE
+                clockwork.wake()
+            await inside.wait()
+            # Who was welcomed begins again with a short wait.
+            await made.cut("agent")
+            await clockwork.until_asleep()
+        assert clockwork.slept == [0.5, 1, 2, 0.5]
+        assert participant.status.welcomes == 1
+
+    run(test)
+
+
+def test_who_is_cancelled_while_it_is_refused_is_cancelled() -> None:
+    async def main() -> None:
+        standing = Standing("room")
+        inside = asyncio.Event()
+
+        async def stay() -> None:
+            async with standing.watching():
+                inside.set()
+                await asyncio.Event().wait()
+
+        for cancelled in (True, False):
+            inside.clear()
+            task = asyncio.create_task(stay())
+            await inside.wait()
+            standing.over(InterlockError(FORBIDDEN, "It is over."))
+            if cancelled:
+                task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled() == cancelled
+            if not cancelled:
+                assert isinstance(task.exception(), InterlockError)
+            standing = Standing("room")
+
+    asyncio.run(main())
+
+
+def test_how_long_it_waits() -> None:
+    for tries in range(100):
+        assert 0.5 <= wait_before(tries, 0.0) <= wait_before(tries, 1.0) <= LONGEST_WAIT
+    assert wait_before(0, 1.0) == 1.0
+    assert wait_before(99, 1.0) == LONGEST_WAIT

@@ -1,0 +1,215 @@
+"""The library with a real node and a real program, each a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.core.config.topics import TopicConfig
+from interlock.core.server.http.server import tls_context
+from interlock.errors import InterlockError
+from interlock.topics.client import Chat, Participant
+from tests.channels.certificates import Authority
+from tests.cli.program import World
+from tests.cli.waiting import PATIENCE
+from tests.topics.client.houses import staying, until
+from tests.topics.rooms import Rooms
+
+ROOT = Path(__file__).parents[3]
+WORKER = Path(__file__).parent / "worker.py"
+LEDGER = ROOT / "tests" / "behaviour" / "servers" / "ledger.py"
+NAMES = ("boss", "agent", "worker")
+TOKENS = {f"T_{name}": f"token-of-{name}-" + "x" * 24 for name in NAMES}
+
+
+class Plant:
+    """A node with a topic and a tool that cannot be undone."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.file = world.cwd / "ledger"
+        world.config(
+            {"ledger": {"command": sys.executable, "args": [str(LEDGER), str(self.file)]}},
+            tokens=[{"name": name, "token": f"${{env:T_{name}}}"} for name in NAMES],
+            topics={
+                "rooms": {
+                    "ops": {
+                        "node": "interlock",
+                        "seats": [
+                            {"callers": ["boss"], "profile": "full_access"},
+                            {"callers": ["agent"], "profile": "proposal_only"},
+                            {"callers": ["worker"], "profile": "response_only"},
+                        ],
+                    }
+                }
+            },
+        )
+        self.start()
+
+    def start(self) -> None:
+        self.node = self.world.up(**TOKENS)
+        self.node.wait_for_line("ledger is ready")
+        self.url = f"ws{self.node.url.removeprefix('http').rpartition('/')[0]}/ws"
+
+    def participant(self, name: str, **more: Any) -> Participant:
+        return Participant(self.url, topic="ops", token=TOKENS[f"T_{name}"], **more)
+
+    @contextmanager
+    def program(self) -> Iterator[subprocess.Popen[str]]:
+        process = subprocess.Popen(
+            [sys.executable, str(WORKER), self.url],
+            env={**os.environ, "TOKEN": TOKENS["T_worker"], "PYTHONPATH": str(ROOT / "src")},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def plant(tmp_path: Path) -> Iterator[Plant]:
+    world = World(tmp_path)
+    try:
+        yield Plant(world)
+    finally:
+        world.close()
+
+
+def test_a_program_answers_and_dies(plant: Plant) -> None:
+    async def main() -> None:
+        boss = plant.participant("boss")
+        async with asyncio.timeout(PATIENCE), boss.connected():
+            events = boss.events()
+            with plant.program() as process:
+                while "worker" not in boss.participants:
+                    await anext(events)
+                result = await boss.call("worker", "whoami")
+                assert result["content"][0]["text"] == str(process.pid)
+                # The node is in the room as well, and its tools are asked for in the same way.
+                look = await boss.call("interlock", "ledger.look")
+                assert not look.get("isError")
+                every = await boss.ask_all("tools/list", timeout=PATIENCE)
+                assert sorted(every) == ["interlock", "worker"]
+                calling = asyncio.create_task(boss.call("worker", "forever"))
+                await until(events, lambda event: event.content == Chat("I have begun."))
+                process.send_signal(signal.SIGKILL)
+                with pytest.raises(InterlockError, match="worker left the topic") as caught:
+                    await calling
+                assert caught.value.data == {"sent": True}
+                assert "worker" not in boss.participants
+
+    asyncio.run(main())
+
+
+def test_a_node_that_comes_back_is_found_again(plant: Plant) -> None:
+    async def main() -> None:
+        asleep, wake = asyncio.Event(), asyncio.Event()
+
+        async def sleep(seconds: float) -> None:
+            asleep.set()
+            await wake.wait()
+
+        boss = plant.participant("boss", sleep=sleep)
+        async with boss.connected():
+            events = boss.events()
+            assert await asyncio.to_thread(plant.node.end) == 0
+            async with asyncio.timeout(PATIENCE):
+                await asleep.wait()
+            await asyncio.to_thread(plant.start)
+            wake.set()
+            async with asyncio.timeout(PATIENCE):
+                await until(events, lambda event: event.kind == "system/welcome")
+                assert boss.status.welcomes == 2
+                assert await boss.request("interlock", "ping") == {}
+
+    asyncio.run(main())
+
+
+@pytest.mark.spec("MX-3.2-1")
+def test_a_proposal_to_the_node_waits_for_a_human(plant: Plant) -> None:
+    world = plant.world
+    (world.cwd / "phrase").write_text("open sesame\n", encoding="utf-8")
+    made = world.run("keys", "new", "chief", "--passphrase-file", "phrase")
+    assert made.returncode == 0, made.stderr
+
+    def approve() -> None:
+        (waiting,) = json.loads(world.run("approvals", "--json").stdout)["approvals"]
+        options = ("--yes", "--key", "chief", "--passphrase-file", "phrase")
+        done = world.run("approve", *options, "--", waiting["id"])
+        assert done.returncode == 0, done.stderr
+
+    async def main() -> None:
+        agent = plant.participant("agent")
+        async with asyncio.timeout(PATIENCE), agent.connected():
+            with pytest.raises(InterlockError, match="may not send mcp/request"):
+                await agent.request(
+                    "interlock", "tools/call", {"name": "ledger.press", "arguments": {}}
+                )
+            events = agent.events()
+            calling = asyncio.create_task(
+                agent.call("interlock", "ledger.press", {"button": "red"})
+            )
+            said = await until(events, lambda event: isinstance(event.content, Chat))
+            assert agent.tracked[said.correlation_id or ""].status == "pending"
+            await asyncio.to_thread(approve)
+            result = await calling
+            assert result["content"][0]["text"] == "press: done"
+            (tracked,) = agent.tracked.values()
+            assert (tracked.status, tracked.fulfilled_by) == ("fulfilled", "interlock")
+            assert tracked.note == ""
+            # The proposal, what was said about it, what fulfilled it, and the answer.
+            assert len(agent.chain(tracked.proposalId)) == 4
+            assert agent.status.dropped == 0
+
+    asyncio.run(main())
+    assert plant.file.read_text().count("\n") == 1
+
+
+def test_over_tls_only_to_who_it_says_it_is(tmp_path: Path) -> None:
+    ca = Authority(tmp_path)
+    context = tls_context(*ca.issue("server", "127.0.0.1"))
+    (tmp_path / "other").mkdir()
+    stranger = Authority(tmp_path / "other")
+
+    async def main() -> None:
+        rooms = Rooms(rooms={"room": TopicConfig(access="private")}, tls=context)
+        await rooms.start()
+        url = rooms.url().partition("?")[0]
+        asleep = asyncio.Event()
+
+        async def sleep(seconds: float) -> None:
+            asleep.set()
+            await asyncio.Event().wait()
+
+        try:
+            async with asyncio.timeout(PATIENCE):
+                trusting = Participant(url, topic="room", token="t-agent", ca=ca.file)
+                async with trusting.connected():
+                    assert trusting.id == "agent"
+                # One whom nobody vouches for never hears the token.
+                wary = Participant(
+                    url, topic="room", token="t-human", ca=stranger.file, sleep=sleep
+                )
+                async with staying(wary) as inside:
+                    await asleep.wait()
+                    assert not inside.is_set()
+                assert not any("human" in str(row) for row in rooms.journal)
+        finally:
+            await rooms.stop()
+
+    asyncio.run(main())

@@ -1,0 +1,233 @@
+"""Proposals that are fulfilled by rule, and those that wait for a human."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec import Raw
+from msgspec.structs import replace
+
+from interlock.core.config.problems import BadValue
+from interlock.topics.client import Orchestrator, Participant, Proposal, Rule
+from interlock.topics.client.orchestrator import Done
+from interlock.topics.wire.proposals import Tracked
+from tests.topics.client.houses import House, in_both_houses, together, until
+from tests.topics.client.places import Alone
+
+EVERYTHING = ("mcp/*", "chat")
+PROPOSES = ("mcp/proposal:*", "mcp/response:*", "chat")
+SERVES = ("mcp/response:*", "chat")
+
+
+def offline(*rules: Rule) -> Orchestrator:
+    return Orchestrator(Participant("wss://n/ws", topic="room"), rules)
+
+
+def proposed(
+    tool: str,
+    arguments: Any,
+    by: str = "agent",
+    method: str = "tools/call",
+    to: tuple[str, ...] = ("b",),
+    **more: Any,
+) -> Proposal:
+    return _proposed_in(Alone(), tool, arguments, by, method, to, **more)
+
+
+def _proposed_in(
+    alone: Alone,
+    tool: str,
+    arguments: Any,
+    by: str = "agent",
+    method: str = "tools/call",
+    to: tuple[str, ...] = ("b",),
+    **more: Any,
+) -> Proposal:
+    params = {"name": tool, "arguments": arguments, **more} if method == "tools/call" else {}
+    kind = f"mcp/proposal:{method}" + (f":{tool}" if params else "")
+    alone.tell(by, kind, {"method": method, "params": params}, to=list(to))
+    found: Proposal = alone.events[-1].content
+    return found
+
+
+def decided(tool: str, arguments: Any, *, fulfilled: Any = None, **more: Any) -> Tracked:
+    """A proposal that a human fulfilled. `fulfilled`: with these arguments instead."""
+    alone = Alone()
+    proposal = _proposed_in(alone, tool, arguments, **more)
+    params = {"name": tool, "arguments": arguments if fulfilled is None else fulfilled}
+    method = more.get("method", "tools/call")
+    alone.request("human", method, params if method == "tools/call" else {}, to=list(proposal.to),
+                  correlation_id=proposal.id)  # fmt: skip
+    tracked = alone.place.fulfilling.tracked[proposal.id]
+    assert tracked.status == "fulfilled"
+    return tracked
+
+
+@pytest.mark.spec("MX-2.1-2")
+def test_a_rule_covers_what_it_says() -> None:
+    rule = Rule("write", ("agent-*",), when='args.path.startsWith("out/")')
+    orchestrator = offline(rule)
+    assert orchestrator.covering(proposed("write", {"path": "out/a"}, "agent-1")) is rule
+    for one in (
+        proposed("write", {"path": "etc/a"}, "agent-1"),
+        proposed("write", {"path": "out/a"}, "stranger"),
+        proposed("read", {"path": "out/a"}, "agent-1"),
+        # What cannot be judged is not covered.
+        proposed("write", {}, "agent-1"),
+        proposed("write", {"path": 7}, "agent-1"),
+        proposed("", {}, "agent-1", method="tools/list"),
+    ):
+        assert orchestrator.covering(one) is None
+
+
+@pytest.mark.spec("MX-2.1-2")
+def test_what_is_learned_is_the_decision_and_no_more() -> None:
+    orchestrator = offline()
+    first = decided("write", {"path": "a", "size": 1})
+    rule = orchestrator.learn(first)
+    assert orchestrator.learn(first) == rule
+    assert orchestrator.rules == (rule,)
+    assert orchestrator.covering(proposed("write", {"size": 1, "path": "a"})) == rule
+    for one in (
+        proposed("write", {"path": "a", "size": 2}),
+        proposed("write", {"path": "a", "size": True}),
+        proposed("write", {"path": "a"}),
+        proposed("write", {"path": "a", "size": 1}, by="agent2"),
+        proposed("read", {"path": "a", "size": 1}),
+    ):
+        assert orchestrator.covering(one) is None
+    orchestrator.remove(rule)
+    # A name that looks like a pattern is a name.
+    orchestrator.learn(decided("write", {}, by="*"))
+    assert orchestrator.covering(proposed("write", {}, by="*"))
+    assert not orchestrator.covering(proposed("write", {}, by="agent"))
+    assert orchestrator.covering(first) is None
+
+
+def test_what_no_human_let_through_is_not_learned() -> None:
+    orchestrator = offline()
+    waits = proposed("write", {"path": "a"})
+    with pytest.raises(ValueError, match="not known here: only what was fulfilled"):
+        orchestrator.learn(waits)
+    for status in ("pending", "rejected", "expired"):
+        one = replace(decided("write", {"path": "a"}), status=status)
+        with pytest.raises(ValueError, match=f"{status}: only what was fulfilled"):
+            orchestrator.learn(one)
+    with pytest.raises(ValueError, match="other arguments"):
+        orchestrator.learn(decided("write", {"path": "a"}, fulfilled={"path": "b"}))
+    assert orchestrator.rules == ()
+
+
+def test_what_was_decided_about_one_participant_is_not_about_another() -> None:
+    """The same tool may be that of a playground, and that of a plant."""
+    orchestrator = offline()
+    rule = orchestrator.learn(decided("write", {"path": "a"}, to=("playground",)))
+    assert orchestrator.covering(proposed("write", {"path": "a"}, to=("playground",))) == rule
+    for others in (("plant",), ("playground", "plant"), ()):
+        assert orchestrator.covering(proposed("write", {"path": "a"}, to=others)) is None
+    with pytest.raises(ValueError, match="nobody in particular"):
+        orchestrator.learn(decided("write", {}, to=()))
+
+
+def test_a_condition_is_about_everybody_who_is_asked() -> None:
+    rule = Rule("write", ("agent",), when='server == "playground"')
+    both = Rule("write", ("agent",), to=("playground", "plant"))
+    orchestrator = offline(rule)
+    assert orchestrator.covering(proposed("write", {}, to=("playground",))) is rule
+    assert orchestrator.covering(proposed("write", {}, to=("playground", "plant"))) is None
+    orchestrator.add(both)
+    assert orchestrator.covering(proposed("write", {}, to=("plant", "playground"))) is both
+
+
+def test_what_two_readers_may_read_differently_is_not_covered() -> None:
+    orchestrator = offline()
+    rule = orchestrator.learn(decided("write", {"path": "out/a"}))
+    like = proposed("write", {"path": "out/a"})
+    assert orchestrator.covering(like) == rule
+    for odd in (
+        b'{"name":"write","arguments":{"path":"/etc/passwd","path":"out/a"}}',
+        b'{"name":"write","arguments":{"path":"out/a","PATH":"/etc/passwd"}}',
+        b'{"name":"write","arguments":{"path":%b}}' % (b"9" * 5_000),
+    ):
+        like.params = Raw(odd)
+        assert orchestrator.covering(like) is None
+    assert orchestrator.covering(proposed("write", {"path": "out/a"}, force=True)) is None
+
+
+def test_rules_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match="names a tool"):
+        offline(Rule("", ("agent",)))
+    with pytest.raises(ValueError, match="names a tool"):
+        offline(Rule("write", ()))
+    with pytest.raises(BadValue):
+        offline(Rule("write", ("agent",), when="args.path =="))
+    with pytest.raises(ValueError, match="Only calls of tools"):
+        offline().learn(decided("", {}, method="tools/list"))
+
+
+def test_it_fulfils_once_and_never_its_own() -> None:
+    async def test(house: House) -> None:
+        agent, worker = house.participant("agent"), house.participant("worker")
+        robot, human = house.participant("robot"), house.participant("human")
+        written: list[str] = []
+        done: asyncio.Queue[Done] = asyncio.Queue()
+
+        @worker.tool()
+        async def write(path: str) -> str:
+            written.append(path)
+            return "written"
+
+        everybodys = Rule("write", ("*",), when='args.path.startsWith("out/")')
+        orchestrator = Orchestrator(robot, [everybodys], on_done=done.put_nowait)
+        async with agent.connected(), worker.connected(), robot.connected(), human.connected():
+            await together(agent, worker, robot, human)
+            events = human.events()
+            result = await agent.call("worker", "write", {"path": "out/a"})
+            assert result["content"][0]["text"] == "written"
+            assert (await done.get()).error == ""
+            # Another path waits for the human, who decides; and the robot learns that.
+            calling = asyncio.create_task(agent.call("worker", "write", {"path": "etc/b"}))
+            event = await until(
+                events,
+                lambda event: (
+                    isinstance(event.content, Proposal) and b"etc/b" in bytes(event.content.params)
+                ),
+            )
+            assert written == ["out/a"]
+            await human.fulfil(event)
+            await calling
+            orchestrator.learn(human.tracked[event.id])
+            await agent.call("worker", "write", {"path": "etc/b"})
+            assert written == ["out/a", "etc/b", "etc/b"]
+            by_rule = await done.get()
+            assert by_rule.rule.arguments == {"path": "etc/b"}
+            with pytest.raises(ValueError, match="A rule fulfilled it"):
+                orchestrator.learn(robot.tracked[by_rule.proposal])
+            # Its own proposals it leaves to others, and those that are to nobody.
+            params = {"name": "write", "arguments": {"path": "out/own"}}
+            own = await robot.propose("worker", "tools/call", params)
+            params = {"name": "write", "arguments": {"path": "out/all"}}
+            wide = await agent.propose((), "tools/call", params)
+            await agent.call("worker", "write", {"path": "out/c"})
+            assert written == ["out/a", "etc/b", "etc/b", "out/c"]
+            for one in (own, wide):
+                assert robot.tracked[one.id].status == "pending"
+            await done.get()
+            assert len(orchestrator.done) == 3
+            assert "once more" not in "".join(one.note for one in robot.tracked.values())
+
+    in_both_houses(
+        test, {"agent": PROPOSES, "worker": SERVES, "robot": EVERYTHING, "human": EVERYTHING}
+    )
+
+
+def test_what_brings_a_meta_waits_for_a_human() -> None:
+    orchestrator = offline()
+    rule = orchestrator.learn(decided("write", {"path": "a"}))
+    assert orchestrator.covering(proposed("write", {"path": "a"})) == rule
+    meta = {"dev.interlock/context": {"tenant": "another"}}
+    assert orchestrator.covering(proposed("write", {"path": "a"}, _meta=meta)) is None
+    with pytest.raises(ValueError, match="ambiguous"):
+        offline().learn(decided("write", {}, _meta=meta))

@@ -1,0 +1,450 @@
+"""Participants together in a topic: they talk, ask, propose and fulfil, in both houses."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import gc
+import inspect
+from importlib import import_module
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from interlock.errors import InterlockError
+from interlock.topics.client import Chat, Event, Notification, Participant, Proposal, Refused
+from interlock.topics.client.membership import Place
+from interlock.topics.wire.envelope import is_time, write_envelope
+from interlock.topics.wire.payloads import read_content
+from tests.patience import PATIENCE
+from tests.topics.client.houses import House, in_both_houses, together, until
+
+EVERYTHING = ("mcp/*", "chat")
+PROPOSES = ("mcp/proposal:*", "mcp/response:*", "chat")
+SERVES = ("mcp/response:*", "chat")
+
+
+@pytest.mark.spec("MX-3-3", "MX-3-4", "MX-3-5", "MX-3-16", "MX-3.3-1")
+def test_they_talk() -> None:
+    async def test(house: House) -> None:
+        human, agent = house.participant("human"), house.participant("agent")
+        async with human.connected(), agent.connected():
+            events = agent.events()
+            await together(human, agent)
+            ids = [await human.chat(f"number {n}") for n in range(200)]
+            heard = [await until(events, lambda event: isinstance(event.content, Chat))]
+            while len(heard) < 200:
+                heard.append(await until(events, lambda event: isinstance(event.content, Chat)))
+            assert [event.id for event in heard] == ids
+            assert len(set(ids)) == 200
+            for event in heard:
+                assert UUID(event.id).version == 4
+                assert event.sender == "human"
+                assert is_time(event.envelope.ts)
+                assert event.envelope.ts.endswith("Z")
+            assert heard[-1].content == Chat("number 199")
+            assert agent.status.dropped == 0
+
+    in_both_houses(test, {"human": EVERYTHING, "agent": ("chat",)})
+
+
+def test_what_is_no_text_is_refused() -> None:
+    async def test(house: House) -> None:
+        human = house.participant("human")
+        async with human.connected():
+            # As in the name of a file that is not UTF-8.
+            for said in (human.chat("\udcff"), human.send("chat", {"text": "\udcff"})):
+                with pytest.raises(Refused, match="cannot be written as JSON"):
+                    await said
+
+    in_both_houses(test, {"human": EVERYTHING})
+
+
+@pytest.mark.spec("MX-3-3")
+def test_ten_thousand_ids_are_all_different() -> None:
+    participant = Participant("ws://127.0.0.1:1/ws", topic="room")
+    made = {participant._place._new_id() for _ in range(10_000)}
+    assert len(made) == 10_000
+    assert all(UUID(one).version == 4 for one in made)
+
+
+@pytest.mark.spec("MX-2.1-6", "MX-8.2-7", "MX-3.1.2-6")
+def test_everybody_is_a_server_and_a_client() -> None:
+    async def test(house: House) -> None:
+        boss = house.participant("boss")
+        worker = house.participant("worker", name="worker", version="3")
+        other = house.participant("other")
+
+        @worker.tool()
+        async def add(one: int, other: int) -> int:
+            """Add."""
+            return one + other
+
+        @worker.resource("note://a")
+        async def note() -> str:
+            """A note."""
+            return "words"
+
+        @worker.prompt()
+        async def greeting(who: str) -> str:
+            """Greets."""
+            return f"Greet {who}."
+
+        async with boss.connected(), worker.connected(), other.connected():
+            await together(boss, worker, other)
+            hello = await boss.request("worker", "initialize", {"protocolVersion": "2025-06-18"})
+            assert hello["serverInfo"] == {"name": "worker", "version": "3"}
+            assert await boss.request("worker", "ping") == {}
+            result = await boss.call("worker", "add", {"one": 1, "other": 2})
+            assert result["content"][0]["text"] == "3"
+            listed = await boss.request("worker", "resources/list")
+            assert listed["resources"][0]["description"] == "A note."
+            read = await boss.request("worker", "resources/read", {"uri": "note://a"})
+            assert read["contents"][0]["text"] == "words"
+            prompts = await boss.request("worker", "prompts/list")
+            assert prompts["prompts"][0]["name"] == "greeting"
+            got = await boss.request(
+                "worker", "prompts/get", {"name": "greeting", "arguments": {"who": "all"}}
+            )
+            assert got["messages"][0]["content"]["text"] == "Greet all."
+            # Everybody is asked, and everybody answers.
+            every = await boss.ask_all("tools/list", timeout=PATIENCE)
+            assert sorted(every) == ["other", "worker"]
+            assert every["other"] == {"tools": []}
+            # Only one of them has this, and only that one says anything.
+            first = await boss.request((), "tools/call", {"name": "add", "arguments": {"one": 1}})
+            assert first["isError"]
+            with pytest.raises(InterlockError, match="There is no tool") as caught:
+                await boss.call("other", "add", {})
+            assert caught.value.data is not None
+            assert caught.value.data["participant"] == "other"
+
+    in_both_houses(test, {"boss": EVERYTHING, "worker": SERVES, "other": SERVES})
+
+
+def test_answers_that_do_not_come() -> None:
+    async def test(house: House) -> None:
+        boss, worker = house.participant("boss"), house.participant("worker")
+        begun, cancelled = asyncio.Event(), asyncio.Event()
+
+        @worker.tool()
+        async def hang() -> None:
+            await asyncio.Event().wait()
+
+        @worker.tool()
+        async def wait() -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
+
+        async with boss.connected(), worker.connected():
+            await together(boss, worker)
+            with pytest.raises(InterlockError, match=r"is not in the topic room\. There: worker"):
+                await boss.request("nobody", "ping")
+            events = worker.events()
+            assert await boss.ask_all("odd/method", timeout=0.01) == {}
+            with pytest.raises(InterlockError) as caught:
+                await boss.request("worker", "tools/call", {"name": "hang"}, timeout=0.01)
+            assert caught.value.failure.name == "deadline_exceeded"
+            # The worker hears that nobody waits any more.
+            told = await until(events, lambda event: isinstance(event.content, Notification))
+            assert told.kind == "mcp/request:notifications/cancelled"
+            calling = asyncio.create_task(boss.call("worker", "wait"))
+            await begun.wait()
+            calling.cancel()
+            await asyncio.wait([calling])
+            await cancelled.wait()
+            assert boss.status.waiting == 0
+
+    in_both_houses(test, {"boss": EVERYTHING, "worker": SERVES})
+
+
+@pytest.mark.spec(
+    "MX-3.2-1", "MX-3.2.1-1", "MX-3.2.1-3", "MX-3.2.1-4", "MX-3.2.1-6", "MX-3.2.1-7", "MX-3-10",
+    "MX-3-8", "MX-8.2-10", "MX-8.2-11", "MX-8.2-12", "MX-3.2-3", "MX-3.2.1-5",
+)  # fmt: skip
+def test_the_untrusted_propose_and_the_trusted_fulfil() -> None:
+    async def test(house: House) -> None:
+        agent = house.participant("untrusted-agent")
+        human = house.participant("human-user")
+        target = house.participant("target-agent")
+        done: list[str] = []
+
+        @target.tool()
+        async def dangerous_operation(target: str) -> str:
+            done.append(target)
+            return "Operation completed successfully"
+
+        async with agent.connected(), human.connected(), target.connected():
+            await together(agent, human, target)
+            proposals, events = human.events(), agent.events()
+            calling = asyncio.create_task(
+                agent.call("target-agent", "dangerous_operation", {"target": "production"})
+            )
+            event = await until(proposals, lambda event: isinstance(event.content, Proposal))
+            assert event.kind == "mcp/proposal:tools/call:dangerous_operation"
+            assert event.correlation_id is None
+            # Nobody but the human can do anything about it, and nothing has happened.
+            assert done == []
+            assert human.tracked[event.id].status == "pending"
+            with pytest.raises(Refused, match="itself"):
+                await agent.fulfil(event.id)
+            result = await human.fulfil(event)
+            assert done == ["production"]
+            assert await calling == result
+            assert result["content"][0]["text"] == "Operation completed successfully"
+            fulfilment = await until(events, lambda event: "mcp/request" in event.kind)
+            assert fulfilment.correlation_id == event.id
+            assert fulfilment.to == ("target-agent",)
+            assert fulfilment.content.params == event.content.params
+            response = await until(events, lambda event: "mcp/response" in event.kind)
+            assert response.correlation_id == fulfilment.id
+            assert response.to == ("human-user", "untrusted-agent")
+            chain = (event.id, fulfilment.id, response.id)
+            assert agent.chain(event.id) == human.chain(response.id) == chain
+            for one in (agent, human, target):
+                tracked = one.tracked[event.id]
+                assert (tracked.status, tracked.fulfilled_by) == ("fulfilled", "human-user")
+                assert one.status.dropped == 0
+            with pytest.raises(Refused, match="fulfilled by human-user"):
+                await human.fulfil(event.id)
+            assert done == ["production"]
+
+    in_both_houses(
+        test, {"untrusted-agent": PROPOSES, "human-user": EVERYTHING, "target-agent": SERVES}
+    )
+
+
+@pytest.mark.spec("MX-3.2.1-8", "MX-3.2.1-10", "MX-10.2-3")
+def test_fulfilling_in_other_ways() -> None:
+    async def test(house: House) -> None:
+        now = [1_000.0]
+        agent = house.participant("agent")
+        human = house.participant("human", clock=lambda: now[0])
+        worker = house.participant("worker")
+        done: list[int] = []
+
+        @worker.tool()
+        async def count(number: int) -> None:
+            done.append(number)
+
+        async def propose(number: int) -> Event:
+            params = {"name": "count", "arguments": {"number": number}}
+            await agent.propose("worker", "tools/call", params)
+            return await until(proposals, lambda event: isinstance(event.content, Proposal))
+
+        async with agent.connected(), human.connected(), worker.connected():
+            await together(agent, human, worker)
+            proposals, requests = human.events(), agent.events()
+            # Other arguments, said so and noted.
+            event = await propose(1)
+            await human.fulfil(event, {"name": "count", "arguments": {"number": 2}})
+            assert done == [2]
+            seen = await until(requests, lambda one: "mcp/request" in one.kind)
+            assert seen.correlation_id == event.id
+            assert "human changed the arguments" in human.tracked[event.id].note
+            assert "human changed the arguments" in agent.tracked[event.id].note
+            # Once more, only when it is said so.
+            await human.fulfil(event, force=True)
+            assert done == [2, 1]
+            assert "once more" in human.tracked[event.id].note
+            # Refused here, and nothing is said about it.
+            event = await propose(3)
+            assert human.reject(event, "too many")
+            assert not human.reject(event)
+            with pytest.raises(Refused, match="rejected"):
+                await human.fulfil(event)
+            assert human.tracked[event.id].note == "too many"
+            assert agent.tracked[event.id].status == "pending"
+            # Too late, unless it is forced.
+            event = await propose(4)
+            now[0] += 301
+            assert human.tracked[event.id].status == "expired"
+            with pytest.raises(Refused, match="expired"):
+                await human.fulfil(event)
+            await human.fulfil(human.tracked[event.id], force=True)
+            assert done == [2, 1, 4]
+            with pytest.raises(Refused, match="was seen here"):
+                await human.fulfil("nothing")
+            # Another call is not what was proposed: that is not for `override`.
+            event = await propose(5)
+            with pytest.raises(Refused):
+                await human.fulfil(event, {"nothing": "at all"})
+
+    in_both_houses(test, {"agent": PROPOSES, "human": EVERYTHING, "worker": SERVES})
+
+
+def test_a_proposal_to_who_fulfils_it() -> None:
+    """The target may fulfil it by itself: everybody sees that as well."""
+
+    async def test(house: House) -> None:
+        agent, worker = house.participant("agent"), house.participant("worker")
+        done: list[str] = []
+
+        @worker.tool()
+        async def work() -> str:
+            done.append("work")
+            return "worked"
+
+        async with agent.connected(), worker.connected():
+            await together(agent, worker)
+            worker.on(Proposal, lambda event: worker.fulfil(event))
+            result = await agent.call("worker", "work")
+            assert result["content"][0]["text"] == "worked"
+            assert done == ["work"]
+            assert agent.status.dropped == worker.status.dropped == 0
+
+    in_both_houses(test, {"agent": PROPOSES, "worker": EVERYTHING})
+
+
+def test_a_proposal_that_nobody_fulfils() -> None:
+    async def test(house: House) -> None:
+        agent, human = house.participant("agent"), house.participant("human")
+        directed = house.participant("directed", routing="directed")
+        async with agent.connected(), human.connected(), directed.connected():
+            await together(agent, human, directed)
+            events = agent.events()
+            proposal = await agent.propose("human", "tools/call", {"name": "x"})
+            await human.chat("Not today.", ["agent"], correlation_id=proposal.id)
+            await until(events, lambda event: isinstance(event.content, Chat))
+            with pytest.raises(InterlockError, match=r"human: Not today\.") as caught:
+                await proposal.outcome(timeout=0)
+            assert caught.value.failure.name == "deadline_exceeded"
+            assert caught.value.data is not None
+            assert caught.value.data["status"] == "pending"
+            with pytest.raises(InterlockError, match="routing"):
+                await directed.call("human", "x")
+            with pytest.raises(InterlockError, match="not in the topic"):
+                await agent.propose("nobody", "tools/call", {"name": "x"})
+            with pytest.raises(Refused, match=r"params\.name"):
+                await agent.propose("human", "tools/call", {})
+
+    in_both_houses(test, {"agent": PROPOSES, "human": EVERYTHING, "directed": PROPOSES})
+
+
+@pytest.mark.spec("MX-8.2-15", "MX-4.1-8", "MX-6.2a-6")
+def test_what_is_not_allowed_is_not_sent() -> None:
+    async def test(house: House) -> None:
+        mute, human = house.participant("mute"), house.participant("human")
+        async with mute.connected(), human.connected():
+            await together(mute, human)
+            events = human.events()
+            assert not mute.can("mcp/request:ping")
+            for sending in (
+                mute.request("human", "ping"),
+                mute.call("human", "x"),
+                mute.ask_all("tools/list"),
+                mute.send("system/presence", {"event": "leave", "participant": {"id": "human"}}),
+                mute.send("chat", {"no": "text"}),
+                mute.send("chat", {"text": object()}),
+            ):
+                with pytest.raises(Refused):
+                    await sending
+            await mute.chat("**the first**", markdown=True)
+            event = await until(events, lambda event: event.sender == "mute")
+            assert event.content == Chat("**the first**", "markdown")
+
+    in_both_houses(test, {"mute": ("chat",), "human": EVERYTHING})
+
+
+@pytest.mark.spec("MX-4.3-3", "MX-4.3-4", "MX-7.1-5", "MX-8.2-5")
+def test_who_lies_is_found_out_by_everybody() -> None:
+    async def test(house: House) -> None:
+        liar, worker = house.participant("liar"), house.participant("worker")
+        done: list[str] = []
+
+        @worker.tool()
+        async def dangerous_tool() -> None:
+            done.append("!")
+
+        async with liar.connected(), worker.connected():
+            await together(liar, worker)
+            events = worker.events()
+            # The library does not send this; somebody else's does, and no gateway looks into it.
+            params = b'{"name":"dangerous_tool"}'
+            lie = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":%b}' % params
+            liar._send(
+                write_envelope(
+                    id="lie", sender="liar", kind="mcp/request:tools/call:safe_tool",
+                    payload=lie, to=["worker"],
+                )
+            )  # fmt: skip
+            await liar.chat("done?")
+            await until(events, lambda event: isinstance(event.content, Chat))
+            assert done == []
+            assert worker.reputation == {"liar": 1}
+            assert worker.status.reputation == {"liar": 1}
+            assert worker.status.dropped == 1
+
+    in_both_houses(test, {"liar": ("mcp/request:tools/call:safe_tool", "chat"), "worker": SERVES})
+
+
+@pytest.mark.spec("MX-7.1-2")
+def test_there_is_no_switch() -> None:
+    """Nothing decides whether a payload is held against its kind but the envelope itself: what
+    there is to set is listed here, so that nobody adds a switch by the way, and neither the
+    environment nor a module's variable is asked."""
+    assert list(inspect.signature(Participant).parameters) == [
+        "url", "topic", "token", "routing", "serving", "name", "version", "instructions", "ca",
+        "certificate", "key", "lifetime", "patience", "dial", "sleep", "jitter", "clock",
+    ]  # fmt: skip
+    assert list(inspect.signature(Place).parameters) == [
+        "serving", "send", "on_welcome", "fulfilling", "new_id", "now",
+    ]  # fmt: skip
+    assert list(inspect.signature(Place.take).parameters) == ["self", "text"]
+    assert list(inspect.signature(read_content).parameters) == ["envelope"]
+    for module in ("topics.client.membership", "topics.wire.payloads", "topics.wire.envelope"):
+        source = inspect.getsource(import_module(f"interlock.{module}"))
+        gc.disable()  # Early releases of Python 3.11 fail when rubbish is looked for in between.
+        try:
+            tree = ast.parse(source)
+        finally:
+            gc.enable()
+        for node in ast.walk(tree):
+            assert not isinstance(node, ast.Global)
+            if isinstance(node, ast.Import):
+                assert "os" not in [one.name for one in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                assert node.module not in ("os", "sys")
+
+
+def test_decorators_are_for_those_who_serve_themselves() -> None:
+    class Silent:
+        def offers(self, method: str, context: str) -> bool:
+            return False
+
+        async def answer(self, request: Any) -> bytes:
+            raise AssertionError
+
+    participant = Participant("wss://n/ws", topic="room", token="t", serving=Silent())
+    with pytest.raises(RuntimeError, match="serving"):
+        participant.tool()(lambda: None)
+    assert repr(participant) == "Participant('nobody yet', topic='room')"
+
+
+def test_decorators_need_no_parentheses() -> None:
+    participant = Participant("wss://n/ws", topic="room", token="t")
+
+    @participant.tool
+    def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    @participant.prompt
+    def greet(name: str) -> str:
+        return f"Greet {name}."
+
+    @participant.tool(name="sum")
+    def both(a: int) -> int:
+        return a
+
+    assert (add(1, 2), greet("Ada"), both(3)) == (3, "Greet Ada.", 3)
+    tools = participant._own_tools()
+    assert tools.offers("tools/call", "add")
+    assert tools.offers("tools/call", "sum")
+    assert tools.offers("prompts/get", "greet")
+    with pytest.raises(TypeError, match="name='sum'"):
+        participant.tool("sum")  # type: ignore[type-var]

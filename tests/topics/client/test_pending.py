@@ -1,0 +1,101 @@
+"""What settles a request: the first answer, or those of everybody who was asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from msgspec import Raw
+
+from interlock.topics.client.pending_requests import Asked, Pending
+from interlock.topics.wire.envelope import Head
+from interlock.topics.wire.payloads import Request, Response
+from interlock.topics.wire.threads import seen_of
+from tests.topics.client.places import Alone
+from tests.topics.client.test_answering import settle
+
+LIST = "mcp/request:tools/list"
+
+
+def ask(pending: Pending, *of: str, all: bool) -> Asked:
+    head = Head("ask", LIST, "me", () if all else of)
+    return pending.expect(seen_of(head, Request(Raw(b"1"), "tools/list")), of, all=all)
+
+
+def answer(pending: Pending, sender: str, result: str, number: bytes = b"1") -> bool:
+    head = Head(f"by-{sender}", "mcp/response:tools/list", sender, ("me",), "ask")
+    return pending.settle(head, Response(Raw(number), "tools/list", "", Raw(result.encode())))
+
+
+def run(test: Callable[[Pending], None]) -> None:
+    async def main() -> None:
+        test(Pending())
+
+    asyncio.run(main())
+
+
+def test_who_asks_everybody_waits_for_everybody() -> None:
+    def test(pending: Pending) -> None:
+        asked = ask(pending, "a", "b", "c", all=True)
+        assert answer(pending, "a", "1")
+        assert answer(pending, "b", "2")
+        assert not asked.done.done()
+        # It has left, and nobody else is missing.
+        pending.left("c")
+        assert asked.done.done()
+        assert (asked.answers, asked.error) == ({"a": 1, "b": 2}, None)
+
+    run(test)
+
+
+def test_nobody_answers_twice() -> None:
+    def test(pending: Pending) -> None:
+        asked = ask(pending, "a", "b", all=True)
+        assert answer(pending, "a", "1")
+        assert not answer(pending, "a", "99")
+        assert not answer(pending, "b", "2", number=b"7")
+        assert asked.answers == {"a": 1}
+        assert not asked.done.done()
+
+    run(test)
+
+
+def test_who_asks_one_has_its_answer_with_the_first() -> None:
+    def test(pending: Pending) -> None:
+        asked = ask(pending, "a", "b", all=False)
+        assert not answer(pending, "stranger", "0")
+        assert not asked.done.done()
+        assert answer(pending, "b", "2")
+        assert asked.done.done()
+        assert asked.answers == {"b": 2}
+
+    run(test)
+
+
+def test_who_proposed_it_and_asks_for_it_is_answered_once() -> None:
+    """Others may let somebody fulfil what it proposed itself."""
+    alone = Alone()
+
+    async def work() -> str:
+        return "done"
+
+    alone.tools.add_tool(work, "work", None, None, {})
+
+    async def main() -> None:
+        proposal = alone.propose("a", "work", to=["me"])
+        alone.request("a", "tools/call", {"name": "work"}, correlation_id=proposal)
+        await settle(alone)
+
+    asyncio.run(main())
+    assert [said["to"] for said in alone.said] == [["a"]]
+
+
+def test_the_first_answer_is_the_one_however_soon_the_next_comes() -> None:
+    def test(pending: Pending) -> None:
+        asked = ask(pending, "a", "b", all=False)
+        assert answer(pending, "a", "1")
+        # Before whoever waits has had its turn.
+        assert not answer(pending, "b", "2")
+        assert asked.answers == {"a": 1}
+
+    run(test)

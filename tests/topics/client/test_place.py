@@ -1,0 +1,481 @@
+"""What a participant believes, says and remembers, told by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.errors import CAPABILITY_VIOLATION, PAYLOAD_TOO_LARGE, TOO_BUSY, InterlockError
+from interlock.topics.client import Refused
+from interlock.topics.client.membership import MOST_REMEMBERED
+from interlock.topics.wire.payloads import Chat, Response
+from interlock.topics.wire.threads import MOST
+from tests.topics.client.places import EVERYTHING, GATEWAY, Alone
+
+CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "dangerous_tool"}}
+
+
+def run(test: Any) -> None:
+    asyncio.run(test())
+
+
+# -- welcome and presence
+
+
+@pytest.mark.spec("MX-8.2-13", "MX-6.2a-6")
+def test_a_welcome_says_who_one_is() -> None:
+    alone = Alone(["mcp/proposal:*", "chat"])
+    place = alone.place
+    assert place.id == "me"
+    assert place.capabilities == ("mcp/proposal:*", "chat")
+    assert place.participants == {"a": EVERYTHING, "b": EVERYTHING}
+    assert place.can("mcp/proposal:tools/call:x")
+    assert not place.can("mcp/request:tools/call:x")
+    assert not place.can("system/welcome")
+    alone.welcome(["mcp/request:*"], ["b"])
+    assert place.can("mcp/request:tools/call:x")
+    assert not place.can("chat")
+    assert list(place.participants) == ["b"]
+
+
+def test_a_welcome_may_list_what_grants_nothing() -> None:
+    alone = Alone(["mcp/*", "system/*", "", "two words", "chat"])
+    assert alone.place.inside
+    assert alone.place.can("chat")
+    assert alone.place.can("mcp/request:tools/call:x")
+    assert not alone.place.can("system/presence")
+    assert not alone.place.can("two words")
+    assert alone.place.dropped == 0
+
+
+@pytest.mark.spec("MX-3.5.1-4")
+def test_a_welcome_for_somebody_else_is_ignored() -> None:
+    alone = Alone(["chat"])
+    other = {"you": {"id": "other", "capabilities": ["mcp/*"]}, "participants": []}
+    alone.tell(GATEWAY, "system/welcome", other, to=["other"])
+    alone.tell(GATEWAY, "system/welcome", other, to=["me"])
+    mine = {"you": {"id": "me", "capabilities": ["mcp/*"]}, "participants": []}
+    alone.tell(GATEWAY, "system/welcome", mine, to=["other"])
+    alone.tell(GATEWAY, "system/welcome", mine)
+    assert alone.place.id == "me"
+    assert alone.place.capabilities == ("chat",)
+    assert alone.welcomes == 1
+
+
+@pytest.mark.spec("MX-8.2-14")
+def test_presence_is_followed() -> None:
+    alone = Alone(others=[])
+    alone.present("join", "me")
+    alone.present("join", "c", ["chat"])
+    assert alone.place.participants == {"c": ("chat",)}
+    alone.present("join", "c", ["mcp/*"])
+    assert alone.place.participants == {"c": ("mcp/*",)}
+    alone.present("leave", "c")
+    alone.present("leave", "never")
+    assert alone.place.participants == {}
+    # Nobody but the gateway says so.
+    alone.tell("a", "system/presence", {"event": "join", "participant": {"id": "x"}})
+    assert alone.place.participants == {}
+    assert alone.dropped == {"a": 1}
+
+
+def test_nothing_is_heard_before_the_welcome() -> None:
+    alone = Alone()
+    alone.place.lost("it is over")
+    alone.tell("a", "chat", {"text": "early"})
+    assert alone.events == []
+    with pytest.raises(InterlockError) as caught:
+        alone.place.say("chat", b'{"text":"x"}')
+    assert caught.value.retryable
+    assert alone.said == []
+
+
+# -- what is dropped
+
+
+@pytest.mark.spec("MX-8.2-1", "MX-8.2-4", "MX-4.3-1")
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"not json",
+        b"[]",
+        b"{}",
+        b'{"protocol":"mcpx/v0.1","id":"e","from":"a","payload":{"text":"x"}}',
+        b'{"protocol":"mcpx/v0.0","id":"e","from":"a","kind":"chat","payload":{"text":"x"}}',
+        b'{"protocol":"mcpx/v0.1","id":"e","from":"a","kind":"chat","payload":"x"}',
+        b'{"protocol":"mcpx/v0.1","id":"e","from":"a","kind":"chat","ts":"noon",'
+        b'"payload":{"text":"x"}}',
+    ],
+)
+def test_what_is_no_envelope_is_dropped(text: bytes) -> None:
+    alone = Alone()
+    alone.place.take(text)
+    assert alone.events == []
+    assert alone.place.dropped == 1
+
+
+@pytest.mark.spec(
+    "MX-4.3-1", "MX-4.3-3", "MX-4.3-4", "MX-4.3-5", "MX-7-1", "MX-8.2-2", "MX-8.2-3", "MX-8.2-4",
+    "MX-8.2-5",
+)  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "payload", "correlation_id"),
+    [
+        ("mcp/request:tools/call:safe_tool", CALL, None),
+        ("mcp/request:tools/list", CALL, None),
+        ("mcp/proposal:tools/call:safe_tool",
+         {"method": "tools/call", "params": CALL["params"]}, None),
+        ("mcp/response:tools/call:safe_tool", CALL, "e"),
+        ("mcp/response:tools/call:safe_tool", {"jsonrpc": "2.0", "id": 1, "result": {}}, None),
+        ("chat", {"words": "x"}, None),
+        ("system/error", {"error": "x"}, None),
+    ],
+)  # fmt: skip
+def test_lies_reach_nobody_and_are_counted(kind: str, payload: Any, correlation_id: Any) -> None:
+    called: list[str] = []
+
+    async def main() -> None:
+        alone = Alone()
+        alone.tools.add_tool(lambda: called.append("!"), "dangerous_tool", None, None, {})
+        alone.tell("a", kind, payload, to=["me"], correlation_id=correlation_id)
+        await asyncio.sleep(0)
+        assert alone.events == []
+        assert alone.said == []
+        assert alone.dropped == {"a": 1}
+        assert len(alone.place.answering) == 0
+        assert not alone.place.fulfilling.tracked
+
+    run(main)
+    assert called == []
+
+
+def test_an_id_that_was_used_before_is_dropped() -> None:
+    alone = Alone()
+    alone.tell("a", "chat", {"text": "one"}, id="same")
+    alone.tell("b", "chat", {"text": "two"}, id="same")
+    assert [event.content for event in alone.events] == [Chat("one")]
+    assert alone.dropped == {"b": 1}
+
+
+def test_what_looks_like_ones_own_is_dropped() -> None:
+    alone = Alone()
+    alone.tell("me", "chat", {"text": "I said so"})
+    assert alone.events == []
+
+
+def test_reputations_are_bounded() -> None:
+    alone = Alone()
+    for number in range(MOST_REMEMBERED + 50):
+        alone.tell(f"p{number}", "chat", {})
+        alone.tell("worst", "chat", {})
+    assert len(alone.dropped) == MOST_REMEMBERED
+    assert alone.dropped["worst"] == MOST_REMEMBERED + 50
+
+
+@pytest.mark.spec("MX-4.3-1")
+@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+def test_no_text_does_harm(text: bytes) -> None:
+    alone = Alone()
+    alone.place.take(text)
+    assert alone.events == []
+
+
+anything = (
+    st.none() | st.text(max_size=5) | st.integers() | st.sampled_from([GATEWAY, ["me"], [], "me"])
+)
+kinds = st.sampled_from(
+    ["chat", "mcp/request:ping", "mcp/response:ping", "mcp/proposal:ping", "mcp/request:tools/call",
+     "mcp/request:tools/call:x", "mcp/proposal:tools/call:x", "mcp/request:notifications/cancelled",
+     "system/welcome", "system/presence", "system/error"]
+)  # fmt: skip
+payloads: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
+    st.sampled_from(
+        ["jsonrpc", "id", "method", "params", "result", "error", "you", "text", "event", "Method"]
+    ),
+    st.sampled_from(
+        ["2.0", 1, "ping", "tools/call", None, {}, {"id": "me"}, {"name": "x"}, [], "join"]
+    ),
+)
+
+
+@pytest.mark.spec("MX-4.3-1")
+@given(
+    kinds,
+    payloads,
+    st.sampled_from(["a", "a", "b", GATEWAY, "me"]),
+    st.dictionaries(st.sampled_from(["id", "to", "correlation_id", "ts", "x"]), anything),
+)
+def test_no_envelope_does_harm(
+    kind: str, payload: dict[str, Any], sender: str, members: dict[str, Any]
+) -> None:
+    async def main() -> None:
+        alone = Alone()
+        envelope = {
+            "protocol": "mcpx/v0.1", "id": "e", "from": sender, "kind": kind, "payload": payload,
+            **members,
+        }  # fmt: skip
+        alone.place.take(json.dumps(envelope).encode())
+        # It was heard, or dropped and counted; nothing between.
+        assert len(alone.events) + alone.place.dropped == 1
+        alone.place.lost("over")
+        await asyncio.sleep(0)
+
+    run(main)
+
+
+@pytest.mark.spec("MX-4.3-1")
+@given(
+    st.sampled_from(["protocol", "id", "from", "kind", "to", "correlation_id", "payload"]), anything
+)
+def test_no_member_of_an_envelope_does_harm(name: str, value: Any) -> None:
+    async def main() -> None:
+        alone = Alone()
+        envelope = {
+            "protocol": "mcpx/v0.1", "id": "e", "from": "a", "kind": "chat",
+            "payload": {"text": "x"}, name: value,
+        }  # fmt: skip
+        alone.place.take(json.dumps(envelope).encode())
+        assert len(alone.events) + alone.place.dropped == 1
+
+    run(main)
+
+
+# -- saying
+
+
+@pytest.mark.spec("MX-4.1-8")
+@pytest.mark.parametrize("kind", ["system/welcome", "system/x", "system", "presence", "system:x"])
+def test_nobody_says_what_only_gateways_say(kind: str) -> None:
+    alone = Alone(["*"])
+    with pytest.raises(Refused, match="gateway"):
+        alone.place.say(kind, b"{}")
+    assert alone.said == []
+
+
+@pytest.mark.spec("MX-8.2-15")
+def test_what_the_welcome_does_not_allow_is_not_sent() -> None:
+    alone = Alone(["mcp/proposal:*", "chat"])
+    with pytest.raises(Refused, match=r"mcp/proposal:\*, chat") as caught:
+        alone.place.say("mcp/request:ping", b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
+    assert caught.value.failure is CAPABILITY_VIOLATION
+    assert alone.said == []
+
+
+@pytest.mark.spec("MX-3-9", "MX-7.1-2")
+@pytest.mark.parametrize(
+    ("kind", "payload", "correlation_id"),
+    [
+        ("mcp/request:tools/call:safe_tool", json.dumps(CALL).encode(), None),
+        ("mcp/response:ping", b'{"jsonrpc":"2.0","id":1,"result":{}}', None),
+        ("mcp/proposal:ping", b'{"method":"ping","params":{}}', "e"),
+        ("chat", b"{}", None),
+        ("chat", b'"hello"', None),
+        ("chat", b'{"text":', None),
+        ("mcp/request:", b"{}", None),
+    ],
+)
+def test_lies_are_not_sent(kind: str, payload: bytes, correlation_id: str | None) -> None:
+    alone = Alone()
+    with pytest.raises(Refused):
+        alone.place.say(kind, payload, ["a"], correlation_id)
+    assert alone.said == []
+
+
+def test_what_is_too_long_is_not_sent() -> None:
+    alone = Alone()
+    with pytest.raises(Refused, match="1048576") as caught:
+        alone.place.say("chat", b'{"text":"%b"}' % (b"x" * 1024 * 1024))
+    assert caught.value.failure is PAYLOAD_TOO_LARGE
+    with pytest.raises(Refused, match="1000"):
+        alone.place.say("chat", b'{"text":"x"}', ["somebody"] * 1001)
+    assert alone.said == []
+
+
+@pytest.mark.spec("MX-3-5", "MX-3-4")
+def test_what_an_envelope_says() -> None:
+    alone = Alone()
+    id = alone.place.say("chat", b'{"text":"x"}', ["a"], "told-9")
+    assert alone.said == [
+        {
+            "protocol": "mcpx/v0.1",
+            "id": id,
+            "ts": "2025-08-26T14:00:00Z",
+            "from": "me",
+            "to": ["a"],
+            "kind": "chat",
+            "correlation_id": "told-9",
+            "payload": {"text": "x"},
+        }
+    ]
+
+
+# -- responses
+
+
+def ask(alone: Alone, *to: str) -> Any:
+    return alone.place.ask(to, "tools/call", b'{"name":"x"}')
+
+
+def answer(alone: Alone, sender: str, asked: Any, **other: Any) -> None:
+    payload = {"jsonrpc": "2.0", "id": int(asked.seen.request_id), "result": {"fine": True}}
+    payload |= other.pop("payload", {})
+    kind = other.pop("kind", "mcp/response:tools/call:x")
+    more = {"correlation_id": asked.seen.head.id, "to": ["me"], **other}
+    alone.tell(sender, kind, payload, **more)
+
+
+@pytest.mark.spec("MX-3.1.2-3", "MX-8.2-7", "MX-3.1.2-4")
+def test_a_response_settles_what_was_asked() -> None:
+    async def main() -> None:
+        alone = Alone()
+        asked = ask(alone, "a")
+        plain = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}'
+        assert b'"payload":' + plain in alone.texts[0]
+        assert alone.said[0]["kind"] == "mcp/request:tools/call:x"
+        answer(alone, "a", asked)
+        assert asked.done.done()
+        assert asked.answers == {"a": {"fine": True}}
+        assert alone.events[-1].verified is True
+
+    run(main)
+
+
+@pytest.mark.spec("MX-3.1.2-5", "MX-7-1")
+@pytest.mark.parametrize(
+    ("sender", "other"),
+    [
+        ("a", {"kind": "mcp/response:tools/call:y"}),
+        ("a", {"kind": "mcp/response:tools/call"}),
+        ("a", {"kind": "mcp/response:tools/list"}),
+        ("a", {"payload": {"id": 99}}),
+        ("a", {"payload": {"id": "1"}}),
+        ("b", {}),
+    ],
+    ids=["context", "no-context", "method", "id", "id-as-text", "not-asked"],
+)
+def test_a_response_that_does_not_fit_settles_nothing(sender: str, other: dict[str, Any]) -> None:
+    async def main() -> None:
+        alone = Alone()
+        asked = ask(alone, "a")
+        answer(alone, sender, asked, **other)
+        assert not asked.done.done()
+        assert alone.dropped == {sender: 1}
+        assert alone.events == []
+        answer(alone, "a", asked)
+        assert asked.done.done()
+
+    run(main)
+
+
+@pytest.mark.spec("MX-4.3-6", "MX-3.1.2-5")
+def test_a_response_to_what_was_never_seen_is_shown() -> None:
+    alone = Alone()
+    alone.tell(
+        "a", "mcp/response:ping", {"jsonrpc": "2.0", "id": 1, "result": {}}, correlation_id="old"
+    )
+    (event,) = alone.events
+    assert isinstance(event.content, Response)
+    assert event.verified is None
+    assert alone.dropped == {}
+
+
+def test_what_was_asked_is_known_though_the_room_talks() -> None:
+    """Others can make everybody forget what was said, but not what one waits for oneself."""
+
+    async def main() -> None:
+        alone = Alone()
+        asked = ask(alone, "a")
+        for number in range(MOST + 1):
+            alone.tell("b", "chat", {"text": str(number)})
+        answer(alone, "a", asked, kind="mcp/response:tools/call:y")
+        answer(alone, "b", asked)
+        assert not asked.done.done()
+        answer(alone, "a", asked)
+        assert asked.answers == {"a": {"fine": True}}
+        assert alone.events[-1].verified is None
+
+    run(main)
+
+
+def test_an_error_is_an_outcome() -> None:
+    async def main() -> None:
+        alone = Alone()
+        asked = ask(alone, "a")
+        payload = {"jsonrpc": "2.0", "id": 1, "error": {"code": -7, "message": "no", "data": [1]}}
+        alone.tell("a", "mcp/response:tools/call:x", payload, correlation_id=asked.seen.head.id)
+        outcome = asked.answers["a"]
+        assert isinstance(outcome, InterlockError)
+        assert outcome.message == "a: no"
+        assert outcome.data == {"code": -7, "participant": "a", "data": [1]}
+
+    run(main)
+
+
+def test_who_leaves_answers_nothing_any_more() -> None:
+    async def main() -> None:
+        alone = Alone()
+        asked, other = ask(alone, "a"), ask(alone, "b")
+        alone.present("leave", "a")
+        assert asked.error.data == {"sent": True}
+        assert not other.done.done()
+        # A fresh welcome says who is gone as well.
+        alone.welcome(others=[])
+        assert other.error is not None
+
+    run(main)
+
+
+def test_a_gateway_that_does_not_forward() -> None:
+    async def main() -> None:
+        alone = Alone()
+        asked = ask(alone, "a")
+        alone.tell(
+            GATEWAY, "system/error", {"error": "rate_limited", "message": "Slowly."},
+            to=["me"], correlation_id=asked.seen.head.id,
+        )  # fmt: skip
+        assert asked.error.failure is TOO_BUSY
+        assert "Slowly." in asked.error.message
+
+    run(main)
+
+
+def test_lost_messages_are_counted() -> None:
+    alone = Alone()
+    alone.tell(GATEWAY, "system/error", {"error": "messages_lost", "lost": 12}, to=["me"])
+    alone.tell(GATEWAY, "system/error", {"error": "messages_lost", "lost": 3}, to=["me"])
+    alone.tell(GATEWAY, "system/error", {"error": "messages_lost", "lost": -9}, to=["me"])
+    assert alone.place.lost_messages == 15
+
+
+def test_everything_under_way_ends_with_the_connection() -> None:
+    async def main() -> None:
+        alone = Alone()
+        asked = ask(alone, "a")
+        alone.place.lost("the cable was pulled")
+        assert alone.place.participants == {}
+        assert asked.error.failure.name == "upstream_lost"
+        assert asked.error.data == {"sent": True}
+        assert "the cable was pulled" in asked.error.message
+
+    run(main)
+
+
+def test_a_proposal_that_one_fulfils_oneself_is_fulfilled_once() -> None:
+    async def test() -> None:
+        alone = Alone()
+        proposal = alone.propose("a", "x", to=["me"])
+        params = b'{"name":"x","arguments":{}}'
+        asked = alone.place.ask(["me"], "tools/call", params, correlation_id=proposal)
+        # It hears its own request as others do, and that is no second one.
+        for _ in range(5):
+            await asyncio.sleep(0)
+        tracked = alone.place.fulfilling.tracked[proposal]
+        assert tracked.fulfilments == (asked.seen.head.id,)
+        assert (tracked.status, tracked.fulfilled_by, tracked.note) == ("fulfilled", "me", "")
+
+    run(test)

@@ -1,0 +1,124 @@
+"""What a participant believes when ids come again, and when the gateway speaks to others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from interlock.protocol.mcpx_terms import LONGEST
+from interlock.topics.client import Proposal, Refused
+from interlock.topics.wire.threads import MOST
+from tests.topics.client.places import GATEWAY, Alone
+from tests.topics.client.test_place import answer, ask, run
+
+# -- ids that come again when much was said in between
+
+
+def talk(alone: Alone, much: int = MOST + 1) -> None:
+    for _ in range(much):
+        alone.tell("b", "chat", {"text": "…"})
+
+
+@pytest.mark.spec("MX-3.2.1-10", "MX-4.3-1")
+def test_nobody_puts_another_proposal_in_the_place_of_one() -> None:
+    alone = Alone()
+    shown = alone.propose("a", "pay", {"to": "the baker"}, id="p-1", to=["b"])
+    talk(alone)
+    alone.propose("a", "pay", {"to": "me"}, id="p-1", to=["b"])
+    assert alone.dropped == {"a": 1}
+    tracked = alone.place.fulfilling.tracked[shown]
+    assert json.loads(bytes(tracked.params))["arguments"] == {"to": "the baker"}
+
+
+@pytest.mark.spec("MX-3.2.1-10")
+def test_nobody_takes_the_id_of_what_is_waited_for() -> None:
+    async def main() -> None:
+        alone = Alone()
+        asked = ask(alone, "a")
+        talk(alone)
+        alone.request("b", "ping", id=asked.seen.head.id, to=["a"])
+        assert alone.dropped == {"b": 1}
+        answer(alone, "a", asked)
+        assert asked.done.done()
+
+    run(main)
+
+
+def test_what_is_fulfilled_is_what_was_looked_at() -> None:
+    alone = Alone()
+    fulfilling = alone.place.fulfilling
+    id = alone.propose("a", "pay", {"to": "the baker"})
+    shown: Proposal = alone.events[-1].content
+    before = fulfilling.tracked[id]
+    # Even if it were forgotten, and came anew as something else.
+    fulfilling._proposals._kept.clear()
+    alone.propose("a", "pay", {"to": "me"}, id="p-2")
+    other = fulfilling.tracked["p-2"]
+    fulfilling._proposals._kept[id] = replace(other, proposalId=id)
+    for looked_at in (shown, before):
+        with pytest.raises(Refused, match="another one by now"):
+            fulfilling.to_fulfil(id, "me", force=False, shown=looked_at)
+    assert fulfilling.to_fulfil("p-2", "me", force=False, shown=other) is other
+
+
+# -- what the gateway says to others
+
+
+@pytest.mark.spec("MX-6.4a-2")
+@pytest.mark.parametrize("to", [[], ["b"]], ids=["to all", "to another"])
+def test_an_error_about_what_another_said_settles_nothing(to: list[str]) -> None:
+    async def main() -> None:
+        alone = Alone()
+        asked = ask(alone, "a")
+        proposal = alone.place.propose(
+            "mcp/proposal:tools/call:x", b'{"method":"tools/call","params":{"name":"x"}}', ["a"]
+        )
+        for id in (asked.seen.head.id, proposal.id):
+            error = {"error": "capability_violation", "message": "b lacks capability", "lost": 7}
+            alone.tell(GATEWAY, "system/error", error, to=to, correlation_id=id)
+        assert not asked.done.done()
+        assert not proposal.settled
+        assert alone.place.fulfilling.tracked[proposal.id].status == "pending"
+        assert alone.place.lost_messages == 0
+        # It is shown all the same.
+        assert [event.kind for event in alone.events] == ["system/error"] * 2
+        answer(alone, "a", asked)
+        assert asked.answers
+
+    run(main)
+
+
+@pytest.mark.spec("MX-8.2-5", "MX-7.1-5")
+def test_a_time_that_is_none_is_counted_against_its_sender() -> None:
+    alone = Alone()
+    alone.tell("a", "chat", {"text": "x"}, ts="yesterday")
+    assert alone.dropped == {"a": 1}
+    assert alone.events == []
+
+
+def test_what_became_of_a_proposal_is_waited_for_though_it_was_forgotten() -> None:
+    async def main() -> None:
+        alone = Alone(lifetime=60.0)
+        payload = b'{"method":"tools/call","params":{"name":"x"}}'
+        proposal = alone.place.propose("mcp/proposal:tools/call:x", payload, ["a"])
+        alone.place.fulfilling._proposals._kept.clear()
+        waiting = asyncio.ensure_future(proposal.outcome())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+    run(main)
+
+
+def test_a_welcome_to_a_full_house_is_longer_than_what_anybody_says() -> None:
+    alone = Alone()
+    many = [f"participant-{number:06}" for number in range(20_000)]
+    alone.welcome(others=many)
+    assert len(alone.place.participants) == 20_000
+    alone.tell("a", "chat", {"text": "x" * LONGEST})
+    assert alone.dropped == {"a": 1}

@@ -1,0 +1,74 @@
+"""What the author of a participant is told while it is outside."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from interlock.errors import FORBIDDEN, InterlockError
+from interlock.topics.client.connection import Standing
+
+
+def test_a_reason_is_told_once_and_another_as_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "interlock.topics")
+    standing = Standing("ops")
+    for why in ("it went.", "nobody answers.", "nobody answers."):
+        standing.lost(why)
+    standing.welcomed("worker", "ws://127.0.0.1:1/ws")
+    standing.lost("it went.")
+    assert caplog.messages == [
+        "not in the topic ops: it went. Trying again.",
+        "still not in the topic ops: nobody answers. Trying again.",
+        "in the topic ops as worker, at ws://127.0.0.1:1/ws",
+        "not in the topic ops: it went. Trying again.",
+    ]
+
+
+def test_who_was_told_that_it_is_outside_is_told_that_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "interlock.topics")
+    standing = Standing("ops")
+    standing.welcomed("worker", "ws://127.0.0.1:1/ws")
+    assert caplog.messages == []
+    standing.lost("it went.")
+    standing.welcomed("worker", "ws://127.0.0.1:1/ws")
+    assert caplog.messages[-1] == "in the topic ops again as worker, at ws://127.0.0.1:1/ws"
+
+
+async def work(standing: Standing, inside: asyncio.Event) -> None:
+    async with standing.watching():
+        inside.set()
+        await asyncio.Event().wait()
+
+
+def test_whoever_waits_or_works_is_told_that_it_is_over() -> None:
+    async def main() -> None:
+        standing = Standing("ops")
+        standing.welcomed("worker", "")
+        await standing.until_welcomed()
+        inside = asyncio.Event()
+        task = asyncio.ensure_future(work(standing, inside))
+        await inside.wait()
+        standing.over(InterlockError(FORBIDDEN, "Go."))
+        with pytest.raises(InterlockError, match="Go"):
+            await task
+        with pytest.raises(InterlockError, match="Go"):
+            await standing.until_welcomed()
+
+    asyncio.run(main())
+
+
+def test_who_is_cancelled_by_others_stays_cancelled() -> None:
+    async def main() -> None:
+        standing, inside = Standing("ops"), asyncio.Event()
+        task = asyncio.ensure_future(work(standing, inside))
+        await inside.wait()
+        task.cancel()
+        standing.over(InterlockError(FORBIDDEN, "Go."))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())

@@ -1,0 +1,122 @@
+"""Rooms without a network: outlets that keep what they are handed, and turns taken by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from interlock.core.call import Caller, Credentials
+from interlock.core.config.topics import TopicConfig
+from interlock.protocol.kinds import grants_of
+from interlock.protocol.websocket import FrameDecoder
+from interlock.topics.member import Batch, Member
+from interlock.topics.room import Room
+from interlock.topics.wire.envelope import write_envelope
+
+NOW = "2025-08-26T14:00:00Z"
+FULL = ("mcp/*", "chat")
+NOBODY = Credentials("local")
+
+
+class Ear:
+    """An outlet that keeps everything."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.closed: tuple[int, str] | None = None
+
+    def deliver(self, batch: Batch) -> None:
+        self.batches.append(batch)
+
+    def close(self, code: int, reason: str) -> None:
+        self.closed = code, reason
+
+    @property
+    def texts(self) -> list[bytes]:
+        return [text for batch in self.batches for text in batch.texts]
+
+    @property
+    def heard(self) -> list[dict[str, Any]]:
+        return [json.loads(text) for text in self.texts]
+
+    @property
+    def kinds(self) -> list[str]:
+        return [message["kind"] for message in self.heard]
+
+    def forget(self) -> None:
+        self.batches.clear()
+
+
+class Turns:
+    """What is to be done at the end of a turn."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+
+    def __call__(self, callback: Callable[[], None]) -> None:
+        self.waiting.append(callback)
+
+    def take(self) -> None:
+        while self.waiting:
+            waiting, self.waiting = self.waiting, []
+            for callback in waiting:
+                callback()
+
+
+class Numbered:
+    """Ids that tell in which order they were made."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+
+    def __call__(self) -> str:
+        return f"g-{next(self._numbers)}"
+
+
+class Listening:
+    """A room, and an ear for each of its members."""
+
+    def __init__(self, settings: TopicConfig | None = None, name: str = "ops") -> None:
+        self.turns = Turns()
+        self.violations: list[tuple[str, str, str]] = []
+        self.time = 0.0
+        self.room = Room(
+            name,
+            settings or TopicConfig(),
+            call_soon=self.turns,
+            new_id=Numbered(),
+            now=lambda: NOW,
+            on_violation=lambda *told: self.violations.append((told[0].id, *told[1:])),
+            clock=lambda: self.time,
+        )
+
+    def join(
+        self,
+        id: str,
+        capabilities: tuple[str, ...] = FULL,
+        routing: str = "all",
+        *,
+        caller: str = "",
+        kind: str = "local",
+        inside: bool = False,
+    ) -> tuple[Member, Ear]:
+        ear = Ear()
+        member = Member(
+            self.room.name, id, capabilities, grants_of(capabilities), routing, ear,
+            Caller(caller or id, kind=kind), NOBODY, f"ws-{id}", NOW, inside,
+        )  # fmt: skip
+        self.room.join(member)
+        return member, ear
+
+
+def said(sender: str, kind: str = "chat", *to: str, id: str = "m-1", **more: Any) -> bytes:
+    """An envelope, as somebody would write it."""
+    payload = json.dumps(more.pop("payload", {"text": "hello"})).encode()
+    return write_envelope(id=id, sender=sender, kind=kind, payload=payload, to=to, **more)
+
+
+def unframed(batch: Batch) -> list[object]:
+    """What a client reads in the frames of a batch."""
+    return [*FrameDecoder(masked=False, max_message=1 << 24).feed(batch.frames)]

@@ -1,0 +1,267 @@
+"""What waits for the node in a room: whose turn it is, how much may wait, and who has to go."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.core.call import Caller
+from interlock.errors import CONFIRMATION_REQUIRED
+from interlock.protocol.mcpx_terms import BUSY, GATEWAY, GUEST, LONGEST
+from interlock.topics import node_participant as arrivals
+from interlock.topics.member import Member
+from interlock.topics.node_participant import (
+    LONGEST_OF_GUESTS,
+    MOST_BYTES_IN_TURN,
+    MOST_IN_TURN,
+    Arrivals,
+    Arrived,
+)
+from interlock.topics.wire.envelope import Head
+from tests.core.pipeline.rig import turns
+from tests.topics.listening import Listening
+from tests.topics.node.table import NODE_ID, PROPOSES, Table
+
+LONG = "x" * 200_000
+
+
+def somebody(id: str) -> Member:
+    return Listening().join(id)[0]
+
+
+def message(id: str, member: Member | None, size: int = 10) -> Arrived:
+    sender = GATEWAY if member is None else member.id
+    return Arrived(member, Head(id, "mcp/request:ping", sender), b"x" * size)
+
+
+# -- the lines
+
+
+def test_one_of_each_in_turn_and_each_in_its_order() -> None:
+    ada, bob = somebody("ada"), somebody("bob")
+    waiting = Arrivals()
+    for number in range(3):
+        waiting.add("ada", message(f"a{number}", ada))
+    waiting.add("bob", message("b0", bob))
+    waiting.add("ada", message("left", None))
+    waiting.add("bob", message("b1", bob))
+    taken = []
+    while waiting:
+        taken.append(waiting.take().head.id)
+    assert taken == ["a0", "b0", "a1", "b1", "a2", "left"]
+    assert (waiting.bytes, waiting.messages) == (0, 0)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.integers(0, 50)), max_size=40),
+       st.lists(st.sampled_from(["take", "drop a", "drop b"]), max_size=40))  # fmt: skip
+def test_what_waits_is_counted_right(said: list[tuple[str, bool, int]], deeds: list[str]) -> None:
+    members = {id: somebody(id) for id in "abc"}
+    waiting = Arrivals()
+    held: list[Arrived] = []
+    for number, (whose, by_gateway, size) in enumerate(said):
+        one = message(f"{whose}{number}", None if by_gateway else members[whose], size)
+        waiting.add(whose, one)
+        held.append(one)
+    for deed in deeds:
+        if deed == "take" and waiting:
+            held.remove(waiting.take())
+        elif deed.startswith("drop"):
+            whose = deed[-1]
+            waiting.drop(whose)
+            held = [one for one in held if one.member is not members[whose]]
+        mine = [one for one in held if one.member is not None]
+        assert waiting.bytes == sum(one.weight for one in mine)
+        assert waiting.messages == len(mine)
+    while waiting:
+        held.remove(waiting.take())
+    assert held == []
+
+
+# -- what is not kept at all
+
+
+def test_what_is_only_said_does_not_wait(tmp_path: Path) -> None:
+    async def run() -> None:
+        table = Table(tmp_path)
+        ada, eve = table.let_in("ada", PROPOSES), table.let_in("eve")
+        for number in range(3 * MOST_IN_TURN):
+            ada.propose("s.write_file", {"path": str(number)})
+            for kind, payload in (
+                ("chat", {"text": LONG}),
+                ("mcp/response:ping", {"jsonrpc": "2.0", "id": 1, "result": {"x": LONG}}),
+            ):
+                eve.say(kind, payload)
+            eve.propose("s.write_file", {"text": LONG}, to=())
+            eve.propose("s.write_file", {"text": LONG}, to=("ada",))
+        table.room.flush()
+        waiting = table.seat._arrivals
+        assert waiting.messages == 3 * MOST_IN_TURN
+        assert waiting.bytes < 200_000
+        assert eve.closed is None
+        table.close()
+
+    asyncio.run(run())
+
+
+# -- how much may wait
+
+
+def test_nobody_waits_behind_a_flood(tmp_path: Path) -> None:
+    async def run() -> None:
+        table = Table(tmp_path)
+        ada, eve = table.let_in("ada"), table.let_in("eve")
+        for number in range(10 * MOST_IN_TURN):
+            eve.request("ping", rpc=number)
+        asked = ada.request("ping")
+        table.room.flush()
+        await turns(3)
+        assert ada.about(asked)
+        assert len(eve.of("mcp/response:")) < 5 * MOST_IN_TURN
+        table.close()
+
+    asyncio.run(run())
+
+
+def test_of_long_messages_one_is_taken_in_a_turn(tmp_path: Path) -> None:
+    async def run() -> None:
+        table = Table(tmp_path)
+        eve = table.let_in("eve")
+        for number in range(5):
+            eve.request("ping", {"x": "x" * MOST_BYTES_IN_TURN}, rpc=number)
+        table.room.flush()
+        left = [5]
+        while left[-1]:
+            await turns(1)
+            left.append(table.seat._arrivals.messages)
+        assert max(before - after for before, after in pairwise(left)) == 1
+        table.close()
+
+    asyncio.run(run())
+
+
+def test_who_has_the_most_goes_when_all_have_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrivals, "MOST_BYTES_OF_ALL", 4 * LONGEST)
+
+    async def run() -> None:
+        table = Table(tmp_path)
+        ada, eve = table.let_in("ada"), table.let_in("eve")
+        mine = [ada.request("ping", {"x": LONG}, rpc=number) for number in range(3)]
+        for number in range(30):
+            if eve.closed is None:
+                eve.request("ping", {"x": LONG}, rpc=number)
+        table.room.flush()
+        await ada.until(lambda: all(ada.about(one) for one in mine))
+        assert ada.closed is None
+        assert eve.closed is not None
+        assert eve.closed[0] == BUSY
+        assert table.seat._arrivals.bytes == 0
+        table.close()
+
+    asyncio.run(run())
+
+
+def test_what_a_guest_says_at_length_is_not_looked_at(tmp_path: Path) -> None:
+    async def run() -> None:
+        table = Table(tmp_path)
+        guest = table.let_in("guest-a", bearer=None)
+        guest.member.caller = Caller("guest-a", calls=False, registers=False, kind=GUEST)
+        asked = guest.request("ping", rpc=7)
+        assert (await guest.answered(asked))["result"] == {}
+        long = guest.request("ping", {"x": "x" * LONGEST_OF_GUESTS}, rpc=8)
+        answer = await guest.answered(long)
+        assert "without a token" in answer["error"]["message"]
+        table.close()
+
+    asyncio.run(run())
+
+
+# -- lies
+
+
+@pytest.mark.spec("MX-7.1-5", "MX-4.3-3")
+def test_a_lie_is_in_the_journal_and_answered_by_its_own_id(tmp_path: Path) -> None:
+    async def run() -> None:
+        table = Table(tmp_path)
+        eve = table.let_in("eve")
+        asked = eve.request("tools/list", rpc="mine", kind="mcp/request:ping")
+        answer = await eve.answered(asked)
+        assert answer["id"] == "mine"
+        assert "tools/list" in answer["error"]["message"]
+        await table.quiet()
+        [row] = table.rows("topics/say")
+        assert (row["outcome"], row["name"]) == ("malformed_envelope", table.room.name)
+        assert "mcp/request:ping" in row["detail"]
+        assert eve.member.refused == 1
+        table.close()
+
+    asyncio.run(run())
+
+
+def test_who_only_lies_is_let_go(tmp_path: Path) -> None:
+    async def run() -> None:
+        table = Table(tmp_path, stands_still=True)
+        eve = table.let_in("eve")
+        for number in range(500):
+            if eve.closed is None:
+                eve.request("tools/list", rpc=number, kind="mcp/request:ping")
+                await turns(2)
+        assert eve.closed is not None
+        assert eve.closed[0] == BUSY
+        assert NODE_ID in table.room.members
+        table.close()
+
+    asyncio.run(run())
+
+
+# -- who is quicker than the node
+
+
+@pytest.mark.parametrize(("before", "size"), [(3, 100_000), (2 * MOST_IN_TURN, 10)])
+def test_nobody_fulfils_what_the_node_has_not_come_to_yet(
+    before: int, size: int, tmp_path: Path
+) -> None:
+    """Everybody hears a proposal at once. It is made once all the same."""
+
+    async def run() -> None:
+        table = Table(tmp_path)
+        ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
+        file = {"path": "a.txt"}
+        for number in range(before):
+            ada.propose("s.write_file", {"path": str(number), "text": "x" * size})
+        proposal = ada.propose("s.write_file", file)
+        table.room.flush()
+        asked = bob.call("s.write_file", file, correlation_id=proposal)
+        answer = await bob.answered(asked)
+        assert answer["error"]["code"] == CONFIRMATION_REQUIRED.code
+        await ada.chat(proposal)
+        assert table.gated.upstream.started == []
+        assert table.seat._coming == {}
+        table.close()
+
+    asyncio.run(run())
+
+
+def test_nothing_is_left_of_who_was_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals, "MOST_BEHIND", 5)
+
+    async def run() -> None:
+        table = Table(tmp_path)
+        for _ in range(3):
+            eve = table.let_in("eve", PROPOSES)
+            for number in range(10):
+                eve.propose("s.write_file", {"path": str(number)})
+            # Another connection takes its place before it is let go.
+            table.let_in("eve", PROPOSES)
+            await table.quiet()
+        assert table.seat._let_go == set()
+        assert table.seat._coming == {}
+        table.close()
+
+    asyncio.run(run())

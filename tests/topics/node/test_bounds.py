@@ -1,0 +1,167 @@
+"""What one participant does costs the others nothing: not their answers, not the node's memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.core.call import Call
+from interlock.protocol.mcpx_terms import BUSY, LONGEST
+from interlock.topics import proposals as fates
+from interlock.topics.node_participant import MOST_BEHIND, MOST_BYTES_BEHIND, MOST_IN_TURN
+from interlock.topics.requests import MOST_OF_ONE
+from interlock.trust.policy import Action, Decision
+from interlock.trust.policy.decision import decision
+from tests.core.pipeline.rig import turns
+from tests.topics.node.table import NODE_ID, PROPOSES, Table
+
+SEEN = {"content": [{"type": "text", "text": "seen"}]}
+
+
+def allow_all(call: Call, made: Decision) -> Decision:
+    """A rule that somebody accepted."""
+    return decision(Action.ALLOW, "learned", "")
+
+
+def test_one_participant_has_so_many_proposals_under_way_and_no_more(tmp_path: Path) -> None:
+    async def run() -> None:
+        table = Table(tmp_path)
+        table.gated.pipeline.permit.learned = allow_all
+        table.gated.pipeline.enter.concurrent_calls = 1_000
+        ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob", PROPOSES)
+        for number in range(MOST_OF_ONE):
+            ada.propose("s.write_file", {"path": str(number)})
+        last = await table.gated.reached(MOST_OF_ONE)
+        assert "wait for some" in await ada.chat(ada.propose("s.write_file", {"path": "more"}))
+        assert len(table.gated.upstream.started) == MOST_OF_ONE
+        # That is nobody else's matter, and over with the first that is answered.
+        bob.propose("s.write_file", {"path": "bob's"})
+        await table.gated.reached(MOST_OF_ONE + 1)
+        last.answer(**SEEN)
+        await ada.until(lambda: bool(ada.of("mcp/response:")))
+        ada.propose("s.write_file", {"path": "more"})
+        await table.gated.reached(MOST_OF_ONE + 2)
+        table.close()
+
+    asyncio.run(run())
+
+
+def test_who_proposes_much_does_not_have_others_proposals_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fates, "MOST_KNOWN", 3)
+
+    async def run() -> None:
+        table = Table(tmp_path)
+        ada, eve = table.let_in("ada", PROPOSES), table.let_in("eve", PROPOSES)
+        waits = ada.propose("s.write_file", {"path": "a"})
+        await ada.chat(waits)
+        table.gated.pipeline.permit.learned = allow_all
+        for number in range(1, 6):
+            eve.propose("s.write_file", {"path": str(number)})
+            (await table.gated.reached(number)).answer(**SEEN)
+            await eve.until(
+                lambda: len(eve.of("mcp/response:")) == len(table.gated.upstream.started)
+            )
+        assert table.seat._proposing.made_here.is_open(waits)
+        table.close()
+
+    asyncio.run(run())
+
+
+def test_what_a_rule_let_through_is_told_of_even_where_it_cannot_be_shown(tmp_path: Path) -> None:
+    """The proposal just fits into an envelope, and its fulfilment does not."""
+
+    async def run() -> None:
+        table = Table(tmp_path)
+        table.gated.pipeline.permit.learned = allow_all
+        ada = table.let_in("ada", PROPOSES)
+        params: dict[str, Any] = {"name": "s.write_file", "arguments": {"text": ""}}
+        payload = {"method": "tools/call", "params": params}
+        envelope = {
+            "protocol": "mcpx/v0.1",
+            "id": "p",
+            "from": "ada",
+            "to": [NODE_ID],
+            "kind": "mcp/proposal:tools/call:s.write_file",
+            "payload": payload,
+        }
+        params["arguments"]["text"] = "x" * (LONGEST - 20 - len(json.dumps(envelope)))
+        proposal = ada.propose("s.write_file", params=params, id="p")
+        (await table.gated.reached()).answer(**SEEN)
+        assert "was called" in await ada.chat(proposal)
+        assert ada.of("mcp/request:", "mcp/response:") == []
+        table.close()
+
+    asyncio.run(run())
+
+
+def test_nobody_silences_another_by_an_id_that_it_will_take(tmp_path: Path) -> None:
+    """What a participant answers that is an upstream here counts, whoever used its id before."""
+
+    async def run() -> None:
+        table = Table(tmp_path)
+        heard: list[tuple[str, str]] = []
+        table.seat.listen(lambda head, _: heard.append((head.sender, head.id)), of={"bob"})
+        worker, eve = table.let_in("bob"), table.let_in("eve")
+        eve.say("chat", {"text": "first"}, id="answer-1")
+        eve.say("mcp/response:tools/list", {"jsonrpc": "2.0", "id": 1, "result": {}}, id="answer-2")
+        for id in ("answer-1", "answer-2", "answer-2"):
+            answer = {"jsonrpc": "2.0", "id": 1, "result": {}}
+            worker.say("mcp/response:tools/list", answer, id=id, correlation_id="id-1")
+        await table.quiet()
+        assert [id for sender, id in heard if sender == "bob"] == ["answer-1", "answer-2"]
+        table.close()
+
+    asyncio.run(run())
+
+
+def test_a_flood_of_proposals_is_taken_in_many_turns(tmp_path: Path) -> None:
+    """Between them the node serves whoever else there is."""
+
+    async def run() -> None:
+        table = Table(tmp_path)
+        ada = table.let_in("ada", PROPOSES)
+        many = 10 * MOST_IN_TURN
+        for number in range(many):
+            ada.propose("s.write_file", {"path": str(number)})
+        table.room.flush()
+        left = [many]
+        while left[-1]:
+            await turns(1)
+            left.append(table.seat._arrivals.messages)
+        assert max(before - after for before, after in pairwise(left)) == MOST_IN_TURN
+        await ada.until(lambda: len(ada.of("chat")) == many)
+        table.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_who_asks_more_than_the_node_can_take_is_let_go(large: bool, tmp_path: Path) -> None:
+    async def run() -> None:
+        table = Table(tmp_path)
+        ada, eve = table.let_in("ada"), table.let_in("eve", PROPOSES)
+        text = "x" * (LONGEST - 1_000) if large else "x"
+        many = MOST_BYTES_BEHIND // len(text) if large else MOST_BEHIND + 2 * MOST_IN_TURN
+        for number in range(many + 10):
+            if eve.closed is None:
+                eve.propose("s.write_file", {"path": str(number), "text": text})
+        asked = ada.request("ping")
+        await ada.answered(asked)
+        assert eve.closed is not None
+        assert eve.closed[0] == BUSY
+        assert "than it can take" in eve.closed[1]
+        # What it had said before is not taken either, but for a few; and it may come back.
+        assert len(table.gated.approvals.pending()) <= 50
+        assert table.seat._arrivals.bytes == table.seat._arrivals.messages == 0
+        again = table.let_in("eve", PROPOSES)
+        assert "waits for a human" in await again.chat(again.propose("s.write_file", {"path": "a"}))
+        table.close()
+
+    asyncio.run(run())

@@ -1,0 +1,116 @@
+"""What the journal gets of proposals, and what nobody can fill it with."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from interlock.core.call import Caller, Proposed
+from interlock.core.journal.audit import MOST_STRANGERS, Audit
+from interlock.protocol.mcpx_terms import GUEST
+from interlock.topics.proposals import LONGEST_ID, MOST_IN_VAIN, MOST_REMEMBERED, Noting
+from tests.core.pipeline.rig import KeptJournal
+from tests.topics.node.table import PROPOSES, TOPIC, Table
+
+FILE = {"path": "a.txt", "text": "hello"}
+SECRET = "ghp_" + "a1B2" * 9
+
+
+def test_entries_say_whose_proposal_it_was_and_where(tmp_path: Path) -> None:
+    async def run() -> None:
+        table = Table(tmp_path)
+        ada = table.let_in("ada-here", PROPOSES, name="ada")
+        await ada.chat(ada.propose("s.write_file", FILE))
+        [approval] = table.gated.approvals.pending()
+        await table.gated.confirm(approval)
+        await ada.until(lambda: bool(ada.of("mcp/response:")))
+        await ada.chat(ada.propose("s.no_such"))
+        rows = table.rows("proposal")
+        assert [row["outcome"] for row in rows] == ["proposed", "fulfilled", "done", "not_taken"]
+        assert {(row["face"], row["caller"]) for row in rows} == {("topic", "ada")}
+        assert all(row["detail"].startswith("of ada-here: ") for row in rows)
+        table.close()
+
+    asyncio.run(run())
+
+
+def test_a_guest_fills_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        table = Table(tmp_path)
+        guest = table.let_in("guest-abcd", PROPOSES, bearer=None)
+        guest.member.caller = Caller("guest-abcd", calls=False, registers=False, kind=GUEST)
+        for number in range(200):
+            guest.propose("s.write_file", {"number": number})
+        await guest.until(lambda: len(guest.of("chat")) == 200)
+        assert table.rows("proposal") == []
+        # A second may begin meanwhile.
+        assert len(table.journal.entries) <= 2 * MOST_STRANGERS
+        table.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", ["unknown", "doubled", "refused"])
+def test_what_leads_to_nothing_is_rationed(how: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        table = Table(tmp_path)
+        ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob", PROPOSES)
+        for number in range(200):
+            if how == "unknown":
+                ada.propose(f"s.no_such_{number}")
+            elif how == "doubled":
+                ada.propose("s.write_file", FILE)
+            else:
+                ada.propose("s.write_file", params={"name": "s.write_file", "more": number})
+        await ada.until(lambda: len(ada.of("chat")) == 200)
+        real = 1 if how == "doubled" else 0
+        assert len(table.rows("proposal")) == MOST_IN_VAIN + real
+        # What others propose is written down all the same, and so is what it proposes in earnest.
+        await bob.chat(bob.propose("s.no_such"))
+        await ada.chat(ada.propose("s.write_file", {"path": "b.txt"}))
+        last = table.rows("proposal")[-2:]
+        assert [(row["caller"], row["outcome"]) for row in last] == [
+            ("bob", "not_taken"),
+            ("ada", "proposed"),
+        ]
+        table.close()
+
+    asyncio.run(run())
+
+
+def test_what_was_not_written_is_counted_in_the_next_entry() -> None:
+    journal, now = KeptJournal(), [0.0]
+    noting = Noting(Audit(journal), lambda: now[0])
+    ada = Caller("ada")
+    for number in range(MOST_IN_VAIN + 7):
+        noting.in_vain(Proposed(TOPIC, str(number), "ada"), ada, "not_taken", "x" * 1_000)
+    assert len(journal.entries) == MOST_IN_VAIN
+    now[0] = 60.0
+    noting.in_vain(Proposed(TOPIC, "last", "ada"), ada, "not_taken", "x" * 1_000)
+    assert journal.entries[-1]["detail"].endswith("(and 7 more in vain before it)")
+    assert len(journal.entries[-1]["detail"]) <= 500
+
+
+def test_participants_that_are_counted_are_bounded() -> None:
+    noting = Noting(Audit(KeptJournal()), lambda: 0.0)
+    for number in range(MOST_REMEMBERED + 10):
+        noting.in_vain(Proposed(TOPIC, "p", f"p{number}"), Caller("x"), "not_taken", "")
+    assert len(noting._in_vain) == MOST_REMEMBERED
+
+
+def test_ids_are_cut_and_secrets_masked() -> None:
+    journal = KeptJournal()
+    noting = Noting(Audit(journal))
+    noting.note(Proposed(TOPIC, "i" * 256, "ada"), Caller("ada"), "proposed", f"no tool {SECRET!r}")
+    noting.note(Proposed(TOPIC, SECRET, "ada"), Caller("ada"), "proposed", "")
+    first, second = journal.entries
+    assert first["name"] == f"{TOPIC}/" + "i" * LONGEST_ID
+    assert SECRET not in str(first) + str(second)
+
+
+def test_without_a_journal_nothing_is_written() -> None:
+    noting = Noting(None)
+    noting.note(Proposed(TOPIC, "p", "ada"), Caller("ada"), "proposed", "")
+    noting.in_vain(Proposed(TOPIC, "p", "ada"), Caller("ada"), "not_taken", "")

@@ -1,0 +1,404 @@
+"""The recorder: what it writes of a topic, and what not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.core.call import Credentials
+from interlock.core.config.topics import TopicConfig
+from interlock.core.ports import JournalEntry
+from interlock.errors import UNAUTHENTICATED, InterlockError
+from interlock.topics import recorder
+from interlock.topics.member import Batch
+from interlock.topics.recorder import (
+    AT_ONCE,
+    LEFT_OUT,
+    MOST_KEPT,
+    MOST_OF_A_TEXT,
+    RECORDER,
+    ROOM,
+    TOLD_EVERY,
+    RecorderSeat,
+    _Beginning,
+    seat_recorder,
+)
+from interlock.topics.wire.envelope import Head
+from tests.core.pipeline.rig import KeptJournal
+from tests.effort import lines_run
+from tests.topics.node.table import TOPIC, Table
+
+SECRET = "sk-ant-api03-" + "a1B2" * 12
+
+
+class Recorded:
+    """A room with the recorder in it."""
+
+    def __init__(self, folder: Path, *, whole: bool) -> None:
+        self.table = Table(folder, settings=TopicConfig(access="private", record="heads"))
+        self.journal = KeptJournal()
+        self.seat = seat_recorder(
+            self.table.gateway, self.table.room, self.journal, lambda: 17, whole=whole
+        )
+
+    async def rows(self) -> list[dict[str, Any]]:
+        await self.table.quiet()
+        return [row for row in self.journal.entries if row["verb"] != "system/presence"]
+
+
+def test_heads_say_who_said_what_to_whom_and_not_the_words(tmp_path: Path) -> None:
+    async def run() -> None:
+        recorded = Recorded(tmp_path, whole=False)
+        ada = recorded.table.let_in("ada")
+        recorded.table.let_in("bob")
+        ada.say("chat", {"text": "unheard"}, ("bob", "eve"), id="a-1", correlation_id="c-1")
+        [row] = await recorded.rows()
+        assert row == {
+            "time_ns": 17,
+            "caller": "ada",
+            "face": "topic",
+            "verb": "chat",
+            "name": TOPIC,
+            "upstream": "",
+            "effect": "",
+            "outcome": "said",
+            "duration_us": 0,
+            "detail": "id=a-1 to=bob,eve correlation=c-1",
+        }
+        recorded.table.close()
+
+    asyncio.run(run())
+
+
+def test_it_writes_who_came_and_went(tmp_path: Path) -> None:
+    async def run() -> None:
+        recorded = Recorded(tmp_path, whole=False)
+        ada = recorded.table.let_in("ada")
+        await recorded.table.quiet()
+        recorded.table.gateway.leave(ada.member)
+        await recorded.table.quiet()
+        details = [row["detail"].split(" id=")[0] for row in recorded.journal.entries]
+        assert details[-2:] == ["join ada", "leave ada"]
+        recorded.table.close()
+
+    asyncio.run(run())
+
+
+def test_whole_has_the_words_without_their_secrets(tmp_path: Path) -> None:
+    async def run() -> None:
+        recorded = Recorded(tmp_path, whole=True)
+        ada = recorded.table.let_in("ada")
+        ada.say("chat", {"text": f"use {SECRET}", "password": "hunter2hunter2"})
+        ada.say("chat", {"text": "a\nfake line"})
+        first, second = await recorded.rows()
+        assert SECRET not in first["detail"]
+        assert "hunter2" not in first["detail"]
+        assert '"password":"***' in first["detail"]
+        assert second["detail"].endswith('payload={"text":"a\\nfake line"}')
+        recorded.table.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        json.dumps({"text": "x" * (MOST_KEPT + 1)}).encode(),
+        json.dumps({"text": "x" * 200_000}).encode(),
+        b'{"text":"a","text":"b"}',
+        b'{"number":1e999}',
+        b'{"deep":' + b"[" * 500 + b"]" * 500 + b"}",
+    ],
+)
+def test_one_message_cannot_fill_the_journal(payload: bytes, tmp_path: Path) -> None:
+    async def run() -> None:
+        recorded = Recorded(tmp_path, whole=True)
+        ada = recorded.table.let_in("ada")
+        ada.say("chat", payload)
+        [row] = await recorded.rows()
+        assert "payload=" in row["detail"]
+        assert len(row["detail"]) <= MOST_KEPT + 600
+        row["detail"].encode()
+        recorded.table.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_no_word_of_a_head_is_a_secret(whole: bool, tmp_path: Path) -> None:
+    async def run() -> None:
+        recorded = Recorded(tmp_path, whole=whole)
+        ada = recorded.table.let_in("ada", ("*",))
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": SECRET}}
+        kind = f"mcp/request:tools/call:{SECRET}"
+        ada.say(kind, message, (SECRET, "bob"), id=SECRET, correlation_id=SECRET)
+        [row] = await recorded.rows()
+        assert SECRET not in str(row)
+        assert row["verb"].startswith("mcp/request:tools/call:")
+        assert "bob" in row["detail"]
+        recorded.table.close()
+
+    asyncio.run(run())
+
+
+def test_what_is_said_of_a_password_is_not_written_down(tmp_path: Path) -> None:
+    async def run() -> None:
+        recorded = Recorded(tmp_path, whole=True)
+        ada = recorded.table.let_in("ada")
+        ada.say("chat", {"text": "log in with password=hunter2hunter2, then deploy"})
+        [row] = await recorded.rows()
+        assert "hunter2" not in row["detail"]
+        assert "log in with password=***" in row["detail"]
+        assert "then deploy" in row["detail"]
+        recorded.table.close()
+
+    asyncio.run(run())
+
+
+def test_what_a_bearer_shows_is_not_written_down(tmp_path: Path) -> None:
+    async def run() -> None:
+        recorded = Recorded(tmp_path, whole=True)
+        ada = recorded.table.let_in("ada")
+        ada.say("chat", {"text": "try -H 'authorization: bearer  token-of-bob' and\tBearer x.y"})
+        [row] = await recorded.rows()
+        assert "token-of-bob" not in row["detail"]
+        assert "x.y" not in row["detail"]
+        assert "try -H" in row["detail"]
+        recorded.table.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"text":"the plan",%b"pad":"%b"}' % (b" " * 70_000, b"x" * 200_000),
+        b'{"text":"the plan","pad":[%b0]}' % (b"0," * 100_000),
+        b'{"text":"the plan",%b}' % b",".join(b'"%d":1' % one for one in range(50_000)),
+        b'{"text":"the plan","text":"another"}',
+        b'{"text":"the plan","number":1e999}',
+        b'{"text":"the plan","number":%b}' % (b"9" * 10_000),
+        b'{"pad":"%b","text":"the plan"}' % (b"x" * 200_000),
+        b'{"text":"the plan","pad":%b%b}' % (b"[" * 900, b"]" * 900),
+        b'{"text":"the plan","pad":[%b{}]}' % (b"{}," * 300_000),
+    ],
+)
+def test_nobody_pads_a_message_out_of_the_record(payload: bytes, tmp_path: Path) -> None:
+    async def run() -> None:
+        recorded = Recorded(tmp_path, whole=True)
+        ada = recorded.table.let_in("ada")
+        ada.say("chat", payload)
+        [row] = await recorded.rows()
+        assert '"text":"the plan"' in row["detail"]
+        assert len(row["detail"]) <= MOST_KEPT + 600
+        row["detail"].encode()
+        recorded.table.close()
+
+    asyncio.run(run())
+
+
+def test_nobody_gets_out_of_the_record_by_a_time_that_is_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The gateway passes it on, so it is written down."""
+
+    async def run() -> None:
+        recorded = Recorded(tmp_path, whole=True)
+        ada = recorded.table.let_in("ada")
+        ada.say("chat", {"text": "the plan"}, ts="yesterday")
+        [row] = await recorded.rows()
+        assert row["detail"].endswith('payload={"text":"the plan"}')
+        recorded.table.close()
+
+    asyncio.run(run())
+    assert caplog.text == ""
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@given(VALUES, st.sampled_from([None, 0, 2]), st.booleans())
+def test_what_is_short_is_kept_as_it_is(value: Any, indent: int | None, ascii: bool) -> None:
+    source = json.dumps(value, indent=indent, ensure_ascii=ascii)
+    beginning = _Beginning(source, MOST_KEPT)
+    assert beginning.read() == value
+    assert not beginning.cut
+
+
+@pytest.mark.parametrize("one", ["{}", "[]", "0", '"x"', '{"a":[{}]}', "null", " " * 50 + "0"])
+def test_no_more_is_read_than_is_kept(one: str) -> None:
+    """What takes long for one message, everybody waits for."""
+    source = '{"text":"the plan","pad":[' + (one + ",") * MOST_KEPT + "and this is no JSON at all"
+    beginning = _Beginning(source, MOST_OF_A_TEXT)
+    assert beginning.read()["text"] == "the plan"
+    assert beginning.cut
+
+
+@pytest.mark.parametrize("cut", [MOST_OF_A_TEXT, 2 * MOST_OF_A_TEXT, MOST_KEPT])
+def test_a_secret_where_the_record_is_cut_is_none_that_can_be_read(
+    cut: int, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        recorded = Recorded(tmp_path, whole=True)
+        ada = recorded.table.let_in("ada")
+        for before in range(cut - 80, cut + 10, 5):
+            ada.say("chat", {"text": "x " * (before // 2) + SECRET + " y" * 50_000})
+        rows = await recorded.rows()
+        assert len(rows) == 18
+        assert not any(SECRET[:20] in row["detail"] for row in rows)
+        recorded.table.close()
+
+    asyncio.run(run())
+
+
+def test_a_name_cannot_look_like_another_word_of_the_entry(tmp_path: Path) -> None:
+    async def run() -> None:
+        recorded = Recorded(tmp_path, whole=False)
+        ada = recorded.table.let_in("ada")
+        ada.say("chat", {"text": ""}, ("x correlation=y",), id="1 to=bob")
+        [row] = await recorded.rows()
+        assert row["detail"] == 'id="1 to=bob" to="x correlation=y"'
+        many = tuple(f"participant-number-{number}" for number in range(1_000))
+        ada.say("chat", {"text": ""}, many)
+        [_, row] = await recorded.rows()
+        assert len(row["detail"]) <= 500
+        recorded.table.close()
+
+    asyncio.run(run())
+
+
+def test_everybody_sees_it_and_it_may_say_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        recorded = Recorded(tmp_path, whole=False)
+        ada = recorded.table.let_in("ada")
+        await recorded.table.quiet()
+        [welcome] = ada.of("system/welcome")
+        assert {"id": RECORDER, "capabilities": []} in welcome["payload"]["participants"]
+        member = recorded.table.gateway.member(TOPIC, RECORDER)
+        assert member is not None
+        with pytest.raises(InterlockError) as refused:
+            recorded.table.gated.pipeline.enter.authenticate(member.credentials)
+        assert refused.value.failure is UNAUTHENTICATED
+        assert isinstance(member.credentials, Credentials)
+        recorded.table.close()
+
+    asyncio.run(run())
+
+
+def test_a_journal_that_fails_does_not_stop_the_room(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Full:
+        def record(self, entry: JournalEntry) -> None:
+            raise OSError("full")
+
+        def record_durably(self, entry: JournalEntry, then: Any) -> None:
+            raise OSError("full")
+
+    seat = RecorderSeat(Full(), lambda: 0, topic=TOPIC, whole=False, rate=10)
+    seat.deliver(Batch(b"", (b"{}", b"{}"), (Head("1", "chat", "ada"), Head("2", "chat", "ada"))))
+    assert caplog.text.count("was not recorded") == 2
+
+
+def test_no_name_hides_another() -> None:
+    raw = '{"a":1,"a (again, 2)":"shown","a":3,"a":4}'
+    read = _Beginning(raw, MOST_OF_A_TEXT).read()
+    assert sorted(map(str, read.values())) == ["1", "3", "4", "shown"]
+    assert [*read] == ["a", "a (again, 2)", "a (again, 3)", "a (again, 4)"]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        json.dumps({"t": [""] * 1_400}),
+        json.dumps({str(number): "" for number in range(1_400)}),
+        json.dumps({"t": [1] * 4_000}),
+    ],
+    ids=["texts", "names", "numbers"],
+)
+def test_many_short_ones_are_no_more_work_than_few_long_ones(raw: str) -> None:
+    few = json.dumps({"t": ["x" * 60] * 70})
+    assert len(raw) >= 4_000
+    long = lines_run(lambda: _Beginning(few, MOST_OF_A_TEXT).read())
+    assert lines_run(lambda: _Beginning(raw, MOST_OF_A_TEXT).read()) < 6 * long
+
+
+# -- how much is written
+
+
+class Talk:
+    """A recorder, a clock that is turned, and somebody who talks."""
+
+    def __init__(self, rate: int = 10) -> None:
+        self.journal = KeptJournal()
+        self.time = 0.0
+        self.seat = RecorderSeat(
+            self.journal, lambda: 17, topic=TOPIC, whole=False, rate=rate, clock=lambda: self.time
+        )
+
+    def say(self, sender: str, times: int, kind: str = "chat") -> None:
+        for number in range(times):
+            head = Head(f"{sender}-{number}", kind, sender)
+            self.seat.deliver(Batch(b"", (b"{}",), (head,)))
+
+    def written(self, sender: str) -> int:
+        rows = [row for row in self.journal.entries if row["caller"] == sender]
+        return sum(row["outcome"] == "said" for row in rows)
+
+    @property
+    def left_out(self) -> list[tuple[str, str]]:
+        return [
+            (row["caller"], row["detail"].partition(" ")[0])
+            for row in self.journal.entries
+            if row["outcome"] == LEFT_OUT
+        ]
+
+
+def test_nobody_fills_the_journal_by_talking() -> None:
+    talk = Talk()
+    talk.say("eve", 10 * AT_ONCE + 5_000)
+    assert talk.written("eve") == 10 * AT_ONCE
+    # Others are written down as they were.
+    talk.say("ada", 5)
+    assert talk.written("ada") == 5
+    # What is left out is counted, and that is told now and then.
+    assert talk.left_out == []
+    talk.time = TOLD_EVERY
+    talk.say("eve", 200)
+    assert talk.written("eve") == 10 * AT_ONCE + 100
+    assert talk.left_out == [("eve", "5000")]
+    talk.seat.close(1001, "The node stops.")
+    assert talk.left_out == [("eve", "5000"), ("eve", "100")]
+
+
+def test_many_who_talk_are_bounded_together() -> None:
+    talk = Talk()
+    for number in range(50):
+        talk.say(f"guest-{number}", 10 * AT_ONCE)
+    assert len(talk.journal.entries) == 10 * AT_ONCE * ROOM
+    talk.time = 1.0
+    for number in range(50):
+        talk.say(f"guest-{number}", 10)
+    assert len(talk.journal.entries) == 10 * AT_ONCE * ROOM + 10 * ROOM
+
+
+def test_what_is_known_of_talkers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "_MOST_KNOWN", 3)
+    talk = Talk(rate=1)
+    for number in range(10):
+        talk.say(f"guest-{number}", AT_ONCE + 1)
+    assert len(talk.seat._each) == len(talk.seat._left_out) == 3
+    # Those who are forgotten were told of.
+    assert [who for who, _ in talk.left_out] == [f"guest-{number}" for number in range(7)]

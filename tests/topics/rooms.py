@@ -1,0 +1,173 @@
+"""Topics behind a real HTTP server, with a pipeline and a journal that a test can look into."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import uvloop
+
+from interlock.core.call import Caller
+from interlock.core.config import Limits, TopicsConfig
+from interlock.core.config.topics import SeatConfig, TopicConfig
+from interlock.core.pipeline.authentication import Authenticator, BearerSource
+from interlock.core.server.http.exchange import HttpExchange, Route
+from interlock.core.server.http.guard import Guard
+from interlock.core.server.http.protocol import FastLane
+from interlock.core.server.http.server import HttpServer
+from interlock.topics.admin_api import AdminApp
+from interlock.topics.endpoint import Door
+from interlock.topics.gateway import Gateway
+from interlock.topics.socket import utc_now
+from tests.core.pipeline.rig import Rig, turns
+from tests.topics.peers import PATIENCE, Peer, joined
+
+NAMES = ("agent", "human", "worker", "boss")
+
+
+PUBLIC = {"room": TopicConfig(access="public")}
+RESTRICTED = {
+    "room": TopicConfig(
+        seats=[
+            SeatConfig(callers=["agent"], id="robot-alpha", profile="proposal_only"),
+            SeatConfig(callers=["hum*"], profile="full_access"),
+            SeatConfig(roles=["ops"], capabilities=["x/*"]),
+        ]
+    ),
+    "other": TopicConfig(seats=[SeatConfig(callers=["boss"])]),
+}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """What happens on its own, in this very loop."""
+    while not condition():
+        await turns(1)
+
+
+async def nothing_here(scope: Any, receive: Any, send: Any) -> None:
+    """Everything that is not served elsewhere."""
+    await send({"type": "http.response.start", "status": 404, "headers": []})
+    await send({"type": "http.response.body", "body": b"not here"})
+
+
+def _serve(exchange: HttpExchange) -> None:
+    exchange.respond(200, b"{}")
+
+
+class Rooms:
+    """A gateway with its door, for as long as a test lasts. The token of NAME is `t-NAME`."""
+
+    def __init__(
+        self,
+        *,
+        rooms: dict[str, TopicConfig] | None = None,
+        admins: Sequence[str] = (),
+        callers: Sequence[Caller] = (),
+        sources: Sequence[BearerSource] = (),
+        tls: ssl.SSLContext | None = None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        rooms = {"room": TopicConfig(access="private")} if rooms is None else rooms
+        self.config = TopicsConfig(rooms=rooms, admins=list(admins))
+        self.rig = Rig()
+        known = {f"t-{name}": Caller(name, kind="token") for name in NAMES}
+        known |= {f"t-{caller.name}": caller for caller in callers}
+        self.rig.pipeline.enter.authenticate = Authenticator(known, sources=sources)
+        ids = itertools.count(1)
+        loop = asyncio.get_running_loop()
+        self.gateway = Gateway(
+            self.config,
+            call_soon=loop.call_soon,
+            new_id=lambda: f"gateway-{next(ids)}",
+            now=utc_now,
+            audit=self.rig.audit,
+        )
+        self.door = Door(
+            self.gateway, self.rig.pipeline, audit=self.rig.audit, wall_clock=wall_clock
+        )
+        self.http = HttpServer("127.0.0.1", 0, tls)
+        self.secure = tls is not None
+        self._guard: Guard | None = None
+
+    async def start(self) -> None:
+        lane = FastLane.bound(Route(_serve), "/mcp", Limits(), upgrades={"/ws": self._take})
+        pipeline = self.rig.pipeline
+        admin = AdminApp(
+            self.gateway,
+            guard=Guard("127.0.0.1", 0),
+            authenticate=lambda credentials: pipeline.enter.authenticate(credentials),
+            refused=pipeline.refused,
+            audit=self.rig.audit,
+            otherwise=nothing_here,
+        )
+        await self.http.start(lane, admin)
+        self._guard = admin.guard = Guard("127.0.0.1", self.http.port)
+        self.gateway.start()
+
+    async def stop(self) -> None:
+        self.gateway.close()
+        await self.door.close()
+        await self.http.stop()
+
+    def _take(self, upgrade: Any) -> None:
+        assert self._guard is not None
+        self.door.take(upgrade, self._guard)
+
+    # -- what a test asks
+
+    def url(self, topic: str = "room", more: str = "") -> str:
+        scheme = "wss" if self.secure else "ws"
+        return f"{scheme}://127.0.0.1:{self.http.port}/ws?topic={topic}{more}"
+
+    def address(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.http.port}{path}"
+
+    @asynccontextmanager
+    async def join(
+        self, *names: str, topic: str = "room", more: str = "", **options: Any
+    ) -> AsyncIterator[tuple[Peer, ...]]:
+        """These come in, one after the other."""
+        async with AsyncExitStack() as stack:
+            url = self.url(topic, more)
+            yield tuple(
+                [
+                    await stack.enter_async_context(joined(url, f"t-{name}", **options))
+                    for name in names
+                ]
+            )
+
+    @property
+    def present(self) -> list[str]:
+        """Who is there, as the gateway says."""
+        return sorted(one.participant_id for one in self.gateway.connections())
+
+    @property
+    def journal(self) -> list[dict[str, Any]]:
+        return self.rig.journal.entries
+
+
+def run(test: Callable[[Rooms], Coroutine[Any, Any, None]], **settings: Any) -> None:
+    """The test on both kinds of loop; neither may have anything to complain about."""
+    complaints: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: complaints.append(context))
+        rooms = Rooms(**settings)
+        await rooms.start()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await test(rooms)
+        finally:
+            await rooms.stop()
+        assert rooms.door.connections == 0
+
+    for factory in (uvloop.new_event_loop, asyncio.new_event_loop):
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(main())
+    assert not complaints, complaints

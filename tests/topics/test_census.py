@@ -1,0 +1,63 @@
+"""How many connections there may be to all topics together, and of one caller."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.core.call import Caller
+from interlock.core.config.topics import TopicConfig, TopicsConfig
+from interlock.errors import InterlockError
+from interlock.topics.connection_limits import MOST_OF_ONE
+from tests.topics.test_gateway import House
+
+ROOMS = {"team-*": TopicConfig("private"), "open-*": TopicConfig("public")}
+
+
+def refusal(house: House, topic: str, name: str | None) -> str:
+    caller = None if name is None else Caller(name, kind="token")
+    with pytest.raises(InterlockError) as refused:
+        house.gateway.admit(topic, caller)
+    assert refused.value.failure.http == 503
+    return refused.value.message
+
+
+def test_one_caller_is_in_so_many_topics_and_no_more() -> None:
+    house = House(ROOMS)
+    members = [house.come("eve", f"team-{number}")[0] for number in range(MOST_OF_ONE)]
+    assert "leave one of them" in refusal(house, "team-more", "eve")
+    # Another connection to where it is already takes the place of the older one.
+    again, _ = house.come("eve", "team-0")
+    assert len(house.gateway._census) == MOST_OF_ONE
+    house.come("ada", "team-more")
+    house.gateway.leave(members[0])
+    assert "leave one of them" in refusal(house, "team-more", "eve")
+    house.gateway.leave(again)
+    house.come("eve", "team-more")
+
+
+def test_guests_do_not_take_all_there_is() -> None:
+    house = House(ROOMS)
+    house.gateway.configure(TopicsConfig(rooms=ROOMS, most=10))
+    for number in range(5):
+        house.come(None, f"open-{number}")
+    assert "Come with a token" in refusal(house, "open-more", None)
+    for number in range(5):
+        house.come(f"a{number}", "team-x")
+    assert "as many as it may" in refusal(house, "team-x", "one-more")
+
+
+def test_all_who_are_gone_are_counted_out() -> None:
+    house = House(ROOMS)
+    census = house.gateway._census
+    member, _ = house.come("a", "team-x")
+    house.come("b", "team-x")
+    house.come(None, "open-x")
+    assert len(census) == 3
+    # As somebody else it does not stay, and is counted out as who it was.
+    house.gateway.known_as(member, Caller("other", kind="token"))
+    assert len(census) == 2
+    house.gateway.configure(TopicsConfig(rooms={"open-*": ROOMS["open-*"]}))
+    assert len(census) == 1
+    house.gateway.close()
+    assert len(census) == 0
+    assert census._of == {}

@@ -1,0 +1,487 @@
+"""All topics of a node: rooms that open and close, and capabilities that change."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+import pytest
+
+from interlock.core.call import Caller
+from interlock.core.config.topics import SeatConfig, TopicConfig, TopicsConfig
+from interlock.core.journal.audit import Audit
+from interlock.core.ports import JournalEntry
+from interlock.errors import InterlockError
+from interlock.protocol.kinds import PROGRESSIVE_TRUST
+from interlock.protocol.mcpx_terms import GOING, NOT_WELCOME
+from interlock.topics.gateway import Gateway
+from interlock.topics.member import Loss, Member, Participant
+from interlock.topics.room import Room
+from tests.topics.listening import FULL, NOBODY, NOW, Ear, Numbered, Turns, said
+
+PRIVATE = TopicConfig(access="private")
+ROOMS = {"ops": PRIVATE, "team-*": PRIVATE, "open": TopicConfig(access="public")}
+
+
+class Kept:
+    """A recorder in memory."""
+
+    def __init__(self) -> None:
+        self.entries: list[JournalEntry] = []
+
+    def record(self, entry: JournalEntry) -> None:
+        self.entries.append(entry)
+
+    def record_durably(self, entry: JournalEntry, then: object) -> None:
+        raise AssertionError("nothing here has to be on disk first")
+
+
+class House:
+    """A gateway, and what the node hears of it."""
+
+    def __init__(self, rooms: dict[str, TopicConfig] | None = None) -> None:
+        self.turns = Turns()
+        self.opened: list[str] = []
+        self.closed: list[str] = []
+        self.inside: list[Ear] = []
+        self.journal = Kept()
+        self.time = 0.0
+        self.gateway = Gateway(
+            TopicsConfig(rooms=ROOMS if rooms is None else rooms),
+            call_soon=self.turns,
+            new_id=Numbered(),
+            now=lambda: NOW,
+            on_opened=self._opened,
+            on_closed=lambda room: self.closed.append(room.name),
+            audit=Audit(self.journal, lambda: 0),
+            clock=lambda: self.time,
+        )
+        self.gateway.start()
+
+    def _opened(self, room: Room) -> None:
+        self.opened.append(room.name)
+        if room.settings.node is not None:
+            ear = Ear()
+            self.inside.append(ear)
+            node = Participant(room.settings.node, FULL, "directed")
+            caller = Caller(node.id, kind="node")
+            self.gateway.enter(room.name, node, ear, caller=caller, credentials=NOBODY, inside=True)
+
+    def come(self, name: str | None, topic: str = "ops") -> tuple[Member, Ear]:
+        caller = None if name is None else Caller(name, kind="token")
+        ear = Ear()
+        participant = self.gateway.admit(topic, caller)
+        member = self.gateway.enter(topic, participant, ear, caller=caller, credentials=NOBODY)
+        self.turns.take()
+        return member, ear
+
+
+def refused(house: House, *arguments: object, **named: object) -> InterlockError:
+    with pytest.raises(InterlockError) as caught:
+        house.gateway.change(*arguments, **{"topic": None, **named})  # type: ignore[arg-type]
+    return caught.value
+
+
+# --- rooms ---
+
+
+@pytest.mark.spec("MX-2.2-4")
+def test_no_message_leaves_its_room() -> None:
+    house = House()
+    a, _ = house.come("a", "ops")
+    _, to_b = house.come("b", "team-x")
+    _, to_c = house.come("c", "team-y")
+    here, to_here = house.come("b", "ops")
+    # One who sits in two rooms speaks in one of them.
+    _, also_to_a = house.come("a", "team-x")
+    for ear in (to_b, to_c, to_here, also_to_a):
+        ear.forget()
+    house.gateway.say(a, said("a", id="all"))
+    house.gateway.say(a, said("a", "chat", "b", "c", id="named"))
+    house.turns.take()
+    assert [message["id"] for message in to_here.heard] == ["all", "named"]
+    house.gateway.leave(here)
+    house.turns.take()
+    assert to_b.texts == to_c.texts == also_to_a.texts == []
+
+
+def test_a_room_opens_with_the_first_and_closes_with_the_last() -> None:
+    house = House()
+    assert house.opened == []
+    a, to_a = house.come("a", "team-x")
+    b, _ = house.come("b", "team-x")
+    house.gateway.leave(a)
+    house.gateway.leave(a)
+    assert (house.opened, house.closed) == (["team-x"], [])
+    house.gateway.leave(b)
+    assert house.closed == ["team-x"]
+    assert house.gateway.rooms == {}
+    # What comes late from somebody who was there is nothing.
+    assert house.gateway.say(b, said("b")) is None
+    house.gateway.lost(b, Loss(1))
+    house.gateway.leave(b)
+    assert to_a.closed is None
+
+
+@pytest.mark.spec("MX-2.2-3")
+def test_a_room_that_opens_again_knows_nothing() -> None:
+    house = House()
+    a, _ = house.come("a")
+    house.gateway.say(a, said("a"))
+    house.gateway.leave(a)
+    _, to_b = house.come("b")
+    assert to_b.kinds == ["system/welcome", "system/presence"]
+    assert to_b.heard[0]["payload"]["participants"] == []
+
+
+def test_the_node_waits_in_rooms_that_have_a_name() -> None:
+    seat = TopicConfig(access="private", node="hub")
+    house = House({"ops": seat, "team-*": seat, "plain": PRIVATE})
+    assert house.opened == ["ops"]
+    a, to_a = house.come("a", "team-x")
+    assert house.opened == ["ops", "team-x"]
+    assert to_a.heard[0]["payload"]["participants"] == [{"id": "hub", "capabilities": [*FULL]}]
+    house.gateway.leave(a)
+    assert house.closed == ["team-x"]
+    assert house.inside[1].closed == (GOING, "Everybody has left the topic.")
+    b, _ = house.come("b", "ops")
+    house.gateway.leave(b)
+    assert house.closed == ["team-x"]
+    assert [*house.gateway.rooms["ops"].members] == ["hub"]
+    # Nobody comes in as the node, and the node is no connection.
+    with pytest.raises(InterlockError):
+        house.gateway.admit("ops", Caller("hub"))
+    assert house.gateway.connections() == []
+
+
+def test_everybody_goes_when_the_node_stops() -> None:
+    house = House()
+    ears = [house.come("a")[1], house.come("b", "team-x")[1]]
+    house.gateway.close()
+    assert [ear.closed for ear in ears] == [(GOING, "The node stops.")] * 2
+    assert house.closed == ["ops", "team-x"]
+    assert house.gateway.rooms == {}
+
+
+# --- who comes in ---
+
+
+def test_guests_are_called_something_that_nobody_else_is() -> None:
+    house = House()
+    guests = [house.come(None, "open")[0] for _ in range(50)]
+    assert len({guest.id for guest in guests}) == 50
+    assert all(guest.id.startswith("guest-") for guest in guests)
+    assert all(guest.caller.kind == "guest" and not guest.caller.calls for guest in guests)
+
+
+def test_the_same_name_known_in_another_way_is_somebody_else() -> None:
+    house = House()
+    member, _ = house.come("a")
+    with pytest.raises(InterlockError) as caught:
+        house.gateway.admit("ops", Caller("a", kind="jwt"))
+    assert caught.value.failure.http == 403
+    assert house.come("a")[0] is not member
+
+
+def test_a_full_room_is_told_before_the_door() -> None:
+    house = House({"ops": TopicConfig(access="private", most=1)})
+    house.come("a")
+    with pytest.raises(InterlockError) as caught:
+        house.gateway.admit("ops", Caller("b", kind="token"))
+    assert caught.value.failure.http == 503
+
+
+def test_nobody_enters_a_topic_that_is_no_more() -> None:
+    house = House()
+    with pytest.raises(InterlockError):
+        house.gateway.enter(
+            "gone", Participant("a", FULL), Ear(), caller=Caller("a"), credentials=NOBODY
+        )
+
+
+def test_who_is_revoked_is_let_go() -> None:
+    house = House()
+    _, to_a = house.come("a")
+    _, also = house.come("a", "team-x")
+    _, to_b = house.come("b")
+    guest, to_guest = house.come(None, "open")
+    house.gateway.disconnect({"a", guest.id})
+    house.turns.take()
+    assert to_a.closed is not None
+    assert to_a.closed[0] == NOT_WELCOME
+    assert also.closed is not None
+    assert to_b.closed is to_guest.closed is None
+    assert to_b.heard[-1]["payload"] == {"event": "leave", "participant": {"id": "a"}}
+    assert {one.participant_id for one in house.gateway.connections()} == {"b", guest.id}
+
+
+@pytest.mark.spec("MX-10.1-1", "MX-2.1-5")
+def test_what_is_known_of_a_connection() -> None:
+    house = House()
+    member, _ = house.come("a")
+    house.gateway.say(member, said("a"))
+    shown = msgspec.to_builtins(house.gateway.connections())
+    assert shown == [
+        {
+            "connectionId": member.connection, "participantId": "a",
+            "capabilities": ("mcp/proposal:*", "chat"), "connectedAt": NOW,
+            "topic": "ops", "routing": "all",
+        }
+    ]  # fmt: skip
+    other = Participant("b", FULL, "directed")
+    house.gateway.enter("ops", other, Ear(), caller=Caller("b"), credentials=NOBODY)
+    assert [one.routing for one in house.gateway.connections()] == ["all", "directed"]
+    house.turns.take()
+    # And nothing else is kept: no message, no history.
+    assert house.gateway.rooms["ops"]._pending == []
+    assert {name for name, value in vars(house.gateway).items() if isinstance(value, dict)} == {
+        "rooms", "_changed",
+    }  # fmt: skip
+
+
+def test_whoever_is_refused_again_and_again_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    house = House()
+    member, _ = house.come("a")
+    with caplog.at_level(logging.INFO):
+        for _ in range(15):
+            house.gateway.say(member, said("a", "mcp/request:\n"))
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.count("capability_violation") for line in lines] == [1, 1]
+    assert not any("\n" in line for line in lines)
+    assert house.gateway.refused == member.refused == 15
+
+
+# --- capabilities ---
+
+
+@pytest.mark.spec("MX-4.1-16", "MX-11.3-5")
+def test_trust_grows_by_changes() -> None:
+    house = House()
+    member, to_a = house.come("a")
+    _, to_b = house.come("b")
+    steps: list[tuple[list[str], list[str]]] = [
+        (["mcp/request:resources/read"], []),
+        (["mcp/request:tools/*"], []),
+        (["mcp/*"], ["mcp/proposal:*", "mcp/request:resources/read", "mcp/request:tools/*"]),
+    ]
+    kinds = ["mcp/request:resources/read:x", "mcp/request:tools/call:x", "mcp/request:prompts/get"]
+
+    def allowed() -> list[bool]:
+        return [house.gateway.say(member, said("a", kind)) is not None for kind in kinds]
+
+    assert {*member.capabilities} == {*PROGRESSIVE_TRUST[0]}
+    assert allowed() == [False, False, False]
+    for number, (add, remove) in enumerate(steps, 1):
+        house.turns.take()
+        to_a.forget()
+        to_b.forget()
+        change = house.gateway.change("a", add, remove, by="admin", topic=None)
+        house.turns.take()
+        assert {*member.capabilities} == {*PROGRESSIVE_TRUST[number]}
+        assert {*change.new_capabilities} == {*PROGRESSIVE_TRUST[number]}
+        assert {*change.old_capabilities} == {*PROGRESSIVE_TRUST[number - 1]}
+        assert to_a.heard[0]["payload"]["you"]["capabilities"] == [*member.capabilities]
+        assert to_a.kinds == ["system/welcome"]
+        assert to_b.heard[0]["payload"]["participant"]["capabilities"] == [*member.capabilities]
+        assert allowed() == [place < number for place in range(3)]
+    assert msgspec.to_builtins(change) == {
+        "participantId": "a", "oldCapabilities": change.old_capabilities,
+        "newCapabilities": change.new_capabilities, "modifiedBy": "admin", "modifiedAt": NOW,
+    }  # fmt: skip
+    rows = [entry for entry in house.journal.entries if entry[3] == "topics"]
+    assert [(row[4], row[7]) for row in rows] == [("ops/a", "capabilities")] * 3
+    assert all("by admin" in row[9] for row in rows)
+
+
+def test_a_change_that_changes_nothing_is_told_to_nobody() -> None:
+    house = House()
+    _, to_a = house.come("a")
+    to_a.forget()
+    change = house.gateway.change("a", ["chat"], ["x"], by="admin", topic="ops")
+    house.turns.take()
+    assert change.new_capabilities == change.old_capabilities
+    assert to_a.texts == []
+    assert house.journal.entries == []
+
+
+def test_what_an_admin_may_not_change() -> None:
+    house = House({**ROOMS, "hubs": TopicConfig(access="private", node="hub")})
+    house.come("a")
+    assert refused(house, "x", [], [], by="admin").failure.http == 404
+    assert refused(house, "a", [], [], by="admin", topic="team-x").failure.http == 404
+    assert refused(house, "a", ["mcp/*"], [], by="a").failure.http == 403
+    of_the_node = refused(house, "hub", [], ["chat"], by="admin")
+    assert of_the_node.failure.http == 403
+    assert "the node itself" in of_the_node.message
+    for pattern in ("system/*", "", "a b", "presence"):
+        assert refused(house, "a", [pattern], [], by="admin").failure.http == 400
+    many = [f"x/{number}" for number in range(100)]
+    assert refused(house, "a", many, [], by="admin").failure.http == 400
+    house.come("a", "team-x")
+    conflict = refused(house, "a", ["mcp/*"], [], by="admin")
+    assert conflict.failure.http == 409
+    assert "ops, team-x" in conflict.message
+    house.gateway.change("a", ["mcp/*"], [], by="admin", topic="team-x")
+    here, there = (house.gateway.member(topic, "a") for topic in ("ops", "team-x"))
+    assert here is not None
+    assert there is not None
+    assert "mcp/*" not in here.capabilities
+    assert "mcp/*" in there.capabilities
+
+
+def test_a_change_outlives_the_connection_but_not_its_reason() -> None:
+    house = House()
+    member, _ = house.come("a")
+    house.gateway.change("a", ["mcp/*"], [], by="admin", topic=None)
+    house.gateway.leave(member)
+    member, to_a = house.come("a")
+    assert "mcp/*" in to_a.heard[0]["payload"]["you"]["capabilities"]
+    house.gateway.leave(member)
+    # It is away, and what it was given can be taken from it.
+    house.gateway.change("a", [], ["mcp/*"], by="admin", topic="ops")
+    assert refused(house, "a", ["mcp/*"], [], by="a").failure.http == 403
+    assert "mcp/*" not in house.gateway.admit("ops", Caller("a", kind="token")).capabilities
+    house.gateway.change("a", ["mcp/*"], [], by="admin", topic="ops")
+    # Somebody else of that name has not earned it.
+    assert "mcp/*" not in house.gateway.admit("ops", Caller("a", kind="jwt")).capabilities
+    assert "mcp/*" in house.gateway.admit("ops", Caller("a", kind="token")).capabilities
+    house.gateway.configure(TopicsConfig(rooms={"ops": TopicConfig("private", profile="none")}))
+    assert house.gateway.admit("ops", Caller("a", kind="token")).capabilities == ()
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        Caller("a", kind="jwt"),
+        Caller("a", kind="token", roles=("other",)),
+        Caller("b", kind="token", roles=("twin",)),
+    ],
+    ids=lambda caller: f"{caller.name}-{caller.kind}-{caller.roles}",
+)
+def test_nobody_shakes_off_what_an_admin_took(between: Caller) -> None:
+    """Not by a knock with something else that it has, and not by coming in with that."""
+    seats = [
+        SeatConfig(roles=["other"], id="a", profile="none"),
+        SeatConfig(callers=["a"], id="a", profile="full_access"),
+        SeatConfig(roles=["twin"], id="a", profile="full_access"),
+    ]
+    house = House({"ops": TopicConfig(seats=seats)})
+    member, _ = house.come("a")
+    house.gateway.change("a", [], ["mcp/*"], by="admin", topic=None)
+    house.gateway.leave(member)
+    participant = house.gateway.admit("ops", between)
+    other = house.gateway.enter("ops", participant, Ear(), caller=between, credentials=NOBODY)
+    house.gateway.leave(other)
+    member, _ = house.come("a")
+    assert member.capabilities == ("chat",)
+
+
+def test_so_many_changes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interlock.topics.gateway.MOST_CHANGED", 2)
+    house = House()
+    for place, name in enumerate(("a", "b", "a", "c")):
+        member, _ = house.come(name)
+        house.gateway.change(name, [f"x/{name}", f"y/{place}"], [], by="admin", topic=None)
+        house.gateway.leave(member)
+    kept = [name for name in "abc" if f"x/{name}" in house.come(name)[0].capabilities]
+    # The oldest was forgotten; whoever is changed again is the newest.
+    assert kept == ["a", "c"]
+
+
+def test_the_next_guest_of_that_name_has_not_earned_it() -> None:
+    house = House()
+    guest, _ = house.come(None, "open")
+    house.gateway.change(guest.id, ["mcp/*"], [], by="admin", topic=None)
+    assert "mcp/*" in guest.capabilities
+    house.gateway.leave(guest)
+    assert refused(house, guest.id, [], [], by="admin").failure.http == 404
+
+
+# --- another config ---
+
+
+def seats(*capabilities: str, **more: object) -> TopicConfig:
+    return TopicConfig(
+        seats=[SeatConfig(callers=["a"], capabilities=[*capabilities])],
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def test_another_config_is_told_to_those_it_is_about() -> None:
+    house = House({"ops": seats(access="private"), "x": PRIVATE, "y-*": PRIVATE})
+    a, to_a = house.come("a")
+    _, to_b = house.come("b")
+    _, to_x = house.come("a", "x")
+    _, to_y = house.come("a", "y-1")
+    house.gateway.change("a", ["mcp/*"], [], by="admin", topic="ops")
+    house.turns.take()
+    for ear in (to_a, to_b):
+        ear.forget()
+    house.gateway.configure(TopicsConfig(rooms={"ops": seats("x/*"), "x": PRIVATE}))
+    house.turns.take()
+    # The seat is another one now, so what an admin made of the old one is forgotten.
+    assert a.capabilities == ("mcp/proposal:*", "chat", "x/*")
+    assert to_a.kinds == ["system/welcome", "system/presence"]
+    assert to_b.closed is not None
+    assert to_b.closed[0] == NOT_WELCOME
+    assert to_y.closed is not None
+    assert to_y.closed[0] == NOT_WELCOME
+    assert to_x.closed is None
+    assert sorted(house.gateway.rooms) == ["ops", "x"]
+
+
+def test_the_same_config_changes_nothing() -> None:
+    house = House({"ops": seats()})
+    _, to_a = house.come("a")
+    house.gateway.change("a", ["mcp/*"], [], by="admin", topic="ops")
+    house.turns.take()
+    to_a.forget()
+    house.gateway.configure(TopicsConfig(rooms={"ops": seats()}))
+    house.turns.take()
+    assert to_a.texts == []
+    assert "mcp/*" in house.gateway.admit("ops", Caller("a", kind="token")).capabilities
+
+
+def test_who_is_called_otherwise_now_has_to_come_again() -> None:
+    house = House({"ops": PRIVATE})
+    _, to_a = house.come("a")
+    seat = SeatConfig(callers=["a"], id="planner")
+    house.gateway.configure(TopicsConfig(rooms={"ops": TopicConfig(seats=[seat])}))
+    assert to_a.closed is not None
+    assert "planner" in to_a.closed[1]
+    assert house.come("a")[0].id == "planner"
+
+
+def test_guests_go_when_a_topic_is_public_no_longer() -> None:
+    house = House()
+    _, to_guest = house.come(None, "open")
+    house.gateway.configure(TopicsConfig(rooms={"open": PRIVATE}))
+    assert to_guest.closed is not None
+    assert house.gateway.rooms == {}
+
+
+def test_a_room_in_which_the_node_waits_no_longer_closes() -> None:
+    house = House({"hubs": TopicConfig(access="private", node="hub")})
+    assert list(house.gateway.rooms) == ["hubs"]
+    house.gateway.configure(TopicsConfig(rooms={"hubs": PRIVATE}))
+    assert house.gateway.rooms == {}
+
+
+def test_the_node_takes_its_seat_anew() -> None:
+    house = House({"ops": PRIVATE})
+    a, to_a = house.come("a")
+    with_node = TopicConfig(access="private", node="hub")
+    house.gateway.configure(TopicsConfig(rooms={"ops": with_node}))
+    house.turns.take()
+    assert to_a.heard[-1]["payload"]["participant"]["id"] == "hub"
+    house.gateway.configure(
+        TopicsConfig(rooms={"ops": TopicConfig(access="private", node="other")})
+    )
+    house.turns.take()
+    assert [message["payload"]["event"] for message in to_a.heard[-2:]] == ["leave", "join"]
+    assert house.inside[0].closed is not None
+    assert {*house.gateway.rooms["ops"].members} == {"a", "other"}
+    house.gateway.configure(TopicsConfig(rooms={"ops": PRIVATE, "new": with_node}))
+    assert {*house.gateway.rooms} == {"ops", "new"}
+    assert [*house.gateway.rooms["ops"].members] == ["a"]
+    assert house.gateway.member("ops", "a") is a

@@ -1,0 +1,287 @@
+"""The link to a participant, fed by hand: what counts as an answer, and what never does."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.core.upstreams.transports.transport import Ticket
+from interlock.errors import PAYLOAD_TOO_LARGE, TOO_BUSY, UPSTREAM_LOST, Failure, InterlockError
+from interlock.protocol import jsonrpc
+from interlock.protocol.mcpx_terms import LONGEST
+from interlock.topics.participant_upstream import ParticipantLink, kind_of
+from tests.topics.room import Room
+
+CALL = "mcp/request:tools/call:write_file"
+ANSWER = "mcp/response:tools/call:write_file"
+RESULT: dict[str, Any] = {"content": []}
+
+
+class Request:
+    """A ticket that remembers how it failed."""
+
+    def __init__(self, id: int) -> None:
+        self.id = id
+        self.carrier: Any = None
+        self.open = True
+        self.failed: tuple[Failure, str, bool] | None = None
+
+    def fail(
+        self, failure: Failure, message: str, *, sent: bool, status: int = 0, location: str = ""
+    ) -> None:
+        self.failed = (failure, message, sent)
+
+
+class Receives:
+    """The near end of a link."""
+
+    def __init__(self) -> None:
+        self.delivered: list[tuple[Any, Ticket | None]] = []
+        self.not_taken: list[tuple[int, str]] = []
+        self.gone: list[str] = []
+
+    def deliver(self, data: bytes, ticket: Ticket | None) -> None:
+        self.delivered.append((json.loads(data), ticket))
+
+    def undelivered(self, id: int, why: str) -> None:
+        self.not_taken.append((id, why))
+
+    def interrupted(self, ticket: Ticket) -> None:
+        raise AssertionError
+
+    def retired(self, reason: str) -> None:
+        raise AssertionError
+
+    def lost(self, reason: str) -> None:
+        self.gone.append(reason)
+
+
+class Fixture:
+    def __init__(self) -> None:
+        self.room = Room()
+        self.link = ParticipantLink("topic:ops/worker", "worker", self.room.say)
+        self.link.receiver = self.near = Receives()
+        self.room.heard.append(self.link.take)
+
+    def call(self, id: int = 7, tool: str = "write_file") -> Request:
+        request = Request(id)
+        params = json.dumps({"name": tool, "arguments": {"path": "/a"}}).encode()
+        self.link.send(request, jsonrpc.request(id, "tools/call", params), b"")
+        return request
+
+    def answer(self, **changes: Any) -> None:
+        """The right answer to the last request, but for what is changed."""
+        asked = self.room.said[-1]
+        given: dict[str, Any] = {
+            "sender": "worker",
+            "kind": asked.kind.replace("request", "response"),
+            "payload": {"jsonrpc": "2.0", "id": asked.payload["id"], "result": RESULT},
+            "about": asked.id,
+            **changes,
+        }
+        self.room.hear(**given)
+
+
+@pytest.fixture
+def fixture() -> Fixture:
+    return Fixture()
+
+
+def test_a_request_goes_in_an_envelope_of_its_kind_to_the_participant_alone(
+    fixture: Fixture,
+) -> None:
+    fixture.call()
+    [said] = fixture.room.said
+    assert (said.kind, said.to, said.about) == (CALL, ("worker",), None)
+    assert said.payload == {
+        "jsonrpc": "2.0",
+        "id": 7,
+        "method": "tools/call",
+        "params": {"name": "write_file", "arguments": {"path": "/a"}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "kind"),
+    [
+        ("tools/list", {}, "mcp/request:tools/list"),
+        ("resources/read", {"uri": "file:///a:b"}, "mcp/request:resources/read:file:///a:b"),
+        ("prompts/get", {"name": "hello"}, "mcp/request:prompts/get:hello"),
+        ("tools/list", {"name": "x"}, "mcp/request:tools/list"),
+    ],
+)
+def test_the_context_is_what_the_payload_says(
+    method: str, params: dict[str, Any], kind: str
+) -> None:
+    payload = jsonrpc.request(1, method, json.dumps(params).encode())
+    assert kind_of(payload) == (kind, method)
+
+
+def test_the_answer_reaches_whoever_asked(fixture: Fixture) -> None:
+    request = fixture.call()
+    fixture.answer()
+    assert fixture.near.delivered == [({"jsonrpc": "2.0", "id": 7, "result": RESULT}, request)]
+    assert fixture.link.under_way == 0
+    # It was answered: whatever comes now settles nothing.
+    fixture.answer()
+    assert len(fixture.near.delivered) == 1
+
+
+def test_what_others_say_is_no_answer(fixture: Fixture) -> None:
+    fixture.call()
+    fixture.answer(sender="intruder")
+    fixture.answer(about="env-99")
+    fixture.answer(about=None)
+    assert (fixture.near.delivered, fixture.near.not_taken) == ([], [])
+    assert fixture.link.under_way == 1
+    fixture.answer()
+    assert len(fixture.near.delivered) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"kind": "mcp/response:tools/call:read_file"}, "named the answer"),
+        ({"kind": "mcp/response:tools/call"}, "named the answer"),
+        ({"kind": "mcp/response:tools/list"}, "named the answer"),
+        ({"payload": {"jsonrpc": "2.0", "id": 8, "result": RESULT}}, "JSON-RPC id"),
+        ({"payload": {"jsonrpc": "2.0", "id": "7", "result": RESULT}}, "JSON-RPC id"),
+        ({"payload": {"jsonrpc": "2.0", "id": None, "error": {}}}, "JSON-RPC id"),
+        ({"payload": {"jsonrpc": "2.0", "id": 7, "method": "tools/call"}}, "JSON-RPC id"),
+        ({"payload": {"jsonrpc": "1.0", "id": 7, "result": RESULT}}, "jsonrpc"),
+        ({"payload": {"hello": "there"}}, "jsonrpc"),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_told_to_whoever_waits(
+    fixture: Fixture, changes: dict[str, Any], why: str
+) -> None:
+    fixture.call()
+    fixture.answer(**changes)
+    assert fixture.near.delivered == []
+    [(id, said)] = fixture.near.not_taken
+    assert id == 7
+    assert why in said
+    assert fixture.link.under_way == 0
+
+
+@given(
+    sender=st.sampled_from(["worker", "Worker", "intruder"]),
+    about=st.sampled_from(["right", "env-77", None]),
+    kind=st.sampled_from([ANSWER, "mcp/response:tools/call", "chat", CALL, ANSWER + "2"]),
+    id=st.sampled_from([7, 8, "7", None]),
+)
+def test_only_what_fits_in_every_way_is_delivered(
+    sender: str, about: str | None, kind: str, id: Any
+) -> None:
+    fixture = Fixture()
+    fixture.call(7)
+    asked = fixture.room.said[-1].id
+    payload = {"jsonrpc": "2.0", "id": id, "result": RESULT}
+    fixture.answer(
+        sender=sender, about=asked if about == "right" else about, kind=kind, payload=payload
+    )
+    fits = (sender, about, kind, id) == ("worker", "right", ANSWER, 7)
+    assert len(fixture.near.delivered) == (1 if fits else 0)
+
+
+def test_two_requests_are_told_apart_by_their_envelopes(fixture: Fixture) -> None:
+    first, second = fixture.call(1), fixture.call(2, "read_file")
+    one, other = fixture.room.said
+    for said, id in ((other, 2), (one, 1)):
+        kind = said.kind.replace("request", "response")
+        payload = {"jsonrpc": "2.0", "id": id, "result": RESULT}
+        fixture.room.hear("worker", kind, payload, about=said.id)
+    assert [ticket for _, ticket in fixture.near.delivered] == [second, first]
+
+
+@pytest.mark.parametrize(
+    ("kind", "heard"),
+    [
+        ("notifications/tools/list_changed", True),
+        ("notifications/progress", True),
+        ("notifications/message", True),
+        ("notifications/cancelled", False),
+        ("sampling/createMessage", False),
+        ("tools/call:write_file", False),
+    ],
+)
+def test_what_a_server_says_unasked_is_heard_and_nothing_else(
+    fixture: Fixture, kind: str, heard: bool
+) -> None:
+    payload = {"jsonrpc": "2.0", "method": kind.partition(":")[0], "params": {}}
+    fixture.room.hear("worker", f"mcp/request:{kind}", payload)
+    fixture.room.hear("intruder", f"mcp/request:{kind}", payload)
+    assert fixture.near.delivered == ([(payload, None)] if heard else [])
+
+
+def test_a_notification_about_a_request_comes_with_it(fixture: Fixture) -> None:
+    request = fixture.call()
+    payload = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "hm"}}
+    asked = fixture.room.said[0].id
+    fixture.room.hear("worker", "mcp/request:notifications/message", payload, about=asked)
+    assert fixture.near.delivered == [(payload, request)]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"jsonrpc": "2.0", "method": "notifications/progress"},
+        {"jsonrpc": "2.0", "id": 1, "method": "notifications/tools/list_changed"},
+        {"method": "notifications/tools/list_changed"},
+    ],
+)
+def test_a_notification_that_is_not_what_its_kind_says_is_dropped(
+    fixture: Fixture, payload: dict[str, Any]
+) -> None:
+    fixture.room.hear("worker", "mcp/request:notifications/tools/list_changed", payload)
+    assert fixture.near.delivered == []
+
+
+def test_giving_up_is_said_about_the_envelope_that_was_sent(fixture: Fixture) -> None:
+    request = fixture.call()
+    asked = fixture.room.said[0].id
+    cancel = jsonrpc.notification("notifications/cancelled", b'{"requestId":7,"reason":"enough"}')
+    fixture.link.post(cancel, b"")
+    fixture.link.drop(request)
+    said = fixture.room.said[-1]
+    assert (said.kind, said.about) == ("mcp/request:notifications/cancelled", asked)
+    assert fixture.link.under_way == 0
+    fixture.room.hear("worker", ANSWER, {"jsonrpc": "2.0", "id": 7, "result": {}}, about=asked)
+    assert fixture.near.delivered == []
+
+
+def test_who_left_is_asked_nothing_and_answers_nothing(fixture: Fixture) -> None:
+    fixture.call()
+    fixture.link.lost("it left the room")
+    fixture.link.lost("it left the room")
+    assert fixture.near.gone == ["it left the room"]
+    fixture.answer()
+    assert fixture.near.delivered == []
+    late = fixture.call(8)
+    assert late.failed is not None
+    failure, words, sent = late.failed
+    assert (failure, sent) == (UPSTREAM_LOST, False)
+    assert "not in the room" in words
+    fixture.link.post(jsonrpc.notification("notifications/initialized"), b"")
+    assert len(fixture.room.said) == 1
+
+
+def test_what_does_not_fit_into_an_envelope_is_not_sent(fixture: Fixture) -> None:
+    request = Request(1)
+    params = json.dumps({"name": "write_file", "arguments": "x" * LONGEST}).encode()
+    fixture.link.send(request, jsonrpc.request(1, "tools/call", params), b"")
+    assert request.failed is not None
+    assert (request.failed[0], request.failed[2]) == (PAYLOAD_TOO_LARGE, False)
+    assert fixture.call(2, "n" * 5000).failed is not None
+    assert fixture.room.said == []
+    assert fixture.link.under_way == 0
+
+
+def test_a_request_that_the_room_does_not_take_was_not_sent(fixture: Fixture) -> None:
+    fixture.room.refuses = InterlockError(TOO_BUSY, "Slower.")
+    assert fixture.call().failed == (TOO_BUSY, "Slower.", False)
+    assert fixture.link.under_way == 0

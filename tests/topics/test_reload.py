@@ -1,0 +1,98 @@
+"""A config that says something else of a caller than when it came in: its seat follows."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from interlock.core.config import TopicsConfig
+from interlock.core.pipeline.authentication import Unsettled
+from tests.core.server.running import Running
+from tests.topics.peers import joined
+from tests.topics.test_node import TOKENS, play, topics, url
+
+BOSSES = topics({"roles": ["boss"], "profile": "full_access"}, {"callers": ["human"]})
+OPEN = topics({"roles": ["boss"], "profile": "full_access"}, {"callers": ["*"]})
+AGENT = {"name": "agent", "token": "${env:T_agent}", "roles": ["boss"]}
+HUMAN = {"name": "human", "token": "${env:T_human}"}
+
+
+def apply(node: Running, rooms: TopicsConfig, **agent: Any) -> None:
+    tokens = [{**AGENT, **agent}, HUMAN]
+    node.wait(node.node.apply(node.config(topics=rooms, tokens=tokens)))
+
+
+@pytest.mark.parametrize(
+    "agent", [{"roles": ["nothing"]}, {"may": ["register"]}, {"name": "mallory"}]
+)
+def test_who_is_not_what_its_seat_was_given_for_has_to_go(start: Any, agent: Any) -> None:
+    """The room itself is as it was."""
+    node = start(tokens=TOKENS, topics=BOSSES)
+    apply(node, BOSSES)
+
+    async def test() -> None:
+        async with (
+            joined(url(node), TOKENS["agent"]) as gone,
+            joined(url(node), TOKENS["human"]) as human,
+        ):
+            await asyncio.to_thread(apply, node, BOSSES, **agent)
+            assert (await gone.closed())[0] == 4003
+            left = await human.until(lambda one: one["payload"].get("event") == "leave")
+            assert left["payload"]["participant"]["id"] == "agent"
+
+    play(test)
+
+
+def test_who_has_another_seat_now_may_say_what_that_one_says(start: Any) -> None:
+    node = start(tokens=TOKENS, topics=OPEN)
+    apply(node, OPEN)
+
+    async def test() -> None:
+        async with joined(url(node), TOKENS["agent"]) as agent:
+            await asyncio.to_thread(apply, node, OPEN, roles=[])
+            welcome = await agent.until("system/welcome")
+            assert welcome["payload"]["you"]["capabilities"] == ["mcp/proposal:*", "chat"]
+
+    play(test)
+
+
+@pytest.mark.parametrize("settles", [True, False])
+def test_whose_issuer_has_to_be_asked_is_looked_at_when_it_has_answered(
+    start: Any, monkeypatch: pytest.MonkeyPatch, settles: bool
+) -> None:
+    node = start(tokens=TOKENS, topics=OPEN)
+    apply(node, OPEN)
+
+    async def test() -> None:
+        async with joined(url(node), TOKENS["agent"]) as agent:
+            enter = node.node.pipeline.enter
+            asked: list[str] = []
+
+            async def settle() -> None:
+                asked.append("settled")
+
+            def apply_unsettled() -> None:
+                async def run() -> None:
+                    await node.node.apply(node.config(topics=OPEN, tokens=[AGENT, HUMAN]))
+                    known = enter.authenticate
+
+                    def authenticate(credentials: Any) -> Any:
+                        if not (asked and settles):
+                            raise Unsettled(settle)
+                        return known(credentials)
+
+                    monkeypatch.setattr(enter, "authenticate", authenticate)
+                    node.node.topics.configure(node.config(topics=OPEN), None)
+
+                node.wait(run())
+
+            await asyncio.to_thread(apply_unsettled)
+            await asyncio.to_thread(node.until, lambda: asked == ["settled"], "it to be asked")
+            if settles:
+                assert node.node.topics.gateway.outside() != []
+            else:
+                assert (await agent.closed())[0] == 4003
+
+    play(test)

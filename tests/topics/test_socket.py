@@ -1,0 +1,488 @@
+"""The socket of a member, on a transport that the test moves by hand."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interlock.core.config import TopicConfig
+from interlock.protocol.mcpx_terms import LONGEST
+from interlock.protocol.websocket import (
+    Close,
+    Ping,
+    Pong,
+    close_frame,
+    ping_frame,
+    pong_frame,
+    text_frame,
+)
+from interlock.topics.member import Loss, Unread
+from interlock.topics.socket import CLOSING, MOST_KINDS, MOST_UNSENT, OTHER_KINDS, TopicSocket
+from tests.topics.wires import MASK, Timers, Wire, batch, envelope
+
+BIG = 8 * 1024
+"""Some messages of this size are more than a transport takes."""
+NOW = "2026-01-02T03:04:05Z"
+
+
+class Socket:
+    """A socket, and what it told."""
+
+    def __init__(
+        self,
+        wire: Wire | None = None,
+        *,
+        shared: Unread | None = None,
+        guest: bool = False,
+        **config: Any,
+    ) -> None:
+        self.wire = wire or Wire()
+        self.timers = Timers()
+        self.timers.after_turn = self.wire.end_of_turn
+        self.heard: list[bytes] = []
+        self.gone: list[str] = []
+        self.resumed: list[Loss] = []
+        self.socket = TopicSocket(
+            self.wire,
+            settings=TopicConfig(**config),
+            on_text=self.heard.append,
+            on_gone=self.gone.append,
+            on_resumed=self.resumed.append,
+            call_later=self.timers.call_later,
+            unread=shared,
+            guest=guest,
+            now=lambda: NOW,
+        )
+
+    def send(self, *frames: bytes) -> None:
+        self.socket.data_received(b"".join(frames))
+
+    def deliver(self, *texts: bytes) -> None:
+        self.socket.deliver(batch(texts))
+
+    def fill(self) -> int:
+        """The other side stops reading, and its transport is full. Returns how many it has."""
+        self.wire.reads = False
+        told = 0
+        while not self.wire.paused:
+            self.deliver(envelope(f"fill-{told}", size=BIG))
+            self.wire.end_of_turn()
+            told += 1
+        return told
+
+    def is_open(self) -> bool:
+        return self.socket.open
+
+    def read_on(self) -> None:
+        """The other side reads all there is, and what comes for it."""
+        self.wire.reads = True
+        self.wire.read()
+        self.timers.pass_by(0.0)
+
+    @property
+    def closed_with(self) -> int | None:
+        codes = [event.code for event in self.wire.seen if isinstance(event, Close)]
+        assert len(codes) <= 1
+        return codes[0] if codes else None
+
+
+def text(payload: bytes) -> bytes:
+    return text_frame(payload, MASK)
+
+
+# -- in and out
+
+
+def test_messages_pass_as_they_are() -> None:
+    one = Socket()
+    one.send(text(b"one"), text("zwei ü".encode()))
+    one.deliver(envelope("1"), envelope("2"))
+    assert one.heard == [b"one", "zwei ü".encode()]
+    assert one.wire.texts == [envelope("1"), envelope("2")]
+    assert one.is_open()
+    assert one.gone == []
+
+
+def test_it_is_the_transports_protocol_before_anything_can_come() -> None:
+    one = Socket()
+    assert one.wire.protocol is one.socket
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.binary(max_size=300).map(bytes.hex), max_size=8), st.data())
+def test_however_bytes_are_cut(texts: list[str], data: st.DataObject) -> None:
+    one = Socket()
+    whole = b"".join(text(each.encode()) for each in texts)
+    cuts = data.draw(st.lists(st.integers(0, len(whole)), max_size=12))
+    edges = sorted({0, len(whole), *cuts})
+    for start, end in pairwise(edges):
+        one.send(whole[start:end])
+    assert one.heard == [each.encode() for each in texts]
+
+
+def test_a_ping_is_answered() -> None:
+    one = Socket()
+    one.send(ping_frame(b"there?", MASK))
+    assert one.wire.seen == [Pong(b"there?")]
+
+
+# -- what is not allowed on the wire
+
+
+@pytest.mark.spec("MX-6.4a-3")
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        pytest.param(b"\x82\x83" + MASK + b"abc", 1003, id="binary"),
+        pytest.param(text(b"x" * (LONGEST + 1)), 1009, id="a byte too many"),
+        pytest.param(
+            b"\x81\xff" + (1 << 40).to_bytes(8, "big") + MASK, 1009, id="announced too large"
+        ),
+        pytest.param(b"\x81\x82" + MASK + bytes((0xFF ^ 1, 0xFE ^ 2)), 1007, id="not UTF-8"),
+        pytest.param(text_frame(b"bare"), 1002, id="not masked"),
+    ],
+)
+def test_what_closes_it(frame: bytes, code: int) -> None:
+    one = Socket()
+    one.send(text(b"before"), frame, text(b"after"))
+    assert one.heard == [b"before"]
+    assert one.closed_with == code
+    assert len(one.gone) == 1
+    assert not one.is_open()
+    # What follows counts for nothing, and it is told only once.
+    one.send(text(b"later"), frame)
+    one.socket.connection_lost(None)
+    assert (one.heard, len(one.gone)) == ([b"before"], 1)
+
+
+def test_a_message_as_large_as_it_may_be() -> None:
+    one = Socket()
+    one.send(text(b"x" * LONGEST))
+    assert [len(each) for each in one.heard] == [LONGEST]
+    assert one.closed_with is None
+
+
+def test_the_other_side_is_given_time_to_read_why() -> None:
+    one = Socket()
+    one.send(b"\x82\x80" + MASK)
+    assert one.wire.ended
+    assert not one.wire.closing
+    one.timers.pass_by(CLOSING)
+    assert one.wire.aborted
+
+
+def test_where_half_of_a_connection_cannot_be_closed() -> None:
+    one = Socket(Wire(eof=False))
+    one.send(b"\x82\x80" + MASK)
+    assert (one.closed_with, one.wire.closing) == (1003, True)
+
+
+# -- ending
+
+
+def test_the_other_side_leaves() -> None:
+    one = Socket()
+    one.send(text(b"last"), close_frame(4321, "had enough", MASK), text(b"behind it"))
+    assert one.heard == [b"last"]
+    assert one.gone == ["it left: had enough"]
+    assert one.closed_with == 4321
+    assert one.wire.closing
+    one.socket.connection_lost(None)
+    assert len(one.gone) == 1
+    assert one.timers.waiting == 0
+
+
+def test_this_side_closes() -> None:
+    one = Socket()
+    one.deliver(envelope("1"))
+    one.socket.close(4009, "Replaced.")
+    one.deliver(envelope("2"))
+    one.send(text(b"too late"))
+    assert one.wire.seen == [envelope("1"), Close(4009, "Replaced.")]
+    assert (one.heard, one.gone) == ([], [])
+    one.send(close_frame(4009, "", MASK))
+    assert one.wire.closing
+    one.socket.connection_lost(None)
+    assert len(one.gone) == 1
+    assert one.timers.waiting == 0
+
+
+def test_whoever_does_not_agree_is_cut_off() -> None:
+    one = Socket()
+    one.socket.close(1001, "")
+    one.timers.pass_by(CLOSING - 0.1)
+    assert not one.wire.aborted
+    one.timers.pass_by(0.1)
+    assert one.wire.aborted
+
+
+def test_a_connection_that_breaks() -> None:
+    one = Socket()
+    one.wire.closing = True
+    one.socket.connection_lost(ConnectionResetError("reset"))
+    one.deliver(envelope("1"))
+    one.socket.close(1001, "")
+    one.socket.abort()
+    assert one.gone == ["the connection was lost: reset"]
+    assert one.socket.unread == 0
+    assert one.timers.waiting == 0
+
+
+def test_the_end_of_its_bytes() -> None:
+    one = Socket()
+    one.socket.eof_received()
+    one.socket.connection_lost(None)
+    assert one.gone == ["it closed the connection"]
+
+
+# -- who does not read
+
+
+def all_of(ids: range) -> list[bytes]:
+    return [envelope(f"m-{number}") for number in ids]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_slow_reader_gets_everything_in_order(at_once: bool) -> None:
+    one = Socket(Wire(at_once=at_once), queue=100)
+    filled = one.fill()
+    for message in all_of(range(60)):
+        one.deliver(message)
+    one.deliver(*all_of(range(60, 100)))
+    one.read_on()
+    assert one.wire.texts[filled:] == all_of(range(100))
+    assert one.resumed == []
+    one.deliver(envelope("after"))
+    assert one.wire.texts[-1] == envelope("after")
+
+
+def test_what_does_not_fit_is_counted() -> None:
+    one = Socket(queue=10)
+    filled = one.fill()
+    one.deliver(*all_of(range(8)))
+    one.deliver(*all_of(range(8, 13)))
+    one.deliver(envelope("p", kind="mcp/proposal:tools/call"))
+    one.read_on()
+    assert one.wire.texts[filled:] == all_of(range(10))
+    assert one.resumed == [Loss(4, NOW, NOW, {"chat": 3, "mcp/proposal:tools/call": 1})]
+    # It is told once, and begins anew.
+    filled += 10 + one.fill()
+    one.deliver(*all_of(range(10)))
+    one.read_on()
+    assert one.wire.texts[filled:] == all_of(range(10))
+    assert len(one.resumed) == 1
+
+
+def test_bytes_are_limited_too() -> None:
+    one = Socket(queue=1000, queue_bytes=20 * BIG)
+    filled = one.fill()
+    for number in range(50):
+        one.deliver(envelope(f"m-{number}", size=BIG))
+        assert one.socket.unread <= MOST_UNSENT + 22 * BIG
+    one.read_on()
+    got = len(one.wire.texts) - filled
+    assert got in (18, 19)
+    assert [loss.lost for loss in one.resumed] == [50 - got]
+
+
+def test_a_message_that_is_larger_than_the_queue() -> None:
+    one = Socket(queue_bytes=1000)
+    filled = one.fill()
+    one.deliver(envelope("small"), envelope("large", size=2000), envelope("small again"))
+    # It would fit, but what is lost is one gap.
+    one.deliver(envelope("and again"))
+    one.read_on()
+    assert one.wire.texts[filled:] == [envelope("small")]
+    assert [loss.lost for loss in one.resumed] == [3]
+
+
+def test_not_every_kind_is_told_by_name() -> None:
+    one = Socket(queue=1)
+    one.fill()
+    one.deliver(*(envelope(f"m-{number}", kind=f"x/{number % 40}") for number in range(81)))
+    one.read_on()
+    (loss,) = one.resumed
+    assert loss.lost == 80 == sum(loss.kinds.values())
+    assert len(loss.kinds) == MOST_KINDS + 1
+    assert loss.kinds[OTHER_KINDS] == 80 - 2 * MOST_KINDS
+
+
+@pytest.mark.spec("MX-6.4a-3")
+def test_closed_when_the_queue_is_full_where_that_is_wanted() -> None:
+    one = Socket(queue=10, overflow="close")
+    filled = one.fill()
+    one.deliver(*all_of(range(10)))
+    assert one.is_open()
+    one.deliver(envelope("one too many"))
+    assert not one.is_open()
+    # The room is told, but not from inside `deliver`.
+    assert one.gone == []
+    one.timers.pass_by(0.0)
+    assert len(one.gone) == 1
+    one.wire.reads = True
+    one.wire.read()
+    assert one.closed_with == 1013
+    assert len(one.wire.texts) == filled
+    one.socket.connection_lost(None)
+    assert len(one.gone) == 1
+
+
+@pytest.mark.spec("MX-6.4a-3")
+@pytest.mark.parametrize("overflow", ["tell", "close"])
+def test_who_reads_nothing_for_long_is_closed(overflow: str) -> None:
+    one = Socket(stalled=30.0, ping=1000.0, overflow=overflow)
+    one.fill()
+    one.timers.pass_by(29.9)
+    assert one.is_open()
+    one.timers.pass_by(0.1)
+    assert not one.is_open()
+    assert one.gone == ["it was closed: You read nothing for 30 seconds."]
+    one.wire.reads = True
+    one.wire.read()
+    assert one.closed_with == 1013
+
+
+def test_who_reads_a_little_is_not_closed() -> None:
+    one = Socket(stalled=30.0, ping=1000.0)
+    one.fill()
+    for _ in range(5):
+        one.timers.pass_by(29.0)
+        one.wire.read(1000)
+        one.timers.pass_by(1.0)
+        assert one.is_open()
+    one.timers.pass_by(30.0)
+    assert not one.is_open()
+
+
+def test_who_reads_in_time_starts_afresh() -> None:
+    one = Socket(stalled=30.0, ping=1000.0)
+    one.fill()
+    one.timers.pass_by(29.0)
+    one.read_on()
+    one.timers.pass_by(100.0)
+    assert one.is_open()
+    one.fill()
+    one.timers.pass_by(29.0)
+    assert one.is_open()
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_was_kept_is_not_put_into_the_transport_at_once(at_once: bool) -> None:
+    wire = Wire(at_once=at_once)
+    one = Socket(wire, queue_bytes=4 * 1024 * 1024)
+    filled = one.fill()
+    for number in range(200):
+        one.deliver(envelope(f"m-{number}", size=BIG))
+    while one.socket.unread:
+        wire.read()
+        one.timers.pass_by(0.0)
+    assert len(wire.texts) == filled + 200
+    assert wire.most <= 2 * MOST_UNSENT + BIG
+    assert one.resumed == []
+
+
+def test_a_ping_meanwhile_is_answered_once_there_is_room() -> None:
+    one = Socket()
+    filled = one.fill()
+    one.deliver(envelope("kept"))
+    one.send(*(ping_frame(b"%d" % number, MASK) for number in range(1000)))
+    assert one.socket.unread < 2 * MOST_UNSENT
+    one.read_on()
+    assert one.wire.seen[filled:] == [Pong(b"999"), envelope("kept")]
+    one.fill()
+    one.read_on()
+    assert one.wire.seen.count(Pong(b"999")) == 1
+
+
+def test_closing_a_reader_that_does_not_read() -> None:
+    one = Socket()
+    one.fill()
+    one.deliver(envelope("kept"))
+    one.socket.close(4003, "Not welcome.")
+    one.timers.pass_by(CLOSING)
+    assert one.wire.aborted
+    one.socket.connection_lost(None)
+    assert one.timers.waiting == 0
+
+
+Step = tuple[str, int]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["say", "stop", "read", "some", "turn"]), st.integers(1, 9)),
+        max_size=40,
+    ),
+    st.booleans(),
+)
+def test_any_reader_gets_all_or_knows_how_much_it_did_not(steps: list[Step], at_once: bool) -> None:
+    """What it got is in order and whole, and with what it was told of that is everything."""
+    one = Socket(Wire(at_once=at_once), queue=20, queue_bytes=40 * BIG, stalled=1e9, ping=1e9)
+    said = 0
+    for step, size in steps:
+        if step == "say":
+            one.deliver(*(envelope(f"{said + at}", size=BIG) for at in range(size)))
+            said += size
+        elif step == "stop":
+            one.wire.reads = False
+        elif step == "read":
+            one.wire.reads = True
+            one.wire.read()
+        elif step == "some":
+            one.wire.read(size * BIG)
+        else:
+            one.wire.end_of_turn()
+            one.timers.pass_by(0.0)
+        assert one.socket.unread <= 42 * BIG + len(one.wire.unsent)
+    for _ in range(10):
+        one.read_on()
+    order = [int(text.split(b'"id":"')[1].split(b'"')[0]) for text in one.wire.texts]
+    assert order == sorted(set(order))
+    assert len(order) + sum(loss.lost for loss in one.resumed) == said
+
+
+# -- who is silent
+
+
+def test_a_silent_side_is_pinged_and_let_go() -> None:
+    one = Socket(ping=30.0)
+    one.timers.pass_by(30.0)
+    one.timers.pass_by(30.0)
+    assert one.wire.seen == [Ping(b"")]
+    one.timers.pass_by(30.0)
+    assert one.closed_with == 1011
+    assert one.gone == ["it was closed: You answered no ping."]
+    one.timers.pass_by(CLOSING)
+    assert one.wire.aborted
+
+
+def test_a_side_that_answers_stays() -> None:
+    one = Socket(ping=30.0)
+    answered = 0
+    for _ in range(20):
+        one.timers.pass_by(30.0)
+        if len(one.wire.seen) > answered:
+            one.send(pong_frame(b"", MASK))
+            answered += 1
+    assert one.is_open()
+    assert one.wire.seen == [Ping(b"")] * 10
+
+
+def test_a_side_that_talks_is_not_pinged() -> None:
+    one = Socket(ping=30.0)
+    for _ in range(20):
+        one.send(text(b"hello"))
+        one.timers.pass_by(30.0)
+    assert one.wire.seen == []
+
+
+def test_a_side_that_does_not_read_is_not_blamed_for_its_silence() -> None:
+    one = Socket(ping=10.0, stalled=1000.0)
+    one.fill()
+    one.timers.pass_by(500.0)
+    assert one.is_open()

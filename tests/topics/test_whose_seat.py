@@ -1,0 +1,63 @@
+"""Whose a seat is: what somebody showed may be another's when the node looks again."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.core.call import Caller
+from interlock.core.config.topics import SeatConfig, TopicConfig, TopicsConfig
+from interlock.protocol.mcpx_terms import NOT_WELCOME
+from tests.topics.test_gateway import House
+
+SHARED = {"ops": TopicConfig(seats=[SeatConfig(callers=["*"], id="robot")])}
+
+
+@pytest.mark.parametrize(
+    ("now", "stays"),
+    [
+        (Caller("a", kind="token"), True),
+        (Caller("a", kind="token", roles=("more",)), True),
+        (Caller("b", kind="token"), False),
+        (Caller("a", kind="jwt"), False),
+        (Caller("a", kind="token", calls=False), False),
+    ],
+    ids=["the same", "with other roles", "another", "known otherwise", "may not call"],
+)
+def test_nobody_inherits_a_seat_while_it_sits_there(now: Caller, stays: bool) -> None:
+    """Also where both would be called the same."""
+    house = House(SHARED)
+    member, ear = house.come("a")
+    assert member.id == "robot"
+    house.gateway.known_as(member, now)
+    assert (house.gateway.member("ops", "robot") is member) == stays
+    assert (ear.closed is None) == stays
+    if ear.closed is not None:
+        assert ear.closed[0] == NOT_WELCOME
+
+
+@pytest.mark.spec("MX-11.3-4")
+@pytest.mark.parametrize("there", [True, False], ids=["there", "away"])
+def test_what_an_admin_gave_does_not_come_back_with_an_older_config(there: bool) -> None:
+    first, second = TopicConfig("private"), TopicConfig("private", profile="none")
+    house = House({"ops": first})
+    member, _ = house.come("a")
+    given = member.capabilities
+    house.gateway.change("a", ["mcp/request:tools/*"], [], by="admin", topic=None)
+    assert member.capabilities == (*given, "mcp/request:tools/*")
+    if not there:
+        house.gateway.leave(member)
+    house.gateway.configure(TopicsConfig(rooms={"ops": second}))
+    house.gateway.configure(TopicsConfig(rooms={"ops": first}))
+    again = member if there else house.come("a")[0]
+    assert again.capabilities == given
+
+
+def test_what_an_admin_gave_stays_where_a_config_changes_something_else() -> None:
+    house = House({"ops": TopicConfig("private")})
+    member, _ = house.come("a")
+    house.gateway.change("a", ["mcp/request:tools/*"], [], by="admin", topic=None)
+    house.gateway.leave(member)
+    house.gateway.configure(
+        TopicsConfig(rooms={"ops": TopicConfig("private", most=7), "more": TopicConfig()})
+    )
+    assert "mcp/request:tools/*" in house.come("a")[0].capabilities

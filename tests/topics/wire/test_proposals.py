@@ -1,0 +1,334 @@
+"""What becomes of proposals: the table, who may fulfil what, and a memory that nobody can fill."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import product
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from interlock.topics.wire.envelope import Head
+from interlock.topics.wire.payloads import Proposal, Request
+from interlock.topics.wire.proposals import (
+    LIFETIME,
+    Move,
+    Proposals,
+    Status,
+    Tracked,
+    _weight,
+    may_settle,
+    same,
+)
+
+PARAMS = Raw(b'{"name":"write","arguments":{"path":"a"}}')
+
+
+def stamp(seconds: float) -> str:
+    return f"T+{seconds:g}"
+
+
+def proposals(**more: Any) -> Proposals:
+    return Proposals(stamp=stamp, **more)
+
+
+def propose(
+    kept: Proposals,
+    id: str = "p",
+    by: str = "agent",
+    to: tuple[str, ...] = ("target",),
+    now: float = 0.0,
+) -> Tracked:
+    head = Head(id, "mcp/proposal:tools/call:write", by, to)
+    return kept.saw(head, Proposal("tools/call", "write", PARAMS), now)
+
+
+def fulfil(
+    kept: Proposals,
+    by: str = "human",
+    *,
+    id: str = "f",
+    to: tuple[str, ...] = ("target",),
+    context: str = "write",
+    params: Raw = PARAMS,
+) -> Tracked | None:
+    head = Head(id, "mcp/request:tools/call:" + context, by, to, "p")
+    return kept.fulfilled(head, Request(Raw(b"44"), "tools/call", context, params))
+
+
+@pytest.mark.spec("MX-10.2-1", "MX-10.2-2")
+def test_what_is_kept_of_a_proposal() -> None:
+    tracked = propose(proposals(), now=100.0)
+    shown = json.loads(msgspec.json.encode(tracked))
+    sample = {
+        "proposalId": "p",
+        "proposer": "agent",
+        "target": "target",
+        "method": "tools/call",
+        "params": {"name": "write", "arguments": {"path": "a"}},
+        "status": "pending",
+        "createdAt": "T+100",
+        "expiresAt": "T+400",
+    }
+    assert {name: shown[name] for name in sample} == sample
+    assert LIFETIME == 300.0
+
+
+@pytest.mark.spec("MX-10.2-3")
+def test_the_table_of_states() -> None:
+    """Every move from every state, by the public way."""
+
+    def in_state(status: Status) -> Proposals:
+        kept = proposals()
+        propose(kept)
+        if status == "fulfilled":
+            fulfil(kept, "first", id="f0")
+        elif status == "rejected":
+            kept.reject("p", "no")
+        elif status == "expired":
+            kept.expire(1_000.0)
+        assert kept.all["p"].status == status
+        return kept
+
+    def make(kept: Proposals, move: Move) -> None:
+        if move == "fulfil":
+            fulfil(kept)
+        elif move == "reject":
+            kept.reject("p", "no")
+        elif move == "withdraw":
+            kept.withdrawn("p", "f0")
+        else:
+            kept.expire(1_000.0)
+
+    table: dict[tuple[Status, Move], Status] = {
+        ("pending", "fulfil"): "fulfilled",
+        ("pending", "reject"): "rejected",
+        ("pending", "expire"): "expired",
+        # A fulfilment that was seen was seen, whatever was thought of the proposal.
+        ("rejected", "fulfil"): "fulfilled",
+        ("expired", "fulfil"): "fulfilled",
+        # Unless whoever was asked says that it was not made.
+        ("fulfilled", "withdraw"): "pending",
+        # And everything else stays as it is.
+        ("pending", "withdraw"): "pending",
+        ("rejected", "withdraw"): "rejected",
+        ("expired", "withdraw"): "expired",
+        ("fulfilled", "fulfil"): "fulfilled",
+        ("fulfilled", "reject"): "fulfilled",
+        ("fulfilled", "expire"): "fulfilled",
+        ("rejected", "reject"): "rejected",
+        ("rejected", "expire"): "rejected",
+        ("expired", "reject"): "expired",
+        ("expired", "expire"): "expired",
+    }
+    assert set(table) == set(product(get_args(Status), get_args(Move)))
+    for (status, move), becomes in table.items():
+        kept = in_state(status)
+        make(kept, move)
+        assert kept.all["p"].status == becomes, (status, move)
+
+
+@pytest.mark.spec("MX-3.2.1-10")
+def test_a_second_fulfilment_is_noted() -> None:
+    kept = proposals()
+    propose(kept)
+    first = fulfil(kept, "human", id="f1")
+    assert first is not None
+    assert (first.fulfilled_by, first.note) == ("human", "")
+    second = fulfil(kept, "robot", id="f2")
+    assert second is not None
+    assert second.fulfilled_by == "human"
+    assert second.fulfilments == ("f1", "f2")
+    assert "robot fulfilled it once more" in second.note
+
+
+@pytest.mark.spec("MX-3.2.1-10")
+def test_what_was_not_made_after_all_waits_again() -> None:
+    kept = proposals()
+    propose(kept)
+    fulfil(kept, "first", id="f1")
+    fulfil(kept, "second", id="f2", params=Raw(b'{"name":"write","arguments":{}}'))
+    kept.withdrawn("p", "other")
+    kept.withdrawn("nothing", "f1")
+    assert kept.all["p"].fulfilments == ("f1", "f2")
+    kept.withdrawn("p", "f2")
+    assert (kept.all["p"].status, kept.all["p"].changed) == ("fulfilled", ())
+    kept.withdrawn("p", "f1")
+    again = kept.all["p"]
+    assert (again.status, again.fulfilled_by, again.fulfilments) == ("pending", "", ())
+
+
+def test_other_arguments_are_noted() -> None:
+    kept = proposals()
+    propose(kept)
+    changed = fulfil(kept, params=Raw(b'{"name":"write","arguments":{"path":"b"}}'))
+    assert changed is not None
+    assert changed.status == "fulfilled"
+    assert "human changed the arguments" in changed.note
+    assert changed.changed == ("f",)
+    again = fulfil(kept, id="f2")
+    assert again is not None
+    assert (again.fulfilments, again.changed) == (("f", "f2"), ("f",))
+
+
+def test_the_same_arguments_in_other_words_are_the_same() -> None:
+    kept = proposals()
+    propose(kept)
+    respelt = b'{ "arguments": {"p\\u0061th": "a"}, "name": "write", "_meta": {"by": "x"} }'
+    tracked = fulfil(kept, params=Raw(respelt))
+    assert tracked is not None
+    assert tracked.note == ""
+
+
+def test_another_call_fulfils_nothing() -> None:
+    kept = proposals()
+    propose(kept)
+    assert fulfil(kept, context="read", params=Raw(b'{"name":"read"}')) is None
+    assert kept.all["p"].status == "pending"
+    assert "something else" in kept.all["p"].note
+
+
+@pytest.mark.parametrize(
+    ("proposed_to", "by", "asked", "counts"),
+    [
+        (("target",), "human", ("target",), True),
+        (("target",), "human", ("elsewhere",), False),
+        (("target",), "human", (), False),
+        (("boss",), "boss", ("worker",), True),
+        ((), "human", ("anybody",), True),
+        (("a", "b"), "human", ("b",), True),
+    ],
+)
+def test_whom_the_proposer_meant(
+    proposed_to: tuple[str, ...], by: str, asked: tuple[str, ...], counts: bool
+) -> None:
+    kept = proposals()
+    propose(kept, to=proposed_to)
+    assert (fulfil(kept, by, to=asked) is not None) == counts
+    assert (kept.all["p"].status == "fulfilled") == counts
+
+
+@pytest.mark.parametrize(
+    ("to", "asked_by", "answered_by", "settles"),
+    [
+        (("worker",), "human", "worker", True),
+        (("worker",), "mallory", "mallory", False),
+        (("a", "worker"), "human", "worker", True),
+        (("boss",), "boss", "worker", True),
+        (("boss",), "mallory", "worker", False),
+        ((), "human", "anybody", True),
+    ],
+)
+def test_whose_answer_is_the_outcome(
+    to: tuple[str, ...], asked_by: str, answered_by: str, settles: bool
+) -> None:
+    assert may_settle(to, asked_by, answered_by) == settles
+
+
+def test_time_ends_only_what_waits() -> None:
+    kept = proposals(seconds=10)
+    propose(kept, "p", now=0)
+    propose(kept, "q", now=5)
+    assert kept.expire(9.9) == []
+    assert [one.proposalId for one in kept.expire(10)] == ["p"]
+    assert [one.proposalId for one in kept.expire(100)] == ["q"]
+    assert kept.expire(100) == []
+
+
+def test_unknown_proposals() -> None:
+    kept = proposals()
+    assert kept.get(None) is None
+    assert kept.reject("nothing") is None
+    assert fulfil(kept) is None
+    kept.remark("nothing", "words")
+    assert not kept.all
+
+
+def test_words_about_a_proposal() -> None:
+    kept = proposals()
+    propose(kept)
+    kept.remark("p", "node: refused")
+    assert kept.all["p"].note == "node: refused"
+    assert kept.all["p"].status == "pending"
+
+
+@given(st.lists(st.sampled_from(["quiet", "loud", "loud", "loud"]), min_size=1, max_size=60))
+def test_whoever_fills_the_memory_loses_its_own(senders: list[str]) -> None:
+    kept = proposals(most=10)
+    for number, by in enumerate(senders):
+        propose(kept, f"{by}-{number}", by=by)
+        assert len(kept.all) <= 10
+    made = {by: [one for one in senders if one == by] for by in ("quiet", "loud")}
+    left = {by: sum(one.proposer == by for one in kept.all.values()) for by in made}
+    for by, all_of_it in made.items():
+        # Half of the room is safe for either of two.
+        assert left[by] >= min(len(all_of_it), 5) - 1
+
+
+def test_bytes_are_bounded_as_well() -> None:
+    kept = proposals(most_bytes=10_000)
+    for number in range(100):
+        head = Head(f"p{number}", "mcp/proposal:tools/call:write", "loud", ())
+        kept.saw(head, Proposal("tools/call", "write", Raw(b'{"a":"%b"}' % (b"x" * 1000))), 0.0)
+        assert f"p{number}" in kept.all
+    assert len(kept.all) < 10
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 4)), min_size=1, max_size=60))
+def test_what_each_has_taken_is_counted_right(said: list[tuple[str, int]]) -> None:
+    """Also where an id comes again."""
+    kept = proposals(most=4)
+    for by, number in said:
+        propose(kept, f"p-{number}", by=by)
+        weights = Counter[str]()
+        for one in kept.all.values():
+            weights[one.proposer] += _weight(one)
+        assert kept._weights == weights
+
+
+def test_what_was_wrong_with_a_fulfilment_is_not_talked_away() -> None:
+    kept = proposals()
+    propose(kept)
+    fulfil(kept, params=Raw(b'{"name":"write","arguments":{"path":"other"}}'))
+    assert "changed the arguments" in kept.all["p"].note
+    kept.remark("p", "b: all is well")
+    assert "changed the arguments" in kept.all["p"].note
+
+
+values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats(-2, 2) | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3)
+    ),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text(max_size=3), values), st.dictionaries(st.text(max_size=3), values))
+def test_same_is_the_equality_of_json(one: dict[str, Any], other: dict[str, Any]) -> None:
+    for params in (one, other):
+        params.pop("_meta", None)
+    texts = [json.dumps(params).encode() for params in (one, other)]
+    alike = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    if alike:
+        assert same(*texts)
+    assert same(texts[0], json.dumps(one, indent=1).encode())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(b'{"a":1}', b'{"a":1.0}'), (b'{"a":1}', b'{"a":true}'), (b'{"a":[1]}', b'{"a":[1,1]}'),
+     (b'{"a":0}', b'{"a":false}'), (b'{"a":null}', b"{}"), (b'{"a":1}', b"nonsense")],
+)  # fmt: skip
+def test_what_is_not_the_same(one: bytes, other: bytes) -> None:
+    assert not same(one, other)
+
+
+def test_depth_is_no_way_out() -> None:
+    deep = b'{"a":%b%b}' % (b"[" * 900, b"]" * 900)
+    assert same(deep, deep.replace(b"{", b"{ "))

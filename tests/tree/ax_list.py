@@ -1,0 +1,24 @@
+"""The list of tools as a client reads it that declares MCP-AX, which the official SDK cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+
+from tests.core.server.wire import STATELESS, message, meta, stateless_headers
+
+AX = {"experimental": {"mcpax": {"versions": ["2026-05-01"]}}}
+
+
+async def list_for_ax(url: str | None) -> dict[str, Any]:
+    """Every tool of the node at `url`, by the name that it is listed under."""
+    assert url is not None
+    said = {**meta(STATELESS), "io.modelcontextprotocol/clientCapabilities": AX}
+    headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+    headers |= dict(stateless_headers("tools/list"))
+    async with httpx2.AsyncClient(timeout=60) as http:
+        answer = await http.post(
+            url, content=message("tools/list", {"_meta": said}), headers=headers
+        )
+    return {tool["name"]: tool for tool in answer.json()["result"]["tools"]}

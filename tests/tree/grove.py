@@ -1,0 +1,73 @@
+"""Nodes of one test, as they stand in a tree: started in this process, on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from interlock.app.node import Node
+from interlock.core.config import Config, ParentConfig
+from tests.patience import PATIENCE
+
+
+def ax_url(node: Node) -> str:
+    """Where others register with a node."""
+    return (node.url or "").replace("http:", "ws:").replace("/mcp", "/ax")
+
+
+class Grove:
+    """Every node of a test; all are stopped at its end, children first."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._nodes: list[Node] = []
+
+    async def __aenter__(self) -> Grove:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for node in reversed(self._nodes):
+            await node.stop()
+
+    async def start(self, name: str, *, below: Node | str | None = None, **config: Any) -> Node:
+        """A node; registered with the one that it is `below`, as its name."""
+        heartbeat = config.pop("heartbeat", 5.0)
+        backup = config.pop("backup", [])
+        listen = config.pop("listen", "127.0.0.1:0")
+        if below is not None:
+            url = below if isinstance(below, str) else ax_url(below)
+            config["parent"] = ParentConfig(
+                url=url, segment=name, heartbeat=heartbeat, backup=backup
+            )
+        node = Node(
+            Config(listen=listen, state_dir=str(self._folder / name), **config),
+            base_dir=self._folder,
+        )
+        self._nodes.append(node)
+        await node.listen()
+        node.start()
+        node.register()
+        return node
+
+    async def stop(self, node: Node) -> None:
+        self._nodes.remove(node)
+        await node.stop()
+
+
+async def until(node: Node, found: Callable[[], Any]) -> None:
+    """Wait until something about a node's catalog is true."""
+    changed = asyncio.Event()
+    end = node.catalog.on_change(lambda *_: changed.set())
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not found():
+                changed.clear()
+                await changed.wait()
+    finally:
+        end()
+
+
+def lists(node: Node, name: str) -> bool:
+    return name in node.catalog.current.by_name

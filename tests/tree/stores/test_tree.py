@@ -1,0 +1,335 @@
+"""What a node remembers of its tree: identities, claims, leases, alone and shared."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from interlock.errors import CONFIG, INTERNAL, TOO_BUSY, InterlockError
+from interlock.protocol.mcpax import is_uuid
+from interlock.tree.store import UNPROVEN_KEPT, Lease, TreeStore
+
+CHILD, OTHER_CHILD = "child", "other child"
+ONE, TWO = "one", "two"
+TREE, OTHER_TREE = "tree", "other tree"
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["alone", "shared"])
+def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> object:
+    """Two nodes' views of the leases: the same store, or two over one file."""
+    shared = tmp_path / "shared" / "leases.db"
+    one = TreeStore(tmp_path / "one.db", leases=shared, clock=clock)
+    two = one if request.param == "alone" else TreeStore(tmp_path / "2.db", leases=shared)
+    two._clock = clock
+    yield one, two
+    one.close()
+    two.close()
+
+
+# -- identities
+
+
+@pytest.mark.spec("AX-13.4-1", "AX-6.1-2")
+def test_an_identity_is_made_once_and_stays(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "tree.db"
+    store = TreeStore(path)
+    first = store.identity("aggregator")
+    assert is_uuid(first)
+    assert store.identity("aggregator") == first
+    leaf = store.identity("leaf")
+    assert leaf != first
+    store.close()
+    again = TreeStore(path)
+    assert (again.identity("aggregator"), again.identity("leaf")) == (first, leaf)
+    again.close()
+    path.unlink()
+    other = TreeStore(path)
+    assert other.identity("aggregator") != first
+    other.close()
+
+
+def test_identities_are_not_shared(tmp_path: Path) -> None:
+    shared = tmp_path / "shared.db"
+    one, two = (TreeStore(tmp_path / name, leases=shared) for name in ("1.db", "2.db"))
+    assert one.identity("aggregator") != two.identity("aggregator")
+    one.close()
+    two.close()
+
+
+def test_two_that_start_at_once_agree(tmp_path: Path) -> None:
+    found: list[str] = []
+    ready = threading.Barrier(4)
+
+    def start() -> None:
+        store = TreeStore(tmp_path / "tree.db")
+        ready.wait()
+        found.append(store.identity("aggregator"))
+        store.close()
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert len(found) == 4
+    assert len(set(found)) == 1
+
+
+# -- claims
+
+
+@pytest.mark.spec("AX-4.2-5", "AX-4.2-7", "AX-4.2-10")
+def test_claims(tmp_path: Path, clock: Clock) -> None:
+    store = TreeStore(tmp_path / "tree.db", clock=clock)
+    assert store.claim_on("x") is None
+    assert store.keep_claim("x", "dns:a", False)
+    assert store.keep_claim("x", "dns:b", False)
+    assert store.claim_on("x") == ("x", "dns:b", False, 1000.0)
+    assert store.keep_claim("x", "dns:c", True)
+    assert not store.keep_claim("x", "dns:d", False)
+    assert not store.keep_claim("x", "dns:c", False)
+    assert store.keep_claim("y", "dns:y", False)
+    store.close()
+    again = TreeStore(tmp_path / "tree.db", clock=clock)
+    assert again.claims() == [("x", "dns:c", True, 1000.0), ("y", "dns:y", False, 1000.0)]
+    assert again.forget_claim("x")
+    assert not again.forget_claim("x")
+    assert again.claim_on("x") is None
+    again.close()
+
+
+def test_a_claim_that_was_never_proven_lapses(tmp_path: Path, clock: Clock) -> None:
+    store = TreeStore(tmp_path / "tree.db", clock=clock)
+    assert store.keep_claim("claimed", "dns:a", False)
+    assert store.keep_claim("proven", "dns:a", True)
+    clock.now += UNPROVEN_KEPT - 1
+    assert store.claim_on("claimed") is not None
+    # It is used: its day begins anew.
+    assert store.keep_claim("claimed", "dns:a", False)
+    clock.now += UNPROVEN_KEPT - 1
+    assert [one.segment for one in store.claims()] == ["claimed", "proven"]
+    clock.now += 1
+    assert store.claim_on("claimed") is None
+    assert [one.segment for one in store.claims()] == ["proven"]
+    clock.now += 1000 * UNPROVEN_KEPT
+    assert store.claim_on("proven") is not None
+    # What has lapsed does not stay in the file.
+    assert store.keep_claim("other", "dns:b", False)
+    store.close()
+    with sqlite3.connect(tmp_path / "tree.db") as file:
+        kept = file.execute("SELECT segment FROM claim ORDER BY segment").fetchall()
+        assert kept == [("other",), ("proven",)]
+    file.close()
+
+
+def test_a_file_of_the_first_version_is_taken_over(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "tree.db"
+    TreeStore(path).identity("aggregator")
+    file = sqlite3.connect(path, isolation_level=None)
+    file.execute("ALTER TABLE claim DROP COLUMN used")
+    file.execute("INSERT INTO claim VALUES ('x', 'dns:a', 0)")
+    file.execute("PRAGMA user_version = 1")
+    file.close()
+    store = TreeStore(path, clock=clock)
+    assert store.claims() == [("x", "dns:a", False, 1000.0)]
+    store.close()
+
+
+# -- leases
+
+
+@pytest.mark.spec("AX-13.4-3", "AX-13.4-5")
+def test_a_lease_keeps_others_of_the_tree_out(
+    stores: tuple[TreeStore, TreeStore], clock: Clock
+) -> None:
+    one, two = stores
+    assert one.take_lease(CHILD, ONE, TREE, "dns:a", 1015.0) is None
+    mine = Lease(CHILD, ONE, TREE, "dns:a", 1015.0)
+    assert two.leases(CHILD) == [mine]
+    assert two.other_lease(CHILD, TWO, TREE) == mine
+    assert two.take_lease(CHILD, TWO, TREE, "", 1020.0) == mine
+    # Itself, another child, and another tree are another matter.
+    assert one.other_lease(CHILD, ONE, TREE) is None
+    assert two.other_lease(CHILD, TWO, OTHER_TREE) is None
+    assert one.take_lease(CHILD, ONE, TREE, "dns:a", 1016.0) is None
+    assert two.take_lease(OTHER_CHILD, TWO, TREE, "", 1020.0) is None
+    assert two.take_lease(CHILD, TWO, OTHER_TREE, "", 1020.0) is None
+    assert len(one.leases(CHILD)) == 2
+
+
+@pytest.mark.spec("AX-13.4-6")
+def test_a_lease_lapses_unless_it_is_renewed(
+    stores: tuple[TreeStore, TreeStore], clock: Clock
+) -> None:
+    one, two = stores
+    one.take_lease(CHILD, ONE, TREE, "", 1015.0)
+    clock.now = 1014.0
+    one.renew_leases(ONE, [(CHILD, 1029.0), ("unknown", 1029.0)])
+    # Nobody renews another's.
+    two.renew_leases(TWO, [(CHILD, 9999.0)])
+    clock.now = 1028.9
+    assert two.take_lease(CHILD, TWO, TREE, "", 1050.0) is not None
+    clock.now = 1029.0
+    assert two.leases(CHILD) == []
+    assert two.take_lease(CHILD, TWO, TREE, "", 1050.0) is None
+    # And what was taken over stays so.
+    one.renew_leases(ONE, [(CHILD, 1060.0)])
+    assert [lease.aggregator_id for lease in one.leases(CHILD)] == [TWO]
+
+
+def test_a_lease_can_be_released(stores: tuple[TreeStore, TreeStore]) -> None:
+    one, two = stores
+    one.take_lease(CHILD, ONE, TREE, "", 1015.0)
+    two.release_lease(CHILD, TWO)
+    assert two.take_lease(CHILD, TWO, TREE, "", 1015.0) is not None
+    one.release_lease(CHILD, ONE)
+    assert two.take_lease(CHILD, TWO, TREE, "", 1015.0) is None
+
+
+def test_of_many_who_want_it_at_once_one_gets_it(tmp_path: Path) -> None:
+    got: list[str] = []
+    ready = threading.Barrier(6)
+
+    def grab(name: str) -> None:
+        store = TreeStore(tmp_path / f"{name}.db", leases=tmp_path / "shared.db")
+        ready.wait()
+        while True:
+            try:
+                if store.take_lease(CHILD, name, TREE, "", 1e12) is None:
+                    got.append(name)
+                break
+            except InterlockError as error:
+                # They are all making the file: whoever waits too long for it tries again.
+                if error.failure is not TOO_BUSY:
+                    raise
+        store.close()
+
+    threads = [threading.Thread(target=grab, args=(str(n),)) for n in range(6)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert len(got) == 1
+
+
+def test_many_are_taken_at_once_but_those_that_another_has(
+    stores: tuple[TreeStore, TreeStore],
+) -> None:
+    one, two = stores
+    one.take_lease(CHILD, ONE, TREE, "", 1015.0)
+    wanted = [(CHILD, "", 1020.0), (OTHER_CHILD, "dns:a", 1020.0)]
+    mine = Lease(CHILD, ONE, TREE, "", 1015.0)
+    assert two.take_leases(TWO, TREE, wanted) == {CHILD: mine}
+    assert one.leases(CHILD) == [mine]
+    assert one.leases(OTHER_CHILD) == [Lease(OTHER_CHILD, TWO, TREE, "dns:a", 1020.0)]
+    two.renew_leases(TWO, [(OTHER_CHILD, 1030.0)], [CHILD])
+    assert one.leases(CHILD) == [mine]
+    one.renew_leases(ONE, [], [CHILD])
+    assert one.leases(CHILD) == []
+
+
+# -- the file
+
+
+def test_a_file_that_another_holds_is_not_waited_for(tmp_path: Path) -> None:
+    shared = tmp_path / "shared.db"
+    store = TreeStore(tmp_path / "tree.db", leases=shared)
+    assert store.take_lease(CHILD, ONE, TREE, "", 1e12) is None
+    other = sqlite3.connect(shared, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    waits: list[str] = []
+    connection = store._leases._connection
+    assert connection is not None
+    connection.set_trace_callback(
+        lambda statement: waits.append(statement) if "busy_timeout" in statement else None
+    )
+    # Who reads waits for nobody.
+    assert len(store.leases(CHILD)) == 1
+    assert store.other_lease(CHILD, TWO, TREE) is not None
+    for _ in range(50):
+        with pytest.raises(InterlockError, match="Try again") as caught:
+            store.renew_leases(ONE, [(CHILD, 2e12)])
+        assert caught.value.failure is TOO_BUSY
+        with pytest.raises(InterlockError, match="Try again"):
+            store.take_lease(CHILD, ONE, TREE, "", 1e12)
+    # It waits once, at the first write.
+    writes = waits[-100:]
+    assert writes.count("PRAGMA busy_timeout = 50") == 1
+    assert writes.count("PRAGMA busy_timeout = 0") == 99
+    other.execute("ROLLBACK")
+    other.close()
+    store.renew_leases(ONE, [(CHILD, 2e12)])
+    assert store.leases(CHILD)[0].until == 2e12
+    store.close()
+
+
+def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        store = TreeStore(tmp_path / "tree.db")
+        store.identity("aggregator")
+        modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+        store.close()
+    finally:
+        os.umask(before)
+    assert modes == {0o600}
+
+
+def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.db"
+    with sqlite3.connect(path) as file:
+        file.execute("CREATE TABLE theirs (x)")
+    file.close()
+    with pytest.raises(InterlockError, match="another program's") as caught:
+        TreeStore(path).identity("aggregator")
+    assert caught.value.failure is CONFIG
+
+
+def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "tree.db"
+    store = TreeStore(path)
+    store.identity("aggregator")
+    store.close()
+    with sqlite3.connect(path) as file:
+        file.execute("PRAGMA user_version = 99")
+    file.close()
+    with pytest.raises(InterlockError, match="newer"):
+        TreeStore(path).identity("aggregator")
+
+
+@pytest.mark.parametrize("what", ["folder", "noise"])
+def test_what_is_no_database_is_said(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "tree.db"
+    if what == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(b"noise" * 1000)
+    with pytest.raises(InterlockError, match=r"tree\.db") as caught:
+        TreeStore(path).identity("aggregator")
+    assert caught.value.failure is INTERNAL
+
+
+def test_a_store_that_was_closed_opens_again(tmp_path: Path) -> None:
+    store = TreeStore(tmp_path / "tree.db")
+    first = store.identity("aggregator")
+    store.close()
+    store.close()
+    assert store.identity("aggregator") == first
+    store.close()

@@ -1,0 +1,272 @@
+"""A function as a tool: its schema, its arguments, its results, its errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+from msgspec import Meta, Raw
+
+from interlock.sdk.functions import FunctionTool, Threads
+from interlock.sdk.tool import Answer, ToolTrouble
+from interlock.tree.subserver import Progress, Subserver
+from tests.core.server.wire import PATIENCE
+
+
+class Point(msgspec.Struct):
+    """Somewhere."""
+
+    x: int
+    y: int = 0
+
+
+class Tree(msgspec.Struct):
+    branches: list[Tree]
+
+
+def made(function: Any, **capability: Any) -> FunctionTool:
+    return FunctionTool(
+        function, name=function.__name__, title=None, description=None, capability=capability
+    )
+
+
+def called(function: Any, arguments: Any, report: Any = None) -> Answer:
+    async def call() -> Answer:
+        answer: Answer = await made(function).start(Raw(json.dumps(arguments).encode()), report)
+        # What was told from another thread has arrived by now.
+        await asyncio.sleep(0)
+        return answer
+
+    return asyncio.run(call())
+
+
+def test_the_schema_is_the_signature() -> None:
+    def everything(
+        name: str,
+        count: Annotated[int, Meta(ge=1, description="How many.")] = 1,
+        ratio: float | None = None,
+        tags: list[str] = [],  # noqa: B006 - authors write such things
+        kind: Literal["a", "b"] = "a",
+        where: Point | None = None,
+        more: dict[str, int] = {},  # noqa: B006
+        untyped=None,  # type: ignore[no-untyped-def]
+        *,
+        progress: Progress,
+    ) -> str:
+        """Takes everything.
+
+        And says so.
+        """
+        return name
+
+    listed = made(everything).listed()
+    assert listed["description"] == "Takes everything.\n\nAnd says so."
+    schema = listed["inputSchema"]
+    assert schema["type"] == "object"
+    assert schema["required"] == ["name"]
+    assert schema["additionalProperties"] is False
+    properties = schema["properties"]
+    assert set(properties) == {
+        "name", "count", "ratio", "tags", "kind", "where", "more", "untyped",
+    }  # fmt: skip
+    assert properties["count"] == {
+        "type": "integer", "minimum": 1, "description": "How many.", "default": 1,
+    }  # fmt: skip
+    assert properties["kind"]["enum"] == ["a", "b"]
+    assert {"type": "null"} in properties["where"]["anyOf"]
+    assert "$ref" not in json.dumps(schema)
+    assert "outputSchema" not in listed
+
+
+def test_arguments_are_checked_before_the_function_is_called() -> None:
+    def move(to: Point, times: int = 1) -> str:
+        return f"{to.x},{to.y} {times}"
+
+    assert called(move, {"to": {"x": 3}}).text == "3,0 1"
+    assert called(move, {"to": {"x": 3}, "times": 2.0}).text == "3,0 2"
+    for wrong in ({}, {"to": 5}, {"to": {"x": "3"}}, {"to": {"x": 1}, "other": 1}, [], 5):
+        with pytest.raises(ToolTrouble, match="cannot be used"):
+            called(move, wrong)
+
+
+def test_defaults_are_not_shared_between_calls() -> None:
+    def collect(one: str, into: list[str] = []) -> int:  # noqa: B006
+        into.append(one)
+        return len(into)
+
+    tool = made(collect)
+
+    async def twice() -> list[str]:
+        return [(await tool.start(Raw(b'{"one":"x"}'), None)).text for _ in range(2)]  # type: ignore[arg-type]
+
+    assert asyncio.run(twice()) == ["1", "1"]
+
+
+@pytest.mark.parametrize(
+    ("found", "answer"),
+    [
+        (None, Answer("Done.")),
+        ("text", Answer("text")),
+        (21.5, Answer("21.5")),
+        ([1, "a"], Answer('[1,"a"]')),
+        ({"a": 1}, Answer('{"a":1}', {"a": 1})),
+        (Point(1), Answer('{"x":1,"y":0}', Point(1))),
+        (Answer("as it is", {"b": 2}), Answer("as it is", {"b": 2})),
+    ],
+)
+def test_results(found: Any, answer: Answer) -> None:
+    def plain() -> Any:
+        return found
+
+    async def later() -> Any:
+        return found
+
+    assert called(plain, {}) == answer
+    assert called(later, {}) == answer
+
+
+def test_a_struct_promises_its_shape() -> None:
+    def where() -> Point:
+        return Point(1, 2)
+
+    assert made(where).listed()["outputSchema"]["properties"]["x"] == {"type": "integer"}
+
+
+def test_errors_are_sentences_for_the_model() -> None:
+    def divide(by: int) -> float:
+        return 1 / by
+
+    async def refuse() -> None:
+        raise ToolTrouble("Not on Sundays.")
+
+    def unwritable() -> Any:
+        return object()
+
+    with pytest.raises(ToolTrouble, match="divide failed: ZeroDivisionError: division by zero"):
+        called(divide, {"by": 0})
+    with pytest.raises(ToolTrouble, match=r"^Not on Sundays\.$"):
+        called(refuse, {})
+    with pytest.raises(ToolTrouble, match="unwritable failed: TypeError"):
+        called(unwritable, {})
+
+
+@pytest.mark.parametrize(
+    "raised", [SystemExit(3), KeyboardInterrupt(), StopIteration(), asyncio.CancelledError()]
+)
+def test_no_tool_ends_the_program(raised: BaseException) -> None:
+    def plain() -> None:
+        raise raised
+
+    async def later() -> None:
+        raise raised
+
+    for function in (plain, later):
+        if function is later and isinstance(raised, asyncio.CancelledError):
+            # On the loop that is how a call is ended.
+            continue
+        with pytest.raises(ToolTrouble, match=f"{function.__name__} failed: "):
+            called(function, {})
+
+
+def test_threads_are_used_again_and_bounded() -> None:
+    threads = Threads(most=2)
+    gate, seen = threading.Event(), set()
+
+    def work() -> int:
+        seen.add(threading.current_thread())
+        if len(seen) == 2:
+            # Until then nobody is done, who could do the work of the other as well.
+            gate.set()
+        assert gate.wait(PATIENCE)
+        return len(seen)
+
+    async def run() -> None:
+        jobs = [asyncio.create_task(threads.run(work)) for _ in range(5)]
+        assert max(await asyncio.gather(*jobs)) <= 2
+        await threads.run(work)
+
+    asyncio.run(run())
+    assert len(seen) == 2
+    assert all(one.daemon for one in seen)
+
+
+def test_progress_can_be_told_from_threads_and_from_the_loop() -> None:
+    def slow(progress: Progress) -> None:
+        progress(1, 2, "half")
+
+    async def quick(progress: Progress | None = None) -> None:
+        assert progress is not None
+        progress(2, 2)
+
+    for function, told in ((slow, (1, 2, "half")), (quick, (2, 2, ""))):
+        heard: list[Any] = []
+        called(function, {}, lambda *one, into=heard: into.append(one))
+        assert heard == [told]
+
+
+@pytest.mark.spec("AX-9.1-1")
+def test_what_a_tool_says_of_itself_is_its_capability() -> None:
+    plant = Subserver("plant")
+
+    @plant.tool(latency_class="slow", mutable=False, schema_version="1.2.0", title="Look")
+    def look() -> str:
+        return "seen"
+
+    @plant.tool(name="other", description="Something.")
+    def something() -> None:
+        """Not this."""
+
+    listed = plant._tools["look"].listed()
+    assert listed["_meta"] == {
+        "x-mcpax-capability": {
+            "latency_class": "slow", "mutable": False, "schema_version": "1.2.0",
+        }
+    }  # fmt: skip
+    assert listed["title"] == "Look"
+    assert plant._tools["other"].listed() == {
+        "name": "other",
+        "description": "Something.",
+        "inputSchema": {
+            "type": "object", "properties": {}, "required": [], "additionalProperties": False,
+        },
+    }  # fmt: skip
+    # The function is still the author's own.
+    assert look() == "seen"
+
+
+def test_what_cannot_be_a_tool() -> None:
+    plant = Subserver("plant")
+
+    def tool(**more: Any) -> Any:
+        return plant.tool(**more)
+
+    with pytest.raises(ValueError, match="latency_class"):
+        tool(name="a", latency_class="quick")(lambda: None)
+    with pytest.raises(ValueError, match=r"'a.b' cannot be the name of a tool: use 1 to 63"):
+        tool(name="a.b")(lambda: None)
+    tool(name="once")(lambda: None)
+    with pytest.raises(ValueError, match="There is a tool 'once' already"):
+        tool(name="once")(lambda: None)
+    with pytest.raises(TypeError, match="cannot be an argument"):
+        tool(name="many")(lambda *args: None)
+
+    def endless(tree: Tree) -> None:
+        """It holds itself."""
+
+    with pytest.raises(TypeError, match="Tree holds itself"):
+        tool()(endless)
+
+
+@pytest.mark.parametrize("segment", ["", "A", "a.b", "x" * 64, "notifications_dropped"])
+def test_what_cannot_be_a_segment(segment: str) -> None:
+    with pytest.raises(ValueError, match="cannot be a segment"):
+        Subserver(segment)
+
+
+def test_an_id_is_a_uuid() -> None:
+    with pytest.raises(ValueError, match="not a UUID"):
+        Subserver("a", subserver_id="plant-1")

@@ -1,0 +1,267 @@
+"""How a subserver stands with its node: sent away, lost, back, and told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.core.config import ConfigError
+from interlock.errors import FORBIDDEN, NAMESPACE_CONFLICT, InterlockError
+from interlock.tree.registrant import Registrant, State, check_presented
+from interlock.tree.subserver import Subserver
+from interlock.tree.subserver.parent import parent_of
+from interlock.tree.subserver_session import AxSession
+from tests.core.server.running import Running
+from tests.core.server.wire import PATIENCE
+
+SAME = "44444444-4444-4444-8444-444444444444"
+PROGRAM = """
+import sys, threading
+from interlock.tree.subserver import Subserver
+
+plant = Subserver("plant")
+
+@plant.tool(mutable=False)
+def wait() -> str:
+    print("waiting", file=sys.stderr, flush=True)
+    threading.Event().wait()
+    return "never"
+
+plant.run(heartbeat=0.2)
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    folder = tmp_path / "node"
+    folder.mkdir()
+    one = Running(folder, workshops={})
+    yield one
+    one.stop()
+
+
+def url_of(running: Running) -> str:
+    return f"ws://127.0.0.1:{running.port}/ax"
+
+
+def session_at(running: Running) -> AxSession:
+    """The one that is registered."""
+    (session,) = [one for one in running.node.tree.registrar._channels if one.live]
+    return session
+
+
+def dismiss(running: Running, error: InterlockError) -> None:
+    """The node changes its mind about whoever is registered."""
+    running.node.tree.registrar.dismiss(session_at(running), error)
+
+
+async def stay(url: str, subserver: Subserver, entered: Callable[[], None]) -> None:
+    async with subserver.connected(url, heartbeat=0.2):
+        entered()
+        await asyncio.get_running_loop().create_future()
+
+
+def test_who_is_sent_away_for_good_is_told_why(running: Running) -> None:
+    error = InterlockError(FORBIDDEN, "Not any more.")
+    with pytest.raises(InterlockError, match=r"Not any more\. Ask whoever runs") as caught:
+        running.wait(stay(url_of(running), Subserver("plant"), lambda: dismiss(running, error)))
+    assert caught.value.failure is FORBIDDEN
+    assert not running.do(running.node.tree.registrar.subservers)
+
+
+def test_two_of_the_same_do_not_drive_each_other_out_for_ever(running: Running) -> None:
+    async def both() -> None:
+        tasks = []
+        for _ in range(2):
+            entered = asyncio.Event()
+            same = Subserver("plant", subserver_id=SAME)
+            tasks.append(asyncio.create_task(stay(url_of(running), same, entered.set)))
+            await entered.wait()
+        first, second = tasks
+        with pytest.raises(InterlockError, match="registered again") as caught:
+            await first
+        assert caught.value.failure is NAMESPACE_CONFLICT
+        assert not second.done()
+        second.cancel()
+        await asyncio.wait([second])
+
+    running.wait(both())
+    assert not running.do(running.node.tree.registrar.subservers)
+
+
+def test_who_keeps_its_id_is_alone_on_this_machine(running: Running) -> None:
+    async def both() -> None:
+        async with Subserver("plant").connected(url_of(running)):
+            with pytest.raises(ConfigError, match=r"plant has joined .* end that one first"):
+                async with Subserver("plant").connected(url_of(running)):
+                    raise AssertionError
+            async with Subserver("other").connected(url_of(running)):
+                pass
+        async with Subserver("plant").connected(url_of(running)):
+            pass
+
+    running.wait(both())
+
+
+def test_a_cancelled_block_is_just_cancelled(running: Running) -> None:
+    async def cancelled() -> None:
+        entered = asyncio.Event()
+        task = asyncio.create_task(stay(url_of(running), Subserver("plant"), entered.set))
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    running.wait(cancelled())
+
+
+def test_a_lost_node_is_told_of_once_and_when_it_is_back(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "interlock.subserver")
+    made = Subserver("plant")
+
+    def lines() -> list[str]:
+        return [one.getMessage() for one in caplog.records if one.name == "interlock.subserver"]
+
+    async def lose() -> None:
+        async with made.connected(url_of(running), heartbeat=0.2):
+            registrant = made._registrant
+            assert registrant is not None
+            back = asyncio.Event()
+            told = registrant.on_state
+
+            def moved(one: Registrant) -> None:
+                told(one)
+                if one.state is State.REGISTERED:
+                    back.set()
+
+            registrant.on_state = moved
+            session_at(running).channel.close()
+            await back.wait()
+
+    running.wait(lose())
+    url = re.escape(url_of(running))
+    assert len(lines()) == 3
+    assert re.fullmatch(f"registered as plant at {url}", lines()[0])
+    assert re.fullmatch(rf"{url} is lost: .*\. Trying again\.", lines()[1])
+    assert re.fullmatch(f"registered again as plant at {url}", lines()[2])
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"token": "hunter2hunter2\n"}, "`token` has a line end around the token; take it"),
+        ({"token": " hunter2hunter2"}, "`token` has a space around the token"),
+        ({"token": "  "}, "`token` is empty"),
+        ({"token": "hunter2\r\nX: y"}, "`token` holds characters that no token has"),
+        ({"authority": "edge"}, "`authority`: 'edge' is not an authority"),
+        ({"authority_key": "x"}, "`authority_key` is nothing without `authority`"),
+        ({"authority": "dns:a", "authority_key": "x"}, "is no private key"),
+        ({"key": "k.pem"}, "`key` is nothing without `certificate`"),
+        ({"heartbeat": -1.0}, "`heartbeat`: nobody beats every -1 s"),
+        ({"ca": "none.pem"}, "Cannot read none.pem for TLS"),
+    ],
+)
+def test_what_cannot_be_presented_is_found_before_anybody_is_dialled(
+    settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)) as caught:
+        parent_of("wss://192.0.2.1/ax", "plant", [], **{"heartbeat": 5.0, **settings})
+    assert "hunter2" not in caught.value.message
+
+
+def test_what_can_be_presented() -> None:
+    check_presented(parent_of("unix:/x", "a", [], token="two words", heartbeat=0.0), {})
+
+
+# -- as a program
+
+
+class Program:
+    def __init__(self, text: str, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", text, *arguments],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.seen: list[str] = []
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self._lines.put(line)
+
+    def says(self, words: str) -> None:
+        while not self.seen or words not in self.seen[-1]:
+            try:
+                self.seen.append(self._lines.get(timeout=PATIENCE))
+            except queue.Empty:
+                raise AssertionError(f"no line {words!r}, only: {self.seen}") from None
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join(PATIENCE)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+
+@pytest.fixture
+def program() -> Iterator[Callable[..., Program]]:
+    started: list[Program] = []
+
+    def begin(*arguments: str) -> Program:
+        started.append(Program(PROGRAM, *arguments))
+        return started[-1]
+
+    yield begin
+    for one in started:
+        one.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_stops_though_a_function_still_runs(
+    running: Running, program: Callable[..., Program], number: int
+) -> None:
+    one = program(url_of(running))
+    one.says("registered as plant at ws://")
+    running.until(lambda: "plant.wait" in running.node.catalog.current.by_name, "the tool")
+    with running.connect() as wire:
+        params = {"name": "plant.wait", "arguments": {}}
+        wire.send(running.stateless("tools/call", params, name="plant.wait"))
+        one.says("waiting")
+        one.process.send_signal(number)
+        assert one.process.wait(PATIENCE / 2) == 0
+
+
+def test_a_program_that_is_sent_away_ends_with_the_sentence(
+    running: Running, program: Callable[..., Program]
+) -> None:
+    one = program(url_of(running))
+    one.says("registered as plant")
+    running.do(lambda: dismiss(running, InterlockError(FORBIDDEN, "Not any more.")))
+    one.says("-c: Not any more. Ask whoever runs the parent for leave to register.")
+    assert one.process.wait(PATIENCE) == 1
+    assert sum("registered" in line for line in one.seen) == 1

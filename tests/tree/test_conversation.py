@@ -1,0 +1,396 @@
+"""What a node answers its parent: MCP in both eras, who it is, where calls are, in AX's words."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from interlock.core.call import Call, Client, UpstreamAnsweredError
+from interlock.core.server.mcp.responses import write_error
+from interlock.errors import DEADLINE_EXCEEDED, UNKNOWN_TOOL, UPSTREAM_UNAVAILABLE, InterlockError
+from interlock.protocol import mcpax as ax
+from interlock.protocol.mcp import Era
+from interlock.tree.parent_conversation import AxConversation, about_request
+from interlock.tree.registrant import RefusedError
+from tests.core.server.running import Running
+from tests.core.server.wire import SESSION, initialize, message, meta
+
+IDENTITY = ax.Identity("550e8400-e29b-41d4-a716-446655440000", None, "aggregator")
+
+
+class Parent:
+    """Speaks with a node as its parent does."""
+
+    def __init__(self, running: Running, tree: Any = None) -> None:
+        self.running = running
+        self.calls: list[Call] = []
+        self.sent: list[Any] = []
+        self._said = asyncio.Event()
+        self.conversation: AxConversation = running.do(lambda: self._open(tree))
+
+    def _open(self, tree: Any) -> AxConversation:
+        node = self.running.node
+        return AxConversation(
+            pipeline=node.pipeline,
+            hello=node.introducing.hello,
+            listeners=node._listeners,
+            send=lambda data: self.sent.append(json.loads(data)),
+            peer="loopback",
+            identify=lambda: IDENTITY,
+            tree=tree,
+        )
+
+    def say(self, method: str, params: Any = None, id: Any = None) -> None:
+        self.running.do(lambda: self.conversation.take(message(method, params, id)))
+
+    def ask(self, method: str, params: Any = None, id: Any = 1) -> Any:
+        self.say(method, params, id)
+        return self.answer(id)
+
+    def answer(self, id: Any) -> Any:
+        found: list[Any] = []
+
+        def look() -> bool:
+            found[:] = [one for one in self.sent if one.get("id") == id and "method" not in one]
+            return bool(found)
+
+        self.running.until(look, f"an answer to {id}")
+        return found[-1]
+
+    def close(self) -> None:
+        self.running.do(self.conversation.closed)
+
+
+@pytest.fixture
+def parent(plain: Running) -> Iterator[Callable[..., Parent]]:
+    made: list[Parent] = []
+
+    def make(**more: Any) -> Parent:
+        made.append(Parent(plain, **more))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def call(tool: str, arguments: Any = None, **more: Any) -> dict[str, Any]:
+    return {"name": f"shop.{tool}", "arguments": arguments or {}, "_meta": meta(**more)}
+
+
+# -- who it is
+
+
+@pytest.mark.spec("AX-13.4-4", "AX-13.4-6")
+def test_it_says_who_it_is_before_anything_else(parent: Callable[..., Parent]) -> None:
+    answer = parent().ask("mcpax/identify", {})
+    assert answer["result"] == {
+        "subserver_id": IDENTITY.subserver_id,
+        "parent_id": None,
+        "role": "aggregator",
+        "tree_id": None,
+    }
+
+
+def test_it_shows_its_part_of_the_tree(parent: Callable[..., Parent]) -> None:
+    async def later(_: Any) -> Any:
+        await asyncio.sleep(0)
+        return {"children": []}
+
+    def broken(_: Any) -> Any:
+        raise ZeroDivisionError
+
+    def refused(_: Any) -> Any:
+        raise InterlockError(UPSTREAM_UNAVAILABLE, "Not now.")
+
+    assert parent(tree=lambda _: {"name": "x"}).ask("mcpax/tree")["result"] == {"name": "x"}
+    assert parent(tree=later).ask("mcpax/tree")["result"] == {"children": []}
+    assert parent(tree=broken).ask("mcpax/tree")["error"]["code"] == -32603
+    assert parent(tree=refused).ask("mcpax/tree")["error"]["message"] == "tool_degraded"
+    assert parent().ask("mcpax/tree", {"_meta": meta()})["error"]["code"] == -32601
+
+
+def test_not_too_many_look_at_the_tree_at_once(parent: Callable[..., Parent]) -> None:
+    waiting: list[asyncio.Future[Any]] = []
+
+    async def later(_: Any) -> Any:
+        waiting.append(asyncio.get_running_loop().create_future())
+        return await waiting[-1]
+
+    one = parent(tree=later)
+    for id in range(4):
+        one.say("mcpax/tree", None, id)
+    one.running.until(lambda: len(waiting) == 4, "four looks")
+    error = one.ask("mcpax/tree", None, 4)["error"]
+    assert (error["code"], error["data"]["error"]) == (-31026, "too_busy")
+    one.running.do(lambda: waiting[0].set_result({}))
+    assert one.answer(0)["result"] == {}
+    one.say("mcpax/tree", None, 5)
+    one.running.until(lambda: len(waiting) == 5, "another look")
+
+
+def test_it_does_not_register_anybody_itself(parent: Callable[..., Parent]) -> None:
+    assert parent().ask("mcpax/register", {"_meta": meta()})["error"]["code"] == -32601
+    assert parent().ask("mcpax/register", {})["error"]["code"] == -32600
+
+
+# -- what it asks
+
+
+def test_answers_to_its_own_requests_are_its_own(
+    plain: Running, parent: Callable[..., Parent]
+) -> None:
+    one = parent()
+
+    async def asked() -> tuple[bytes, BaseException | None, BaseException | None]:
+        first = one.conversation.request("mcpax/heartbeat", b'{"session_id":"x"}')
+        second = one.conversation.request("mcpax/heartbeat", b"{}")
+        third = one.conversation.request("mcpax/heartbeat", b"{}")
+        assert [m["id"] for m in one.sent[-3:]] == ["mcpax-1", "mcpax-2", "mcpax-3"]
+        one.conversation.take(b'{"jsonrpc":"2.0","id":"mcpax-1","result":{"status":"ok"}}')
+        error = b'{"code":-31011,"message":"unknown_session","data":{"detail":"Who?"}}'
+        one.conversation.take(b'{"jsonrpc":"2.0","id":"mcpax-2","error":%b}' % error)
+        # Nobody asked this, or not any more.
+        one.conversation.take(b'{"jsonrpc":"2.0","id":"mcpax-1","result":{}}')
+        one.conversation.take(b'{"jsonrpc":"2.0","id":7,"result":{}}')
+        one.conversation.closed()
+        return await first, second.exception(), third.exception()
+
+    result, refused, gone = plain.wait(asked())
+    assert json.loads(result) == {"status": "ok"}
+    assert isinstance(refused, RefusedError)
+    assert (refused.code, refused.symbol, refused.message) == (-31011, "unknown_session", "Who?")
+    assert isinstance(gone, InterlockError)
+
+
+@pytest.mark.parametrize(
+    ("params", "symbol"),
+    [
+        ({"code": -31002, "message": "cycle_detected", "detail": "A loop."}, "cycle_detected"),
+        ({"message": "whatever"}, None),
+        ({"message": 5, "detail": []}, None),
+        ([], None),
+        (None, None),
+    ],
+)
+def test_it_hears_why_it_is_sent_away(
+    parent: Callable[..., Parent], params: Any, symbol: str | None
+) -> None:
+    one = parent()
+    one.say("notifications/mcpax/session_ended", params)
+    ended = one.conversation.ended_by
+    assert (None if ended is None else ended.symbol) == symbol
+    assert one.sent == []
+
+
+# -- MCP
+
+
+@pytest.mark.spec("AX-0-2")
+def test_both_eras_are_spoken(parent: Callable[..., Parent]) -> None:
+    new = parent()
+    assert new.ask("server/discover", {"_meta": meta()})["result"]["supportedVersions"]
+    assert new.ask("tools/list", {"_meta": meta()}, 2)["result"]["tools"]
+    assert new.ask("tools/call", call("echo", {"text": "new"}), 3)["result"]["resultType"]
+    old = parent()
+    opened = old.ask("initialize", initialize(SESSION))
+    assert opened["result"]["protocolVersion"] == SESSION
+    old.say("notifications/initialized")
+    answer = old.ask("tools/call", {"name": "shop.echo", "arguments": {"text": "old"}}, 2)
+    assert answer["result"] == {"content": [{"type": "text", "text": "old"}]}
+    assert old.ask("ping", None, 3)["result"] == {}
+
+
+@pytest.mark.spec("AX-7.2-1", "AX-7.2-8")
+def test_where_a_call_is_on_its_way_is_read(
+    plain: Running, parent: Callable[..., Parent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = parent()
+    begun: list[Call] = []
+    begin = plain.node.pipeline.begin
+    monkeypatch.setattr(
+        plain.node.pipeline, "begin", lambda call: (begun.append(call), begin(call))[1]
+    )
+    way = {"x-mcpax-route": ["infra", "edge", "shop", "echo"], "x-mcpax-cursor": 1}
+    # The node is registered with nobody, so every way is a wrong one.
+    answer = one.ask("tools/call", call("echo", **way))
+    hop = begun[0].hop
+    assert (hop.route, hop.cursor) == (("infra", "edge", "shop", "echo"), 1)
+    assert begun[0].credentials.known_as == "parent"
+    assert begun[0].face == "ax"
+    assert answer["error"]["code"] == -32602
+    assert answer["error"]["message"] == "route_mismatch"
+    one.ask("tools/call", call("echo", {"text": "hi"}), 2)
+    assert begun[1].hop is None
+
+
+def test_an_id_is_used_by_one_request_at_a_time(
+    plain: Running, parent: Callable[..., Parent]
+) -> None:
+    one = parent()
+    one.say("tools/call", call("hold", {"text": "held"}), 5)
+    upstream_id = plain.shop.wait_for_hold("held")
+    one.say("tools/call", call("echo", {"text": "again"}), 5)
+    assert one.answer(5)["error"]["code"] == -32600
+    plain.do(lambda: plain.shop.release(upstream_id))
+    plain.until(
+        lambda: any(m.get("id") == 5 and "result" in m for m in one.sent), "the held call's answer"
+    )
+
+
+def test_too_many_calls_are_refused(plain: Running, parent: Callable[..., Parent]) -> None:
+    one = parent()
+    one.conversation.most_under_way = 1
+    one.say("tools/call", call("hold", {"text": "first"}), 5)
+    upstream_id = plain.shop.wait_for_hold("first")
+    assert one.ask("tools/call", call("echo"), 6)["error"]["code"] == -31026
+    plain.do(lambda: plain.shop.release(upstream_id))
+    assert "result" in one.answer(5)
+
+
+def test_a_call_that_is_withdrawn_is_not_answered(
+    plain: Running, parent: Callable[..., Parent]
+) -> None:
+    one = parent()
+    one.say("tools/call", call("hold", {"text": "gone"}), 5)
+    plain.shop.wait_for_hold("gone")
+    one.say("notifications/cancelled", {"requestId": 5})
+    assert one.ask("tools/call", call("echo", {"text": "x"}), 5)["result"]
+
+
+def test_a_node_that_fails_on_a_call_says_so(
+    plain: Running, parent: Callable[..., Parent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: Call) -> None:
+        raise ZeroDivisionError
+
+    one = parent()
+    monkeypatch.setattr(plain.node.pipeline, "begin", broken)
+    assert one.ask("tools/call", call("echo"))["error"]["code"] == -32603
+    assert not one.conversation._under_way
+
+
+@pytest.mark.spec("AX-7.2-4")
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"x-mcpax-route": ["a", 5], "x-mcpax-cursor": 0},
+        {"x-mcpax-route": ["a", "b"], "x-mcpax-cursor": 1},
+        {"x-mcpax-route": ["a", "b"]},
+        {"x-mcpax-cursor": 0},
+        {"x-mcpax-route": "a.b", "x-mcpax-cursor": 0},
+        {"x-mcpax-route": ["a"] * 65, "x-mcpax-cursor": 0},
+    ],
+)
+def test_a_way_that_cannot_be_read_is_refused(parent: Callable[..., Parent], way: Any) -> None:
+    assert parent().ask("tools/call", call("echo", **way))["error"]["code"] == -32602
+
+
+def test_a_client_does_not_say_where_its_call_is(plain: Running) -> None:
+    way = {"x-mcpax-route": ["else", "where"], "x-mcpax-cursor": 0}
+    answer = plain.once(plain.call("echo", {"text": "hi"}, more_meta=way))
+    assert answer.result["content"][0]["text"] == "hi"
+
+
+@pytest.mark.spec("AX-12-10")
+def test_what_is_heard_about_a_call_says_which(parent: Callable[..., Parent]) -> None:
+    one = parent()
+    answer = one.ask("tools/call", call("report", {"steps": 2}, progressToken="p"), 41)
+    assert "result" in answer
+    heard = [m["params"] for m in one.sent if m.get("method") == "notifications/progress"]
+    assert [p["_meta"] for p in heard] == [{"x-mcpax-request": 41}] * 2
+    assert {p["progressToken"] for p in heard} == {"p"}
+
+
+def test_what_is_about_no_call_is_announced_once(parent: Callable[..., Parent]) -> None:
+    new = parent()
+    new.running.do(lambda: new.conversation.announce("notifications/message", b'{"data":1}'))
+    assert new.sent[-1] == {
+        "jsonrpc": "2.0", "method": "notifications/message",
+        "params": {"data": 1, "_meta": {"x-mcpax-request": None}},
+    }  # fmt: skip
+    new.running.do(lambda: new.conversation.announce("notifications/initialized", None))
+    assert new.sent[-1] == {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    old = parent()
+    old.ask("initialize", initialize(SESSION))
+    old.say("notifications/initialized")
+    before = len(old.sent)
+    # The node's listeners tell whoever has a session, by its own level.
+    old.running.do(lambda: old.conversation.announce("notifications/message", b"{}"))
+    old.running.do(lambda: old.conversation.announce("notifications/mcpax/subserver_lost", b"{}"))
+    assert [m["method"] for m in old.sent[before:]] == ["notifications/mcpax/subserver_lost"]
+
+
+def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Readers differ in which of two they take."""
+    made = dict(pairs)
+    assert len(made) == len(pairs)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("params", "made"),
+    [
+        (b"{}", {"_meta": {ax.REQUEST: 7}}),
+        (b'{"a":1}', {"a": 1, "_meta": {ax.REQUEST: 7}}),
+        (b' {"a":1}', {"a": 1, "_meta": {ax.REQUEST: 7}}),
+        (b'{"_meta":{"x":null}}', {"_meta": {"x": None, ax.REQUEST: 7}}),
+        (b'{"a":{"_meta":5}}', {"a": {"_meta": 5}, "_meta": {ax.REQUEST: 7}}),
+        (b"{ }", {"_meta": {ax.REQUEST: 7}}),
+        (b'{"a":1,"\\u005fmeta":{"x":1}}', {"a": 1, "_meta": {"x": 1, ax.REQUEST: 7}}),
+        (b'{"a":"\\u00e4"}', {"a": "\u00e4", "_meta": {ax.REQUEST: 7}}),
+        (b'{"_meta":5}', {"_meta": 5}),
+        (b"[1]", [1]),
+    ],
+)
+def test_other_members_stay(params: bytes, made: Any) -> None:
+    assert json.loads(bytes(about_request(params, b"7")), object_pairs_hook=no_key_twice) == made
+
+
+# -- errors
+
+
+NEW = Client(Era.STATELESS, "2026-07-28")
+OLD = Client(Era.SESSION, "2025-11-25")
+SPEAKS = Client(Era.SESSION, "2025-11-25", "", b'{"experimental":{"mcpax":{}}}')
+DEGRADED = {"reason": "subserver_unreachable", "since": "2026-05-01T12:05:00Z"}
+
+
+def written(error: InterlockError, client: Client | None, **more: Any) -> Any:
+    return json.loads(write_error(b"1", error, client, **more)[1])["error"]
+
+
+@pytest.mark.spec("AX-13.2-3", "AX-5.2-2", "AX-5.2-3")
+def test_errors_have_a_column_for_this_link() -> None:
+    degraded = InterlockError(UPSTREAM_UNAVAILABLE, "It is gone.", DEGRADED)
+    on_the_link = {
+        "code": -32002, "message": "tool_degraded", "data": {**DEGRADED, "detail": "It is gone."},
+    }  # fmt: skip
+    assert written(degraded, NEW, ax=True) == on_the_link
+    assert written(degraded, None, ax=True) == on_the_link
+    assert written(degraded, SPEAKS) == on_the_link
+    assert written(degraded, OLD)["code"] == -31020
+    assert written(degraded, NEW)["message"] == "It is gone."
+    unknown = InterlockError(UNKNOWN_TOOL, "There is no such tool.")
+    assert written(unknown, NEW, ax=True)["code"] == -32601
+    assert written(unknown, NEW, ax=True)["message"] == "There is no such tool."
+    assert written(unknown, NEW)["code"] == -32602
+    late = InterlockError(DEADLINE_EXCEEDED, "Too late.")
+    assert written(late, NEW, ax=True)["message"] == "downstream_timeout"
+
+
+def test_a_server_s_own_errors_pass_as_they_are() -> None:
+    error = UpstreamAnsweredError(-32002, "No such resource.", b'{"uri":"x"}')
+    passed = {"code": -32002, "message": "No such resource.", "data": {"uri": "x"}}
+    assert written(error, NEW, ax=True) == passed
+    assert written(error, NEW)["code"] == -32602
+
+
+@pytest.mark.spec("AX-5.2-2")
+def test_an_unknown_tool_is_an_unknown_method_up_here(parent: Callable[..., Parent]) -> None:
+    answer = parent().ask("tools/call", {"name": "shop.none", "_meta": meta()})
+    assert answer["error"]["code"] == -32601

@@ -1,0 +1,169 @@
+"""Who may be below a node: nobody who is above it, and not too many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.protocol import mcpax as ax
+from tests.tree.rig import PARENT, Hub, hub_test, settle, uuid
+from tests.tree.test_registering import error_of
+
+CYCLE = (-31002, "cycle_detected")
+
+
+@pytest.mark.spec("AX-5.3-3", "AX-5.3-5")
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"x-mcpax-subtree-ids": [uuid(1), PARENT]},
+        {"x-mcpax-subtree-ids": [uuid(1), PARENT.upper()]},
+        {"subserver_id": PARENT},
+        {"subserver_id": PARENT, "x-mcpax-subtree-ids": []},
+    ],
+    ids=str,
+)
+def test_who_has_this_node_below_it_may_not_be_below_it(
+    tmp_path: Path, wanted: dict[str, Any]
+) -> None:
+    async def body(hub: Hub) -> None:
+        assert error_of(hub.child().register(**wanted)) == CYCLE
+        assert hub.registrar.subservers() == []
+        assert hub.registrar.subtree_ids() == (PARENT,)
+        assert hub.store.leases(uuid(1)) == []
+
+    hub_test(body, tmp_path)
+
+
+@pytest.mark.spec("AX-5.3-7")
+def test_a_join_further_down_that_closes_a_loop_ends_the_session(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child().registered(**{"x-mcpax-subtree-ids": [uuid(1)]})
+        await settle()
+        assert child.beat(**{"x-mcpax-subtree-ids": [uuid(1), uuid(2)]})["result"]["status"] == "ok"
+        answer = child.beat(**{"x-mcpax-subtree-ids": [uuid(1), uuid(2), PARENT]})
+        assert error_of(answer) == CYCLE
+        assert child.ended()["message"] == "cycle_detected"
+        assert child.ours.closed_with == (4000, "cycle_detected")
+        assert hub.listed == {}
+        assert hub.supervisors == {}
+
+    hub_test(body, tmp_path)
+
+
+ROOT, ABOVE = uuid(90), uuid(91)
+
+
+@pytest.mark.parametrize("one", [ROOT, ABOVE])
+@pytest.mark.parametrize("when", ["registering", "beating", "before"])
+def test_who_brings_those_above_below_is_refused_here(tmp_path: Path, one: str, when: str) -> None:
+    async def body(hub: Hub) -> None:
+        def be_below() -> None:
+            hub.registrar.tree_id, hub.registrar.parent_id = ROOT, ABOVE
+
+        good = hub.child().registered(1, "good", **{"x-mcpax-subtree-ids": [uuid(1)]})
+        await settle()
+        child = hub.child()
+        if when != "before":
+            be_below()
+        if when == "registering":
+            answer = child.register(2, "bad", **{"x-mcpax-subtree-ids": [uuid(2), one]})
+            assert error_of(answer) == CYCLE
+            assert answer["error"]["data"]["aggregator_id"] == one
+            # It may even be that one itself.
+            own = {"subserver_id": one, "x-mcpax-subtree-ids": []}
+            assert error_of(child.register(segment="bad", **own)) == CYCLE
+        elif when == "beating":
+            child.registered(2, "bad", **{"x-mcpax-subtree-ids": [uuid(2)]})
+            assert error_of(child.beat(**{"x-mcpax-subtree-ids": [uuid(2), one]})) == CYCLE
+            assert child.ended()["message"] == "cycle_detected"
+        else:
+            child.registered(2, "bad", **{"x-mcpax-subtree-ids": [uuid(2), one]})
+            be_below()
+            assert child.ended()["message"] == "cycle_detected"
+        assert good.open
+        assert hub.registrar.subtree_ids() == (PARENT, uuid(1))
+        # A leaf has nobody below: its id is its own affair.
+        hub.child().registered(segment="leaf", subserver_id=one)
+        # And without a parent nobody is above.
+        hub.registrar.tree_id, hub.registrar.parent_id = PARENT, None
+        hub.child().registered(2, "bad", **{"x-mcpax-subtree-ids": [uuid(2), one]})
+
+    hub_test(body, tmp_path)
+
+
+def test_too_many_below_are_refused(tmp_path: Path) -> None:
+    many = [uuid(n) for n in range(1000, 1000 + ax.MOST_SUBTREE_IDS - 2)]
+
+    async def body(hub: Hub) -> None:
+        first = hub.child().registered(1, "first", **{"x-mcpax-subtree-ids": [uuid(1), *many[1:]]})
+        answer = hub.child().register(
+            2, "second", **{"x-mcpax-subtree-ids": [uuid(2), uuid(3), many[5]]}
+        )
+        assert error_of(answer)[0] == -32602
+        assert "Too many nodes below" in answer["error"]["message"]
+        assert answer["error"]["data"]["field"] == "x-mcpax-subtree-ids"
+        second = hub.child().registered(2, "second", **{"x-mcpax-subtree-ids": [uuid(2)]})
+        assert len(hub.registrar.subtree_ids()) == ax.MOST_SUBTREE_IDS
+        # Its news are refused; itself it may stay.
+        answer = second.beat(**{"x-mcpax-subtree-ids": [uuid(2), uuid(3)]})
+        assert "Too many nodes below" in answer["error"]["message"]
+        assert second.beat()["result"]["status"] == "ok"
+        assert len(hub.registrar.subtree_ids()) == ax.MOST_SUBTREE_IDS
+        # The same subserver in its own place counts once.
+        hub.child().registered(1, "first", **{"x-mcpax-subtree-ids": [uuid(1), *many[1:]]})
+        assert not first.open
+        # The parent bears even less: who brings the most has to go.
+        hub.registrar.dismiss_bringers(None)
+        assert hub.registrar.subtree_ids() == (PARENT, uuid(2))
+
+    hub_test(body, tmp_path)
+
+
+def test_who_brought_what_the_parent_refuses_is_sent_away(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        good = hub.child().registered(1, "good", **{"x-mcpax-subtree-ids": [uuid(1)]})
+        leaf = hub.child().registered(4, "leaf")
+        bad = hub.child().registered(2, "bad", **{"x-mcpax-subtree-ids": [uuid(2), uuid(3)]})
+        hub.registrar.dismiss_bringers([uuid(4), uuid(5)])
+        assert bad.open
+        hub.registrar.dismiss_bringers([uuid(3), uuid(5)])
+        assert bad.ended()["message"] == "cycle_detected"
+        assert good.open
+        assert leaf.open
+        hub.registrar.dismiss_bringers(None)
+        assert not good.open
+        hub.registrar.dismiss_bringers(None)
+        assert leaf.open
+
+    hub_test(body, tmp_path)
+
+
+@pytest.mark.spec("AX-5.3-4")
+def test_the_subtree_is_known_and_told_when_it_changes(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        ids = hub.registrar.subtree_ids
+        leaf = hub.child().registered(1, "leaf")
+        assert (ids(), hub.changes) == ((PARENT,), 1)
+        node = hub.child().registered(2, "node", **{"x-mcpax-subtree-ids": [uuid(2), uuid(3)]})
+        await settle()
+        assert (ids(), hub.changes) == ((PARENT, uuid(2), uuid(3)), 2)
+        assert hub.info("node").role == "aggregator"
+        node.beat()
+        node.beat(**{"x-mcpax-subtree-ids": [uuid(2), uuid(3)]})
+        assert hub.changes == 2
+        # One that forgets itself is counted all the same.
+        node.beat(**{"x-mcpax-subtree-ids": [uuid(4)]})
+        assert (ids(), hub.changes) == ((PARENT, uuid(2), uuid(4)), 3)
+        # A leaf does not become a node by saying so.
+        leaf.beat(**{"x-mcpax-subtree-ids": [uuid(5)]})
+        assert hub.changes == 3
+        assert error_of(leaf.beat(**{"x-mcpax-subtree-ids": ["x"]}))[0] == -32602
+        node.end.close()
+        assert (ids(), hub.changes) == ((PARENT,), 4)
+        hub.child().registered(2, "node", **{"x-mcpax-subtree-ids": [uuid(2)]})
+        assert (ids(), hub.changes) == ((PARENT, uuid(2)), 5)
+
+    hub_test(body, tmp_path)

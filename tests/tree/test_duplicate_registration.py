@@ -1,0 +1,228 @@
+"""One subserver_id in two places of a tree (MCP-AX §13.4), with foreign subservers on real sockets.
+
+`mcpax/identify` is no method of the draft, so a foreign subserver does not answer it usefully. The
+common ancestor has to notice by what the aggregators below it report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from interlock.app.node import Node
+from tests.patience import PATIENCE
+from tests.tree.grove import Grove, ax_url, lists, until
+
+TWIN = "7b0c3f0e-52f1-4f0a-9c5e-5d1c2a7e9f01"
+IDENTITIES: dict[str, dict[str, Any]] = {
+    "empty": {"result": {}},
+    "null": {"result": {"subserver_id": TWIN, "parent_id": None, "role": "leaf"}},
+    "unknown method": {"error": {"code": -32601, "message": "Method not found"}},
+}
+
+
+class ForeignLeaf:
+    """A subserver that knows the draft and nothing of Interlock."""
+
+    def __init__(self, socket: ClientConnection, identity: dict[str, Any]) -> None:
+        self._socket = socket
+        self._identity = identity
+        self._ids = count(1)
+        self._answers: dict[Any, asyncio.Future[dict[str, Any]]] = {}
+        self.ended: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._reader = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        async for frame in self._socket:
+            message = json.loads(frame)
+            if "method" not in message:
+                self._answers.pop(message["id"]).set_result(message)
+            elif "id" in message:
+                answer = {"jsonrpc": "2.0", "id": message["id"], **self._serve(message["method"])}
+                with suppress(ConnectionClosed):
+                    await self._socket.send(json.dumps(answer))
+            elif message["method"] == "notifications/mcpax/session_ended":
+                self.ended.set_result(message["params"])
+
+    def _serve(self, method: str) -> dict[str, Any]:
+        if method == "mcpax/identify":
+            return self._identity
+        if method == "initialize":
+            return {
+                "result": {
+                    "protocolVersion": "2025-11-25",
+                    "capabilities": {"tools": {}},
+                    "serverInfo": {"name": "foreign", "version": "1"},
+                }
+            }
+        if method == "tools/list":
+            schema = {"type": "object"}
+            hints = {"readOnlyHint": True}
+            return {
+                "result": {"tools": [{"name": "t", "inputSchema": schema, "annotations": hints}]}
+            }
+        return {"error": {"code": -32601, "message": "Method not found"}}
+
+    async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        id = f"leaf-{next(self._ids)}"
+        answer = self._answers[id] = asyncio.get_running_loop().create_future()
+        message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+        await self._socket.send(json.dumps(message))
+        async with asyncio.timeout(PATIENCE):
+            return await answer
+
+    async def register(self, segment: str, id: str = TWIN) -> dict[str, Any]:
+        return await self.ask(
+            "mcpax/register",
+            {
+                "subserver_id": id,
+                "segment": segment,
+                "capabilities": {"tools": True, "resources": False, "notifications": True},
+                "heartbeat_interval_ms": 0,
+                "transport_class": "native",
+                "version": "2026-05-01",
+            },
+        )
+
+    async def close(self) -> None:
+        await self._socket.close()
+        with suppress(ConnectionClosed):
+            await self._reader
+
+
+@asynccontextmanager
+async def leaf_at(node: Node, identity: dict[str, Any]) -> AsyncIterator[ForeignLeaf]:
+    async with connect(ax_url(node), max_size=None) as socket:
+        leaf = ForeignLeaf(socket, identity)
+        experimental = {"mcpax": {"versions": ["2026-05-01"]}}
+        answer = await leaf.ask(
+            "initialize",
+            {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {"experimental": experimental},
+                "clientInfo": {"name": "foreign", "version": "1"},
+            },
+        )
+        assert "result" in answer, answer
+        try:
+            yield leaf
+        finally:
+            await leaf.close()
+
+
+def descendants(node: Node) -> set[str]:
+    """Everything that a node knows to be below it."""
+    return {
+        id
+        for info in node.tree.registrar.subservers()
+        if info.live
+        for id in (info.subserver_id, *info.descendant_ids)
+    }
+
+
+any_identity = pytest.mark.parametrize("identity", IDENTITIES.values(), ids=IDENTITIES.keys())
+
+
+@any_identity
+@pytest.mark.spec("AX-13.4-2")
+def test_rejects_at_the_ancestor_what_is_registered_below(
+    tmp_path: Path, identity: dict[str, Any]
+) -> None:
+    async def run() -> None:
+        async with Grove(tmp_path) as grove:
+            root = await grove.start("root")
+            mid = await grove.start("mid", below=root, heartbeat=3600.0)
+            async with leaf_at(mid, identity) as first, leaf_at(root, identity) as second:
+                assert "result" in await first.register("one")
+                await until(root, lambda: lists(root, "mid.one.t"))
+                assert TWIN in descendants(root)
+                refused = await second.register("two")
+                assert refused["error"]["code"] == -31003, refused
+                assert not lists(root, "two.t")
+                # Another one may come.
+                other = TWIN.replace("7b0c", "8b0c")
+                assert "result" in await second.register("two", other)
+
+    uvloop.run(run())
+
+
+@any_identity
+@pytest.mark.spec("AX-13.4-2")
+def test_ends_below_what_is_registered_at_the_ancestor(
+    tmp_path: Path, identity: dict[str, Any]
+) -> None:
+    async def run() -> None:
+        async with Grove(tmp_path) as grove:
+            root = await grove.start("root")
+            mid = await grove.start("mid", below=root, heartbeat=3600.0)
+            low = await grove.start("low", below=mid, heartbeat=0.05)
+            await until(root, lambda: len(descendants(root)) >= 1)
+            async with leaf_at(root, identity) as first, leaf_at(low, identity) as second:
+                assert "result" in await first.register("one")
+                await until(root, lambda: lists(root, "one.t"))
+                # Its own aggregator cannot know; two levels above it is noticed.
+                assert "result" in await second.register("two")
+                async with asyncio.timeout(PATIENCE):
+                    told = await second.ended
+                assert told["code"] == -31003, told
+                await until(root, lambda: not lists(root, "mid.low.two.t"))
+                assert lists(root, "one.t")
+                assert not first.ended.done()
+
+    uvloop.run(run())
+
+
+@pytest.mark.spec("AX-13.4-2")
+def test_ends_the_second_of_two_siblings(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Grove(tmp_path) as grove:
+            root = await grove.start("root")
+            left = await grove.start("left", below=root, heartbeat=3600.0)
+            right = await grove.start("right", below=root, heartbeat=3600.0)
+            identity = IDENTITIES["unknown method"]
+            async with leaf_at(left, identity) as first, leaf_at(right, identity) as second:
+                assert "result" in await first.register("one")
+                await until(root, lambda: lists(root, "left.one.t"))
+                assert "result" in await second.register("two")
+                async with asyncio.timeout(PATIENCE):
+                    await second.ended
+                await until(root, lambda: not lists(root, "right.two.t"))
+                assert lists(root, "left.one.t")
+                # Once the first has left, the other place is free.
+                await first.close()
+                await until(root, lambda: TWIN not in descendants(root))
+                async with leaf_at(right, identity) as third:
+                    assert "result" in await third.register("two")
+                    await until(root, lambda: lists(root, "right.two.t"))
+
+    uvloop.run(run())
+
+
+@pytest.mark.spec("AX-5.3-4")
+def test_a_node_announces_every_aggregator_below_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Grove(tmp_path) as grove:
+            root = await grove.start("root")
+            mid = await grove.start("mid", below=root, heartbeat=3600.0)
+            low = await grove.start("low", below=mid, heartbeat=3600.0)
+
+            def announced() -> set[str]:
+                (info,) = root.tree.registrar.subservers()
+                return set(info.subtree_ids)
+
+            async with asyncio.timeout(PATIENCE):
+                while not root.tree.registrar.subservers() or len(announced()) < 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+            assert announced() == {mid.tree.id, low.tree.id}
+
+    uvloop.run(run())

@@ -1,0 +1,128 @@
+"""What a subserver proves: its authority by a token, and its names by TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from joserfc import jwt
+from joserfc.jwk import ECKey, OKPKey, RSAKey
+
+from interlock.errors import CONFIG, InterlockError
+from interlock.protocol import mcpax as ax
+from interlock.tree.registrant import PROOF_SECONDS, mint_proof
+from tests.tree.parents import ROOT, World
+from tests.tree.turned import settle
+
+# `EdDSA` has a newer name by now, which not every parent knows.
+pytestmark = pytest.mark.filterwarnings("ignore:EdDSA is deprecated")
+
+AUTHORITY = "dns:Edge01.Factory.Example.com."
+KEYS: dict[str, tuple[Any, Any]] = {
+    "EdDSA": (ed25519.Ed25519PrivateKey.generate(), OKPKey),
+    "ES256": (ec.generate_private_key(ec.SECP256R1()), ECKey),
+    "ES384": (ec.generate_private_key(ec.SECP384R1()), ECKey),
+    "ES512": (ec.generate_private_key(ec.SECP521R1()), ECKey),
+    "RS256": (rsa.generate_private_key(65537, 2048), RSAKey),
+}
+
+
+def pem(key: Any, *, public: bool = False) -> str:
+    if public:
+        return str(
+            key.public_key()
+            .public_bytes(
+                serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+            )
+            .decode()
+        )
+    return str(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ).decode()
+    )
+
+
+@pytest.mark.spec("AX-4.2-11")
+@pytest.mark.parametrize("algorithm", KEYS)
+def test_a_proof_is_a_token_for_one_parent(algorithm: str) -> None:
+    key, kind = KEYS[algorithm]
+    proof = mint_proof(AUTHORITY, pem(key), ROOT, lambda: 1000.5)
+    assert proof.type == "jwt"
+    token = jwt.decode(proof.token, kind.import_key(pem(key, public=True)), algorithms=[algorithm])
+    assert token.header["alg"] == algorithm
+    assert token.claims["sub"] == "edge01.factory.example.com"
+    assert token.claims["aud"] == ROOT
+    assert (token.claims["iat"], token.claims["exp"]) == (1000, 1000 + PROOF_SECONDS)
+    again = mint_proof(AUTHORITY, pem(key), ROOT, lambda: 1000.5)
+    assert (
+        jwt.decode(
+            again.token, kind.import_key(pem(key, public=True)), algorithms=[algorithm]
+        ).claims["jti"]
+        != token.claims["jti"]
+    )
+
+
+@pytest.mark.parametrize("key", ["hunter2", "", pem(KEYS["EdDSA"][0], public=True)])
+def test_what_is_no_private_key_is_told_without_showing_it(key: str) -> None:
+    with pytest.raises(InterlockError, match="no private key") as caught:
+        mint_proof(AUTHORITY, key, ROOT, lambda: 0.0)
+    assert caught.value.failure is CONFIG
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.spec("AX-4.2-4", "AX-4.2-11")
+def test_it_is_sent_with_the_registration() -> None:
+    key = KEYS["EdDSA"][0]
+
+    async def run() -> None:
+        world = World(authority=AUTHORITY, authority_key=pem(key))
+        registrant = world.registrant()
+        registrant.begin()
+        await settle()
+        (register,) = world.root.of(ax.REGISTER)
+        assert register["authority"] == AUTHORITY
+        assert register["authority_proof"]["type"] == "jwt"
+        public = OKPKey.import_key(pem(key, public=True))
+        token = jwt.decode(register["authority_proof"]["token"], public, algorithms=["EdDSA"])
+        assert token.claims["aud"] == ROOT
+        await registrant.end()
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("AX-10.4-1")
+def test_tls_is_at_least_1_3() -> None:
+    async def run() -> None:
+        world = World(url="wss://127.0.0.1:1/ax")
+        registrant = world.registrant()
+        registrant.begin()
+        await settle()
+        (context,) = world.root.contexts
+        assert context is not None
+        assert context.minimum_version is ssl.TLSVersion.TLSv1_3
+        assert context.verify_mode is ssl.CERT_REQUIRED
+        await registrant.end()
+
+    asyncio.run(run())
+
+
+def test_files_that_cannot_be_used_are_a_problem_that_is_shown(tmp_path: Path) -> None:
+    async def run() -> None:
+        world = World(url="wss://127.0.0.1:1/ax", ca=str(tmp_path / "none.pem"))
+        registrant = world.registrant()
+        registrant.begin()
+        await settle()
+        assert "none.pem" in (registrant.status().problem or "")
+        assert registrant.status().symbol == "config_error"
+        assert world.dialled == []
+        await registrant.end()
+
+    asyncio.run(run())

@@ -1,0 +1,163 @@
+"""Who called earlier, and what ends when something of a caller is revoked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from interlock.core.call import Caller, Credentials
+from interlock.core.config import ParentConfig, TokenConfig
+from interlock.core.paths import access_path
+from interlock.errors import InterlockError
+from interlock.trust.identity.component import RECALLED_FOR, Identity
+from interlock.trust.identity.opaque import KEPT_FOR
+from interlock.trust.identity.revocation_watch import Revoked
+from interlock.trust.identity.token_store import AccessStore
+from tests.core.upstreams.oauth.authority import Authority, Reply
+from tests.trust.identities import Desk, desk, introspect, settled, with_authority
+from tests.trust.identity.issuers import NOW, Signer
+
+__all__ = ["desk"]
+
+
+def test_who_called_earlier_is_known_with_the_rights_of_today(desk: Desk) -> None:
+    token = TokenConfig(name="ci", token="${env:T}")
+    desk.identity.configure(desk.config_with([token]))
+    made, shown = desk.store.create("agent", scopes=["read"])
+    desk.identity.watch.look()
+    ci, agent = desk.caller("s3cret"), desk.caller(shown)
+    signed, local = desk.caller(desk.signer.token()), desk.caller(None, "local")
+    # As after a restart: nobody has shown anything yet.
+    desk.identity.watch.forget()
+    for one in (ci, agent, signed, local):
+        assert desk.identity.recall(one) == one
+    assert desk.identity.recall(Caller("ci", kind="certificate")) is None
+    assert desk.identity.recall(Caller("agent", kind="token")) is None
+    assert desk.identity.recall(Caller("another", kind="token", id=made.id)) is None
+    desk.identity.configure(desk.config_with(local_scopes=["read"]))
+    assert desk.identity.recall(ci) is None
+    assert desk.identity.recall(local) == Caller("local", scopes=("read",))
+    desk.store.revoke([made.id])
+    desk.store.revoke_of_others("subject", "corp:somebody")
+    desk.identity.watch.look()
+    assert desk.identity.recall(agent) is None
+    assert desk.identity.recall(signed) is None
+
+
+def test_a_signed_token_is_recalled_as_long_as_it_says(desk: Desk) -> None:
+    signed = desk.caller(desk.signer.token())
+    desk.now = NOW + 599
+    assert desk.identity.recall(signed) == signed
+    desk.identity.configure(desk.config_with(issuers=[]))
+    assert desk.identity.recall(signed) is None
+    desk.identity.configure(desk.config)
+    assert desk.identity.recall(signed) == signed
+    desk.now = NOW + 600
+    assert desk.identity.recall(signed) is None
+
+
+def test_who_called_through_the_parent_is_recalled_as_long_as_it_is_somebody(desk: Desk) -> None:
+    through = Caller("parent", kind="parent", above="deputy", scopes=("write",), expires=NOW + 60)
+    unlimited = Caller("parent", kind="parent", above="visitor")
+    # There is no parent any more, or never was.
+    assert desk.identity.recall(through) is None
+    assert desk.identity.recall(unlimited) is None
+    below = replace(
+        desk.config_with(), parent=ParentConfig(url="wss://above.example", segment="edge")
+    )
+    desk.identity.configure(below)
+    assert desk.identity.recall(through) == through
+    assert desk.identity.recall(unlimited) == unlimited
+    # What it showed to the parent is over.
+    desk.now = NOW + 60
+    assert desk.identity.recall(through) is None
+    assert desk.identity.recall(unlimited) == unlimited
+    desk.identity.configure(desk.config_with())
+    assert desk.identity.recall(unlimited) is None
+
+
+def test_a_revoked_token_ends_what_came_with_it_only(desk: Desk) -> None:
+    one, first = desk.store.create("agent")
+    two, second = desk.store.create("agent")
+    desk.identity.watch.look()
+    by_one, by_two = desk.caller(first), desk.caller(second)
+    desk.store.revoke([one.id])
+    desk.identity.watch.look()
+    [told] = desk.revoked
+    assert isinstance(told, Revoked)
+    assert told == {"agent"}
+    assert told.ends(by_one)
+    assert not told.ends(by_two)
+    assert not told.ends(Caller("another", id=one.id))
+    assert desk.identity.watch.is_there("agent")
+    desk.store.revoke([two.id])
+    desk.identity.watch.look()
+    last = desk.revoked[-1]
+    assert isinstance(last, Revoked)
+    # Nothing of it is left, whatever it came with.
+    assert last.ends(by_two)
+    assert last.ends(Caller("agent", id="of a token that nobody remembers"))
+    assert not desk.identity.watch.is_there("agent")
+
+
+def test_a_revoked_jti_ends_that_token_and_a_revoked_subject_all(desk: Desk) -> None:
+    some, other = (desk.caller(desk.signer.token(jti=jti)) for jti in ("t-1", "t-2"))
+    desk.store.revoke_of_others("jti", "t-1")
+    desk.identity.watch.look()
+    desk.store.revoke_of_others("subject", "corp:somebody")
+    desk.identity.watch.look()
+    by_jti, by_subject = desk.revoked
+    assert isinstance(by_jti, Revoked)
+    assert isinstance(by_subject, Revoked)
+    assert (by_jti.ends(some), by_jti.ends(other)) == (True, False)
+    assert (by_subject.ends(some), by_subject.ends(other)) == (True, True)
+
+
+def test_an_opaque_token_without_an_end_is_recalled_while_its_server_stands_by_it(
+    tmp_path: Path,
+) -> None:
+    now = [NOW]
+
+    async def scene(identity: Identity, authority: Authority, signer: Signer) -> None:
+        def shows() -> Caller:
+            return identity.authenticator(Credentials("192.0.2.7", "opaque"))
+
+        robot = await settled(shows)
+        assert robot.expires is None
+        assert identity.recall(robot) == robot
+        # Somebody else, and somebody of whom its server was never asked, as after a restart.
+        assert identity.recall(replace(robot, name="app:other", id="app:other")) is None
+        assert identity.recall(replace(robot, kind="jwt")) is None
+        # The server was asked a while ago, and then again.
+        now[0] = NOW + RECALLED_FOR
+        assert identity.recall(robot) is None
+        await settled(shows)
+        assert identity.recall(robot) == robot
+        # It cannot be asked: what it said last holds.
+        now[0] += KEPT_FOR
+        authority.habits["/introspect"] = lambda _: Reply(500, {})
+        with pytest.raises(InterlockError, match="cannot be asked"):
+            await settled(shows)
+        assert identity.recall(robot) == robot
+        # It takes the token back.
+        now[0] += KEPT_FOR
+        authority.habits["/introspect"] = introspect
+        await settled(shows)
+        now[0] += KEPT_FOR
+        authority.habits["/introspect"] = lambda _: Reply(200, {"active": False})
+        with pytest.raises(InterlockError, match="not good any more"):
+            await settled(shows)
+        assert identity.recall(robot) is None
+        # Revoked here.
+        now[0] += KEPT_FOR
+        authority.habits["/introspect"] = introspect
+        await settled(shows)
+        assert identity.recall(robot) == robot
+        store = AccessStore(access_path(identity._parts.config, {}, tmp_path), clock=lambda: now[0])
+        store.revoke_of_others("subject", "app:robot")
+        identity.watch.look()
+        assert identity.recall(robot) is None
+
+    with_authority(tmp_path, scene, wall_clock=lambda: now[0])

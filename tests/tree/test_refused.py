@@ -1,0 +1,116 @@
+"""Parents that do not want a subserver, or do not answer: what is shown, when it tries again."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.errors import NAMESPACE_CONFLICT
+from interlock.tree import registrant as room
+from interlock.tree.registrant import Registrant, State, advice
+from tests.tree.parents import World, at, play
+
+REFUSALS = [
+    (-31001, "namespace_conflict"),
+    (-31002, "cycle_detected"),
+    (-31004, "authority_rejected"),
+    (-31005, "invalid_segment"),
+    (-31006, "scope_denied"),
+    (-31009, "unsupported_version"),
+]
+
+
+@pytest.mark.parametrize(("code", "symbol"), REFUSALS)
+def test_a_refusal_is_shown_and_tried_again_slowly(code: int, symbol: str) -> None:
+    def world() -> World:
+        made = World()
+        made.root.refuses = (code, symbol, {"detail": "Because.", "more": 1})
+        return made
+
+    async def scene(world: World, registrant: Registrant) -> None:
+        status = registrant.status()
+        assert (status.state, status.problem, status.symbol) == ("waiting", "Because.", symbol)
+        assert registrant.problem is not None
+        assert registrant.problem.data == {"more": 1}
+        assert advice(registrant.problem)
+        await world.time.turn(300.0)
+        pauses = [one for one in world.time.slept if one != room.PATIENCE]
+        assert max(pauses) == pytest.approx(22.5)
+        world.root.refuses = None
+        await world.time.turn(30.0)
+        assert at(registrant) is State.REGISTERED
+
+    play(scene, world)
+
+
+def test_a_conflict_by_the_word_alone_is_understood_by_its_code() -> None:
+    def world() -> World:
+        made = World()
+        made.root.refuses = (-31001, "The segment is taken.", {})
+        return made
+
+    async def scene(world: World, registrant: Registrant) -> None:
+        assert registrant.problem is not None
+        assert registrant.problem.failure is NAMESPACE_CONFLICT
+
+    play(scene, world)
+
+
+@pytest.mark.spec("AX-13.4-6")
+def test_split_brain_is_tried_again_within_a_few_heartbeats() -> None:
+    def world() -> World:
+        made = World(heartbeat=2.0)
+        made.root.refuses = (-31003, "split_brain", {"detail": "It is registered elsewhere."})
+        return made
+
+    async def scene(world: World, registrant: Registrant) -> None:
+        await world.time.turn(60.0)
+        assert max(one for one in world.time.slept if one != room.PATIENCE) <= 2.0
+
+    play(scene, world)
+
+
+@pytest.mark.parametrize(("status", "name"), [(401, "unauthenticated"), (403, "forbidden")])
+def test_a_closed_door_is_a_refusal(status: int, name: str) -> None:
+    def world() -> World:
+        made = World()
+        made.root.reachable = False
+        made.root.status = status
+        return made
+
+    async def scene(world: World, registrant: Registrant) -> None:
+        assert registrant.status().symbol == name
+        await world.time.turn(300.0)
+        assert max(world.time.slept) == pytest.approx(22.5)
+
+    play(scene, world)
+
+
+def test_a_parent_that_does_not_answer_is_given_up() -> None:
+    def world() -> World:
+        made = World()
+        made.root.silent = True
+        return made
+
+    async def scene(world: World, registrant: Registrant) -> None:
+        assert at(registrant) is State.INTRODUCING
+        await world.time.turn(room.PATIENCE)
+        assert at(registrant) is State.WAITING
+        assert "did not answer within 10 s" in (registrant.status().problem or "")
+        assert not world.root.ends[0].open
+
+    play(scene, world)
+
+
+@pytest.mark.parametrize("answer", [b"[]", b"{}", b'{"session_id":5}', b"1"])
+def test_an_answer_that_cannot_be_read_is_a_failure(
+    answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "tests.tree.parents.Parent._registered", lambda *_: __import__("json").loads(answer)
+    )
+
+    async def scene(world: World, registrant: Registrant) -> None:
+        assert at(registrant) is State.WAITING
+        assert "cannot be read" in (registrant.status().problem or "")
+
+    play(scene)

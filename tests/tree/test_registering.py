@@ -1,0 +1,401 @@
+"""Registering: who is let in, what the answer says, and what a child may try again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.core.config import SubserversConfig
+from interlock.protocol import mcpax as ax
+from tests.tree.rig import HELLO, OTHER_PARENT, PARENT, Hub, hub_test, settle, tool, uuid
+
+
+def error_of(answer: dict[str, Any] | None) -> tuple[int, str]:
+    assert answer is not None
+    assert "error" in answer, answer
+    return answer["error"]["code"], answer["error"]["message"]
+
+
+@pytest.mark.spec("AX-4.2-1", "AX-6.1-1", "AX-6.1-8", "AX-6.2-1", "AX-1-2")
+def test_a_child_registers_and_its_tools_are_listed(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child()
+        answer = child.register()
+        assert answer["id"] == "mcpax-2"
+        result = answer["result"]
+        assert result["status"] == "registered"
+        assert result["assigned_segment"] == "edge"
+        assert result["aggregator_id"] == PARENT
+        assert result["tree_id"] == PARENT
+        await settle()
+        assert hub.listed == {"ax:edge": ["read"]}
+        assert child.asked.count("tools/list") == 1
+        outcome = await hub.call("read")
+        assert b'"text": "read"' in outcome.result or b'"text":"read"' in outcome.result
+        info = hub.info()
+        assert (info.key, info.role, info.live, info.caller) == ("ax:edge", "leaf", True, "local")
+        assert hub.registrar.subserver("ax:edge") is info
+
+    hub_test(body, tmp_path)
+
+
+def test_initialize_says_who_the_aggregator_is(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        answer = hub.child().ask("initialize", {**HELLO, "protocolVersion": "2025-06-18"})
+        assert answer is not None
+        result = answer["result"]
+        assert result["protocolVersion"] == "2025-06-18"
+        assert result["capabilities"]["experimental"]["mcpax"] == {
+            "versions": ["2026-05-01"],
+            "aggregator_id": PARENT,
+            "tree_id": PARENT,
+        }
+        assert result["serverInfo"]["name"] == "interlock-test"
+
+    hub_test(body, tmp_path)
+
+
+def test_an_introduction_that_is_none_is_refused_and_can_be_mended(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child()
+        plain = {"protocolVersion": "2025-11-25", "capabilities": {}}
+        assert error_of(child.ask("initialize", plain))[0] == -32602
+        assert error_of(child.ask("initialize"))[0] == -32602
+        assert error_of(child.ask("initialize", [1]))[0] == -32602
+        future = {"experimental": {"mcpax": {"versions": ["2030-01-01"]}}}
+        answer = child.ask("initialize", {**HELLO, "capabilities": future})
+        assert error_of(answer) == (-31009, "unsupported_version")
+        assert answer is not None
+        assert answer["error"]["data"]["supported"] == ["2026-05-01"]
+        child.hello().registered()
+
+    hub_test(body, tmp_path)
+
+
+@pytest.mark.spec("AX-6.1-10")
+def test_nothing_comes_before_the_introduction(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child()
+        assert error_of(child.ask("mcpax/register", {}))[0] == -32600
+        assert error_of(child.ask("tools/list"))[0] == -32600
+        assert error_of(child.ask("mcpax/heartbeat", {"session_id": "x"})) == (
+            -31011,
+            "unknown_session",
+        )
+        assert child.ask("ping") == {"jsonrpc": "2.0", "id": "mcpax-4", "result": {}}
+        child.say("notifications/initialized")
+        child.hello()
+        assert error_of(child.ask("tools/call", {"name": "x"}))[0] == -32600
+        assert error_of(child.ask("initialize", HELLO))[0] == -32600
+        child.registered()
+
+    hub_test(body, tmp_path)
+
+
+@pytest.mark.spec("AX-6.1-1")
+def test_a_registration_without_an_id_is_ignored(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child().hello()
+        child.say("mcpax/register", {"subserver_id": uuid(1), "segment": "edge"})
+        assert not hub.registrar.subservers()
+        assert len(child.heard) == 1
+
+    hub_test(body, tmp_path)
+
+
+def test_unknown_methods_and_garbage_harm_nobody(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child().hello()
+        assert error_of(child.ask("mcpax/confirm", {}))[0] == -32601
+        assert error_of(child.ask("mcpax/identify", {}))[0] == -32601
+        for noise in (b"", b"\xff\xfe", b"nonsense", b"[", b"[]", b"{}", b"[1]", b'"x"', b"null"):
+            before = len(child.heard)
+            child.raw(noise)
+            (told,) = child.heard[before:]
+            assert told["id"] is None
+            assert told["error"]["code"] in (-32700, -32600)
+        child.raw(b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]')
+        assert child.heard[-1]["error"]["code"] == -32600
+        child.raw(b'{"jsonrpc":"1.0","id":7,"method":"ping"}')
+        assert child.heard[-1]["id"] == 7
+        child.raw(b'{"jsonrpc":"2.0","id":1,"result":{}}')
+        child.answers.pop(None)
+        child.registered()
+        await settle()
+        # Now a peer has the channel, and bears as much.
+        for noise in (b"", b"\xff\xfe", b"nonsense", b"[", b"{}", b'{"jsonrpc":"2.0","id":9}'):
+            child.raw(noise)
+        assert error_of(child.ask("mcpax/confirm", {}))[0] == -32601
+        assert child.beat()["result"]["status"] == "ok"
+
+    hub_test(body, tmp_path)
+
+
+# -- the answer
+
+
+@pytest.mark.spec("AX-6.2-2")
+def test_session_ids_are_never_the_same_and_not_to_be_guessed(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        ids = {hub.child().registered(n, f"s{n}").session_id for n in range(50)}
+        assert len(ids) == 50
+        # 6 bits in each character.
+        assert all(len(one) * 6 >= 128 for one in ids)
+
+    hub_test(body, tmp_path)
+
+
+@pytest.mark.spec("AX-6.2-3", "AX-6.2-5")
+@pytest.mark.parametrize(("interval", "deadline"), [(5000, 15000), (2000, 6000), (0, 0)])
+def test_the_deadline_is_three_intervals(tmp_path: Path, interval: int, deadline: int) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child()
+        answer = child.register(heartbeat_interval_ms=interval)
+        assert answer["result"]["heartbeat_deadline_ms"] == deadline
+        assert answer["result"]["assigned_segment"] == "edge"
+        assert child.beat()["result"]["heartbeat_deadline_ms"] == deadline
+
+    hub_test(body, tmp_path)
+
+
+@pytest.mark.spec("AX-6.2-4", "AX-11.4-1")
+def test_the_budget_is_the_configs_whatever_is_asked_for(tmp_path: Path) -> None:
+    from interlock.core.config import BudgetConfig, SubserverLink
+
+    links = {"vip": SubserverLink(budget=BudgetConfig(calls_per_minute=600))}
+    everybody = BudgetConfig(calls_per_minute=60, mutable_calls=10)
+
+    async def body(hub: Hub) -> None:
+        child = hub.child()
+        wish = {"max_calls_per_minute": 10_000}
+        assert child.register(budget=wish)["result"]["budget"] == {
+            "max_calls_per_minute": 60,
+            "max_mutable_calls_per_session": 10,
+            "max_cost_units_per_session": ax.UNLIMITED,
+        }
+        vip = hub.child().register(2, "vip")["result"]["budget"]
+        assert vip["max_calls_per_minute"] == 600
+        assert vip["max_mutable_calls_per_session"] == ax.UNLIMITED
+        assert "budget" not in child.beat()["result"]
+        # What the node itself may is the most that it can grant.
+        hub.registrar.budget_cap = ax.Budget(max_calls_per_minute=50)
+        assert child.beat()["result"]["budget"]["max_calls_per_minute"] == 50
+        assert "budget" not in child.beat()["result"]
+        assert hub.granted == [("edge", 60), ("vip", 600), ("edge", 50), ("vip", 50)]
+        hub.configure(budget=BudgetConfig(calls_per_minute=7))
+        assert child.beat()["result"]["budget"]["max_calls_per_minute"] == 7
+        assert hub.info("vip").budget.max_calls_per_minute == 50
+
+    hub_test(body, tmp_path, budget=everybody, links=links)
+
+
+@pytest.mark.spec("AX-3.1-5")
+def test_the_tree_is_named_and_a_new_one_told_with_the_next_heartbeat(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child().registered()
+        assert child.beat()["result"]["tree_id"] == PARENT
+        hub.registrar.tree_id = OTHER_PARENT
+        assert child.beat()["result"]["tree_id"] == OTHER_PARENT
+        assert hub.child().register(2, "b")["result"]["tree_id"] == OTHER_PARENT
+
+    hub_test(body, tmp_path)
+
+
+# -- a channel registers once
+
+
+def test_a_second_registration_on_a_channel_is_refused_and_the_first_stays(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child().registered()
+        first = child.session_id
+        # Before and after a peer has taken the channel over.
+        for _ in range(2):
+            assert error_of(child.register(2, "other"))[0] == -32600
+            await settle()
+        assert hub.listed == {"ax:edge": ["read"]}
+        assert child.beat(first)["result"]["status"] == "ok"
+
+    hub_test(body, tmp_path)
+
+
+def test_a_refused_channel_may_try_again_with_another_segment(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        hub.child().registered(1, "edge")
+        late = hub.child()
+        assert error_of(late.register(2, "edge")) == (-31001, "namespace_conflict")
+        assert error_of(late.register(2, "Bad")) == (-31005, "invalid_segment")
+        assert late.register(2, "edge2")["result"]["assigned_segment"] == "edge2"
+        await settle()
+        assert hub.listed == {"ax:edge": ["read"], "ax:edge2": ["read"]}
+
+    hub_test(body, tmp_path)
+
+
+def test_a_channel_that_never_registers_is_closed(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        mute, shy = hub.child(), hub.child().hello()
+        hub.time.advance(29.9)
+        assert mute.open
+        assert shy.open
+        hub.time.advance(0.2)
+        assert not mute.open
+        assert not shy.open
+        assert shy.end.close_reason == "not_registered"
+        # Attempts do not make it longer.
+        keen = hub.child().hello()
+        keen.silent.add("mcpax/identify")
+        hub.time.advance(29)
+        assert keen.ask("mcpax/register", {}) is not None
+        hub.time.advance(2)
+        assert not keen.open
+
+    hub_test(body, tmp_path)
+
+
+# -- asked who it is
+
+
+def test_silence_about_another_parent_is_waited_for_two_seconds(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child().hello()
+        child.silent.add("mcpax/identify")
+        child.say("mcpax/register", _wanted(), "r")
+        assert child.answer("r") is None
+        # While that lasts, nothing else can be had.
+        assert error_of(child.ask("mcpax/register", _wanted()))[0] == -32600
+        assert error_of(child.ask("mcpax/heartbeat", {"session_id": "x"}))[0] == -31011
+        assert error_of(child.ask("tools/list"))[0] == -32600
+        child.raw(b'{"jsonrpc":"2.0","id":999,"result":{}}')
+        hub.time.advance(1.9)
+        assert child.answer("r") is None
+        hub.time.advance(0.2)
+        answer = child.answer("r")
+        assert answer is not None
+        assert answer["result"]["status"] == "registered"
+
+    hub_test(body, tmp_path)
+
+
+def test_who_comes_first_while_two_are_asked_wins(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        slow = hub.child().hello()
+        slow.silent.add("mcpax/identify")
+        slow.say("mcpax/register", _wanted(), "r")
+        hub.child().registered(2, "edge")
+        hub.time.advance(3)
+        assert error_of(slow.answer("r")) == (-31001, "namespace_conflict")
+        assert hub.info().subserver_id == uuid(2)
+
+    hub_test(body, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "said", [{}, {"subserver_id": 5}, {"subserver_id": "x", "parent_id": [1]}], ids=repr
+)
+def test_nonsense_for_an_identity_counts_as_silence(tmp_path: Path, said: dict[str, Any]) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child()
+        child.identity = said
+        child.registered()
+
+    hub_test(body, tmp_path)
+
+
+def test_a_channel_that_closes_while_it_is_asked_leaves_nothing(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child().hello()
+        child.silent.add("mcpax/identify")
+        child.say("mcpax/register", _wanted(), "r")
+        child.end.close()
+        assert hub.time.armed == 0
+        hub.child().registered()
+
+    hub_test(body, tmp_path)
+
+
+# -- limits
+
+
+def test_there_are_only_so_many_registrations(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        first = hub.child().registered(1, "a")
+        hub.child().registered(2, "b")
+        assert error_of(hub.child().register(3, "c"))[0] == -31026
+        # Who is in already may come again.
+        hub.child().registered(1, "a")
+        assert not first.open
+
+    hub_test(body, tmp_path, most=2)
+
+
+def test_nobody_registers_where_that_is_off(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child().registered()
+        waiting = hub.child().hello()
+        await settle()
+        hub.configure(enabled=False)
+        await settle()
+        assert not child.open
+        assert not waiting.open
+        assert child.ended()["message"] == "scope_denied"
+        assert hub.listed == {}
+        assert not hub.child().open
+        hub.configure(enabled=True)
+        hub.child().registered()
+
+    hub_test(body, tmp_path)
+
+
+@pytest.mark.spec("AX-6.1-5")
+def test_who_has_no_tools_is_not_asked_for_them(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child()
+        child.registered(capabilities={"tools": False})
+        await settle()
+        assert "initialize" in child.asked
+        assert "tools/list" not in child.asked
+        assert hub.listed == {"ax:edge": []}
+        assert hub.info().offers == ax.Offers(tools=False)
+
+    hub_test(body, tmp_path)
+
+
+def test_a_registered_child_cannot_call_its_parent(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child().registered()
+        await settle()
+        for method in ("tools/call", "tools/list", "resources/read"):
+            code, message = error_of(child.ask(method, {"name": "x"}))
+            assert code == -32601
+            assert "a subserver is called by its parent" in message
+
+    hub_test(body, tmp_path)
+
+
+@pytest.mark.spec("AX-5.1-2", "AX-5.1-3")
+def test_a_list_is_believed_for_so_long(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child().registered(heartbeat_interval_ms=0)
+        await settle()
+        child.tools = [tool("read"), tool("more")]
+        hub.time.advance(59)
+        await settle()
+        assert hub.listed == {"ax:edge": ["read"]}
+        for turn in range(2, 4):
+            hub.time.advance(2)
+            await settle()
+            assert hub.listed == {"ax:edge": ["read", "more"]}
+            assert child.asked.count("tools/list") == turn
+            hub.time.advance(58.5)
+            await settle()
+
+    assert SubserversConfig().list_ttl == 60.0
+    hub_test(body, tmp_path, list_ttl=SubserversConfig().list_ttl)
+
+
+def _wanted(**more: Any) -> dict[str, Any]:
+    from tests.tree.rig import registration
+
+    return registration(**more)

@@ -1,0 +1,138 @@
+"""Subservers that register by a token of `interlock token` or of an issuer, and lose it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.app.node import Node
+from interlock.core.config import Config
+from interlock.core.config.trust import IdentityConfig, IntrospectionConfig, IssuerConfig
+from interlock.tree.subserver import Subserver
+from interlock.trust.identity.token_store import AccessStore
+from tests.core.upstreams.oauth.authority import Asked, Authority, Reply
+from tests.patience import PATIENCE
+from tests.trust.identity.issuers import ISSUER, NODE, Signer
+
+
+def plant() -> Subserver:
+    made = Subserver("plant")
+
+    @made.tool(mutable=False)
+    def look() -> str:
+        return "seen"
+
+    return made
+
+
+class Root:
+    """A node with an issuer and a server to ask, both of whose callers may register."""
+
+    def __init__(self, folder: Path, authority: Authority) -> None:
+        self.signer = Signer()
+        (folder / "keys.json").write_bytes(self.signer.jwks())
+        authority.habits["/introspect"] = self._introspect
+        self.asked = 0
+        self.config = Config(
+            listen="127.0.0.1:0",
+            state_dir=str(folder / "state"),
+            identity=IdentityConfig(
+                resource=NODE,
+                revocation_seconds=0.1,
+                issuers=[
+                    IssuerConfig(
+                        issuer=ISSUER, jwks_file="keys.json", prefix="corp:", may=["register"]
+                    )
+                ],
+                introspection=[
+                    IntrospectionConfig(
+                        url=f"{authority.issuer}/introspect",
+                        client_id="node",
+                        client_secret="${env:T}",
+                        prefix="app:",
+                        may=["register"],
+                    )
+                ],
+            ),
+        )
+        self.node = Node(self.config, base_dir=folder, environ={"T": "x"})
+        self.store = AccessStore(folder / "state" / "access.db")
+
+    def _introspect(self, _: Asked) -> Reply:
+        self.asked += 1
+        return Reply(200, {"active": True, "sub": "robot", "aud": NODE, "scope": "write"})
+
+    @property
+    def url(self) -> str:
+        return (self.node.url or "").replace("http://", "ws://").replace("/mcp", "/ax")
+
+    async def until(self, found: Callable[[], Any]) -> None:
+        changed = asyncio.Event()
+        self.node.catalog.on_change(lambda *_: changed.set())
+        async with asyncio.timeout(PATIENCE):
+            while not found():
+                changed.clear()
+                await changed.wait()
+
+    def listed(self) -> bool:
+        return any(one.canonical == "plant.look" for one in self.node.catalog.current.tools)
+
+
+def play(folder: Path, scene: Callable[[Root], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with Authority() as authority:
+            root = Root(folder, authority)
+            try:
+                await root.node.listen()
+                root.node.start()
+                await scene(root)
+            finally:
+                await root.node.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", ["signed", "opaque", "api"])
+def test_each_kind_of_token_registers_and_stays_over_a_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+
+    async def scene(root: Root) -> None:
+        now = time.time()
+        token = "opaque"
+        if kind == "signed":
+            token = root.signer.token(iat=now, exp=now + 600)
+        elif kind == "api":
+            _, token = root.store.create("edge", may=["register"])
+            root.node.trust.identity.watch.look()
+        async with plant().connected(root.url, token=token):
+            await root.until(root.listed)
+            await root.node.apply(root.config)
+            assert root.listed()
+            assert root.asked == (1 if kind == "opaque" else 0)
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.spec("ST-4.8.5-2")
+def test_who_loses_its_token_loses_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+
+    async def scene(root: Root) -> None:
+        made, token = root.store.create("edge", may=["register"])
+        root.node.trust.identity.watch.look()
+        async with plant().connected(root.url, token=token):
+            await root.until(root.listed)
+            root.store.revoke([made.id])
+            root.node.trust.identity.watch.look()
+            await root.until(lambda: not root.node.tree.registrar.subservers() or not root.listed())
+
+    play(tmp_path, scene)

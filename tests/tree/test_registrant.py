@@ -1,0 +1,476 @@
+"""A subserver and its parents: registering, staying registered, losing one and finding another."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+
+from interlock.errors import UPSTREAM_LOST, InterlockError
+from interlock.protocol import mcpax as ax
+from interlock.tree.registrant import MOVES, Event, Registrant, State
+from tests.tree.parents import ROOT, SPARE, SUBSERVER, TREE, World, at, play
+from tests.tree.turned import settle
+
+OTHER = "33333333-3333-4333-8333-333333333333"
+
+
+# -- registering
+
+
+@pytest.mark.spec("AX-6.1-1", "AX-6.1-2", "AX-6.1-3", "AX-6.1-4", "AX-6.1-5", "AX-6.1-8")
+def test_it_introduces_itself_and_registers() -> None:
+    async def scene(world: World, registrant: Registrant) -> None:
+        methods = [one["method"] for one in world.root.heard]
+        assert methods == ["initialize", "notifications/initialized", "mcpax/register"]
+        (hello,) = world.root.of("initialize")
+        assert hello["capabilities"]["experimental"]["mcpax"] == {"versions": ["2026-05-01"]}
+        assert world.root.of("mcpax/register") == [
+            {
+                "subserver_id": SUBSERVER,
+                "segment": "edge",
+                "capabilities": {"tools": True, "resources": True, "notifications": True},
+                "heartbeat_interval_ms": 1000,
+                "transport_class": "native",
+                "version": "2026-05-01",
+                "auth_scope": "admin",
+            }
+        ]
+        assert [one["id"] for one in world.root.heard if "id" in one] == ["mcpax-1", "mcpax-2"]
+        (granted,) = world.registered
+        assert granted.budget.max_calls_per_minute == 60
+        assert (granted.aggregator_id, granted.tree_id) == (ROOT, TREE)
+        assert at(registrant) is State.REGISTERED
+        assert registrant.assigned_segment == "edge"
+        assert registrant.identity() == ax.Identity(SUBSERVER, ROOT, "leaf", TREE)
+        status = registrant.status()
+        assert (status.state, status.problem, status.url) == ("registered", None, registrant.url)
+        assert world.states == ["dialling", "introducing", "registering", "registered"]
+
+    play(scene)
+
+
+@pytest.mark.spec("AX-5.3-4", "AX-5.3-7")
+def test_an_aggregator_sends_the_ids_of_its_subtree_and_its_news_at_once() -> None:
+    def world() -> World:
+        made = World()
+        made.subtree = (SUBSERVER,)
+        return made
+
+    async def scene(world: World, registrant: Registrant) -> None:
+        (register,) = world.root.of(ax.REGISTER)
+        assert register["x-mcpax-subtree-ids"] == [SUBSERVER]
+        world.subtree = (SUBSERVER, OTHER)
+        registrant.changed()
+        await settle()
+        (beat,) = world.root.of(ax.HEARTBEAT)
+        assert beat["x-mcpax-subtree-ids"] == [SUBSERVER, OTHER]
+        await world.time.turn(1.0)
+        assert "x-mcpax-subtree-ids" not in world.root.of(ax.HEARTBEAT)[-1]
+
+    play(scene, world)
+
+
+TOO_MANY = (-32602, "Too many nodes below.", {"field": "x-mcpax-subtree-ids"})
+LOOP = (-31002, "cycle_detected", {"aggregator_id": OTHER, "detail": "A loop."})
+
+
+@pytest.mark.parametrize("said", [TOO_MANY, LOOP], ids=["too many", "loop"])
+def test_who_registers_hears_that_it_is_about_those_below(
+    said: tuple[int, str, dict[str, Any]],
+) -> None:
+    told: list[InterlockError] = []
+
+    def world() -> World:
+        made = World()
+        made.subtree = (SUBSERVER, OTHER)
+        made.root.refuses = said
+        return made
+
+    async def scene(world: World, registrant: Registrant) -> None:
+        assert len(told) == 1
+        assert at(registrant) is State.WAITING
+        # Whoever it was has gone.
+        world.subtree, world.root.refuses = (SUBSERVER,), None
+        await world.time.turn(1.0)
+        assert at(registrant) is State.REGISTERED
+        assert len(told) == 1
+
+    play(scene, world, on_refused=told.append)
+    if said is LOOP:
+        assert told[0].data == {"aggregator_id": OTHER}
+
+
+def test_a_refusal_for_another_reason_is_not_about_those_below() -> None:
+    told: list[InterlockError] = []
+
+    def world() -> World:
+        made = World()
+        made.root.refuses = (-32602, "`segment` is missing.", {"field": "segment"})
+        return made
+
+    async def scene(world: World, registrant: Registrant) -> None:
+        await world.time.turn(5.0)
+        assert told == []
+
+    play(scene, world, on_refused=told.append)
+
+
+@pytest.mark.parametrize("hangs_up", [True, False])
+def test_a_loop_below_is_heard_even_when_the_parent_hangs_up(hangs_up: bool) -> None:
+    told: list[InterlockError] = []
+
+    async def scene(world: World, registrant: Registrant) -> None:
+        world.root.refuses_news, world.root.hangs_up = LOOP, hangs_up
+        world.subtree = (SUBSERVER, OTHER)
+        registrant.changed()
+        await settle()
+        assert [one.data for one in told] == [{"aggregator_id": OTHER}]
+        assert at(registrant) is State.WAITING
+        world.subtree = (SUBSERVER,)
+        await world.time.turn(1.0)
+        assert at(registrant) is State.REGISTERED
+
+    play(scene, on_refused=told.append)
+
+
+def test_when_only_the_news_of_those_below_are_refused_it_stays() -> None:
+    told: list[InterlockError] = []
+
+    async def scene(world: World, registrant: Registrant) -> None:
+        world.root.refuses_news = TOO_MANY
+        world.subtree = (SUBSERVER, OTHER)
+        registrant.changed()
+        await settle()
+        assert len(told) == 1
+        await world.time.turn(10.0)
+        assert at(registrant) is State.REGISTERED
+        assert len(told) == 1
+        world.root.refuses_news, world.subtree = None, (SUBSERVER,)
+        registrant.changed()
+        await settle()
+        assert world.root.of(ax.HEARTBEAT)[-1]["x-mcpax-subtree-ids"] == [SUBSERVER]
+        assert world.lost == []
+
+    play(scene, on_refused=told.append)
+
+
+def test_a_parent_that_gives_another_name_is_not_stayed_with() -> None:
+    def world() -> World:
+        made = World()
+        registered = made.root._registered
+        made.root._registered = lambda params: {  # type: ignore[method-assign]
+            **registered(params), "assigned_segment": "other",
+        }  # fmt: skip
+        return made
+
+    async def scene(world: World, registrant: Registrant) -> None:
+        assert at(registrant) is State.WAITING
+        assert "registered it as 'other'" in (registrant.status().problem or "")
+        assert world.registered == []
+
+    play(scene, world)
+
+
+def test_a_token_is_presented() -> None:
+    async def scene(world: World, registrant: Registrant) -> None:
+        assert world.root.bearers == ["s3cret"]
+        assert world.root.contexts == [None]
+
+    play(scene, lambda: World(token="s3cret"))
+
+
+def test_an_mcp_server_that_is_no_aggregator_is_told_apart() -> None:
+    def world() -> World:
+        made = World()
+        made.root.hello = None
+        return made
+
+    async def scene(world: World, registrant: Registrant) -> None:
+        assert at(registrant) is State.WAITING
+        assert "nobody can register with" in (registrant.status().problem or "")
+        world.root.hello = {"versions": ["2099-01-01"]}
+        await world.time.turn(1.0)
+        assert "no revision of MCP-AX" in (registrant.status().problem or "")
+        assert registrant.status().symbol == "unsupported_protocol_version"
+
+    play(scene, world)
+
+
+# -- heartbeats
+
+
+@pytest.mark.spec("AX-6.3-1")
+def test_a_heartbeat_comes_within_every_interval() -> None:
+    async def scene(world: World, registrant: Registrant) -> None:
+        beats: list[float] = [world.time.now]
+        for _ in range(100):
+            before = len(world.root.of(ax.HEARTBEAT))
+            await world.time.turn(0.1)
+            beats += [world.time.now] * (len(world.root.of(ax.HEARTBEAT)) - before)
+        assert len(beats) > 10
+        gaps = [later - earlier for earlier, later in itertools.pairwise(beats)]
+        assert max(gaps) < 1.0
+        assert {one["session_id"] for one in world.root.of(ax.HEARTBEAT)} == {world.root.session}
+        assert registrant.status().beats == len(beats) - 1
+
+    play(scene)
+
+
+@pytest.mark.spec("AX-6.1-6")
+def test_without_an_interval_it_does_not_beat() -> None:
+    async def scene(world: World, registrant: Registrant) -> None:
+        assert world.root.of(ax.REGISTER)[0]["heartbeat_interval_ms"] == 0
+        await world.time.turn(3600.0)
+        assert world.root.of(ax.HEARTBEAT) == []
+        assert at(registrant) is State.REGISTERED
+        world.subtree = (OTHER,)
+        registrant.changed()
+        await settle()
+        assert len(world.root.of(ax.HEARTBEAT)) == 1
+
+    play(scene, lambda: World(heartbeat=0.0))
+
+
+@pytest.mark.spec("AX-6.3-5")
+def test_a_parent_that_forgot_the_session_is_registered_with_again_on_the_same_channel() -> None:
+    async def scene(world: World, registrant: Registrant) -> None:
+        first = world.root.session
+        world.root.forgets = True
+        await world.time.turn(1.0)
+        assert len(world.root.ends) == 1
+        assert len(world.root.of(ax.REGISTER)) == 2
+        assert world.root.session != first
+        assert at(registrant) is State.REGISTERED
+        assert len(world.registered) == 2
+        assert world.lost == ["The parent has forgotten it."]
+        await world.time.turn(5.0)
+        assert at(registrant) is State.REGISTERED
+
+    play(scene)
+
+
+def test_a_parent_that_is_silent_is_lost_at_the_deadline() -> None:
+    async def scene(world: World, registrant: Registrant) -> None:
+        await world.time.turn(20.0)
+        world.root.silent = True
+        start = world.time.now
+        while at(registrant) is State.REGISTERED:
+            await world.time.turn(0.1)
+            assert world.time.now - start < 4.0
+        assert world.time.now - start >= 3.0
+        assert "silent for 3 s" in world.lost[0]
+        # It went on beating: it may have been heard.
+        assert not world.root.ends[0].open
+        world.root.silent = False
+        await world.time.turn(1.0)
+        assert at(registrant) is State.REGISTERED
+        assert registrant.status().problem is None
+
+    play(scene)
+
+
+def test_a_slow_parent_is_kept() -> None:
+    async def scene(world: World, registrant: Registrant) -> None:
+        world.root.silent = True
+        await world.time.turn(2.0)
+        world.root.silent = False
+        # The answers to the first beats never come, but the later ones do.
+        await world.time.turn(0.8)
+        assert at(registrant) is State.REGISTERED
+        await world.time.turn(10.0)
+        assert world.lost == []
+
+    play(scene)
+
+
+def test_another_tree_or_budget_is_told() -> None:
+    async def scene(world: World, registrant: Registrant) -> None:
+        await world.time.turn(2.0)
+        assert len(world.registered) == 1
+        world.root.tree_id = OTHER
+        await world.time.turn(1.0)
+        assert [one.tree_id for one in world.registered] == [TREE, OTHER]
+        assert registrant.tree_id == OTHER
+        world.root.budget = {"max_calls_per_minute": 5}
+        await world.time.turn(2.0)
+        assert [one.budget.max_calls_per_minute for one in world.registered] == [60, 60, 5]
+
+    play(scene)
+
+
+# -- losing a parent
+
+
+def test_a_lost_parent_is_dialled_again_soon() -> None:
+    async def scene(world: World, registrant: Registrant) -> None:
+        await world.time.turn(30.0)
+        world.root.end.close(1001, "going away")
+        await settle()
+        assert world.lost == ["ws://127.0.0.1:1/ax is lost: it closed the channel: going away."]
+        assert registrant.assigned_segment is None
+        assert registrant.identity().parent_id is None
+        await world.time.turn(0.25)
+        assert at(registrant) is State.REGISTERED
+        assert len(world.root.ends) == 2
+
+    play(scene)
+
+
+@pytest.mark.spec("AX-13.3-2")
+def test_a_backup_is_taken_and_kept_until_it_is_lost_itself() -> None:
+    async def scene(world: World, registrant: Registrant) -> None:
+        first, spare = world.dialled[0], "unix:/spare0"
+        await world.time.turn(30.0)
+        world.root.reachable = False
+        world.root.end.close()
+        await world.time.turn(0.25)
+        assert world.dialled == [first, first, spare]
+        assert registrant.url == spare
+        assert registrant.parent_id == SPARE
+        # No flapping: the first one is back, and nobody moves.
+        world.root.reachable = True
+        await world.time.turn(600.0)
+        assert registrant.parent_id == SPARE
+        assert len(world.dialled) == 3
+        world.spare.end.close()
+        await world.time.turn(0.25)
+        assert registrant.parent_id == ROOT
+
+    play(scene, lambda: World(backups=2))
+
+
+def test_a_silent_parent_is_not_waited_for_before_the_backup() -> None:
+    async def scene(world: World, registrant: Registrant) -> None:
+        await world.time.turn(30.0)
+        world.root.silent = True
+        await world.time.turn(4.5)
+        assert registrant.parent_id == SPARE
+        assert world.dialled[-1] == "unix:/spare0"
+        assert len(world.dialled) == 2
+
+    play(scene, lambda: World(backups=1))
+
+
+def test_pauses_grow_and_stay_bounded() -> None:
+    def world() -> World:
+        made = World(backups=1)
+        for parent in made.parents.values():
+            parent.reachable = False
+        return made
+
+    async def scene(world: World, registrant: Registrant) -> None:
+        assert len(world.dialled) == 2
+        await world.time.turn(60.0)
+        pauses = world.time.slept
+        assert pauses[:5] == pytest.approx([0.15, 0.3, 0.6, 1.2, 2.4])
+        assert max(pauses) == pytest.approx(3.75)
+        # All parents are tried before each pause.
+        assert world.dialled[::2] == [world.settings.url] * len(world.dialled[::2])
+        world.spare.reachable = True
+        await world.time.turn(5.0)
+        assert registrant.parent_id == SPARE
+
+    play(scene, world)
+
+
+def test_whoever_is_thrown_out_at_once_does_not_come_back_at_once() -> None:
+    async def scene(world: World, registrant: Registrant) -> None:
+        for _ in range(6):
+            world.root.say(
+                ax.SESSION_ENDED,
+                {"code": -31004, "message": "authority_rejected", "detail": "No proof."},
+            )
+            world.root.end.close(4000, "authority_rejected")
+            await settle()
+            assert registrant.status().problem == "No proof."
+            assert registrant.status().symbol == "authority_rejected"
+            await world.time.turn(40.0)
+        assert len(world.registered) == 7
+        assert [one for one in world.time.slept if one > 20] == [22.5] * 6
+
+    play(scene)
+
+
+# -- leaving
+
+
+@pytest.mark.spec("AX-6.3-3")
+def test_it_says_goodbye() -> None:
+    async def run() -> None:
+        world = World()
+        registrant = world.registrant()
+        registrant.begin()
+        await settle()
+        session = world.root.session
+        await registrant.end()
+        assert world.root.of(ax.DEREGISTER) == [{"session_id": session, "reason": "it stops"}]
+        await settle()
+        assert not world.root.end.open
+        assert at(registrant) is State.ENDED
+        await registrant.end()
+
+    asyncio.run(run())
+
+
+def test_a_parent_that_does_not_take_the_farewell_holds_up_nobody() -> None:
+    async def scene(world: World, registrant: Registrant) -> None:
+        world.root.silent = True
+
+    play(scene)
+
+
+def test_one_that_was_never_begun_can_be_ended() -> None:
+    async def run() -> None:
+        registrant = World().registrant()
+        await registrant.end()
+        assert at(registrant) is State.ENDED
+
+    asyncio.run(run())
+
+
+def test_once_is_once() -> None:
+    async def run() -> None:
+        world = World()
+        registrant = world.registrant(once=True)
+        registrant.begin()
+        await settle()
+        assert at(registrant) is State.REGISTERED
+        world.root.end.close()
+        await registrant.until_over()
+        assert at(registrant) is State.ENDED
+        assert registrant.problem is not None
+        assert registrant.problem.failure is UPSTREAM_LOST
+        assert len(world.dialled) == 1
+
+    asyncio.run(run())
+
+
+def test_notifications_go_up_while_there_is_a_parent() -> None:
+    async def scene(world: World, registrant: Registrant) -> None:
+        registrant.tell("notifications/x", b'{"a":1}')
+        await settle()
+        assert world.root.of("notifications/x") == [{"a": 1}]
+        world.root.end.close()
+        await settle()
+        registrant.tell("notifications/x", b'{"a":2}')
+        await settle()
+        assert len(world.root.of("notifications/x")) == 1
+
+    play(scene)
+
+
+# -- the table
+
+
+def test_every_state_can_be_reached_and_left() -> None:
+    reached = {State.IDLE}
+    while True:
+        further = {then for (state, _), then in MOVES.items() if state in reached}
+        if further <= reached:
+            break
+        reached |= further
+    assert reached == set(State)
+    assert all((state, Event.END) in MOVES for state in State)

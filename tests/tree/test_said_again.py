@@ -1,0 +1,105 @@
+"""Calls of the parent that end as the one before did: what is remembered never decides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.core.server.running import Running
+from tests.core.server.wire import meta
+from tests.tree.test_conversation import Parent
+
+SAID = json.dumps(meta(), separators=(",", ":")).encode()
+OTHER = SAID.replace(b'Capabilities":{}', b'Capabilities":{"roots":{}}')
+HEAD = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":'
+END = b',"_meta":' + SAID + b"}}"
+
+
+def echo(id: int, text: str = "x", said: bytes = SAID) -> bytes:
+    return (
+        b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"shop.echo",'
+        b'"arguments":{"text":"%b"},"_meta":%b}}' % (id, text.encode(), said)
+    )
+
+
+def taken(parent: Parent, data: bytes) -> Any:
+    """What the parent is answered."""
+    before = len(parent.sent)
+    parent.running.do(lambda: parent.conversation.take(data))
+    parent.running.until(lambda: len(parent.sent) > before, "an answer")
+    return parent.sent[-1]
+
+
+@pytest.fixture
+def both(plain: Running) -> Iterator[tuple[Parent, Parent]]:
+    """One that has said the same often, and one that is new."""
+    made = Parent(plain), Parent(plain)
+    yield made
+    for one in made:
+        one.close()
+
+
+def used_to_it(parent: Parent) -> Parent:
+    for id in range(1, 4):
+        assert taken(parent, echo(id, f"text {id}"))["id"] == id
+    assert parent.conversation._last_end == END
+    return parent
+
+
+def test_each_call_is_its_own(both: tuple[Parent, Parent]) -> None:
+    one = used_to_it(both[0])
+    assert OTHER != SAID
+    for id, said in enumerate((SAID, OTHER, SAID, OTHER, OTHER, OTHER, SAID, SAID), 10):
+        answer = taken(one, echo(id, f"text {id}", said))
+        assert answer["id"] == id
+        assert f"text {id}" in json.dumps(answer["result"])
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        # the end of something else than the params
+        b'{"jsonrpc":"2.0","method":"tools/call","params":{"name":"shop.echo","arguments":{}},'
+        b'"id":{"a":1' + END,
+        # two of them: which one counts is for the general reader to say
+        HEAD + b'{"name":"shop.echo","_meta":{},"arguments":{"text":"x"}' + END,
+        HEAD + b'{"name":"shop.echo","\\u005fmeta":{},"arguments":{"text":"x"}' + END,
+        # not whole
+        HEAD + b'{"name":"shop.echo","arguments":{"text":"x"' + END,
+        HEAD + b'{"name":"shop.echo","arguments":{"text":"x' + END,
+        HEAD + b'{"name":"shop.echo",' + END,
+        HEAD + b"{" + END,
+        END,
+        # more than a plain call, or less
+        HEAD + b'{"name":"shop.echo","arguments":{"text":"x"},"task":{}' + END,
+        HEAD + b'{"arguments":{"text":"x"}' + END,
+        HEAD + b'{"name":"","arguments":{"text":"x"}' + END,
+        b'{"jsonrpc":"1.0","id":7,"method":"tools/call","params":{"name":"shop.echo"' + END,
+        b'{"jsonrpc":"2.0","id":1.5,"method":"tools/call","params":{"name":"shop.echo"' + END,
+        b'{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"cursor":""' + END,
+        # one without any: the end is another
+        HEAD + b'{"name":"shop.echo","arguments":{"text":"x"}}}',
+        # no text
+        HEAD + b'{"name":"shop.echo","arguments":{"text":"\xff"}' + END,
+    ],
+)
+def test_what_only_ends_alike_is_read_as_if_it_came_first(
+    both: tuple[Parent, Parent], odd: bytes
+) -> None:
+    one, new = both
+    assert taken(used_to_it(one), odd) == taken(new, odd)
+
+
+def test_an_id_that_is_under_way_is_refused_here_too(
+    plain: Running, both: tuple[Parent, Parent]
+) -> None:
+    one = used_to_it(both[0])
+    held = HEAD + b'{"name":"shop.hold","arguments":{"text":"again"}' + END
+    plain.do(lambda: one.conversation.take(held))
+    upstream_id = plain.shop.wait_for_hold("again")
+    assert taken(one, held)["error"]["code"] == -32600
+    plain.do(lambda: plain.shop.release(upstream_id))
+    plain.until(lambda: "result" in one.sent[-1], "the held call's answer")

@@ -1,0 +1,141 @@
+"""How much a subserver is asked for: what it wants, and what its registrant and its proof allow."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.core.call import Caller
+from interlock.core.config import SubserversConfig
+from interlock.protocol.scopes import LEVELS
+from interlock.tree.registrar import granted_scope
+from tests.tree.rig import Child, Hub, hub_test, settle, tool
+
+
+@pytest.mark.spec("AX-10.2-3")
+@pytest.mark.parametrize(
+    ("wanted", "scopes", "unproven", "granted"),
+    [
+        (None, None, False, "write"),
+        ("read", None, False, "read"),
+        ("admin", None, False, "admin"),
+        (None, None, True, "read"),
+        ("admin", None, True, "read"),
+        ("admin", ("write:edge.*", "read"), False, "write"),
+        ("write", ("read",), False, "read"),
+        (None, (), False, "read"),
+        ("read", ("admin",), False, "read"),
+    ],
+)
+def test_what_is_granted(
+    wanted: str | None, scopes: tuple[str, ...] | None, unproven: bool, granted: str
+) -> None:
+    assert granted_scope(wanted, scopes, unproven=unproven) == granted
+
+
+@pytest.mark.spec("AX-10.2-3")
+@pytest.mark.parametrize(("wanted", "may"), list(product(LEVELS, LEVELS)))
+def test_the_answer_says_what_was_granted(tmp_path: Path, wanted: str, may: str) -> None:
+    async def body(hub: Hub) -> None:
+        child = Known(hub, Caller("joins", scopes=(may,)))
+        result = child.register(auth_scope=wanted)["result"]
+        expected = min(wanted, may, key=LEVELS.index)
+        assert result["auth_scope"] == expected
+        assert hub.registrar.grants.limits == ({} if expected == "admin" else {"ax:edge": expected})
+        assert hub.info().auth_scope == expected
+
+    hub_test(body, tmp_path)
+
+
+class Known(Child):
+    """One that was let in as somebody with scopes."""
+
+    def __init__(self, hub: Hub, caller: Caller) -> None:
+        super().__init__(hub)
+        for session in list(hub.registrar._channels):
+            session.caller = caller
+
+
+@pytest.mark.spec("AX-10.2-3", "AX-10.2-1")
+def test_whoever_comes_from_afar_without_a_proof_is_only_read(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        afar = hub.child(peer="192.0.2.7")
+        assert afar.register(1, "afar", auth_scope="admin")["result"]["auth_scope"] == "read"
+        near = hub.child()
+        assert near.register(2, "near", auth_scope="admin")["result"]["auth_scope"] == "admin"
+        silent = hub.child()
+        assert silent.register(3, "silent")["result"]["auth_scope"] == "write"
+        await settle()
+        assert hub.registrar.grants.limits == {"ax:afar": "read", "ax:silent": "write"}
+
+    hub_test(body, tmp_path)
+
+
+def test_where_no_proof_is_asked_for_none_is_missed(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        hub.registrar.configure(SubserversConfig(proof="never"))
+        afar = hub.child(peer="192.0.2.7")
+        assert afar.register(auth_scope="admin")["result"]["auth_scope"] == "admin"
+
+    hub_test(body, tmp_path)
+
+
+def test_who_leaves_leaves_no_limit_behind(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child().registered(auth_scope="read")
+        assert hub.registrar.grants.limits == {"ax:edge": "read"}
+        child.ask("mcpax/deregister", {"session_id": child.session_id})
+        await settle()
+        assert hub.registrar.grants.limits == {}
+        hub.child().registered(auth_scope="admin")
+        assert hub.registrar.grants.limits == {}
+
+    hub_test(body, tmp_path)
+
+
+@pytest.mark.parametrize("wrong", ["", "root", "READ", 7, ["read"], {"level": "read"}])
+def test_a_scope_that_is_none_is_refused(tmp_path: Path, wrong: Any) -> None:
+    async def body(hub: Hub) -> None:
+        error = hub.child().register(auth_scope=wrong)["error"]
+        assert error["code"] == -32602
+        assert error["data"]["field"] == "auth_scope"
+
+    hub_test(body, tmp_path)
+
+
+def test_null_is_no_wish(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        assert hub.child().register(auth_scope=None)["result"]["auth_scope"] == "write"
+
+    hub_test(body, tmp_path)
+
+
+@pytest.mark.spec("ST-4.8.5-3")
+def test_keys_are_shown_at_once_and_with_the_next_heartbeat(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child()
+        child.tools = [tool("read")]
+        assert "jwks" not in child.register()["result"]
+        assert "jwks" not in child.beat()["result"]
+        shown = [b'{"keys":[{"kid":"1"}]}']
+        hub.registrar.grants.keys = lambda: shown[0]
+        late = hub.child()
+        assert late.register(2, "late")["result"]["jwks"] == {"keys": [{"kid": "1"}]}
+        hub.time.advance(5)
+        assert child.beat()["result"]["jwks"] == {"keys": [{"kid": "1"}]}
+        hub.time.advance(5)
+        assert "jwks" not in child.beat()["result"]
+        shown[0] = b'{"keys":[{"kid":"2"}]}'
+        hub.registrar.keys_changed()
+        for one in (child, late):
+            [told] = [each for each in one.heard if each.get("method", "").endswith("keys_changed")]
+            assert told == {
+                "jsonrpc": "2.0",
+                "method": "notifications/mcpax/keys_changed",
+                "params": {"jwks": {"keys": [{"kid": "2"}]}},
+            }
+
+    hub_test(body, tmp_path)

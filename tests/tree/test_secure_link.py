@@ -1,0 +1,189 @@
+"""A node and its parent on two machines, as it were: TLS, tokens, and proofs of an authority."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ed25519
+
+from interlock.app.node import Node
+from interlock.core.config import Config, ParentConfig, SubserversConfig, TlsConfig, TokenConfig
+from interlock.errors import InterlockError
+from interlock.tree.registrant import State
+from interlock.tree.subserver import Subserver
+from tests.channels.certificates import Authority
+from tests.patience import PATIENCE
+from tests.tree.test_proof import pem
+
+NAME = "edge01.factory.example.com"
+TOKEN = "a token of more than sixteen characters"
+
+pytestmark = pytest.mark.filterwarnings("ignore:EdDSA is deprecated")
+
+
+def plant() -> Subserver:
+    made = Subserver("plant")
+
+    @made.tool(mutable=True)
+    def open_valve() -> str:
+        return "open"
+
+    return made
+
+
+class Root:
+    """A node with TLS that wants tokens, and proofs from everybody."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ca = Authority(folder)
+        own = self.ca.issue("node", "127.0.0.1")
+        self.signing = ed25519.Ed25519PrivateKey.generate()
+        (folder / "trusted.pem").write_text(pem(self.signing, public=True))
+        self.node = Node(
+            Config(
+                listen="127.0.0.1:0",
+                state_dir=str(folder / "root"),
+                tls=TlsConfig(certificate=own.certificate, key=own.key, client_ca=self.ca.file),
+                tokens=[TokenConfig(name="edge", token="${env:T}", may=["register"])],
+                subservers=SubserversConfig(proof="always", trust=["trusted.pem"]),
+            ),
+            base_dir=folder,
+            environ={"T": TOKEN, "HOME": str(folder)},
+        )
+
+    async def __aenter__(self) -> Root:
+        await self.node.listen()
+        self.node.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.node.stop()
+
+    @property
+    def url(self) -> str:
+        address = (self.node.url or "").partition("://")[2]
+        return f"wss://{address.replace('/mcp', '/ax')}"
+
+    def tools(self) -> set[str]:
+        return {one.canonical for one in self.node.catalog.current.tools} - {
+            "notifications_dropped"
+        }
+
+    async def until(self, found: Any) -> None:
+        """Until it is so; a new list tells when to look."""
+        changed = asyncio.Event()
+        self.node.catalog.on_change(lambda *_: changed.set())
+        async with asyncio.timeout(PATIENCE):
+            while not found():
+                changed.clear()
+                await changed.wait()
+
+
+def play(folder: Path, scene: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+
+    async def run() -> None:
+        async with Root(folder) as root:
+            await scene(root)
+
+    asyncio.run(run())
+
+
+@pytest.mark.spec("AX-4.2-8", "AX-10.4-1")
+def test_a_signed_token_proves_the_authority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(root: Root) -> None:
+        async with plant().connected(
+            root.url,
+            token=TOKEN,
+            ca=root.ca.file,
+            authority=f"dns:{NAME}",
+            authority_key=pem(root.signing),
+        ):
+            await root.until(lambda: root.tools() == {"plant.open_valve"})
+            (info,) = root.node.tree.registrar.subservers()
+            assert info.verified
+
+    play(tmp_path, scene, monkeypatch)
+
+
+@pytest.mark.spec("AX-4.2-8")
+def test_a_client_certificate_proves_the_authority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(root: Root) -> None:
+        shown = root.ca.issue("edge", NAME)
+        async with plant().connected(
+            root.url,
+            token=TOKEN,
+            ca=root.ca.file,
+            authority=f"dns:{NAME}",
+            certificate=shown.certificate,
+            key=shown.key,
+        ):
+            await root.until(lambda: root.tools() == {"plant.open_valve"})
+
+    play(tmp_path, scene, monkeypatch)
+
+
+@pytest.mark.spec("AX-4.2-8", "AX-4.2-11")
+def test_without_a_proof_nothing_that_changes_anything_is_ever_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(root: Root) -> None:
+        seen: list[set[str]] = []
+        root.node.catalog.on_change(lambda *_: seen.append(root.tools()))
+        refused = asyncio.Event()
+        child = Node(
+            Config(
+                listen="127.0.0.1:0",
+                state_dir=str(tmp_path / "child"),
+                parent=ParentConfig(
+                    url=root.url, segment="edge", token="${env:T}", ca=root.ca.file
+                ),
+            ),
+            base_dir=tmp_path,
+            environ={"T": TOKEN, "HOME": str(tmp_path)},
+        )
+        await child.listen()
+        child.start()
+        async with plant().connected((child.url or "").replace("http", "ws").replace("mcp", "ax")):
+            changed = asyncio.Event()
+            child.catalog.on_change(lambda *_: changed.set())
+            async with asyncio.timeout(PATIENCE):
+                while not any(
+                    one.canonical == "plant.open_valve" for one in child.catalog.current.tools
+                ):
+                    changed.clear()
+                    await changed.wait()
+            child.register()
+            registrant = child.tree.registrant
+            assert registrant is not None
+
+            def moved(one: Any) -> None:
+                if one.status().symbol == "authority_rejected":
+                    refused.set()
+
+            registrant.on_state = moved
+            async with asyncio.timeout(PATIENCE):
+                await refused.wait()
+            assert registrant.state is State.WAITING
+        await child.stop()
+        assert not any("valve" in name for names in seen for name in names)
+
+    play(tmp_path, scene, monkeypatch)
+
+
+def test_a_stranger_without_a_token_is_told_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(root: Root) -> None:
+        with pytest.raises(InterlockError, match="Present a token that the parent knows"):
+            async with plant().connected(root.url, ca=root.ca.file):
+                raise AssertionError
+
+    play(tmp_path, scene, monkeypatch)

@@ -1,0 +1,133 @@
+"""A parent that takes a subserver in and sends it away again: for good, or for now."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from interlock.tree.registrant import Registrant, State
+from tests.tree.parents import World, at, play
+from tests.tree.turned import settle
+
+FOR_GOOD = [
+    (-31001, "namespace_conflict"),
+    (-31003, "split_brain"),
+    (-31004, "authority_rejected"),
+    (-31006, "scope_denied"),
+    (-31009, "unsupported_version"),
+]
+
+
+def send_away(world: World, code: int, symbol: str, detail: str = "Because.") -> None:
+    params = {"code": code, "message": symbol, "detail": detail}
+    world.root.say("notifications/mcpax/session_ended", params)
+    world.root.end.close(4000, symbol)
+
+
+@pytest.mark.parametrize(("code", "symbol"), FOR_GOOD)
+def test_who_is_not_stubborn_gives_up(code: int, symbol: str) -> None:
+    async def scene(world: World, registrant: Registrant) -> None:
+        await world.time.turn(60.0)
+        send_away(world, code, symbol)
+        await settle()
+        assert at(registrant) is State.ENDED
+        assert registrant.problem is not None
+        assert registrant.problem.message == "Because."
+        assert registrant.refused
+        await world.time.turn(600.0)
+        assert len(world.registered) == 1
+
+    play(scene, stubborn=False)
+
+
+def test_what_passes_is_tried_again() -> None:
+    async def scene(world: World, registrant: Registrant) -> None:
+        await world.time.turn(60.0)
+        send_away(world, -31011, "unknown_session")
+        await world.time.turn(1.0)
+        assert at(registrant) is State.REGISTERED
+        assert len(world.registered) == 2
+
+    play(scene, stubborn=False)
+
+
+def test_a_backup_is_tried_before_it_gives_up() -> None:
+    async def scene(world: World, registrant: Registrant) -> None:
+        send_away(world, -31001, "namespace_conflict")
+        await settle()
+        assert at(registrant) is State.REGISTERED
+        assert registrant.url == "unix:/spare0"
+
+    play(scene, lambda: World(backups=1), stubborn=False)
+
+
+@pytest.mark.parametrize(
+    ("answer", "ends"),
+    [
+        ((-32602, "No such thing.", {}), True),
+        ((-31003, "split_brain", {}), False),
+        ((-32603, "internal", {}), False),
+    ],
+)
+def test_refused_when_it_registers(answer: tuple[int, str, dict[str, Any]], ends: bool) -> None:
+    def world() -> World:
+        made = World()
+        made.root.refuses = answer
+        return made
+
+    async def scene(world: World, registrant: Registrant) -> None:
+        assert (at(registrant) is State.ENDED) is ends
+        assert registrant.refused is ends
+
+    play(scene, world, stubborn=False)
+
+
+def test_a_node_tries_again_slowly_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "interlock.tree")
+
+    def lines() -> list[str]:
+        said = [one.getMessage() for one in caplog.records]
+        caplog.clear()
+        return said
+
+    async def scene(world: World, registrant: Registrant) -> None:
+        assert lines() == ["registered as edge with ws://127.0.0.1:1/ax"]
+        send_away(world, -31001, "namespace_conflict", "Taken.")
+        await settle()
+        assert lines() == ["the parent is lost: Taken."]
+        for again in range(5):
+            await world.time.turn(23.0)
+            assert len(world.registered) == again + 2
+            send_away(world, -31001, "namespace_conflict", "Taken.")
+            await settle()
+        assert lines() == []
+        await world.time.turn(23.0)
+        send_away(world, -31004, "authority_rejected", "No proof.")
+        await settle()
+        assert lines() == ["the parent is lost: No proof."]
+        # This time it may stay.
+        await world.time.turn(60.0)
+        assert at(registrant) is State.REGISTERED
+        assert lines() == ["registered as edge with ws://127.0.0.1:1/ax"]
+
+    play(scene)
+
+
+def test_two_parents_that_are_away_are_told_of_once_each(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def world() -> World:
+        made = World(backups=1)
+        made.root.reachable = made.spare.reachable = False
+        return made
+
+    async def scene(world: World, registrant: Registrant) -> None:
+        await world.time.turn(60.0)
+        assert len(world.dialled) > 8
+        assert [one.getMessage() for one in caplog.records] == [
+            f"not registered with {url}: It cannot be reached." for url in world.parents
+        ]
+
+    play(scene, world)

@@ -1,0 +1,197 @@
+"""Children that the node starts and that register on their stdio (`transport: ax`)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.core.call import UpstreamGoneError
+from interlock.core.config import ServerConfig
+from interlock.core.upstreams.connection import Connector
+from interlock.core.upstreams.supervisor import State, Supervisor
+from interlock.core.upstreams.transports.channel import ChannelLink
+from interlock.tree.child_process import StartedChannel
+from tests.core.upstreams.harness import OWN_INFO, alive, within
+from tests.tree.rig import Hub, hub_test
+from tests.tree.test_registering import error_of
+
+CHILD = Path(__file__).with_name("stdio_child.py")
+
+
+class Started:
+    """A supervisor of a started child."""
+
+    def __init__(self, hub: Hub, segment: str = "edge", habit: str = "", **more: Any) -> None:
+        self.hub = hub
+        self.states: list[State] = []
+        self._moved = asyncio.Event()
+        asked_for = more.pop("asks_for", segment)
+        args = ["-S", str(CHILD), asked_for, habit]
+        server = ServerConfig(
+            command=sys.executable, args=args, transport="ax", segment=segment, **more
+        )
+        connector = Connector(
+            "plant",
+            server,
+            own_info=OWN_INFO,
+            resolve=lambda one: one,
+            clock=asyncio.get_running_loop().time,
+            registrar=hub.registrar,
+        )
+        self.supervisor = hub.supervisors["plant"] = Supervisor(
+            "plant",
+            server,
+            connector,
+            on_offer=self._moves(hub._offered),
+            on_withdrawn=self._moves(lambda one: hub.listed.pop(one.key, None)),
+            on_state=self._moves(lambda one: self.states.append(one.state)),
+            # A second attempt is never waited for here.
+            sleep=lambda _: asyncio.Event().wait(),  # type: ignore[arg-type,return-value]
+        )
+        hub.configured.add(segment)
+        self.supervisor.begin()
+
+    def _moves(self, tell: Callable[[Supervisor], object]) -> Callable[[Supervisor], None]:
+        def told(one: Supervisor) -> None:
+            tell(one)
+            self._moved.set()
+
+        return told
+
+    async def until(self, state: State) -> None:
+        while self.supervisor.state is not state:
+            self._moved.clear()
+            await within(self._moved.wait())
+
+    @property
+    def pid(self) -> int:
+        assert self.supervisor.peer is not None
+        link = self.supervisor.peer.link
+        assert isinstance(link, ChannelLink)
+        assert isinstance(link.channel, StartedChannel)
+        return link.channel._process.pid or 0
+
+    async def end(self) -> None:
+        del self.hub.supervisors["plant"]
+        await within(self.supervisor.end())
+
+
+@pytest.mark.spec("AX-6.1-10")
+def test_a_started_child_registers_and_serves(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        one = Started(hub)
+        await one.until(State.READY)
+        assert hub.listed == {"plant": ["read", "leave"]}
+        info = hub.registrar.subserver("plant")
+        assert info is hub.info("edge")
+        assert (info.caller, info.peer, info.live) == ("config:plant", "local", True)
+        outcome = await within(hub.call("read", "plant"))
+        assert b"done" in outcome.result
+        pid = one.pid
+        # Nobody who dials in gets its segment.
+        hub.configured.clear()
+        assert error_of(hub.child().register(2, "edge"))[0] == -31001
+        await one.end()
+        assert not alive(pid)
+        assert hub.registrar.subservers() == []
+        assert hub.store.leases(info.subserver_id) == []
+
+    hub_test(body, tmp_path)
+
+
+def test_it_must_register_as_what_the_config_calls_it(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        one = Started(hub, asks_for="other")
+        await one.until(State.FAILED)
+        problem = one.supervisor.problem or ""
+        assert "plant did not register" in problem
+        assert any("The config calls it 'edge'" in line for line in one.supervisor.stderr)
+        await one.end()
+
+    hub_test(body, tmp_path)
+
+
+def test_one_that_never_registers_is_given_up(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        one = Started(hub, habit="dumb", start_timeout=0.2)
+        await one.until(State.FAILED)
+        assert "did not register within 0.2 s" in (one.supervisor.problem or "")
+        assert hub.registrar.channels == 0
+        await one.end()
+
+    hub_test(body, tmp_path)
+
+
+def test_one_that_ends_says_why(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        one = Started(hub, habit="dies")
+        await one.until(State.FAILED)
+        assert "no licence" in (one.supervisor.problem or "")
+        await one.end()
+
+    hub_test(body, tmp_path)
+
+
+def test_one_that_cannot_be_started(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        one = Started(hub)
+        one.supervisor._connector._configured = ServerConfig(  # type: ignore[attr-defined]
+            command="/nowhere/at/all", transport="ax", segment="edge"
+        )
+        await one.until(State.FAILED)
+        assert "was not found" in (one.supervisor.problem or "")
+        await one.end()
+
+    hub_test(body, tmp_path)
+
+
+def test_one_that_is_killed_is_degraded(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        one = Started(hub)
+        await one.until(State.READY)
+        os.kill(one.pid, signal.SIGKILL)
+        await one.until(State.DEGRADED)
+        assert hub.listed == {"plant": ["read", "leave"]}
+        assert hub.registrar.subservers() == []
+        with pytest.raises(UpstreamGoneError) as gone:
+            hub.call("read", "plant")
+        assert gone.value.data is not None
+        assert gone.value.data["reason"] == "subserver_unreachable"
+        assert gone.value.data["retry_after_ms"] == 5000
+        await one.end()
+
+    hub_test(body, tmp_path)
+
+
+@pytest.mark.spec("AX-13.2-6")
+def test_one_that_deregisters_is_gone_at_once(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        one = Started(hub)
+        await one.until(State.READY)
+        with pytest.raises(UpstreamGoneError):
+            await within(hub.call("leave", "plant"))
+        assert one.supervisor.state is State.FAILED
+        assert hub.listed == {}
+        assert State.DEGRADED not in one.states
+        await one.end()
+
+    hub_test(body, tmp_path)
+
+
+@pytest.mark.spec("AX-4.2-8")
+def test_its_tools_are_held_against_the_same_policy(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        one = Started(hub, habit="mutable")
+        await one.until(State.FAILED)
+        assert "not proven its authority" in (one.supervisor.problem or "")
+        assert hub.listed == {}
+        await one.end()
+
+    hub_test(body, tmp_path, proof="always")

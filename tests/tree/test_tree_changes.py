@@ -1,0 +1,165 @@
+"""What changes while a tree runs: settings, tokens, who may be where; and what is written of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import uvloop
+
+from interlock.core.config import ConfigError, ParentConfig, SubserversConfig, TokenConfig
+from interlock.core.journal.reader import JournalReader
+from interlock.errors import InterlockError
+from tests.patience import PATIENCE
+from tests.tree.grove import Grove, ax_url, lists, until
+from tests.tree.test_tree import plant
+
+
+def tokens(**may: list[str]) -> list[TokenConfig]:
+    return [
+        TokenConfig(name=name, token=f"${{env:{name.upper()}}}", may=allowed)
+        for name, allowed in may.items()
+    ]
+
+
+@pytest.mark.parametrize(("name", "taken"), [("agent", False), ("edge", True)])
+def test_a_token_is_for_calling_unless_it_may_register(
+    name: str, taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT", "a" * 20)
+    monkeypatch.setenv("EDGE", "e" * 20)
+
+    async def run() -> None:
+        async with Grove(tmp_path) as grove:
+            given = tokens(agent=["call"], edge=["register"])
+            root = await grove.start("root", tokens=given)
+            token = ("a" if name == "agent" else "e") * 20
+            if not taken:
+                leaf = plant()
+                with pytest.raises((InterlockError, TimeoutError)) as caught:
+                    async with asyncio.timeout(PATIENCE), leaf.connected(ax_url(root), token=token):
+                        pass
+                status = leaf.status
+                said = str(caught.value) or str(status and status.problem)
+                assert not lists(root, "plant.vent"), said
+                return
+            async with plant().connected(ax_url(root), token=token):
+                await until(root, lambda: lists(root, "plant.vent"))
+                # Without its token it is sent away, with all that it offered.
+                await root.apply(msgspec.structs.replace(root.config, tokens=given[:1]))
+                await until(root, lambda: not lists(root, "plant.vent"))
+
+    uvloop.run(run())
+
+
+def test_a_parent_that_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Grove(tmp_path) as grove:
+            root = await grove.start("root")
+            edge = await grove.start("edge", below=root)
+            await until(root, lambda: lists(root, "notifications_dropped"))
+            before = edge.config, edge.tree.registrant
+            parent = ParentConfig(url=ax_url(root), segment="edge", token="${env:NO_SUCH_TOKEN}")
+            with pytest.raises(ConfigError):
+                await edge.apply(msgspec.structs.replace(edge.config, parent=parent))
+            assert (edge.config, edge.tree.registrant) == before
+
+    uvloop.run(run())
+
+
+def test_a_reload_does_not_make_the_parent_deaf(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Grove(tmp_path) as grove:
+            root = await grove.start("root")
+            edge = await grove.start("edge", below=root)
+            await until(root, lambda: lists(root, "notifications_dropped"))
+            await root.supervisor("ax:edge").until_settled()
+            peer = root.supervisor("ax:edge").peer
+            assert peer is not None
+            (listening,) = [one for one in peer.pending.values() if "listen" in one.method]
+            await edge.apply(msgspec.structs.replace(edge.config, timeout=50.0))
+            async with plant().connected(ax_url(edge)):
+                await until(root, lambda: lists(root, "edge.plant.vent"))
+            assert listening.open
+
+    uvloop.run(run())
+
+
+def test_settings_of_a_link_are_live(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Grove(tmp_path) as grove:
+            root = await grove.start("root")
+            async with plant().connected(ax_url(root)):
+                await until(root, lambda: lists(root, "plant.temperature"))
+
+                def shown() -> Any:
+                    return root.catalog.current.by_name["plant.temperature"].latency_class
+
+                assert shown() == "fast"
+                settings = msgspec.convert(
+                    {"links": {"plant": {"min_latency_class": "slow", "timeout": 7.0}}},
+                    SubserversConfig,
+                )
+                await root.apply(msgspec.structs.replace(root.config, subservers=settings))
+                assert shown() == "slow"
+                assert root.supervisor("ax:plant").timeout == 7.0
+
+    uvloop.run(run())
+
+
+def test_registrations_are_written_down(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Grove(tmp_path) as grove:
+            root = await grove.start("root")
+            async with plant().connected(ax_url(root)):
+                await until(root, lambda: lists(root, "plant.temperature"))
+                with pytest.raises(InterlockError):
+                    async with plant().connected(ax_url(root)):
+                        pass
+            await until(root, lambda: not lists(root, "plant.temperature"))
+
+    uvloop.run(run())
+    entries = [
+        (one.verb, one.name, one.outcome)
+        for one in JournalReader(tmp_path / "root" / "journal.db").tail(100)
+        if one.name == "plant"
+    ]
+    assert ("mcpax/register", "plant", "ok") in entries
+    assert ("mcpax/register", "plant", "namespace_conflict") in entries
+    assert ("mcpax/deregister", "plant", "ok") in entries
+
+
+def test_nothing_is_kept_of_those_who_are_gone(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Grove(tmp_path) as grove:
+            root = await grove.start("root")
+            for number in range(5):
+                async with plant(f"plant{number}").connected(ax_url(root)):
+                    name = f"plant{number}.vent"
+                    await until(root, lambda name=name: lists(root, name))
+                await until(root, lambda name=name: not lists(root, name))
+            assert not root.tree._paces
+            assert not root.tree._lost
+            assert not root.roster.supervisors
+
+    uvloop.run(run())
+
+
+def test_a_store_that_cannot_be_used_turns_nobody_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "root").mkdir()
+    # Where its file should be, there is a folder.
+    (tmp_path / "root" / "tree.db").mkdir()
+
+    async def run() -> None:
+        async with Grove(tmp_path) as grove:
+            root = await grove.start("root")
+            async with plant().connected(ax_url(root)):
+                await until(root, lambda: lists(root, "plant.vent"))
+
+    uvloop.run(run())
+    assert "is another one to its tree" in caplog.text

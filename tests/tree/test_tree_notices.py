@@ -1,0 +1,176 @@
+"""What a tree says of itself: who was lost, what was dropped, and lists that come in pages."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+import uvloop
+
+from interlock.app.node import Node
+from interlock.core.config import SubserversConfig
+from tests.patience import PATIENCE
+from tests.tree.grove import Grove, ax_url, lists, until
+from tests.tree.test_tree import AX_CLIENT, plant, start_leaf
+
+
+class AxClient:
+    """A client that speaks MCP-AX, on a node's own socket: what it heard, in order."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._last_id = 0
+        self.heard: list[dict[str, Any]] = []
+
+    def said(self, method: str) -> list[dict[str, Any]]:
+        return [one.get("params", {}) for one in self.heard if one.get("method") == method]
+
+    async def ask(self, method: str, params: dict[str, Any]) -> Any:
+        self._last_id += 1
+        self.tell(method, params, id=self._last_id)
+        async with asyncio.timeout(PATIENCE):
+            while self.heard[-1:] == [] or self.heard[-1].get("id") != self._last_id:
+                await self.hear()
+        return self.heard[-1]["result"]
+
+    def tell(self, method: str, params: dict[str, Any], **more: Any) -> None:
+        message = {"jsonrpc": "2.0", **more, "method": method, "params": params}
+        self._writer.write(msgspec.json.encode(message) + b"\n")
+
+    async def hear(self) -> None:
+        self.heard.append(msgspec.json.decode(await self._reader.readline()))
+
+    async def until_said(self, method: str) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not self.said(method):
+                await self.hear()
+
+
+@asynccontextmanager
+async def ax_client(node: Node) -> AsyncIterator[AxClient]:
+    path = await node.listen_locally()
+    reader, writer = await asyncio.open_unix_connection(str(path), limit=1 << 24)
+    client = AxClient(reader, writer)
+    info = {"name": "test", "version": "1"}
+    hello = {"protocolVersion": "2025-11-25", "capabilities": AX_CLIENT, "clientInfo": info}
+    await client.ask("initialize", hello)
+    client.tell("notifications/initialized", {})
+    await client.ask("ping", {})
+    try:
+        yield client
+    finally:
+        writer.close()
+
+
+@pytest.mark.spec("AX-13.1-1")
+def test_who_is_lost_is_told_once_up_to_the_client(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Grove(tmp_path) as grove:
+            root = await grove.start("root")
+            edge = await grove.start("edge", below=root)
+            leaf = start_leaf(tmp_path, ax_url(edge), str(uuid4()))
+            try:
+                await until(root, lambda: lists(root, "edge.leaf.who"))
+                async with ax_client(root) as client:
+                    leaf.send_signal(signal.SIGKILL)
+                    await client.until_said("notifications/mcpax/subserver_lost")
+                    # Whatever else was to come is there before the answer to this.
+                    await client.ask("tools/list", {})
+                    (lost,) = client.said("notifications/mcpax/subserver_lost")
+            finally:
+                leaf.kill()
+                leaf.wait()
+        assert lost["segment"] == "leaf"
+        assert lost["_meta"]["x-mcpax-source"] == "edge"
+
+    uvloop.run(run())
+
+
+@pytest.mark.spec("AX-6.3-4")
+def test_a_grandchild_that_deregisters_is_announced_up_to_the_client(tmp_path: Path) -> None:
+    """Each node tells the one above it; no heartbeat is due that could have told it instead."""
+
+    async def run() -> None:
+        async with Grove(tmp_path) as grove:
+            root = await grove.start("root")
+            edge = await grove.start("edge", below=root, heartbeat=3600.0)
+            async with AsyncExitStack() as leaf:
+                await leaf.enter_async_context(plant().connected(ax_url(edge), heartbeat=3600.0))
+                await until(root, lambda: lists(root, "edge.plant.vent"))
+                async with ax_client(root) as client:
+                    listed = await client.ask("tools/list", {})
+                    assert "edge.plant.vent" in [one["name"] for one in listed["tools"]]
+                    client.heard.clear()
+                    await leaf.aclose()
+                    await client.until_said("notifications/tools/list_changed")
+                    await until(root, lambda: not lists(root, "edge.plant.vent"))
+                    listed = await client.ask("tools/list", {})
+        assert not [one for one in listed["tools"] if "plant" in one["name"]]
+
+    uvloop.run(run())
+
+
+@pytest.mark.spec("AX-12-2", "AX-12-3", "AX-12-4", "AX-12-5", "AX-12-6")
+def test_a_flood_is_cut_counted_and_told(tmp_path: Path) -> None:
+    most = 600
+
+    async def run() -> None:
+        async with Grove(tmp_path) as grove:
+            settings = SubserversConfig(notifications_per_second=100, notifications_kept=50)
+            root = await grove.start("root")
+            edge = await grove.start("edge", below=root, subservers=settings)
+            leaf = plant()
+            async with leaf.connected(ax_url(edge)):
+                await until(root, lambda: lists(root, "edge.plant.vent"))
+                async with ax_client(root) as client:
+                    for number in range(most):
+                        params = {"level": "warning", "data": number}
+                        await leaf.notify("notifications/message", params)
+                    # Told at the parent, and by it to its client: in whose name.
+                    await client.until_said("notifications/mcpax/notification_overflow")
+                    overflow = client.said("notifications/mcpax/notification_overflow")[0]
+                    assert overflow["segment"] == "plant"
+                    assert overflow["_meta"]["x-mcpax-source"] == "edge"
+                    async with asyncio.timeout(PATIENCE):
+                        while most - 1 not in [
+                            one["data"] for one in client.said("notifications/message")
+                        ]:
+                            await client.hear()
+                    heard = [one["data"] for one in client.said("notifications/message")]
+                    counted = await client.ask(
+                        "tools/call", {"name": "edge.notifications_dropped", "arguments": {}}
+                    )
+                    shown = edge.status().notifications_dropped
+        assert heard == sorted(set(heard))
+        dropped = counted["structuredContent"]
+        assert dropped == {"total": most - len(heard), "by_subserver": {"plant": most - len(heard)}}
+        assert dropped["total"] > 0
+        assert shown == dropped["total"]
+
+    uvloop.run(run())
+
+
+@pytest.mark.spec("AX-5.1-4")
+def test_a_list_in_pages_is_read_to_its_end(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Grove(tmp_path) as grove:
+            root = await grove.start("root")
+            edge = await grove.start("edge", below=root, page_size=1)
+            async with plant().connected(ax_url(edge)):
+                tools = ("hang", "temperature", "vent")
+                await until(root, lambda: all(lists(root, f"edge.plant.{one}") for one in tools))
+                async with ax_client(root) as client:
+                    listed = await client.ask("tools/list", {})
+            names = [one["name"] for one in listed["tools"] if "edge.plant" in one["name"]]
+            assert names == [f"edge.plant.{one}" for one in tools]
+            assert "nextCursor" not in listed
+
+    uvloop.run(run())

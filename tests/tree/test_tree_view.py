@@ -1,0 +1,254 @@
+"""The tree as a node sees it: its own part, the answers from below, and what is not believed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import UNSET, Raw
+
+from interlock.app.status import UpstreamStatus
+from interlock.core.config import ServerConfig
+from interlock.errors import UPSTREAM_LOST, InterlockError
+from interlock.protocol import mcpax as ax
+from interlock.tree.overview import (
+    MOST_LEVELS,
+    WITHIN,
+    TreeNode,
+    cut,
+    gather,
+    own_part,
+    read_asked,
+    read_tree,
+)
+
+ID = "550e8400-e29b-41d4-a716-446655440000"
+
+
+def upstream(key: str, segment: str = "", **facts: Any) -> UpstreamStatus:
+    given = {
+        "state": "ready", "since": 5.0, "problem": None, "tools": 2, "prompts": 0, "resources": 0,
+        "set_aside": [], "revision": "2026-07-28", "restarts": 0, "lists": 1, "calls": 10,
+        "failed": 1, "busy_us": 500, "circuit": "closed", "pid": None, "noise": 0, "private": 0,
+    } | facts  # fmt: skip
+    return UpstreamStatus(key=key, segment=segment or key, **given)
+
+
+class Registered(msgspec.Struct):
+    segment: str
+    role: str = "aggregator"
+    subserver_id: str = ID
+    authority: str | None = "dns:edge.example.com"
+    verified: bool = True
+    transport_class: str = "native"
+    interval_ms: int = 500
+    peer: str = "192.0.2.7"
+
+
+class Told:
+    """A node below that answers with these bytes, or fails, or never does."""
+
+    def __init__(self, answer: bytes | InterlockError | None) -> None:
+        self.answer = answer
+        self.asked: list[tuple[str, Any]] = []
+
+    async def _answer(self) -> Told:
+        if self.answer is None:
+            await asyncio.Event().wait()
+        if isinstance(self.answer, InterlockError):
+            raise self.answer
+        return self
+
+    @property
+    def result(self) -> bytes:
+        assert isinstance(self.answer, bytes)
+        return self.answer
+
+    def request(self, method: str, params: dict[str, Any] | None = None) -> Any:
+        self.asked.append((method, params))
+        return self._answer()
+
+
+def node(*names: str, **facts: Any) -> TreeNode:
+    """A node with one aggregator for each name below."""
+    below = {f"ax:{name}": Registered(name) for name in names}
+    return own_part(
+        name="root",
+        id=ID,
+        upstreams=[upstream(key, one.segment) for key, one in below.items()],
+        servers={},
+        subservers=below,
+        **facts,
+    )
+
+
+def told(**facts: Any) -> bytes:
+    return msgspec.json.encode({"name": "x", "role": "aggregator", **facts})
+
+
+def test_the_own_part_says_how_each_link_fares() -> None:
+    top = own_part(
+        name="global",
+        id=ID,
+        upstreams=[
+            upstream("web", state="failed", problem="web: nobody answers", tools=0, calls=0),
+            upstream("files", "docs"),
+            upstream("ax:edge", "edge", busy_us=900),
+        ],
+        servers={
+            "web": ServerConfig(url="https://me:pw@example.com:8443/hidden/mcp?key=hidden"),
+            "files": ServerConfig(command="/opt/bin/files --token hidden"),
+        },
+        subservers={"ax:edge": Registered("edge")},
+        under_way=3,
+    )
+    assert (top.role, top.name, top.under_way, top.state) == ("root", "global", 3, "ready")
+    assert (top.tools, top.calls, top.failed, top.busy_us) == (4, 20, 3, 1900)
+    docs, edge, web = top.children
+    assert (docs.name, docs.role, docs.link, docs.peer, docs.id) == (
+        "docs", "leaf", "stdio", "files", "",
+    )  # fmt: skip
+    assert (web.state, web.link, web.peer) == ("failed", "http", "https://example.com:8443")
+    assert web.in_trouble
+    assert web.problem == "web: nobody answers"
+    assert (edge.name, edge.role, edge.link, edge.peer) == ("edge", "aggregator", "ax", "192.0.2.7")
+    assert (edge.id, edge.authority, edge.verified) == (ID, "dns:edge.example.com", True)
+    assert (edge.heartbeat_ms, edge.revision, edge.busy_us) == (500, "2026-07-28", 900)
+    assert b"hidden" not in msgspec.json.encode(top)
+
+
+def test_who_bridges_transports_is_a_gateway() -> None:
+    devices = {"ax:m1": Registered("m1", role="leaf", transport_class="uart_cbor")}
+    part = own_part(
+        name="edge",
+        id=ID,
+        parent="ws://127.0.0.1:1/ax",
+        upstreams=[upstream("ax:m1", "m1")],
+        servers={},
+        subservers=devices,
+    )
+    assert part.role == "gateway"
+    assert node("a", parent="unix:/x").role == "aggregator"
+
+
+def test_a_started_node_is_shown_with_its_program() -> None:
+    server = ServerConfig(command="interlock", args=["up"], transport="ax")
+    part = own_part(
+        name="root",
+        id=ID,
+        upstreams=[upstream("us")],
+        servers={"us": server},
+        subservers={"us": Registered("us", peer="local")},
+    )
+    assert (part.children[0].link, part.children[0].peer) == ("ax", "interlock")
+
+
+@pytest.mark.spec("AX-1.1-3")
+def test_the_nodes_below_tell_their_parts() -> None:
+    below = {
+        "a": Told(told(role="gateway", under_way=2, children=[{"name": "leaf"}])),
+        "b": Told(told(children=[{"name": "c", "children": [{"name": "d"}]}])),
+    }
+    top = asyncio.run(gather(node("a", "b"), below))
+    a, b = top.children
+    assert [one.name for one in top.walk()] == ["root", "a", "leaf", "b", "c", "d"]
+    assert (a.role, a.under_way, b.role) == ("gateway", 2, "aggregator")
+    method, params = below["a"].asked[0]
+    assert method == ax.TREE
+    # Who is below gets less time and fewer levels, so that it can still answer in time itself.
+    assert params == {"within_ms": 1600, "levels": MOST_LEVELS - 1}
+
+
+def test_what_a_node_says_of_itself_changes_nothing_here() -> None:
+    lies = told(
+        name="other", role="root", state="failed", problem="poor me", id="me", link="magic",
+        tools=999, calls=999, failed=999, busy_us=999, authority="dns:evil.example", verified=True,
+    )  # fmt: skip
+    before = node("a").children[0]
+    after = asyncio.run(gather(node("a"), {"a": Told(lies)})).children[0]
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (None, "It did not tell its part of the tree within 0.01 s."),
+        (InterlockError(UPSTREAM_LOST, "it is gone."), "could not tell its part of the tree: it"),
+        (b"[]", "cannot be read"),
+        (b"{}", "cannot be read"),
+        (b"\xff", "cannot be read"),
+        (b'{"name":"x","children":[{"name":1}]}', "cannot be read"),
+        (told(children=[{"name": "x", "state": "splendid"}]), "cannot be read"),
+        (told(children=[{"name": "x", "role": "king"}]), "cannot be read"),
+        (told(children=[{"name": "x" * 301}]), "cannot be read"),
+        (told(children=[{"name": "x", "calls": -1}]), "cannot be read"),
+        (b'{"name":"x","children":[' * 100_000, "cannot be read"),
+    ],
+)
+def test_a_child_without_a_good_answer_is_shown_as_it_is_known(answer: Any, said: str) -> None:
+    good = Told(told(children=[{"name": "leaf"}]))
+    top = asyncio.run(gather(node("bad", "good"), {"bad": Told(answer), "good": good}, within=0.01))
+    bad, fine = top.children
+    assert bad.problem is not None
+    assert said in bad.problem
+    assert (bad.state, bad.tools, bad.children) == ("ready", 2, [])
+    assert [one.name for one in fine.children] == ["leaf"]
+
+
+def test_its_own_problem_is_not_hidden_by_its_silence() -> None:
+    top = node("a")
+    top.children[0].problem = "it was lost"
+    asyncio.run(gather(top, {"a": Told(b"[]")}))
+    assert top.children[0].problem == "it was lost"
+
+
+def test_a_tree_without_end_is_cut() -> None:
+    wide = told(children=[{"name": f"n{number}"} for number in range(12_000)])
+    top = asyncio.run(gather(node("a", "b"), {"a": Told(wide)}))
+    assert len(list(top.walk())) == 10_000
+    assert top.children[0].left_out == 12_000 - (10_000 - 3)
+    deep: dict[str, Any] = {"name": "end"}
+    for _ in range(100):
+        deep = {"name": "further", "children": [deep]}
+    top = asyncio.run(gather(node("a"), {"a": Told(msgspec.json.encode(deep))}))
+    nodes = list(top.walk())
+    assert len(nodes) == MOST_LEVELS
+    assert nodes[-1].left_out == 1
+
+
+def test_nobody_is_asked_for_levels_that_nobody_wants() -> None:
+    below = Told(told(children=[{"name": "leaf"}]))
+    top = asyncio.run(gather(node("a"), {"a": below}, levels=2))
+    assert below.asked == []
+    assert [one.name for one in top.walk()] == ["root", "a"]
+    assert asyncio.run(gather(node("a"), {"a": below}, levels=1)).left_out == 1
+
+
+def test_cutting_keeps_what_fits() -> None:
+    top = TreeNode(name="r", children=[TreeNode(name="a"), TreeNode(name="b")])
+    cut(top, most=2)
+    assert [one.name for one in top.children] == ["a"]
+    assert top.left_out == 1
+
+
+@pytest.mark.parametrize(
+    ("params", "within", "levels"),
+    [
+        (UNSET, WITHIN, MOST_LEVELS),
+        (Raw(b'{"within_ms":1600,"levels":7}'), 1.6, 7),
+        (Raw(b'{"within_ms":0,"levels":1000000}'), 0.05, MOST_LEVELS),
+        (Raw(b'{"within_ms":99999999}'), WITHIN, MOST_LEVELS),
+        (Raw(b'{"within_ms":"soon"}'), WITHIN, MOST_LEVELS),
+        (Raw(b"[]"), WITHIN, MOST_LEVELS),
+        (Raw(b"\xff"), WITHIN, MOST_LEVELS),
+    ],
+)
+def test_what_the_node_above_asks_for(params: Any, within: float, levels: int) -> None:
+    assert read_asked(params) == (within, levels)
+
+
+def test_a_tree_survives_its_own_wire() -> None:
+    top = node("a", "b")
+    assert read_tree(msgspec.json.encode(top)) == top

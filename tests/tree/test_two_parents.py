@@ -1,0 +1,345 @@
+"""A child has one parent in a tree: what it says, leases in a store, and a store that fails."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.errors import TOO_BUSY
+from tests.tree.rig import OTHER_PARENT, PARENT, Child, Hub, Time, hub_test, run, settle, uuid
+from tests.tree.test_ownership import A
+from tests.tree.test_registering import error_of
+
+SPLIT = (-31003, "split_brain")
+
+
+@pytest.mark.spec("AX-13.4-4", "AX-3.1-5")
+@pytest.mark.parametrize(
+    ("says", "accepted"),
+    [
+        ({"parent_id": None}, True),
+        ({"parent_id": PARENT}, True),
+        ({"parent_id": OTHER_PARENT}, False),
+        ({"parent_id": OTHER_PARENT, "tree_id": PARENT}, False),
+        ({"parent_id": OTHER_PARENT, "tree_id": OTHER_PARENT}, True),
+    ],
+    ids=str,
+)
+def test_a_child_with_another_parent_in_this_tree_is_refused(
+    tmp_path: Path, says: dict[str, Any], accepted: bool
+) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child()
+        child.identity = {"subserver_id": uuid(1), "role": "leaf", **says}
+        answer = child.register()
+        if accepted:
+            assert "result" in answer
+        else:
+            assert error_of(answer) == SPLIT
+            assert answer["error"]["data"]["parent_id"] == OTHER_PARENT
+            assert hub.registrar.subservers() == []
+            # When it has left there, it may come.
+            child.identity = None
+            child.registered()
+
+    hub_test(body, tmp_path)
+
+
+class Two:
+    """Two aggregators that share a registration store."""
+
+    def __init__(self, folder: Path, *, same_tree: bool = True) -> None:
+        self.time = Time()
+        shared = folder / "shared.db"
+        self.one = Hub(folder / "one", time=self.time, shared=shared, proof="never")
+        self.two = Hub(folder / "two", time=self.time, shared=shared, aggregator_id=OTHER_PARENT)
+        if same_tree:
+            self.two.registrar.tree_id = PARENT
+
+    async def close(self) -> None:
+        await self.one.close()
+        await self.two.close()
+        assert self.time.armed == 0
+
+
+@pytest.mark.spec("AX-13.4-2", "AX-13.4-3", "AX-6.1-9")
+def test_a_shared_store_shows_who_is_registered_elsewhere(tmp_path: Path) -> None:
+    async def body() -> None:
+        both = Two(tmp_path)
+        child = both.one.child().registered(authority=A)
+        (lease,) = both.two.store.leases(uuid(1))
+        assert (lease.aggregator_id, lease.tree_id, lease.authority) == (PARENT, PARENT, A)
+        assert error_of(both.two.child().register()) == SPLIT
+        both.two.child().registered(2, "edge")
+        child.ask("mcpax/deregister", {"session_id": child.session_id})
+        both.two.child().registered(1, "other")
+        assert error_of(both.one.child().register()) == SPLIT
+        await both.close()
+
+    run(body)
+
+
+@pytest.mark.spec("AX-3.1-5")
+def test_two_trees_may_have_the_same_child(tmp_path: Path) -> None:
+    async def body() -> None:
+        both = Two(tmp_path, same_tree=False)
+        both.one.child().registered()
+        child = both.two.child().registered()
+        await settle()
+        assert len(both.one.store.leases(uuid(1))) == 2
+        # They become one tree: who was there first keeps it.
+        both.two.registrar.tree_id = PARENT
+        assert child.ended()["message"] == "split_brain"
+        assert both.two.registrar.subservers() == []
+        assert both.one.info().live
+        await both.close()
+
+    run(body)
+
+
+@pytest.mark.spec("AX-13.4-6")
+def test_a_backup_takes_over_when_the_lease_has_lapsed(tmp_path: Path) -> None:
+    async def body() -> None:
+        both = Two(tmp_path)
+        child = both.one.child().registered(heartbeat_interval_ms=2000)
+        for _ in range(5):
+            both.time.advance(1.5)
+            child.beat()
+        both.time.advance(1.0)
+        # The first node dies: nobody is told, nothing is released.
+        before = both.one.store.leases(uuid(1))
+        died_at = both.time.now - 1.0
+        backup = both.two.child().hello()
+        assert error_of(backup.register()) == SPLIT
+        await both.one.close()
+        both.two.store.take_lease(*before[0])
+        both.time.advance(died_at + 6.0 - both.time.now - 0.01)
+        assert error_of(backup.register()) == SPLIT
+        both.time.advance(0.02)
+        backup.registered()
+        await both.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("segment", ["x", "y"])
+def test_a_store_that_fails_does_not_cost_a_good_session(tmp_path: Path, segment: str) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child().registered(1, "x")
+        await settle()
+        other = sqlite3.connect(tmp_path / "tree.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        answer = hub.child().register(1, segment)
+        assert error_of(answer)[0] == TOO_BUSY.ax_code
+        assert "Try again" in answer["error"]["message"]
+        assert child.beat()["result"]["status"] == "ok"
+        assert hub.listed == {"ax:x": ["read"]}
+        other.execute("ROLLBACK")
+        other.close()
+        hub.child().registered(1, segment)
+        assert not child.open
+
+    hub_test(body, tmp_path)
+
+
+def test_a_store_that_is_held_stops_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(hub: Hub) -> None:
+        children = [
+            hub.child().registered(n, f"s{n}", heartbeat_interval_ms=200) for n in range(100)
+        ]
+        await settle()
+        other = sqlite3.connect(tmp_path / "tree.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        caplog.clear()
+        for _ in range(20):
+            hub.time.advance(0.15)
+            for child in children:
+                assert child.beat()["result"]["status"] == "ok"
+        for child in children[:50]:
+            child.end.close()
+        hub.registrar.tree_id = OTHER_PARENT
+        # It waits for the file once, not for each beat.
+        assert len([one for one in caplog.records if "leases" in one.message]) == 1
+        other.execute("ROLLBACK")
+        other.close()
+        # What could not be written is written as soon as it can be.
+        hub.time.advance(0.51)
+        assert hub.store.leases(uuid(0)) == []
+        (lease,) = hub.store.leases(uuid(99))
+        assert lease.tree_id == OTHER_PARENT
+        assert lease.until > hub.time.wall() + 1.0
+
+    hub_test(body, tmp_path)
+
+
+def test_however_often_they_beat_their_leases_are_written_twice_a_second(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        children = [
+            hub.child().registered(n, f"s{n}", heartbeat_interval_ms=100) for n in range(20)
+        ]
+        await settle()
+        writes: list[int] = []
+        renew = hub.store.renew_leases
+
+        def counted(own: str, until: Any, released: Any = ()) -> None:
+            writes.append(len(until))
+            renew(own, until, released)
+
+        hub.store.renew_leases = counted  # type: ignore[method-assign]
+        for _ in range(100):
+            hub.time.advance(0.1)
+            for child in children:
+                child.beat()
+            assert hub.store.leases(uuid(7))[0].until > hub.time.wall()
+        assert 16 <= len(writes) <= 20
+        assert set(writes) == {20}
+
+    hub_test(body, tmp_path)
+
+
+def test_a_new_tree_costs_one_write(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        for n in range(20):
+            hub.child().registered(n, f"s{n}")
+        await settle()
+        statements: list[str] = []
+        assert hub.store._leases._connection is not None
+        hub.store._leases._connection.set_trace_callback(statements.append)
+        hub.registrar.tree_id = OTHER_PARENT
+        assert statements.count("BEGIN IMMEDIATE") == 1
+        assert {hub.store.leases(uuid(n))[0].tree_id for n in range(20)} == {OTHER_PARENT}
+        # And a registration costs one, too.
+        statements.clear()
+        hub.child().registered(30, "another")
+        await settle()
+        assert statements.count("BEGIN IMMEDIATE") == 1
+
+    hub_test(body, tmp_path)
+
+
+def test_a_store_that_cannot_be_used_is_said_and_harms_nobody(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        child = hub.child().registered(1, "x", heartbeat_interval_ms=500)
+        await settle()
+        hub.store.close()
+        path = tmp_path / "tree.db"
+        path.rename(tmp_path / "aside.db")
+        path.mkdir()
+        assert error_of(hub.child().register(2, "y"))[0] == -32603
+        assert child.beat()["result"]["status"] == "ok"
+        child.end.close()
+        assert not hub.info("x").live
+
+    hub_test(body, tmp_path)
+
+
+# -- two callers with one id
+
+
+def test_nobody_is_kept_out_by_who_uses_its_subserver_id(tmp_path: Path) -> None:
+    async def body() -> None:
+        both = Two(tmp_path)
+        thief = both.one.child(caller="office").registered(1, "other")
+        owner = both.one.child(caller="factory").registered(1, "mine")
+        await settle()
+        assert set(both.one.listed) == {"ax:other", "ax:mine"}
+        # For other aggregators it is registered here until both of them have gone.
+        assert len(both.two.store.leases(uuid(1))) == 1
+        thief.ask("mcpax/deregister", {"session_id": thief.session_id})
+        for _ in range(5):
+            both.time.advance(5)
+            assert owner.beat()["result"]["status"] == "ok"
+            assert error_of(both.two.child().register(1, "x")) == SPLIT
+        owner.ask("mcpax/deregister", {"session_id": owner.session_id})
+        assert both.two.store.leases(uuid(1)) == []
+        both.two.child().registered(1, "x")
+        await both.close()
+
+    run(body)
+
+
+def test_a_stranger_touches_no_lease_of_an_id_that_is_live_here(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        owner = hub.child(caller="factory").registered(1, "mine")
+        before = hub.store.leases(uuid(1))
+        thief = hub.child(caller="office").registered(
+            1, "other", authority=A, heartbeat_interval_ms=86_400_000
+        )
+        thief.beat()
+        hub.time.advance(0.6)
+        assert hub.store.leases(uuid(1)) == before
+        thief.ask("mcpax/deregister", {"session_id": thief.session_id})
+        assert hub.store.leases(uuid(1)) == before
+        assert owner.open
+
+    hub_test(body, tmp_path)
+
+
+# -- an aggregator that claims the ids of others
+
+CLAIMED = "x-mcpax-descendant-ids"
+DUPLICATES = "x-mcpax-duplicate-ids"
+
+
+@pytest.mark.spec("AX-13.4-2")
+@pytest.mark.parametrize("when", ["registering", "beating"])
+@pytest.mark.parametrize("owner_is", ["child", "grandchild"])
+def test_a_claim_of_a_registered_id_changes_nothing(
+    tmp_path: Path, owner_is: str, when: str
+) -> None:
+    """Whoever registered the id first keeps it, and may come back over another channel."""
+
+    async def body(hub: Hub) -> None:
+        below = {"x-mcpax-subtree-ids": [uuid(2)]}
+
+        def register_owner() -> Child:
+            child = hub.child(caller="factory")
+            if owner_is == "child":
+                answer = child.register(1, "mine")
+            else:
+                answer = child.register(2, "mine", **below, **{CLAIMED: [uuid(1)]})
+            assert DUPLICATES not in answer["result"]
+            return child
+
+        owner = register_owner()
+        await settle()
+        claim = {CLAIMED: [uuid(1), uuid(8)]}
+        thief = hub.child(caller="office")
+        thief_below = {"x-mcpax-subtree-ids": [uuid(9)]}
+        if when == "registering":
+            told = thief.register(9, "other", **thief_below, **claim)["result"]
+        else:
+            told = thief.registered(9, "other", **thief_below).beat(**claim)["result"]
+        # The claimant is told to end what it has; the owner is not disturbed.
+        assert told[DUPLICATES] == [uuid(1)]
+        assert ("other", "office", "mcpax/heartbeat", "split_brain") in hub.audited
+        assert owner.open
+        assert owner.beat()["result"]["status"] == "ok"
+        assert hub.registrar.descendant_ids().count(uuid(1)) == 1
+        assert hub.info("other").descendant_ids == {uuid(8)}
+        # A claim that is repeated counts no more than the first one.
+        assert thief.beat(**claim)["result"][DUPLICATES] == [uuid(1)]
+        again = register_owner()
+        assert not owner.open
+        assert again.beat()["result"]["status"] == "ok"
+
+    hub_test(body, tmp_path)
+
+
+def test_a_claimed_id_is_free_when_the_aggregator_gives_it_up(tmp_path: Path) -> None:
+    async def body(hub: Hub) -> None:
+        claimant = hub.child(caller="office").registered(
+            9, "other", **{"x-mcpax-subtree-ids": [uuid(9)], CLAIMED: [uuid(1)]}
+        )
+        answer = hub.child(caller="factory").register(1, "mine")
+        assert error_of(answer) == SPLIT
+        assert answer["error"]["data"]["parent_id"] == uuid(9)
+        claimant.beat(**{CLAIMED: []})
+        hub.child(caller="factory").registered(1, "mine")
+
+    hub_test(body, tmp_path)

@@ -1,0 +1,74 @@
+"""What a node keeps for somebody on `/ax` who has not registered: little, and not for long."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from contextlib import suppress
+from pathlib import Path
+
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from interlock.protocol.websocket import TOO_BIG, FrameDecoder
+from interlock.tree.component import MAX_UNREGISTERED
+from interlock.tree.subserver import Subserver
+from tests.core.pipeline.rig import turns
+from tests.tree.grove import Grove, ax_url, lists, until
+
+
+def decoders() -> list[FrameDecoder]:
+    return [one for one in gc.get_objects() if type(one) is FrameDecoder]
+
+
+def test_long_message_before_registration_ends_the_connection(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with Grove(tmp_path) as grove:
+            node = await grove.start("root")
+            async with connect(ax_url(node), max_size=None) as socket:
+                with suppress(ConnectionClosed):
+                    await socket.send("x" * (MAX_UNREGISTERED + 1))
+                await socket.wait_closed()
+                assert socket.close_code == TOO_BIG
+
+    asyncio.run(body())
+
+
+def test_half_a_message_is_forgotten_with_its_connection(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with Grove(tmp_path) as grove:
+            node = await grove.start("root")
+            socket = await connect(ax_url(node))
+            half = MAX_UNREGISTERED // 2
+            head = b"\x81\xff" + (half * 2).to_bytes(8, "big") + b"\0\0\0\0"
+            socket.transport.write(head + b"x" * half)
+            while not any(one.pending > half for one in decoders()):
+                await turns(1)
+            socket.transport.abort()
+            while node.tree.registrar.channels:
+                await turns(1)
+            await turns(3)
+            assert not any(one.pending > half for one in decoders())
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(body())
+    finally:
+        gc.enable()
+
+
+def test_registered_subserver_may_send_long_messages(tmp_path: Path) -> None:
+    async def body() -> None:
+        shop = Subserver("shop")
+
+        @shop.tool(description="x" * (MAX_UNREGISTERED + 1))
+        def look() -> str:
+            return "nothing"
+
+        async with Grove(tmp_path) as grove:
+            node = await grove.start("root")
+            async with shop.connected(ax_url(node)):
+                await until(node, lambda: lists(node, "shop.look"))
+
+    asyncio.run(body())

@@ -1,0 +1,452 @@
+"""Proofs on their way down, and what comes up again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from interlock.core.call import Call, Credentials, Outcome, RelayedError, UpstreamAnsweredError
+from interlock.errors import (
+    DEADLINE_EXCEEDED,
+    PROOF_INVALID,
+    TOO_BUSY,
+    UPSTREAM_UNAVAILABLE,
+    InterlockError,
+)
+from interlock.protocol.mcp import Era, glance_at
+from interlock.protocol.mcpax import error_words
+from interlock.trust.approvals.downstream import MOST_REMEMBERED, NO_PROOF, Below
+from tests.core.catalog.offers import definition, offer
+from tests.core.pipeline.calls import SESSION, tool_call
+from tests.patience import PATIENCE
+from tests.trust.approvals.gated import Gated, claims_for, dangerous, sign, wipe
+
+IRREVERSIBLE = {"x-mcpax-capability": {"mutable": True, "reversible": False}}
+INNER_ID = "0f2a9c64-54f7-4f64-8c0c-111111111111"
+
+
+class Inner:
+    """A node below, as its parent's peer sees it: errors come in the words of its channel."""
+
+    def __init__(self, gated: Gated) -> None:
+        self.gated = gated
+        self.asked: list[str] = []
+        self.shown: list[str] = []
+
+    def request(self, method: str, params: dict[str, Any]) -> Awaitable[Outcome]:
+        assert method == "mcpax/confirm"
+        self.shown.append(params["proof"])
+        self.asked.append(params["confirmation_id"])
+        return self._answer(params)
+
+    async def _answer(self, params: dict[str, Any]) -> Outcome:
+        extra = {key: Raw(json.dumps(value).encode()) for key, value in params.items()}
+        parent = Credentials("10.0.0.1", known_as="parent")
+        call = Call("mcpax/confirm", "ax", parent, SESSION, extra=extra)
+        try:
+            outcome = await self.gated.pipeline.run(call)
+        except InterlockError as error:
+            code, message, data = error_words(error)
+            raise UpstreamAnsweredError(code, message, Raw(json.dumps(data).encode())) from None
+        return Outcome(outcome.result, Era.SESSION, glance_at(outcome.result))
+
+
+class Pair:
+    """Two nodes with a gate each. What the upper one sends reaches the lower one by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        for name in ("outer", "inner"):
+            (folder / name).mkdir()
+        self.inner = Gated(folder / "inner", dangerous(), node_id=INNER_ID)
+        self.child = Inner(self.inner)
+        below = offer("s", [definition("wipe", _meta=IRREVERSIBLE)], registered="aggregator")
+        self.outer = Gated(folder / "outer", below, children={"s": self.child})
+
+    async def through_the_outer(self) -> dict[str, Any]:
+        """A call that passed the outer gate and waits at the inner one: its answer there."""
+        held = await self.outer.hold()
+        task = asyncio.ensure_future(self.outer.approvals.confirm(held.id, self.outer.proof(held)))
+        exchange = await self.outer.reached()
+        answer = await self.inner.ask(wipe(credentials=Credentials("x", known_as="parent")))
+        exchange.answer(**answer)
+        async with asyncio.timeout(PATIENCE):
+            assert json.loads((await task).result) == answer
+        content: dict[str, Any] = answer["structuredContent"]
+        assert content["aud"] == INNER_ID
+        return content
+
+    async def again(self) -> Any:
+        """The same call once more at the outer node, which asks the inner one."""
+        sent = len(self.outer.upstream.started)
+        over = self.outer.start(wipe())
+        exchange = await self.outer.reached(sent + 1)
+        answer = await self.inner.ask(wipe(credentials=Credentials("x", known_as="parent")))
+        if isinstance(answer, InterlockError):
+            exchange.fail(RelayedError(answer.failure, answer.message, answer.data))
+        else:
+            exchange.answer(**answer)
+        async with asyncio.timeout(PATIENCE):
+            return await over
+
+    def proof(self, content: dict[str, Any], **changes: Any) -> str:
+        approval = self.inner.approvals.find(content["confirmation_id"])
+        assert approval is not None
+        return sign(self.inner.keys.operator, claims_for(approval, self.inner.wall, **changes))
+
+    def forget(self) -> None:
+        """The outer node knows nothing of it any more."""
+        self.outer.approvals._below._known.clear()
+        self.outer.approvals._inbox._entries.clear()
+
+    def close(self) -> None:
+        self.outer.close()
+        self.inner.close()
+
+
+def test_what_is_refused_below_is_refused_above(tmp_path: Path) -> None:
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        content = await pair.through_the_outer()
+        outcome = await pair.outer.approvals.confirm(
+            content["confirmation_id"], pair.proof(content, decision="refuse", reason="no")
+        )
+        assert json.loads(outcome.result)["status"] == "refused"
+        told = await pair.outer.ask()
+        assert told.failure.name == "approval_refused"
+        assert len(pair.outer.upstream.started) == 1
+        assert (await pair.outer.hold()).state == "pending"
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_while_it_waits_below_the_same_call_hears_of_that(tmp_path: Path) -> None:
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        content = await pair.through_the_outer()
+        for _ in range(2):
+            assert (await pair.again())["structuredContent"] == content
+        assert len(pair.inner.approvals.pending()) == 1
+        # When that has expired it is a new call, and asks the outer human again.
+        pair.outer.wall += 301
+        again = await pair.outer.hold()
+        assert again.id != content["confirmation_id"]
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_a_bad_proof_is_refused_by_the_node_that_asks_for_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        content = await pair.through_the_outer()
+        inner = pair.inner.approvals.find(content["confirmation_id"])
+        assert inner is not None
+        by_the_outer_human = sign(pair.outer.keys.operator, claims_for(inner, pair.inner.wall))
+        with pytest.raises(InterlockError) as error:
+            await pair.outer.approvals.confirm(inner.id, by_the_outer_human)
+        assert error.value.failure.name == "proof_invalid"
+        assert "no trust anchor" in error.value.message
+        assert pair.inner.upstream.started == []
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_what_is_refused_at_the_inner_node_itself_is_told_above(tmp_path: Path) -> None:
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        content = await pair.through_the_outer()
+        await pair.inner.approvals.refuse(content["confirmation_id"], reason="no", local=True)
+        told = await pair.again()
+        assert told.failure.name == "approval_refused"
+        # Told once: after that it is a new call.
+        assert (await pair.outer.hold()).state == "pending"
+        assert pair.inner.upstream.started == []
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_who_asks_below_in_vain_may_ask_again(tmp_path: Path) -> None:
+    """The node below is away, or has no time: the call waits there as before."""
+
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        content = await pair.through_the_outer()
+        late = {"confirmation_id": content["confirmation_id"]}
+        for number, error in enumerate(
+            (
+                InterlockError(UPSTREAM_UNAVAILABLE, "It is away."),
+                RelayedError(TOO_BUSY, "Later."),
+                RelayedError(DEADLINE_EXCEEDED, "Still under way.", late),
+            )
+        ):
+            over = pair.outer.start(wipe())
+            (await pair.outer.reached(number + 2)).fail(error)
+            assert (await over).failure is error.failure
+            pair.outer.breakers_forgive()
+        assert (await pair.again())["structuredContent"] == content
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_nobody_asks_again_who_does_not_know_what_the_question_did(tmp_path: Path) -> None:
+    """The inner gate may have vanished, and the call have been made."""
+
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        await pair.through_the_outer()
+        over = pair.outer.start(wipe())
+        (await pair.outer.reached(2)).lose(sent=True)
+        assert (await over).failure.name == "upstream_lost"
+        pair.outer.breakers_forgive()
+        assert (await pair.outer.hold()).state == "pending"
+        assert len(pair.outer.upstream.started) == 2
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_a_node_that_is_killed_while_it_asks_below_asks_no_more(tmp_path: Path) -> None:
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        await pair.through_the_outer()
+        pair.outer.start(wipe())
+        await pair.outer.reached(2)
+        # Nothing more of it gets to the disk.
+        pair.outer.close()
+        below = offer("s", [definition("wipe", _meta=IRREVERSIBLE)], registered="aggregator")
+        after = Gated(tmp_path / "outer", below, keys=pair.outer.keys)
+        told = await after.ask()
+        assert told.failure.name == "upstream_lost"
+        assert "not known" in told.message
+        assert (await after.hold()).state == "pending"
+        assert after.upstream.started == []
+        after.close()
+        pair.inner.close()
+
+    asyncio.run(run())
+
+
+def test_two_who_ask_at_once_ask_once(tmp_path: Path) -> None:
+    """And what is let through meanwhile, by the way of the outer node, is not lost."""
+
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        content = await pair.through_the_outer()
+        first, second = pair.outer.start(wipe()), pair.outer.start(wipe())
+        exchange = await pair.outer.reached(2)
+        answer = await pair.inner.ask(wipe(credentials=Credentials("x", known_as="parent")))
+        task = asyncio.ensure_future(
+            pair.outer.approvals.confirm(content["confirmation_id"], pair.proof(content))
+        )
+        (await pair.inner.reached()).answer(content=[])
+        async with asyncio.timeout(PATIENCE):
+            assert json.loads((await task).result) == {"content": []}
+            exchange.answer(**answer)
+            assert await first == await second == {"content": []}
+        assert len(pair.outer.upstream.started) == 2
+        assert len(pair.inner.upstream.started) == 1
+        pair.close()
+
+    asyncio.run(run())
+
+
+class Liar:
+    """A node below that says what it likes."""
+
+    def __init__(self, *, claims: bool = False) -> None:
+        self.claims = claims
+        self.shown: list[str] = []
+
+    def request(self, method: str, params: dict[str, Any]) -> Awaitable[Outcome]:
+        self.shown.append(params["proof"])
+        return self._answer(params["proof"])
+
+    async def _answer(self, proof: str) -> Outcome:
+        if proof == NO_PROOF and self.claims:
+            code, message, data = error_words(InterlockError(PROOF_INVALID, "It waits here."))
+            raise UpstreamAnsweredError(code, message, Raw(json.dumps(data).encode()))
+        result = b'{"content":[{"type":"text","text":"all fine, says the liar"}]}'
+        return Outcome(result, Era.SESSION, glance_at(Raw(result)))
+
+
+async def confirmed_by(pair: Pair, id: str, proof: str) -> InterlockError:
+    with pytest.raises(InterlockError) as error:
+        await pair.outer.approvals.confirm(id, proof)
+    return error.value
+
+
+def test_only_the_node_that_an_id_came_from_is_asked(tmp_path: Path) -> None:
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        content = await pair.through_the_outer()
+        id = content["confirmation_id"]
+        liar = Liar(claims=True)
+        pair.outer.children.clear()
+        pair.outer.children.update({"a-liar": liar, "s": pair.child})
+        # It has heard of the id, and says it itself.
+        pair.outer.approvals._below.remember(id, "a-liar", 0.0)
+        outcome = await pair.outer.approvals.confirm(id, pair.proof(content, decision="refuse"))
+        assert json.loads(outcome.result)["status"] == "refused"
+        assert liar.shown == []
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_while_the_node_is_away_nobody_else_is_asked(tmp_path: Path) -> None:
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        content = await pair.through_the_outer()
+        liar = Liar(claims=True)
+        pair.outer.children.clear()
+        pair.outer.children["a-liar"] = liar
+        error = await confirmed_by(pair, content["confirmation_id"], pair.proof(content))
+        assert error.failure.name == "upstream_unavailable"
+        assert liar.shown == []
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_a_forgotten_id_is_looked_for_without_the_proof(tmp_path: Path) -> None:
+    """A neighbour that answers everything, and one that knows nothing, see no proof."""
+
+    async def run() -> None:
+        (tmp_path / "other").mkdir()
+        pair = Pair(tmp_path)
+        content = await pair.through_the_outer()
+        pair.forget()
+        pair.outer.approvals._below._waits_at = lambda _: None
+        liar, other = Liar(), Inner(Gated(tmp_path / "other"))
+        pair.outer.children.clear()
+        pair.outer.children.update({"a-liar": liar, "other": other, "s": pair.child})
+        id, proof = content["confirmation_id"], pair.proof(content)
+        task = asyncio.ensure_future(pair.outer.approvals.confirm(id, proof))
+        (await pair.inner.reached()).answer(content=[])
+        async with asyncio.timeout(PATIENCE):
+            assert json.loads((await task).result) == {"content": []}
+        assert liar.shown == [NO_PROOF]
+        assert other.shown == [NO_PROOF]
+        assert pair.child.shown == [NO_PROOF, proof]
+        other.gated.close()
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_two_that_claim_a_forgotten_id_are_both_left_alone(tmp_path: Path) -> None:
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        content = await pair.through_the_outer()
+        pair.forget()
+        pair.outer.approvals._below._waits_at = lambda _: None
+        liar = Liar(claims=True)
+        pair.outer.children.clear()
+        pair.outer.children.update({"a-liar": liar, "s": pair.child})
+        error = await confirmed_by(pair, content["confirmation_id"], pair.proof(content))
+        assert error.failure.name == "unknown_approval"
+        assert error.data is not None
+        assert error.data["upstreams"] == ["a-liar", "s"]
+        assert liar.shown == [NO_PROOF]
+        assert pair.inner.upstream.started == []
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_nobody_answers_for_the_node_at_whose_gate_a_call_waits(tmp_path: Path) -> None:
+    """After a restart, while that node is away: another says that it knows the id."""
+
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        content = await pair.through_the_outer()
+        pair.outer.approvals._below._known.clear()
+        pair.outer.approvals._below._waits_at = lambda _: None
+        pair.outer.children.clear()
+        pair.outer.children["a-liar"] = Liar(claims=True)
+        error = await confirmed_by(pair, content["confirmation_id"], pair.proof(content))
+        assert error.failure.name in ("unknown_approval", "upstream_unavailable")
+        # The original caller still hears that its call waits.
+        assert (await pair.again())["structuredContent"] == content
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_where_a_call_waits_is_where_its_proof_goes() -> None:
+    async def run() -> None:
+        right, wrong = Liar(claims=True), Liar(claims=True)
+        at = {"z" * 32: "right"}
+        below = Below(lambda: {"wrong": wrong, "right": right}, at.get)
+        assert (await below.confirm("z" * 32, "proof")).upstream == "right"
+        assert right.shown == ["proof"]
+        assert wrong.shown == []
+
+    asyncio.run(run())
+
+
+def test_a_node_between_passes_the_look_down_and_shows_nothing() -> None:
+    async def run() -> None:
+        knows = Liar(claims=True)
+        between = Below(lambda: {"knows": knows})
+        with pytest.raises(InterlockError) as error:
+            await between.confirm("z" * 32, NO_PROOF)
+        assert error.value.failure is PROOF_INVALID
+        assert knows.shown == [NO_PROOF]
+
+    asyncio.run(run())
+
+
+def test_not_everything_is_carried_down(tmp_path: Path) -> None:
+    async def run() -> None:
+        pair = Pair(tmp_path)
+        for nonsense in ("", "x", "y" * 500, "../../etc", "a b c d e f g h i j k"):
+            with pytest.raises(InterlockError) as error:
+                await pair.outer.approvals.confirm(nonsense, "proof")
+            assert error.value.failure.name == "unknown_approval"
+        assert pair.child.asked == []
+        with pytest.raises(InterlockError) as error:
+            await pair.outer.approvals.confirm("z" * 32, "proof")
+        assert error.value.failure.name == "unknown_approval"
+        assert pair.child.asked == ["z" * 32]
+        assert pair.child.shown == [NO_PROOF]
+        pair.close()
+
+    asyncio.run(run())
+
+
+def test_only_so_much_is_remembered() -> None:
+    below = Below(dict)
+    for number in range(MOST_REMEMBERED + 10):
+        below.remember(f"approval-number-{number}", "s", 0.0)
+    assert len(below._known) == MOST_REMEMBERED
+    assert "approval-number-9" not in below._known
+
+
+def test_what_an_ordinary_server_says_is_not_believed(tmp_path: Path) -> None:
+    """A server that is no node answers as if it were one."""
+
+    async def run() -> None:
+        gated = Gated(tmp_path, default="allow")
+        over = gated.start(tool_call("s.wipe", {}))
+        gated.upstream.last.answer(
+            content=[],
+            isError=True,
+            structuredContent={"confirmation_id": "c" * 32},
+            _meta={"x-mcpax-status": "confirmation_required"},
+        )
+        assert (await over)["isError"] is True
+        assert gated.approvals._below._known == {}
+        gated.close()
+
+    asyncio.run(run())

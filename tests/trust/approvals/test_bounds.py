@@ -1,0 +1,247 @@
+"""How much one caller can make a node hold; and nothing that goes wrong strands an approval."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from interlock.core.call import Caller
+from interlock.errors import INVALID_ARGUMENTS, PROOF_INVALID, TOO_BUSY, InterlockError
+from interlock.trust.approvals import inbox
+from interlock.trust.approvals.proofs import Verdict
+from interlock.trust.approvals.record import NOT_SHOWN, Approval
+from interlock.trust.approvals.response import sentence
+from tests.patience import PATIENCE
+from tests.trust.approvals.gated import Gated, wipe
+from tests.trust.approvals.test_proofs import approval
+
+
+class BadSession:
+    """A client's session that is in a bad way when it is told something."""
+
+    alive = True
+    owner = "somebody"
+
+    def tell(self, *_: object) -> None:
+        raise OSError("the outlet is gone")
+
+
+@pytest.mark.parametrize("decision", ["approve", "refuse"])
+def test_a_client_that_cannot_be_told_strands_nothing(tmp_path: Path, decision: str) -> None:
+    async def run() -> None:
+        gated = Gated(tmp_path)
+        held = await gated.hold()
+        entry = gated.approvals._inbox.get(held.id)
+        assert entry is not None
+        entry.session, entry.url_offered = BadSession(), True  # type: ignore[assignment]
+        if decision == "approve":
+            assert (await gated.confirm(held))["content"][0]["text"] == "wiped"
+        else:
+            proof = gated.proof(held, decision="refuse")
+            async with asyncio.timeout(PATIENCE):
+                outcome = await gated.approvals.confirm(held.id, proof)
+            assert json.loads(outcome.result)["status"] == "refused"
+        gated.close()
+
+    asyncio.run(run())
+
+
+def test_a_call_that_cannot_even_be_begun_is_void(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        gated = Gated(tmp_path)
+        held = await gated.hold()
+
+        def fails(*_: object) -> None:
+            raise KeyError("a mistake of ours")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(gated.approvals.gate, "dispatch", fails)
+            async with asyncio.timeout(PATIENCE):
+                with pytest.raises(InterlockError, match="not executed"):
+                    await gated.approvals.confirm(held.id, gated.proof(held))
+        found = gated.approvals.find(held.id)
+        assert found is not None
+        assert found.state == "void"
+        assert gated.upstream.started == []
+        # The caller asks again, and is given a new approval.
+        assert (await gated.hold()).id != held.id
+        gated.close()
+
+    asyncio.run(run())
+
+
+def test_who_was_removed_while_the_proof_was_looked_at(tmp_path: Path) -> None:
+    async def run() -> None:
+        gated = Gated(tmp_path)
+        held = await gated.hold()
+        looked = 0
+
+        async def look() -> None:
+            nonlocal looked
+            looked += 1
+            gated.anchors._all = ()
+
+        gated.proofs.look = look
+        for attempt in (
+            gated.approvals.confirm(held.id, gated.proof(held)),
+            gated.approvals.refuse(held.id, proof=gated.proof(held, decision="refuse")),
+        ):
+            with pytest.raises(InterlockError) as error:
+                await attempt
+            assert error.value.failure is PROOF_INVALID
+        assert looked == 2
+        gated.close()
+
+    asyncio.run(run())
+
+
+def test_a_proof_that_was_used_elsewhere_does_not_count(tmp_path: Path) -> None:
+    async def run() -> None:
+        gated = Gated(tmp_path)
+        held = await gated.hold()
+        used = iter([False, True])
+
+        def checker(one: Approval, proof: str, now: float) -> Verdict:
+            return Verdict("phone", "passkey", "approve", used=lambda: next(used))
+
+        gated.proofs.register("passkey", checker)
+        with pytest.raises(InterlockError, match="copied"):
+            await gated.approvals.confirm(held.id, "passkey:x")
+        assert (await gated.confirm(held, "passkey:x"))["content"]
+        gated.close()
+
+    asyncio.run(run())
+
+
+def test_two_at_once_while_it_is_looked_at(tmp_path: Path) -> None:
+    async def run() -> None:
+        gated = Gated(tmp_path)
+        held = await gated.hold()
+        both = asyncio.Barrier(2)
+
+        async def look() -> None:
+            await both.wait()
+
+        gated.proofs.look = look
+        deciding = [
+            asyncio.ensure_future(gated.approvals.confirm(held.id, gated.proof(held)))
+            for _ in range(2)
+        ]
+        (await gated.reached()).answer(content=[])
+        async with asyncio.timeout(PATIENCE):
+            came = await asyncio.gather(*deciding, return_exceptions=True)
+        assert sum(isinstance(one, InterlockError) for one in came) == 1
+        assert len(gated.upstream.started) == 1
+        gated.close()
+
+    asyncio.run(run())
+
+
+def test_wrong_proofs_do_not_fill_the_journal(tmp_path: Path) -> None:
+    async def run() -> None:
+        gated = Gated(tmp_path)
+        held = await gated.hold()
+        for _ in range(50):
+            with pytest.raises(InterlockError):
+                await gated.approvals.confirm(held.id, "x.y.z")
+        noted = [one for one in gated.journal.entries if one["outcome"] == PROOF_INVALID.name]
+        assert len(noted) == 20
+        gated.close()
+
+    asyncio.run(run())
+
+
+def test_nobody_is_asked_about_more_than_anybody_reads(tmp_path: Path) -> None:
+    async def run() -> None:
+        gated = Gated(tmp_path)
+        error = await gated.ask(wipe({"x": "a" * 65_536}))
+        assert error.failure is INVALID_ARGUMENTS
+        assert "65536 bytes are the most" in error.message
+        assert gated.approvals.pending() == []
+        gated.close()
+
+    asyncio.run(run())
+
+
+def test_a_caller_has_a_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "MOST_WAITING_OF_ONE", 10_000)
+
+    async def run() -> None:
+        gated = Gated(tmp_path)
+        await gated.hold(wipe({"x": "a" * 3000}))
+        error = await gated.ask(wipe({"x": "b" * 3000}))
+        assert error.failure is TOO_BUSY
+        await gated.hold(wipe({"x": "b"}))
+        gated.close()
+
+    asyncio.run(run())
+
+
+def test_what_was_never_executed_leaves_no_arguments_behind(tmp_path: Path) -> None:
+    async def run() -> None:
+        gated = Gated(tmp_path)
+        held = await gated.hold(wipe({"x": "a" * 3000}))
+        told = asyncio.Event()
+        gated.approvals.watch(lambda _: told.set())
+        gated.pass_time(301)
+        async with asyncio.timeout(PATIENCE):
+            await told.wait()
+        found = gated.approvals.find(held.id)
+        assert found is not None
+        assert (found.state, found.shown, found.arguments) == ("expired", NOT_SHOWN, b"")
+        assert gated.approvals.view(found)["arguments"] is None
+        gated.close()
+
+    asyncio.run(run())
+
+
+def test_results_are_kept_as_long_as_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "MOST_KEPT_OF_ONE", 5_000)
+    long = "r" * 3000
+
+    async def run() -> None:
+        gated = Gated(tmp_path)
+        for number in range(3):
+            held = await gated.hold(wipe({"disk": number}))
+            task = asyncio.ensure_future(gated.approvals.confirm(held.id, gated.proof(held)))
+            exchange = await gated.reached(number + 1)
+            exchange.answer(content=[{"type": "text", "text": long}])
+            async with asyncio.timeout(PATIENCE):
+                assert long in (await task).result.decode()
+            gated.pass_time(1)
+        kept = sum(inbox.size(one.record) for one in gated.approvals._inbox)
+        assert kept <= 5_000
+        # The oldest was not kept, and that it was executed still is: it is not made again.
+        first = await gated.ask(wipe({"disk": 0}))
+        assert "It was executed" in first["content"][0]["text"]
+        last = await gated.ask(wipe({"disk": 2}))
+        assert last["content"][0]["text"] == long
+        assert len(gated.upstream.started) == 3
+        gated.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        (
+            "What this tool does cannot be undone.",
+            "first. Why: What this tool does cannot be undone. Rule: default:safe. Ask",
+        ),
+        (
+            "two people look at payments",
+            "first. Why: two people look at payments. Rule: default:safe. Ask",
+        ),
+        ("", "must confirm it first. Rule: default:safe. Ask your user"),
+    ],
+)
+def test_what_a_model_reads_is_a_sentence(reason: str, said: str) -> None:
+    assert said in sentence(approval(reason=reason, caller=Caller("bot")), None)

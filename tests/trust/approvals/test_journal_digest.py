@@ -1,0 +1,38 @@
+"""What the journal says of the arguments of a call."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import pytest
+
+from interlock.core.call import Call, Caller
+from interlock.trust.approvals.held_call import journal_digest
+from interlock.trust.approvals.record import MOST_ARGUMENTS, digest_of
+from tests.core.pipeline.calls import tool_call
+
+
+def of(arguments: bytes) -> Call:
+    call = tool_call("s.drop", arguments)
+    call.caller = Caller("model")
+    return call
+
+
+def test_it_is_the_digest_that_an_approval_has() -> None:
+    wanted = digest_of("s.drop", {"a": 1, "b": [None]}, "", Caller("model"))
+    for spelled in (b'{"a":1,"b":[null]}', b'{ "b": [ null ], "\\u0061": 1 }'):
+        assert journal_digest(of(spelled)) == f"args_sha256:{wanted}"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        b'{"a":1,"a":2}',
+        b'{"a":9007199254740993}',
+        b'{"a":"' + b"x" * MOST_ARGUMENTS + b'"}',
+    ],
+    ids=["twice", "rounded", "long"],
+)
+def test_arguments_without_a_canonical_form_are_digested_as_they_came(arguments: bytes) -> None:
+    wanted = sha256(arguments).hexdigest()
+    assert journal_digest(of(arguments)) == f"args_raw_sha256:{wanted}"

@@ -1,0 +1,69 @@
+"""A result that was kept says so: nobody takes it for that of the call just made."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from interlock.cli.call import print_result
+from interlock.core.call import Outcome
+from interlock.protocol.mcp import Era, glance_at
+from interlock.protocol.mcpax import APPROVAL, EXECUTED_AT
+from interlock.trust.approvals.record import utc
+from interlock.trust.approvals.response import marked_as_kept
+from tests.trust.approvals.gated import Gated, a_session_client, a_stateless_client, wipe
+from tests.trust.approvals.test_proofs import approval
+
+
+@pytest.mark.parametrize("client", [a_session_client, a_stateless_client])
+def test_what_is_collected_is_marked(tmp_path: Path, client: object) -> None:
+    async def run() -> None:
+        gated = Gated(tmp_path)
+        assert callable(client)
+        held = await gated.hold(wipe(client=client()))
+        at = utc(gated.wall)
+        # Whoever confirms hears it first-hand.
+        assert "_meta" not in await gated.confirm(held)
+        gated.pass_time(60)
+        assert (await gated.ask(wipe(client=client())))["content"][0]["text"] == "wiped"
+        assert gated.marks == [(held.id, at)]
+        gated.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("era", Era)
+def test_all_else_stays_byte_by_byte(era: Era) -> None:
+    raw = b'{"content":[ {"n":1.10} ],"_meta":{"a":1},"structuredContent":{"x": 1e2}}'
+    marked = marked_as_kept(Outcome(raw, era, glance_at(raw)), approval())
+    assert b'[{"n":1.10},' in marked.result
+    assert b'{"x": 1e2}' in marked.result
+    assert json.loads(marked.result)["_meta"] == {
+        "a": 1,
+        APPROVAL: approval().id,
+        EXECUTED_AT: utc(approval().ended),
+    }
+    [_, said] = json.loads(marked.result)["content"]
+    assert utc(approval().ended) in said["text"]
+    unsaid = marked_as_kept(Outcome(raw, era), approval(), in_text=False)
+    assert b'[ {"n":1.10} ]' in unsaid.result
+    # A node below has said it.
+    assert len(json.loads(marked_as_kept(marked, approval()).result)["content"]) == 2
+    strange = Outcome(b'{"_meta":7}', era)
+    assert marked_as_kept(strange, approval()) is strange
+
+
+def test_the_command_line_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    raw = marked_as_kept(
+        Outcome(b'{"content":[{"type":"text","text":"x"}]}', Era.SESSION), approval()
+    )
+    assert print_result(raw.result) == 0
+    out, err = capsys.readouterr()
+    assert out == "x\n"
+    assert (
+        f"this is the result of the call that was approved and made at {utc(approval().ended)}"
+        in err
+    )

@@ -1,0 +1,116 @@
+"""Other rules: what waits by the old ones is over at once, and nobody goes on waiting for it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from interlock.core.config.trust import PolicyConfig, RuleConfig
+from interlock.errors import CONFIRMATION_EXPIRED, InterlockError
+from interlock.trust.approvals.record import VOID
+from interlock.trust.policy.decision import Action, decision
+from interlock.trust.policy.policy import Policy
+from tests.patience import PATIENCE
+from tests.trust.approvals.gated import Gated, wipe
+
+STRICTER = PolicyConfig(rules=[RuleConfig("look at it", "confirm", tools=["s.*"])])
+
+
+def test_what_waits_is_void_at_once(tmp_path: Path) -> None:
+    async def run() -> None:
+        gated = Gated(tmp_path)
+        held = await gated.hold()
+        told: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        gated.approvals.watch(lambda one: told.put_nowait((one.id, one.state)))
+        entry = gated.approvals._inbox.get(held.id)
+        assert entry is not None
+        waiting: asyncio.Future[InterlockError | None]
+        waiting = asyncio.get_running_loop().create_future()
+        entry.waiters.append(lambda _, error: waiting.set_result(error))
+        # The same rules: nothing happens.
+        gated.approvals.policy_changed()
+        assert gated.approvals.pending() == [held]
+        gated.pipeline.permit.policy = Policy(STRICTER)
+        gated.approvals.policy_changed()
+        async with asyncio.timeout(PATIENCE):
+            assert await told.get() == (held.id, "void")
+            error = await waiting
+        assert error is not None
+        assert "The policy changed since it was asked for." in error.message
+        assert gated.approvals.pending() == []
+        found = gated.approvals.find(held.id)
+        assert found is not None
+        assert found.note == "The policy changed since it was asked for. It was not executed."
+        with pytest.raises(InterlockError) as late:
+            await gated.approvals.confirm(held.id, gated.proof(held))
+        assert late.value.failure is CONFIRMATION_EXPIRED
+        assert "since it was asked for" in late.value.message
+        assert "approved" not in late.value.message
+        assert [one for one in gated.journal.entries if "policy changed" in str(one)]
+        # The same call waits anew, by the rules of now.
+        again = await gated.hold()
+        assert (again.id != held.id, again.rule) == (True, "look at it")
+        assert await gated.confirm(again)
+        gated.close()
+
+    asyncio.run(run())
+
+
+def test_one_that_is_being_written_is_void_once_it_is(tmp_path: Path) -> None:
+    async def run() -> None:
+        gated = Gated(tmp_path)
+        over = gated.start(wipe())
+        gated.pipeline.permit.policy = Policy(STRICTER)
+        gated.approvals.policy_changed()
+        ended: asyncio.Queue[str] = asyncio.Queue()
+        gated.approvals.watch(lambda one: ended.put_nowait(one.state))
+        async with asyncio.timeout(PATIENCE):
+            assert (await over)["structuredContent"]["status"] == "confirmation_required"
+            while await ended.get() != "void":
+                continue
+        assert gated.approvals.pending() == []
+        gated.close()
+
+    asyncio.run(run())
+
+
+def test_a_node_that_starts_with_other_rules_holds_nothing_by_the_old_ones(tmp_path: Path) -> None:
+    async def run() -> None:
+        before = Gated(tmp_path)
+        held = await before.hold()
+        before.close()
+        after = Gated(tmp_path, keys=before.keys, rules=STRICTER.rules)
+        ended: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        after.approvals.watch(lambda one: ended.put_nowait((one.id, one.state)))
+        assert held.id != (await after.hold()).id
+        async with asyncio.timeout(PATIENCE):
+            while await ended.get() != (held.id, "void"):
+                continue
+        after.close()
+
+    asyncio.run(run())
+
+
+def test_a_call_of_which_more_is_asked_now_is_another_question(tmp_path: Path) -> None:
+    """What waits for anybody's proof must not open what only a human's own key may."""
+
+    async def run() -> None:
+        gated = Gated(tmp_path)
+        first = await gated.ask(wipe({"disk": "a"}))
+        id = first["structuredContent"]["confirmation_id"]
+        gated.pipeline.permit.danger = lambda _, __: decision(Action.VERIFY, "danger:verify")
+        gated.pipeline.permit.danger_everywhere = True
+        second = await gated.ask(wipe({"disk": "a"}))
+        assert second["structuredContent"]["confirmation_id"] != id
+        old = gated.approvals.find(id)
+        assert old is not None
+        assert old.state == VOID
+        now = gated.approvals.find(second["structuredContent"]["confirmation_id"])
+        assert now is not None
+        assert now.action == "verify"
+        assert gated.upstream.started == []
+        gated.close()
+
+    asyncio.run(run())

@@ -1,0 +1,122 @@
+"""The record: its steps are those of the docs, nothing secret is shown, equal calls are one."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.core import crash_points as faults
+from interlock.core.call import Caller
+from interlock.errors import INVALID_ARGUMENTS, InterlockError
+from interlock.trust.approvals.held_call import shown
+from interlock.trust.approvals.record import (
+    APPROVED,
+    DISPATCHING,
+    DONE,
+    ENDS,
+    MOST_ARGUMENTS,
+    REFUSED,
+    TRANSITIONS,
+    canonical,
+    digest_of,
+    exact,
+    new_id,
+)
+from tests.trust.approvals.test_proofs import approval
+
+DOCS = Path(__file__).parents[3] / "docs" / "approvals.md"
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+
+
+def test_the_docs_draw_the_table() -> None:
+    drawn = set(re.findall(r"^ +(\w+) --> (\w+)", DOCS.read_text(encoding="utf-8"), re.M))
+    table = {
+        (state, after)
+        for state, following in TRANSITIONS.items()
+        for after in following
+        if after != state
+    }
+    assert drawn == table
+
+
+def test_there_are_no_other_steps() -> None:
+    with pytest.raises(ValueError, match="cannot go from"):
+        approval().step(DONE)
+    refused = approval().step(REFUSED)
+    with pytest.raises(ValueError, match="cannot go from"):
+        refused.step(APPROVED)
+    for state in ENDS:
+        assert TRANSITIONS[state] - {DISPATCHING} == {state}
+    done = approval().step(APPROVED).step(DISPATCHING).step(DONE)
+    with pytest.raises(ValueError, match="cannot go from"):
+        done.step(DISPATCHING)
+    with pytest.raises(ValueError, match="cannot go from"):
+        refused.step(DISPATCHING)
+    # It was stopped below, and asks there again.
+    assert done.step(DONE, below="there").step(DISPATCHING).state == DISPATCHING
+
+
+def test_ids_cannot_be_guessed() -> None:
+    ids = {new_id() for _ in range(1000)}
+    assert len(ids) == 1000
+    assert all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{32}", one) for one in ids)
+
+
+def test_arguments_are_not_printed() -> None:
+    record = approval(arguments=b'{"a":"correct horse"}')
+    assert "correct horse" not in repr(record)
+
+
+def test_too_much_for_a_human() -> None:
+    with pytest.raises(InterlockError) as error:
+        exact(b'"' + b"x" * MOST_ARGUMENTS + b'"')
+    assert error.value.failure is INVALID_ARGUMENTS
+    assert "65536 bytes are the most" in error.value.message
+
+
+@given(JSON)
+def test_equal_arguments_have_one_digest(value: Any) -> None:
+    caller = Caller("model")
+    spelled = json.dumps(value, indent=3, ensure_ascii=True).encode()
+    try:
+        read = exact(spelled)
+        digest = digest_of("t", read, "c", caller)
+    except InterlockError:
+        # A half of a surrogate pair is JSON, and no text. Beyond 2^53 some readers round.
+        numbers = map(int, re.findall(rb"\d{16,}", spelled))
+        assert re.search(rb"\\ud[89a-f]", spelled) or any(one > 2**53 for one in numbers)
+        return
+    assert digest == digest_of("t", exact(canonical(read)), "c", caller)
+    for other in (
+        digest_of("u", read, "c", caller),
+        digest_of("t", read, "d", caller),
+        digest_of("t", read, "c", Caller("another")),
+        digest_of("t", read, "c", Caller("model", above="another")),
+        digest_of("t", [read], "c", caller),
+    ):
+        assert other != digest
+
+
+def test_a_fault_point_that_nobody_named_does_nothing() -> None:
+    for point in faults.POINTS:
+        faults.at(point)
+
+
+def test_what_nobody_could_look_through_is_refused() -> None:
+    deep: Any = "x"
+    for _ in range(2_000):
+        deep = [deep]
+    with pytest.raises(InterlockError, match="nested too deeply") as caught:
+        shown(deep, None, frozenset(), "")
+    assert caught.value.failure is INVALID_ARGUMENTS

@@ -1,0 +1,106 @@
+"""What nodes below say of the calls that they hold, as it is shown above."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from interlock.core.call import Caller
+from interlock.errors import InterlockError
+from interlock.trust.approvals.downstream import MOST, MOST_OF_ONE, ShownBelow, said_below
+from interlock.trust.approvals.record import Approval, utc, view
+from tests.trust.approvals.gated import NODE, NOW, Gated
+
+ID = "x" * 32
+
+
+def content(**changes: Any) -> dict[str, Any]:
+    return {
+        "status": "confirmation_required",
+        "confirmation_id": ID,
+        "tool": "s.wipe",
+        "arguments": {"disk": "a"},
+        "capability": {"mutable": True},
+        "route": ["mid", "s", "wipe"],
+        "expires_at": utc(NOW + 300),
+        "args_sha256": "d" * 64,
+        "nonce": "n",
+        "aud": "another node",
+        "action": "confirm",
+        **changes,
+    }
+
+
+def said(**changes: Any) -> Approval | None:
+    result = json.dumps({"structuredContent": content(**changes)}).encode()
+    return said_below(
+        result, upstream="m", tool="mid.s.wipe", caller=Caller("local"), effect="mutating", now=NOW
+    )
+
+
+def test_it_says_where_it_comes_from() -> None:
+    shown = said()
+    assert shown is not None
+    seen = view(shown)
+    assert (seen["at"], seen["aud"], seen["args_sha256"]) == ("mid", "another node", "d" * 64)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"confirmation_id": "../../x"},
+        {"confirmation_id": 7},
+        {"arguments": "none"},
+        {"arguments": {"a": "x" * 40_000}},
+        {"expires_at": "soon"},
+        {"expires_at": utc(NOW - 1)},
+        {"aud": ""},
+        {"route": ["x"] * 100},
+        {"tool": "x" * 2_000},
+    ],
+)
+def test_what_cannot_be_read_is_not_shown(changes: dict[str, Any]) -> None:
+    assert said(**changes) is None
+
+
+def test_only_so_many_are_kept_and_none_for_longer_than_it_waits() -> None:
+    one = said()
+    assert one is not None
+    shown = ShownBelow()
+    assert shown.add(one)
+    # Who says the same id later does not take it over.
+    assert not shown.add(replace(one, upstream="another", digest="e" * 64))
+    for number in range(MOST_OF_ONE + 5):
+        shown.add(replace(one, id=f"{number:032}"))
+    assert len(shown.pending(NOW)) == MOST_OF_ONE
+    for number in range(MOST):
+        shown.add(replace(one, id=f"b{number:031}", upstream=f"u{number % 50}"))
+    assert len(shown.pending(NOW)) == MOST
+    assert shown.find("b" + f"{MOST - 1:031}", NOW + 301) is None
+    assert shown.pending(NOW + 301) == []
+
+
+def test_it_is_never_taken_for_an_approval_of_the_node_itself(tmp_path: Path) -> None:
+    async def run() -> None:
+        gated = Gated(tmp_path)
+        held = await gated.hold()
+        one = said()
+        assert one is not None
+        gated.approvals._show_below(replace(one, id=held.id))
+        gated.approvals._show_below(replace(one, audience=NODE))
+        assert gated.approvals.pending_below() == []
+        assert gated.approvals.find(held.id) == held
+        gated.approvals._show_below(one)
+        assert gated.approvals.find(ID) == one
+        assert gated.approvals.pending() == [held]
+        with pytest.raises(InterlockError) as error:
+            await gated.approvals.refuse(ID, local=True)
+        assert "takes a proof" in error.value.message
+        gated.close()
+
+    asyncio.run(run())

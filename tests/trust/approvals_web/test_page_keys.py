@@ -1,0 +1,121 @@
+"""Which key the approval page signs with, and what it says while an authenticator is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.needs import requires_browser
+from tests.trust.approvals_web.browser import Browser
+from tests.trust.approvals_web.office import Office
+from tests.trust.approvals_web.test_page import address, browser, chromium, enrol, passkeys
+
+pytestmark = requires_browser
+__all__ = ["browser", "chromium", "passkeys"]
+
+
+@pytest.fixture
+def untouched(browser: Browser) -> Iterator[str]:
+    """A security key that nobody touches: whoever asks it waits."""
+    authenticator = browser.authenticator(touched=False)
+    yield authenticator
+    browser.do_delete(f"/webauthn/authenticator/{authenticator}")
+
+
+def opened(office: Office, browser: Browser) -> dict[str, Any]:
+    told = office.held()
+    browser.open(address(office, told))
+    browser.until("document.querySelector('#approve')?.disabled === false")
+    return told
+
+
+def choice(browser: Browser) -> Any:
+    return browser.script("return localStorage.getItem('interlock-signs-with')")
+
+
+def test_a_browser_without_a_key_says_so(office: Office, browser: Browser) -> None:
+    opened(office, browser)
+    assert "No key in this browser yet" in browser.text("#no-key")
+    assert "interlock keys enrol" in browser.text("#no-key")
+    enrol(office, browser, "key")
+    opened(office, browser)
+    assert browser.script("return document.querySelector('#no-key')") is None
+
+
+def test_waiting_for_a_passkey_is_shown_and_can_be_cancelled(
+    office: Office, browser: Browser, untouched: str
+) -> None:
+    told = opened(office, browser)
+    browser.click("#approve")
+    browser.until_text("#waits", "Waiting for your passkey")
+    assert browser.script("return document.querySelector('#approve')") is None
+    # It is asked for, and has not worked yet.
+    assert choice(browser) is None
+    browser.click("#cancel")
+    browser.until_text("#said", "Cancelled.")
+    assert choice(browser) is None
+    assert browser.script("return document.querySelector('#approve').disabled") is False
+    assert office.approving.approvals.find(told["confirmation_id"]).state == "pending"
+
+
+def test_a_decision_of_somebody_else_ends_the_waiting(
+    office: Office, browser: Browser, untouched: str
+) -> None:
+    told = opened(office, browser)
+    browser.script(
+        """
+        const get = navigator.credentials.get.bind(navigator.credentials);
+        window.ended = [];
+        navigator.credentials.get = (options) => {
+          const answer = get(options);
+          answer.catch((error) => window.ended.push(error.name));
+          return answer;
+        };
+        """
+    )
+    browser.click("#approve")
+    browser.find("#cancel")
+    office.decide(told, office.proof(told))
+    browser.until_text("#state", "by chief")
+    browser.until("window.ended.length === 1")
+    assert browser.script("return window.ended") == ["AbortError"]
+    assert browser.script("return document.querySelector('#cancel')") is None
+    assert browser.text("#said") == ""
+
+
+def test_only_a_passkey_that_worked_is_the_choice(
+    office: Office, browser: Browser, passkeys: str
+) -> None:
+    enrol(office, browser, "passkey")
+    browser.script("localStorage.clear()")
+    browser.owner_is_there(passkeys, False)
+    opened(office, browser)
+    browser.click("#approve")
+    browser.until_text("#said", "No passkey was used.")
+    assert choice(browser) is None
+    browser.owner_is_there(passkeys, True)
+    # A proof that the node does not accept is no success either.
+    office.remove("bea")
+    browser.click("#approve")
+    browser.until_text("#said", "not enrolled")
+    assert choice(browser) is None
+    browser.do_delete(f"/webauthn/authenticator/{passkeys}/credentials")
+    enrol(office, browser, "passkey", "cleo")
+    browser.script("localStorage.clear()")
+    opened(office, browser)
+    browser.click("#approve")
+    browser.until_text("#state", "Approved and done")
+    assert choice(browser) == "passkey"
+
+
+def test_a_new_key_becomes_the_choice(office: Office, browser: Browser, passkeys: str) -> None:
+    enrol(office, browser, "passkey")
+    assert choice(browser) == "passkey"
+    enrol(office, browser, "key", "dora")
+    opened(office, browser)
+    chosen = "return document.querySelector('#with').selectedOptions[0].textContent"
+    assert browser.script(chosen) == "dora (key in this browser)"
+    browser.click("#approve")
+    browser.until_text("#state", "by dora")

@@ -1,0 +1,122 @@
+"""Identities for tests: with an issuer in a file, and with servers that have to be asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.core.call import Caller, Credentials
+from interlock.core.config import Config
+from interlock.core.config.trust import IdentityConfig, IntrospectionConfig, IssuerConfig
+from interlock.core.paths import access_path
+from interlock.core.pipeline.authentication import Unsettled
+from interlock.errors import UNAUTHENTICATED, InterlockError
+from interlock.trust.identity.component import Identity
+from interlock.trust.identity.token_store import AccessStore
+from tests.core.pipeline.rig import HandClock
+from tests.core.upstreams.oauth.authority import Asked, Authority, Reply
+from tests.trust.identity.issuers import ISSUER, NODE, NOW, Signer
+
+
+class Desk:
+    """An identity with an issuer whose keys are in a file, and clocks that a test turns."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.folder = folder
+        self.now = NOW
+        self.clock = HandClock()
+        self.signer = Signer()
+        (folder / "keys.json").write_bytes(self.signer.jwks())
+        self.issuer = IssuerConfig(issuer=ISSUER, jwks_file="keys.json", prefix="corp:")
+        self.revoked: list[frozenset[str]] = []
+        self.expired: list[frozenset[str]] = []
+        self.config = self.config_with(**settings)
+        self.store = AccessStore(access_path(self.config, {}, folder), clock=lambda: self.now)
+        self.identity = Identity(
+            self.config,
+            environ={"T": "s3cret"},
+            base_dir=folder,
+            on_revoked=self.revoked.append,
+            on_expired=self.expired.append,
+            clock=self.clock,
+            wall_clock=lambda: self.now,
+            call_later=self.clock.call_later,
+        )
+
+    def config_with(self, tokens: Any = (), **settings: Any) -> Config:
+        settings.setdefault("issuers", [self.issuer])
+        settings.setdefault("resource", NODE)
+        more = {name: settings.pop(name) for name in ("tls",) if name in settings}
+        return Config(
+            state_dir=str(self.folder / "state"),
+            tokens=list(tokens),
+            identity=IdentityConfig(**settings),
+            **more,
+        )
+
+    def caller(self, bearer: str | None, peer: str = "192.0.2.7") -> Caller:
+        return self.identity.authenticator(Credentials(peer, bearer))
+
+    def refused(self, bearer: str | None) -> str:
+        with pytest.raises(InterlockError) as caught:
+            self.caller(bearer)
+        assert caught.value.failure is UNAUTHENTICATED
+        return caught.value.message
+
+
+async def settled(act: Callable[[], Caller]) -> Caller:
+    """As the pipeline does it."""
+    try:
+        return act()
+    except Unsettled as unsettled:
+        await unsettled.settle()
+    return act()
+
+
+def with_authority(
+    folder: Path, scene: Callable[[Identity, Authority, Signer], Awaitable[None]], **more: Any
+) -> None:
+    async def main() -> None:
+        async with Authority() as authority:
+            signer = Signer()
+            authority.metadata["jwks_uri"] = f"{authority.issuer}/jwks"
+            authority.habits["/jwks"] = lambda _: Reply(200, signer.jwks())
+            authority.habits["/introspect"] = lambda asked: introspect(asked)
+            config = Config(
+                state_dir=str(folder / "state"),
+                identity=IdentityConfig(
+                    resource=NODE,
+                    issuers=[IssuerConfig(issuer=authority.issuer, prefix="corp:")],
+                    introspection=[
+                        IntrospectionConfig(
+                            url=f"{authority.issuer}/introspect",
+                            client_id="node",
+                            client_secret="${env:T}",
+                            prefix="app:",
+                        )
+                    ],
+                ),
+            )
+            identity = Identity(config, environ={"T": "x"}, base_dir=folder, **more)
+            try:
+                await scene(identity, authority, signer)
+            finally:
+                await identity.close()
+
+    asyncio.run(main())
+
+
+def introspect(asked: Asked) -> Reply:
+    good = asked.form["token"] == "opaque"
+    return Reply(200, {"active": good, "sub": "robot", "aud": NODE, "scope": "read"})
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    one = Desk(tmp_path)
+    yield one
+    one.identity.watch._reader.close()

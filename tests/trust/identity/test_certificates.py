@@ -1,0 +1,74 @@
+"""Callers with a client certificate: by which of its names they are known."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.core.call import Caller, Credentials
+from interlock.core.config.trust import CertificateConfig
+from interlock.core.pipeline.authentication import Authenticator
+from interlock.errors import UNAUTHENTICATED, InterlockError
+from interlock.trust.identity.certificates import Certificates
+
+
+@pytest.mark.parametrize(
+    ("san", "names", "fits"),
+    [
+        ("edge.example.com", ("edge.example.com",), True),
+        ("edge.example.com", ("other.example.com", "EDGE.example.com."), True),
+        ("edge.example.com", ("edge.example.com.evil.org",), False),
+        ("edge.example.com", ("*.example.com",), False),
+        ("*.example.com", ("edge.example.com",), True),
+        ("*.example.com", ("a.edge.example.com",), False),
+        ("*.example.com", ("example.com",), False),
+        ("*.example.com", (".example.com",), False),
+        ("*.example.com", ("*.example.com",), False),
+        ("*.example.com", ("who@x.example.com",), False),
+        ("*.example.com", ("spiffe://x/a.example.com",), False),
+        ("*.example.com", ("urn:a.example.com",), False),
+        ("*.example.com", ("x/a.example.com",), False),
+        ("a.example.com", ("a.example.com/",), False),
+        ("who@example.com", ("who@example.com",), True),
+        ("who@example.com", ("example.com",), False),
+        ("spiffe://td/agent", ("spiffe://td/agent",), True),
+        ("spiffe://td/agent", ("spiffe://td/Agent",), False),
+        ("spiffe://td/agent", ("spiffe://td/agent/x", "td"), False),
+        ("edge.example.com", (), False),
+    ],
+)
+def test_names(san: str, names: tuple[str, ...], fits: bool) -> None:
+    found = Certificates([CertificateConfig(name="edge", san=san)]).find(names)
+    assert (found is not None) == fits
+
+
+def test_the_first_that_fits_counts_with_its_rights() -> None:
+    known = Certificates(
+        [
+            CertificateConfig(
+                name="one", san="a.example.com", roles=["r"], scopes=["read"], may=["register"]
+            ),
+            CertificateConfig(name="many", san="*.example.com"),
+        ]
+    )
+    assert known.find(("b.example.com", "a.example.com")) == Caller(
+        "one", calls=False, kind="certificate", roles=("r",), scopes=("read",)
+    )
+    assert known.find(("b.example.com",)) == Caller("many", registers=False, kind="certificate")
+
+
+def test_a_bearer_wins_over_a_certificate() -> None:
+    certificates = Certificates([CertificateConfig(name="edge", san="edge.example.com")])
+    authenticate = Authenticator({"s3cret": Caller("token")}, certificates=certificates)
+    shown = ("edge.example.com",)
+    assert authenticate(Credentials("192.0.2.7", certificate=shown)).name == "edge"
+    assert authenticate(Credentials("192.0.2.7", "s3cret", certificate=shown)).name == "token"
+    for credentials in (
+        Credentials("192.0.2.7", "wrong", certificate=shown),
+        Credentials("192.0.2.7", certificate=("other.example.com",)),
+        Credentials("loopback", certificate=("other.example.com",)),
+        Credentials("loopback"),
+    ):
+        with pytest.raises(InterlockError) as caught:
+            authenticate(credentials)
+        assert caught.value.failure is UNAUTHENTICATED
+    assert authenticate(Credentials("local")).name == "local"

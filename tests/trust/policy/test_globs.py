@@ -1,0 +1,34 @@
+"""Globs mean what a shell means by them, however they are compiled."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from interlock.trust.policy.rules import Globs, compile_glob, grams_of, pieces, prefix_of
+
+PIECES = st.sampled_from(["a", "b", "ab", ".", "*", "?", "[ab]", "[!a]", "[", "]", "A", "\n", "é"])
+PATTERNS = st.lists(PIECES, min_size=1, max_size=7).map("".join)
+NAMES = st.lists(st.sampled_from(["a", "b", "ab", ".", "A", "[", "]", "é", "\n"]), max_size=8).map(
+    "".join
+)
+
+
+@given(PATTERNS, NAMES)
+@example("a*a", "a")
+@example("*ab*ab*", "abab")
+@example("*ab*ab*", "ab")
+@example("**", "")
+@example("a**b*", "ab")
+def test_a_compiled_glob_is_the_glob(pattern: str, name: str) -> None:
+    assert compile_glob(pattern)(name) == fnmatchcase(name, pattern)
+    assert Globs(["x", pattern]).fit(name) == (name == "x" or fnmatchcase(name, pattern))
+
+
+@given(PATTERNS, NAMES)
+def test_what_fits_has_every_piece_that_it_is_looked_up_by(pattern: str, name: str) -> None:
+    if fnmatchcase(name, pattern):
+        assert grams_of(pattern) <= set(pieces(name))
+        assert name.startswith(prefix_of(pattern) or "")

@@ -1,0 +1,422 @@
+"""Who may confirm calls, on disk: keys, passkeys, and codes that work once."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from interlock.errors import PROOF_INVALID, InterlockError
+from interlock.trust.approvals.operator_chain import Enrolled
+from interlock.trust.approvals.operator_store import (
+    CODE_LASTS,
+    PENDING_LASTS,
+    Invitation,
+    OperatorReader,
+    OperatorStore,
+    Pending,
+)
+from tests.trust.approvals.operator_keys import Operator
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> OperatorStore:
+    return OperatorStore(tmp_path / "state" / "operators.db", clock=clock)
+
+
+CHIEF = Operator("chief")
+
+
+def key(id: str = "k1", name: str = "deputy") -> Enrolled:
+    return Enrolled(id, name, "key", "EdDSA", b"public", tools=("a.*",), caller="bot")
+
+
+@pytest.fixture
+def led(store: OperatorStore) -> OperatorStore:
+    """A store with one operator."""
+    store.add(CHIEF.enrolled)
+    return store
+
+
+def passkey(id: str = "cGs", counter: int = 1) -> Enrolled:
+    return Enrolled(id, "chief", "passkey", "-7", b"public", "localhost", counter)
+
+
+def test_what_is_enrolled_is_kept(store: OperatorStore, clock: Clock) -> None:
+    assert store.all() == []
+    assert not store.path.exists()
+    store.add(CHIEF.enrolled)
+    clock.now += 1
+    store.add(passkey(), CHIEF.sign)
+    store.add(key(), CHIEF.sign)
+    assert [(one.id, one.kind, one.created) for one in store.all()] == [
+        (CHIEF.enrolled.id, "key", 1000.0),
+        ("cGs", "passkey", 1001.0),
+        ("k1", "key", 1001.0),
+    ]
+    (_, _, last) = OperatorStore(store.path).all()
+    assert (last.tools, last.caller, last.public) == (("a.*",), "bot", b"public")
+    found = store.all()[1].passkey
+    assert (found.id, found.name, found.algorithm, found.rp_id) == (b"pk", "chief", -7, "localhost")
+    assert Enrolled.of_passkey(found) == Enrolled.of_passkey(passkey().passkey)
+    with pytest.raises(InterlockError, match="already"):
+        store.add(key(name="another"), CHIEF.sign)
+
+
+def test_only_its_user_can_read_it(store: OperatorStore) -> None:
+    store.add(key())
+    assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
+    store.path.chmod(0o644)
+    store.invite(Invitation("chief"))
+    assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
+
+
+def test_taken_back(store: OperatorStore) -> None:
+    assert store.remove("chief") == []
+    store.add(CHIEF.enrolled)
+    store.add(key(), CHIEF.sign)
+    code = store.invite(Invitation("deputy"))
+    asked = store.ask(key("k2"))
+    with pytest.raises(InterlockError) as caught:
+        store.remove("deputy")
+    assert caught.value.failure is PROOF_INVALID
+    assert [one.id for one in store.remove("deputy", CHIEF.sign)] == ["k1"]
+    assert store.invited(code) is None
+    assert asked.id not in [one.id for one in store.pending()]
+    assert [one.name for one in store.remove(CHIEF.enrolled.id, CHIEF.sign)] == ["chief"]
+    assert store.all() == []
+    # Nobody is left to confirm the next one.
+    store.add(key("k3"))
+    assert [one.id for one in store.all()] == ["k3"]
+
+
+def test_a_passkey_counts_on(store: OperatorStore) -> None:
+    store.add(passkey(counter=4))
+    assert store.used(b"pk", 5)
+    assert not store.used(b"pk", 5)
+    assert not store.used(b"pk", 4)
+    assert not store.used(b"other", 9)
+    assert store.all()[0].passkey.counter == 5
+
+
+def test_a_further_key_needs_the_proof_of_an_operator(led: OperatorStore) -> None:
+    for sign in (None, Operator("other").sign, lambda draft: "not.a.proof"):
+        with pytest.raises(InterlockError) as caught:
+            led.add(key(), sign)
+        assert caught.value.failure is PROOF_INVALID
+    assert [one.name for one in led.all()] == ["chief"]
+    led.add(key(), CHIEF.sign)
+    assert [one.name for one in led.all()] == ["chief", "deputy"]
+
+
+def test_a_key_of_the_config_confirms_the_first(store: OperatorStore) -> None:
+    root = Operator("root")
+    store.roots = lambda: (root.enrolled,)
+    for sign in (None, CHIEF.sign):
+        with pytest.raises(InterlockError):
+            store.add(CHIEF.enrolled, sign)
+    store.add(CHIEF.enrolled, root.sign)
+    # It confirms no more than the first, and may leave the config afterwards.
+    with pytest.raises(InterlockError):
+        store.add(key(), root.sign)
+    reader = OperatorReader(store)
+    assert reader.changed()
+    reader.keep_head()
+    reader.close()
+    store.roots = lambda: (Operator("another").enrolled,)
+    assert [one.name for one in store.all()] == ["chief"]
+
+
+def test_what_is_written_into_the_file_counts_for_nothing(led: OperatorStore) -> None:
+    reader = OperatorReader(led)
+    assert reader.changed()
+    draft = led.draft(enrol=[key()])
+    with sqlite3.connect(led.path) as file:
+        file.execute("INSERT INTO chain VALUES (2, ?, '')", (draft.entry,))
+    for look in (reader, OperatorReader(OperatorStore(led.path))):
+        found = look.changed()
+        assert found is not None
+        assert [one.name for one in found.operators] == ["chief"]
+        assert "entry 2" in found.warning
+        look.close()
+    # It is not in the way of one that an operator confirms.
+    led.add(key("k2"), CHIEF.sign)
+    assert [one.id for one in led.all()] == [CHIEF.enrolled.id, "k2"]
+
+
+@pytest.mark.parametrize("how", ["cut", "exchanged", "gone"])
+def test_a_chain_that_was_cut_or_exchanged_is_noticed(led: OperatorStore, how: str) -> None:
+    led.add(key(), CHIEF.sign)
+    led.remove("deputy", CHIEF.sign)
+    reader = OperatorReader(led)
+    assert reader.changed()
+    reader.keep_head()
+    if how == "cut":
+        # The removed one would be back.
+        with sqlite3.connect(led.path) as file:
+            file.execute("DELETE FROM chain WHERE number = 3")
+    else:
+        led.path.unlink()
+    if how == "exchanged":
+        other = OperatorStore(led.path.with_name("other.db"))
+        other.add(key())
+        other.path.rename(led.path)
+    for look in (reader, OperatorReader(OperatorStore(led.path))):
+        with pytest.raises(InterlockError, match="cut or exchanged"):
+            look.changed()
+        look.close()
+    for ask in (led.all, lambda: led.add(key("k9"))):
+        with pytest.raises(InterlockError, match="cut or exchanged"):
+            ask()
+
+
+def _write_foreign_chain(store: OperatorStore) -> None:
+    """What another process of the same user can write: a chain of its own, and its head."""
+    other = OperatorStore(store.path.with_name("other.db"))
+    other.add(key())
+    head = other.chain().head
+    assert head is not None
+    store.path.unlink(missing_ok=True)
+    other.path.rename(store.path)
+    store.keep_head(head)
+
+
+def test_a_head_written_later_by_another_process_does_not_replace_a_chain(
+    led: OperatorStore,
+) -> None:
+    reader = OperatorReader(led)
+    assert names(reader) == ["chief"]
+    reader.keep_head()
+    _write_foreign_chain(led)
+    with pytest.raises(InterlockError, match="cut or exchanged"):
+        reader.changed()
+    reader.close()
+
+
+def test_a_head_written_later_by_another_process_replaces_no_root(store: OperatorStore) -> None:
+    store.roots = lambda: (CHIEF.enrolled,)
+    reader = OperatorReader(store)
+    assert names(reader) is None
+    _write_foreign_chain(store)
+    with pytest.raises(InterlockError, match="none signed it"):
+        reader.changed()
+    # The operator of the config enrols itself, and the node goes on with that.
+    store.path.unlink()
+    store.head_path.unlink()
+    store.add(CHIEF.enrolled, CHIEF.sign)
+    assert names(reader) == ["chief"]
+    reader.close()
+
+
+def test_an_enrolment_waits_for_an_operator(led: OperatorStore, clock: Clock) -> None:
+    asked = led.ask(key())
+    assert [one.id for one in led.all()] == [CHIEF.enrolled.id]
+    assert led.find_pending(asked.id[:6]) == asked
+    draft = led.draft(enrol=[key("another")])
+    with pytest.raises(InterlockError):
+        led.admit(asked.id, draft.entry, CHIEF.sign(draft))
+    draft = led.draft(enrol=[asked.one])
+    with pytest.raises(InterlockError):
+        led.admit(asked.id, draft.entry, Operator("other").sign(draft))
+    led.admit(asked.id, draft.entry, CHIEF.sign(draft))
+    assert [one.id for one in led.all()] == [CHIEF.enrolled.id, "k1"]
+    assert led.pending() == []
+    with pytest.raises(InterlockError, match="already"):
+        led.ask(key())
+    # Refused, and forgotten after a while.
+    assert led.refuse(led.ask(key("k2")).id)
+    assert not led.refuse("unknown")
+    led.ask(key("k3"))
+    clock.now += PENDING_LASTS
+    assert led.pending() == []
+
+
+def test_a_recovery_waits_for_its_delay_and_only_the_node_says_since_when(
+    led: OperatorStore, clock: Clock
+) -> None:
+    led.path.with_name("seal.key").write_bytes(b"s" * 32)
+    reader = OperatorReader(led)
+    assert reader.changed()
+    reader.start()
+    asked = led.ask(key(), recovery=True)
+    # Another process writes that it waited long enough.
+    with sqlite3.connect(led.path) as file:
+        file.execute("UPDATE pending SET seen = 1, mark = x'00'")
+    assert [one.seen for one in led.pending()] == [0.0]
+    assert led.recover(asked.id) is None
+    led.see(asked.id)
+    assert [one.seen for one in led.pending()] == [clock.now]
+    digest = led.recover(asked.id)
+    assert digest is not None
+    # The running node did not let it happen: it counts for nothing there.
+    found = reader.changed()
+    assert found is not None
+    assert ([one.name for one in found.operators], bool(found.warning)) == (["chief"], True)
+    reader.close()
+    reader.recoveries.add(digest)
+    found = reader.changed()
+    assert found is not None
+    assert [one.name for one in found.operators] == ["chief", "deputy"]
+    reader.close()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="takes root, and a node of another user's")
+def test_root_recovers_at_once_and_nobody_else_can_say_so(led: OperatorStore) -> None:
+    with pytest.raises(InterlockError):
+        # A node of root's: a program of the same user is root as well.
+        led.recover_as_root(key())
+    folder = led.path.parent
+    for path in (folder, led.path):
+        os.chown(path, 65534, 65534)
+    led.recover_as_root(key())
+    assert [one.name for one in led.all()] == ["chief", "deputy"]
+    reader = OperatorReader(led)
+    reader.start()
+    assert names(reader) == ["chief", "deputy"]
+    reader.close()
+    (witness,) = folder.glob("operators.recovery-*")
+    os.chown(witness, 65534, 65534)
+    assert [one.name for one in led.all()] == ["chief"]
+
+
+def test_a_file_from_before_the_chain(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "operators.db"
+    with sqlite3.connect(path) as file:
+        file.execute(
+            "CREATE TABLE enrolled (id, name, kind, algorithm, public, rp_id, counter, tools, "
+            "caller, created)"
+        )
+        file.execute("CREATE TABLE code (digest, name, tools, caller, made, ends)")
+        file.execute(
+            "INSERT INTO enrolled VALUES "
+            "('k1', 'chief', 'key', 'EdDSA', x'01', '', 0, '[]', '', 5.0)"
+        )
+        file.execute("PRAGMA application_id = 1229737808")
+        file.execute("PRAGMA user_version = 1")
+    store = OperatorStore(path, clock=clock)
+    assert [(one.id, one.created) for one in store.all()] == [("k1", 5.0)]
+    with pytest.raises(InterlockError):
+        store.add(key("k2"))
+
+
+def test_a_code_works_once_and_not_for_long(store: OperatorStore, clock: Clock) -> None:
+    invitation = Invitation("chief", ("a.*",), "bot")
+    code = store.invite(invitation)
+    assert store.invited(code) == invitation
+    assert store.invited(code.lower().replace("-", " ")) == invitation
+    assert store.invited(code[:-1] + ("A" if code[-1] != "A" else "B")) is None
+    assert code.replace("-", "").encode() not in store.path.read_bytes()
+    made = store.redeem(code, lambda one: key(name=one.name))
+    assert isinstance(made, Enrolled)
+    assert store.redeem(code, lambda one: key("k2")) is None
+    # Once there is an operator, that one has to confirm it.
+    made = store.redeem(store.invite(invitation), lambda one: key("k2"))
+    assert isinstance(made, Pending)
+    late = store.invite(invitation)
+    clock.now += CODE_LASTS
+    assert store.redeem(late, lambda one: key("k3")) is None
+    # The clock is set back: a code of the future is no good.
+    later = store.invite(invitation)
+    clock.now -= 1
+    assert store.invited(later) is None
+    assert [one.id for one in store.all()] == ["k1"]
+
+
+def test_what_goes_wrong_leaves_the_code(store: OperatorStore) -> None:
+    code = store.invite(Invitation("chief"))
+
+    def fails(_: Invitation) -> Enrolled:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        store.redeem(code, fails)
+    assert store.redeem(code, lambda one: key()) is not None
+
+
+def test_two_at_once_with_one_code(store: OperatorStore) -> None:
+    code = store.invite(Invitation("chief"))
+    ready = threading.Barrier(2)
+    got: list[Enrolled | Pending | None] = []
+
+    def redeem(id: str) -> None:
+        ready.wait()
+        got.append(OperatorStore(store.path, clock=lambda: 1000.0).redeem(code, lambda _: key(id)))
+
+    threads = [threading.Thread(target=redeem, args=(id,)) for id in ("k1", "k2")]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert sum(one is not None for one in got) == 1
+    assert len(store.all()) == 1
+
+
+def test_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "operators.db"
+    with sqlite3.connect(path) as file:
+        file.execute("CREATE TABLE theirs (x)")
+    with pytest.raises(InterlockError, match="another program"):
+        OperatorStore(path).add(key())
+    path.write_bytes(b"no database at all, but longer than a header of one")
+    with pytest.raises(InterlockError, match="cannot be used"):
+        OperatorStore(path).all()
+
+
+def names(reader: OperatorReader) -> list[str] | None:
+    found = reader.changed()
+    return None if found is None else [one.name for one in found.operators]
+
+
+def test_a_running_node_notices_who_was_enrolled_and_removed(store: OperatorStore) -> None:
+    reader = OperatorReader(store)
+    assert names(reader) is None
+    store.add(CHIEF.enrolled)
+    assert names(reader) == ["chief"]
+    assert names(reader) is None
+    store.add(key(), CHIEF.sign)
+    assert names(reader) == ["chief", "deputy"]
+    store.remove("deputy", CHIEF.sign)
+    assert names(reader) == ["chief"]
+    assert names(reader) is None
+    # The file is taken away, and comes back.
+    kept = store.path.with_name("aside.db")
+    store.path.rename(kept)
+    with pytest.raises(InterlockError):
+        reader.changed()
+    kept.rename(store.path)
+    assert names(reader) == ["chief"]
+    reader.close()
+
+
+def test_a_file_that_cannot_be_read_is_said_and_then_read_whole(
+    store: OperatorStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlock.trust.approvals.operator_store._BUSY_SECONDS", 0.01)
+    store.add(key())
+    reader = OperatorReader(store)
+    assert reader.changed()
+    holder = sqlite3.connect(store.path, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(InterlockError, match="locked"):
+        reader.changed()
+    holder.execute("ROLLBACK")
+    holder.close()
+    assert names(reader) == ["deputy"]
+    reader.close()

@@ -1,0 +1,295 @@
+"""The file of pins: two who share it, what is accepted, and what goes wrong with a disk."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.errors import CONFIG, TOO_BUSY, InterlockError
+from interlock.trust.pin_store import WANTED_FOR, Gone, Pin, PinKeeper, PinStore, Seen
+from tests.patience import PATIENCE
+
+ONE = Pin("files.delete", "d1", b'{"name":"delete"}', "ada", 1000.0)
+OTHER = Seen("files.delete", "d2", b'{"name":"delete","title":"x"}', 2000.0)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "pins.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[PinStore]:
+    one = PinStore(path, clock=lambda: 5000.0)
+    yield one
+    one.close()
+
+
+def test_what_is_kept_is_there_again(path: Path, store: PinStore) -> None:
+    store.write([ONE, OTHER])
+    other = PinStore(path)
+    assert other.pins() == [ONE]
+    assert other.pin("files.delete") == ONE
+    assert other.pin("files.other") is None
+    assert other.digests() == {"files.delete": "d1"}
+    assert other.all_seen() == {"files.delete": OTHER}
+    other.close()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_accepting_is_about_what_was_shown(store: PinStore) -> None:
+    """What was seen meanwhile stays seen: it was not shown to anybody."""
+    store.write([ONE, OTHER])
+    newer = OTHER._replace(digest="d3")
+    store.write([newer])
+    pin = store.accept(OTHER, "bert")
+    assert pin == Pin("files.delete", "d2", OTHER.definition, "bert", 5000.0)
+    assert store.pins() == [pin]
+    assert store.seen("files.delete") == newer
+    store.accept(newer, "bert")
+    assert store.seen("files.delete") is None
+
+
+def test_as_it_was_again(store: PinStore) -> None:
+    store.write([ONE, OTHER])
+    store.write([Gone("files.delete")])
+    assert store.all_seen() == {}
+    assert store.pins() == [ONE]
+
+
+def test_forgetting(store: PinStore) -> None:
+    store.write([ONE, OTHER])
+    assert store.forget("files.delete")
+    assert not store.forget("files.delete")
+    assert (store.pins(), store.all_seen()) == ([], {})
+
+
+def test_who_writes_is_not_told_but_others_are(path: Path, store: PinStore) -> None:
+    other = PinStore(path)
+    store.write([ONE])
+    assert not store.changed_elsewhere()
+    assert other.changed_elsewhere()
+    assert not other.changed_elsewhere()
+    other.forget("files.delete")
+    assert store.changed_elsewhere()
+    other.close()
+
+
+def test_wanting_to_see_a_contract(path: Path) -> None:
+    now = [1000.0]
+    store = PinStore(path, clock=lambda: now[0])
+    store.write([OTHER])
+    store.want("files.delete")
+    # What was seen before may be old.
+    assert store.seen("files.delete") is None
+    assert store.wanted() == ["files.delete"]
+    store.write([OTHER])
+    assert store.wanted() == []
+    store.want("files.x")
+    now[0] += WANTED_FOR
+    assert store.wanted() == []
+    store.close()
+
+
+def test_all_or_nothing(store: PinStore) -> None:
+    bad: Any = Pin("files.x", None, b"", "", 0.0)  # type: ignore[arg-type]
+    with pytest.raises(InterlockError):
+        store.write([ONE, bad])
+    assert store.pins() == []
+    store.write([ONE])
+    assert store.pins() == [ONE]
+
+
+def test_a_file_that_cannot_be_read_is_not_guessed(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"this is no database" * 100)
+    for opened in (PinStore, PinStore.at):
+        with pytest.raises(InterlockError) as caught:
+            opened(path)
+        assert caught.value.failure is CONFIG
+        assert "every tool must be accepted again" in caught.value.message
+
+
+def test_a_broken_page_is_found_at_the_start(path: Path, store: PinStore) -> None:
+    store.write([ONE._replace(tool=f"t{n}", definition=b"x" * 500) for n in range(100)])
+    store.close()
+    whole = bytearray(path.read_bytes())
+    whole[3 * 4096 : 3 * 4096 + 4096] = b"\xff" * 4096
+    path.write_bytes(whole)
+    with pytest.raises(InterlockError) as caught:
+        PinStore.at(path)
+    assert caught.value.failure is CONFIG
+
+
+def test_another_programs_file(path: Path) -> None:
+    path.parent.mkdir()
+    with sqlite3.connect(path) as file:
+        file.execute("CREATE TABLE theirs (x)")
+    file.close()
+    with pytest.raises(InterlockError, match="another program's database"):
+        PinStore(path)
+
+
+def test_a_newer_file(path: Path, store: PinStore) -> None:
+    store.close()
+    with sqlite3.connect(path) as file:
+        file.execute("PRAGMA user_version = 99")
+    file.close()
+    with pytest.raises(InterlockError, match="newer Interlock"):
+        PinStore(path)
+
+
+def test_nowhere_to_keep_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "state").write_text("a file where a folder should be")
+    store = PinStore.at(tmp_path / "state" / "pins.db")
+    assert "until the node stops" in caplog.text
+    store.write([ONE])
+    assert store.pins() == [ONE]
+    store.close()
+
+
+def test_somebody_holds_the_file(path: Path, store: PinStore) -> None:
+    store.write([ONE])
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(InterlockError) as caught:
+        store.pin("files.delete", patience=0)
+    assert caught.value.failure is TOO_BUSY
+    holder.execute("ROLLBACK")
+    holder.close()
+    assert store.pin("files.delete", patience=0) == ONE
+
+
+# -- the keeper
+
+
+class Told:
+    """Where the keeper delivers; a test waits for what it said."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[dict[str, str | None], list[str]]] = []
+        self._happened = threading.Semaphore(0)
+
+    def __call__(self, changes: Any, wanted: Any) -> None:
+        self.changes.append((dict(changes), list(wanted)))
+        self._happened.release()
+
+    def next(self) -> tuple[dict[str, str | None], list[str]]:
+        assert self._happened.acquire(timeout=PATIENCE)
+        return self.changes[-1]
+
+
+class Kept:
+    """A keeper that looks only when it is told to, and somebody else with the same file."""
+
+    def __init__(self, path: Path) -> None:
+        self.told = Told()
+        self.other = PinStore(path)
+        self.keeper = PinKeeper(
+            PinStore(path), lambda what: what(), every=1000.0, clock=lambda: 7.0
+        )
+        self.keeper.on_changed = self.told
+        self.keeper.start()
+
+    def written(self) -> PinStore:
+        """The file once everything has been written."""
+        self.keeper.close()
+        return self.other
+
+
+@pytest.fixture
+def kept(path: Path) -> Iterator[Kept]:
+    one = Kept(path)
+    yield one
+    one.keeper.close()
+    one.other.close()
+
+
+def test_what_a_node_pins_is_written(kept: Kept) -> None:
+    kept.keeper.keep("a.x", "d", b"{}", "ada")
+    kept.keeper.saw("a.x", "e", b"{1}")
+    kept.keeper.saw("a.y", "e", b"{1}")
+    kept.keeper.saw_as_pinned("a.y")
+    store = kept.written()
+    assert store.pins() == [Pin("a.x", "d", b"{}", "ada", 7.0)]
+    assert store.all_seen() == {"a.x": Seen("a.x", "e", b"{1}", 7.0)}
+    assert not kept.told.changes
+
+
+def test_what_others_change_is_noticed(kept: Kept) -> None:
+    kept.other.write([ONE])
+    kept.keeper.look()
+    assert kept.told.next() == ({"files.delete": "d1"}, [])
+    kept.other.want("files.x")
+    kept.keeper.look()
+    assert kept.told.next() == ({}, ["files.x"])
+    kept.other.forget("files.delete")
+    kept.keeper.look()
+    assert kept.told.next()[0] == {"files.delete": None}
+
+
+def test_the_second_is_enough(path: Path) -> None:
+    """Nobody has to poke it."""
+    told, other = Told(), PinStore(path)
+    keeper = PinKeeper(PinStore(path), lambda what: what(), every=0.01)
+    keeper.on_changed = told
+    keeper.start()
+    other.write([ONE])
+    assert told.next() == ({"files.delete": "d1"}, [])
+    keeper.close()
+    other.close()
+
+
+def test_what_was_there_when_it_started(path: Path, store: PinStore) -> None:
+    store.write([ONE, OTHER])
+    keeper = PinKeeper(PinStore(path), lambda what: what())
+    assert keeper.digests() == {"files.delete": "d1"}
+    assert keeper.seen_digests() == {"files.delete": "d2"}
+    assert keeper.definition("files.delete") == ONE.definition
+    assert keeper.definition("files.x") is None
+    keeper.close()
+
+
+def test_what_cannot_be_written_now_is_written_later(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a disk that is full."""
+    store = PinStore(path)
+    [pages] = store._file.connection.execute("PRAGMA page_count").fetchone()
+    store._file.connection.execute(f"PRAGMA max_page_count = {pages}")
+    keeper = PinKeeper(store, lambda what: what(), clock=lambda: 7.0)
+    keeper.keep("a.x", "d", b"x" * 20_000, "ada")
+    keeper._turn()
+    keeper._turn()
+    assert "full" in str(keeper.problem)
+    assert caplog.text.count("full") == 1
+    # Who asks meanwhile is told.
+    assert keeper.definition("a.x") == b"x" * 20_000
+    keeper.keep("a.y", "d", b"{}", "ada")
+    store._file.connection.execute("PRAGMA max_page_count = 1000000")
+    keeper._turn()
+    assert str(keeper.problem) == "None"
+    other = PinStore(path)
+    assert other.digests() == {"a.x": "d", "a.y": "d"}
+    other.close()
+    keeper.close()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_file_that_may_only_be_read(path: Path, store: PinStore) -> None:
+    store.write([ONE])
+    store.close()
+    path.chmod(0o400)
+    keeper = PinKeeper(PinStore(path), lambda what: what())
+    assert keeper.digests() == {"files.delete": "d1"}
+    keeper.keep("a.x", "d", b"{}", "ada")
+    keeper._turn()
+    assert keeper.problem is not None
+    keeper.close()

@@ -1,0 +1,318 @@
+"""Budgets of sessions and callers: taken from all accounts or none, and given back if not used."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.core.call import Outcome, RelayedError, UpstreamAnsweredError, UpstreamGoneError
+from interlock.core.config import BudgetConfig, BudgetsConfig, CallerBudget
+from interlock.errors import (
+    BUDGET_EXCEEDED,
+    CANCELLED,
+    CIRCUIT_OPEN,
+    UPSTREAM_LOST,
+    UPSTREAM_UNAVAILABLE,
+    InterlockError,
+)
+from interlock.protocol.mcp import Era, glance_at
+from interlock.protocol.mcpax import Budget
+from interlock.trust.budgets import MINUTE, was_sent
+from tests.core.pipeline.calls import tool_call
+from tests.core.pipeline.desk import IDLE, Desk, of_callers
+from tests.core.pipeline.rig import ScriptedExchange
+
+
+def test_nobody_pays_who_has_no_budget() -> None:
+    desk = Desk(BudgetsConfig())
+    assert not desk.budgets.limited
+    desk.budgets.configure(BudgetsConfig(session=BudgetConfig(), callers=[CallerBudget()]))
+    assert not desk.budgets.limited
+    call = desk.call()
+    desk.budgets.reserve(call)
+    assert call.reserved is None
+
+
+def test_every_session_has_its_own() -> None:
+    desk = Desk(BudgetsConfig(session=BudgetConfig(calls_per_minute=2, mutable_calls=1)))
+    assert desk.budgets.limited
+    first, second = desk.session(), desk.session()
+    assert desk.passes("write", session=first)
+    assert not desk.passes("write", session=first)
+    assert desk.passes("read", session=first)
+    assert not desk.passes("read", session=first)
+    assert desk.passes("write", session=second)
+
+
+def test_what_a_session_was_refused_for() -> None:
+    desk = Desk(BudgetsConfig(session=BudgetConfig(mutable_calls=1)))
+    session = desk.session()
+    assert desk.passes("write", session=session)
+    error = desk.refusal(desk.call("write", session=session))
+    assert error is not None
+    assert error.data == {
+        "budget": "max_mutable_calls_per_session",
+        "of": "session",
+        "limit": 1,
+        "used": 1,
+        "left": 0,
+        "caller": "ada",
+    }
+    assert error.message == (
+        "The budget of this session of ada is used up: 1 of 1 (max_mutable_calls_per_session). "
+        "The next session begins a new one."
+    )
+
+
+def test_a_session_that_ends_is_forgotten() -> None:
+    desk = Desk(BudgetsConfig(session=BudgetConfig(mutable_calls=1)))
+    for _ in range(10):
+        session = desk.session()
+        assert desk.passes("write", session=session)
+        desk.sessions.close(session)
+    assert not desk.budgets._sessions
+    # Who calls on one that has ended is treated as one who has none.
+    assert desk.passes("write", session=session)
+    assert not desk.passes("write", session=session)
+    assert not desk.passes("write")
+
+
+def test_a_client_without_sessions_has_one_while_it_calls() -> None:
+    desk = Desk(BudgetsConfig(session=BudgetConfig(mutable_calls=2)))
+    assert desk.passes("write")
+    desk.clock.advance(IDLE - 1)
+    assert desk.passes("write")
+    desk.clock.advance(IDLE - 1)
+    error = desk.refusal(desk.call("write"))
+    assert error is not None
+    assert error.data is not None
+    assert error.data["retry_after_ms"] == 1000
+    assert desk.passes("write", who="bert")
+    # To be refused is not to be busy.
+    desk.clock.advance(1)
+    assert desk.passes("write")
+
+
+def test_a_callers_minute_is_one_over_all_its_sessions() -> None:
+    desk = Desk(of_callers(CallerBudget(calls_per_minute=3)))
+    one, other = desk.session(), desk.session()
+    assert desk.passes(session=one)
+    assert desk.passes(session=other)
+    desk.clock.advance(20)
+    assert desk.passes()
+    error = desk.refusal(desk.call(session=desk.session()))
+    assert error is not None
+    assert error.data == {
+        "budget": "max_calls_per_minute",
+        "of": "caller",
+        "limit": 3,
+        "used": 3,
+        "left": 0,
+        "caller": "ada",
+        "retry_after_ms": 40_000,
+        "refills_at": "2023-11-14T22:14:20.000Z",
+    }
+    assert error.retryable
+    assert "the caller ada" in error.message
+    assert desk.passes(who="bert")
+
+
+def test_new_sessions_do_not_renew_what_a_caller_has_used() -> None:
+    desk = Desk(of_callers(CallerBudget(mutable_calls=2)))
+    assert desk.passes("write", session=desk.session())
+    assert desk.passes("write", session=desk.session())
+    assert not desk.passes("write", session=desk.session())
+    desk.clock.advance(IDLE)
+    assert desk.passes("write", session=desk.session())
+
+
+def test_the_first_budget_that_fits() -> None:
+    desk = Desk(
+        of_callers(
+            CallerBudget(callers=["ci-*", "cron"], calls_per_minute=1),
+            CallerBudget(callers=["ada"]),
+            CallerBudget(calls_per_minute=2),
+        )
+    )
+    assert [desk.passes(who="ci-7") for _ in range(2)] == [True, False]
+    assert [desk.passes(who="ci-8") for _ in range(2)] == [True, False]
+    assert [desk.passes(who="cron") for _ in range(2)] == [True, False]
+    assert all(desk.passes(who="ada") for _ in range(10))
+    assert [desk.passes(who="bert") for _ in range(3)] == [True, True, False]
+
+
+def test_a_budget_of_nothing_says_so() -> None:
+    desk = Desk(of_callers(CallerBudget(mutable_calls=0, cost_units=5)))
+    for tool in ("write", "expensive"):
+        error = desk.refusal(desk.call(tool))
+        assert error is not None
+        assert error.data is not None
+        assert "retry_after_ms" not in error.data
+        assert "no room for such a call" in error.message
+    assert desk.passes("metered")
+
+
+# -- all or none, and back
+
+
+def test_all_accounts_or_none() -> None:
+    desk = Desk(
+        BudgetsConfig(
+            session=BudgetConfig(mutable_calls=2), callers=[CallerBudget(calls_per_minute=3)]
+        )
+    )
+    desk.budgets.grant("s", "id", Budget(max_calls_per_minute=1))
+    session = desk.session()
+    assert desk.passes("write", session=session)
+    for _ in range(5):
+        # The subserver has no room: nobody else pays for that.
+        error = desk.refusal(desk.call("write", session=session))
+        assert error is not None
+        assert error.data is not None
+        assert error.data["of"] == "subserver"
+    assert desk.passes("write", session=session, upstream="other")
+    assert not desk.passes("write", session=session, upstream="other")
+    assert desk.passes("read", session=session, upstream="other")
+    assert not desk.passes("read", session=session, upstream="other")
+
+
+def test_what_never_left_is_given_back() -> None:
+    desk = Desk(of_callers(CallerBudget(calls_per_minute=1, mutable_calls=1, cost_units=10)))
+    for tool in ("write", "expensive", "read"):
+        for _ in range(3):
+            call = desk.call(tool)
+            assert desk.refusal(call) is None
+            assert not desk.passes(tool)
+            desk.budgets.settle(call, sent=False)
+            # Once is enough.
+            desk.budgets.settle(call, sent=False)
+    call = desk.call("write")
+    desk.budgets.reserve(call)
+    desk.budgets.settle(call, sent=True)
+    desk.budgets.settle(call, sent=False)
+    assert not desk.passes("read")
+
+
+def test_reserving_twice_takes_once() -> None:
+    desk = Desk(of_callers(CallerBudget(calls_per_minute=2)))
+    call = desk.call()
+    desk.budgets.reserve(call)
+    desk.budgets.reserve(call)
+    assert desk.passes()
+    assert not desk.passes()
+
+
+def test_what_comes_back_after_its_minute_counts_nothing() -> None:
+    desk = Desk(of_callers(CallerBudget(calls_per_minute=1)))
+    slow = desk.call()
+    desk.budgets.reserve(slow)
+    desk.clock.advance(MINUTE)
+    assert desk.passes()
+    desk.budgets.settle(slow, sent=False)
+    assert not desk.passes()
+
+
+def test_what_comes_back_after_its_session_counts_nothing() -> None:
+    desk = Desk(of_callers(CallerBudget(mutable_calls=1)))
+    slow = desk.call("write")
+    desk.budgets.reserve(slow)
+    desk.clock.advance(IDLE)
+    assert desk.passes("write")
+    desk.budgets.settle(slow, sent=False)
+    assert not desk.passes("write")
+
+
+# -- changes
+
+
+def test_other_limits_while_it_runs() -> None:
+    desk = Desk(
+        BudgetsConfig(session=BudgetConfig(mutable_calls=5), callers=[CallerBudget(cost_units=20)])
+    )
+    session = desk.session()
+    assert desk.passes("write", session=session)
+    assert desk.passes("expensive", session=session)
+    desk.budgets.configure(
+        BudgetsConfig(session=BudgetConfig(mutable_calls=1), callers=[CallerBudget(cost_units=15)]),
+        idle=IDLE,
+    )
+    # What was used stays used.
+    assert not desk.passes("write", session=session)
+    assert not desk.passes("expensive", session=session)
+    assert desk.passes("metered", session=session)
+    under_way = desk.call("read", session=session)
+    desk.budgets.reserve(under_way)
+    desk.budgets.configure(BudgetsConfig())
+    desk.budgets.settle(under_way, sent=False)
+    assert not desk.budgets.limited
+    assert all(desk.passes("write", session=session) for _ in range(10))
+
+
+def test_after_a_smaller_limit_the_wait_is_long_enough() -> None:
+    desk = Desk(of_callers(CallerBudget(calls_per_minute=10)))
+    for _ in range(10):
+        assert desk.passes()
+        desk.clock.advance(2)
+    desk.budgets.configure(of_callers(CallerBudget(calls_per_minute=3)), idle=IDLE)
+    error = desk.refusal(desk.call())
+    assert error is not None
+    assert error.data is not None
+    assert error.data["left"] == 0
+    wait = error.data["retry_after_ms"] / 1000
+    desk.clock.advance(wait - 0.001)
+    assert not desk.passes()
+    desk.clock.advance(0.002)
+    assert desk.passes()
+
+
+def test_callers_without_number_are_forgotten() -> None:
+    desk = Desk(
+        BudgetsConfig(
+            session=BudgetConfig(calls_per_minute=1),
+            callers=[CallerBudget(callers=["a*"], calls_per_minute=1)],
+        )
+    )
+    for number in range(20_000):
+        assert desk.passes(who=f"{'ab'[number % 2]}{number}")
+        desk.clock.advance(1)
+    assert len(desk.budgets._callers) + len(desk.budgets._sessions) <= 4 * IDLE
+    # Nobody is forgotten who could be refused.
+    assert not desk.passes(who=f"b{number}")
+
+
+# -- was it sent?
+
+
+@pytest.mark.parametrize(
+    ("error", "started", "sent"),
+    [
+        (None, True, True),
+        (InterlockError(CIRCUIT_OPEN, ""), False, False),
+        (InterlockError(UPSTREAM_UNAVAILABLE, ""), False, False),
+        (InterlockError(CANCELLED, ""), True, True),
+        (UpstreamGoneError(UPSTREAM_LOST, "", sent=True), True, True),
+        (UpstreamGoneError(UPSTREAM_UNAVAILABLE, "", sent=False), True, False),
+        (UpstreamAnsweredError(-1, "", None), False, True),
+        (RelayedError(BUDGET_EXCEEDED, ""), False, True),
+    ],
+)
+def test_what_counts_as_sent(error: InterlockError | None, started: bool, sent: bool) -> None:
+    call = tool_call(upstream="s")
+    outcome = Outcome(b"{}", Era.SESSION, glance_at(b"{}")) if error is None else None
+    if started:
+        call.exchange = ScriptedExchange(call, None)  # type: ignore[arg-type]
+    assert was_sent(call, outcome, error) is sent
+
+
+def test_what_is_answered_without_being_sent() -> None:
+    own, kept = Outcome(b"{}", Era.SESSION), Outcome(b"{}", Era.SESSION, glance_at(b"{}"))
+    assert not was_sent(tool_call(upstream="s"), own, None)
+    # The outcome of another call, kept for this one.
+    assert not was_sent(tool_call(upstream="s"), kept, None)
+    # The node's own tools answer at once.
+    assert was_sent(tool_call(upstream=""), kept, None)
+
+
+def test_what_was_sent_again_may_have_been_sent_before() -> None:
+    call = tool_call()
+    call.sent_again, call.exchange = True, object()
+    assert was_sent(call, None, UpstreamGoneError(UPSTREAM_UNAVAILABLE, "", sent=False))

@@ -1,0 +1,336 @@
+"""Budgets: the call that is one too many is refused, whoever makes it, and no other is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.core.call import Call, Credentials
+from interlock.core.catalog.offering import Offering
+from interlock.core.config import BudgetConfig, BudgetsConfig, CallerBudget
+from interlock.core.server.mcp.sessions import Sessions
+from interlock.errors import (
+    BUDGET_EXCEEDED,
+    CIRCUIT_OPEN,
+    INVALID_ARGUMENTS,
+    UPSTREAM_UNAVAILABLE,
+    InterlockError,
+)
+from interlock.protocol.mcpax import UNLIMITED, Budget
+from interlock.trust.budgets import GRAIN, MINUTE, Budgets, Window
+from tests.core.catalog.offers import offer
+from tests.core.pipeline.calls import SESSION, tool_call
+from tests.core.pipeline.rig import HandClock, Rig
+from tests.trust.approvals.gated import Gated
+
+LEAF = "7d1f0f0e-0000-4000-8000-000000000001"
+
+
+def tool(name: str, **capability: Any) -> bytes:
+    return json.dumps(
+        {
+            "name": name,
+            "inputSchema": {"type": "object", "properties": {"n": {"type": "integer"}}},
+            "_meta": {"x-mcpax-capability": {"mutable": True, "cost_class": "free", **capability}},
+        }
+    ).encode()
+
+
+def leaf() -> Offering:
+    tools = [
+        tool("read", mutable=False),
+        tool("write"),
+        tool("metered", mutable=False, cost_class="metered"),
+        tool("expensive", mutable=False, cost_class="expensive"),
+    ]
+    return offer("leaf", tools, registered="leaf", trust_annotations=True)
+
+
+def rig(budget: Budget, **session: Any) -> Rig:
+    node = Rig(leaf(), offer("other", ["t"]))
+    node.pipeline.budgets._wall_clock = lambda: 1_700_000_000
+    node.pipeline.budgets.grant("leaf", LEAF, budget, **session)
+    return node
+
+
+def passes(node: Rig, name: str = "leaf.read") -> bool:
+    """Whether a call reaches its server."""
+    upstream = node.upstreams[name.partition(".")[0]]
+    before, over = len(upstream.started), len(node.done)
+    node.begin(tool_call(name))
+    if len(upstream.started) > before:
+        upstream.last.answer(content=[])
+        return True
+    [(_, error)] = node.done[over:]
+    assert error.failure is BUDGET_EXCEEDED
+    return False
+
+
+def refusal(node: Rig, name: str) -> dict[str, Any]:
+    error = node.refused(tool_call(name))
+    assert error.failure is BUDGET_EXCEEDED
+    assert error.data is not None
+    return error.data
+
+
+@pytest.mark.spec("AX-11.4-2", "AX-11.4-4")
+def test_the_fourth_of_three_in_a_minute() -> None:
+    node = rig(Budget(max_calls_per_minute=3))
+    assert [passes(node) for _ in range(3)] == [True] * 3
+    node.clock.advance(10)
+    error = node.refused(tool_call("leaf.read"))
+    assert error.failure is BUDGET_EXCEEDED
+    assert (error.failure.ax_code, error.failure.ax_name) == (-32003, "budget_exceeded")
+    assert error.data == {
+        "budget": "max_calls_per_minute",
+        "of": "subserver",
+        "limit": 3,
+        "used": 3,
+        "left": 0,
+        "upstream": "leaf",
+        "retry_after_ms": 50_000,
+        "refills_at": "2023-11-14T22:14:10.000Z",
+    }
+    assert "in 50.0 s" in error.message
+    # Nobody else's budget.
+    assert passes(node, "other.t")
+    assert node.journal.outcomes[-2:] == ["budget_exceeded", "ok"]
+    # As soon as it was said.
+    node.clock.advance(49.9)
+    assert not passes(node)
+    node.clock.advance(0.1)
+    assert passes(node)
+
+
+def test_a_refused_call_counts_for_nothing() -> None:
+    node = rig(Budget(max_calls_per_minute=1))
+    assert passes(node)
+    for _ in range(59):
+        node.clock.advance(1)
+        assert not passes(node)
+    node.clock.advance(1)
+    assert passes(node)
+
+
+def test_a_call_that_cannot_be_made_counts_for_nothing() -> None:
+    node = rig(Budget(max_calls_per_minute=1))
+    error = node.refused(tool_call("leaf.read", {"n": "one"}))
+    assert error.failure is INVALID_ARGUMENTS
+    assert passes(node)
+
+
+def test_a_call_that_was_never_sent_is_given_back() -> None:
+    """Through the whole pipeline: nobody to send it to, and an open breaker."""
+    node = rig(Budget(max_calls_per_minute=5))
+    used = node.pipeline.budgets.used
+    node.upstreams["leaf"].refuse_with = InterlockError(UPSTREAM_UNAVAILABLE, "It is away.")
+    for _ in range(10):
+        assert node.refused(tool_call("leaf.read")).failure is UPSTREAM_UNAVAILABLE
+    assert used("leaf") == (0, 0, 0)
+    node.upstreams["leaf"].refuse_with = None
+    # What was sent counts, however it ends.
+    for sent in (1, 2, 3):
+        node.begin(tool_call("leaf.write"))
+        node.upstreams["leaf"].last.expire()
+        assert used("leaf") == (sent, sent, 0)
+    for _ in range(10):
+        assert node.refused(tool_call("leaf.write")).failure is CIRCUIT_OPEN
+    assert used("leaf") == (3, 3, 0)
+    node.clock.advance(10)
+    call = node.begin(tool_call("leaf.read"))
+    node.pipeline.cancel(call)
+    assert used("leaf") == (4, 3, 0)
+    assert call.reserved is None
+
+
+@pytest.mark.spec("AX-11.4-3")
+def test_mutable_calls_of_a_session() -> None:
+    node = rig(Budget(max_mutable_calls_per_session=1))
+    assert passes(node, "leaf.write")
+    assert refusal(node, "leaf.write") == {
+        "budget": "max_mutable_calls_per_session",
+        "of": "subserver",
+        "limit": 1,
+        "used": 1,
+        "left": 0,
+        "upstream": "leaf",
+    }
+    assert passes(node, "leaf.read")
+    node.clock.advance(1000)
+    assert not passes(node, "leaf.write")
+
+
+@pytest.mark.spec("AX-11.4-4")
+def test_cost_units_of_a_session() -> None:
+    node = rig(Budget(max_cost_units_per_session=12))
+    assert passes(node, "leaf.expensive")
+    assert passes(node, "leaf.metered")
+    # Ten more would be too many; one more is not.
+    assert refusal(node, "leaf.expensive")["used"] == 11
+    assert passes(node, "leaf.metered")
+    assert not passes(node, "leaf.metered")
+    assert passes(node, "leaf.read")
+
+
+@pytest.mark.spec("AX-11.4-4")
+def test_the_minute_outlives_the_connection_and_the_session_does_not() -> None:
+    budget = Budget(max_calls_per_minute=2, max_mutable_calls_per_session=1)
+    node = rig(budget, session_id="first")
+    assert passes(node, "leaf.write")
+    assert not passes(node, "leaf.write")
+    node.pipeline.budgets.release("leaf")
+    node.clock.advance(10)
+    node.pipeline.budgets.grant("leaf", LEAF, budget, session_id="second")
+    assert passes(node, "leaf.write")
+    assert refusal(node, "leaf.read")["retry_after_ms"] == 50_000
+    # Also without a farewell in between, and under another name.
+    node.pipeline.budgets.grant("leaf", LEAF, budget, session_id="third")
+    assert not passes(node)
+    # Another one in its place begins anew.
+    node.pipeline.budgets.grant("leaf", LEAF.replace("1", "2"), budget)
+    assert passes(node)
+
+
+def test_other_limits_for_a_session_that_goes_on() -> None:
+    node = rig(Budget(max_mutable_calls_per_session=5), session_id="one")
+    assert passes(node, "leaf.write")
+    node.pipeline.budgets.grant("leaf", LEAF, Budget(max_mutable_calls_per_session=2), "one")
+    assert passes(node, "leaf.write")
+    assert not passes(node, "leaf.write")
+    node.pipeline.budgets.grant("leaf", LEAF, Budget(), "one")
+    assert passes(node, "leaf.write")
+    assert node.pipeline.budgets.used("leaf") is None
+
+
+def test_nobody_is_looked_at_who_has_no_limit() -> None:
+    node = rig(Budget())
+    assert not node.pipeline.budgets.limited
+    assert Budget() == Budget(UNLIMITED, UNLIMITED, UNLIMITED)
+    assert all(passes(node, "leaf.write") for _ in range(10))
+
+
+def test_those_who_are_gone_are_forgotten() -> None:
+    clock = HandClock()
+    budgets = Budgets(clock)
+    node = Rig(leaf())
+    for number in range(1000):
+        budgets.grant("leaf", f"id-{number}", Budget(max_calls_per_minute=5))
+        call = tool_call("leaf.read", upstream="leaf")
+        call.route = node.catalog.find("leaf.read")
+        budgets.reserve(call)
+        budgets.release("leaf")
+        clock.advance(1)
+    assert len(budgets._left) <= MINUTE + 1
+
+
+def test_what_a_million_calls_take() -> None:
+    """A window of a minute is a few hundred groups, however many calls are in it."""
+    window = Window()
+    now = 0.0
+    for _ in range(100_000):
+        now += 0.001
+        window.look(now)
+        window.add(now)
+    assert len(window._groups) <= MINUTE / GRAIN + 2
+    assert window.look(now) == pytest.approx(60_000, abs=200)
+
+
+@pytest.mark.spec("AX-11.4-2")
+@given(
+    pauses=st.lists(st.floats(0, 20, allow_nan=False), min_size=1, max_size=200),
+    limit=st.integers(1, 10),
+)
+def test_no_minute_has_more_than_its_share(pauses: list[float], limit: int) -> None:
+    """In no window of 60 seconds, wherever it begins; and nobody waits longer than said."""
+    clock = HandClock()
+    budgets = Budgets(clock)
+    budgets.grant("s", LEAF, Budget(max_calls_per_minute=limit))
+    made: list[float] = []
+    for pause in pauses:
+        clock.advance(pause)
+        refused = _taken(budgets, tool_call(upstream="s"))
+        if refused is None:
+            made.append(clock())
+            continue
+        assert refused.data is not None
+        # Calls in one grain count as one; beyond that it is exact.
+        assert len([one for one in made if one + MINUTE + GRAIN > clock()]) >= limit
+        wait = refused.data["retry_after_ms"] / 1000
+        assert 0 < wait <= MINUTE + GRAIN
+        recent = [moment for moment in made if moment + MINUTE > clock()]
+        if recent:
+            assert wait >= recent[0] + MINUTE - clock() - 1e-6
+    for first, last in zip(made, made[limit:], strict=False):
+        assert last - first >= MINUTE - 1e-9
+
+
+def _taken(budgets: Budgets, call: Call) -> InterlockError | None:
+    try:
+        budgets.reserve(call)
+    except InterlockError as error:
+        return error
+    return None
+
+
+def test_three_accounts_through_the_pipeline() -> None:
+    """Sessions, callers and subservers, each with a budget of its own."""
+    node = Rig(leaf(), tokens={"a-token": "ada", "b-token": "bert"})
+    node.pipeline.budgets.configure(
+        BudgetsConfig(
+            session=BudgetConfig(mutable_calls=1), callers=[CallerBudget(calls_per_minute=4)]
+        )
+    )
+    node.pipeline.budgets.grant("leaf", LEAF, Budget(max_cost_units_per_session=10))
+    sessions = Sessions(most=10, idle=60, clock=node.clock)
+
+    def refused_for(who: str, name: str, session: Any = None) -> str:
+        credentials = Credentials("192.0.2.1", f"{who[0]}-token")
+        before = len(node.upstreams["leaf"].started)
+        call = node.begin(tool_call(name, credentials=credentials, session=session))
+        if len(node.upstreams["leaf"].started) > before:
+            node.upstreams["leaf"].last.answer(content=[])
+            assert call.reserved is None
+            return ""
+        error = node.done[-1][1]
+        assert error.failure is BUDGET_EXCEEDED
+        return str(error.data["of"])
+
+    first, second = sessions.open(SESSION, "ada"), sessions.open(SESSION, "ada")
+    assert refused_for("ada", "leaf.write", first) == ""
+    assert refused_for("ada", "leaf.write", first) == "session"
+    assert refused_for("ada", "leaf.write", second) == ""
+    assert refused_for("bert", "leaf.expensive") == ""
+    assert refused_for("ada", "leaf.metered", second) == "subserver"
+    assert refused_for("ada", "leaf.read", second) == ""
+    assert refused_for("ada", "leaf.read") == ""
+    assert refused_for("ada", "leaf.read", second) == "caller"
+    assert refused_for("bert", "leaf.write") == ""
+    node.clock.advance(60.1)
+    assert refused_for("ada", "leaf.read", first) == ""
+    assert node.journal.outcomes.count("budget_exceeded") == 3
+
+
+def test_a_call_that_waits_for_a_human_takes_nothing(tmp_path: Path) -> None:
+    """However often it is made; once it is approved, it does."""
+
+    async def scenario() -> None:
+        node = Gated(tmp_path)
+        budgets = node.pipeline.budgets
+        budgets.configure(BudgetsConfig(callers=[CallerBudget(mutable_calls=1)]))
+        try:
+            approval = await node.hold()
+            for _ in range(5):
+                assert (await node.hold()).id == approval.id
+            await node.confirm(approval)
+            error = await node.ask(tool_call("s.wipe", {"disk": "another"}))
+            assert error.failure is BUDGET_EXCEEDED
+        finally:
+            node.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,336 @@
+"""Who calls, told from node to node: every hop has a token of its own, and it is held against the
+call at every hop. What a caller shows at the root is seen by nobody below."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from interlock.app.delegation import KEYS_PATH
+from interlock.app.node import Node
+from interlock.core.call import Caller
+from interlock.core.config import ServerConfig, TokenConfig
+from interlock.core.paths import signing_keys_path
+from interlock.trust.hop_tokens import Stamp
+from interlock.trust.signing_keys import SigningKeys
+from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
+from tests.tree.grove import lists, until
+from tests.tree.rig import tool
+from tests.trust.hopping import SECRETS, TOKENS, HopGrove, Leaf, call, claims, header, post
+
+OWNER, DEPUTY = SECRETS["OWNER"], SECRETS["DEPUTY"]
+ADDS = {"annotations": {"readOnlyHint": False, "destructiveHint": False}}
+LEAF_TOOLS = [tool("read"), tool("add", mutable=None, **ADDS)]
+KEY = "x-mcpax-authorization"
+
+Scene = Callable[[HopGrove], Coroutine[Any, Any, None]]
+
+
+def play(scene: Scene, folder: Path) -> None:
+    async def run() -> None:
+        grove = HopGrove(folder)
+        async with grove:
+            await scene(grove)
+
+    uvloop.run(run())
+
+
+async def row(grove: HopGrove, **registration: Any) -> tuple[Node, Node, Leaf]:
+    """A root with callers, a node below it, and a leaf below that."""
+    root = await grove.plant("root", tokens=TOKENS)
+    edge = await grove.plant("edge", below=root)
+    leaf = Leaf(edge)
+    leaf.tools = LEAF_TOOLS
+    leaf.registered(segment="leaf", **registration)
+    await until(root, lambda: lists(root, "edge.leaf.read"))
+    return root, edge, leaf
+
+
+@pytest.mark.spec("ST-4.8.2-1", "AX-10.1-2", "ST-4.8.4-5")
+def test_every_hop_has_its_own_token_for_the_same_caller(tmp_path: Path) -> None:
+    async def scene(grove: HopGrove) -> None:
+        root, edge, leaf = await row(grove)
+        assert "content" in await call(root, OWNER, "edge.leaf.read")
+        assert "content" in await call(root, OWNER, "edge.leaf.add")
+        assert "content" in await call(root, DEPUTY, "edge.leaf.add")
+        reads, adds, bobs = grove.callers(edge)
+        assert reads == Caller(
+            "parent", registers=False, kind="parent", scopes=("read:leaf.read",), id="owner",
+            above="owner",
+        )  # fmt: skip
+        assert adds is not None
+        assert bobs is not None
+        assert (adds.scopes, adds.above) == (("write:leaf.add",), "owner")
+        assert (bobs.scopes, bobs.above) == (("write:leaf.add",), "deputy")
+        tokens = [one["_meta"][KEY] for one in leaf.calls]
+        said = [claims(one) for one in tokens]
+        assert [one["sub"] for one in said] == ["owner", "owner", "deputy"]
+        assert [one["scope"] for one in said] == ["read:read", "write:add", "write:add"]
+        assert {one["aud"] for one in said} == {leaf_id(edge)}
+        assert {one["iss"] for one in said} == {edge.tree.id}
+        assert all(0 < one["exp"] - one["iat"] <= 60 for one in said)
+
+    play(scene, tmp_path)
+
+
+def leaf_id(edge: Node) -> str:
+    info = edge.tree.registrar.subserver("ax:leaf")
+    assert info is not None
+    return info.subserver_id
+
+
+@pytest.mark.spec("AX-10.1-1", "AX-10.1-3", "ST-4.8.5-1")
+def test_what_a_caller_shows_reaches_nobody_below_and_no_token_is_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a bearer, as a cookie and in the `_meta`: not a byte of it. And nothing that was made for
+    a hop is in a file or in a log."""
+    seen: list[str] = []
+
+    async def scene(grove: HopGrove) -> None:
+        root, _, leaf = await row(grove)
+        extras = {
+            "com.acme/token": OWNER,
+            "authorization": f"Bearer {OWNER}",
+            KEY: OWNER,
+            "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "x-mcpax-event-id": "7d1f0f0e-0000-4000-8000-000000000002",
+        }
+        assert "content" in await call(root, OWNER, "edge.leaf.read", **extras)
+        everything = b"".join(leaf.came)
+        assert OWNER.encode() not in everything
+        [params] = leaf.calls
+        kept = {
+            "traceparent": extras["traceparent"],
+            "x-mcpax-event-id": extras["x-mcpax-event-id"],
+        }
+        assert {key: params["_meta"].get(key) for key in extras if key != KEY} == {
+            "com.acme/token": None, "authorization": None, **kept,
+        }  # fmt: skip
+        seen.append(params["_meta"][KEY])
+        edges = [one.credentials.minted for one in grove.begun[grove._nodes[1]]]
+        seen.extend(one for one in edges if one)
+
+    with caplog.at_level(logging.DEBUG):
+        play(scene, tmp_path)
+    assert len(seen) >= 2
+    files = [one for one in tmp_path.rglob("*") if one.is_file()]
+    assert any(one.name == "signing_keys.json" for one in files)
+    for token in (*seen, OWNER):
+        parts = [token, *token.split(".")[1:]]
+        assert not any(part in caplog.text for part in parts)
+        for one in files:
+            content = one.read_bytes()
+            assert not any(part.encode() in content for part in parts), one
+
+
+@pytest.mark.spec("ST-4.8.4-2", "ST-4.8.1-3")
+def test_what_a_caller_may_not_is_refused_before_it_leaves(tmp_path: Path) -> None:
+    async def scene(grove: HopGrove) -> None:
+        root, edge, leaf = await row(grove)
+        other = Leaf(edge)
+        other.tools = LEAF_TOOLS
+        other.registered(2, "other")
+        await until(root, lambda: lists(root, "edge.other.add"))
+        refused = await call(root, OWNER, "edge.other.add")
+        assert refused["code"] == -31031
+        assert refused["data"]["missing"] == ["write:edge.other.add"]
+        assert not leaf.calls
+        assert not other.calls
+        assert grove.callers(edge) == []
+
+    play(scene, tmp_path)
+
+
+def member(token: str) -> bytes:
+    return b',"%b":"%b"' % (KEY.encode(), token.encode())
+
+
+@pytest.mark.spec("ST-4.8.2-1", "AX-10.1-2")
+def test_the_node_below_checks_for_itself(tmp_path: Path) -> None:
+    """A root that is careless, or that somebody has got hold of, sends what it should not."""
+
+    async def scene(grove: HopGrove) -> None:
+        root, edge, leaf = await row(grove)
+        peer = root.roster.supervisors["ax:edge"].peer
+        assert peer is not None
+        honest = peer.stamp
+        assert isinstance(honest, Stamp)
+        sent: list[bytes] = []
+
+        def stamped(one: Any) -> bytes:
+            sent.append(honest(one))
+            return sent[-1]
+
+        peer.stamp = stamped
+        assert "content" in await call(root, OWNER, "edge.leaf.read")
+        for_read = sent[-1]
+        made = SigningKeys(signing_keys_path(root.config, {}, root.base_dir))
+        good = claims(for_read.split(b'"')[3].decode())
+        stranger = SigningKeys(None)
+        for stamp, code in {
+            # Good, and for another tool.
+            for_read: -31006,
+            # Signed by nobody that the edge knows.
+            member(stranger.sign(good)): -31030,
+            # By the root, for somebody else.
+            member(made.sign({**good, "aud": root.tree.id})): -31030,
+            member(made.sign({**good, "exp": good["iat"] - 100, "iat": good["iat"] - 160})): -31030,
+            member(made.sign({**good, "exp": good["iat"] + 901})): -31030,
+            member(for_read.split(b'"')[3].decode()[:-9]): -31030,
+            b',"%b":7' % KEY.encode(): -31030,
+            b',"%b":null' % KEY.encode(): -31030,
+        }.items():
+            peer.stamp = lambda _, stamp=stamp: stamp
+            refused = await call(root, DEPUTY, "edge.leaf.add")
+            assert refused["code"] == code, (stamp, refused)
+        assert len(leaf.calls) == 1
+        # A parent that sends none is as it was before there were tokens.
+        peer.stamp = None
+        assert "content" in await call(root, DEPUTY, "edge.leaf.add")
+        last = grove.callers(edge)[-1]
+        assert last is not None
+        assert (last.name, last.scopes, last.above) == ("parent", None, "")
+
+    play(scene, tmp_path)
+
+
+@pytest.mark.spec("ST-4.8.5-3")
+def test_keys_change_under_way_and_nothing_is_refused(tmp_path: Path) -> None:
+    async def scene(grove: HopGrove) -> None:
+        root, edge, leaf = await row(grove)
+        assert "content" in await call(root, OWNER, "edge.leaf.read")
+        before = kid_shown(edge)
+        # By hand, in another process as it were.
+        new = SigningKeys(signing_keys_path(root.config, {}, root.base_dir)).rotate()
+        await root.hops.look()
+        for secret in (DEPUTY, OWNER):
+            assert "content" in await call(root, secret, "edge.leaf.read")
+        kids = [
+            header(one.credentials.minted)["kid"]
+            for one in grove.begun[edge]
+            if one.credentials.minted
+        ]
+        # Deputy's token is a new one; Owner's is good still.
+        assert kids == [before[0], new, before[0]]
+        assert kid_shown(edge) == [new, *before]
+        _, document = await post((root.url or "").replace("/mcp", KEYS_PATH), None, method="GET")
+        assert [one["kid"] for one in document["keys"]] == [new, *before]
+        assert not any("d" in one for one in document["keys"])
+        # The leaf hears of its own parent's keys.
+        edge.hops._keys.rotate()
+        edge.tree.registrar.keys_changed()
+        [told] = [one for one in leaf.heard if str(one.get("method")).endswith("keys_changed")]
+        assert len(told["params"]["jwks"]["keys"]) == 2
+        assert len(leaf.beat()["result"]["jwks"]["keys"]) == 2
+        assert "jwks" not in leaf.beat()["result"]
+
+    play(scene, tmp_path)
+
+
+def kid_shown(node: Node) -> list[str]:
+    registrant = node.tree.registrant
+    assert registrant is not None
+    above = node.hops._above()
+    assert above is not None
+    return [one["kid"] for one in json.loads(bytes(above.jwks))["keys"]]
+
+
+@pytest.mark.spec("AX-10.2-1", "AX-10.2-2")
+def test_who_registers_to_be_read_is_never_asked_to_write(tmp_path: Path) -> None:
+    async def scene(grove: HopGrove) -> None:
+        root, edge, leaf = await row(grove, auth_scope="read")
+        assert leaf.answers["mcpax-2"][0]["result"]["auth_scope"] == "read"
+        other = Leaf(edge)
+        other.tools = LEAF_TOOLS
+        other.registered(2, "other", auth_scope="write")
+        await until(root, lambda: lists(root, "edge.other.add"))
+        refused = await call(root, DEPUTY, "edge.leaf.add")
+        assert (refused["code"], refused["message"]) == (-31006, "scope_denied")
+        assert refused["data"]["auth_scope"] == "read"
+        assert not leaf.calls
+        assert "content" in await call(root, DEPUTY, "edge.leaf.read")
+        assert "content" in await call(root, DEPUTY, "edge.other.add")
+        assert [one["name"] for one in leaf.calls] == ["read"]
+
+    play(scene, tmp_path)
+
+
+# -- servers of the config
+
+
+class Checks(Streamable):
+    """A server that believes the tokens of one node, and nothing else."""
+
+    def __init__(self, eras: str) -> None:
+        super().__init__(eras)
+        self.toolbox.tools = [tool("echo"), tool("cancelled", mutable=None, **ADDS)]
+        self.refuses = 0
+        self.habit = self._check
+
+    async def _check(self, request: Request, answer: Answer) -> bool:
+        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        scope = claims(token)["scope"] if token.count(".") == 2 else ""
+        if request.tool and scope.partition(":")[2] != request.tool:
+            self.refuses += 1
+            answer.empty("403 Forbidden")
+            return True
+        if not token:
+            self.refuses += 1
+            answer.empty("401 Unauthorized")
+            return True
+        return False
+
+
+@pytest.mark.spec("AX-10.1-1", "AX-10.1-2", "ST-4.8.4-5")
+@pytest.mark.parametrize("eras", ["stateless", "session"])
+def test_a_server_that_wants_them_gets_the_tokens_of_each_caller(tmp_path: Path, eras: str) -> None:
+    async def scene(grove: HopGrove) -> None:
+        async with Checks(eras) as server:
+            tokens = [
+                *TOKENS[1:],
+                TokenConfig(name="owner", token="${env:OWNER}", scopes=["read:shop.*"]),
+            ]
+            shop = ServerConfig(url=server.url(), segment="shop", minted_tokens=True)
+            root = await grove.plant("root", tokens=tokens, servers={"shop": shop})
+            await until(root, lambda: lists(root, "shop.echo"))
+            assert "content" in await call(root, OWNER, "shop.echo")
+            assert "content" in await call(root, DEPUTY, "shop.cancelled")
+            assert (await call(root, OWNER, "shop.cancelled"))["code"] == -31031
+            assert server.refuses == 0
+            calls = [one for one in server.requests if one.tool]
+            said = [claims(one.headers["authorization"][7:]) for one in calls]
+            assert [(one["sub"], one["scope"]) for one in said] == [
+                ("owner", "read:echo"), ("deputy", "write:cancelled"),
+            ]  # fmt: skip
+            assert {one["aud"] for one in said} == {server.url()}
+            own = [one for one in server.requests if not one.tool]
+            assert own
+            for one in server.requests:
+                token = one.headers["authorization"].removeprefix("Bearer ")
+                assert claims(token)["iss"] == root.url
+                whole = repr(one.headers) + one.body.decode()
+                assert OWNER not in whole
+                assert DEPUTY not in whole
+            assert {claims(one.headers["authorization"][7:])["scope"] for one in own} == {"read"}
+            # What it refuses all the same is told, and not tried again.
+            server.toolbox.tools = []
+            before = len(server.requests)
+
+            async def refuse(request: Request, answer: Answer) -> bool:
+                answer.empty("403 Forbidden")
+                return True
+
+            server.habit = refuse
+            refused = await call(root, DEPUTY, "shop.cancelled")
+            assert refused["code"] == -31020
+            assert "refused the token that this node made (HTTP 403)" in refused["message"]
+            assert len(server.requests) == before + 1
+
+    play(scene, tmp_path)

@@ -1,0 +1,258 @@
+"""The keys of issuers: where they come from, how often they are asked for, how long they count."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.core.config.trust import IssuerConfig
+from interlock.core.upstreams.oauth.errors import Trouble
+from interlock.core.upstreams.oauth.fetch import Answer, fetch
+from interlock.errors import CONFIG, InterlockError
+from interlock.trust.identity.key_sets import (
+    KEPT_WITHOUT_NEWS,
+    LONGEST,
+    OVERLAP,
+    PAUSE,
+    REFRESH,
+    RETRY,
+    KeySet,
+)
+from tests.core.upstreams.oauth.authority import Asked, Authority, Reply
+from tests.trust.identity.issuers import Signer
+
+
+class Desk:
+    """An issuer on a real socket, and a node that wants its keys."""
+
+    def __init__(self, authority: Authority, folder: Path) -> None:
+        self.authority = authority
+        self.folder = folder
+        self.signer = Signer()
+        self.now = 1000.0
+        self.lost = 0
+        authority.metadata["jwks_uri"] = f"{authority.issuer}/jwks"
+        authority.habits[f"{authority.path}/jwks"] = self._jwks
+
+    def _jwks(self, _: Asked) -> Reply:
+        return Reply(200, self.signer.jwks())
+
+    def key_set(self, **settings: Any) -> KeySet:
+        settings.setdefault("issuer", self.authority.issuer)
+        return KeySet(
+            IssuerConfig(**settings), self.folder, clock=lambda: self.now, on_lost=self._lost
+        )
+
+    def _lost(self) -> None:
+        self.lost += 1
+
+    def asked(self) -> int:
+        return len(self.authority.to("/jwks"))
+
+
+def play(scene: Callable[[Desk], Awaitable[None]], folder: Path, path: str = "") -> None:
+    async def main() -> None:
+        async with Authority(path) as authority:
+            await scene(Desk(authority, folder))
+
+    asyncio.run(main())
+
+
+@pytest.mark.spec("ST-4.8.3-1")
+@pytest.mark.parametrize("path", ["", "/realms/one"])
+def test_an_issuer_says_where_its_keys_are(tmp_path: Path, path: str) -> None:
+    async def scene(desk: Desk) -> None:
+        keys = desk.key_set()
+        assert keys.due
+        assert keys.find("k1", "ES256") == []
+        unsettled = keys.ask()
+        assert unsettled is not None
+        await unsettled.settle()
+        assert [one.kid for one in keys.find("k1", "ES256")] == ["k1"]
+        assert keys.problem is None
+        assert not keys.due
+        # They were just read: who asks for another learns at once that there is none.
+        assert keys.find("k2", "ES256") == []
+        assert keys.ask() is None
+        desk.now += PAUSE
+        assert keys.ask() is not None
+        assert desk.asked() == 1
+
+    play(scene, tmp_path, path)
+
+
+def test_or_the_config_does(tmp_path: Path) -> None:
+    async def scene(desk: Desk) -> None:
+        keys = desk.key_set(issuer="not an address", jwks_url=f"{desk.authority.issuer}/jwks")
+        await keys.refresh()
+        assert keys.find(None, "ES256")
+        (tmp_path / "keys.json").write_bytes(desk.signer.jwks())
+        keys = desk.key_set(issuer="not an address", jwks_file="keys.json")
+        assert keys.find("k1", "ES256")
+        desk.signer.rotate("k2")
+        (tmp_path / "keys.json").write_bytes(desk.signer.jwks())
+        desk.now += PAUSE
+        assert keys.ask() is not None
+        await keys.refresh()
+        assert keys.find("k2", "ES256")
+
+    play(scene, tmp_path)
+
+
+@pytest.mark.spec("ST-4.8.5-3")
+def test_a_key_that_is_not_shown_any_more_counts_a_little_longer(tmp_path: Path) -> None:
+    async def scene(desk: Desk) -> None:
+        keys = desk.key_set()
+        await keys.refresh()
+        desk.signer.rotate("k2", overlap=False)
+        desk.now += PAUSE
+        await keys.refresh()
+        assert keys.find("k2", "ES256")
+        assert keys.find("k1", "ES256")
+        desk.now += OVERLAP - 1
+        assert keys.find("k1", "ES256")
+        assert not desk.lost
+        desk.now += 1
+        keys.sweep()
+        assert desk.lost == 1
+        assert keys.find("k1", "ES256") == []
+        assert keys.find("k2", "ES256")
+
+    play(scene, tmp_path)
+
+
+def test_one_request_for_all_who_wait(tmp_path: Path) -> None:
+    async def scene(desk: Desk) -> None:
+        keys = desk.key_set()
+        waiting = [asyncio.create_task(keys.refresh()) for _ in range(10)]
+        impatient = waiting.pop()
+        await asyncio.sleep(0)
+        impatient.cancel()
+        await asyncio.gather(*waiting)
+        assert desk.asked() == 1
+        assert keys.find("k1", "ES256")
+
+    play(scene, tmp_path)
+
+
+def test_keys_are_kept_while_their_issuer_is_away(tmp_path: Path) -> None:
+    async def scene(desk: Desk) -> None:
+        keys = desk.key_set()
+        await keys.refresh()
+        desk.now += REFRESH
+        assert keys.due
+        await desk.authority.stop()
+        await keys.refresh()
+        assert keys.problem is not None
+        assert keys.find("k1", "ES256")
+        assert not keys.due
+        desk.now += RETRY
+        assert keys.due
+        desk.now += KEPT_WITHOUT_NEWS
+        assert keys.find("k1", "ES256") == []
+        assert desk.lost == 1
+
+    play(scene, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("habit", "why"),
+    [
+        (lambda _: Reply(500, {}), "HTTP 500"),
+        (lambda _: Reply(302, b"", location="http://127.0.0.1:1/keys"), "HTTP 302"),
+        (lambda _: Reply(200, b"<html>"), "not a set of keys"),
+        (lambda _: Reply(200, {"keys": 7}), "not a set of keys"),
+        (lambda _: Reply(200, {"keys": [{"kty": "oct"}] * 101}), "more than 100"),
+        (lambda _: Reply(200, b" " * (LONGEST + 1)), "longer than"),
+    ],
+)
+def test_an_answer_that_is_no_keys(tmp_path: Path, habit: Any, why: str) -> None:
+    async def scene(desk: Desk) -> None:
+        good = desk.authority.habits[f"{desk.authority.path}/jwks"]
+        desk.authority.habits[f"{desk.authority.path}/jwks"] = habit
+        keys = desk.key_set()
+        await keys.refresh()
+        assert why in (keys.problem or "")
+        assert keys.find("k1", "ES256") == []
+        desk.authority.habits[f"{desk.authority.path}/jwks"] = good
+        await keys.refresh()
+        assert keys.problem is None
+        assert keys.find("k1", "ES256")
+
+    play(scene, tmp_path)
+
+
+def test_metadata_of_somebody_else_are_not_believed(tmp_path: Path) -> None:
+    async def scene(desk: Desk) -> None:
+        desk.authority.metadata["issuer"] = "https://other.example.com"
+        keys = desk.key_set()
+        await keys.refresh()
+        assert "somebody else" in (keys.problem or "")
+        desk.authority.metadata["issuer"] = desk.authority.issuer
+        desk.authority.metadata["jwks_uri"] = "http://192.0.2.1/jwks"
+        await keys.refresh()
+        assert "not https" in (keys.problem or "")
+        assert not desk.asked()
+
+    play(scene, tmp_path)
+
+
+def test_an_issuer_elsewhere_cannot_lead_to_this_machine(tmp_path: Path) -> None:
+    """Else whoever answers for it could make the node believe what listens here."""
+
+    async def scene(desk: Desk) -> None:
+        async def ask(method: str, url: str, _: Mapping[str, str], body: bytes = b"") -> Answer:
+            document = {"issuer": "https://a.example", "jwks_uri": f"{desk.authority.issuer}/jwks"}
+            if url.startswith("https://a.example/"):
+                return Answer(200, {}, json.dumps(document).encode())
+            return await fetch(method, url, _, body)
+
+        config = IssuerConfig(issuer="https://a.example")
+        keys = KeySet(config, tmp_path, clock=lambda: 0.0, ask=ask)
+        await keys.refresh()
+        assert "not https" in (keys.problem or "")
+        assert not desk.asked()
+
+    play(scene, tmp_path)
+
+
+def test_an_issuer_that_never_answers_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlock.trust.identity.key_sets.WITHIN", 0.05)
+
+    async def scene(desk: Desk) -> None:
+        async def ask(method: str, url: str, _: Mapping[str, str], body: bytes = b"") -> Answer:
+            await asyncio.Event().wait()
+            raise Trouble("never")
+
+        keys = KeySet(
+            IssuerConfig(issuer="https://a.example"), tmp_path, clock=lambda: 0.0, ask=ask
+        )
+        await keys.refresh()
+        assert keys.problem == "it took too long"
+
+    play(scene, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"issuer": "somebody"}, "from nowhere"),
+        ({"issuer": "http://login.example.com"}, "plain http"),
+        ({"issuer": "x", "jwks_url": "http://login.example.com/jwks"}, "plain http"),
+        ({"issuer": "x", "jwks_file": "missing.json"}, "No such file"),
+        ({"issuer": "x", "jwks_file": "bad.json"}, "not a set of keys"),
+        ({"issuer": "x", "jwks_file": "bad.json", "jwks_url": "https://a/b"}, "keep one"),
+    ],
+)
+def test_an_issuer_whose_keys_cannot_be(tmp_path: Path, settings: dict[str, Any], why: str) -> None:
+    (tmp_path / "bad.json").write_text("[]")
+    with pytest.raises(InterlockError, match=why) as caught:
+        KeySet(IssuerConfig(**settings), tmp_path, clock=lambda: 0.0)
+    assert caught.value.failure is CONFIG

@@ -1,0 +1,53 @@
+"""The token that was sent last is kept at hand, for its own call alone and for half its life."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.core.call import Call, Caller
+from interlock.protocol.mcp import RESOURCES_READ
+from interlock.trust.hop_tokens import LONGEST_LIFE
+from tests.core.pipeline.calls import LOCAL, SESSION
+from tests.trust.test_minting import OWNER, World, call_of, tool
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_the_token_that_was_sent_last_is_for_its_own_call_only(world: World) -> None:
+    stamp, other = world.stamp(), tool("github.close", mutable=True)
+    guest = Caller("guest", kind="token", scopes=OWNER.scopes, id="tok2")
+    reading = Call(RESOURCES_READ, "test", LOCAL, SESSION, "file:///x")
+    reading.caller = OWNER
+    calls = [
+        call_of(),
+        call_of(guest),
+        call_of(route=other),
+        call_of(guest, other),
+        reading,
+        call_of(route=None),
+        call_of(deadline=520.0),
+    ]
+    first = [stamp(call) for call in calls]
+    assert len(set(first)) == len(calls)
+    for _ in range(2):
+        for call, token in zip(calls, first, strict=True):
+            shown, known = world.read(stamp(call).decode()), world.read(token.decode())
+            assert shown is not None
+            assert known is not None
+            assert call.caller is not None
+            assert (shown.above, shown.scopes) == (known.above, known.scopes)
+            assert shown.above == call.caller.name
+
+
+def test_the_token_that_was_sent_last_is_made_anew_in_time(world: World) -> None:
+    stamp = world.stamp()
+    one = call_of(deadline=0.0)
+    first = stamp(one)
+    assert stamp(one) is first
+    world.clock.now += LONGEST_LIFE / 2 + 1
+    assert stamp(one) != first
+    nobody = call_of(Caller(""))
+    assert stamp(nobody) == b""
