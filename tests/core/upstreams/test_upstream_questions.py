@@ -12,10 +12,12 @@ import pytest
 from interlock.core.call import Ask
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams import negotiation as negotiate
+from interlock.core.upstreams import subscriptions, supervisor
 from interlock.core.upstreams.transports import http, http_pool
 from tests.core.upstreams.harness import Kept, Sent, kept, official, run, text, within
 from tests.core.upstreams.servers.http_server import Answer, Legacy, Request, Streamable
 from tests.core.upstreams.servers.toolbox import Message, result
+from tests.patience import PATIENCE
 
 LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 shared = functools.partial(ServerConfig, sessions="shared")
@@ -229,6 +231,9 @@ def test_the_official_server_asks(kind: str, monkeypatch: pytest.MonkeyPatch) ->
         return None
 
     monkeypatch.setattr(negotiate, "_discover", not_stateless)
+    # The server drops what it asks before its stream is open, and a busy machine takes long.
+    monkeypatch.setattr(subscriptions, "HEAD_WAIT", PATIENCE)
+    monkeypatch.setattr(supervisor, "HEARD_WITHIN", PATIENCE)
 
     async def body() -> None:
         with official(kind) as port:

@@ -243,7 +243,7 @@ class Relisting:
 
 
 HEARD_WITHIN: Final = 1.0
-"""How long a server may take to acknowledge that it will tell of changes, before it is listed."""
+"""How long a server may take to open the stream of its notifications before it counts as ready."""
 
 
 class State(Enum):
@@ -525,11 +525,16 @@ class Supervisor:
             self._hearing = hearing = Hearing(
                 peer, relist=self.relist, sleep=self._sleep, uris=self._watched(self.key, None)
             )
+            self._hear(hearing)
             if peer.era is Era.STATELESS:
                 # First heard, then read: a change in between would be missed for good.
-                self._hear(hearing)
                 await hearing.until_open(HEARD_WITHIN)
-            return peer, await self._relisting.read(peer)
+                return peer, await self._relisting.read(peer)
+            offer = await self._relisting.read(peer)
+            # A session server may ask on its GET stream during the first call, and many servers
+            # drop what they send before that stream is open.
+            await hearing.until_open(HEARD_WITHIN)
+            return peer, offer
         except BaseException:
             await self._hear_no_more()
             await self._let_go(peer)
@@ -561,8 +566,6 @@ class Supervisor:
             # A new server knows nothing of what the old one was told.
             set_level(peer, self._level)
         self._became_ready(peer, offer)
-        if self._watcher is None and self._hearing is not None:
-            self._hear(self._hearing)
         lister = asyncio.create_task(self._relisting.keep(peer), name=f"list:{self.key}")
         try:
             await asyncio.shield(peer.closed)
