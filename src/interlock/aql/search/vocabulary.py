@@ -1,6 +1,6 @@
 """The classes of words as the index uses them: by stem, with phrases, and what products are about.
 
-Compiled once, when somebody searches first.
+The words are in `data/`, English only. They are read and compiled once, at the first search.
 """
 
 from __future__ import annotations
@@ -9,13 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Final, NamedTuple
 
-from interlock.aql.search.hints import HINTS
-from interlock.aql.search.hints_by_trade import HINTS_BY_TRADE
-from interlock.aql.search.products import PRODUCTS
-from interlock.aql.search.stems import stem
-from interlock.aql.search.synonyms_nouns import NOUNS
-from interlock.aql.search.synonyms_technical import TECHNICAL
-from interlock.aql.search.synonyms_verbs import VERBS
+from interlock.aql.search.stems import read_lines, stem
 from interlock.aql.search.words import STOP
 
 _MOST_OF_PHRASE: Final = 4
@@ -46,11 +40,11 @@ def term(word: str) -> str:
     return "_".join(stem(part) for part in word.split("_"))
 
 
-def read_classes(text: str) -> Iterator[tuple[list[str], list[str]]]:
-    """Each line's words, and what they hint at."""
-    for line in text.splitlines():
-        left, _, right = line.partition(">")
-        if left.strip():
+def read_classes(*names: str) -> Iterator[tuple[list[str], list[str]]]:
+    """The words of each line of these tables, and what they hint at."""
+    for name in names:
+        for line in read_lines(name):
+            left, _, right = line.partition(">")
             yield [term(word) for word in left.split()], [term(word) for word in right.split()]
 
 
@@ -61,7 +55,7 @@ def vocabulary() -> Vocabulary:
     classes: dict[str, list[int]] = {}
     hints: dict[str, list[str]] = {}
     known: set[str] = set()
-    for left, right in read_classes(VERBS + NOUNS + TECHNICAL + HINTS + HINTS_BY_TRADE):
+    for left, right in read_classes("verbs", "nouns", "technical_nouns", "hints"):
         known.update(left, right)
         if right:
             for one in left:
@@ -71,7 +65,7 @@ def vocabulary() -> Vocabulary:
             classes.setdefault(one, []).append(len(members))
         members.append(tuple(left))
     products: dict[str, tuple[str, ...]] = {}
-    for line in PRODUCTS.strip().splitlines():
+    for line in read_lines("products"):
         names, _, things = line.partition(":")
         about = tuple(term(thing) for thing in things.split())
         known.update(about)
@@ -89,8 +83,8 @@ def vocabulary() -> Vocabulary:
 
 
 def _only_verbs() -> frozenset[str]:
-    verbs = {one for left, _ in read_classes(VERBS) for one in left}
-    nouns = {one for left, _ in read_classes(NOUNS + TECHNICAL) for one in left}
+    verbs = {one for left, _ in read_classes("verbs") for one in left}
+    nouns = {one for left, _ in read_classes("nouns", "technical_nouns") for one in left}
     return frozenset(verbs - nouns)
 
 
