@@ -9,7 +9,7 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from interlock.app.status import NodeStatus, TopicStatus, UpstreamStatus
+from interlock.app.status import NodeStatus, TopicStatus
 from interlock.contracts.changed_tools import Breaks, ToolChange
 from interlock.contracts.registry import records as contract_records
 from interlock.contracts.schemas.build import build_all
@@ -19,6 +19,7 @@ from interlock.contracts.schemas.reader import read_json
 from interlock.contracts.sightings import Noted
 from interlock.core.journal.journal import JournalHealth
 from interlock.core.pipeline.breaker import Circuit
+from interlock.core.upstreams.registry import UpstreamStatus
 from interlock.core.upstreams.supervisor import State as UpstreamState
 from interlock.drivers.status import BindingStatus, ContractStatus, DriverStatus
 from interlock.topics import admin_api as admin

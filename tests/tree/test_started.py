@@ -14,10 +14,9 @@ import pytest
 
 from interlock.core.call import UpstreamGoneError
 from interlock.core.config import ServerConfig
-from interlock.core.upstreams.connection import Connector
 from interlock.core.upstreams.supervisor import State, Supervisor
 from interlock.core.upstreams.transports.channel import ChannelLink
-from interlock.tree.child_process import StartedChannel
+from interlock.tree.child_connector import ChildConnector, StartedChannel
 from tests.core.upstreams.harness import OWN_INFO, alive, within
 from tests.tree.rig import Hub, hub_test
 from tests.tree.test_registering import error_of
@@ -37,7 +36,7 @@ class Started:
         server = ServerConfig(
             command=sys.executable, args=args, transport="ax", segment=segment, **more
         )
-        connector = Connector(
+        connector = ChildConnector(
             "plant",
             server,
             own_info=OWN_INFO,

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from msgspec import UNSET, Raw
 
-from interlock.app.status import UpstreamStatus
 from interlock.core.config import ServerConfig
+from interlock.core.upstreams.registry import UpstreamStatus
 from interlock.errors import UPSTREAM_LOST, InterlockError
 from interlock.protocol import mcpax as ax
 from interlock.tree.overview import (

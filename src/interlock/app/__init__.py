@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from interlock.app.node import Node
-    from interlock.app.status import NodeStatus, UpstreamStatus
+    from interlock.app.status import NodeStatus
 
-__all__ = ["Node", "NodeStatus", "UpstreamStatus"]
+__all__ = ["Node", "NodeStatus"]
 
 
 def __getattr__(name: str) -> Any:

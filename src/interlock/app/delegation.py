@@ -15,15 +15,18 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.app.upstream_registry import Roster
+from interlock.core.config import ServerConfig
 from interlock.core.ports import Clock
 from interlock.core.upstreams.client import Peer
+from interlock.core.upstreams.connection import ConnectorOptions, Connects
+from interlock.core.upstreams.extension import UpstreamExtension
 from interlock.core.upstreams.transports.http import as_header
 from interlock.errors import InterlockError
 from interlock.protocol import mcpax as ax
 from interlock.tree.registrant import Registrant
 from interlock.tree.registrar import Registrar
 from interlock.trust.authorization import Permit
+from interlock.trust.hop_token_connector import HopTokenConnector
 from interlock.trust.hop_tokens import Above, MintedTokens, Minter, Stamp, Stamps
 from interlock.trust.identity.component import Identity
 from interlock.trust.signing_keys import SigningKeys
@@ -42,7 +45,7 @@ def as_member(token: str) -> bytes:
     return _MEMBER % token.encode()
 
 
-class Hops:
+class Hops(UpstreamExtension):
     """The tokens of one node."""
 
     def __init__(
@@ -74,17 +77,9 @@ class Hops:
         self._looking: asyncio.Task[None] | None = None
         registrar.grants.keys = keys.jwks
 
-    def stand_between(self, permit: Permit, roster: Roster, identity: Identity) -> None:
+    def stand_between(self, permit: Permit, identity: Identity) -> None:
         """Take this place in a node, before anything is begun."""
         permit.scope_limits = self._registrar.grants.limits
-        prepared = roster.prepare
-
-        def prepare(peer: Peer, key: str) -> None:
-            prepared(peer, key)
-            self.prepare(peer, key)
-
-        roster.prepare = prepare
-        roster.stamp = self.stamp
         # By its method: to call an object costs more than to call a method of it.
         identity.minted = self._tokens.__call__
 
@@ -131,6 +126,14 @@ class Hops:
             shape=as_member,
             prefix=self._prefix(info.segment),
         )
+
+    def connector(
+        self, key: str, server: ServerConfig, options: ConnectorOptions
+    ) -> Connects | None:
+        """What sends tokens to a server of the config that wants them (`minted_tokens`)."""
+        if not server.minted_tokens:
+            return None
+        return HopTokenConnector(key, server, stamp=self.stamp, **options)
 
     def stamp(self, url: str, segment: str) -> Stamps:
         """What makes tokens for a server of the config."""

@@ -18,7 +18,6 @@ from interlock.app.listeners import Doors
 from interlock.app.revocation import Leaving
 from interlock.app.status import NodeStatus
 from interlock.app.status_report import node_status, node_tree
-from interlock.app.upstream_registry import Roster
 from interlock.aql.component import Aql
 from interlock.automation.component import Automation
 from interlock.contracts.component import Contracts
@@ -52,6 +51,7 @@ from interlock.core.server.mcp.stream import McpStream
 from interlock.core.upstreams.client import Peer
 from interlock.core.upstreams.oauth.keyring import Keyring
 from interlock.core.upstreams.oauth.token_store import TokenStore
+from interlock.core.upstreams.registry import UpstreamRegistry
 from interlock.core.upstreams.supervisor import Supervisor
 from interlock.drivers.folders import DriverFolders, make_drivers
 from interlock.protocol.jsonrpc import encode_value
@@ -79,7 +79,7 @@ class Introducing:
 
     def __init__(
         self,
-        roster: Roster,
+        roster: UpstreamRegistry,
         driver_folders: DriverFolders,
         *,
         pipeline: Pipeline,
@@ -183,7 +183,7 @@ class Node:
         self.breakers = Breakers(
             time.monotonic, failures=config.breaker.failures, cooldown=config.breaker.cooldown
         )
-        self.roster = Roster(
+        self.roster = UpstreamRegistry(
             config,
             environ=environ,
             base_dir=base_dir,
@@ -197,7 +197,7 @@ class Node:
         )
         self.driver_folders = DriverFolders(config, base_dir, partial(make_drivers, self))
         seals = Seals(seal_key(config, environ, base_dir, KEY_BYTES), time.time)
-        self.pipeline = self.roster.pipeline = Pipeline(
+        self.pipeline = Pipeline(
             catalog=self.catalog,
             authenticate=self.trust.identity.authenticator,
             breakers=self.breakers,
@@ -216,6 +216,7 @@ class Node:
             own_segment=lambda: self.tree.own_segment,
             measures=Measures(self.roster.is_slower),
         )
+        self.roster.attach(self.pipeline)
         self.pipeline.latency_in_results = config.latency_in_results
         self.pipeline.read_tools = self.roster.read_tools
         self._listeners = Listeners(self.pipeline.subscriptions)
@@ -248,10 +249,6 @@ class Node:
             configured=lambda: self.config.servers,
             view=self.tree_below,
         )
-        self.roster.registrar = self.tree.registrar
-        self.roster.terms = self.tree.terms
-        self.roster.prepare = self.tree.prepare
-        self.roster.ended = self.tree.ended
         self.tree.registrants = self.trust.identity.registrants
         self.hops = Hops(
             SigningKeys(signing_keys_path(config, environ, base_dir)),
@@ -260,7 +257,8 @@ class Node:
             issuer=lambda: self.config.identity.resource or self.url or self.tree.id,
             root_segment=lambda: self.config.root_segment,
         )
-        self.hops.stand_between(self.pipeline.permit, self.roster, self.trust.identity)
+        self.hops.stand_between(self.pipeline.permit, self.trust.identity)
+        self.roster.extend(self.tree, self.hops)
         approving = self.trust.stand_before(
             self.pipeline,
             config,

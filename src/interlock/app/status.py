@@ -7,37 +7,9 @@ from typing import Any
 import msgspec
 
 from interlock.contracts.changed_tools import ToolChange
-from interlock.core.catalog.offering import Offering
-from interlock.core.journal.audit import Tally
-from interlock.core.pipeline.breaker import Circuit
-from interlock.core.upstreams.supervisor import Supervisor
+from interlock.core.upstreams.registry import UpstreamStatus
 from interlock.drivers.status import ContractStatus, DriverStatus
 from interlock.tree.registrant import ParentStatus
-
-
-class UpstreamStatus(msgspec.Struct, frozen=True):
-    """How one upstream fares."""
-
-    key: str
-    state: str
-    since: float
-    problem: str | None
-    segment: str
-    tools: int
-    prompts: int
-    resources: int
-    set_aside: list[dict[str, str]]
-    revision: str
-    restarts: int
-    lists: int
-    calls: int
-    failed: int
-    busy_us: int
-    circuit: str
-    pid: int | None
-    noise: int
-    private: int
-    """How many clients have a connection of their own to it."""
 
 
 class TopicStatus(msgspec.Struct, frozen=True):
@@ -86,33 +58,3 @@ class NodeStatus(msgspec.Struct, frozen=True):
     """The version of the policy in force: two nodes with the same rules have the same."""
     problems: list[str] = []
     """What is wrong with the node's own files, and with those whose tokens it believes."""
-
-
-def status_of(
-    one: Supervisor, offering: Offering | None, tally: Tally, circuit: Circuit
-) -> UpstreamStatus:
-    """How one upstream fares now."""
-    peer = one.peer
-    return UpstreamStatus(
-        key=one.key,
-        state=one.state.value,
-        since=one.since,
-        problem=one.problem,
-        segment=one.server.segment,
-        tools=0 if offering is None else sum(not tool.counter for tool in offering.tools),
-        prompts=0 if offering is None else len(offering.prompts),
-        resources=0 if offering is None else len(offering.resources) + len(offering.templates),
-        set_aside=[]
-        if offering is None
-        else [{"name": bad.name, "reason": bad.reason} for bad in offering.set_aside],
-        revision="" if peer is None else peer.revision,
-        restarts=one.restarts,
-        lists=one.lists,
-        calls=tally.calls,
-        failed=tally.failed,
-        busy_us=tally.busy_us,
-        circuit=circuit.value,
-        pid=None if peer is None else getattr(peer.link, "pid", None),
-        noise=0 if peer is None else peer.noise,
-        private=len(one.private),
-    )

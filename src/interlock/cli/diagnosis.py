@@ -31,7 +31,7 @@ from interlock.core.config import (
 )
 from interlock.core.config.problems import format_path
 from interlock.core.paths import tokens_path
-from interlock.core.upstreams.connection import Connector
+from interlock.core.upstreams.connection import Connector, ConnectorOptions
 from interlock.core.upstreams.listing import list_tools
 from interlock.core.upstreams.oauth.keyring import Keyring
 from interlock.core.upstreams.oauth.token_store import TokenStore
@@ -43,6 +43,7 @@ from interlock.protocol.mcp import RELAYED, without
 from interlock.terminal import output as say
 from interlock.terminal.assumed_effects import describe_assumed
 from interlock.terminal.node_client import OWN_INFO
+from interlock.tree.child_connector import ChildConnector
 from interlock.tree.commands.temporary_registrar import registering
 from interlock.tree.registrar import Registrar
 
@@ -108,15 +109,17 @@ async def diagnose(key: str, server: ServerConfig, config: Config, base_dir: Pat
 async def _tried(
     key: str, server: ServerConfig, config: Config, base_dir: Path, registrar: Registrar | None
 ) -> Diagnosis:
-    connector = Connector(
-        key,
-        server,
-        own_info=msgspec.json.encode(OWN_INFO),
-        registrar=registrar,
-        resolve=lambda one: _resolved(one, base_dir),
-        secrets=lambda one: secret_values(one, environ=os.environ, base_dir=base_dir),
-        clock=asyncio.get_running_loop().time,
-        bearer=Keyring(TokenStore(tokens_path(config, os.environ, base_dir))).bearer(key),
+    options: ConnectorOptions = {
+        "own_info": msgspec.json.encode(OWN_INFO),
+        "resolve": lambda one: _resolved(one, base_dir),
+        "secrets": lambda one: secret_values(one, environ=os.environ, base_dir=base_dir),
+        "clock": asyncio.get_running_loop().time,
+        "bearer": Keyring(TokenStore(tokens_path(config, os.environ, base_dir))).bearer(key),
+    }
+    connector = (
+        Connector(key, server, **options)
+        if registrar is None
+        else ChildConnector(key, server, registrar=registrar, **options)
     )
     begun = time.monotonic()
     try:

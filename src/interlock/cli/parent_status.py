@@ -12,7 +12,8 @@ from interlock.terminal import output as say
 from interlock.tree.registrant import advice_on
 
 if TYPE_CHECKING:
-    from interlock.app import NodeStatus, UpstreamStatus
+    from interlock.app import NodeStatus
+    from interlock.core.upstreams.registry import UpstreamStatus
     from interlock.tree.registrant import ParentStatus
 
 

@@ -18,7 +18,7 @@ from interlock.protocol.mcp import STATELESS_REVISIONS
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
 
-    from interlock.app import UpstreamStatus
+    from interlock.core.upstreams.registry import UpstreamStatus
 
 _HEADS: Final = ("upstream", "state", "era", "tools", "calls", "failed", "latency")
 _TO_THE_RIGHT: Final = 3

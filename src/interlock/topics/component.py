@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Container
 
 from interlock.app.status import TopicStatus
-from interlock.app.upstream_registry import Roster
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.config import Config
 from interlock.core.journal.audit import Audit
@@ -23,6 +22,7 @@ from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.resource_metadata import ResourceMetadata
 from interlock.core.server.http.upgrade import Upgrade
 from interlock.core.server.mcp.server_info import Hello
+from interlock.core.upstreams.registry import UpstreamRegistry
 from interlock.errors import InterlockError
 from interlock.protocol.mcpx_terms import GUEST
 from interlock.topics.admin_api import AdminApp
@@ -51,7 +51,7 @@ class Topics:
         approvals: Approvals | None,
         hello: Hello,
         own_info: bytes,
-        roster: Roster,
+        roster: UpstreamRegistry,
         recorder: Recorder | None,
     ) -> None:
         loop = asyncio.get_running_loop()

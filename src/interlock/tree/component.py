@@ -21,7 +21,7 @@ from interlock.channels.channel import MAX_MESSAGE, Channel
 from interlock.channels.lines import LinesServerProtocol, over_stdio
 from interlock.core.call import Call, Caller, Client, Credentials
 from interlock.core.catalog.catalog import Catalog
-from interlock.core.catalog.offering import own_offering
+from interlock.core.catalog.offering import OfferingTerms, own_offering
 from interlock.core.catalog.server_info import for_parent
 from interlock.core.config import Config, ParentConfig, ServerConfig, resolve_parent
 from interlock.core.journal.audit import Audit
@@ -35,6 +35,8 @@ from interlock.core.server.mcp.change_notifications import Listeners
 from interlock.core.server.mcp.server_info import Hello, Introduction
 from interlock.core.upstreams.builtin_tools import OwnTools
 from interlock.core.upstreams.client import Peer
+from interlock.core.upstreams.connection import ConnectorOptions, Connects
+from interlock.core.upstreams.extension import UpstreamExtension
 from interlock.core.upstreams.notification_limits import Pace
 from interlock.core.upstreams.supervisor import Supervisor
 from interlock.errors import FORBIDDEN, FOREIGN_ORIGIN, INTERNAL, InterlockError
@@ -42,6 +44,7 @@ from interlock.protocol import mcpax as ax
 from interlock.protocol.headers import bearer_of
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import LATEST_SESSION, Era
+from interlock.tree.child_connector import ChildConnector
 from interlock.tree.dial_in import DialIn
 from interlock.tree.overview import Entry, Session, routing_table
 from interlock.tree.parent_conversation import AxConversation
@@ -64,7 +67,7 @@ _log = logging.getLogger("interlock.node")
 Begin = Callable[[str, ServerConfig, DialIn], Supervisor]
 
 
-class Tree:
+class Tree(UpstreamExtension):
     """Everything of a node that is about its tree."""
 
     def __init__(
@@ -287,14 +290,22 @@ class Tree:
         }
         return routing_table(self._catalog.current, sessions)
 
-    def terms(self, supervisor: Supervisor) -> dict[str, Any]:
+    def connector(
+        self, key: str, server: ServerConfig, options: ConnectorOptions
+    ) -> Connects | None:
+        """What starts a child that registers (`transport: ax`)."""
+        if server.transport != "ax":
+            return None
+        return ChildConnector(key, server, registrar=self.registrar, **options)
+
+    def terms(self, supervisor: Supervisor) -> OfferingTerms:
         """How the offer of a registered subserver is read."""
         info = self.subserver(supervisor.key)
         if info is None:
             return {}
         link = self._config.subservers.links.get(info.segment)
         return {
-            "registered": info.role,
+            "registered": "aggregator" if info.role == "aggregator" else "leaf",
             # Who comes back lists first, and is ready then.
             "degraded": supervisor.peer is None,
             "transport_class": info.transport_class,

@@ -21,8 +21,8 @@ from interlock.errors import InterlockError
 from interlock.protocol import mcpax as ax
 
 if TYPE_CHECKING:
-    from interlock.app.status import UpstreamStatus
     from interlock.core.config import ServerConfig
+    from interlock.core.upstreams.registry import UpstreamStatus
 
 
 # -- The routing table of MCP-AX, for people and programs that look at it: which name leads where.

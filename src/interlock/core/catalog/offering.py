@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypedDict, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -486,6 +486,15 @@ class Offering(msgspec.Struct, frozen=True, eq=False):
     """Whether the config lets a tool of this name be used, be it listed or not."""
     prefix: str = ""
     """What stands before the names of its tools in their canonical form, without the dot."""
+
+
+class OfferingTerms(TypedDict, total=False):
+    """Terms of `read_offering` that whoever brought an upstream sets."""
+
+    registered: Registered
+    degraded: bool
+    transport_class: str
+    min_latency_class: str | None
 
 
 def read_offering(

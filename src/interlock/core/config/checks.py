@@ -14,7 +14,7 @@ from interlock.core.config import quantities
 from interlock.core.config.aql_checks import check_aql
 from interlock.core.config.contracts_checks import check_contracts
 from interlock.core.config.identity_checks import check_identity, is_own_name
-from interlock.core.config.model import Config, ServerConfig
+from interlock.core.config.model import COMMAND_TRANSPORTS, URL_TRANSPORTS, Config, ServerConfig
 from interlock.core.config.own_node import OWN_ADDRESS, is_own_url
 from interlock.core.config.policy_checks import check_policy
 from interlock.core.config.problems import (
@@ -23,6 +23,7 @@ from interlock.core.config.problems import (
     KeyPath,
     Problem,
     format_path,
+    one_of,
     quoted,
 )
 from interlock.core.config.reader import NodeReader
@@ -132,19 +133,21 @@ def _check_server(reader: NodeReader, path: KeyPath, server: ServerConfig) -> No
         for name in ("args", "env", "cwd"):
             if given(name):
                 reader.report((*path, name), f"{name} is for a server with command", "remove it")
-        if server.transport in ("stdio", "ax"):
+        if server.transport in COMMAND_TRANSPORTS:
             reader.report(
                 (*path, "transport"),
                 f"{server.transport} needs command",
-                "write auto, http or sse",
+                f"write {one_of(('auto', *URL_TRANSPORTS))}",
             )
     elif given("command"):
         for name in ("headers", "oauth"):
             if given(name):
                 reader.report((*path, name), f"{name} is for a server with url", "remove it")
-        if server.transport in ("http", "sse"):
+        if server.transport in URL_TRANSPORTS:
             reader.report(
-                (*path, "transport"), f"{server.transport} needs url", "write auto, stdio or ax"
+                (*path, "transport"),
+                f"{server.transport} needs url",
+                f"write {one_of(('auto', *COMMAND_TRANSPORTS))}",
             )
     elif not server.url and not server.command and path not in reader.misspelt:
         reader.report(

@@ -57,6 +57,10 @@ MEBIBYTE: Final = 1024 * 1024
 
 NameStyle = Literal["auto", "dotted", "safe"]
 Transport = Literal["auto", "stdio", "http", "sse", "ax"]
+COMMAND_TRANSPORTS: Final = ("stdio", "ax")
+"""Those that need `command`."""
+URL_TRANSPORTS: Final = ("http", "sse")
+"""Those that need `url`."""
 Exposure = Literal["prefixed", "transparent"]
 Sharing = Literal["auto", "shared", "private"]
 Protocol = Literal["auto", "session", "stateless"]

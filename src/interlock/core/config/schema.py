@@ -11,7 +11,7 @@ from typing import Any, Final
 from msgspec import NODEFAULT, Struct, inspect, to_builtins
 
 from interlock.core.config import quantities
-from interlock.core.config.model import Config, ServerConfig
+from interlock.core.config.model import COMMAND_TRANSPORTS, URL_TRANSPORTS, Config, ServerConfig
 from interlock.core.config.quantities import format_duration, format_size
 from interlock.core.config.reader import fields_of
 from interlock.core.config.scalars import unwrap
@@ -55,14 +55,14 @@ _ONE_WAY_TO_REACH_IT: Final[Schema] = {
         {
             "if": {
                 "required": ["transport"],
-                "properties": {"transport": {"enum": ["stdio", "ax"]}},
+                "properties": {"transport": {"enum": list(COMMAND_TRANSPORTS)}},
             },
             "then": {"required": ["command"]},
         },
         {
             "if": {
                 "required": ["transport"],
-                "properties": {"transport": {"enum": ["http", "sse"]}},
+                "properties": {"transport": {"enum": list(URL_TRANSPORTS)}},
             },
             "then": {"required": ["url"]},
         },

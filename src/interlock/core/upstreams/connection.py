@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Final, NotRequired, Protocol, TypedDict
 
-from interlock.channels.channel import Channel
 from interlock.core.call import UpstreamGoneError
 from interlock.core.config import ServerConfig
-from interlock.core.config.quantities import is_confidential
 from interlock.core.ports import Clock
 from interlock.core.upstreams.client import Peer
-from interlock.core.upstreams.listing import RawOffer
+from interlock.core.upstreams.listing import KINDS, RawOffer
 from interlock.core.upstreams.negotiation import open_peer
 from interlock.core.upstreams.oauth.bearer import OAuthBearer
 from interlock.core.upstreams.secret_mask import Mask
-from interlock.core.upstreams.transports.http import HttpLink, StampedLink
+from interlock.core.upstreams.transports.http import HttpLink
 from interlock.core.upstreams.transports.legacy_sse import LegacySseLink
 from interlock.core.upstreams.transports.process import child_environment
 from interlock.core.upstreams.transports.stdio import StdioLink
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol import mcp
-from interlock.protocol.mcpax import ID_VARIABLE, SEGMENT_VARIABLE
-from interlock.tree.child_process import (
-    ANSWERS_WITHIN,
-    StartedChild,
-    did_not_register,
-    first_stray,
-    speaks_mcp,
-)
-from interlock.tree.dial_in import kinds_of, retry_ms_of, speak
-from interlock.tree.subserver_session import AxSession
-from interlock.trust.hop_tokens import Stamps
 
+_TRANSPORTS: Final = frozenset({"auto", "stdio", "http", "sse"})
 _STDERR_LINES: Final = 200
 """Lines of stderr that are kept for error messages."""
 
@@ -79,23 +66,21 @@ class Connects(Protocol):
         """Raises InterlockError when it may not offer this."""
 
 
-class Adopts(Protocol):
-    """What a started child registers with: the node's registrar."""
+class ConnectorOptions(TypedDict):
+    """What a node gives every connector, whichever kind it is."""
 
-    @property
-    def list_ttl(self) -> float: ...
-
-    def child_id(self, key: str) -> str:
-        """The id of a child that the config names: the same for ever."""
-        ...
-
-    async def adopt(self, channel: Channel, *, key: str, segment: str) -> AxSession:
-        """Raises InterlockError when it does not register."""
-        ...
+    own_info: bytes
+    resolve: Resolve
+    clock: Clock
+    secrets: NotRequired[Callable[[ServerConfig], Iterable[str]] | None]
+    bearer: NotRequired[OAuthBearer | None]
 
 
 class Connector:
-    """Opens connections to one upstream, and remembers what it learned on the way."""
+    """Opens connections to one upstream, and remembers what it learned on the way.
+
+    It knows the transports of MCP itself. A connector of another kind replaces `_connect`.
+    """
 
     def __init__(
         self,
@@ -107,13 +92,9 @@ class Connector:
         clock: Clock,
         secrets: Callable[[ServerConfig], Iterable[str]] | None = None,
         bearer: OAuthBearer | None = None,
-        registrar: Adopts | None = None,
-        stamp: Callable[[str, str], Stamps] | None = None,
     ) -> None:
         """`secrets` tells what the references of a server's config stand for; `bearer` signs in
-        where a server asks for it; with the `registrar` started children register (transport
-        ax); `stamp` gives what makes tokens for the server at a URL, with this segment
-        (`minted_tokens`)."""
+        where a server asks for it."""
         self._key = key
         self._configured = server
         self._own_info = own_info
@@ -122,10 +103,6 @@ class Connector:
         self._secrets = secrets
         self._signs_in = bearer
         self._bearer: OAuthBearer | None = None
-        self._registrar = registrar
-        self._stamp_for = stamp
-        self._session: AxSession | None = None
-        """That of a started child which has registered."""
         self.mask = Mask()
         self.stderr: deque[str] = deque(maxlen=_STDERR_LINES)
         self.noise = 0
@@ -147,12 +124,22 @@ class Connector:
         server = self._resolve(self._configured)
         if self._secrets is not None:
             self.mask.learn(self._secrets(self._configured))
-        if server.transport == "ax" and server.url is None:
-            return await self._spawn_subserver(server, promises)
+        return await self._connect(server, promises, session_first)
+
+    async def _connect(self, server: ServerConfig, promises: bytes, session_first: bool) -> Peer:
+        """A peer by the transport of `server`, whose references are resolved."""
+        if server.transport not in _TRANSPORTS:
+            raise InterlockError(
+                UPSTREAM_UNAVAILABLE,
+                f"Cannot connect to {self._key}: no part of this node has `transport: "
+                f"{server.transport}`.",
+            )
         if server.url is None:
             return await self._spawn(server, promises, session_first)
         if server.minted_tokens:
-            return await self._with_tokens(server, server.url, promises, session_first)
+            raise InterlockError(
+                UPSTREAM_UNAVAILABLE, f"Cannot connect to {self._key}: nobody makes tokens here."
+            )
         if self._signs_in is not None:
             self._bearer = await self._signs_in.prepare(server, self.mask.learn)
         if server.transport == "sse":
@@ -193,86 +180,28 @@ class Connector:
             mask=self.mask,
         )
 
-    async def _spawn_subserver(self, server: ServerConfig, promises: bytes) -> Peer:
-        """Start a child that speaks MCP-AX on its stdio: it registers first."""
-        if self._registrar is None:
-            raise InterlockError(
-                UPSTREAM_UNAVAILABLE, f"Cannot start {self._key}: nobody can register here."
-            )
-        child = await StartedChild.start(
-            self._key,
-            self._argv(server),
-            # What it is to register as is for the config of this node to say.
-            env=child_environment(
-                {
-                    **server.env,
-                    SEGMENT_VARIABLE: server.segment,
-                    ID_VARIABLE: self._registrar.child_id(self._key),
-                }
-            ),
-            cwd=server.cwd,
-            stderr=self.stderr,
-            mask=self.mask,
-        )
-        try:
-            async with asyncio.timeout(server.start_timeout):
-                self._session = session = await self._registrar.adopt(
-                    child.channel, key=self._key, segment=server.segment
-                )
-        except BaseException as failed:
-            self.noise = child.channel.noise
-            try:
-                raise await self._not_registered(child, server, failed) from None
-            finally:
-                await child.close()
-        return await speak(
-            session,
-            self._key,
-            self._own_info,
-            promises,
-            self.mask,
-            timeout=server.start_timeout,
-        )
-
-    async def _not_registered(
-        self, child: StartedChild, server: ServerConfig, failed: BaseException
-    ) -> BaseException:
-        """Why a started child did not register, as far as that can be found out."""
-        if isinstance(failed, TimeoutError):
-            speaks = await speaks_mcp(child, self._own_info, within=ANSWERS_WITHIN)
-            return did_not_register(self._key, server.start_timeout, child, speaks=speaks)
-        if isinstance(failed, InterlockError):
-            said = failed.message if failed.message.endswith(".") else f"{failed.message}."
-            stray = first_stray(child)
-            return InterlockError(failed.failure, said + stray, failed.data) if stray else failed
-        return failed
-
     # -- what the supervisor asks
 
     dials_in = False
 
     @property
     def gone(self) -> bool:
-        return self._session is not None and self._session.gone
+        return False
 
     @property
     def kinds(self) -> frozenset[str]:
-        return kinds_of(self._session)
+        return KINDS
 
     @property
     def list_ttl(self) -> float | None:
-        if self._session is None or self._registrar is None:
-            return None
-        return self._registrar.list_ttl
+        return None
 
     @property
     def retry_after_ms(self) -> int | None:
-        return retry_ms_of(self._session)
+        return None
 
     def vet(self, offer: RawOffer) -> None:
-        """Raises InterlockError when a subserver may not offer this."""
-        if self._session is not None:
-            self._session.vet(offer)
+        """Whatever it lists, it may."""
 
     def _argv(self, server: ServerConfig) -> list[str]:
         command = server.command or ""
@@ -302,32 +231,6 @@ class Connector:
             bearer=self._bearer,
         )
         return await self._open(server, link, promises, session_first)
-
-    async def _with_tokens(
-        self, server: ServerConfig, url: str, promises: bytes, session_first: bool
-    ) -> Peer:
-        """A server that believes this node's own tokens."""
-        if self._stamp_for is None:
-            raise InterlockError(
-                UPSTREAM_UNAVAILABLE, f"Cannot connect to {self._key}: nobody makes tokens here."
-            )
-        if not is_confidential(url):
-            raise InterlockError(
-                UPSTREAM_UNAVAILABLE,
-                f"Cannot connect to {self._key}: tokens would go there, and its URL is not https.",
-            )
-        stamp = self._stamp_for(url, server.segment)
-        link = StampedLink(
-            self._key,
-            url,
-            server.headers,
-            connections=server.connections,
-            clock=self._clock,
-            stamp=stamp,
-        )
-        peer = await self._open(server, link, promises, session_first)
-        peer.stamp = stamp
-        return peer
 
     async def _legacy(self, server: ServerConfig, url: str, promises: bytes) -> Peer:
         link = LegacySseLink(

@@ -356,6 +356,11 @@ class Supervisor:
         return self._relisting.count
 
     @property
+    def dials_in(self) -> bool:
+        """Whether it comes by itself, to register or into a topic."""
+        return self._connector.dials_in
+
+    @property
     def is_http(self) -> bool:
         return self.peer is not None and self.peer.link.is_http
 

@@ -1,20 +1,134 @@
-"""A started child that did not register: what it is instead, for whoever has to mend it."""
+"""The connector of `transport: ax`: the node starts a child, and the child registers on its stdio.
+
+A child that does not register is asked what it is instead, for whoever has to repair it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol, Unpack
 
 from msgspec import UNSET
 
-from interlock.channels.channel import LOCAL, Endpoint
-from interlock.core.config import redact
+from interlock.channels.channel import LOCAL, Channel, Endpoint
+from interlock.core.config import ServerConfig, redact
+from interlock.core.upstreams.client import Peer
+from interlock.core.upstreams.connection import Connector, ConnectorOptions
+from interlock.core.upstreams.listing import RawOffer
+from interlock.core.upstreams.transports.process import child_environment
 from interlock.core.upstreams.transports.stdio import StdioLink
 from interlock.core.upstreams.transports.transport import NobodyYet, Receiver, Ticket
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError, ProtocolError
 from interlock.protocol import jsonrpc, mcp
+from interlock.protocol.mcpax import ID_VARIABLE, SEGMENT_VARIABLE
+from interlock.tree.dial_in import kinds_of, retry_ms_of, speak
+from interlock.tree.subserver_session import AxSession
+
+
+class Adopts(Protocol):
+    """What a started child registers with: the node's registrar."""
+
+    @property
+    def list_ttl(self) -> float: ...
+
+    def child_id(self, key: str) -> str:
+        """The id of a child that the config names: the same for ever."""
+        ...
+
+    async def adopt(self, channel: Channel, *, key: str, segment: str) -> AxSession:
+        """Raises InterlockError when it does not register."""
+        ...
+
+
+class ChildConnector(Connector):
+    """Starts a child, and speaks to it once it has registered."""
+
+    def __init__(
+        self,
+        key: str,
+        server: ServerConfig,
+        *,
+        registrar: Adopts,
+        **options: Unpack[ConnectorOptions],
+    ) -> None:
+        super().__init__(key, server, **options)
+        self._registrar = registrar
+        self._session: AxSession | None = None
+
+    async def _connect(self, server: ServerConfig, promises: bytes, session_first: bool) -> Peer:
+        child = await StartedChild.start(
+            self._key,
+            self._argv(server),
+            # What it is to register as is for the config of this node to say.
+            env=child_environment(
+                {
+                    **server.env,
+                    SEGMENT_VARIABLE: server.segment,
+                    ID_VARIABLE: self._registrar.child_id(self._key),
+                }
+            ),
+            cwd=server.cwd,
+            stderr=self.stderr,
+            mask=self.mask,
+        )
+        try:
+            async with asyncio.timeout(server.start_timeout):
+                self._session = session = await self._registrar.adopt(
+                    child.channel, key=self._key, segment=server.segment
+                )
+        except BaseException as failed:
+            self.noise = child.channel.noise
+            try:
+                raise await self._not_registered(child, server, failed) from None
+            finally:
+                await child.close()
+        return await speak(
+            session,
+            self._key,
+            self._own_info,
+            promises,
+            self.mask,
+            timeout=server.start_timeout,
+        )
+
+    async def _not_registered(
+        self, child: StartedChild, server: ServerConfig, failed: BaseException
+    ) -> BaseException:
+        """Why a started child did not register, as far as that can be found out."""
+        if isinstance(failed, TimeoutError):
+            speaks = await speaks_mcp(child, self._own_info, within=ANSWERS_WITHIN)
+            return did_not_register(self._key, server.start_timeout, child, speaks=speaks)
+        if isinstance(failed, InterlockError):
+            said = failed.message if failed.message.endswith(".") else f"{failed.message}."
+            stray = first_stray(child)
+            return InterlockError(failed.failure, said + stray, failed.data) if stray else failed
+        return failed
+
+    # -- what the supervisor asks
+
+    @property
+    def gone(self) -> bool:
+        return self._session is not None and self._session.gone
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        return kinds_of(self._session)
+
+    @property
+    def list_ttl(self) -> float | None:
+        return None if self._session is None else self._registrar.list_ttl
+
+    @property
+    def retry_after_ms(self) -> int | None:
+        return retry_ms_of(self._session)
+
+    def vet(self, offer: RawOffer) -> None:
+        """Raises InterlockError when the child may not offer this."""
+        if self._session is not None:
+            self._session.vet(offer)
+
 
 # -- A child that the node starts and that speaks MCP-AX on its stdin and stdout.
 

@@ -15,30 +15,53 @@ from typing import Any
 
 import msgspec
 
-from interlock.app.status import UpstreamStatus, status_of
 from interlock.core.catalog.catalog import Catalog
-from interlock.core.catalog.offering import read_offering
+from interlock.core.catalog.offering import Offering, OfferingTerms, read_offering
 from interlock.core.catalog.server_info import Voice, as_offered
 from interlock.core.config import Config, ConfigChange, ServerConfig, resolve_server
 from interlock.core.journal.audit import Audit, Tally
-from interlock.core.pipeline.breaker import Breakers
+from interlock.core.pipeline.breaker import Breakers, Circuit
 from interlock.core.pipeline.client_requests import ANYTHING, AskPolicy
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.ports import Upstream
 from interlock.core.upstreams.client import Peer
-from interlock.core.upstreams.connection import Connector, Connects
+from interlock.core.upstreams.connection import Connector, ConnectorOptions, Connects
+from interlock.core.upstreams.extension import UpstreamExtension
 from interlock.core.upstreams.listing import RawOffer
 from interlock.core.upstreams.oauth.keyring import Keyring
 from interlock.core.upstreams.secret_mask import secret_values
 from interlock.core.upstreams.supervisor import State, Supervisor
 from interlock.protocol.mcp import Era
-from interlock.tree.subserver_record import key_of
-from interlock.trust.hop_tokens import Stamps
 
 _log = logging.getLogger("interlock.node")
 
 
-class Roster:
+class UpstreamStatus(msgspec.Struct, frozen=True):
+    """How one upstream fares."""
+
+    key: str
+    state: str
+    since: float
+    problem: str | None
+    segment: str
+    tools: int
+    prompts: int
+    resources: int
+    set_aside: list[dict[str, str]]
+    revision: str
+    restarts: int
+    lists: int
+    calls: int
+    failed: int
+    busy_us: int
+    circuit: str
+    pid: int | None
+    noise: int
+    private: int
+    """How many clients have a connection of their own to it."""
+
+
+class UpstreamRegistry:
     """Every upstream that a node has."""
 
     def __init__(
@@ -60,16 +83,8 @@ class Roster:
         self.supervisors: dict[str, Supervisor] = {}
         self.upstreams: dict[str, Upstream] = {}
         """The same, and what the node serves itself."""
-        self.pipeline: Pipeline
-        """Set by the node, before anything is begun: each needs the other."""
-        self.terms: Callable[[Supervisor], dict[str, Any]]
-        """How the offer of one is read that registered. Set likewise."""
-        self.registrar: Any = None
-        self.prepare: Callable[[Peer, str], None]
-        self.stamp: Callable[[str, str], Stamps] | None = None
-        """Gives what makes tokens for the server at a URL, with this segment. Set likewise, where
-        tokens are made."""
-        self.ended: Callable[[str], None]
+        self._pipeline: Pipeline
+        self._extensions: tuple[UpstreamExtension, ...] = ()
         self._config = config
         self._environ = environ
         self._base_dir = base_dir
@@ -84,6 +99,15 @@ class Roster:
         """Tools that were measured to be slower than they say: upstream → own name → class."""
         self._ending: set[asyncio.Task[None]] = set()
 
+    def attach(self, pipeline: Pipeline) -> None:
+        """Give it the pipeline, before anything is begun: each needs the other."""
+        self._pipeline = pipeline
+
+    def extend(self, *extensions: UpstreamExtension) -> None:
+        """Let these take part, before anything is begun. The first that connects to a server
+        does so; all hear of all upstreams, in this order."""
+        self._extensions += extensions
+
     # -- life
 
     def begin(self, key: str, server: ServerConfig) -> None:
@@ -92,20 +116,23 @@ class Roster:
             self._catalog.expect_no_more(key)
             return
         self._expect(key, server)
-        connector = Connector(
-            key,
-            server,
-            own_info=self._own_info,
-            resolve=self._resolve,
-            secrets=lambda configured: secret_values(
+        self._supervise(key, server, self._connector(key, server))
+
+    def _connector(self, key: str, server: ServerConfig) -> Connects:
+        options: ConnectorOptions = {
+            "own_info": self._own_info,
+            "resolve": self._resolve,
+            "secrets": lambda configured: secret_values(
                 configured, environ=self._environ, base_dir=self._base_dir
             ),
-            clock=asyncio.get_running_loop().time,
-            bearer=self._keyring.bearer(key),
-            registrar=self.registrar,
-            stamp=self.stamp,
-        )
-        self._supervise(key, server, connector)
+            "clock": asyncio.get_running_loop().time,
+            "bearer": self._keyring.bearer(key),
+        }
+        for extension in self._extensions:
+            connector = extension.connector(key, server, options)
+            if connector is not None:
+                return connector
+        return Connector(key, server, **options)
 
     def _expect(self, key: str, server: ServerConfig) -> None:
         """Until it has listed its tools, no contract takes a name that may be theirs."""
@@ -175,12 +202,12 @@ class Roster:
             on_offer=self._offered,
             on_withdrawn=lambda one: self._catalog.withdraw(one.key),
             on_state=self._state_changed,
-            on_updated=lambda one, uri, whose: self.pipeline.subscriptions.updated(
+            on_updated=lambda one, uri, whose: self._pipeline.subscriptions.updated(
                 one.key, uri, whose
             ),
-            watched=self.pipeline.subscriptions.watched,
-            prepare=lambda peer: self.prepare(peer, key),
-            back=self.pipeline,
+            watched=self._pipeline.subscriptions.watched,
+            prepare=lambda peer: self._prepare(peer, key),
+            back=self._pipeline,
         )
         self.supervisors[key] = self.upstreams[key] = supervisor
         supervisor.begin()
@@ -189,8 +216,13 @@ class Roster:
     def _forget(self, key: str) -> Supervisor:
         del self.upstreams[key]
         self.not_measured(key)
-        self.ended(key)
+        for extension in self._extensions:
+            extension.ended(key)
         return self.supervisors.pop(key)
+
+    def _prepare(self, peer: Peer, key: str) -> None:
+        for extension in self._extensions:
+            extension.prepare(peer, key)
 
     def _resolve(self, server: ServerConfig) -> ServerConfig:
         resolved = resolve_server(server, environ=self._environ, base_dir=self._base_dir)
@@ -199,6 +231,12 @@ class Roster:
         return resolved
 
     # -- what they offer
+
+    def _terms(self, supervisor: Supervisor) -> OfferingTerms:
+        terms: OfferingTerms = {}
+        for extension in self._extensions:
+            terms.update(extension.terms(supervisor))
+        return terms
 
     def _offered(self, supervisor: Supervisor) -> None:
         offer = supervisor.offer
@@ -215,7 +253,7 @@ class Roster:
             serves_resources="resources" in supervisor.capabilities,
             slower=self._slower.get(supervisor.key),
             unannotated=self._config.unannotated,
-            **self.terms(supervisor),
+            **self._terms(supervisor),
         )
         for one in offering.flagged:
             _log.warning("%s: the capability of %s: %s", supervisor.key, one.name, one.reason)
@@ -234,12 +272,12 @@ class Roster:
         elif supervisor.state is State.FAILED:
             # After a restart with other settings it may never have listed the tools that it has.
             self._catalog.withdraw(supervisor.key)
-        elif supervisor.state is State.DEGRADED and self.terms(supervisor):
+        elif supervisor.state is State.DEGRADED and self._terms(supervisor):
             # A subserver's tools stay, and say that they cannot be reached now.
             self._offered(supervisor)
-        if supervisor.state is State.FAILED and supervisor.key == key_of(supervisor.server.segment):
+        if supervisor.state is State.FAILED and supervisor.dials_in:
             why = f": {supervisor.problem}" if supervisor.problem else ""
-            _log.info("%s is no longer registered%s", supervisor.server.segment, why)
+            _log.info("%s is no longer connected%s", supervisor.server.segment, why)
         elif supervisor.state is State.FAILED:
             _log.info("%s failed: %s", supervisor.key, supervisor.problem or "no reason is known")
         else:
@@ -261,7 +299,7 @@ class Roster:
     def not_measured(self, upstream: str) -> None:
         """Nothing that was found out about it holds any longer."""
         self._slower.pop(upstream, None)
-        self.pipeline.measures.forget(upstream)
+        self._pipeline.measures.forget(upstream)
 
     # -- what others ask
 
@@ -299,7 +337,7 @@ class Roster:
 
     def status(self) -> list[UpstreamStatus]:
         return [
-            status_of(
+            _status_of(
                 one,
                 self._catalog.offering(one.key),
                 self._audit.by_upstream.get(one.key) or Tally(),
@@ -314,3 +352,33 @@ def _capabilities(peer: Peer, offer: RawOffer) -> Mapping[str, Any]:
         return peer.capabilities
     resources = bool(offer.resources or offer.templates or offer.skills)
     return as_offered(peer.capabilities, prompts=bool(offer.prompts), resources=resources)
+
+
+def _status_of(
+    one: Supervisor, offering: Offering | None, tally: Tally, circuit: Circuit
+) -> UpstreamStatus:
+    """How one upstream fares now."""
+    peer = one.peer
+    return UpstreamStatus(
+        key=one.key,
+        state=one.state.value,
+        since=one.since,
+        problem=one.problem,
+        segment=one.server.segment,
+        tools=0 if offering is None else sum(not tool.counter for tool in offering.tools),
+        prompts=0 if offering is None else len(offering.prompts),
+        resources=0 if offering is None else len(offering.resources) + len(offering.templates),
+        set_aside=[]
+        if offering is None
+        else [{"name": bad.name, "reason": bad.reason} for bad in offering.set_aside],
+        revision="" if peer is None else peer.revision,
+        restarts=one.restarts,
+        lists=one.lists,
+        calls=tally.calls,
+        failed=tally.failed,
+        busy_us=tally.busy_us,
+        circuit=circuit.value,
+        pid=None if peer is None else getattr(peer.link, "pid", None),
+        noise=0 if peer is None else peer.noise,
+        private=len(one.private),
+    )

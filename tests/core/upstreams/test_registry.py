@@ -1,0 +1,154 @@
+"""What other parts of a node add to its upstreams: `UpstreamExtension`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from interlock.core.catalog.catalog import Catalog
+from interlock.core.catalog.offering import OfferingTerms
+from interlock.core.config import Config, ServerConfig
+from interlock.core.journal.audit import Audit
+from interlock.core.pipeline.breaker import Breakers
+from interlock.core.upstreams.client import Peer
+from interlock.core.upstreams.connection import Connector, ConnectorOptions
+from interlock.core.upstreams.extension import UpstreamExtension
+from interlock.core.upstreams.oauth.keyring import Keyring
+from interlock.core.upstreams.oauth.token_store import TokenStore
+from interlock.core.upstreams.registry import UpstreamRegistry
+from interlock.core.upstreams.supervisor import Supervisor
+from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
+from tests.core.upstreams.harness import OWN_INFO
+
+URL = "http://127.0.0.1:9/mcp"
+
+
+class Absent(Connector):
+    """A connector of an own kind, whose upstream never comes."""
+
+    async def _connect(self, server: ServerConfig, promises: bytes, session_first: bool) -> Peer:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody waits for this")
+
+
+class Extension(UpstreamExtension):
+    """Connects to the servers of one transport, and notes what it hears."""
+
+    def __init__(self, name: str, heard: list[tuple[str, ...]], transport: str = "") -> None:
+        self.name = name
+        self.heard = heard
+        self.transport = transport
+
+    def connector(
+        self, key: str, server: ServerConfig, options: ConnectorOptions
+    ) -> Connector | None:
+        self.heard.append((self.name, "connector", key))
+        return Absent(key, server, **options) if server.transport == self.transport else None
+
+    def terms(self, supervisor: Supervisor) -> OfferingTerms:
+        self.heard.append((self.name, "terms", supervisor.key))
+        return {"degraded": True} if self.transport else {"transport_class": self.name}
+
+    def prepare(self, peer: Peer, key: str) -> None:
+        self.heard.append((self.name, "prepare", key))
+
+    def ended(self, key: str) -> None:
+        self.heard.append((self.name, "ended", key))
+
+
+def registry_of(folder: Path, *extensions: UpstreamExtension) -> UpstreamRegistry:
+    registry = UpstreamRegistry(
+        Config(),
+        environ={},
+        base_dir=folder,
+        own_info=OWN_INFO,
+        catalog=Catalog(server_info=OWN_INFO, page_size=100),
+        breakers=Breakers(time.monotonic, failures=5, cooldown=30),
+        audit=Audit(None),
+        keyring=Keyring(TokenStore(folder / "tokens.db")),
+        on_shown=lambda _: None,
+        on_changed=lambda: None,
+    )
+    pipeline: Any = SimpleNamespace(
+        subscriptions=SimpleNamespace(updated=None, watched=lambda *_: ()),
+        measures=SimpleNamespace(forget=lambda _: None),
+    )
+    registry.attach(pipeline)
+    registry.extend(*extensions)
+    return registry
+
+
+def test_first_extension_that_connects_to_a_server_does(tmp_path: Path) -> None:
+    async def body() -> None:
+        heard: list[tuple[str, ...]] = []
+        parts = [
+            Extension("hops", heard),
+            Extension("tree", heard, "ax"),
+            Extension("late", heard, "ax"),
+        ]
+        registry = registry_of(tmp_path, *parts)
+        registry.begin("plant", ServerConfig(command="plant", transport="ax", segment="plant"))
+        registry.begin("web", ServerConfig(url=URL, segment="web"))
+        assert type(registry.supervisors["plant"]._connector) is Absent
+        assert type(registry.supervisors["web"]._connector) is Connector
+        assert heard == [
+            ("hops", "connector", "plant"),
+            ("tree", "connector", "plant"),
+            ("hops", "connector", "web"),
+            ("tree", "connector", "web"),
+            ("late", "connector", "web"),
+        ]
+        await registry.close()
+
+    asyncio.run(body())
+
+
+def test_all_extensions_hear_of_every_upstream_in_order(tmp_path: Path) -> None:
+    async def body() -> None:
+        heard: list[tuple[str, ...]] = []
+        parts = [Extension("tree", heard, "ax"), Extension("hops", heard)]
+        registry = registry_of(tmp_path, *parts)
+        registry.begin("plant", ServerConfig(command="plant", transport="ax", segment="plant"))
+        supervisor = registry.supervisors["plant"]
+        heard.clear()
+        assert registry._terms(supervisor) == {"degraded": True, "transport_class": "hops"}
+        peer: Any = SimpleNamespace()
+        assert supervisor._prepare is not None
+        supervisor._prepare(peer)
+        await registry.end("plant")
+        assert heard == [
+            (name, what, "plant")
+            for what in ("terms", "prepare", "ended")
+            for name in ("tree", "hops")
+        ]
+        assert not registry.supervisors
+        assert not registry.upstreams
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        ServerConfig(command="plant", transport="ax", segment="plant"),
+        ServerConfig(url="https://127.0.0.1:9/mcp", minted_tokens=True, segment="shop"),
+    ],
+    ids=["transport", "tokens"],
+)
+def test_without_its_extension_a_server_is_not_connected(server: ServerConfig) -> None:
+    async def body() -> None:
+        connector = Connector(
+            "up", server, own_info=OWN_INFO, resolve=lambda one: one, clock=time.monotonic
+        )
+        with pytest.raises(InterlockError) as failed:
+            await connector.connect()
+        assert failed.value.failure is UPSTREAM_UNAVAILABLE
+        assert connector.stderr == deque()
+
+    asyncio.run(body())
