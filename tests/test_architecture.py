@@ -79,6 +79,8 @@ def test_imports_point_one_way() -> None:
         ("protocol/sse.py", "import asyncio", "Protocol code is pure"),
         ("protocol/sse.py", "import interlock.core.call", "Imports point one way"),
         ("errors.py", "import interlock.protocol", "Imports point one way"),
+        ("primitives/backoff.py", "import random", "Building blocks are pure"),
+        ("primitives/backoff.py", "import interlock.errors", "Imports point one way"),
         ("demo/__init__.py", "import interlock.core.ports", "The demo upstream stands alone"),
         ("core/call.py", "import interlock.trust.scopes", "Imports point one way"),
         ("core/call.py", "import interlock.topics.room", "Imports point one way"),

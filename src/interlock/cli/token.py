@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from interlock.primitives.durations import parse_duration
 from interlock.terminal import config_source as where
 from interlock.terminal import node_discovery as running
 from interlock.terminal import output as say
 from interlock.terminal.node_discovery import NodeOption
+from interlock.terminal.times import MOST_SECONDS
 
 if TYPE_CHECKING:
     from interlock.trust.identity.api_tokens import AccessToken
@@ -27,8 +29,6 @@ Which = Annotated[str, typer.Argument(metavar="ID|NAME", help="A token, or all o
 
 DEFAULT_EXPIRY: Final = "90d"
 _PERMISSIONS: Final = ("call", "register", "approve", "join")
-_LIFETIME: Final = re.compile(r"(\d{1,5})(m|h|d|w|y)")
-_SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
 _LONGEST_NAME: Final = 100
 
 
@@ -339,12 +339,12 @@ def _check_scope(text: str) -> None:
 def _ends(text: str) -> float | None:
     if text == "never":
         return None
-    match = _LIFETIME.fullmatch(text)
-    if match is None or not int(match[1]):
+    try:
+        return time.time() + parse_duration(text, most=MOST_SECONDS)
+    except ValueError as wrong:
         raise typer.BadParameter(
-            f"{text} is no time: write 30m, 12h, 90d, 8w, 1y, or never", param_hint="expires"
-        )
-    return time.time() + int(match[1]) * _SECONDS[match[2]]
+            f"{wrong}: write 30m, 12h, 90d, 8w, 1y, or never", param_hint="expires"
+        ) from None
 
 
 def _each_once(words: list[str]) -> list[str]:

@@ -7,14 +7,13 @@ other kinds of drivers have their own, but they are mentioned.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import msgspec
 
-from interlock.core.config.problems import BadValue, ConfigError, KeyPath, Problem, quoted
+from interlock.core.config.problems import BadValue, ConfigError, KeyPath, Problem
 from interlock.manifests import lint, schemas
 from interlock.manifests.document import Document, read_document
 from interlock.manifests.driver import (
@@ -45,44 +44,9 @@ from interlock.manifests.front_matter import read_source
 from interlock.manifests.paths import find_inside
 from interlock.manifests.schema_errors import explain, nearest
 from interlock.manifests.schemas import DRIVER, MCP, SERVER_FIELDS
+from interlock.primitives.durations import ISO_DURATION_HINT, SECONDS, parse_duration
 
-# -- Durations as manifests write them: ISO 8601 (`PT5M`, `P1D`) or short (`5m`, `1d`).
-
-_ISO: Final = re.compile(
-    r"P(?:([0-9]+)W)?(?:([0-9]+)D)?(?:T(?:([0-9]+)H)?(?:([0-9]+)M)?(?:([0-9]+(?:\.[0-9]+)?)S)?)?"
-)
-_ISO_SECONDS: Final = (604_800.0, 86_400.0, 3600.0, 60.0, 1.0)
-_SHORT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(ms|s|m|h|d|w)")
-_SHORT_SECONDS: Final = {
-    "ms": 0.001,
-    "s": 1.0,
-    "m": 60.0,
-    "h": 3600.0,
-    "d": 86_400.0,
-    "w": 604_800.0,
-}
-_MOST_SECONDS: Final = 10 * 366 * 86_400.0
-_HINT: Final = "write it as PT5M, PT1H or P1D, or as 5m, 1h or 1d"
-
-
-def seconds_of(text: str) -> float:
-    """The seconds of a duration. Raises BadValue for none, for nothing, and for ages.
-
-    Months and years have no length of their own, so they are not taken here.
-    """
-    iso = _ISO.fullmatch(text) if len(text) <= 40 else None
-    short = _SHORT.fullmatch(text) if len(text) <= 40 else None
-    if iso is not None and any(iso.groups()):
-        pairs = zip(iso.groups(), _ISO_SECONDS, strict=True)
-        seconds = sum(float(number) * unit for number, unit in pairs if number)
-    elif short is not None:
-        seconds = float(short[1]) * _SHORT_SECONDS[short[2]]
-    else:
-        raise BadValue(f"{quoted(text)} is not a duration", _HINT)
-    if not 0 < seconds <= _MOST_SECONDS:
-        raise BadValue("a duration must be more than zero and at most ten years", _HINT)
-    return seconds
-
+_MOST_SECONDS: Final = 10 * SECONDS["y"]
 
 # -- Deprecated fields of MCP drivers, translated: `server_ref` (a path to a server.json) and
 # `mcp_tools` (the server's tool → contract). The fields of AIP-32 win where both are there.
@@ -392,9 +356,9 @@ def _seconds(text: str | None, path: KeyPath, faults: list[Fault]) -> float | No
     if text is None:
         return None
     try:
-        return seconds_of(text)
-    except BadValue as bad:
-        faults.append((path, bad))
+        return parse_duration(text, iso=True, most=_MOST_SECONDS)
+    except ValueError as wrong:
+        faults.append((path, BadValue(str(wrong), ISO_DURATION_HINT)))
         return None
 
 

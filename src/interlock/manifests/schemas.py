@@ -12,6 +12,8 @@ from typing import Any, Final, Literal, get_args
 
 import jsonschema_rs
 
+from interlock.primitives.durations import ISO_DURATION_HINT, ISO_DURATION_PATTERN
+
 # -- The small types that our schemas of manifests are made of.
 #
 # `title` says what a value is ("a version"), `description` what to write. Both are for people:
@@ -31,10 +33,6 @@ SEMVER_PATTERN: Final = (
 ISO_PATTERN: Final = (
     r"^P(?=[0-9T])([0-9]+Y)?([0-9]+M)?([0-9]+W)?([0-9]+D)?"
     r"(T(?=[0-9])([0-9]+H)?([0-9]+M)?([0-9]+(\.[0-9]+)?S)?)?$"
-)
-EVERY_PATTERN: Final = (
-    r"^(P(?=[0-9T])([0-9]+W)?([0-9]+D)?(T(?=[0-9])([0-9]+H)?([0-9]+M)?([0-9]+(\.[0-9]+)?S)?)?"
-    r"|[0-9]+(\.[0-9]+)? ?(ms|s|m|h|d|w))$"
 )
 RETENTION_PATTERN: Final = ISO_PATTERN[:-1] + r"$|^[0-9]+(y|m|w|d|h)$"
 EGRESS_PATTERN: Final = (
@@ -121,9 +119,7 @@ SECRET_NAME: Final = text(
     maxLength=100,
     writeOnly=True,
 )
-EVERY: Final = text(
-    "a duration", "write it as PT5M, PT1H or P1D, or as 5m, 1h or 1d", pattern=EVERY_PATTERN
-)
+EVERY: Final = text("a duration", ISO_DURATION_HINT, pattern=ISO_DURATION_PATTERN)
 COST_CLASS: Final = choice("trivial", "metered", "expensive")
 BACKOFF: Final = choice("fixed", "exponential")
 FREE: Final[Schema] = {"type": "object"}

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from interlock.terminal.times import read_duration
+
 WordsArgument = Annotated[
     list[str] | None,
     typer.Argument(
@@ -41,12 +43,4 @@ def check_given_once(words: list[str] | None, json: str | None) -> None:
 
 def read_timeout(text: str | None) -> float | None:
     """What --timeout says, in seconds. Raises BadParameter."""
-    from interlock.core.config.problems import BadValue
-    from interlock.core.config.quantities import parse_duration
-
-    if text is None:
-        return None
-    try:
-        return parse_duration(float(text) if text.replace(".", "", 1).isdigit() else text)
-    except BadValue as bad:
-        raise typer.BadParameter(f"--timeout: {bad.message}; {bad.hint}") from None
+    return None if text is None else read_duration(text, "--timeout")

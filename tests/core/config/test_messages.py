@@ -13,7 +13,7 @@ KEYS_OF_A_NODE = (
     "page_size, parent, path, pins, policy, root_segment, servers, state_dir, subservers, timeout, "
     "tls, tokens, topics, unannotated, wakeful"
 )
-DURATION = "write it as 250ms, 30s, 5m or 1h, or as a plain number of seconds"
+DURATION = "write it as 250ms, 30s, 5m, 1h or 7d, or as a plain number of seconds"
 SIZE = "write it as 512KiB or 4MiB, or as a plain number of bytes"
 LISTEN = "write host:port, such as 127.0.0.1:8420 or [::1]:8420, or a port"
 REFERENCE = "write ${env:NAME}, ${env:NAME:-default} or ${file:path}, and $${ for a literal ${"

@@ -18,12 +18,10 @@ from interlock.core.config import (
     to_yaml,
 )
 from interlock.core.config.quantities import (
-    format_duration,
     format_size,
-    parse_duration,
     parse_size,
 )
-from tests.core.config.strategies import keys, seconds, server_sets, servers
+from tests.core.config.strategies import keys, server_sets, servers
 
 # Pieces of which real files and real mistakes are made.
 fragments = st.sampled_from(
@@ -102,11 +100,6 @@ def test_a_server_can_be_added_to_any_rendered_file(
     assert parse_config(edited).servers == expected
     if before:
         assert edited.startswith(text)
-
-
-@given(seconds)
-def test_durations_survive_a_round_trip(value: float) -> None:
-    assert parse_duration(format_duration(value)) == value
 
 
 @given(st.integers(min_value=1, max_value=2**50))

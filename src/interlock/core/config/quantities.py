@@ -15,9 +15,8 @@ from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from interlock.core.config.problems import BadValue, quoted
+from interlock.primitives.durations import DURATION_HINT, parse_duration
 
-DURATION_PATTERN: Final = r"^[0-9]+(\.[0-9]+)? ?(ms|s|m|h)$"
-POSITIVE_DURATION_PATTERN: Final = r"^(?=[0-9. ]*[1-9])[0-9]+(\.[0-9]+)? ?(ms|s|m|h)$"
 SIZE_PATTERN: Final = r"^(?=[0-9. ]*[1-9])[0-9]+(\.[0-9]+)? ?(B|KB|KiB|MB|MiB|GB|GiB)$"
 SEGMENT_PATTERN: Final = r"^[a-z0-9_-]{1,63}$"
 SERVER_KEY_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,100}$"
@@ -35,7 +34,6 @@ HOST_PATTERN: Final = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:[0-9]{1,5})?$"
 
 HIGHEST_PORT: Final = 65535
 
-_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _BYTES: Final = {
     "B": 1,
     "KB": 1000,
@@ -45,13 +43,11 @@ _BYTES: Final = {
     "MiB": 1024**2,
     "GiB": 1024**3,
 }
-_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(ms|s|m|h)")
 _SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(B|[KMG]i?B)")
 _OUTSIDE_SEGMENT: Final = re.compile(r"[^a-z0-9_-]+")
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _OTHER_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
-_DURATION_HINT: Final = "write it as 250ms, 30s, 5m or 1h, or as a plain number of seconds"
 _SIZE_HINT: Final = "write it as 512KiB or 4MiB, or as a plain number of bytes"
 _GATEWAY_HINT: Final = "write wss://host/ws or, on this machine, ws://127.0.0.1:port/ws"
 _LISTEN_HINT: Final = "write host:port, such as 127.0.0.1:8420 or [::1]:8420, or a port"
@@ -77,34 +73,12 @@ class Address(NamedTuple):
         return ip.is_loopback
 
 
-def parse_duration(value: str | float, *, zero: bool = False) -> float:
-    """Seconds from `250ms`, `30s`, `5m`, `1h` or a number."""
-    if isinstance(value, str):
-        match = _DURATION.fullmatch(value)
-        if match is None:
-            raise BadValue(f"{quoted(value)} is not a duration", _DURATION_HINT)
-        # A division keeps 250ms exactly a quarter of a second.
-        number, unit = float(match[1]), match[2]
-        seconds = number / 1000 if unit == "ms" else number * _SECONDS[unit]
-    else:
-        seconds = float(value)
-    if not math.isfinite(seconds):
-        raise BadValue("a duration must be finite", _DURATION_HINT)
-    if seconds < 0 or (seconds == 0 and not zero):
-        floor = "zero or more" if zero else "more than zero"
-        raise BadValue(f"a duration must be {floor} here", _DURATION_HINT)
-    return seconds
-
-
-def format_duration(seconds: float) -> str | float:
-    """The shortest written form that reads back as exactly these seconds."""
-    for unit in ("h", "m", "s", "ms"):
-        number = seconds * 1000 if unit == "ms" else seconds / _SECONDS[unit]
-        if seconds > 0 and number == int(number):
-            text = f"{int(number)}{unit}"
-            if parse_duration(text) == seconds:
-                return text
-    return int(seconds) if seconds == int(seconds) else seconds
+def read_duration(value: str | float, *, zero: bool = False) -> float:
+    """Seconds from `250ms`, `30s`, `5m`, `7d` or a number."""
+    try:
+        return parse_duration(value, zero=zero)
+    except ValueError as wrong:
+        raise BadValue(str(wrong), DURATION_HINT) from None
 
 
 def parse_size(value: str | float) -> int:

@@ -109,7 +109,7 @@ when it changes while a node runs, is told in [command-line.md](command-line.md)
 
 Forms of values:
 
-- **time**: `250ms`, `30s`, `5m`, `1h`, or a plain number of seconds.
+- **time**: `250ms`, `30s`, `5m`, `1h`, `7d`, or a plain number of seconds.
 - **size**: `512KiB`, `4MiB`, or a plain number of bytes.
 - **text with references**: `${{env:NAME}}` is an environment variable, `${{env:NAME:-default}}` the
   same with something to fall back on, `${{file:path}}` the content of a file, and `$${{` a literal

@@ -12,9 +12,10 @@ import yaml
 
 from interlock.core.config.model import ServerConfig
 from interlock.core.config.problems import BadValue
-from interlock.core.config.quantities import default_segment, format_duration, is_url, split_command
+from interlock.core.config.quantities import default_segment, is_url, split_command
 from interlock.core.config.section import Section
 from interlock.core.config.yaml_text import CORE_SCALARS
+from interlock.primitives.durations import format_duration
 
 _DURATIONS: Final = frozenset({"timeout", "start_timeout", "grace"})
 _DEFAULTS: Final = ServerConfig()

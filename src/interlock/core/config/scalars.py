@@ -177,7 +177,7 @@ def _read_integer(node: Node, declared: inspect.Type, kind: str) -> int:
 
 def _read_float(node: Node, declared: inspect.Type, kind: str) -> float:
     if kind.startswith("duration"):
-        return quantities.parse_duration(_text_or_number(node), zero=kind == "duration_or_zero")
+        return quantities.read_duration(_text_or_number(node), zero=kind == "duration_or_zero")
     if node.tag not in (yaml_text.INTEGER, yaml_text.NUMBER):
         raise BadValue(f"expected a number, found {DESCRIBED[node.tag]}", "write digits only")
     number = float(_as_number(node))

@@ -12,9 +12,10 @@ from msgspec import NODEFAULT, Struct, inspect, to_builtins
 
 from interlock.core.config import quantities
 from interlock.core.config.model import COMMAND_TRANSPORTS, URL_TRANSPORTS, Config, ServerConfig
-from interlock.core.config.quantities import format_duration, format_size
+from interlock.core.config.quantities import format_size
 from interlock.core.config.reader import fields_of
 from interlock.core.config.scalars import unwrap
+from interlock.primitives import durations
 
 Schema = dict[str, Any]
 
@@ -22,12 +23,12 @@ _BY_KIND: Final[dict[str, Schema]] = {
     "duration": {
         "type": ["number", "string"],
         "exclusiveMinimum": 0,
-        "pattern": quantities.POSITIVE_DURATION_PATTERN,
+        "pattern": durations.POSITIVE_DURATION_PATTERN,
     },
     "duration_or_zero": {
         "type": ["number", "string"],
         "minimum": 0,
-        "pattern": quantities.DURATION_PATTERN,
+        "pattern": durations.DURATION_PATTERN,
     },
     "size": {"type": ["integer", "string"], "minimum": 1, "pattern": quantities.SIZE_PATTERN},
     "scalar_reference": {"type": ["string", "number", "boolean"]},
@@ -181,7 +182,7 @@ def written_default(known: inspect.Field) -> Any:
     if known.default is NODEFAULT or known.default is None or known.default == "":
         return None
     if kind in ("duration", "duration_or_zero"):
-        return format_duration(known.default)
+        return durations.format_duration(known.default)
     if kind == "size":
         return format_size(known.default)
     return to_builtins(known.default)

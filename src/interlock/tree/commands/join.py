@@ -29,8 +29,7 @@ from interlock.core.config import (
     redact_about,
     resolve_parent,
 )
-from interlock.core.config.problems import BadValue
-from interlock.core.config.quantities import VARIABLE_PATTERN, parse_duration
+from interlock.core.config.quantities import VARIABLE_PATTERN
 from interlock.core.instance_lock import alone
 from interlock.core.paths import state_home
 from interlock.core.upstreams.supervisor import State as ServerState
@@ -38,6 +37,7 @@ from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.terminal import log_lines
 from interlock.terminal import output as say
 from interlock.terminal.server_options import CommandArgument, EnvOption, HeaderOption, UrlOption
+from interlock.terminal.times import read_duration
 from interlock.tree.registrant import Registrant, State, advice
 
 # -- The node that `interlock join` is given, held to the same rules as one in a config. Whatever
@@ -62,7 +62,7 @@ def parent_of(
         "segment": segment,
         "backup": backup,
         "authority": authority,
-        "heartbeat": _seconds(heartbeat),
+        "heartbeat": read_duration(heartbeat, "--heartbeat", zero=True),
     }
     given |= {field: None if file is None else str(file) for field, file in files.items()}
     for field, needed in _NEEDS.items():
@@ -130,13 +130,6 @@ def _check_readable(option: str, path: str) -> None:
         raise ConfigError.of(
             f"{option}: the file {path} cannot be read ({reason})", "make it readable for this user"
         ) from None
-
-
-def _seconds(text: str) -> float:
-    try:
-        return parse_duration(text if not text.isdigit() else float(text), zero=True)
-    except BadValue as bad:
-        raise typer.BadParameter(f"--heartbeat: {bad.message}; {bad.hint}.") from None
 
 
 # -- A server in somebody else's tree, in the foreground: a node without a door that stands for

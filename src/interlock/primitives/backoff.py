@@ -1,0 +1,57 @@
+"""Backoff: how long to wait before something that failed is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+_MOST_DOUBLINGS: Final = 60.0
+
+
+def exponential_delay(attempt: int, first: float, most: float) -> float:
+    """The delay before attempt number `attempt`, beginning with 0: `first`, doubled each time, and
+    `most` at most."""
+    doubled: float = first * 2.0 ** min(max(attempt, 0), _MOST_DOUBLINGS)
+    return min(doubled, most)
+
+
+class Backoff:
+    """Delays that double from `first` to `most`, until `reset`.
+
+    The owner decides what a success is, and calls `reset` then. One that was reached and lost at
+    once is no success: whoever resets there tries without a pause.
+    """
+
+    __slots__ = ("_first", "_jitter", "_most", "delay")
+
+    def __init__(
+        self, first: float, most: float, *, jitter: Callable[[], float] | None = None
+    ) -> None:
+        """
+        Args:
+            jitter: gives numbers from 0 to 1, such as `random.random`. A delay is then between
+                half and all of what it would be, so that many who lost the same peer do not all
+                come back at the same moment.
+        """
+        self._first = first
+        self._most = most
+        self._jitter = jitter
+        self.delay = 0.0
+        """The last delay, without jitter. 0: there was none since the last reset."""
+
+    def next(self, wanted: float | None = None, *, most: float | None = None) -> float:
+        """Return the next delay in seconds.
+
+        Args:
+            wanted: what the peer asked for (`Retry-After`, `retry:` of a stream). It takes the
+                place of `first`: the delay is no shorter, and doubles from there.
+            most: another maximum, for this delay only.
+        """
+        shortest = self._first if wanted is None else wanted
+        delay = max(self.delay * 2, shortest) if self.delay else shortest
+        self.delay = delay = min(delay, self._most if most is None else most)
+        return delay if self._jitter is None else delay * (0.5 + self._jitter() / 2)
+
+    def reset(self) -> None:
+        """It worked: the next failure begins with the first delay again."""
+        self.delay = 0.0

@@ -1,0 +1,36 @@
+"""A dictionary that never holds more than so many entries."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class BoundedDict(OrderedDict[K, V]):
+    """A dictionary of at most `most` entries. One more drops the oldest.
+
+    The oldest entry is the one that was written longest ago. Reading does not count, so that it
+    costs no more than in a plain dictionary; `use` reads and counts (least recently used).
+    """
+
+    __slots__ = ("most",)
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def __setitem__(self, key: K, value: V) -> None:
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+        if len(self) > self.most:
+            self.popitem(last=False)
+
+    def use(self, key: K) -> V | None:
+        """Return the value and make the entry the newest. None: there is no such entry."""
+        value = self.get(key)
+        if value is not None:
+            self.move_to_end(key)
+        return value

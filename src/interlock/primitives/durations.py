@@ -1,0 +1,102 @@
+"""Durations as people write them. One grammar for the config, the command line and manifests:
+
+    number unit      250ms, 30s, 5m, 1.5h, 7d, 2w, 1y; a space before the unit is allowed
+    unit             ms, s, m (minutes), h, d, w, y (365 days)
+
+Where a specification demands it (`iso=True`) also ISO 8601: PT5M, P1D, P1DT12H. Years and months of
+ISO 8601 are not taken, because they have no fixed length.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Final
+
+SECONDS: Final = {
+    "ms": 0.001,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+    "d": 86_400.0,
+    "w": 604_800.0,
+    "y": 31_536_000.0,
+}
+
+_SHORT: Final = r"[0-9]+(\.[0-9]+)? ?(ms|s|m|h|d|w|y)"
+_ISO: Final = (
+    r"P(?=[0-9T])([0-9]+W)?([0-9]+D)?(T(?=[0-9])([0-9]+H)?([0-9]+M)?([0-9]+(\.[0-9]+)?S)?)?"
+)
+DURATION_PATTERN: Final = f"^{_SHORT}$"
+"""For JSON Schema: an editor and the parser agree."""
+POSITIVE_DURATION_PATTERN: Final = f"^(?=[0-9. ]*[1-9]){_SHORT}$"
+ISO_DURATION_PATTERN: Final = f"^({_ISO}|{_SHORT})$"
+
+DURATION_HINT: Final = "write it as 250ms, 30s, 5m, 1h or 7d, or as a plain number of seconds"
+ISO_DURATION_HINT: Final = "write it as PT5M, PT1H or P1D, or as 5m, 1h or 1d"
+
+_LONGEST_TEXT: Final = 40
+_SHORT_PARTS: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(ms|s|m|h|d|w|y)", re.ASCII)
+_ISO_PARTS: Final = re.compile(
+    r"P(?:([0-9]+)W)?(?:([0-9]+)D)?"
+    r"(?:T(?=[0-9])(?:([0-9]+)H)?(?:([0-9]+)M)?(?:([0-9]+(?:\.[0-9]+)?)S)?)?",
+    re.ASCII,
+)
+_ISO_SECONDS: Final = (604_800.0, 86_400.0, 3600.0, 60.0, 1.0)
+_WRITTEN: Final = ("d", "h", "m", "s", "ms")
+
+
+def parse_duration(
+    value: str | float, *, zero: bool = False, iso: bool = False, most: float = math.inf
+) -> float:
+    """Return the seconds of a written duration, or of a number of seconds.
+
+    Args:
+        zero: 0 is taken.
+        iso: ISO 8601 is taken, too.
+        most: more seconds than this are not taken.
+
+    Raises:
+        ValueError: with the sentence for whoever wrote it.
+    """
+    seconds = _parse(value, iso) if isinstance(value, str) else float(value)
+    if seconds is None:
+        text = str(value)
+        shown = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
+        raise ValueError(f"{json.dumps(shown, ensure_ascii=False)} is not a duration")
+    if not math.isfinite(seconds):
+        raise ValueError("a duration must be finite")
+    if seconds < 0 or (seconds == 0 and not zero):
+        raise ValueError(f"a duration must be {'zero or more' if zero else 'more than zero'} here")
+    if seconds > most:
+        raise ValueError(f"a duration must be at most {format_duration(most)} here")
+    return seconds
+
+
+def _parse(text: str, iso: bool) -> float | None:
+    if len(text) > _LONGEST_TEXT:
+        return None
+    short = _SHORT_PARTS.fullmatch(text)
+    if short is not None:
+        number, unit = float(short[1]), short[2]
+        # A division keeps 250ms exactly a quarter of a second.
+        return number / 1000 if unit == "ms" else number * SECONDS[unit]
+    parts = _ISO_PARTS.fullmatch(text) if iso else None
+    if parts is None or not any(parts.groups()):
+        return None
+    pairs = zip(parts.groups(), _ISO_SECONDS, strict=True)
+    return sum(float(number) * unit for number, unit in pairs if number)
+
+
+def format_duration(seconds: float) -> str | float:
+    """Return the shortest written form that reads back as exactly these seconds: 300 → 5m. A
+    number that no unit fits stays a number of seconds."""
+    seconds = float(seconds)
+    for unit in _WRITTEN:
+        number = seconds * 1000 if unit == "ms" else seconds / SECONDS[unit]
+        if seconds > 0 and number.is_integer():
+            text = f"{int(number)}{unit}"
+            if len(text) <= _LONGEST_TEXT and _parse(text, False) == seconds:
+                return text
+    return int(seconds) if seconds.is_integer() else seconds

@@ -1,0 +1,40 @@
+"""A dictionary with a maximum: against a plain list of keys."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.primitives.bounded_dict import BoundedDict
+
+steps = st.lists(st.tuples(st.sampled_from(["set", "use", "del", "default"]), st.integers(0, 9)))
+
+
+@given(steps, st.integers(1, 6))
+def test_the_oldest_goes_first(steps: list[tuple[str, int]], most: int) -> None:
+    held: BoundedDict[int, str] = BoundedDict(most)
+    order: list[int] = []
+    for what, key in steps:
+        known = key in order
+        if what == "set":
+            held[key] = str(key)
+        elif what == "default":
+            assert held.setdefault(key, str(key)) == str(key)
+        elif what == "use":
+            assert held.use(key) == (str(key) if known else None)
+        else:
+            held.pop(key, None)
+        if known and what != "default":
+            order.remove(key)
+        if (what == "use" and known) or what == "set" or (what == "default" and not known):
+            order.append(key)
+        del order[:-most]
+        assert list(held) == order
+
+
+def test_update_keeps_the_maximum() -> None:
+    held: BoundedDict[int, int] = BoundedDict(3)
+    held.update({number: number for number in range(10)})
+    held |= {10: 10}
+    assert list(held) == [8, 9, 10]
+    assert held.get(0) is None

@@ -1,0 +1,214 @@
+"""Token bucket, sliding window, keyed windows, sampler: against a model that keeps every event."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.primitives.rate_limits import KeyedWindows, Sampler, SlidingWindow, TokenBucket
+
+gaps = st.lists(st.floats(0, 30, allow_subnormal=False), max_size=200)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def moments(steps: list[float]) -> list[float]:
+    now, found = 0.0, []
+    for step in steps:
+        now += step
+        found.append(now)
+    return found
+
+
+# -- token bucket
+
+
+@given(gaps, st.integers(1, 50), st.integers(1, 50))
+def test_bucket_never_exceeds_rate_and_burst(steps: list[float], rate: int, burst: int) -> None:
+    bucket = TokenBucket(rate, burst, 0.0)
+    taken = [now for now in moments(steps) if bucket.take(now)]
+    for first, since in enumerate(taken):
+        for more, until in enumerate(taken[first:], 1):
+            assert more <= burst + rate * (until - since) + 1e-6
+
+
+@given(gaps)
+def test_bucket_lets_the_average_rate_pass(steps: list[float]) -> None:
+    """Whoever waits 1/rate before each event is never refused."""
+    bucket = TokenBucket(2, 1, 0.0)
+    now = 0.0
+    for step in steps:
+        now += max(step, 0.5) + 1e-9
+        assert bucket.take(now)
+
+
+def test_bucket_is_full_at_first_and_refills() -> None:
+    bucket = TokenBucket(10, 3, 0.0)
+    assert [bucket.take(0.0) for _ in range(4)] == [True, True, True, False]
+    assert not bucket.take(0.09)
+    assert bucket.take(0.1)
+    assert [bucket.take(100.0) for _ in range(4)] == [True, True, True, False]
+
+
+def test_bucket_gives_nothing_for_a_clock_set_back() -> None:
+    bucket = TokenBucket(1, 1, 100.0)
+    assert bucket.take(100.0)
+    assert not bucket.take(50.0)
+    assert not bucket.take(50.9)
+    assert bucket.take(51.0)
+
+
+# -- sliding window
+
+
+@given(gaps, st.integers(1, 20))
+def test_window_never_lets_more_than_the_limit_pass(steps: list[float], limit: int) -> None:
+    window = SlidingWindow(60.0)
+    taken = [now for now in moments(steps) if window.take(now, limit)]
+    for index, now in enumerate(taken):
+        assert sum(now - 60.0 < at <= now for at in taken[: index + 1]) <= limit
+
+
+@given(gaps)
+def test_window_counts_an_event_for_its_period_and_at_most_a_grain_longer(
+    steps: list[float],
+) -> None:
+    window = SlidingWindow(60.0, 0.5)
+    times: list[float] = []
+    for now in moments(steps):
+        window.advance(now)
+        window.add(now)
+        times.append(now)
+        least = sum(at + 60.0 > now for at in times)
+        most = sum(at + 60.5 > now for at in times)
+        assert least <= window.count <= most
+
+
+@given(gaps, st.integers(1, 20))
+def test_window_has_room_after_the_wait_and_not_before(steps: list[float], limit: int) -> None:
+    window = SlidingWindow(60.0)
+    for now in moments(steps):
+        wait = window.wait(now, limit)
+        assert (wait == 0) == (window.count < limit)
+        if wait:
+            assert wait <= 60.0 + 1e-6
+            assert window.advance(now + wait - 1e-3) >= limit
+            assert window.advance(now + wait + 1e-9) < limit
+            window = SlidingWindow(60.0)
+        window.add(now)
+
+
+@given(st.lists(st.tuples(st.floats(0, 20), st.booleans()), max_size=100))
+def test_window_forgets_what_is_given_back(steps: list[tuple[float, bool]]) -> None:
+    window, twin, now = SlidingWindow(60.0, 0.0), SlidingWindow(60.0, 0.0), 0.0
+    for step, stays in steps:
+        now += step
+        window.advance(now)
+        group = window.add(now)
+        if stays:
+            twin.add(now)
+        else:
+            window.give_back(group)
+        assert window.advance(now) == twin.advance(now)
+
+
+def test_window_ignores_what_is_given_back_too_late() -> None:
+    window = SlidingWindow(60.0)
+    group = window.add(0.0)
+    assert window.advance(60.0) == 0
+    window.give_back(group)
+    assert window.count == 0
+
+
+def test_window_says_until_when_its_count_holds() -> None:
+    window = SlidingWindow(60.0)
+    assert window.holds_until == float("inf")
+    window.add(1.0)
+    assert window.holds_until == 61.0
+    window.add(5.0)
+    assert window.holds_until == 61.0
+    assert window.advance(61.0) == 1
+    assert window.holds_until == 65.0
+
+
+def test_window_memory_is_bounded() -> None:
+    window = SlidingWindow(1.0)
+    for number in range(100_000):
+        now = number / 10_000
+        window.advance(now)
+        window.add(now)
+    assert len(window._groups) <= 700
+    assert 10_000 <= window.count <= 10_100
+
+
+def test_window_gives_nothing_for_a_clock_set_back() -> None:
+    window = SlidingWindow(60.0)
+    assert window.take(100.0, 1)
+    assert not window.take(10.0, 1)
+    assert window.wait(10.0, 1) == 150.0
+
+
+def test_window_never_has_room_for_a_limit_of_nothing() -> None:
+    window = SlidingWindow(60.0)
+    assert not window.take(0.0, 0)
+    assert window.wait(0.0, 0) == float("inf")
+
+
+# -- keyed windows
+
+
+def test_keyed_windows_count_each_key_alone() -> None:
+    clock = Clock()
+    windows: KeyedWindows[str] = KeyedWindows(2, 60.0, clock)
+    for _ in range(2):
+        assert windows.wait("a") == 0
+        windows.add("a")
+    clock.now = 10.0
+    assert windows.wait("a") == 50.0
+    assert windows.wait("b") == 0
+    clock.now = 60.0
+    assert windows.wait("a") == 0
+    assert len(windows) == 0
+
+
+def test_keyed_windows_remember_only_so_many_keys() -> None:
+    windows: KeyedWindows[int] = KeyedWindows(1, 60.0, Clock(), most_keys=100)
+    for key in range(1000):
+        windows.add(key)
+    assert len(windows) == 100
+    assert windows.wait(0) == 0
+    assert windows.wait(999) == 60.0
+
+
+# -- sampler
+
+
+@given(gaps, st.integers(1, 5))
+def test_sampler_counts_every_event_once(steps: list[float], limit: int) -> None:
+    sampler = Sampler(limit, 10.0)
+    results = [sampler.take(now) for now in moments(steps)]
+    passed = [result for result in results if result is not None]
+    assert len(passed) + sum(passed) + _trailing(results) == len(results)
+
+
+def _trailing(results: list[int | None]) -> int:
+    """How many at the end were suppressed and not told of yet."""
+    count = 0
+    for result in reversed(results):
+        if result is not None:
+            break
+        count += 1
+    return count
+
+
+def test_sampler_tells_how_many_it_suppressed() -> None:
+    sampler = Sampler(2, 1.0)
+    assert [sampler.take(0.0) for _ in range(5)] == [0, 0, None, None, None]
+    assert sampler.take(1.0) == 3
+    assert sampler.take(1.0) == 0
