@@ -245,7 +245,7 @@ def test_a_clients_session_takes_its_upstream_session_with_it(shared: Running, h
     else:
 
         def let_time_pass() -> None:
-            sessions = shared.node._sessions
+            sessions = shared.node.sessions
             sessions.find(session.id).last_seen -= 10_000
             sessions._next_sweep = 0.0
 
@@ -279,7 +279,7 @@ def test_two_hundred_clients_come_and_go(shared: Running) -> None:
     come_and_go("operator")
     supervisor = shared.node.roster.supervisors["web"]
     shared.until(lambda: not supervisor.private._closing, "closed")
-    sessions, before = len(shared.node._sessions), private_sessions(shared)
+    sessions, before = len(shared.node.sessions), private_sessions(shared)
     tasks = shared.do(lambda: len(asyncio.all_tasks()))
     gc.collect()
     files = len(open_files())
@@ -287,7 +287,7 @@ def test_two_hundred_clients_come_and_go(shared: Running) -> None:
         come_and_go("operator" if number % 2 else "auditor")
     shared.until(lambda: not supervisor.private._closing, "closed")
     assert private_sessions(shared) == before
-    assert len(shared.node._sessions) == sessions
+    assert len(shared.node.sessions) == sessions
     shared.until(lambda: len(asyncio.all_tasks()) <= tasks + 1, "no task is left")
     gc.collect()
     assert len(open_files()) <= files + 2

@@ -73,14 +73,14 @@ class ChangingShop:
 
     def close(self) -> None:
         if self._own:
-            self.running.wait(self.contracts.close())
+            self.running.wait(self.contracts.stop())
         self.running.stop()
 
     def configure(self, **settings: Any) -> None:
         config = self.running.config(contracts=ContractsConfig(**settings))
         self.running.wait(self.running.node.apply(config))
         if self._own:
-            self.running.do(lambda: self.contracts.configure(config))
+            self.running.wait(self.contracts.apply(self.running.node.config, config))
 
     # -- what happens
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from interlock.core.config import Config, resolve_tls
+from interlock.core.feature import Component
 from interlock.core.paths import make_private, socket_path, somebody_listens
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.server.http.app import NodeApp
@@ -36,7 +37,7 @@ from interlock.core.server.mcp.stream import McpStream, McpStreamServer
 from interlock.core.server.mcp.views import Views
 
 
-class Doors:
+class Doors(Component):
     """Everything that callers come in by."""
 
     def __init__(
@@ -198,9 +199,9 @@ class Doors:
 
     # -- change
 
-    def configure(self, config: Config) -> None:
+    async def apply(self, old: Config, new: Config) -> None:
         """Apply what may change while they are open."""
-        self._config = config
+        self._config = config = new
         self.views.configure(config.aql)
         if self._face is not None and self._app is not None and self._http is not None:
             self._guard = guard = self._guard_of(config, self._http)
@@ -238,7 +239,7 @@ class Doors:
             # The one that was opened: the config may name another by now.
             self._unix_path.unlink(missing_ok=True)
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Everything asked has been answered: those who are still there are let go."""
         for client in list(self._local_clients):
             client.stop()

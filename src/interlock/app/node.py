@@ -14,6 +14,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from interlock import __version__
 from interlock.app.delegation import KEYS_PATH, Hops
+from interlock.app.lifecycle import Lifecycle, stop_each
 from interlock.app.listeners import Doors
 from interlock.app.revocation import Leaving
 from interlock.app.status import NodeStatus
@@ -26,6 +27,7 @@ from interlock.core.catalog.offering import CONTRACTS
 from interlock.core.catalog.server_info import merge
 from interlock.core.config import Config, ConfigChange, diff
 from interlock.core.config.aql_environment import with_environment
+from interlock.core.feature import Component
 from interlock.core.journal.audit import Audit
 from interlock.core.journal.commit_waiters import deliver_on
 from interlock.core.journal.journal import Journal
@@ -124,6 +126,42 @@ class Introducing:
 
 LAST_CALLS: Final = 2.0
 """How long calls under way may still take when the node stops."""
+
+
+class _Settings(Component):
+    """Settings of the parts that have no life of their own."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def apply(self, old: Config, new: Config) -> None:
+        node = self._node
+        node.pipeline.configure(
+            authenticate=node.trust.identity.authenticator,
+            names=new.names,
+            timeout=new.timeout,
+            concurrent_calls=new.limits.concurrent_calls,
+        )
+        node.pipeline.latency_in_results = new.latency_in_results
+        node.breakers.configure(failures=new.breaker.failures, cooldown=new.breaker.cooldown)
+        node.sessions.configure(most=new.limits.sessions, idle=new.limits.session_idle)
+        node.catalog.configure(page_size=new.page_size)
+        guard = node.doors.guard
+        if guard is not None:
+            if node.trust.approving is not None:
+                node.trust.approving.guarded_by(guard)
+            node.contracts.guarded_by(guard)
+            node.topics.guarded_by(guard)
+
+
+class _Transparency(Component):
+    """Chooses the upstream that is shown as itself, once the upstreams have the new config."""
+
+    def __init__(self, introducing: Introducing) -> None:
+        self._introducing = introducing
+
+    async def apply(self, old: Config, new: Config) -> None:
+        self._introducing.choose_transparent()
 
 
 class Node:
@@ -227,7 +265,7 @@ class Node:
             listeners=self._listeners,
             on_changed=lambda: self.tree.refresh(),
         )
-        self._sessions = Sessions(
+        self.sessions = Sessions(
             most=config.limits.sessions, idle=config.limits.session_idle, clock=loop.time
         )
         self.catalog.on_change(self._listeners.changed)
@@ -319,7 +357,7 @@ class Node:
             pipeline=self.pipeline,
             hello=self.introducing.hello,
             listeners=self._listeners,
-            sessions=self._sessions,
+            sessions=self.sessions,
             shown={
                 "/status": self.status,
                 "/tree": self.tree_below,
@@ -333,13 +371,29 @@ class Node:
             ),
         )
         self.leaving = Leaving(
-            sessions=self._sessions,
+            sessions=self.sessions,
             listeners=self._listeners,
             doors=self.doors,
             approving=approving,
             tree=self.tree,
             topics=self.topics,
             pipeline=self.pipeline,
+        )
+        # In this order a new config is applied.
+        self._lifecycle = Lifecycle(
+            {
+                "listeners": self.doors,
+                "trust": self.trust,
+                "aql": self.aql,
+                "settings": _Settings(self),
+                "tree": self.tree,
+                "upstreams": self.roster,
+                "contracts": self.contracts,
+                "drivers": self.driver_folders,
+                "automation": self.automation,
+                "topics": self.topics,
+                "introduction": _Transparency(self.introducing),
+            }
         )
 
     # -- life
@@ -404,26 +458,36 @@ class Node:
         await self.roster.until_settled(seconds)
 
     async def stop(self) -> None:
-        """End everything that was started, faces first."""
+        """Stop every component, those that accept callers first. A failure stops no other."""
         # Nobody new from here on; then those who wait are told.
-        await self.tree.leave()
-        self.doors.let_nobody_in()
+        await stop_each(
+            (
+                ("the registration with the parent", self.tree.leave),
+                ("accepting connections", self.doors.let_nobody_in),
+                ("the approval inbox", self._release_approvals),
+                ("session expiry", self.leaving.close),
+                ("change notifications", self._listeners.close),
+                ("calls under way", partial(self.pipeline.drain, LAST_CALLS)),
+                ("topics", self.topics.stop),
+                ("the tree", self.tree.stop),
+                ("listeners", self.doors.stop),
+                ("signing keys", self.hops.close),
+                ("aql", self.aql.stop),
+                ("automation", self.automation.stop),
+                ("trust", self.trust.stop),
+                ("drivers", self.driver_folders.stop),
+                ("contracts", self.contracts.stop),
+                ("upstreams", self.roster.stop),
+                ("sign-ins", self._keyring.close),
+                ("the journal", self._close_journal),
+            )
+        )
+
+    def _release_approvals(self) -> None:
         if self.trust.approving is not None:
             self.trust.approving.let_go()
-        self.leaving.close()
-        self._listeners.close()
-        await self.pipeline.drain(LAST_CALLS)
-        await self.topics.close()
-        self.tree.close()
-        await self.doors.close()
-        self.hops.close()
-        await self.aql.close()
-        await self.automation.close()
-        await self.trust.close()
-        await self.driver_folders.close()
-        await self.contracts.close()
-        await self.roster.close()
-        await self._keyring.close()
+
+    async def _close_journal(self) -> None:
         if self._journal is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._journal.close)
 
@@ -432,39 +496,21 @@ class Node:
     async def apply(self, config: Config) -> ConfigChange:
         """Run by a new config. Only what changed is touched.
 
-        Raises InterlockError, and changes nothing, when the new config cannot be used.
+        Raises InterlockError when the new config cannot be used. After any failure every component
+        runs by the previous config again.
         """
-        config = with_environment(config, self.environ)
-        self.trust.check(config)
-        self.tree.check(config)
-        change = diff(self.config, config)
-        self.config = config
-        self.doors.configure(config)
-        self.trust.configure(config, self.pipeline, self.doors.guard)
-        self.aql.configure(config)
-        identity = self.trust.identity
-        self.pipeline.configure(
-            authenticate=identity.authenticator,
-            names=config.names,
-            timeout=config.timeout,
-            concurrent_calls=config.limits.concurrent_calls,
-        )
-        self.breakers.configure(failures=config.breaker.failures, cooldown=config.breaker.cooldown)
-        self._sessions.configure(most=config.limits.sessions, idle=config.limits.session_idle)
-        # Who is no longer known hears nothing more, also on what is open already.
-        self.leaving.all_but(identity)
+        old, new = self.config, with_environment(config, self.environ)
+        try:
+            self.config = new
+            await self._lifecycle.apply(old, new)
+        except BaseException:
+            self.config = old
+            self._tell_where_tokens_are()
+            raise
+        # Only now, because it cannot be undone: whoever is no longer known hears nothing more.
+        self.leaving.all_but(self.trust.identity)
         self._tell_where_tokens_are()
-        self.catalog.configure(page_size=config.page_size)
-        self.pipeline.latency_in_results = config.latency_in_results
-        await self.tree.configure(config)
-        await self.roster.apply(config, change)
-        self.contracts.configure(config)
-        self.contracts.guarded_by(self.doors.guard)
-        await self.driver_folders.configure(config)
-        self.automation.configure(config)
-        self.topics.configure(config, self.doors.guard)
-        self.introducing.choose_transparent()
-        return change
+        return diff(old, new)
 
     def _tell_where_tokens_are(self) -> None:
         metadata = self.trust.identity.metadata()
@@ -507,7 +553,7 @@ class Node:
 
     @property
     def open_sessions(self) -> int:
-        return len(self._sessions)
+        return len(self.sessions)
 
     @property
     def open_listeners(self) -> int:

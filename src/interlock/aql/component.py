@@ -54,6 +54,7 @@ from interlock.core.call import Call, principal
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import Tool
 from interlock.core.config import Config
+from interlock.core.feature import Component
 from interlock.core.journal.audit import Audit
 from interlock.core.paths import make_private, state_dir
 from interlock.core.pipeline.pipeline import Pipeline
@@ -74,7 +75,7 @@ _BRIEFLY: Final = 120.0
 """So long a human is asked about what is forbidden otherwise."""
 
 
-class Aql:
+class Aql(Component):
     """The operations of one node."""
 
     def __init__(
@@ -324,14 +325,13 @@ class Aql:
             _taken_up("the safety loop", self.safety.load, needed=safety)
             self._chores = asyncio.get_running_loop().create_task(self._keep_up(), name="aql")
 
-    def configure(self, config: Config) -> None:
-        """Run by a new config, which was checked."""
-        settings = config.aql
+    async def apply(self, old: Config, new: Config) -> None:
+        config, settings = new, new.aql
         self._settings = settings
         self._concurrent_calls = config.limits.concurrent_calls
-        old = self._channels
+        previous = self._channels
         self._channels = channels_of(settings.channels, self.codes, self._environ, self._base_dir)
-        for channel in old:
+        for channel in previous:
             self._closing.add(task := asyncio.ensure_future(channel.close()))
             task.add_done_callback(self._closing.discard)
         self._use(config)
@@ -399,7 +399,7 @@ class Aql:
         for (tool, caller, good), times in counted.items():
             self.usage.called(tool, caller, good, times)
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Write what is left, once no call is under way any more."""
         if self._chores is not None:
             self._chores.cancel()

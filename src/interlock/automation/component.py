@@ -12,6 +12,7 @@ from interlock.automation.learned_rules import Learned
 from interlock.automation.recorder import Watching
 from interlock.automation.store import DecisionStore
 from interlock.core.config import AutomationConfig, Config, LearnedRule
+from interlock.core.feature import Component
 from interlock.core.journal.audit import Audit
 from interlock.core.paths import decisions_path
 from interlock.errors import InterlockError
@@ -19,7 +20,7 @@ from interlock.trust.approvals.service import Approvals
 from interlock.trust.authorization import Permit
 
 
-class Automation:
+class Automation(Component):
     """What a node learns."""
 
     def __init__(
@@ -39,10 +40,12 @@ class Automation:
         self._store: DecisionStore | None = None
         self._stop: Callable[[], None] | None = None
         self._rules = {rule.name: rule for rule in config.policy.learned}
-        self.configure(config)
+        self._use(config)
 
-    def configure(self, config: Config) -> None:
-        """Run by a new config."""
+    async def apply(self, old: Config, new: Config) -> None:
+        self._use(new)
+
+    def _use(self, config: Config) -> None:
         rules = config.policy.learned
         self._tell_of_changes({rule.name: rule for rule in rules})
         self._permit.learned = Learned(rules, audit=self._audit) if rules else None
@@ -63,7 +66,7 @@ class Automation:
             wall_clock=time.time,
         )
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         self._hear_no_more()
         if self._store is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._store.close)

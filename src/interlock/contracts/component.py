@@ -39,6 +39,7 @@ from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import CONTRACTS, Offering, Tool
 from interlock.core.catalog.tool_contracts import contract, contract_digest
 from interlock.core.config import Config
+from interlock.core.feature import Component
 from interlock.core.journal.audit import Audit
 from interlock.core.paths import journal_path
 from interlock.core.pipeline.pipeline import Pipeline
@@ -102,7 +103,7 @@ class HeldContract(Held):
         )
 
 
-class Contracts:
+class Contracts(Component):
     """What a node does about contracts."""
 
     def __init__(
@@ -158,16 +159,16 @@ class Contracts:
                 self._begin(self._config)
                 self._review_all()
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         watch, self._watch = self._watch, None
         loop = asyncio.get_running_loop()
         if watch is not None:
             await loop.run_in_executor(None, watch.close)
         await loop.run_in_executor(None, self._asked.close)
 
-    def configure(self, config: Config) -> None:
-        """Run by a new config."""
-        before, self._config = self._config, config
+    async def apply(self, old: Config, new: Config) -> None:
+        config = new
+        before, self._config = self._config, new
         if config.contracts == before.contracts or not self._started:
             return
         if config.contracts.registry != before.contracts.registry:
@@ -426,9 +427,9 @@ class Contracts:
         self._app.enabled = self._config.contracts.serve
         return self._app
 
-    def guarded_by(self, guard: Guard | None) -> None:
+    def guarded_by(self, guard: Guard) -> None:
         """The hosts and origins that are welcome changed with the config."""
-        if self._app is not None and guard is not None:
+        if self._app is not None:
             self._app.guard = guard
             self._app.most_bytes = self._config.limits.body_bytes
 

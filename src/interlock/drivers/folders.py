@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from interlock.contracts.changed_tools import ToolChange
 from interlock.core.catalog.server_info import Voice
 from interlock.core.config import Config
+from interlock.core.feature import Component
 from interlock.drivers.status import ContractStatus, DriverStatus
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 LOOK_EVERY: Final = 0.5
 
 
-class DriverFolders:
+class DriverFolders(Component):
     """Has drivers, as soon as there are any."""
 
     def __init__(self, config: Config, base_dir: Path, make: Callable[[Config], Drivers]) -> None:
@@ -71,15 +72,15 @@ class DriverFolders:
     def _are_there(self) -> bool:
         return any((self._base_dir / one).is_dir() for one in self._config.drivers.folders)
 
-    async def configure(self, config: Config) -> None:
-        self._config = config
+    async def apply(self, old: Config, new: Config) -> None:
+        self._config = new
         if self._made is not None:
-            await self._made.configure(config)
+            await self._made.configure(new)
         elif self._begun:
             await self._stop_looking()
             self.start()
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         await self._stop_looking()
         if self._made is not None:
             await self._made.close()

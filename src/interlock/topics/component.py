@@ -13,6 +13,7 @@ from collections.abc import Container
 from interlock.app.status import TopicStatus
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.config import Config
+from interlock.core.feature import Component
 from interlock.core.journal.audit import Audit
 from interlock.core.pipeline.authentication import Unsettled
 from interlock.core.pipeline.pipeline import Pipeline
@@ -38,7 +39,7 @@ from interlock.topics.socket import utc_now
 from interlock.trust.approvals.service import Approvals
 
 
-class Topics:
+class Topics(Component):
     """The topics of one node."""
 
     def __init__(
@@ -91,7 +92,7 @@ class Topics:
             self._started = True
             self.gateway.start()
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Everybody is told that the node stops, and let go."""
         for task in list(self._settling):
             task.cancel()
@@ -124,10 +125,13 @@ class Topics:
 
     # -- change
 
-    def configure(self, config: Config, guard: Guard | None) -> None:
-        """Run by a new config: everybody who is in is looked at anew, as who it is now."""
-        if self._app is not None and guard is not None:
+    def guarded_by(self, guard: Guard) -> None:
+        """The hosts and origins that are welcome changed with the config."""
+        if self._app is not None:
             self._app.guard = guard
+
+    async def apply(self, old: Config, new: Config) -> None:
+        """Run by a new config: everybody who is in is looked at anew, as who it is now."""
         for member in self.gateway.outside():
             if member.caller.kind == GUEST:
                 continue
@@ -138,7 +142,7 @@ class Topics:
                 task = asyncio.ensure_future(self._settle(member, unsettled))
                 self._settling.add(task)
                 task.add_done_callback(self._settling.discard)
-        self.gateway.configure(config.topics)
+        self.gateway.configure(new.topics)
 
     def _recognise(self, member: Member) -> None:
         """Who it is now, by what it came in with. Raises Unsettled."""

@@ -24,6 +24,7 @@ from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import OfferingTerms, own_offering
 from interlock.core.catalog.server_info import for_parent
 from interlock.core.config import Config, ParentConfig, ServerConfig, resolve_parent
+from interlock.core.feature import Component
 from interlock.core.journal.audit import Audit
 from interlock.core.paths import shared_leases_path, subserver_socket_path, tree_path
 from interlock.core.pipeline.admission import MOST_UNSETTLED
@@ -67,7 +68,7 @@ _log = logging.getLogger("interlock.node")
 Begin = Callable[[str, ServerConfig, DialIn], Supervisor]
 
 
-class Tree(UpstreamExtension):
+class Tree(Component, UpstreamExtension):
     """Everything of a node that is about its tree."""
 
     def __init__(
@@ -183,7 +184,7 @@ class Tree(UpstreamExtension):
         if self.registrant is not None:
             await self.registrant.end()
 
-    def close(self) -> None:
+    async def stop(self) -> None:
         """Send away who is registered here."""
         if self._unix is not None and self._unix_path is not None:
             self._unix.close()
@@ -202,9 +203,9 @@ class Tree(UpstreamExtension):
         if config.parent is not None:
             resolve_parent(config.parent, environ=self._environ, base_dir=self._base_dir)
 
-    async def configure(self, config: Config) -> None:
-        """Go on by another config."""
-        before, self._config = self._config, config
+    async def apply(self, old: Config, new: Config) -> None:
+        config = new
+        before, self._config = self._config, new
         named = {one.name for one in config.tokens if "register" in one.may}
         known = self.registrants or {LOCAL_CALLER.name, *named}
         self.registrar.configure(config.subservers, known)

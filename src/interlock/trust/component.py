@@ -12,12 +12,12 @@ from pathlib import Path
 from interlock.core.call import Caller
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.config import Config
+from interlock.core.feature import Component
 from interlock.core.journal.audit import Audit
 from interlock.core.paths import pins_path
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.pipeline.request_state import Seals
 from interlock.core.ports import Recorder
-from interlock.core.server.http.guard import Guard
 from interlock.errors import UNAUTHENTICATED, InterlockError
 from interlock.trust.approvals.component import Approving, check_anchors
 from interlock.trust.approvals.downstream import Child
@@ -31,7 +31,7 @@ from interlock.trust.policy import Policy
 _log = logging.getLogger("interlock.node")
 
 
-class Trust:
+class Trust(Component):
     """What a node knows of trust."""
 
     def __init__(
@@ -71,6 +71,7 @@ class Trust:
         self._keeper.start()
         self.approving: Approving | None = None
         self._started = False
+        self._pipeline: Pipeline | None = None
 
     def stand_before(
         self,
@@ -84,6 +85,7 @@ class Trust:
         children: Callable[[], Mapping[str, Child]],
     ) -> Approving:
         """Take the place of these stages in the pipeline."""
+        self._pipeline = pipeline
         permit = pipeline.permit
         permit.follow(self.policy)
         permit.held = self.pins.held
@@ -150,7 +152,7 @@ class Trust:
             self._started = True
             self.approving.approvals.load()
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Once no call is under way any more."""
         if self.approving is not None:
             await self.approving.close()
@@ -165,20 +167,21 @@ class Trust:
         check_gates(config, environ=self._environ, base_dir=self._base_dir)
         Policy(config.policy, self._catalog)
 
-    def configure(self, config: Config, pipeline: Pipeline, guard: Guard | None) -> None:
-        """Run by a new config, which was checked."""
-        self.identity.configure(config)
+    async def apply(self, old: Config, new: Config) -> None:
+        self.identity.configure(new)
         if self.approving is not None:
-            self.approving.configure(config, guard)
-        policy = Policy(config.policy, self._catalog)
+            self.approving.configure(new)
+        policy = Policy(new.policy, self._catalog)
         if policy.version != self.policy.version:
             self._audit.record_change("policy", policy.version, "changed", self.policy.version)
             self.policy = policy
-            pipeline.permit.follow(policy)
+            if self._pipeline is not None:
+                self._pipeline.permit.follow(policy)
             if self.approving is not None:
                 self.approving.approvals.policy_changed()
-        pipeline.budgets.configure(config.budgets, idle=config.limits.session_idle)
-        self.pins.configure(config.pins.mode)
+        if self._pipeline is not None:
+            self._pipeline.budgets.configure(new.budgets, idle=new.limits.session_idle)
+        self.pins.configure(new.pins.mode)
 
 
 def log_pending(approval: Approval, listen: str) -> None:

@@ -32,7 +32,7 @@ class Asked:
 
 
 def served(node: Running, session: Session) -> Served:
-    return node.node._sessions._sessions[session.id]
+    return node.node.sessions._sessions[session.id]
 
 
 def call_of(node: Running, text: str) -> Call:

@@ -15,7 +15,7 @@ OLDER = "2025-06-18"
 
 
 def served(node: Running, session: Session) -> HttpSession:
-    return node.node._sessions._sessions[session.id]
+    return node.node.sessions._sessions[session.id]
 
 
 def tell(node: Running, session: Session, *names: str) -> None:

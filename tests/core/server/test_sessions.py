@@ -183,8 +183,8 @@ def test_a_client_that_only_listens_keeps_its_session(start: Any) -> None:
         assert stream.head()[0] == 200
 
         def hours_later() -> None:
-            node.node._sessions._next_sweep = 0.0
-            for one in node.node._sessions._sessions.values():
+            node.node.sessions._next_sweep = 0.0
+            for one in node.node.sessions._sessions.values():
                 one.last_seen -= 10_000
 
         node.do(hours_later)

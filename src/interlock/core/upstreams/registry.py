@@ -18,7 +18,8 @@ import msgspec
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import Offering, OfferingTerms, read_offering
 from interlock.core.catalog.server_info import Voice, as_offered
-from interlock.core.config import Config, ConfigChange, ServerConfig, resolve_server
+from interlock.core.config import Config, ServerConfig, diff, resolve_server
+from interlock.core.feature import Component
 from interlock.core.journal.audit import Audit, Tally
 from interlock.core.pipeline.breaker import Breakers, Circuit
 from interlock.core.pipeline.client_requests import ANYTHING, AskPolicy
@@ -61,7 +62,7 @@ class UpstreamStatus(msgspec.Struct, frozen=True):
     """How many clients have a connection of their own to it."""
 
 
-class UpstreamRegistry:
+class UpstreamRegistry(Component):
     """Every upstream that a node has."""
 
     def __init__(
@@ -169,12 +170,12 @@ class UpstreamRegistry:
             for one in late:
                 one.cancel()
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         await asyncio.gather(*(one.end() for one in self.supervisors.values()), *self._ending)
 
-    async def apply(self, config: Config, change: ConfigChange) -> None:
+    async def apply(self, old: Config, new: Config) -> None:
         """Go on by a new config: only what changed is touched."""
-        self._config = config
+        self._config, config, change = new, new, diff(old, new)
         gone = [*change.removed, *change.relinked]
         await asyncio.gather(*(self.end(key) for key in gone if key in self.supervisors))
         for key in change.removed:
@@ -183,7 +184,8 @@ class UpstreamRegistry:
         for key in (*change.added, *change.relinked):
             if not config.servers[key].enabled:
                 self._catalog.withdraw(key)
-            self.begin(key, config.servers[key])
+            if key not in self.supervisors:
+                self.begin(key, config.servers[key])
         for key in change.changed:
             if key not in change.relinked and key in self.supervisors:
                 self._expect(key, config.servers[key])

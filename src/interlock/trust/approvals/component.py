@@ -139,14 +139,17 @@ class Approving:
         self._socket = ApprovalsSocket(app.local)
         await self._socket.open(approvals_socket_path(socket))
 
-    def configure(self, config: Config, guard: Guard | None) -> None:
+    def configure(self, config: Config) -> None:
         """Run by a new config. Raises InterlockError, and changes nothing, when a trust anchor of
         it cannot be used."""
         self.anchors.configure(config.approvals)
         self._config, self._secrets = config, self._secret_digests(config)
         self.operators.watch.recovery_delay = config.approvals.recovery_delay
         self.approvals.configure(config.approvals)
-        if self._app is not None and guard is not None:
+
+    def guarded_by(self, guard: Guard) -> None:
+        """The hosts and origins that are welcome changed with the config."""
+        if self._app is not None:
             self._app.guard = guard
 
     def retain_only(self, callers: Container[str]) -> None:

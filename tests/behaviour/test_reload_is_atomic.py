@@ -1,0 +1,165 @@
+"""A reload applies the whole config or nothing of it: faults are injected into every component."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interlock.core.config import Config, ServerConfig
+from interlock.core.config.automation import AutomationConfig
+from interlock.core.config.contracts import ContractsConfig
+from interlock.core.config.drivers import DriversConfig
+from interlock.core.config.topics import TopicConfig, TopicsConfig
+from interlock.core.config.trust import PolicyConfig
+from interlock.core.feature import Component
+from interlock.errors import INTERNAL, InterlockError
+from tests.core.server.running import Running, text_of
+from tests.core.server.workshop import Workshop
+
+COMPONENTS = (
+    "listeners", "trust", "aql", "settings", "tree", "upstreams", "contracts", "drivers",
+    "automation", "topics", "introduction",
+)  # fmt: skip
+FAULT = InterlockError(INTERNAL, "The disk is full.")
+
+
+def components(node: Running) -> dict[str, Component]:
+    return node.node._lifecycle._components
+
+
+def break_once(component: Any, *, after: bool) -> None:
+    """The next `apply` fails, before or after the component did its work; later ones succeed."""
+    original = component.apply
+
+    async def failing(old: Config, new: Config) -> None:
+        component.apply = original
+        if after:
+            await original(old, new)
+        raise FAULT
+
+    component.apply = failing
+
+
+def observe(node: Running) -> dict[str, Any]:
+    """What a caller and an operator can see of the config in force."""
+    status = node.do(node.node.status)
+    tools = node.once(node.stateless("tools/list")).result
+    return {
+        "tools": [tool["name"] for tool in tools["tools"]],
+        "pages": "nextCursor" in tools,
+        "upstreams": [(one.key, one.state, one.restarts) for one in status.upstreams],
+        "policy": status.policy,
+        "topics": sorted(status.topics),
+        "problems": status.problems,
+        "call": text_of(node.once(node.call("echo", {"text": "x"}))),
+    }
+
+
+@pytest.fixture
+def node(start: Callable[..., Running]) -> Running:
+    other = Workshop()
+    running = start(
+        workshops={"shop": Workshop(), "other": other}, environ={"T_CLERK": "a-long-enough-token"}
+    )
+    assert tuple(components(running)) == COMPONENTS
+    return running
+
+
+def changed_config(node: Running) -> Config:
+    """A config in which every component has something to change."""
+    servers = dict(node.config().servers)
+    moved = ServerConfig(url=servers["other"].url, connections=3)
+    return node.config(
+        servers={"other": moved, "added": ServerConfig(command="false")},
+        tokens=[{"name": "clerk", "token": "${env:T_CLERK}"}],
+        policy=PolicyConfig(default="deny"),
+        topics=TopicsConfig(rooms={"ops": TopicConfig(node="interlock")}),
+        automation=AutomationConfig(enabled=False),
+        contracts=ContractsConfig(watch=False),
+        drivers=DriversConfig(enabled=False),
+        page_size=1,
+        names="dotted",
+        root_segment="acme",
+        timeout=0.001,
+    )
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before-its-work", "after-its-work"])
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_failure_of_any_component_restores_the_previous_config(
+    node: Running, name: str, after: bool
+) -> None:
+    before, config = observe(node), node.node.config
+    node.do(lambda: break_once(components(node)[name], after=after))
+    with pytest.raises(InterlockError, match="The disk is full"):
+        node.wait(node.node.apply(changed_config(node)))
+    node.wait(node.node.until_settled(300))
+    assert node.node.config is config
+    assert observe(node) == before
+    # The fault is gone: the same config applies now.
+    change = node.wait(node.node.apply(changed_config(node)))
+    assert change.added == ("added",)
+    assert sorted(node.do(node.node.status).topics) == ["ops"]
+    refused = node.once(node.call("echo", {"text": "x"}))
+    assert refused.status == 401
+
+
+def test_failing_check_changes_nothing(node: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, config = observe(node), node.node.config
+    applied: list[str] = []
+    for name, component in components(node).items():
+
+        async def record(old: Config, new: Config, name: str = name) -> None:
+            applied.append(name)
+
+        monkeypatch.setattr(component, "apply", record)
+
+    def refuse(config: Config) -> None:
+        raise FAULT
+
+    monkeypatch.setattr(components(node)["topics"], "check", refuse)
+    with pytest.raises(InterlockError, match="The disk is full"):
+        node.wait(node.node.apply(changed_config(node)))
+    monkeypatch.undo()
+    assert not applied
+    assert node.node.config is config
+    assert observe(node) == before
+
+
+def test_component_that_fails_to_restore_does_not_keep_others_from_it(
+    node: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = observe(node)
+
+    async def fail(old: Config, new: Config) -> None:
+        raise FAULT
+
+    monkeypatch.setattr(components(node)["automation"], "apply", fail)
+    with pytest.raises(InterlockError, match="The disk is full"):
+        node.wait(node.node.apply(changed_config(node)))
+    monkeypatch.undo()
+    node.wait(node.node.until_settled(300))
+    assert observe(node) == before
+    assert any("automation" in record.getMessage() for record in caplog.records)
+
+
+def test_failing_stop_does_not_prevent_the_others(
+    start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = start()
+    stopped: list[str] = []
+    for name in ("automation", "contracts"):
+        original = components(node)[name].stop
+
+        async def failing(original: Any = original, name: str = name) -> None:
+            await original()
+            stopped.append(name)
+            raise RuntimeError("no")
+
+        monkeypatch.setattr(components(node)[name], "stop", failing)
+    # It fails on tasks, sockets and files that a skipped component would leave.
+    node.stop()
+    assert stopped == ["automation", "contracts"]
+    assert sum("failed to stop" in record.getMessage() for record in caplog.records) == 2
