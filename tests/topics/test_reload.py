@@ -84,7 +84,7 @@ def test_whose_issuer_has_to_be_asked_is_looked_at_when_it_has_answered(
                         return known(credentials)
 
                     monkeypatch.setattr(enter, "authenticate", authenticate)
-                    node.node.topics.configure(node.config(topics=OPEN), None)
+                    await node.node.topics.apply(node.node.config, node.config(topics=OPEN))
 
                 node.wait(run())
 
