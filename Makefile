@@ -53,14 +53,20 @@ serve: $(RUNTIME) ## start a node on 127.0.0.1 with the demo upstream (ARGS="...
 	@$(BIN)/interlock up --demo $(ARGS)
 
 .PHONY: test
-test: $(DEV) peers frameworks lint ## everything that must hold: lint, types, layers, tests, a short fuzz run, spec coverage
+test: $(DEV) peers frameworks ## everything that must hold: lint, types, layers, tests, a short fuzz run, spec coverage
+	@$(MAKE) --no-print-directory --jobs=2 lint compile-tests
 	@echo "· pytest"
 	@# A file by one of them, the longest first. All must name the cases alike, also those from sets.
 	@PYTHONHASHSEED=0 $(BIN)/python -m pytest --quiet --hypothesis-profile=ci \
-		--numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+		--numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=25 $(ARGS)
 	@$(MAKE) --no-print-directory fuzz-short
 	@echo "· spec coverage"
 	@$(BIN)/python -m tools.spec_coverage --check
+
+# Once, beside the type checker, which uses one processor: otherwise each worker compiles every test.
+.PHONY: compile-tests
+compile-tests: $(DEV)
+	@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null 2>&1 || true
 
 .PHONY: peers
 peers: # real programs that pip does not carry; a test whose peer is absent skips

@@ -222,7 +222,9 @@ def test_a_connection_that_is_cut(run: Run) -> None:
     run(test())
 
 
-def test_what_came_with_the_answer_is_kept(run: Run) -> None:
+def test_what_came_with_the_answer_is_kept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "CLOSING", 0.05)
+
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         key = head.partition(b"Sec-WebSocket-Key: ")[2].partition(b"\r\n")[0]

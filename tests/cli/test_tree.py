@@ -179,7 +179,7 @@ def test_live_on_a_terminal(world: World) -> None:
         for _ in range(3):
             world.run_here("call", "demo.roll_dice")
         # Calls in the last second; then, in a quiet one, none.
-        terminal.sees(rb"demo.*ready.* [1-9]\d* +0 +[\d.]+ ms")
+        terminal.sees(rb"demo.*ready.* [1-9]\d* +0 +[\d.]+ m?s")
         assert node.end() == 0
         terminal.sees(rb"no node answers at")
         world.up()
