@@ -19,7 +19,14 @@ from interlock.aql.operations import Operation
 from interlock.aql.quota_store import CounterStore
 from interlock.aql.quotas import CONTINUE, Pause, Quotas, quota_natives
 from interlock.aql.request import Asked, Warning
-from interlock.core.call import Call, Caller, Outcome, UpstreamGoneError
+from interlock.core.call import (
+    Call,
+    Caller,
+    Outcome,
+    RelayedError,
+    UpstreamAnsweredError,
+    UpstreamGoneError,
+)
 from interlock.core.config.aql import AqlConfig
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import PLAIN
@@ -86,8 +93,15 @@ class Desk:
         assert faults.lawful(caught.value.message)
         return caught.value
 
-    def ended(self, outcome: bytes | None = b"{}", error: InterlockError | None = None) -> None:
+    def ended(
+        self,
+        outcome: bytes | None = b"{}",
+        error: InterlockError | None = None,
+        *,
+        dispatched: bool = True,
+    ) -> None:
         known = None if error is not None or outcome is None else Outcome(outcome, Era.SESSION)
+        self.made[-1].dispatched = dispatched
         self.quotas.settled(self.made[-1], known, error)
 
     def let_go_on(self, pause: Pause, approval: str) -> Any:
@@ -276,29 +290,33 @@ REQUIRED = json.dumps(
 ).encode()
 
 
+@pytest.mark.parametrize("dispatched", [True, False])
 @pytest.mark.parametrize(
-    ("error", "counted"),
+    "error",
     [
-        (InterlockError(errors.DENIED, "m"), False),
-        (InterlockError(errors.INVALID_ARGUMENTS, "m"), False),
-        (AqlError("VALIDATION_UNKNOWN_PARAM", "m"), False),
-        (UpstreamGoneError(errors.UPSTREAM_UNAVAILABLE, "m", sent=False), False),
-        (UpstreamGoneError(errors.UPSTREAM_LOST, "m", sent=True), True),
-        (InterlockError(errors.DEADLINE_EXCEEDED, "m"), True),
-        (InterlockError(errors.UPSTREAM_ERROR, "m"), True),
-        (None, True),
+        AqlError("VALIDATION_UNKNOWN_PARAM", "m"),
+        InterlockError(errors.DENIED, "m"),
+        InterlockError(errors.DEADLINE_EXCEEDED, "m"),
+        InterlockError(errors.SHUTTING_DOWN, "m"),
+        RelayedError(errors.DENIED, "m"),
+        UpstreamAnsweredError(-1, "m", None),
+        UpstreamGoneError(errors.UPSTREAM_LOST, "m", sent=False),
+        None,
     ],
 )
-def test_what_was_never_sent_is_given_back(error: InterlockError | None, counted: bool) -> None:
+def test_what_was_never_dispatched_is_given_back(
+    error: InterlockError | None, dispatched: bool
+) -> None:
+    """No name of an error says whether a call left."""
     desk = Desk(
         quotas=[HOURLY], api_limits=[{"limit": 5, "window": "hour"}, {"limit": 5, "cost": 1.0}]
     )
     desk.call()
-    desk.ended(error=error)
-    desk.ended(error=error)
+    desk.ended(error=error, dispatched=dispatched)
+    desk.ended(error=error, dispatched=dispatched)
     status = desk.status()
-    assert status["quotas"][0]["current"] == int(counted)
-    assert [one["remaining"] for one in status["api_limits"]] == [5 - counted] * 2
+    assert status["quotas"][0]["current"] == int(dispatched)
+    assert [one["remaining"] for one in status["api_limits"]] == [5 - dispatched] * 2
 
 
 def test_a_call_that_waits_for_a_human_has_used_nothing_yet() -> None:
@@ -354,7 +372,7 @@ async def restarted(path: Path) -> list[Any]:
             held = desk.call()
             assert isinstance(held, Pause)
             desk.call(caller=GUARD)
-            desk.ended(error=InterlockError(errors.DENIED, "m"))
+            desk.ended(error=InterlockError(errors.DENIED, "m"), dispatched=False)
         elif run == 1:
             held = desk.call()
             assert isinstance(held, Pause)

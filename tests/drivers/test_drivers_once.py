@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from interlock.errors import InterlockError
 from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, Workspace, running
 
@@ -90,5 +91,45 @@ def test_what_nobody_heard_of_goes_to_the_next(tmp_path: Path) -> None:
         async with running(workspace, workspace.config(more=ALLOWED)) as node:
             await node.call("note.write", text="once", file=str(notes))
             assert notes.read_text() == "once\n"
+
+    run(body)
+
+
+@pytest.mark.parametrize("tool", ["note", "nothing"])
+def test_contract_is_dispatched_with_the_request_to_its_driver(tmp_path: Path, tool: str) -> None:
+    workspace = Workspace(tmp_path)
+    contract = workspace.contract("note.write", inputs=NOTE_IN, outputs=ANY, risk_level=3)
+    workspace.driver("a-mcp", workspace.serves(contract, tool))
+    notes = tmp_path / "notes"
+
+    async def body() -> None:
+        async with running(workspace, workspace.config(more=ALLOWED)) as node:
+            call = node.request("tools/call", "note.write", {"text": "once", "file": str(notes)})
+            if tool == "note":
+                await node.run(call)
+            else:
+                with pytest.raises(InterlockError):
+                    await node.run(call)
+            assert call.dispatched is notes.exists() is (tool == "note")
+
+    run(body)
+
+
+def test_contract_that_failed_at_one_driver_stays_dispatched(tmp_path: Path) -> None:
+    """What may have been done at the first driver is not undone by an error of its code."""
+    workspace = Workspace(tmp_path)
+    contract = workspace.contract("note.write", inputs=NOTE_IN, outputs=ANY, risk_level=3)
+    file = workspace.driver("a-mcp", workspace.serves(contract, "note"))
+    whole = "from interlock.drivers.sdk import *\n" + textwrap.dedent(RAISED_AFTER_THE_ANSWER)
+    (file.parent / "driver.py").write_text(whole, encoding="utf-8")
+    notes = tmp_path / "notes"
+
+    async def body() -> None:
+        config = workspace.config(more=ALLOWED, allow_code=["a-mcp"])
+        async with running(workspace, config) as node:
+            call = node.request("tools/call", "note.write", {"text": "once", "file": str(notes)})
+            with pytest.raises(InterlockError):
+                await node.run(call)
+            assert call.dispatched
 
     run(body)

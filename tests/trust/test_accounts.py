@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
-from interlock.core.call import Outcome, RelayedError, UpstreamAnsweredError, UpstreamGoneError
 from interlock.core.config import BudgetConfig, BudgetsConfig, CallerBudget
-from interlock.errors import (
-    BUDGET_EXCEEDED,
-    CANCELLED,
-    CIRCUIT_OPEN,
-    UPSTREAM_LOST,
-    UPSTREAM_UNAVAILABLE,
-    InterlockError,
-)
-from interlock.protocol.mcp import Era, glance_at
 from interlock.protocol.mcpax import Budget
-from interlock.trust.budgets import MINUTE, was_sent
-from tests.core.pipeline.calls import tool_call
+from interlock.trust.budgets import MINUTE
 from tests.core.pipeline.desk import IDLE, Desk, of_callers
-from tests.core.pipeline.rig import ScriptedExchange
 
 
 def test_nobody_pays_who_has_no_budget() -> None:
@@ -277,42 +263,3 @@ def test_callers_without_number_are_forgotten() -> None:
     assert len(desk.budgets._callers) + len(desk.budgets._sessions) <= 4 * IDLE
     # Nobody is forgotten who could be refused.
     assert not desk.passes(who=f"b{number}")
-
-
-# -- was it sent?
-
-
-@pytest.mark.parametrize(
-    ("error", "started", "sent"),
-    [
-        (None, True, True),
-        (InterlockError(CIRCUIT_OPEN, ""), False, False),
-        (InterlockError(UPSTREAM_UNAVAILABLE, ""), False, False),
-        (InterlockError(CANCELLED, ""), True, True),
-        (UpstreamGoneError(UPSTREAM_LOST, "", sent=True), True, True),
-        (UpstreamGoneError(UPSTREAM_UNAVAILABLE, "", sent=False), True, False),
-        (UpstreamAnsweredError(-1, "", None), False, True),
-        (RelayedError(BUDGET_EXCEEDED, ""), False, True),
-    ],
-)
-def test_what_counts_as_sent(error: InterlockError | None, started: bool, sent: bool) -> None:
-    call = tool_call(upstream="s")
-    outcome = Outcome(b"{}", Era.SESSION, glance_at(b"{}")) if error is None else None
-    if started:
-        call.exchange = ScriptedExchange(call, None)  # type: ignore[arg-type]
-    assert was_sent(call, outcome, error) is sent
-
-
-def test_what_is_answered_without_being_sent() -> None:
-    own, kept = Outcome(b"{}", Era.SESSION), Outcome(b"{}", Era.SESSION, glance_at(b"{}"))
-    assert not was_sent(tool_call(upstream="s"), own, None)
-    # The outcome of another call, kept for this one.
-    assert not was_sent(tool_call(upstream="s"), kept, None)
-    # The node's own tools answer at once.
-    assert was_sent(tool_call(upstream=""), kept, None)
-
-
-def test_what_was_sent_again_may_have_been_sent_before() -> None:
-    call = tool_call()
-    call.sent_again, call.exchange = True, object()
-    assert was_sent(call, None, UpstreamGoneError(UPSTREAM_UNAVAILABLE, "", sent=False))

@@ -81,7 +81,9 @@ class OwnOperations:
         native = self.natives.get(name) or self._hidden.get(name)
         if native is None:
             raise InterlockError(UNKNOWN_TOOL, f"The node has no operation {name[:100]!r}.")
-        answer = native.answer(self._asked(call, native))
+        asked = self._asked(call, native)
+        call.dispatched = True
+        answer = native.answer(asked)
         if isawaitable(answer):
             return _Running(call, back, answer)
         back.settled(call, _outcome(call, answer), None)

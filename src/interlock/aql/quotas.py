@@ -16,7 +16,6 @@ from fnmatch import fnmatchcase
 from math import ceil
 from typing import Any, Final, NamedTuple
 
-from interlock import errors
 from interlock.aql import error_mapping as blame
 from interlock.aql.error_mapping import Blame
 from interlock.aql.language.envelope import text_of
@@ -153,29 +152,6 @@ _RETRY: Final = re.compile(
 )
 _TOO_MANY: Final = 429
 _MOST_KEPT: Final = 10_000
-_NEVER_SENT: Final = frozenset(
-    one.name
-    for one in (
-        errors.INVALID_ARGUMENTS,
-        errors.INVALID_PARAMS,
-        errors.HEADER_MISMATCH,
-        errors.UNAUTHENTICATED,
-        errors.FORBIDDEN,
-        errors.DENIED,
-        errors.UNKNOWN_TOOL,
-        errors.BUDGET_EXCEEDED,
-        errors.TOOL_HELD,
-        errors.TOO_BUSY,
-        errors.CIRCUIT_OPEN,
-        errors.CONFIRMATION_REQUIRED,
-        errors.CONFIRMATION_EXPIRED,
-        errors.APPROVAL_REFUSED,
-        errors.PROOF_INVALID,
-        errors.ALREADY_DECIDED,
-        errors.UNRECORDABLE,
-        errors.SHUTTING_DOWN,
-    )
-)
 
 
 def wait_of(outcome: Outcome | None, error: InterlockError | None) -> float:
@@ -202,15 +178,10 @@ def _seconds_in(text: str) -> float:
     return number * 60 if unit.startswith("m") else number
 
 
-def was_sent(outcome: Outcome | None, error: InterlockError | None) -> bool:
-    """Whether a call that is over may have reached its upstream."""
-    if error is None:
-        return outcome is None or needed_below(outcome.result) is None
-    if isinstance(error, AqlError):
-        return False
-    if isinstance(error, UpstreamGoneError):
-        return error.sent
-    return error.failure.name not in _NEVER_SENT
+def is_used(call: Call, outcome: Outcome | None) -> bool:
+    """Whether a call that is over counts: it left, and no gate below holds it. Then its caller
+    makes the identical call again, which counts."""
+    return call.dispatched and (outcome is None or needed_below(outcome.result) is None)
 
 
 class LeftAlone:
@@ -427,10 +398,10 @@ class Quotas:
         if not isinstance(asked, Asked) or asked.operation.native is not None:
             return
         held = self._taken.pop(id(asked), None)
-        sent = was_sent(outcome, error)
-        if held is not None and not sent:
+        used = is_used(call, outcome)
+        if held is not None and not used:
             self._give_back(held[1])
-        if call.caller is not None and (sent or isinstance(error, UpstreamGoneError)):
+        if call.caller is not None and (used or isinstance(error, UpstreamGoneError)):
             server = asked.operation.server
             self._left_alone.heed(server, principal(call.caller), outcome, error)
             self._look()

@@ -285,6 +285,10 @@ class Call(msgspec.Struct, eq=False):
     repeatable: bool = False
     """Whether it may be sent again after it may have been executed."""
     sent_again: bool = False
+    dispatched: bool = False
+    """Whether a request for it has left the node, so that it may have been executed. Set where the
+    request is handed to its transport; only a transport that knows that nothing was executed takes
+    it back. A call that waits for the outcome of another is not dispatched."""
     rounds: int = 0
     """How often its server has asked for input instead of answering."""
     exchange: Any = None
@@ -339,7 +343,8 @@ class RelayedError(InterlockError):
 
 
 class UpstreamGoneError(InterlockError):
-    """The upstream went away. `sent` tells whether the call may have been executed."""
+    """The upstream went away. `sent` tells whether this request may have been executed: that
+    decides whether it may be sent again. Whether any request of a call left: `Call.dispatched`."""
 
     def __init__(
         self, failure: Failure, message: str, *, sent: bool, status: int = 0, location: str = ""

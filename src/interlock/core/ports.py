@@ -77,7 +77,8 @@ class Upstream(Protocol):
         ...
 
     def start(self, call: Call, back: Back) -> Exchange:
-        """Send the call. `back` is told what comes of it.
+        """Send the call, and set `call.dispatched` with the first byte that leaves. `back` is told
+        what comes of it.
 
         Raises InterlockError when there is nobody to send it to.
         """

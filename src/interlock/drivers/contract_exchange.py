@@ -22,7 +22,7 @@ from interlock.core.catalog.effects import LEVELS
 from interlock.core.ports import Back, Exchange
 from interlock.drivers.errors import aip_code
 from interlock.drivers.limits import Attempts, may_repeat
-from interlock.drivers.pending_starts import BodyExchange, WakingExchange
+from interlock.drivers.pending_starts import BodyExchange
 from interlock.drivers.request_owner import Asker, signed_by, words_for
 from interlock.drivers.resolver import Candidate
 from interlock.drivers.resource_uris import check_uris
@@ -51,15 +51,15 @@ if TYPE_CHECKING:
 
 META_DEPRECATION: Final = "deprecation"
 """In the `_meta` of a result whose contract is on its way out."""
-_NEVER_SENT: Final = frozenset(
+_DRIVER_FAILURES: Final = frozenset(
     one.name
     for one in (
         AUTH_REQUIRED, AUTH_FAILED, INSTALL_FAILED, VERSION_MISMATCH, TOOL_UNAVAILABLE,
         SANDBOX_UNAVAILABLE, TOO_BUSY, CIRCUIT_OPEN,
     )
 )  # fmt: skip
-"""What goes wrong before a server has heard of a call. Afterwards the same names mean nothing: a
-hook may say of an answer whatever it likes."""
+"""What is wrong with one driver, so that another may serve a call that was not dispatched. Of one
+that was, these names say nothing: a hook may say of an answer whatever it likes."""
 _UNAUTHORIZED: Final = 401
 _PASSING: Final = InterlockError(UPSTREAM_UNAVAILABLE, "")
 """What it is worth trying again after: a server that went away may be back."""
@@ -109,8 +109,10 @@ class ContractExchange:
         self._exchange: Exchange | None = None
         self._pause: Any = None
         self._sent_at = 0.0
-        self._handed = False
-        """Whether the server of the driver of now was given the call."""
+        self._dispatched = False
+        """Whether the request to the driver of now has left."""
+        self._dispatched_before = False
+        """Whether a request to a driver before it had."""
         self._begun = False
         """Whether it answered, or its code began: then it may be done, whatever is said of it."""
         self._signed_in = False
@@ -123,7 +125,8 @@ class ContractExchange:
         """Ask the best driver."""
         candidate = self._order[self._place]
         served = self._served
-        self._handed = self._begun = False
+        self._dispatched = self._begun = False
+        self._dispatched_before = self._call.dispatched
         driver = self._driver = self._upstream.driver_of(served, candidate)
         binding = driver.bindings[served.contract.key]
         call = self._call
@@ -190,17 +193,16 @@ class ContractExchange:
             timeout=call.timeout,
         )
         driver.calls += 1
-        exchange = self._exchange = driver.start(
-            self._child, self, partial(self._hand_over, binding)
-        )
-        if not isinstance(exchange, WakingExchange):
-            self._handed = True
+        child = self._child
+        self._exchange = driver.start(child, self, partial(self._hand_over, binding))
+        if child.dispatched:
+            self._dispatched = call.dispatched = True
 
     def _hand_over(self, binding: Binding) -> None:
         """The server is there, and is about to hear of the call. Raises InterlockError."""
         _must_serve(binding)
         _must_be_judged(self._call, binding)
-        self._handed = True
+        self._dispatched = self._call.dispatched = True
 
     def _limit(self, end: float) -> None:
         """However much progress there is: the contract's time is a ceiling."""
@@ -212,7 +214,7 @@ class ContractExchange:
     def _execute(self, driver: Driver, binding: Binding) -> None:
         """Have driver.py serve it."""
         driver.calls += 1
-        self._begun = True
+        self._begun = self._call.dispatched = True
 
         def over(value: Any, error: InterlockError | None) -> None:
             if not self.open:
@@ -234,6 +236,7 @@ class ContractExchange:
         if call is not self._child or driver is None or not self.open:
             return
         self._child = None
+        self._dispatched = call.dispatched
         if error is not None:
             if isinstance(error, UpstreamGoneError):
                 if driver.on_sign(error):
@@ -243,7 +246,7 @@ class ContractExchange:
             self._failed(error)
             return
         assert outcome is not None
-        self._begun = True
+        self._begun = self._call.dispatched = True
         driver.answered()
         glance = outcome.glance
         if glance is not None and glance.result_type and glance.result_type != COMPLETE:
@@ -283,14 +286,14 @@ class ContractExchange:
 
     def _sign_in(self, driver: Driver, refused: UpstreamGoneError) -> None:
         """The driver was refused: with a new sign-in, if that is to be had, it may go on."""
-        self._handed = refused.sent and refused.status != _UNAUTHORIZED
+        self._dispatched = self._dispatched and refused.status != _UNAUTHORIZED
 
         def over(_: Any, error: InterlockError | None) -> None:
             if not self.open:
                 return
             if error is not None:
                 self._failed(error)
-            elif self._signed_in or self._handed:
+            elif self._signed_in or self._dispatched:
                 self._failed(refused)
             else:
                 self._signed_in = True
@@ -334,21 +337,25 @@ class ContractExchange:
     def _failed(self, error: InterlockError) -> None:
         self._record(error)
         assert self._driver is not None
-        sent = self._begun or not (
-            (isinstance(error, UpstreamGoneError) and not error.sent)
-            or (not self._handed and error.failure.name in _NEVER_SENT)
-        )
+        child = self._child
+        if child is not None:
+            # It could not be sent, and the driver said so at once.
+            self._dispatched = child.dispatched
+        dispatched = self._begun or self._dispatched
+        self._call.dispatched = dispatched or self._dispatched_before
         self._child, self._exchange = None, None
         if error.failure is DEADLINE_EXCEEDED:
             self._end(error)
             return
         assert self._attempts is not None
         gone = isinstance(error, UpstreamGoneError)
-        pause = self._attempts.again(_PASSING if gone else error, executed=sent)
+        # What is wrong with the call itself is wrong for every driver.
+        untouched = not dispatched and (gone or error.failure.name in _DRIVER_FAILURES)
+        pause = self._attempts.again(_PASSING if gone else error, executed=not untouched)
         if pause is not None:
             self._retries += 1
             self._pause = self._upstream.call_later(pause, self._again)
-        elif self._goes_elsewhere(error, sent=sent):
+        elif self._goes_elsewhere(error, untouched=untouched):
             self._place += 1
             self._attempts = None
             self._retries += 1
@@ -356,12 +363,12 @@ class ContractExchange:
         else:
             self._end(error)
 
-    def _goes_elsewhere(self, error: InterlockError, *, sent: bool) -> bool:
+    def _goes_elsewhere(self, error: InterlockError, *, untouched: bool) -> bool:
         """Whether the next driver is asked: it must not be done twice, and a server that answered
         has answered."""
         if self._place + 1 >= len(self._order):
             return False
-        if not sent:
+        if untouched:
             return True
         served = self._served
         return isinstance(error, UpstreamGoneError) and may_repeat(served.contract, served.level)
@@ -443,6 +450,7 @@ class ContractExchange:
 
     def hand_over(self, call: Call, back: Back) -> None:
         self._call, self._back = call, back
+        self._dispatched_before = True
 
     def _name_driver(self) -> None:
         """The call is over: it was this driver's. Not before: what its server asks on the way is

@@ -28,9 +28,6 @@ from interlock.core.call import (
     Credentials,
     Outcome,
     Proposed,
-    RelayedError,
-    UpstreamAnsweredError,
-    UpstreamGoneError,
 )
 from interlock.core.journal.audit import Audit
 from interlock.core.pipeline.pipeline import Pipeline
@@ -62,7 +59,7 @@ from interlock.topics.requests import (
 from interlock.topics.wire.envelope import Head
 from interlock.topics.wire.payloads import Proposal, chat_payload
 from interlock.trust.approvals.held_call import only_sent_along
-from interlock.trust.approvals.outcome import MAY_HAVE_RUN, told
+from interlock.trust.approvals.outcome import told
 from interlock.trust.approvals.record import (
     DISPATCHING,
     DONE,
@@ -426,7 +423,9 @@ class Proposing:
         if not self._under_way[proposed.by]:
             del self._under_way[proposed.by]
         if error is not None:
-            if _may_have_run(call, error):
+            # With the id of an approval it waited for an identical call, here or below: the
+            # outcome of that one is announced by itself.
+            if call.dispatched and "confirmation_id" not in (error.data or {}):
                 self._made_at_once(call, proposed, None, error)
             else:
                 self._not_taken(proposed, call.context, as_in_a_room(error))
@@ -672,16 +671,3 @@ class Proposing:
 
 def _named(call: Call) -> str:
     return call.name if call.route is None else call.route.canonical
-
-
-def _may_have_run(call: Call, error: InterlockError) -> bool:
-    """Whether a call that did not wait failed on its way, and not before it left."""
-    if isinstance(error, UpstreamGoneError):
-        return error.sent
-    if "confirmation_id" in (error.data or {}):
-        # It waited for an identical call, which is told of by itself.
-        return False
-    if isinstance(error, UpstreamAnsweredError | RelayedError):
-        return True
-    # What never had a deadline was never sent.
-    return call.deadline > 0 and error.failure in MAY_HAVE_RUN

@@ -20,19 +20,12 @@ from fnmatch import fnmatchcase
 from math import ceil, inf
 from typing import Any, Final, NamedTuple
 
-from interlock.core.call import (
-    Call,
-    Outcome,
-    RelayedError,
-    UpstreamAnsweredError,
-    UpstreamGoneError,
-)
+from interlock.core.call import Call
 from interlock.core.catalog.offering import Tool
 from interlock.core.config import BudgetConfig, BudgetsConfig
 from interlock.core.ports import Clock
 from interlock.errors import BUDGET_EXCEEDED, InterlockError
 from interlock.protocol.mcpax import UNLIMITED, Budget
-from interlock.trust.approvals.gate import Waiting
 
 # -- What one account of a budget holds: calls of the last minute, and what its session has used.
 #
@@ -444,28 +437,6 @@ class Budgets:
             f"{when}",
             data,
         )
-
-
-def was_sent(call: Call, outcome: Outcome | None, error: InterlockError | None) -> bool:
-    """Whether a call that is over may have reached its upstream. To be asked before its exchange
-    is taken away."""
-    exchange = call.exchange
-    if isinstance(exchange, Waiting):
-        # What it waits for was sent for another, and that one has paid.
-        return False
-    if error is None:
-        if exchange is not None:
-            return True
-    elif isinstance(error, UpstreamAnsweredError | RelayedError):
-        return True
-    elif isinstance(error, UpstreamGoneError) and not call.sent_again:
-        # Once it was sent again nobody knows any more of the first time.
-        return error.sent
-    if exchange is not None:
-        return True
-    # What was not sent may still have an outcome: that of an earlier call, kept for this one, or
-    # words of the node itself. Only its own tools answer before there is an exchange.
-    return not call.upstream and outcome is not None and outcome.glance is not None
 
 
 _WHOSE: Final = {

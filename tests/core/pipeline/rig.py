@@ -94,6 +94,8 @@ class ScriptedExchange:
         self.abandoned: list[str] = []
         self.expired = False
         self.back = back
+        self._dispatched_before = call.dispatched
+        call.dispatched = True
 
     def abandon(self, reason: str) -> None:
         if self.open:
@@ -122,6 +124,8 @@ class ScriptedExchange:
     def lose(self, *, sent: bool) -> None:
         """The upstream dies."""
         failure = UPSTREAM_LOST if sent else UPSTREAM_UNAVAILABLE
+        if self.open:
+            self.call.dispatched = sent or self._dispatched_before
         self.fail(UpstreamGoneError(failure, "It went away.", sent=sent))
 
     def fail(self, error: InterlockError) -> None:

@@ -78,7 +78,7 @@ from interlock.protocol.mcpax import CONFIRM
 from interlock.tree.route_check import Ways, limit_of, place
 from interlock.trust.approvals.gate import only_waits
 from interlock.trust.authorization import READ_ONLY, Gate, HiddenError, Permit
-from interlock.trust.budgets import Budgets, was_sent
+from interlock.trust.budgets import Budgets
 from interlock.trust.scopes import is_passed_on
 
 # -- A call for those who can wait for it: a future stands between the pipeline and them.
@@ -518,6 +518,7 @@ class Pipeline:
     def take_over(self, call: Call, exchange: Exchange) -> None:
         """Wait, from now on, for a request that was made for an earlier call."""
         exchange.hand_over(call, self)
+        call.dispatched = True
         call.exchange = exchange
         self.go_on(call)
         self._deadlines.start()
@@ -557,7 +558,7 @@ class Pipeline:
         except Exception:
             _log.exception("%.100r %.100r could not be recorded", call.verb, call.name)
         if call.reserved is not None:
-            self.budgets.settle(call, word != COLLECTED and was_sent(call, outcome, error))
+            self.budgets.settle(call, call.dispatched)
         if (call.approval or word == TOOL_ERROR) and self.permit.gate is not None:
             self.permit.gate.finished(call, outcome, error)
         # It, its exchange and its face point at each other: taken apart, they are freed at once.

@@ -67,6 +67,7 @@ class OwnTools:
         route = call.route
         if route is None or route.upstream_name != DROPPED_TOOL:
             raise InterlockError(UNKNOWN_TOOL, f"The node has no tool {call.name[:100]!r}.")
+        call.dispatched = True
         result = self._count(decode_value(call.arguments))
         back.settled(call, Outcome(result, Era.SESSION, glance_at(result)), None)
         return _ANSWERED

@@ -617,6 +617,10 @@ class Peer:
         if self._shows is not None:
             lines = self._shows(call) + lines
         self.pending[id] = exchange
+        if call.dispatched:
+            exchange.dispatched_before = True
+        else:
+            call.dispatched = True
         self.link.send(exchange, payload, lines)
         if exchange.error is not None:
             # It could not even be sent: the sender hears of that from here, and only from here.

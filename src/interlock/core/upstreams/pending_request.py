@@ -80,6 +80,8 @@ class Exchange(msgspec.Struct, eq=False):
     carrier: Any = None
     """What carries it, for the link that does."""
     future: asyncio.Future[None] | None = None
+    dispatched_before: bool = False
+    """Whether another request for its call had left before: then the call stays dispatched."""
 
     def succeed(self, outcome: Outcome) -> None:
         if not self.open:
@@ -105,6 +107,9 @@ class Exchange(msgspec.Struct, eq=False):
         self, failure: Failure, message: str, *, sent: bool, status: int = 0, location: str = ""
     ) -> None:
         self.peer.pending.pop(self.id, None)
+        call = self.call
+        if not sent and call is not None and self.open and not self.dispatched_before:
+            call.dispatched = False
         self.fail_with(
             UpstreamGoneError(failure, message, sent=sent, status=status, location=location)
         )
@@ -132,6 +137,8 @@ class Exchange(msgspec.Struct, eq=False):
 
     def hand_over(self, call: Call, back: Back) -> None:
         self.call, self.back = call, back
+        # Whoever takes it over takes over a request that has left.
+        self.dispatched_before = True
         token = None
         if call.meta is not None and call.on_notification is not None:
             token = call.meta.get(META_PROGRESS_TOKEN)

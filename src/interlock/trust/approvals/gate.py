@@ -434,7 +434,7 @@ class Gate:
             if entry.early is not None:
                 outcome, error = entry.early
                 entry.early = None
-                self._finish(entry, outcome, error, sent=False)
+                self._finish(entry, outcome, error, dispatched=False)
             elif kept is Kept.WRITTEN:
                 faults.at("gate.dispatching")
                 route = call.route
@@ -483,7 +483,7 @@ class Gate:
             # It ended while its start was being written, so it was never sent.
             entry.early = (outcome, error)
         else:
-            self._finish(entry, outcome, error)
+            self._finish(entry, outcome, error, dispatched=call.dispatched)
 
     def _finish(
         self,
@@ -491,7 +491,7 @@ class Gate:
         outcome: Outcome | None,
         error: InterlockError | None,
         *,
-        sent: bool = True,
+        dispatched: bool,
     ) -> None:
         record = entry.record
         collected = bool(entry.waiters) or entry.only_proposed or (entry.own and not record.below)
@@ -500,7 +500,7 @@ class Gate:
             done = with_outcome(record, outcome, collected, now)
         else:
             assert error is not None
-            done = with_error(record, error, collected, now, sent=sent)
+            done = with_error(record, error, collected, now, dispatched=dispatched)
         settled = self.below.settle(entry, done, now)
         if settled is not done:
             outcome, error = told(settled)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from interlock.core.call import Outcome, RelayedError, UpstreamGoneError
+from interlock.core.call import Outcome, RelayedError
 from interlock.core.journal.audit import OK, TOOL_ERROR
 from interlock.errors import (
     APPROVAL_REFUSED,
     BUDGET_EXCEEDED,
     CANCELLED,
-    CIRCUIT_OPEN,
     CONFIRMATION_EXPIRED,
     DEADLINE_EXCEEDED,
     INTERNAL,
@@ -23,7 +22,6 @@ from interlock.errors import (
     UNRECORDABLE,
     UPSTREAM_LOST,
     UPSTREAM_PROTOCOL,
-    UPSTREAM_UNAVAILABLE,
     InterlockError,
     ProtocolError,
 )
@@ -46,10 +44,10 @@ from interlock.trust.approvals.response import (
     trouble_of,
 )
 
-MAY_HAVE_RUN: Final = frozenset(
+_UNANSWERED: Final = frozenset(
     {DEADLINE_EXCEEDED, UPSTREAM_LOST, UPSTREAM_PROTOCOL, CANCELLED, SHUTTING_DOWN, INTERNAL}
 )
-_NEVER_SENT: Final = frozenset({UPSTREAM_UNAVAILABLE, CIRCUIT_OPEN, UNRECORDABLE})
+"""How a call that left fails without an answer of its upstream."""
 _NOT_NOW: Final = frozenset({TOO_BUSY, BUDGET_EXCEEDED})
 """How a node below turns away who asks, before anything happens."""
 _MOST_NOTE: Final = 500
@@ -103,17 +101,16 @@ def _refused_below(outcome: Outcome) -> bool:
 
 
 def with_error(
-    record: Approval, error: InterlockError, collected: bool, now: float, *, sent: bool = True
+    record: Approval, error: InterlockError, collected: bool, now: float, *, dispatched: bool
 ) -> Approval:
-    """The record of a call that failed. `sent`: whether it may have left, for all that is known
-    beside the error."""
-    sent = _was_sent(record, error, sent)
-    if record.below and _says_nothing(record, error, sent):
+    """The record of a call that failed. `dispatched`: whether the call left the node."""
+    dispatched = dispatched and record.state == DISPATCHING
+    if record.below and _says_nothing(record, error, dispatched):
         return record.step(DONE)
     state, note = DONE, ""
-    if not sent:
+    if not dispatched:
         state, note = VOID, f"It was not executed: {error.message}"
-    elif error.failure in MAY_HAVE_RUN:
+    elif error.failure in _UNANSWERED:
         state, note = LOST, f"Whether it was executed is not known: {error.message}"
     return record.step(
         state,
@@ -128,20 +125,12 @@ def with_error(
     )
 
 
-def _was_sent(record: Approval, error: InterlockError, sent: bool) -> bool:
-    if isinstance(error, UpstreamGoneError):
-        sent = sent and error.sent
-    elif error.failure in _NEVER_SENT:
-        sent = False
-    return sent and record.state == DISPATCHING
-
-
-def _says_nothing(record: Approval, error: InterlockError, sent: bool) -> bool:
+def _says_nothing(record: Approval, error: InterlockError, dispatched: bool) -> bool:
     """Whether a call that waits at a gate below does so still, after somebody asked there and was
     told this: the question did not get there, or the gate has no time for it, or the call that was
     let through there is still under way."""
     if not isinstance(error, RelayedError):
-        return not sent
+        return not dispatched
     under_way = (error.data or {}).get("confirmation_id") == record.below
     return error.failure in _NOT_NOW or (error.failure is DEADLINE_EXCEEDED and under_way)
 

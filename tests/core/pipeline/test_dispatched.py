@@ -1,0 +1,154 @@
+"""`Call.dispatched`: whether a request for the call left, however the call ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from interlock.core.call import Call, UpstreamGoneError
+from interlock.errors import (
+    CIRCUIT_OPEN,
+    DENIED,
+    UNRECORDABLE,
+    UPSTREAM_UNAVAILABLE,
+    InterlockError,
+    all_failures,
+)
+from tests.core.catalog.offers import definition, offer
+from tests.core.pipeline.calls import tool_call
+from tests.core.pipeline.rig import KeptJournal, Rig, ScriptedUpstream, turns
+
+
+def rig(**settings: Any) -> Rig:
+    return Rig(
+        offer(
+            "s",
+            [definition("read", annotations={"readOnlyHint": True}), definition("change")],
+        ),
+        **settings,
+    )
+
+
+class _FullDisk(KeptJournal):
+    def record_durably(self, entry: Any, then: Callable[[bool], None]) -> None:
+        then(False)
+
+
+# -- before a request leaves
+
+
+def test_refused_call_is_not_dispatched() -> None:
+    node = rig()
+    call = tool_call("s.unknown")
+    node.refused(call)
+    assert not call.dispatched
+
+
+@pytest.mark.parametrize(
+    "failure", [UPSTREAM_UNAVAILABLE, CIRCUIT_OPEN, DENIED], ids=lambda failure: failure.name
+)
+def test_call_that_its_upstream_does_not_take_is_not_dispatched(failure: Any) -> None:
+    node = rig()
+    node.upstreams["s"].refuse_with = InterlockError(failure, "no")
+    call = tool_call("s.change")
+    assert node.refused(call).failure is failure
+    assert not call.dispatched
+
+
+def test_call_that_cannot_be_recorded_is_not_dispatched() -> None:
+    node = rig(recorder=_FullDisk(), durable=True)
+    call = tool_call("s.change")
+    assert node.refused(call).failure is UNRECORDABLE
+    assert not call.dispatched
+
+
+# -- afterwards
+
+
+@pytest.mark.parametrize("failure", all_failures(), ids=lambda failure: failure.name)
+def test_no_error_makes_a_dispatched_call_undone(failure: Any) -> None:
+    node = rig()
+    call = node.begin(tool_call("s.change"))
+    node.upstreams["s"].last.fail(InterlockError(failure, "so it says"))
+    assert node.done
+    assert call.dispatched
+
+
+@pytest.mark.parametrize("ends", ["answer", "error", "cancel", "deadline", "shutdown"])
+def test_call_that_left_is_dispatched_however_it_ends(ends: str) -> None:
+    async def main() -> None:
+        node = rig()
+        call = node.begin(tool_call("s.change"))
+        exchange = node.upstreams["s"].last
+        match ends:
+            case "answer":
+                exchange.answer(content=[])
+            case "error":
+                exchange.answer_error(-32603, "no")
+            case "cancel":
+                node.pipeline.cancel(call)
+            case "deadline":
+                node.clock.advance(120)
+            case "shutdown":
+                await node.pipeline.drain(0)
+        assert node.done
+        assert call.dispatched
+
+    asyncio.run(main())
+
+
+# -- sent again
+
+
+def lost(name: str, *sent: bool) -> Call:
+    """A call whose upstream goes away, once for each of `sent`."""
+
+    async def main() -> Call:
+        node = rig()
+        upstream: ScriptedUpstream = node.upstreams["s"]
+        call = node.begin(tool_call(name))
+        for one in sent:
+            upstream.last.lose(sent=one)
+            await turns()
+        assert isinstance(node.done[0][1], UpstreamGoneError)
+        return call
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["s.read", "s.change"])
+def test_call_that_never_left_in_two_attempts_is_not_dispatched(name: str) -> None:
+    assert not lost(name, False, False).dispatched
+
+
+def test_second_attempt_takes_nothing_back() -> None:
+    """A repeatable call left the first time; that the second request did not changes nothing."""
+    assert lost("s.read", True, False).dispatched
+
+
+def test_second_attempt_that_left_counts() -> None:
+    assert lost("s.change", False, True).dispatched
+
+
+def test_call_that_waits_to_be_sent_again_is_as_it_was() -> None:
+    async def main() -> None:
+        node = rig()
+        back: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        async def comes_back(_: float) -> bool:
+            return await back
+
+        waits: Callable[[float], Awaitable[bool]] = comes_back
+        node.upstreams["s"].comes_back = waits
+        call = node.begin(tool_call("s.change"))
+        node.upstreams["s"].last.lose(sent=False)
+        await turns()
+        node.pipeline.cancel(call)
+        await turns()
+        assert node.done
+        assert not call.dispatched
+
+    asyncio.run(main())

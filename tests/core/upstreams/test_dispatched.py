@@ -1,0 +1,151 @@
+"""Where `Call.dispatched` is set: a request is handed to its transport, which may take it back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interlock.core.call import Call, Client, Credentials, Outcome, UpstreamGoneError
+from interlock.core.upstreams.client import Peer
+from interlock.core.upstreams.pending_request import Exchange
+from interlock.core.upstreams.transports.transport import NobodyYet, OneChannel, Receiver, Ticket
+from interlock.errors import UPSTREAM_LOST, InterlockError
+from interlock.protocol.mcp import Era
+
+
+class Transport(OneChannel):
+    """Takes requests, or refuses them at once."""
+
+    def __init__(self) -> None:
+        self.receiver: Receiver = NobodyYet()
+        self.refuses = False
+        self.dispatched_when_sent: list[bool] = []
+        self.call: Call | None = None
+
+    def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+        assert self.call is not None
+        self.dispatched_when_sent.append(self.call.dispatched)
+        if self.refuses:
+            ticket.fail(UPSTREAM_LOST, "It is not connected.", sent=False)
+
+    send_open = send
+
+    def post(self, payload: bytes, headers: bytes) -> None: ...
+
+    async def hand_over(self, payload: bytes) -> None: ...
+
+    def drop(self, ticket: Ticket) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Back:
+    def __init__(self) -> None:
+        self.errors: list[InterlockError | None] = []
+
+    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        self.errors.append(error)
+
+    def heard(self, *_: Any) -> None: ...
+
+    def asked(self, *_: Any) -> None: ...
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.transport = Transport()
+        self.peer = Peer("s", self.transport, b"{}")
+        self.peer.adopt(Era.SESSION, "2025-11-25")
+        self.call = self.transport.call = new_call()
+
+    def start(self) -> Exchange:
+        return self.peer.start(self.call, Back())
+
+
+def new_call() -> Call:
+    client = Client(Era.STATELESS, "2026-07-28", "", b"{}")
+    return Call("tools/call", "test", Credentials("local"), client)
+
+
+def on_bench(body: Callable[[Bench], None]) -> None:
+    async def main() -> None:
+        body(Bench())
+
+    asyncio.run(main())
+
+
+def test_call_is_dispatched_when_its_transport_gets_the_request() -> None:
+    def body(bench: Bench) -> None:
+        assert not bench.call.dispatched
+        bench.start()
+        assert bench.transport.dispatched_when_sent == [True]
+        assert bench.call.dispatched
+
+    on_bench(body)
+
+
+def test_call_that_its_transport_refuses_at_once_is_not_dispatched() -> None:
+    def body(bench: Bench) -> None:
+        bench.transport.refuses = True
+        with pytest.raises(UpstreamGoneError):
+            bench.start()
+        assert not bench.call.dispatched
+
+    on_bench(body)
+
+
+@pytest.mark.parametrize("sent", [True, False])
+def test_transport_says_later_that_nothing_was_executed(sent: bool) -> None:
+    def body(bench: Bench) -> None:
+        bench.start().fail(UPSTREAM_LOST, "It went away.", sent=sent)
+        assert bench.call.dispatched is sent
+
+    on_bench(body)
+
+
+def test_answered_request_is_not_taken_back() -> None:
+    def body(bench: Bench) -> None:
+        request = bench.start()
+        request.succeed(Outcome(b"{}", Era.SESSION))
+        request.fail(UPSTREAM_LOST, "It went away.", sent=False)
+        assert bench.call.dispatched
+
+    on_bench(body)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_second_request_does_not_take_back_the_first(at_once: bool) -> None:
+    def body(bench: Bench) -> None:
+        bench.start().fail(UPSTREAM_LOST, "It went away.", sent=True)
+        bench.transport.refuses = at_once
+        if at_once:
+            with pytest.raises(UpstreamGoneError):
+                bench.start()
+        else:
+            bench.start().fail(UPSTREAM_LOST, "It went away.", sent=False)
+        assert bench.call.dispatched
+
+    on_bench(body)
+
+
+def test_request_that_another_call_took_over_has_left() -> None:
+    def body(bench: Bench) -> None:
+        request = bench.start()
+        later = new_call()
+        later.dispatched = True
+        request.hand_over(later, Back())
+        request.fail(UPSTREAM_LOST, "It went away.", sent=False)
+        assert later.dispatched
+
+    on_bench(body)
+
+
+def test_requests_of_the_node_itself_have_no_call() -> None:
+    def body(bench: Bench) -> None:
+        bench.peer.request("ping").fail(UPSTREAM_LOST, "It went away.", sent=False)
+        assert not bench.call.dispatched
+
+    on_bench(body)

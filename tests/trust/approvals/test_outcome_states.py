@@ -1,0 +1,47 @@
+"""The state that a failed call leaves its approval in: `void` only where nothing left the node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from interlock.core.call import RelayedError, UpstreamAnsweredError, UpstreamGoneError
+from interlock.errors import (
+    CANCELLED,
+    DEADLINE_EXCEEDED,
+    INTERNAL,
+    SHUTTING_DOWN,
+    UPSTREAM_LOST,
+    UPSTREAM_PROTOCOL,
+    InterlockError,
+    all_failures,
+)
+from interlock.trust.approvals.outcome import with_error
+from interlock.trust.approvals.record import APPROVED, DISPATCHING, DONE, LOST, VOID
+from tests.trust.approvals.test_proofs import approval
+
+UNANSWERED = {
+    CANCELLED, DEADLINE_EXCEEDED, INTERNAL, SHUTTING_DOWN, UPSTREAM_LOST, UPSTREAM_PROTOCOL,
+}  # fmt: skip
+
+
+def state_after(error: InterlockError, *, dispatched: bool, before: str = DISPATCHING) -> str:
+    record = approval().step(APPROVED)
+    if before == DISPATCHING:
+        record = record.step(DISPATCHING)
+    return with_error(record, error, False, 1.0, dispatched=dispatched).state
+
+
+@pytest.mark.parametrize("failure", all_failures(), ids=lambda failure: failure.name)
+def test_only_a_call_that_never_left_is_void(failure: Any) -> None:
+    plain, relayed = InterlockError(failure, "m"), RelayedError(failure, "m")
+    for error in (plain, relayed, UpstreamGoneError(failure, "m", sent=False)):
+        assert state_after(error, dispatched=False) == VOID
+        assert state_after(error, dispatched=True) == (LOST if failure in UNANSWERED else DONE)
+    # An approval that was not yet used is not used up by a call that stopped before.
+    assert state_after(plain, dispatched=True, before=APPROVED) == VOID
+
+
+def test_answer_of_the_upstream_is_its_end() -> None:
+    assert state_after(UpstreamAnsweredError(-1, "m", None), dispatched=True) == DONE
