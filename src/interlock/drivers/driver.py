@@ -35,14 +35,13 @@ from interlock.errors import InterlockError, ProtocolError
 from interlock.manifests.driver import DriverManifest, Implements
 from interlock.manifests.tool import ToolContract
 from interlock.protocol.jsonrpc import decode_value
-from interlock.protocol.mcp import RESOURCES_READ, SUBSCRIBE, UNSUBSCRIBE
+from interlock.protocol.mcp import ABOUT_RESOURCES
 
 _log = logging.getLogger("interlock.drivers")
 
 LOOK_AGAIN: Final = 1.0
 """So often it is looked whether somebody signed in meanwhile."""
 _MOST_WARNINGS: Final = 50
-_ABOUT_RESOURCES: Final = frozenset({RESOURCES_READ, SUBSCRIBE, UNSUBSCRIBE})
 
 
 class Binding(Struct):
@@ -129,7 +128,7 @@ class Driver:
     def start(self, call: Call, back: Back, check: Callable[[], None] | None = None) -> Exchange:
         """Send a request to its server, which is started for it if need be. `check` is asked when
         the server is there, before it hears of the request. Raises InterlockError."""
-        if call.verb in _ABOUT_RESOURCES:
+        if call.verb in ABOUT_RESOURCES:
             self._uris.put_right(call)
         self.requests += 1
         return self.server.start(call, back, check)

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.errors import HEADER_MISMATCH, INVALID_PARAMS, UPSTREAM_PROTOCOL, ProtocolError
+from interlock.protocol.mcp import METHODS
 
 PROTOCOL_VERSION: Final = b"mcp-protocol-version"
 METHOD: Final = b"mcp-method"
@@ -24,12 +25,7 @@ LAST_EVENT_ID: Final = b"last-event-id"
 PARAM_PREFIX: Final = b"mcp-param-"
 
 NAME_FIELD: Final[Mapping[str, str]] = {
-    "tools/call": "name",
-    "prompts/get": "name",
-    "resources/read": "uri",
-    "tasks/get": "taskId",
-    "tasks/update": "taskId",
-    "tasks/cancel": "taskId",
+    name: method.name_field for name, method in METHODS.items() if method.name_header
 }
 """The methods that need `Mcp-Name`, and the field of `params` that it mirrors."""
 

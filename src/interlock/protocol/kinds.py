@@ -22,15 +22,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from interlock.errors import INVALID_REQUEST, ProtocolError
-from interlock.protocol.mcp import (
-    DIRECTORY_READ,
-    PROMPTS_GET,
-    RESOURCES_READ,
-    SKILLS_GET,
-    SUBSCRIBE,
-    TOOLS_CALL,
-    UNSUBSCRIBE,
-)
+from interlock.protocol.mcp import ABOUT_TASKS, NAMED_BY
 
 # -- What nobody sees in a name: spaces, and letters that show nothing though they count as
 # printable.
@@ -52,13 +44,7 @@ LONGEST: Final = 4_096
 """The longest pattern that is read, and the longest kind."""
 
 CONTEXT_MEMBER: Final = {
-    TOOLS_CALL: "name",
-    PROMPTS_GET: "name",
-    RESOURCES_READ: "uri",
-    SUBSCRIBE: "uri",
-    UNSUBSCRIBE: "uri",
-    DIRECTORY_READ: "uri",
-    SKILLS_GET: "uri",
+    method: member for method, member in NAMED_BY.items() if method not in ABOUT_TASKS
 }
 """The member of `params` that is the context. Other methods have none."""
 

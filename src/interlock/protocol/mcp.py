@@ -1,4 +1,4 @@
-"""MCP as data: revisions, method names, `_meta` keys, and how a result changes between eras.
+"""MCP as data: revisions, methods, `_meta` keys, and how a result changes between eras.
 
 The session wire (2024-11-05 to 2025-11-25) and the stateless wire (2026-07-28) say the same
 things in different envelopes. What differs is written here once, as tables and pure functions.
@@ -23,6 +23,7 @@ from interlock.protocol.jsonrpc import (
     encode_members,
     encode_value,
 )
+from interlock.protocol.scopes import READ
 
 
 class Era(Enum):
@@ -45,7 +46,7 @@ BATCH_REVISIONS: Final = frozenset({"2025-03-26"})
 ARGUMENT_ERRORS_ARE_RESULTS: Final = frozenset({"2025-11-25", "2026-07-28"})
 """Revisions that want bad arguments told to the model as a tool result, not a protocol error."""
 
-# Methods that the node itself understands.
+# Methods. What each of them is stands in METHODS, below.
 INITIALIZE: Final = "initialize"
 DISCOVER: Final = "server/discover"
 PING: Final = "ping"
@@ -67,36 +68,219 @@ SET_LEVEL: Final = "logging/setLevel"
 TASKS_GET: Final = "tasks/get"
 TASKS_UPDATE: Final = "tasks/update"
 TASKS_CANCEL: Final = "tasks/cancel"
-
-ABOUT_SKILLS: Final = frozenset({SKILLS_LIST, SKILLS_GET, DIRECTORY_READ})
-"""The methods of the skills extension (SEP-2640)."""
-
-ABOUT_TASKS: Final = frozenset({TASKS_GET, TASKS_UPDATE, TASKS_CANCEL})
-"""What a stateless client may want of a task. On the session wire these mean something else."""
-
-LISTS: Final = (TOOLS_LIST, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, SKILLS_LIST)
-"""What the catalog answers by itself."""
-
-NEEDED_FOR: Final = {
-    PROMPTS_LIST: "prompts",
-    PROMPTS_GET: "prompts",
-    RESOURCES_LIST: "resources",
-    TEMPLATES_LIST: "resources",
-    RESOURCES_READ: "resources",
-    SUBSCRIBE: "resources",
-    UNSUBSCRIBE: "resources",
-    COMPLETE_ARGUMENT: "completions",
-    SET_LEVEL: "logging",
-}
-"""The capability that a server must have for a request. Tools are what a node is for."""
-
-# What a server may ask of its client.
+TASKS_RESULT: Final = "tasks/result"
+TASKS_LIST: Final = "tasks/list"
 SAMPLING: Final = "sampling/createMessage"
 ELICITATION: Final = "elicitation/create"
 ROOTS: Final = "roots/list"
 
-MAY_NEED_INPUT: Final = frozenset({TOOLS_CALL, PROMPTS_GET, RESOURCES_READ})
+# Extensions.
+RESERVED: Final = "io.modelcontextprotocol/"
+TASKS_EXTENSION: Final = RESERVED + "tasks"
+UI_EXTENSION: Final = RESERVED + "ui"
+SKILLS_EXTENSION: Final = RESERVED + "skills"
+
+Target = Literal["", "tool", "prompt", "resource", "task", "reference"]
+
+_BOTH: Final = (Era.SESSION, Era.STATELESS)
+_SESSION: Final = (Era.SESSION,)
+_STATELESS: Final = (Era.STATELESS,)
+
+
+class Method(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What an MCP request is. A new method is a row of METHODS and a handler.
+
+    The tables that the stages look methods up in are derived from METHODS when modules are
+    imported: nothing else has to be told of a new one.
+    """
+
+    generations: tuple[Era, ...] = _BOTH
+    """The protocol generations that have it. Others answer it with 'method not found'."""
+    to_client: bool = False
+    """A client request: a server sends it."""
+    target: Target = ""
+    """What a request names. Empty: nothing. Decides to which upstream the request is routed, and
+    what policies and scopes call it."""
+    name_field: str = ""
+    """The member of `params` that names the target."""
+    name_header: bool = False
+    """Whether `Mcp-Name` repeats the name field."""
+    members: tuple[str, ...] = ()
+    """The other members of `params` that mean something."""
+    lists: str = ""
+    """Of a list that the catalog answers: the member of the result with the entries."""
+    capability: str = ""
+    """What the answering side must have declared."""
+    extension: str = ""
+    """The extension that an upstream must have declared."""
+    scope: str = ""
+    """The level that it takes at an upstream, where its target does not say so. A request that
+    goes to an upstream and has none takes `write`."""
+    repeatable: bool = False
+    """Whether an upstream may be sent it twice. Of a tool, its effect says that."""
+    needs_no_rule: bool = False
+    """Whether a policy with `default: deny` lets it pass."""
+    may_need_input: bool = False
+    """Whether a stateless server may answer it with a client request."""
+    cacheable: bool = False
+    """Whether a stateless result must say how long it may be kept."""
+    in_topics: bool = False
+    """Whether the node answers it in a topic."""
+
+
+METHODS: Final[dict[str, Method]] = {
+    INITIALIZE: Method(generations=_SESSION, needs_no_rule=True, in_topics=True),
+    DISCOVER: Method(generations=_STATELESS, needs_no_rule=True),
+    PING: Method(generations=_SESSION, needs_no_rule=True, in_topics=True),
+    TOOLS_LIST: Method(
+        lists="tools", capability="tools", needs_no_rule=True, cacheable=True, in_topics=True
+    ),
+    TOOLS_CALL: Method(
+        target="tool",
+        name_field="name",
+        name_header=True,
+        members=("arguments", "task", "taskId"),
+        capability="tools",
+        may_need_input=True,
+        in_topics=True,
+    ),
+    PROMPTS_LIST: Method(
+        lists="prompts", capability="prompts", needs_no_rule=True, cacheable=True, in_topics=True
+    ),
+    PROMPTS_GET: Method(
+        target="prompt",
+        name_field="name",
+        name_header=True,
+        members=("arguments",),
+        capability="prompts",
+        scope=READ,
+        repeatable=True,
+        may_need_input=True,
+        in_topics=True,
+    ),
+    RESOURCES_LIST: Method(
+        lists="resources",
+        capability="resources",
+        needs_no_rule=True,
+        cacheable=True,
+        in_topics=True,
+    ),
+    TEMPLATES_LIST: Method(
+        lists="resourceTemplates",
+        capability="resources",
+        needs_no_rule=True,
+        cacheable=True,
+        in_topics=True,
+    ),
+    RESOURCES_READ: Method(
+        target="resource",
+        name_field="uri",
+        name_header=True,
+        capability="resources",
+        scope=READ,
+        repeatable=True,
+        may_need_input=True,
+        cacheable=True,
+        in_topics=True,
+    ),
+    SUBSCRIBE: Method(
+        generations=_SESSION,
+        target="resource",
+        name_field="uri",
+        capability="resources",
+        scope=READ,
+        repeatable=True,
+    ),
+    UNSUBSCRIBE: Method(
+        generations=_SESSION,
+        target="resource",
+        name_field="uri",
+        capability="resources",
+        scope=READ,
+        repeatable=True,
+        needs_no_rule=True,
+    ),
+    COMPLETE_ARGUMENT: Method(
+        target="reference",
+        members=("ref", "argument", "context"),
+        capability="completions",
+        scope=READ,
+        repeatable=True,
+    ),
+    # The skills extension (SEP-2640).
+    SKILLS_LIST: Method(
+        lists="skills", extension=SKILLS_EXTENSION, needs_no_rule=True, in_topics=True
+    ),
+    SKILLS_GET: Method(
+        target="resource",
+        name_field="uri",
+        extension=SKILLS_EXTENSION,
+        scope=READ,
+        repeatable=True,
+    ),
+    DIRECTORY_READ: Method(
+        target="resource",
+        name_field="uri",
+        members=("cursor",),
+        extension=SKILLS_EXTENSION,
+        scope=READ,
+        repeatable=True,
+    ),
+    LISTEN: Method(generations=_STATELESS, needs_no_rule=True),
+    SET_LEVEL: Method(
+        generations=_SESSION, members=("level",), capability="logging", needs_no_rule=True
+    ),
+    # Tasks of the stateless generation. On the session wire these mean something else.
+    TASKS_GET: Method(
+        target="task",
+        name_field="taskId",
+        name_header=True,
+        scope=READ,
+        repeatable=True,
+        needs_no_rule=True,
+    ),
+    TASKS_UPDATE: Method(
+        target="task", name_field="taskId", name_header=True, scope=READ, needs_no_rule=True
+    ),
+    TASKS_CANCEL: Method(
+        target="task", name_field="taskId", name_header=True, scope=READ, needs_no_rule=True
+    ),
+    TASKS_RESULT: Method(generations=_SESSION),
+    TASKS_LIST: Method(generations=_SESSION),
+    # A proof is for a call that is judged by itself.
+    ax.CONFIRM: Method(members=("confirmation_id", "proof"), needs_no_rule=True),
+    # Client requests.
+    SAMPLING: Method(to_client=True, capability="sampling"),
+    ELICITATION: Method(to_client=True, capability="elicitation"),
+    ROOTS: Method(to_client=True, capability="roots"),
+}
+
+LISTS: Final = tuple(name for name, method in METHODS.items() if method.lists)
+"""What the catalog answers by itself."""
+
+ABOUT_PROMPTS: Final = frozenset(n for n, method in METHODS.items() if method.target == "prompt")
+ABOUT_RESOURCES: Final = frozenset(
+    name for name, method in METHODS.items() if method.target == "resource"
+)
+ABOUT_TASKS: Final = frozenset(n for n, method in METHODS.items() if method.target == "task")
+
+NAMED_BY: Final = {name: method.name_field for name, method in METHODS.items() if method.name_field}
+"""The member of `params` that says which tool, prompt, resource or task is meant."""
+
+REPEATABLE: Final = frozenset(name for name, method in METHODS.items() if method.repeatable)
+
+MAY_NEED_INPUT: Final = frozenset(n for n, method in METHODS.items() if method.may_need_input)
 """The only requests that a stateless server may answer with a question."""
+
+CLIENT_REQUESTS: Final = {
+    name: method.capability for name, method in METHODS.items() if method.to_client
+}
+"""What a server may ask of its client, and the capability that the client needs for it."""
+
+REMOVED_FROM_STATELESS: Final = frozenset(
+    name for name, method in METHODS.items() if Era.STATELESS not in method.generations
+)
+"""Session-wire methods that a stateless peer must answer with 'method not found'."""
 
 RELAYED: Final = encode_value(
     {
@@ -124,16 +308,7 @@ ROOTS_CHANGED: Final = "notifications/roots/list_changed"
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 TASK_CHANGED: Final = "notifications/tasks"
 
-REMOVED_FROM_STATELESS: Final = frozenset(
-    {INITIALIZE, PING, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, "tasks/result", "tasks/list"}
-)
-"""Session-wire methods that a stateless peer must answer with 'method not found'."""
-
 # `_meta` keys.
-RESERVED: Final = "io.modelcontextprotocol/"
-TASKS_EXTENSION: Final = RESERVED + "tasks"
-UI_EXTENSION: Final = RESERVED + "ui"
-SKILLS_EXTENSION: Final = RESERVED + "skills"
 META_VERSION: Final = RESERVED + "protocolVersion"
 META_CLIENT_INFO: Final = RESERVED + "clientInfo"
 META_CLIENT_CAPABILITIES: Final = RESERVED + "clientCapabilities"
@@ -355,10 +530,12 @@ def relayed_capabilities(promised: bytes) -> bytes:
     return msgspec.json.encode(members, order="sorted")
 
 
-def serves_skills(capabilities: Mapping[str, Any]) -> bool:
-    """Whether a server declares the skills extension."""
+def declares(capabilities: Mapping[str, Any], capability: str = "", extension: str = "") -> bool:
+    """Whether a server has declared a capability, or an extension."""
+    if not extension:
+        return capability in capabilities
     extensions = capabilities.get("extensions")
-    return isinstance(extensions, Mapping) and isinstance(extensions.get(SKILLS_EXTENSION), Mapping)
+    return isinstance(extensions, Mapping) and isinstance(extensions.get(extension), Mapping)
 
 
 def without(promised: bytes, denied: frozenset[str]) -> bytes:

@@ -48,9 +48,7 @@ if TYPE_CHECKING:
 
 MOST_OF_ONE: Final = 100
 """So many requests of one participant may be under way."""
-METHODS: Final = frozenset(
-    {mcp.INITIALIZE, mcp.PING, mcp.TOOLS_CALL, mcp.PROMPTS_GET, mcp.RESOURCES_READ, *mcp.LISTS}
-)
+METHODS: Final = frozenset(name for name, method in mcp.METHODS.items() if method.in_topics)
 """All that can be asked of a node in a topic."""
 
 _PONG: Final = b"{}"
@@ -160,11 +158,12 @@ class Asking:
             )
         if not asked.to_all:
             return True
-        if method == mcp.TOOLS_CALL:
+        target = mcp.METHODS[method].target
+        if target == "tool":
             return self._catalog.find(context) is not None
-        if method == mcp.PROMPTS_GET:
+        if target == "prompt":
             return self._catalog.current.prompt(context) is not None
-        if method == mcp.RESOURCES_READ:
+        if target == "resource":
             return self._catalog.current.resource(context) is not None
         return True
 

@@ -17,14 +17,8 @@ from interlock.core.pipeline.authentication import PARENT_KIND
 from interlock.errors import FORBIDDEN, InterlockError
 from interlock.protocol.capabilities import read_capability
 from interlock.protocol.mcp import (
-    ABOUT_TASKS,
-    COMPLETE_ARGUMENT,
-    DIRECTORY_READ,
-    PROMPTS_GET,
-    RESOURCES_READ,
-    SKILLS_GET,
-    SUBSCRIBE,
-    UNSUBSCRIBE,
+    ABOUT_PROMPTS,
+    METHODS,
 )
 from interlock.protocol.scopes import READ, WRITE, covers, exact, highest, within
 
@@ -32,10 +26,10 @@ _SHOWN: Final = 200
 RESOURCES: Final = "resources"
 """The name, behind the segment, by which scopes speak of an upstream's resources."""
 _ABOUT_RESOURCES: Final = frozenset(
-    {RESOURCES_READ, SUBSCRIBE, UNSUBSCRIBE, COMPLETE_ARGUMENT, SKILLS_GET, DIRECTORY_READ}
+    verb for verb, method in METHODS.items() if method.target in ("resource", "reference")
 )
-_UNDERSTOOD: Final = _ABOUT_RESOURCES | ABOUT_TASKS | {PROMPTS_GET}
-"""What goes to an upstream beside calls of tools, and what it does there is known."""
+_READS: Final = frozenset(verb for verb, method in METHODS.items() if method.scope == READ)
+"""What goes to an upstream beside calls of tools, and is known to change nothing there."""
 
 
 def check_scopes(call: Call, tool: Tool | None, limits: Mapping[str, str]) -> None:
@@ -68,7 +62,7 @@ def _lacks(scopes: tuple[str, ...], tool: Tool | None, name: str) -> str:
 
 def is_passed_on(call: Call) -> bool:
     """Whether nobody but its upstream knows what a request does that calls no tool."""
-    return bool(call.upstream) and call.verb not in _UNDERSTOOD
+    return bool(call.upstream) and call.verb not in _READS
 
 
 def check_other_scopes(call: Call, catalog: Catalog, limits: Mapping[str, str]) -> None:
@@ -81,7 +75,7 @@ def check_other_scopes(call: Call, catalog: Catalog, limits: Mapping[str, str]) 
     caller = call.caller
     if caller is None or caller.scopes is None:
         return
-    if call.verb == PROMPTS_GET:
+    if call.verb in ABOUT_PROMPTS:
         prompt = catalog.current.prompt(call.name)
         name = call.name if prompt is None else prompt.canonical
     elif call.verb in _ABOUT_RESOURCES:

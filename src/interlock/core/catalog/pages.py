@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 
 from interlock.errors import INVALID_CURSOR, InterlockError
 from interlock.protocol.jsonrpc import encode_value
-from interlock.protocol.mcp import META_SERVER_INFO, Era
+from interlock.protocol.mcp import META_SERVER_INFO, METHODS, Era
 
 LIST_TTL_MS: Final = 10_000
 """How long a stateless client may keep a list without asking. Changes are announced anyway."""
@@ -60,7 +60,6 @@ class Pages(Generic[T]):
     def __init__(
         self,
         verb: str,
-        member: str,
         entries: Sequence[T],
         *,
         identity: Callable[[T], str],
@@ -69,7 +68,7 @@ class Pages(Generic[T]):
     ) -> None:
         """`identity` tells entries apart, also after a change; `line` is what clients see."""
         self._verb = verb
-        self._member = member
+        self._member = METHODS[verb].lists
         self._entries = entries
         self._identity = identity
         self._line = line

@@ -294,7 +294,7 @@ class Snapshot:
 
     def _paged_tools(self, tools: tuple[Tool, ...]) -> Pages[Any]:
         return Pages(
-            TOOLS_LIST, "tools", tools, identity=_canonical, line=self._tool_line,
+            TOOLS_LIST, tools, identity=_canonical, line=self._tool_line,
             paging=self._paging,
         )  # fmt: skip
 
@@ -304,24 +304,24 @@ class Snapshot:
         if verb == PROMPTS_LIST:
             named = self._prompt_names
             return Pages(
-                verb, "prompts", self.prompts, identity=_canonical, paging=self._paging,
+                verb, self.prompts, identity=_canonical, paging=self._paging,
                 line=lambda prompt, era, style: _line(
                     b"name", named.shown_as(prompt, style), prompt.listed_in(era, style)
                 ),
             )  # fmt: skip
         if verb == RESOURCES_LIST:
-            return self._paged_uris(verb, "resources", b"uri", self.uris.resources)
+            return self._paged_uris(verb, b"uri", self.uris.resources)
         if verb == SKILLS_LIST:
-            return self._paged_uris(verb, "skills", b"uri", self.uris.skills)
+            return self._paged_uris(verb, b"uri", self.uris.skills)
         if verb == TEMPLATES_LIST:
-            return self._paged_uris(verb, "resourceTemplates", b"uriTemplate", self.uris.templates)
+            return self._paged_uris(verb, b"uriTemplate", self.uris.templates)
         raise ValueError(f"{verb} is not a list")
 
     def _paged_uris(
-        self, verb: str, member: str, first: bytes, shown: tuple[ShownResource, ...]
+        self, verb: str, first: bytes, shown: tuple[ShownResource, ...]
     ) -> Pages[ShownResource]:
         return Pages(
-            verb, member, shown, identity=lambda one: one.identity, paging=self._paging,
+            verb, shown, identity=lambda one: one.identity, paging=self._paging,
             line=lambda one, _era, _style: _line(first, one.uri, one.listed),
         )  # fmt: skip
 

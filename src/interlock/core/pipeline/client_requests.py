@@ -44,9 +44,8 @@ from interlock.protocol.input_required import (
     write_needed,
 )
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_members, encode_value
-from interlock.protocol.mcp import ELICITATION, ROOTS, SAMPLING, TASKS_EXTENSION, Era
+from interlock.protocol.mcp import CLIENT_REQUESTS, ELICITATION, SAMPLING, TASKS_EXTENSION, Era
 
-_CAPABILITY: Final = {SAMPLING: "sampling", ELICITATION: "elicitation", ROOTS: "roots"}
 _METHOD_NOT_FOUND: Final = -32601
 _INVALID_PARAMS: Final = -32602
 _REFUSED: Final = -1
@@ -153,7 +152,7 @@ class Questions:
 
     def look_at(self, ask: Ask, client: Client, upstream: str) -> Refusal | None:
         """None: it may be put, within the limits that it has now."""
-        capability = _CAPABILITY.get(ask.method)
+        capability = CLIENT_REQUESTS.get(ask.method)
         if capability is None:
             return Refusal(_METHOD_NOT_FOUND, f"{ask.method} is not something to ask a client.")
         policy = self._policy(upstream)
@@ -207,7 +206,7 @@ def have_in_common(call: Call, offered: Mapping[str, Any]) -> bool:
 
 
 def _lacking(method: str, params: dict[str, Raw], declared: dict[str, Any]) -> Refusal | None:
-    capability = _CAPABILITY[method]
+    capability = CLIENT_REQUESTS[method]
     able = declared.get(capability)
     mode = _text(params.get("mode")) or "form"
     if not isinstance(able, dict):

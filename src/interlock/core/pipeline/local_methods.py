@@ -17,18 +17,26 @@ from interlock.core.ports import Upstream
 from interlock.errors import METHOD_NOT_FOUND, InterlockError
 from interlock.protocol.jsonrpc import decode_value
 from interlock.protocol.mcp import (
-    ABOUT_SKILLS,
     LISTS,
-    NEEDED_FOR,
+    METHODS,
     SET_LEVEL,
     SUBSCRIBE,
     TOOLS_LIST,
     UNSUBSCRIBE,
     Era,
-    serves_skills,
+    declares,
     speaks_ax,
 )
 from interlock.protocol.mcpx_terms import FACE
+
+_NEEDED: Final = {
+    verb: (method.capability, method.extension)
+    for verb, method in METHODS.items()
+    if not method.to_client and (method.capability or method.extension)
+    # Tools are what a node is for.
+    if method.capability != "tools"
+}
+"""The capability and the extension that an upstream must have for a request."""
 
 EMPTY_OUTCOME: Final = Outcome(b"{}", Era.SESSION)
 """What there is to say about something that was simply done."""
@@ -66,13 +74,9 @@ class AnsweredHere:
 
     def must_be_offered(self, verb: str) -> None:
         """What no upstream can do, the node cannot do either. Raises InterlockError."""
-        if verb in ABOUT_SKILLS:
-            if not any(serves_skills(one.capabilities) for one in self._upstreams.values()):
-                raise InterlockError(METHOD_NOT_FOUND, f"{verb!r} is not served here.")
-            return
-        capability = NEEDED_FOR.get(verb)
-        if capability is not None and not any(
-            capability in one.capabilities for one in self._upstreams.values()
+        needed = _NEEDED.get(verb)
+        if needed is not None and not any(
+            declares(upstream.capabilities, *needed) for upstream in self._upstreams.values()
         ):
             raise InterlockError(METHOD_NOT_FOUND, f"{verb!r} is not served here.")
 

@@ -24,21 +24,15 @@ from interlock.errors import (
 )
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_members, encode_value
 from interlock.protocol.mcp import (
+    ABOUT_PROMPTS,
+    ABOUT_RESOURCES,
     COMPLETE_ARGUMENT,
-    DIRECTORY_READ,
-    PROMPTS_GET,
-    RESOURCES_READ,
-    SKILLS_GET,
-    SUBSCRIBE,
-    UNSUBSCRIBE,
+    REPEATABLE,
 )
 
 _MOST_COMPARED: Final = 20
 """Comparing is slow, and a caller's typo must not hold up everybody else."""
 _MOST_CHARACTERS: Final = 100
-_ABOUT_RESOURCES: Final = frozenset(
-    {RESOURCES_READ, SUBSCRIBE, UNSUBSCRIBE, SKILLS_GET, DIRECTORY_READ}
-)
 
 
 def resolve(
@@ -64,7 +58,7 @@ def resolve_other(call: Call, catalog: Catalog) -> bool:
     False: this verb names nothing that the catalog knows.
     """
     verb = call.verb
-    if verb == PROMPTS_GET:
+    if verb in ABOUT_PROMPTS:
         prompt = catalog.current.prompt(call.name)
         if prompt is None:
             raise _unknown_prompt(call.name)
@@ -72,15 +66,14 @@ def resolve_other(call: Call, catalog: Catalog) -> bool:
         _say(call, "name", prompt.upstream_name)
         if bytes(call.arguments) != EMPTY_OBJECT:
             _put(call, "arguments", Raw(call.arguments))
-    elif verb in _ABOUT_RESOURCES:
+    elif verb in ABOUT_RESOURCES:
         call.upstream, own_uri = _resource(call.name, catalog)
         _say(call, "uri", own_uri)
     elif verb == COMPLETE_ARGUMENT:
         _resolve_reference(call, catalog)
     else:
         return False
-    # Asking twice is asking once.
-    call.repeatable = True
+    call.repeatable = verb in REPEATABLE
     return True
 
 

@@ -440,8 +440,7 @@ class Tasks:
             answer = {mcp.TASKS_GET: self._get, mcp.TASKS_UPDATE: self._update}
             return lambda call: answer.get(call.verb, self._cancel)(call, task)
         call.extra = {TASK_ID: Raw(encode_value(name.id)), **(call.extra or {})}
-        # Asking twice is asking once.
-        call.repeatable = call.verb == mcp.TASKS_GET
+        call.repeatable = call.verb in mcp.REPEATABLE
         return None
 
     def _get(self, call: Call, task: TaskLike) -> None:

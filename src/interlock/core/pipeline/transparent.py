@@ -12,7 +12,8 @@ from interlock.core.pipeline.resolution import resolve
 from interlock.core.pipeline.validation import validate
 from interlock.core.ports import Upstream
 from interlock.errors import METHOD_NOT_FOUND, InterlockError
-from interlock.protocol.mcp import PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
+from interlock.protocol.kinds import CONTEXT_MEMBER
+from interlock.protocol.mcp import TOOLS_CALL
 from interlock.trust.authorization import Permit
 
 _MOST_CHARACTERS: Final = 100
@@ -24,7 +25,7 @@ def _letters(verb: str) -> str:
     return "".join(one for one in plain if one.isalpha())
 
 
-_JUDGED_BY_NAME: Final = frozenset(map(_letters, (TOOLS_CALL, PROMPTS_GET, RESOURCES_READ)))
+_JUDGED_BY_NAME: Final = frozenset(map(_letters, CONTEXT_MEMBER))
 """What is judged by what it names. In another spelling it must not get around that."""
 
 

@@ -375,7 +375,6 @@ _MOST: Final = 100
 """An upstream may have so many questions open; it must not fill the memory with more."""
 
 _decode_asked = msgspec.json.Decoder(mcp.AskedParams).decode
-_ASKED_OF_CLIENTS: Final = frozenset({mcp.SAMPLING, mcp.ELICITATION, mcp.ROOTS})
 _log = logging.getLogger("interlock.upstreams")
 
 
@@ -393,7 +392,7 @@ class Questions:
         if method == mcp.PING:
             link.post(jsonrpc.result_response(id, b"{}"), b"")
             return
-        if peer.speaks_ax and method not in _ASKED_OF_CLIENTS:
+        if peer.speaks_ax and method not in mcp.CLIENT_REQUESTS:
             message = f"{method}: a subserver is called by its parent, and does not call it."
             link.post(jsonrpc.error_response(id, -32601, message), b"")
             return

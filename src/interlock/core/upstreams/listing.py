@@ -31,16 +31,15 @@ class _List(NamedTuple):
 
     kind: str
     verb: str
-    member: str
     words: str
 
 
 _LISTS: Final = {
-    "tools": _List("tools", mcp.TOOLS_LIST, "tools", "tools"),
-    "prompts": _List("prompts", mcp.PROMPTS_LIST, "prompts", "prompts"),
-    "resources": _List("resources", mcp.RESOURCES_LIST, "resources", "resources"),
-    "templates": _List("resources", mcp.TEMPLATES_LIST, "resourceTemplates", "resource templates"),
-    "skills": _List("resources", mcp.SKILLS_LIST, "skills", "skills"),
+    "tools": _List("tools", mcp.TOOLS_LIST, "tools"),
+    "prompts": _List("prompts", mcp.PROMPTS_LIST, "prompts"),
+    "resources": _List("resources", mcp.RESOURCES_LIST, "resources"),
+    "templates": _List("resources", mcp.TEMPLATES_LIST, "resource templates"),
+    "skills": _List("resources", mcp.SKILLS_LIST, "skills"),
 }
 """By what they are called in an offer."""
 
@@ -81,7 +80,7 @@ async def list_offer(
         name: one
         for name, one in _LISTS.items()
         if one.kind in wanted and peer.capabilities.get(one.kind) not in (None, False)
-        if name != "skills" or mcp.serves_skills(peer.capabilities)
+        if _is_declared(peer, one.verb)
     }
     answers = await asyncio.gather(*(_read(peer, one, timeout) for one in asked.values()))
     # What the upstream no longer says that it has is gone.
@@ -98,6 +97,11 @@ async def list_offer(
     if problems and len(problems) == len(asked):
         raise next(iter(problems.values()))
     return RawOffer(**read, problems=problems)
+
+
+def _is_declared(peer: Peer, verb: str) -> bool:
+    extension = mcp.METHODS[verb].extension
+    return not extension or mcp.declares(peer.capabilities, extension=extension)
 
 
 async def _read(peer: Peer, one: _List, timeout: float) -> list[Raw] | InterlockError:
@@ -137,9 +141,10 @@ async def _read_pages(peer: Peer, one: _List) -> list[Raw]:
     entries: list[Raw] = []
     seen: set[str] = set()
     params: dict[str, Any] = {}
+    member = mcp.METHODS[one.verb].lists
     for _ in range(_MOST_PAGES):
         result = (await peer.request(one.verb, params)).result
-        page = _decode_members(result).get(one.member)
+        page = _decode_members(result).get(member)
         if page is not None:
             entries += _decode_entries(page)
         # An empty cursor is a cursor; only none at all is the end.

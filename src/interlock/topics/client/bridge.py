@@ -52,14 +52,10 @@ DEADLINE: Final = 60.0
 """How long a server may take, where its config says nothing."""
 
 _PASSED_ON: Final = {
-    mcp.TOOLS_LIST: "tools",
-    mcp.TOOLS_CALL: "tools",
-    mcp.RESOURCES_LIST: "resources",
-    mcp.TEMPLATES_LIST: "resources",
-    mcp.RESOURCES_READ: "resources",
-    mcp.PROMPTS_LIST: "prompts",
-    mcp.PROMPTS_GET: "prompts",
-    mcp.COMPLETE_ARGUMENT: "completions",
+    name: method.capability
+    for name, method in mcp.METHODS.items()
+    # There are no sessions in a room.
+    if method.capability and not method.to_client and mcp.Era.STATELESS in method.generations
 }
 """What is asked of the server, and which of its capabilities it needs."""
 _CHANGED: Final = {

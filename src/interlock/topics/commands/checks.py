@@ -20,12 +20,7 @@ Doubt = tuple[tuple[str | int, ...], str, str]
 _LOCAL: Final = "local"
 _GLOB: Final = frozenset("*?[")
 _MCP: Final = ("request", "response", "proposal")
-_METHODS: Final = (
-    *mcp.LISTS, mcp.TOOLS_CALL, mcp.PROMPTS_GET, mcp.RESOURCES_READ, mcp.SUBSCRIBE,
-    mcp.UNSUBSCRIBE, mcp.COMPLETE_ARGUMENT, mcp.LISTEN, mcp.SET_LEVEL, mcp.TASKS_GET,
-    mcp.TASKS_UPDATE, mcp.TASKS_CANCEL, mcp.INITIALIZE, mcp.DISCOVER, mcp.PING, mcp.SAMPLING,
-    mcp.ELICITATION, mcp.ROOTS,
-)  # fmt: skip
+_METHODS: Final = tuple(mcp.METHODS)
 _ANSWERS: Final = (f"{RESPONSE}:{mcp.TOOLS_LIST}", f"{RESPONSE}:{mcp.TOOLS_CALL}")
 _CALLS: Final = f"{REQUEST}:{mcp.TOOLS_CALL}"
 

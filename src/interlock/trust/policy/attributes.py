@@ -23,7 +23,7 @@ from interlock.core.catalog.offering import Tool
 from interlock.errors import INVALID_ARGUMENTS, INVALID_PARAMS, InterlockError, ProtocolError
 from interlock.protocol.jsonrpc import decode_value
 from interlock.protocol.kinds import CONTEXT_MEMBER, request_kind
-from interlock.protocol.mcp import PROMPTS_GET
+from interlock.protocol.mcp import ABOUT_PROMPTS
 from interlock.protocol.mcpax import CAPABILITY
 
 DEEPEST: Final = 64
@@ -118,7 +118,7 @@ def kinds_of(call: Call, catalog: Catalog | None) -> tuple[tuple[str, ...], ...]
     member = CONTEXT_MEMBER.get(verb)
     if member is None or not call.name:
         return ((request_kind(verb),),)
-    if verb == PROMPTS_GET:
+    if verb in ABOUT_PROMPTS:
         prompt = None if catalog is None else catalog.current.prompt(call.name)
         return ((request_kind(verb, call.name if prompt is None else prompt.canonical),),)
     names = dict.fromkeys((call.name, _own_uri(call, member) or call.name))

@@ -20,7 +20,6 @@ from interlock.core.config.trust import PolicyConfig
 from interlock.errors import DENIED, InterlockError
 from interlock.protocol import mcp
 from interlock.protocol.kinds import REQUEST, request_kind
-from interlock.protocol.mcpax import CONFIRM
 from interlock.trust.policy.attributes import ToolAnnotations, kinds_of, read_arguments
 from interlock.trust.policy.decision import Action, Decision, decision
 from interlock.trust.policy.rules import Asked, Index, Rule
@@ -37,19 +36,7 @@ _NAMELESS: Final = "?"
 """A tool that has no name is a tool all the same."""
 _SHOWN: Final = 100
 
-FREE: Final = frozenset(
-    {
-        mcp.INITIALIZE,
-        mcp.DISCOVER,
-        mcp.PING,
-        mcp.SET_LEVEL,
-        mcp.LISTEN,
-        mcp.UNSUBSCRIBE,
-        CONFIRM,
-        *mcp.LISTS,
-        *mcp.ABOUT_TASKS,
-    }
-)
+FREE: Final = frozenset(verb for verb, method in mcp.METHODS.items() if method.needs_no_rule)
 """What `default: deny` leaves open: lists, what holds a connection up, the tasks of calls that a
 rule allowed, and proofs, each of which is for a call that is judged by itself."""
 

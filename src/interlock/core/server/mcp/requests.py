@@ -12,24 +12,12 @@ from interlock.core.pipeline.notification_filter import read_level
 from interlock.errors import INVALID_PARAMS, ProtocolError
 from interlock.protocol import lookalike_members as twins
 from interlock.protocol import mcp
-from interlock.protocol import mcpax as ax
 from interlock.protocol.jsonrpc import Message, decode_members, decode_value
 
 MOST_PROMISED: Final = 16 * 1024
 _VERSION_KEY: Final = mcp.META_VERSION.encode()
 _decode_str = msgspec.json.Decoder(str).decode
-_NAMED_BY: Final = {
-    mcp.TOOLS_CALL: "name",
-    mcp.PROMPTS_GET: "name",
-    mcp.RESOURCES_READ: "uri",
-    mcp.SUBSCRIBE: "uri",
-    mcp.UNSUBSCRIBE: "uri",
-    mcp.SKILLS_GET: "uri",
-    mcp.DIRECTORY_READ: "uri",
-    **dict.fromkeys(mcp.ABOUT_TASKS, "taskId"),
-}
-"""The member of `params` that says which tool, prompt, resource or task is meant."""
-_ANSWERED: Final = frozenset({"sampling", "elicitation", "roots"})
+_ANSWERED: Final = frozenset(mcp.CLIENT_REQUESTS.values())
 """What a client promises that answers what servers ask."""
 _IN_ALL: Final = ("_meta", "inputResponses", "requestState")
 _ALIASES: Final = {"meta": "_meta"}
@@ -37,19 +25,15 @@ _BY_ANYBODY: Final = twins.Known(*_IN_ALL)
 """What a request has that may mean anything."""
 
 
-def _known(*names: str) -> twins.Known:
-    return twins.Known(*_IN_ALL, *names, aliases=_ALIASES)
+def _known_members(method: mcp.Method) -> tuple[str, ...]:
+    named = (method.name_field,) if method.name_field else ()
+    return (*named, *method.members, *(("cursor",) if method.lists else ()))
 
 
 _KNOWN: Final = {
-    **{verb: _known(named) for verb, named in _NAMED_BY.items()},
-    **dict.fromkeys(mcp.LISTS, _known("cursor")),
-    mcp.DIRECTORY_READ: _known("uri", "cursor"),
-    mcp.TOOLS_CALL: _known("name", "arguments", "task", "taskId"),
-    mcp.PROMPTS_GET: _known("name", "arguments"),
-    mcp.COMPLETE_ARGUMENT: _known("ref", "argument", "context"),
-    mcp.SET_LEVEL: _known("level"),
-    ax.CONFIRM: _known("confirmation_id", "proof"),
+    verb: twins.Known(*_IN_ALL, *members, aliases=_ALIASES)
+    for verb, method in mcp.METHODS.items()
+    if (members := _known_members(method))
 }
 """The members of `params` that mean something, by the verb."""
 _OF_REFERENCES: Final = twins.Known("type", "name", "uri")
@@ -105,7 +89,7 @@ def read_call(
     name = ""
     cursor = None
     arguments: bytes | Raw = EMPTY_OBJECT
-    named = _NAMED_BY.get(verb)
+    named = mcp.NAMED_BY.get(verb)
     if named is not None:
         name = read_string(params, named) or ""
         if not name:

@@ -29,10 +29,8 @@ _STATUS_BY_CODE: Final = {
     -32021: 400,
     -32022: 400,
 }
-_KEEPABLE: Final = frozenset(
-    {"prompts/list", "resources/list", "resources/templates/list", "resources/read"}
-)
-"""Methods whose stateless results must say how long they may be kept; lists of tools do."""
+_KEEPABLE: Final = frozenset(verb for verb, method in mcp.METHODS.items() if method.cacheable)
+"""Methods whose stateless results must say how long they may be kept."""
 _STRUCTURED: Final = b'"structuredContent"'
 _STRUCTURED_LENGTH: Final = len(_STRUCTURED)
 _EMPTY: Final = b"{}"

@@ -1,0 +1,127 @@
+"""What a method is, and the tables that are derived from it: an accidental change of a row, or of a
+derivation, shows here."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.core.pipeline import local_methods
+from interlock.core.server.mcp import requests, responses
+from interlock.protocol import headers, kinds, mcp
+from interlock.protocol.mcp import METHODS, Era, declares
+from interlock.trust import scopes
+from interlock.trust.policy import policy
+
+LISTS = {"tools/list", "prompts/list", "resources/list", "resources/templates/list", "skills/list"}
+TASKS = {"tasks/get", "tasks/update", "tasks/cancel"}
+RESOURCES = {
+    "resources/read", "resources/subscribe", "resources/unsubscribe", "skills/get",
+    "resources/directory/read",
+}  # fmt: skip
+
+
+def test_lists() -> None:
+    assert set(mcp.LISTS) == LISTS
+    assert {METHODS[name].lists for name in mcp.LISTS} == {
+        "tools", "prompts", "resources", "resourceTemplates", "skills",
+    }  # fmt: skip
+
+
+def test_targets() -> None:
+    assert {"prompts/get"} == mcp.ABOUT_PROMPTS
+    assert mcp.ABOUT_RESOURCES == RESOURCES
+    assert mcp.ABOUT_TASKS == TASKS
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_has_a_target_says_which_member_names_it(name: str) -> None:
+    method = METHODS[name]
+    assert bool(method.name_field) == (method.target not in ("", "reference"))
+    assert not method.name_header or method.name_field
+
+
+def test_members_that_name_the_target() -> None:
+    assert {
+        "tools/call": "name",
+        "prompts/get": "name",
+        **dict.fromkeys(RESOURCES, "uri"),
+        **dict.fromkeys(TASKS, "taskId"),
+    } == mcp.NAMED_BY
+    assert {
+        name: member for name, member in mcp.NAMED_BY.items() if name not in TASKS
+    } == kinds.CONTEXT_MEMBER
+    assert set(headers.NAME_FIELD) == {"tools/call", "prompts/get", "resources/read"} | TASKS
+
+
+def test_members_of_params_that_mean_something() -> None:
+    members = {name: requests._known_members(METHODS[name]) for name in requests._KNOWN}
+    assert members == {
+        **{name: (member,) for name, member in mcp.NAMED_BY.items()},
+        **dict.fromkeys(LISTS, ("cursor",)),
+        "resources/directory/read": ("uri", "cursor"),
+        "tools/call": ("name", "arguments", "task", "taskId"),
+        "prompts/get": ("name", "arguments"),
+        "completion/complete": ("ref", "argument", "context"),
+        "logging/setLevel": ("level",),
+        "mcpax/confirm": ("confirmation_id", "proof"),
+    }
+
+
+def test_what_an_upstream_must_have_declared() -> None:
+    skills = ("", mcp.SKILLS_EXTENSION)
+    assert {
+        **dict.fromkeys(("prompts/list", "prompts/get"), ("prompts", "")),
+        "resources/list": ("resources", ""),
+        "resources/templates/list": ("resources", ""),
+        **dict.fromkeys(RESOURCES, ("resources", "")),
+        "completion/complete": ("completions", ""),
+        "logging/setLevel": ("logging", ""),
+        **dict.fromkeys(("skills/list", "skills/get", "resources/directory/read"), skills),
+    } == local_methods._NEEDED
+
+
+def test_declared_extensions_are_objects() -> None:
+    assert declares({"prompts": {}}, "prompts")
+    assert not declares({"prompts": {}}, "resources")
+    assert declares({"extensions": {"a/b": {}}}, extension="a/b")
+    for declared in ({}, {"extensions": {}}, {"extensions": {"a/b": True}}, {"extensions": 1}):
+        assert not declares(declared, extension="a/b")
+
+
+def test_what_only_reads_at_an_upstream() -> None:
+    reads = RESOURCES | TASKS | {"prompts/get", "completion/complete"}
+    assert reads == scopes._READS
+    assert RESOURCES | {"completion/complete"} == scopes._ABOUT_RESOURCES
+
+
+def test_what_may_be_sent_twice() -> None:
+    assert RESOURCES | {"prompts/get", "completion/complete", "tasks/get"} == mcp.REPEATABLE
+
+
+def test_what_a_policy_leaves_open() -> None:
+    assert LISTS | TASKS | {
+        "initialize", "server/discover", "ping", "logging/setLevel", "subscriptions/listen",
+        "resources/unsubscribe", "mcpax/confirm",
+    } == policy.FREE  # fmt: skip
+
+
+def test_what_only_one_generation_has() -> None:
+    assert {
+        "initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe",
+        "tasks/result", "tasks/list",
+    } == mcp.REMOVED_FROM_STATELESS  # fmt: skip
+    stateless_only = {n for n, method in METHODS.items() if Era.SESSION not in method.generations}
+    assert stateless_only == {"server/discover", "subscriptions/listen"}
+
+
+def test_what_a_stateless_server_may_do() -> None:
+    assert {"tools/call", "prompts/get", "resources/read"} == mcp.MAY_NEED_INPUT
+    assert (LISTS - {"skills/list"}) | {"resources/read"} == responses._KEEPABLE
+
+
+def test_client_requests() -> None:
+    assert mcp.CLIENT_REQUESTS == {
+        "sampling/createMessage": "sampling",
+        "elicitation/create": "elicitation",
+        "roots/list": "roots",
+    }

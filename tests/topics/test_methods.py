@@ -1,0 +1,28 @@
+"""The methods of MCP that are answered in topics: derived from the one table of methods."""
+
+from __future__ import annotations
+
+from interlock.protocol import mcp
+from interlock.topics import requests
+from interlock.topics.client import bridge
+
+
+def test_methods_that_a_node_answers() -> None:
+    assert {
+        "initialize", "ping", "tools/list", "tools/call", "prompts/list", "prompts/get",
+        "resources/list", "resources/templates/list", "resources/read", "skills/list",
+    } == requests.METHODS  # fmt: skip
+
+
+def test_methods_that_a_bridged_server_answers() -> None:
+    assert bridge._PASSED_ON == {
+        "tools/list": "tools",
+        "tools/call": "tools",
+        "resources/list": "resources",
+        "resources/templates/list": "resources",
+        "resources/read": "resources",
+        "prompts/list": "prompts",
+        "prompts/get": "prompts",
+        "completion/complete": "completions",
+    }
+    assert not bridge._PASSED_ON.keys() & mcp.REMOVED_FROM_STATELESS
