@@ -69,7 +69,7 @@ def test_messages_go_both_ways(run: Run, tmp_path: Path) -> None:
             assert await their_ear.until_heard(3) == expected
             assert (ours.peer, theirs.peer) == ("local", "local")
             assert (ours.label, theirs.label) == (there.url, "child")
-            assert (ours.bearer, ours.names, ours.close_reason) == (None, (), "")
+            assert (ours.names, ours.close_reason) == ((), "")
             ours.send(b"last words")
             ours.close(4000, "a reason that lines do not carry")
             ours.send(b"dropped")

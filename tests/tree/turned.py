@@ -58,7 +58,6 @@ class End:
 
     def __init__(self, label: str) -> None:
         self.peer = "local"
-        self.bearer: str | None = None
         self.names: tuple[str, ...] = ()
         self.label = label
         self.close_reason = ""

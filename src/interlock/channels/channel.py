@@ -32,8 +32,6 @@ class Channel(Protocol):
 
     peer: str
     """`local` (a Unix socket or a pipe), `loopback`, or the other side's address."""
-    bearer: str | None
-    """The token that the other side presented when it dialled."""
     names: tuple[str, ...]
     """The DNS names that the other side's TLS certificate proves, in lower case."""
     label: str
@@ -73,12 +71,10 @@ class Endpoint(ABC):
         *,
         peer: str,
         label: str,
-        bearer: str | None = None,
         names: tuple[str, ...] = (),
     ) -> None:
         self.peer = peer
         self.label = label
-        self.bearer = bearer
         self.names = names
         self.close_reason = ""
         self.close_code = 0

@@ -26,7 +26,6 @@ from interlock.channels.channel import (
 from interlock.channels.tls import client_context
 from interlock.errors import CONFIG, UPSTREAM_UNAVAILABLE, InterlockError, ProtocolError
 from interlock.protocol import websocket_handshake as opening
-from interlock.protocol.headers import bearer_of
 from interlock.protocol.websocket import (
     MEDIUM_HEAD,
     UNSUPPORTED,
@@ -72,11 +71,10 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
         dialled: bool,
         peer: str,
         label: str,
-        bearer: str | None = None,
         max_message: int = MAX_MESSAGE,
     ) -> None:
         """`dialled`: this side is the client."""
-        super().__init__(peer=peer, label=label, bearer=bearer, names=proven_names(transport))
+        super().__init__(peer=peer, label=label, names=proven_names(transport))
         self._dialled = dialled
         self._decoder = FrameDecoder(masked=not dialled, max_message=max_message)
         self._said_close = False
@@ -235,7 +233,6 @@ def accept(
         dialled=False,
         peer=peer,
         label=label or peer,
-        bearer=bearer_of(fields.get(b"authorization")),
         max_message=max_message,
     )
 

@@ -81,7 +81,7 @@ class Door:
 
     def take(self, upgrade: Upgrade, guard: Guard) -> None:
         """Let it in, or say why not. It is decided when this returns."""
-        call = Call(JOIN, FACE, Credentials(upgrade.peer), _CLIENT)
+        call = Call(JOIN, FACE, Credentials(upgrade.credentials.peer), _CLIENT)
         shown = Shown()
         known = False
         try:
@@ -97,7 +97,7 @@ class Door:
             call = Call(
                 JOIN,
                 FACE,
-                Credentials(upgrade.peer, shown.bearer, certificate=upgrade.certificate),
+                replace(upgrade.credentials, bearer=shown.bearer),
                 _CLIENT,
                 name=knock.topic if known else "",
             )

@@ -15,13 +15,13 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from interlock.core.redaction import is_secret_key, is_secret_value
+from interlock.core.server.http.credentials import CREDENTIAL_HEADERS, read_credentials
 from interlock.errors import INVALID_REQUEST, InterlockError
-from interlock.protocol.headers import bearer_of
 from interlock.protocol.mcpx_terms import BEARER_SUBPROTOCOL, SUBPROTOCOL, TOPIC_PATTERN
 
 ROUTINGS: Final = ("all", "directed")
 _MOST_PARAMETERS: Final = 20
-_ONCE: Final = frozenset({b"host", b"origin", b"authorization"})
+_ONCE: Final = frozenset({b"host", b"origin", *CREDENTIAL_HEADERS})
 _is_topic: Final = re.compile(TOPIC_PATTERN.removeprefix("^").removesuffix("$")).fullmatch
 
 
@@ -61,7 +61,7 @@ def check_said_once(headers: Iterable[tuple[bytes, bytes]]) -> None:
 def shown_by(headers: Sequence[tuple[bytes, bytes]]) -> Shown:
     """The token in the Authorization header, or in the one a browser can set. Raises
     InterlockError when there is more than one."""
-    sent = [value for name, value in headers if name == b"authorization"]
+    sent = [name for name, _ in headers if name in CREDENTIAL_HEADERS]
     offered = [
         one.strip()
         for name, value in headers
@@ -78,7 +78,7 @@ def shown_by(headers: Sequence[tuple[bytes, bytes]]) -> Shown:
             f"subprotocol `{BEARER_SUBPROTOCOL}<token>`.",
         )
     chosen = SUBPROTOCOL.encode() if SUBPROTOCOL.encode() in offered else b"".join(tokens)
-    bearer = bearer_of(sent[0]) if sent else None
+    bearer = read_credentials(dict(headers), "").bearer
     if tokens:
         known = tokens[0][: len(prefix)].lower() == prefix
         bearer = tokens[0][len(prefix) :].decode("latin-1") if known else ""

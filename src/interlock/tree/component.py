@@ -42,7 +42,6 @@ from interlock.core.upstreams.notification_limits import Pace
 from interlock.core.upstreams.supervisor import Supervisor
 from interlock.errors import FORBIDDEN, FOREIGN_ORIGIN, INTERNAL, InterlockError
 from interlock.protocol import mcpax as ax
-from interlock.protocol.headers import bearer_of
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import LATEST_SESSION, Era
 from interlock.tree.child_connector import ChildConnector
@@ -234,9 +233,7 @@ class Tree(Component, UpstreamExtension):
     def dialled_in(self, upgrade: Upgrade, guard: Guard) -> None:
         """Somebody wants a channel: let in by the same rules as callers are."""
         fields = upgrade.fields
-        bearer = bearer_of(fields.get(b"authorization"))
-        credentials = Credentials(upgrade.peer, bearer, certificate=upgrade.certificate)
-        call = Call(ax.REGISTER, AX_FACE, credentials, _CLIENT)
+        call = Call(ax.REGISTER, AX_FACE, upgrade.credentials, _CLIENT)
         refusal = guard.refusal(fields.get(b"host"), fields.get(b"origin"))
         if refusal is not None:
             self._pipeline.refused(call, InterlockError(FOREIGN_ORIGIN, refusal))
@@ -255,7 +252,7 @@ class Tree(Component, UpstreamExtension):
             upgrade.refuse(error.failure.http, error.message, challenge)
             return
         # Without tokens anybody on this machine gets here: the node keeps little for them.
-        channel = upgrade.accept(label=upgrade.peer, max_message=MAX_UNREGISTERED)
+        channel = upgrade.accept(label=upgrade.credentials.peer, max_message=MAX_UNREGISTERED)
         self.registrar.accept(channel, caller, lambda: channel.allow(MAX_MESSAGE))
 
     def _settle(self, unsettled: Unsettled) -> None:

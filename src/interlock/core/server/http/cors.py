@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from interlock.core.server.http.credentials import CREDENTIAL_HEADERS
 from interlock.core.server.http.exchange import HttpExchange
 from interlock.protocol import headers
 
 _METHODS: Final = b"GET, POST, DELETE"
-_HEADERS: Final = (
-    b"Accept", b"Authorization", b"Content-Type", b"Last-Event-ID", b"MCP-Protocol-Version",
-    b"Mcp-Method", b"Mcp-Name", b"Mcp-Session-Id",
+_HEADERS: Final = sorted(
+    [
+        b"Accept", b"Content-Type", b"Last-Event-ID", b"MCP-Protocol-Version", b"Mcp-Method",
+        b"Mcp-Name", b"Mcp-Session-Id", *(name.title() for name in CREDENTIAL_HEADERS),
+    ]
 )  # fmt: skip
 _ANSWER: Final = (
     b"access-control-allow-origin: %b\r\n"

@@ -6,14 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from interlock.core.call import FORWARDED, Call, Caller, Client, Credentials
+from msgspec.structs import replace
+
+from interlock.core.call import Call, Caller, Client, Credentials
 from interlock.core.pipeline.authentication import Unsettled
 from interlock.core.server.http.asgi import Scope, Send, respond_json
-from interlock.core.server.http.guard import Guard, is_forwarded, peer_of
-from interlock.core.server.http.protocol import CERTIFICATE, PEER
+from interlock.core.server.http.credentials import read_scope_credentials
+from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.resource_metadata import ResourceMetadata, challenge_of
 from interlock.errors import FOREIGN_ORIGIN, InterlockError
-from interlock.protocol.headers import bearer_of
 from interlock.protocol.mcp import LATEST_STATELESS, Era
 
 FIELDS: Final = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
@@ -25,19 +26,9 @@ _MOST_NAME: Final = 200
 def call_of(scope: Scope, verb: str, name: str | None = None, peer: str | None = None) -> Call:
     """The request as a call. `name`: the path, if nothing else is said. `peer`: where it comes
     from, when the connection does not tell."""
-    fields = dict(scope["headers"])
-    extensions = scope.get("extensions", {})
-    if peer is None and is_forwarded(fields):
-        peer = FORWARDED
-    elif peer is None and PEER in extensions:
-        peer = extensions[PEER]["name"]
-    elif peer is None:
-        peer = peer_of(scope.get("client"), scope.get("server"))
-    credentials = Credentials(
-        peer,
-        bearer_of(fields.get(b"authorization")),
-        certificate=extensions.get(CERTIFICATE, {}).get("names", ()),
-    )
+    credentials = read_scope_credentials(scope)
+    if peer is not None:
+        credentials = replace(credentials, peer=peer)
     named = scope["path"][:_MOST_NAME] if name is None else name
     return Call(verb, "http", credentials, _CLIENT, name=named)
 

@@ -19,6 +19,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from interlock.core.config import Limits
+from interlock.core.server.http.credentials import CERTIFICATE, PEER
 from interlock.core.server.http.exchange import JSON_HEAD, Head, HttpExchange, Route, Serve
 from interlock.core.server.http.guard import certificate_names, peer_of
 from interlock.core.server.http.upgrade import Upgrades, offer
@@ -28,10 +29,6 @@ KEEP_ALIVE = 75.0
 """How long a connection may be idle, and how long a request may take to arrive."""
 LINGER = 2.0
 """How long a client that was hung up on is given to read why."""
-CERTIFICATE: Final = "interlock.certificate"
-"""Where the app finds the names in the client's certificate, among the extensions of its scope."""
-PEER: Final = "interlock.peer"
-"""Where the app finds who is on the other side, among the extensions of its scope."""
 _LONGEST_URL: Final = 8192
 _MOST_PIPELINED: Final = 64
 _HEADS_KEPT: Final = 32

@@ -13,8 +13,7 @@ import msgspec
 
 from interlock.channels.channel import MAX_MESSAGE
 from interlock.channels.websocket import WebSocketChannel, accept
-from interlock.core.call import FORWARDED
-from interlock.core.server.http.guard import is_forwarded
+from interlock.core.server.http.credentials import read_credentials
 from interlock.protocol import websocket_handshake as opening
 
 if TYPE_CHECKING:
@@ -37,15 +36,12 @@ class Upgrade:
     """A lawful request for a WebSocket."""
 
     def __init__(self, lane: FastLane, query: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-        self.peer = FORWARDED if is_forwarded(name for name, _ in headers) else lane.peer
-        """Who is on the other side, as in `Credentials.peer`."""
-        self.certificate = lane.certificate
-        """The names in the certificate that it showed, if it did."""
         self.query = query
         self.headers = headers
         """Its headers as they came, names in lower case."""
         self.fields = dict(headers)
         """The same by name: of several with one name, the last."""
+        self.credentials = read_credentials(self.fields, lane.peer, lane.certificate)
         self.channel: Reads | None = None
         self.decided = False
         self._lane = lane
@@ -57,7 +53,11 @@ class Upgrade:
         lane = self._lane
         lane.let_go()
         channel = accept(
-            lane.transport, self.fields, peer=self.peer, label=label, max_message=max_message
+            lane.transport,
+            self.fields,
+            peer=self.credentials.peer,
+            label=label,
+            max_message=max_message,
         )
         self.channel = channel
         return channel

@@ -6,10 +6,11 @@ from typing import Final
 
 from msgspec import Raw
 
-from interlock.core.call import FORWARDED, Client, Credentials
+from interlock.core.call import Client
 from interlock.core.server.http.cors import answer_lines
+from interlock.core.server.http.credentials import CREDENTIAL_HEADERS, read_credentials
 from interlock.core.server.http.exchange import Head, HttpExchange
-from interlock.core.server.http.guard import Guard, is_forwarded
+from interlock.core.server.http.guard import Guard
 from interlock.core.server.mcp.sessions import HttpSession
 from interlock.core.server.mcp.views import Views
 from interlock.errors import ProtocolError
@@ -19,7 +20,7 @@ from interlock.protocol.aql_terms import Face
 _STREAM: Final = b"text/event-stream"
 _SAID_ONCE: Final = frozenset(
     {
-        b"authorization",
+        *CREDENTIAL_HEADERS,
         b"content-type",
         b"host",
         b"origin",
@@ -61,10 +62,7 @@ class Facts:
             accept = b",".join(v for name, v in head.headers if name == b"accept") or accept
             self._look_for_twins(head.headers)
         self.accepts_stream = _STREAM in accept or b"*/*" in accept
-        bearer = headers.bearer_of(fields.get(b"authorization"))
-        if is_forwarded(fields):
-            peer = FORWARDED
-        self.credentials = Credentials(peer, bearer, certificate=certificate)
+        self.credentials = read_credentials(fields, peer, certificate)
         session = fields.get(headers.SESSION_ID)
         self.session = None if session is None else session.strip().decode("latin-1")
         self.version_header = fields.get(headers.PROTOCOL_VERSION)

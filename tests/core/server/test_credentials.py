@@ -1,0 +1,67 @@
+"""What a request shows of who sends it, read in one place for every path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.core.call import FORWARDED, LOOPBACK, Credentials
+from interlock.core.server.http.credentials import (
+    CERTIFICATE,
+    CREDENTIAL_HEADERS,
+    PEER,
+    read_credentials,
+    read_scope_credentials,
+)
+from interlock.core.server.http.plain_requests import call_of
+
+TOKENS = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1)
+
+
+@given(TOKENS, st.sampled_from([b"Bearer ", b"bearer ", b"BEARER  "]))
+def test_reads_the_bearer_token(token: str, scheme: bytes) -> None:
+    read = read_credentials({b"authorization": scheme + token.encode()}, LOOPBACK)
+    assert read == Credentials(LOOPBACK, token)
+
+
+@pytest.mark.parametrize("value", [b"", b"Basic dTpw", b"Bearer", b"Token t"])
+def test_other_schemes_are_no_credential(value: bytes) -> None:
+    assert read_credentials({b"authorization": value}, LOOPBACK).bearer is None
+
+
+@pytest.mark.parametrize("header", [b"via", b"forwarded", b"x-real-ip", b"x-forwarded-for"])
+def test_forwarded_requests_are_not_from_this_machine(header: bytes) -> None:
+    read = read_credentials({header: b"1", b"authorization": b"Bearer t"}, LOOPBACK, ("a",))
+    assert read == Credentials(FORWARDED, "t", certificate=("a",))
+
+
+def a_scope(*headers: tuple[bytes, bytes], **extensions: Any) -> dict[str, Any]:
+    return {
+        "headers": list(headers),
+        "path": "/status",
+        "client": ("10.0.0.9", 1),
+        "server": ("10.0.0.1", 2),
+        "extensions": extensions,
+    }
+
+
+def test_reads_the_scope_of_an_app() -> None:
+    shown = (b"authorization", b"Bearer t")
+    assert read_scope_credentials(a_scope(shown)) == Credentials("10.0.0.9", "t")
+    known = {PEER: {"name": LOOPBACK}, CERTIFICATE: {"names": ("a",)}}
+    assert read_scope_credentials(a_scope(shown, **known)) == Credentials(
+        LOOPBACK, "t", certificate=("a",)
+    )
+    passed_on = a_scope(shown, (b"via", b"1.1 proxy"), **known)
+    assert read_scope_credentials(passed_on).peer == FORWARDED
+
+
+def test_a_peer_that_is_known_otherwise_is_kept() -> None:
+    assert call_of(a_scope((b"via", b"1.1 proxy")), "x", peer="local").credentials.peer == "local"
+
+
+def test_headers_are_in_lower_case() -> None:
+    assert all(name == name.lower() for name in CREDENTIAL_HEADERS)
