@@ -118,6 +118,21 @@ def test_window_forgets_what_is_given_back(steps: list[tuple[float, bool]]) -> N
         assert window.advance(now) == twin.advance(now)
 
 
+@given(steps=st.lists(st.tuples(st.floats(0, 70), st.booleans()), max_size=60))
+def test_window_counts_what_is_in_it(steps: list[tuple[float, bool]]) -> None:
+    window, now = SlidingWindow(60.0, 0.1), 0.0
+    inside: list[tuple[float, list[float]]] = []
+    for pause, back in steps:
+        now += pause
+        if back and inside:
+            window.give_back(inside.pop()[1])
+        else:
+            inside.append((now, window.add(now)))
+        sure = sum(when + 60.0 > now for when, _ in inside)
+        perhaps = sum(when + 60.1 > now for when, _ in inside)
+        assert sure <= window.advance(now) <= perhaps
+
+
 def test_window_ignores_what_is_given_back_too_late() -> None:
     window = SlidingWindow(60.0)
     group = window.add(0.0)
@@ -186,6 +201,23 @@ def test_keyed_windows_remember_only_so_many_keys() -> None:
     assert windows.wait(999) == 60.0
 
 
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 30)), max_size=60))
+def test_keyed_windows_never_let_more_pass_in_any_window(tries: list[tuple[str, float]]) -> None:
+    clock = Clock()
+    windows: KeyedWindows[str] = KeyedWindows(5, 60.0, clock)
+    passed: dict[str, list[float]] = {}
+    for key, pause in tries:
+        clock.now += pause
+        wait = windows.wait(key)
+        assert 0.0 <= wait <= 60.0 + 1e-6
+        if wait == 0.0:
+            windows.add(key)
+            passed.setdefault(key, []).append(clock.now)
+    for times in passed.values():
+        for first, sixth in zip(times, times[5:], strict=False):
+            assert sixth - first >= 60.0 - 1e-6
+
+
 # -- sampler
 
 
@@ -212,3 +244,11 @@ def test_sampler_tells_how_many_it_suppressed() -> None:
     assert [sampler.take(0.0) for _ in range(5)] == [0, 0, None, None, None]
     assert sampler.take(1.0) == 3
     assert sampler.take(1.0) == 0
+
+
+def test_sampler_begins_anew_after_a_clock_was_set_back() -> None:
+    sampler = Sampler(1, 1.0)
+    assert sampler.take(1000.0) == 0
+    assert sampler.take(1000.5) is None
+    assert sampler.take(10.0) == 1
+    assert sampler.take(10.5) is None

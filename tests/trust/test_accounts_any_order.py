@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
@@ -10,7 +10,7 @@ from interlock.core.call import Call
 from interlock.core.catalog.offering import Tool
 from interlock.core.config import BudgetConfig, BudgetsConfig, CallerBudget
 from interlock.protocol.mcpax import Budget
-from interlock.trust.budgets import GRAIN, MINUTE, Window
+from interlock.trust.budgets import MINUTE
 from tests.core.pipeline.desk import TOOLS, Desk
 
 # -- whatever happens
@@ -138,18 +138,3 @@ class AnyOrder(RuleBasedStateMachine):
 
 AnyOrder.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestAnyOrder = AnyOrder.TestCase
-
-
-@given(steps=st.lists(st.tuples(st.floats(0, 70), st.booleans()), max_size=60))
-def test_a_window_counts_what_is_in_it(steps: list[tuple[float, bool]]) -> None:
-    window, now = Window(), 0.0
-    inside: list[tuple[float, list[float]]] = []
-    for pause, back in steps:
-        now += pause
-        if back and inside:
-            window.give_back(inside.pop()[1])
-        else:
-            inside.append((now, window.add(now)))
-        sure = sum(when + MINUTE > now for when, _ in inside)
-        perhaps = sum(when + MINUTE + GRAIN > now for when, _ in inside)
-        assert sure <= window.look(now) <= perhaps

@@ -25,6 +25,7 @@ from interlock.core.config.aql import OperationConfig
 from interlock.core.journal.audit import Audit
 from interlock.core.redaction import MASK
 from interlock.errors import InterlockError, ProtocolError
+from interlock.primitives.rate_limits import KeyedWindows
 from interlock.protocol.aql_terms import Category, Danger
 from interlock.protocol.jsonrpc import decode_members, decode_value
 from interlock.trust.approvals.held_call import whole
@@ -43,25 +44,21 @@ from interlock.trust.approvals.service import Approvals
 # -- How often somebody may bring what does not count, before nobody looks at it any more.
 
 MOST: Final = 20
-"""So many wrong ones of one caller"""
 WINDOW: Final = 60.0
-"""in so many seconds; then even a right one has to wait."""
-_MOST_CALLERS: Final = 10_000
+"""After so many wrong ones of one caller in so many seconds, even a right one has to wait."""
 
 
 class WrongTries:
     """Counts them, by who is behind the connection."""
 
     def __init__(self, clock: Callable[[], float], wall_clock: Callable[[], float]) -> None:
-        self._clock = clock
         self._wall_clock = wall_clock
-        self._since: dict[Principal, tuple[float, int]] = {}
+        self._windows: KeyedWindows[Principal] = KeyedWindows(MOST, WINDOW, clock)
 
     def must_be_few(self, whose: Principal) -> None:
         """Raises AqlError."""
-        since, count = self._since.get(whose, (0.0, 0))
-        left = since + WINDOW - self._clock()
-        if count < MOST or left <= 0:
+        left = self._windows.wait(whose)
+        if left <= 0:
             return
         raise AqlError(
             "RATE_LIMIT_EXCEEDED",
@@ -76,14 +73,7 @@ class WrongTries:
         )
 
     def another(self, whose: Principal) -> None:
-        now = self._clock()
-        since, count = self._since.pop(whose, (now, 0))
-        if now - since >= WINDOW:
-            since, count = now, 0
-        if len(self._since) >= _MOST_CALLERS:
-            # The one who was wrong longest ago.
-            del self._since[next(iter(self._since))]
-        self._since[whose] = (since, count + 1)
+        self._windows.add(whose)
 
 
 PREFIX: Final = "conf_"

@@ -27,6 +27,7 @@ from interlock.aql.usage_windows import (
     SECONDS,
     Counted,
     CounterKeeper,
+    Mark,
     Period,
     Sliding,
     Totals,
@@ -245,7 +246,7 @@ class Pause(NamedTuple):
 class _Taken(NamedTuple):
     """What a call has used."""
 
-    buckets: tuple[tuple[Sliding, int], ...]
+    marks: tuple[tuple[Sliding, Mark], ...]
     totals: tuple[tuple[str, Period, int], ...]
     rested: tuple[tuple[Principal, str], float | None] | None = None
     """Which cooldown it began, and when the one before had begun."""
@@ -388,8 +389,8 @@ class Quotas:
             self._last[key] = self._clock()
         for name, when, amount in totals:
             self._totals.add(name, when, amount)
-        buckets = tuple((window, window.add(now)) for _, window in rules.limits)
-        return _Taken(buckets, tuple(totals), rested)
+        marks = tuple((window, window.add(now)) for _, window in rules.limits)
+        return _Taken(marks, tuple(totals), rested)
 
     def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         """How a call ended: what was never sent is given back, and an upstream that wants to be
@@ -407,8 +408,8 @@ class Quotas:
             self._look()
 
     def _give_back(self, taken: _Taken) -> None:
-        for window, index in taken.buckets:
-            window.give_back(index)
+        for window, mark in taken.marks:
+            window.give_back(mark)
         for name, when, amount in taken.totals:
             self._totals.add(name, when, -amount)
         if taken.rested is not None:

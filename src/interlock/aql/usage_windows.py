@@ -1,24 +1,27 @@
 """How much was used of something within a time: counters that outlive a restart.
 
 A quota begins anew with its minute, hour, day or month (UTC). What an API allows holds for every
-stretch of that length, so those counters slide: they are kept in small buckets, and a bucket counts
-until the last call that could be in it is old enough. Rather a little too much is counted than a
-call too many sent.
+stretch of that length, so those counters slide.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, Protocol
+
+from interlock.primitives.rate_limits import Group, SlidingWindow
 
 MICRO: Final = 1_000_000
 """Everything is counted in whole millionths: costs are no floats that add up to something else."""
 
 SECONDS: Final = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0}
-_BUCKETS: Final = 60
+_SLICES: Final = 60
+"""A file has so many rows of one window at most."""
 _MOST_KEPT: Final = 100_000
+
+Mark = tuple[Group, int]
+"""Where a call was counted: in memory, and in which slice of the file."""
 
 
 class Counted(NamedTuple):
@@ -70,7 +73,8 @@ def period(per: str, now: float) -> Period:
 
 
 class Totals:
-    """Counters that begin anew with each period."""
+    """Counters that begin anew with each period of the calendar. No sliding windows: a quota of a
+    month is that of a month, and amounts are costs, not calls."""
 
     def __init__(self, keeper: CounterKeeper | None) -> None:
         self._keeper = keeper
@@ -97,69 +101,47 @@ class Totals:
 
 
 class Sliding:
-    """How many calls there were within the last stretch of time."""
+    """Counts the calls within the last stretch of time, and writes the counts down in slices, so
+    that they outlive the process. What is read back counts until the end of its slice is old
+    enough: rather a little too much is counted than a call too many sent."""
 
-    __slots__ = ("_buckets", "_count", "_grain", "_keeper", "key", "length")
+    __slots__ = ("_keeper", "_slice", "_window", "key", "length")
 
     def __init__(self, key: str, length: float, keeper: CounterKeeper | None) -> None:
         self.key = key
         self.length = length
-        self._grain = length / _BUCKETS
+        self._slice = length / _SLICES
         # What is over within a second need not outlive anything.
         self._keeper = keeper if length > 1.0 else None
-        self._buckets: deque[list[int]] = deque()
-        self._count = 0
+        self._window = SlidingWindow(length)
 
     def restore(self, rows: Iterable[Counted]) -> None:
-        held = {bucket[0]: bucket[1] for bucket in self._buckets}
-        for row in rows:
-            held[row.bucket] = held.get(row.bucket, 0) + row.amount
-        self._buckets = deque([index, held[index]] for index in sorted(held) if held[index] > 0)
-        self._count = sum(amount for _, amount in self._buckets)
+        for row in sorted(rows, key=lambda row: row.bucket):
+            if row.amount > 0:
+                self._window.add((row.bucket + 1) * self._slice, row.amount)
 
     def look(self, now: float) -> int:
-        buckets = self._buckets
-        while buckets and self._gone_at(buckets[0][0]) <= now:
-            self._count -= buckets.popleft()[1]
-        return self._count
+        """How many calls count now."""
+        return self._window.advance(now)
 
     def wait(self, now: float, limit: int) -> float:
         """How long until there are fewer than `limit`."""
-        over = self.look(now) - limit + 1
-        if over <= 0:
-            return 0.0
-        for index, amount in self._buckets:
-            over -= amount
-            if over <= 0:
-                return self._gone_at(index) - now
-        return self.length
+        return self._window.wait(now, limit)
 
-    def add(self, now: float, amount: int = 1) -> int:
+    def add(self, now: float) -> Mark:
         """Count a call. What is returned is for `give_back`."""
-        index = int(now // self._grain)
-        buckets = self._buckets
-        if buckets and buckets[-1][0] >= index:
-            # The clock may have been set back.
-            index = buckets[-1][0]
-            buckets[-1][1] += amount
-        else:
-            buckets.append([index, amount])
-        self._count += amount
-        self._write(index, amount)
-        return index
+        index = int(now // self._slice)
+        self._write(index, 1)
+        return self._window.add(now), index
 
-    def give_back(self, index: int) -> None:
-        """One call of then was never made."""
-        for bucket in self._buckets:
-            if bucket[0] == index and bucket[1]:
-                bucket[1] -= 1
-                self._count -= 1
-                self._write(index, -1)
-                return
-
-    def _gone_at(self, index: int) -> float:
-        return (index + 1) * self._grain + self.length
+    def give_back(self, mark: Mark) -> None:
+        """The call of this mark was never made."""
+        group, index = mark
+        if group[2]:
+            self._window.give_back(group)
+            self._write(index, -1)
 
     def _write(self, index: int, amount: int) -> None:
         if self._keeper is not None:
-            self._keeper.add(Counted(self.key, index, amount, self._gone_at(index)))
+            until = (index + 1) * self._slice + self.length
+            self._keeper.add(Counted(self.key, index, amount, until))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from hashlib import sha256
@@ -40,6 +40,7 @@ from interlock.automation.rule import Case, CompiledRule, read_case, undoable
 from interlock.core.config.automation import AutomationConfig, LearnedRule
 from interlock.core.config.problems import BadValue
 from interlock.core.redaction import MASK, is_secret_key
+from interlock.primitives.rate_limits import SlidingWindow
 from interlock.trust.approvals.record import utc
 
 # -- Whether decisions agree well enough to become a rule. Pure.
@@ -56,15 +57,8 @@ SINCE: Final = 5
 
 def rationed(times: Iterable[float]) -> int:
     """How many of them count, when no more than five of any minute do."""
-    within: deque[float] = deque()
-    counted = 0
-    for moment in sorted(times):
-        while within and within[0] <= moment - A_MINUTE:
-            within.popleft()
-        if len(within) < MOST_A_MINUTE:
-            within.append(moment)
-            counted += 1
-    return counted
+    window = SlidingWindow(A_MINUTE)
+    return sum(window.take(moment, MOST_A_MINUTE) for moment in sorted(times))
 
 
 def agrees(agreed: Sequence[float], others: Sequence[float], share: float) -> bool:

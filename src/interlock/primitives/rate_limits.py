@@ -171,21 +171,27 @@ class KeyedWindows(Generic[K]):
 class Sampler:
     """Lets `limit` events through within `period` seconds, and counts the others.
 
-    For logs and journals: one who does the same thing very often must not fill them.
+    For logs and journals: one who does the same thing very often must not fill them. After a clock
+    was set back it begins anew, because a journal must not be silent until then.
     """
 
-    __slots__ = ("_limit", "_suppressed", "_window")
+    __slots__ = ("_last", "_limit", "_window", "suppressed")
 
     def __init__(self, limit: int, period: float) -> None:
         self._limit = limit
-        self._suppressed = 0
+        self._last = -inf
+        self.suppressed = 0
+        """How many were suppressed since the last one that passed."""
         self._window = SlidingWindow(period)
 
     def take(self, now: float) -> int | None:
         """Returns how many events were suppressed since the last one that passed. None: this event
         is suppressed, too."""
+        if now < self._last:
+            self._window = SlidingWindow(self._window.period)
+        self._last = now
         if not self._window.take(now, self._limit):
-            self._suppressed += 1
+            self.suppressed += 1
             return None
-        suppressed, self._suppressed = self._suppressed, 0
+        suppressed, self.suppressed = self.suppressed, 0
         return suppressed

@@ -28,12 +28,13 @@ from interlock.errors import (
     UNKNOWN_PARTICIPANT,
     InterlockError,
 )
+from interlock.primitives.rate_limits import Sampler
 from interlock.protocol.kinds import grants_of, problem_of
 from interlock.protocol.mcp import LATEST_SESSION, Era
 from interlock.protocol.mcpx_terms import BUSY, FACE, GOING, GUEST, NOT_WELCOME
 from interlock.topics import admission
 from interlock.topics.connection_limits import DEFAULT_MOST, Census
-from interlock.topics.member import Change, Denied, Loss, Member, Outlet, Participant
+from interlock.topics.member import Change, Loss, Member, Outlet, Participant
 from interlock.topics.room import Room
 from interlock.topics.wire.envelope import Head
 
@@ -184,8 +185,8 @@ class Gateway:
         room.leave(member, reason)
         self._census.left(member)
         for error, denied in member.denied.items():
-            if denied.folded:
-                self._deny(member, error, f"{denied.folded} more until it left")
+            if denied.suppressed:
+                self._deny(member, error, f"{denied.suppressed} more until it left")
         if member.caller.kind == GUEST:
             # The next guest may be called the same.
             self._changed.pop((member.topic, member.id), None)
@@ -437,12 +438,13 @@ class Gateway:
             )  # fmt: skip
         if member.inside:
             return
-        now, before = self._clock(), member.denied.get(error)
-        if before is not None and now - before.at < DENIED_SECONDS:
-            before.folded += 1
+        sampler = member.denied.get(error)
+        if sampler is None:
+            sampler = member.denied[error] = Sampler(1, DENIED_SECONDS)
+        suppressed = sampler.take(self._clock())
+        if suppressed is None:
             return
-        member.denied[error] = Denied(now)
-        folded = f" (and {before.folded} more before it)" if before and before.folded else ""
+        folded = f" (and {suppressed} more before it)" if suppressed else ""
         # Cut last: of half a secret nobody would know that it is one.
         self._deny(member, error, f"{redact(kind)[:100]!r}{folded}")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from interlock.core.call import Caller, Credentials
+from interlock.primitives.rate_limits import Sampler
 
 if TYPE_CHECKING:
     from interlock.protocol.kinds import Grants
@@ -44,13 +45,6 @@ class Participant(msgspec.Struct, frozen=True):
     routing: str = "all"
 
 
-class Denied(msgspec.Struct):
-    """When the journal had the last entry about one error of a member, and how many came since."""
-
-    at: float
-    folded: int = 0
-
-
 class Member(msgspec.Struct, eq=False):
     """Somebody who is in a room now."""
 
@@ -69,7 +63,7 @@ class Member(msgspec.Struct, eq=False):
     """Whether it is the node's own, and has no connection."""
     refused: int = 0
     """How many of its messages went nowhere."""
-    denied: dict[str, Denied] = msgspec.field(default_factory=dict)
+    denied: dict[str, Sampler] = msgspec.field(default_factory=dict)
     """What of that is in the journal, by error."""
 
 

@@ -44,6 +44,8 @@ from interlock.errors import (
     TOO_BUSY,
     InterlockError,
 )
+from interlock.primitives.bounded_dict import BoundedDict
+from interlock.primitives.rate_limits import Sampler
 from interlock.protocol import jsonrpc, kinds, mcp
 from interlock.protocol.jsonrpc import encode_members
 from interlock.protocol.mcpx_terms import FACE, GUEST
@@ -101,8 +103,8 @@ class Noting:
     def __init__(self, audit: Audit | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._audit = audit
         self._clock = clock
-        self._in_vain: dict[str, tuple[float, int, int]] = {}
-        """By participant: since when it is counted, how many were written, and how many not."""
+        self._in_vain: BoundedDict[str, Sampler] = BoundedDict(MOST_REMEMBERED)
+        """By participant."""
 
     def note(self, proposed: Proposed, caller: Caller, word: str, detail: str) -> None:
         """Something came of a proposal."""
@@ -125,18 +127,10 @@ class Noting:
 
     def _take(self, who: str) -> int | None:
         """None: only count this one. Else how many were only counted since the last entry."""
-        now = self._clock()
-        since, written, folded = self._in_vain.pop(who, (now, 0, 0))
-        if now - since >= _MINUTE:
-            since, written = now, 0
-        if len(self._in_vain) >= MOST_REMEMBERED:
-            # Whoever was heard of least lately.
-            del self._in_vain[next(iter(self._in_vain))]
-        if written >= MOST_IN_VAIN:
-            self._in_vain[who] = (since, written, folded + 1)
-            return None
-        self._in_vain[who] = (since, written + 1, 0)
-        return folded
+        sampler = self._in_vain.use(who)
+        if sampler is None:
+            sampler = self._in_vain[who] = Sampler(MOST_IN_VAIN, _MINUTE)
+        return sampler.take(self._clock())
 
 
 def plain(text: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
+from interlock.primitives.rate_limits import TokenBucket
 
 MOST_ANSWERED: Final = 10
 """So often in a second a member hears that it says too much; the rest is dropped and counted."""
@@ -24,30 +24,14 @@ MOST_REMEMBERED: Final = 1_000
 """Of so many of them; the first to leave are forgotten first."""
 
 
-class Bucket(msgspec.Struct, gc=False):
-    """How many messages somebody has left, as of a time."""
-
-    left: float
-    at: float
-
-    def take(self, rate: int, most: int, now: float) -> bool:
-        """One more, of as many as a second has, and `most` at once."""
-        self.left = min(most, self.left + (now - self.at) * rate)
-        self.at = now
-        if self.left < 1:
-            return False
-        self.left -= 1
-        return True
-
-
 class Allowances:
     """Of all members of one room, by their ids."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._said: dict[str, Bucket] = {}
-        self._answered: dict[str, Bucket] = {}
-        self._refused: dict[str, Bucket] = {}
+        self._said: dict[str, TokenBucket] = {}
+        self._answered: dict[str, TokenBucket] = {}
+        self._refused: dict[str, TokenBucket] = {}
         self._noticed: dict[str, float] = {}
         self._gone: dict[str, float] = {}
         """Who left, and when, the first to leave first."""
@@ -74,12 +58,14 @@ class Allowances:
         self._noticed[id] = now
         return True
 
-    def _take(self, buckets: dict[str, Bucket], id: str, rate: int, most: int) -> bool:
+    def _take(self, buckets: dict[str, TokenBucket], id: str, rate: int, most: int) -> bool:
         now = self._clock()
         bucket = buckets.get(id)
         if bucket is None:
-            bucket = buckets[id] = Bucket(most, now)
-        return bucket.take(rate, most, now)
+            bucket = buckets[id] = TokenBucket(rate, most, now)
+        elif bucket.rate != rate:
+            bucket.rate, bucket.burst = rate, most
+        return bucket.take(now)
 
     # -- who comes and goes
 

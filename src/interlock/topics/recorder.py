@@ -21,12 +21,13 @@ from interlock.core.call import Caller
 from interlock.core.config.topics import RECORDER
 from interlock.core.ports import Recorder
 from interlock.core.redaction import MASK, redact, redact_value
+from interlock.primitives.bounded_dict import BoundedDict
+from interlock.primitives.rate_limits import TokenBucket
 from interlock.protocol.mcpx_terms import FACE, GATEWAY, PRESENCE, WELCOME
 from interlock.topics.gateway import Gateway
 from interlock.topics.member import Batch, Participant
 from interlock.topics.node_participant import INSIDE
 from interlock.topics.proposals import plain
-from interlock.topics.rate_limits import Bucket
 from interlock.topics.room import Room
 from interlock.topics.wire.envelope import Head, read_envelope, read_payload
 from interlock.topics.wire.payloads import Presence, read_content
@@ -90,8 +91,8 @@ class RecorderSeat:
         self._whole = whole
         self._rate = rate
         self._clock = clock
-        self._everybody = Bucket(AT_ONCE * rate * ROOM, clock())
-        self._each: dict[str, Bucket] = {}
+        self._everybody = TokenBucket(rate * ROOM, AT_ONCE * rate * ROOM, clock())
+        self._each: BoundedDict[str, TokenBucket] = BoundedDict(_MOST_KNOWN)
         self._left_out: dict[str, LeftOut] = {}
 
     def deliver(self, batch: Batch) -> None:
@@ -119,12 +120,8 @@ class RecorderSeat:
             rate *= ROOM
         bucket = self._each.get(sender)
         if bucket is None:
-            if len(self._each) >= _MOST_KNOWN:
-                del self._each[next(iter(self._each))]
-            bucket = self._each[sender] = Bucket(AT_ONCE * rate, now)
-        written = bucket.take(rate, AT_ONCE * rate, now) and self._everybody.take(
-            self._rate * ROOM, AT_ONCE * self._rate * ROOM, now
-        )
+            bucket = self._each[sender] = TokenBucket(rate, AT_ONCE * rate, now)
+        written = bucket.take(now) and self._everybody.take(now)
         left = self._left_out.get(sender)
         if not written:
             if left is None:

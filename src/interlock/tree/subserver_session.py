@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import secrets
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -35,6 +34,7 @@ from interlock.errors import (
     InterlockError,
     ProtocolError,
 )
+from interlock.primitives.rate_limits import SlidingWindow
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol import mcpax as ax
 from interlock.tree.subserver_record import CHANNEL, Desk, Place, Timer
@@ -165,25 +165,22 @@ class Pace(Enum):
 
 
 class Pulse:
-    """Counts in intervals and in seconds, each beginning with the first heartbeat in it."""
+    """Counts in intervals and in seconds."""
 
     def __init__(self, interval: float) -> None:
         """`interval`: the seconds between two heartbeats, as agreed on; 0: none were."""
-        self._interval = interval
-        self._interval_ends = self._second_ends = -math.inf
-        self._in_interval = self._in_second = 0
+        self._all = SlidingWindow(1.0)
+        self._steady_in_second = SlidingWindow(1.0)
+        self._steady_in_interval = SlidingWindow(interval)
 
     def beat(self, now: float) -> Pace:
-        if now >= self._second_ends:
-            self._second_ends, self._in_second = now + 1.0, 0
-        if now >= self._interval_ends:
-            self._interval_ends, self._in_interval = now + self._interval, 0
-        self._in_second += 1
-        self._in_interval += 1
-        if self._in_second > FLOOD:
+        if not self._all.take(now, FLOOD):
             return Pace.FLOOD
-        if self._in_second > MOST_IN_A_SECOND or self._in_interval > MOST_IN_AN_INTERVAL:
+        second, interval = self._steady_in_second, self._steady_in_interval
+        if second.advance(now) >= MOST_IN_A_SECOND or interval.advance(now) >= MOST_IN_AN_INTERVAL:
             return Pace.HASTY
+        second.add(now)
+        interval.add(now)
         return Pace.STEADY
 
 

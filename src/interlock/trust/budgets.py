@@ -14,10 +14,9 @@ Those without a limit are not looked at.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
-from math import ceil, inf
+from math import ceil
 from typing import Any, Final, NamedTuple
 
 from interlock.core.call import Call
@@ -25,6 +24,7 @@ from interlock.core.catalog.offering import Tool
 from interlock.core.config import BudgetConfig, BudgetsConfig
 from interlock.core.ports import Clock
 from interlock.errors import BUDGET_EXCEEDED, InterlockError
+from interlock.primitives.rate_limits import Group, SlidingWindow
 from interlock.protocol.mcpax import UNLIMITED, Budget
 
 # -- What one account of a budget holds: calls of the last minute, and what its session has used.
@@ -33,71 +33,12 @@ from interlock.protocol.mcpax import UNLIMITED, Budget
 # is ever taken beyond the limit, in whatever order calls take and give back.
 
 MINUTE: Final = 60.0
-GRAIN: Final = 0.1
-"""Calls this close to each other are counted as one group: so many calls take no more memory than
-a few. A group counts for as long as the last of it."""
 
 CALLS: Final = "max_calls_per_minute"
 MUTABLE: Final = "max_mutable_calls_per_session"
 COST: Final = "max_cost_units_per_session"
 
 NO_LIMIT: Final = Budget(UNLIMITED, UNLIMITED, UNLIMITED)
-
-Group = list[float]
-"""When it began and ended, and how many calls it has."""
-
-
-class Window:
-    """How many calls were made within the last minute."""
-
-    __slots__ = ("_groups", "count", "right_until")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.right_until = inf
-        """Before this moment `count` is right as it stands: there is nothing to look for."""
-        self._groups: deque[Group] = deque()
-
-    def look(self, now: float) -> int:
-        groups = self._groups
-        while groups and (not (first := groups[0])[2] or first[1] + MINUTE <= now):
-            gone = groups.popleft()
-            self.count -= int(gone[2])
-            # What is given back of it now counts no more.
-            gone[2] = 0
-        self.right_until = groups[0][1] + MINUTE if groups else inf
-        return self.count
-
-    def add(self, now: float) -> Group:
-        """Count a call. What is returned is for `give_back`."""
-        self.count += 1
-        groups = self._groups
-        if groups:
-            group = groups[-1]
-            if now - group[0] < GRAIN:
-                group[1] = now
-                group[2] += 1
-                return group
-        else:
-            self.right_until = now + MINUTE
-        group = [now, now, 1]
-        groups.append(group)
-        return group
-
-    def give_back(self, group: Group) -> None:
-        """One call of this group was never made."""
-        if group[2]:
-            group[2] -= 1
-            self.count -= 1
-
-    def wait(self, now: float, limit: int) -> float:
-        """How long until there are fewer than so many."""
-        over = self.count - limit + 1
-        for _, ended, calls in self._groups:
-            over -= int(calls)
-            if over <= 0:
-                return ended + MINUTE - now
-        return 0.0
 
 
 class Tally:
@@ -110,7 +51,7 @@ class Tally:
         self.cost_units = 0
 
 
-Taken = tuple[Window, Group, Tally, bool, int]
+Taken = tuple[SlidingWindow, Group, Tally, bool, int]
 """What a call has taken from one account: from which window and which group of it, from which
 tally, whether the call changes something and what it costs. A plain tuple: nothing is made quicker,
 and one is made for every call."""
@@ -137,7 +78,11 @@ class Short(NamedTuple):
 
 
 class Account:
-    """One budget, and what was used of it."""
+    """One budget, and what was used of it.
+
+    More than a rate limit: it counts three things at once, in a minute and in a session, and a call
+    takes all of them or none. The calls of the minute are a `SlidingWindow`.
+    """
 
     __slots__ = ("budget", "idle", "kind", "last", "tally", "whose", "window")
 
@@ -146,14 +91,14 @@ class Account:
         kind: str,
         whose: str,
         budget: Budget,
-        window: Window | None = None,
+        window: SlidingWindow | None = None,
         idle: float | None = None,
     ) -> None:
         """`idle`: its session is over when nothing was taken for so long. None: somebody says."""
         self.kind = kind
         self.whose = whose
         self.budget = budget
-        self.window = window or Window()
+        self.window = window or SlidingWindow(MINUTE)
         self.tally = Tally()
         self.idle = idle
         self.last = float("-inf")
@@ -162,14 +107,14 @@ class Account:
         """Calls of the last minute. What a session that is over has used is forgotten."""
         if self.idle is not None and now - self.last >= self.idle:
             self.tally = Tally()
-        return self.window.look(now)
+        return self.window.advance(now)
 
     def lacks(self, now: float, mutable: bool, units: int) -> Short | None:
         """Why a call would be one too many. None: it would not."""
         if self.idle is not None and now - self.last >= self.idle:
             self.tally = Tally()
         budget, window, tally = self.budget, self.window, self.tally
-        used = window.count if now < window.right_until else window.look(now)
+        used = window.count if now < window.holds_until else window.advance(now)
         limit = budget.max_calls_per_minute
         if used >= limit:
             if not limit:
@@ -202,7 +147,7 @@ class Account:
     def is_forgotten(self, now: float) -> bool:
         """Whether a new one in its place would be the same."""
         idle = MINUTE if self.idle is None else max(self.idle, MINUTE)
-        return now - self.last >= idle + GRAIN
+        return now - self.last >= idle
 
 
 SESSION_IDLE: Final = 3600.0
@@ -219,7 +164,7 @@ class Budgets:
         self._clock = clock
         self._wall_clock = wall_clock
         self._subservers: dict[str, _Registered] = {}
-        self._left: dict[str, tuple[float, Window]] = {}
+        self._left: dict[str, tuple[float, SlidingWindow]] = {}
         """The minutes of subservers that are gone, the longest gone first."""
         self._config = BudgetsConfig()
         self._session_budget = NO_LIMIT
@@ -452,7 +397,12 @@ class _Registered(Account):
     __slots__ = ("session_id", "subserver_id")
 
     def __init__(
-        self, key: str, subserver_id: str, session_id: str, budget: Budget, window: Window | None
+        self,
+        key: str,
+        subserver_id: str,
+        session_id: str,
+        budget: Budget,
+        window: SlidingWindow | None,
     ) -> None:
         super().__init__("subserver", key, budget, window)
         self.subserver_id = subserver_id

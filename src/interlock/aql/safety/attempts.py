@@ -1,5 +1,8 @@
 """How often a code may be wrong. Counted by who tries, across all of its challenges and over
-restarts; by two clocks, so that one that is set back gives nobody more tries."""
+restarts; by two clocks, so that one that is set back gives nobody more tries.
+
+No `SlidingWindow`: every failure is written down by itself, and too many lock the caller out for a
+time that doubles with each lockout."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from interlock.core.call import Call, Caller
 from interlock.core.catalog.effects import EffectLevel
 from interlock.core.ports import JournalEntry, Recorder
 from interlock.errors import CONFIRMATION_REQUIRED
+from interlock.primitives.rate_limits import Sampler
 from interlock.protocol.mcp import INPUT_REQUIRED, TOOLS_CALL
 
 OK: Final = "ok"
@@ -86,8 +87,8 @@ class Audit:
         self._numbers = count(1)
         self.by_upstream: dict[str, Tally] = {}
         """By key; calls that led to no upstream are under the empty one."""
-        self._strangers = _Ration(MOST_STRANGERS)
-        self._questions = _Ration(MOST_QUESTIONS)
+        self._strangers = Sampler(MOST_STRANGERS, 1.0)
+        self._questions = Sampler(MOST_QUESTIONS, 1.0)
 
     @property
     def total(self) -> Tally:
@@ -167,7 +168,7 @@ class Audit:
             return
         if caller is None:
             # Strangers must not push the record of everybody else out of the journal.
-            folded = self._strangers.take(self._wall_clock())
+            folded = self._strangers.take(self._wall_clock() / 1e9)
             if folded is None:
                 return
             if folded:
@@ -246,7 +247,7 @@ class Audit:
             return
         now = self._wall_clock()
         # However much an upstream wants to know, the calls stay in the journal.
-        folded = self._questions.take(now)
+        folded = self._questions.take(now / 1e9)
         if folded is None:
             return
         detail = detail[:_MOST_CHARACTERS]
@@ -281,27 +282,3 @@ def _told_of(call: Call, mark: str, detail: str) -> str:
 def _whom(caller: Caller) -> str:
     """Who it was; of a call that a parent sent, also who called there."""
     return f"{caller.name}/{caller.above}"[:_MOST_CHARACTERS] if caller.above else caller.name
-
-
-class _Ration:
-    """How many entries of a kind are written in a second; the others are only counted."""
-
-    __slots__ = ("_folded", "_most", "_second", "_written")
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._second = 0
-        self._written = 0
-        self._folded = 0
-
-    def take(self, now_ns: int) -> int | None:
-        """None: only count this one. Else how many were only counted since the last entry."""
-        second = now_ns // 1_000_000_000
-        if second != self._second:
-            self._second, self._written = second, 0
-        if self._written >= self._most:
-            self._folded += 1
-            return None
-        self._written += 1
-        folded, self._folded = self._folded, 0
-        return folded

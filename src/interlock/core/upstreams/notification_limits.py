@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from interlock.core.ports import Clock
+from interlock.primitives.rate_limits import SlidingWindow
 
 _SECOND: Final = 1.0
 _SOON: Final = 0.1
@@ -46,8 +47,8 @@ class Pace:
         self._clock = clock
         self._call_later = call_later
         self.on_overflow = on_overflow
-        self._passed: deque[float] = deque()
-        """When those of the last second went, progress among them."""
+        self._passed = SlidingWindow(_SECOND)
+        """Those that went, progress among them."""
         self._waiting: deque[tuple[Callable[[], None], int]] = deque()
         self._size = 0
         self._timer: Any = None
@@ -68,7 +69,7 @@ class Pace:
         """Deliver a notification of `size` bytes: now, or when it is its turn, or never."""
         now = self._clock()
         if not self._waiting and self._has_room(now):
-            self._passed.append(now)
+            self._passed.add(now)
             deliver()
             return
         self._waiting.append((deliver, size))
@@ -82,7 +83,7 @@ class Pace:
         what the others leave."""
         now = self._clock()
         if not self._waiting and self._has_room(now):
-            self._passed.append(now)
+            self._passed.add(now)
             return True
         self.thinned += 1
         return False
@@ -111,10 +112,7 @@ class Pace:
             self._notice = None
 
     def _has_room(self, now: float) -> bool:
-        passed = self._passed
-        while passed and passed[0] + _SECOND <= now:
-            passed.popleft()
-        return len(passed) < self._per_second
+        return self._passed.advance(now) < self._per_second
 
     def _drop_oldest(self) -> None:
         _, size = self._waiting.popleft()
@@ -123,7 +121,7 @@ class Pace:
 
     def _wake_later(self, now: float) -> None:
         if self._timer is None and self._waiting:
-            wait = self._passed[0] + _SECOND - now if self._passed else 0.0
+            wait = self._passed.wait(now, self._per_second)
             self._timer = self._call_later(max(wait, _AT_LEAST), self._wake)
 
     def _wake(self) -> None:
@@ -132,7 +130,7 @@ class Pace:
         while self._waiting and self._has_room(now):
             deliver, size = self._waiting.popleft()
             self._size -= size
-            self._passed.append(now)
+            self._passed.add(now)
             try:
                 deliver()
             except Exception:

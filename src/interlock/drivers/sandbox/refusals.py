@@ -1,7 +1,8 @@
 """What a confined server was refused, told once and not a thousand times.
 
 A server that is refused tries again, often at once and for ever. Whoever keeps the journal wants
-to know that it tried, where to, and no more.
+to know that it tried, where to, and no more. No `Sampler`: a new place is always told, up to so
+many places, and nothing is counted.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ import asyncio
 import json
 import math
 import time
-from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection, Container, Sequence
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import quote, urlsplit
@@ -47,44 +46,10 @@ from interlock.errors import (
     UNKNOWN_APPROVAL,
     InterlockError,
 )
+from interlock.primitives.rate_limits import KeyedWindows
 from interlock.protocol.jsonrpc import encode_value
 from interlock.trust.approvals.page import PAGE, SECURITY, page_files
 from interlock.trust.approvals.record import NOT_SHOWN, REFUSED, Approval, view
-
-# -- How often something may go wrong: whoever guesses is made to wait.
-
-_MOST_KNOWN: Final = 10_000
-
-
-class Pace:
-    """Counts failures by key within a sliding window."""
-
-    def __init__(self, most: int, window: float, clock: Callable[[], float]) -> None:
-        self._most = most
-        self._window = window
-        self._clock = clock
-        self._failed: OrderedDict[str, deque[float]] = OrderedDict()
-
-    def wait(self, key: str) -> float:
-        """How many seconds from now it may be tried again; 0 means now."""
-        times = self._failed.get(key)
-        if times is None:
-            return 0.0
-        now = self._clock()
-        while times and times[0] <= now - self._window:
-            times.popleft()
-        if not times:
-            del self._failed[key]
-        return times[0] + self._window - now if len(times) >= self._most else 0.0
-
-    def failed(self, key: str) -> None:
-        """It went wrong once more."""
-        times = self._failed.setdefault(key, deque(maxlen=self._most))
-        times.append(self._clock())
-        self._failed.move_to_end(key)
-        if len(self._failed) > _MOST_KNOWN:
-            self._failed.popitem(last=False)
-
 
 # -- An approval as people and approval services see it, and what this face asks of the node.
 #
@@ -355,7 +320,7 @@ class ApprovalsApp:
         self._origins = origins
         self._otherwise = otherwise
         self._now = wall_clock
-        self._pace = Pace(_TRIES, _TRIES_WITHIN, clock)
+        self._failures: KeyedWindows[str] = KeyedWindows(_TRIES, _TRIES_WITHIN, clock)
         self._files = page_files()
         self._streams: dict[EventStream, str | None] = {}
         """Who listens: the name of a caller, or None where that is not what lets it listen."""
@@ -495,11 +460,11 @@ class ApprovalsApp:
             if error.failure in _TRIED_IN_VAIN and LOCAL not in scope:
                 key = f"{key} of {peer_name(scope.get('client'))}"
                 self._paced(key)
-                self._pace.failed(key)
+                self._failures.add(key)
             raise
 
     def _paced(self, key: str) -> None:
-        wait = self._pace.wait(key)
+        wait = self._failures.wait(key)
         if wait > 0:
             raise InterlockError(
                 TOO_BUSY,

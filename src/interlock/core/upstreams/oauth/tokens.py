@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +25,7 @@ from interlock.core.upstreams.oauth.sign_in import Occasion, ask_for_token, by_c
 from interlock.core.upstreams.oauth.urls import canonical
 from interlock.core.upstreams.transports.credentials import SignInNeeded
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
+from interlock.primitives.rate_limits import SlidingWindow
 
 if TYPE_CHECKING:
     from interlock.core.upstreams.oauth.keyring import Keyring
@@ -60,7 +60,7 @@ class Tokens:
         self._wallet = Wallet(keyring.store, key, "")
         self._learn: Callable[[Iterable[str]], None] = lambda _: None
         self._stamp = 0
-        self._visits: deque[float] = deque(maxlen=_MOST_VISITS)
+        self._visits = SlidingWindow(_VISITS_WITHIN)
 
     def configure(
         self, url: str, settings: OAuthConfig, learn: Callable[[Iterable[str]], None]
@@ -145,7 +145,7 @@ class Tokens:
                 self._stamp = await self._wallet.keep(grant.spent()) or 0
             self._take(grant, self._stamp)
             return
-        if self._browser is None or self._too_many_visits():
+        if self._browser is None or not self._visits.take(self._now(), _MOST_VISITS):
             raise await self._need_somebody()
         with told(self._key):
             grant = await sign_in(occasion, self._browser, self._wallet, fetch, now=self._now())
@@ -242,13 +242,6 @@ class Tokens:
             self._take(grant, stamp)
 
     # -- when it is not to be had
-
-    def _too_many_visits(self) -> bool:
-        now = self._now()
-        if len(self._visits) == _MOST_VISITS and now - self._visits[0] < _VISITS_WITHIN:
-            return True
-        self._visits.append(now)
-        return False
 
     async def _need_somebody(self) -> SignInNeeded:
         again = " again" if self.grant is not None else ""
