@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import typer
 
-from interlock.cli.app import COMMANDS, app_for
+from interlock.cli.app import app_for, commands
 from tests.cli.program import World
 from tests.patience import PATIENCE
 
-NAMES = sorted(command.name for command in COMMANDS)
+NAMES = sorted(command.name for command in commands())
 
 
 def commands_of(*arguments: str) -> list[str]:

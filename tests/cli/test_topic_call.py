@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.cli.call import print_result
+from interlock.terminal.results import print_result
 from interlock.topics.client import Participant, Proposal
 from interlock.topics.wire.payloads import chat_payload
 from tests.cli.program import World

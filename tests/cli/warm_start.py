@@ -126,7 +126,7 @@ def _serve(orders: socket.socket) -> bool:
             importlib.import_module(f"{package}.{module.name}")
     build_commands_once()
     app_for = sys.modules["interlock.cli.app"].app_for
-    for command in ("", *(one.name for one in sys.modules["interlock.cli.app"].COMMANDS)):
+    for command in ("", *(one.name for one in sys.modules["interlock.cli.app"].commands())):
         typer.main.get_command(app_for([command]))
     gc.collect()
     gc.freeze()

@@ -519,9 +519,9 @@ def accept(
     from msgspec.structs import replace
 
     from interlock.automation.replay import replay as replayed
-    from interlock.cli.add import write_text
     from interlock.core.config.edit import add_learned
     from interlock.core.config.load import read_text
+    from interlock.terminal.config_source import write_text
     from interlock.trust.approvals.record import utc
 
     past = Past(config, node)
@@ -562,10 +562,10 @@ def revert(
     """
     from interlock.automation.replay import replay as replayed
     from interlock.automation.suggestion import id_of
-    from interlock.cli.add import write_text
     from interlock.core.config.edit import remove_learned
     from interlock.core.config.load import read_text
     from interlock.errors import InterlockError
+    from interlock.terminal.config_source import write_text
 
     path = config_path(running.with_files(config, node))
     text = remove_learned(read_text(path), name, str(path))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from interlock.errors import CONFIG, InterlockError
 from interlock.terminal import config_source as where
 from interlock.terminal import output as say
 
@@ -72,7 +69,7 @@ def add(
     path = where.find(config) or Path(DEFAULT_NAME)
     exists = path.exists()
     text = read_text(path) if exists else ""
-    write_text(path, add_server(text, key, server, str(path)))
+    where.write_text(path, add_server(text, key, server, str(path)))
     print(f"Added {key} to {path}{'' if exists else ' (new file)'}")
     for name, value in [*server.env.items(), *server.headers.items()]:
         instead = _reference(key, name, value)
@@ -134,30 +131,6 @@ def _leading_options(words: list[str], options: dict[str, list[str]]) -> list[st
             value = rest.pop(0)
         options[name].append(value)
     return rest
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a file whole: a running node must never read half of it."""
-    # Through a link to what it leads to, which would otherwise be replaced by a file.
-    target = path.resolve()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        mode = target.stat().st_mode & 0o777 if target.exists() else 0o600
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    except OSError as error:
-        raise InterlockError(
-            CONFIG,
-            f"{path} cannot be written: {error.strerror}. "
-            "Name a file in a folder that you can write to with --config.",
-        ) from None
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        os.chmod(name, mode)
-        os.replace(name, target)
-    except BaseException:
-        os.unlink(name)
-        raise
 
 
 def _server(target: list[str], env: list[str], header: list[str]) -> ServerConfig:

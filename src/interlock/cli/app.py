@@ -10,11 +10,13 @@ import functools
 import importlib
 import os
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Final
 
 import typer
 
+from interlock.app.features import load_features
 from interlock.cli import about
+from interlock.core.feature import Command
 from interlock.terminal import help_text
 from interlock.terminal import output as say
 
@@ -23,68 +25,57 @@ _COMPLETION: Final = "_INTERLOCK_COMPLETE"
 HELP_OPTIONS: Final = ("-h", "--help")
 
 
-class _Command(NamedTuple):
-    """Where a command, or a group of them, is to be found."""
-
-    name: str
-    module: str
-    panel: str
-    attribute: str = ""
-    """Where it is not called like the command."""
-    settings: dict[str, Any] | None = None
-
-    def add_to(self, app: typer.Typer) -> None:
-        module = importlib.import_module(f"interlock.{self.module}")
-        found = getattr(module, self.attribute or self.name)
-        if isinstance(found, typer.Typer):
-            app.add_typer(found, name=self.name, rich_help_panel=self.panel)
-        else:
-            app.command(self.name, rich_help_panel=self.panel, context_settings=self.settings)(
-                found
-            )
-
-
 _RUN, _CONFIG, _USE, _TRUST, _LOOK = "Run", "Config", "Use", "Trust", "Look"
-COMMANDS: Final = (
-    _Command("up", "cli.up", _RUN),
-    _Command("stdio", "cli.stdio", _RUN),
-    _Command("join", "tree.commands.join", _RUN),
-    _Command("check", "cli.check", _CONFIG),
+_OWN: Final = (
+    Command("up", "cli.up", _RUN),
+    Command("stdio", "cli.stdio", _RUN),
+    Command("check", "cli.check", _CONFIG),
     # Whatever follows KEY is read by the command itself: a server's options look like ours.
-    _Command("add", "cli.add", _CONFIG, settings={"allow_interspersed_args": False}),
-    _Command("import", "cli.import_clients", _CONFIG, "import_clients"),
-    _Command("login", "cli.login", _CONFIG),
-    _Command("logout", "cli.login", _CONFIG),
-    _Command("schema", "cli.about", _CONFIG),
-    _Command("tools", "cli.tools", _USE),
-    _Command("call", "cli.call", _USE),
-    _Command("drivers", "drivers.commands.drivers", _USE),
-    _Command("contracts", "contracts.commands.contracts", _USE),
-    _Command("operations", "aql.commands.operations", _USE),
-    _Command("topic", "topics.commands.topic", _USE),
-    _Command("approvals", "cli.approvals", _TRUST),
-    _Command("approve", "cli.approvals", _TRUST),
-    _Command("refuse", "cli.approvals", _TRUST),
-    _Command("operator", "aql.commands.operator", _TRUST),
-    _Command("keys", "cli.keys", _TRUST),
-    _Command("token", "cli.token", _TRUST),
-    _Command("policy", "cli.policy", _TRUST),
-    _Command("pins", "cli.pins", _TRUST),
-    _Command("automation", "automation.commands", _TRUST),
-    _Command("audit", "cli.audit", _TRUST),
-    _Command("doctor", "cli.doctor", _LOOK),
-    _Command("status", "cli.status", _LOOK),
-    _Command("tree", "tree.commands.tree", _LOOK),
-    _Command("claims", "tree.commands.claims", _LOOK),
-    _Command("journal", "cli.journal", _LOOK),
-    _Command("version", "cli.about", _LOOK),
+    Command("add", "cli.add", _CONFIG, settings={"allow_interspersed_args": False}),
+    Command("import", "cli.import_clients", _CONFIG, "import_clients"),
+    Command("login", "cli.login", _CONFIG),
+    Command("logout", "cli.login", _CONFIG),
+    Command("schema", "cli.about", _CONFIG),
+    Command("tools", "cli.tools", _USE),
+    Command("call", "cli.call", _USE),
+    Command("approvals", "cli.approvals", _TRUST),
+    Command("approve", "cli.approvals", _TRUST),
+    Command("refuse", "cli.approvals", _TRUST),
+    Command("keys", "cli.keys", _TRUST),
+    Command("token", "cli.token", _TRUST),
+    Command("policy", "cli.policy", _TRUST),
+    Command("pins", "cli.pins", _TRUST),
+    Command("audit", "cli.audit", _TRUST),
+    Command("doctor", "cli.doctor", _LOOK),
+    Command("status", "cli.status", _LOOK),
+    Command("journal", "cli.journal", _LOOK),
+    Command("version", "cli.about", _LOOK),
 )
+
+
+def commands() -> tuple[Command, ...]:
+    """The commands of the program and of its features, those of a panel together."""
+    found = [*_OWN, *(command for feature in load_features() for command in feature.commands)]
+    panels = list(dict.fromkeys(command.panel for command in found))
+    return tuple(sorted(found, key=lambda command: panels.index(command.panel)))
+
+
+def add_command(app: typer.Typer, command: Command) -> None:
+    """Import a command, and add it to the program."""
+    module = importlib.import_module(f"interlock.{command.module}")
+    found = getattr(module, command.attribute or command.name)
+    if isinstance(found, typer.Typer):
+        app.add_typer(found, name=command.name, rich_help_panel=command.panel)
+    else:
+        app.command(command.name, rich_help_panel=command.panel, context_settings=command.settings)(
+            found
+        )
 
 
 def app_for(arguments: Sequence[str]) -> typer.Typer:
     """The app with at least the command that these arguments ask for."""
     asked = arguments[0] if arguments and _COMPLETION not in os.environ else ""
-    return _app_with(asked if any(asked == command.name for command in COMMANDS) else None)
+    return _app_with(asked if any(asked == command.name for command in commands()) else None)
 
 
 def run_app(arguments: Sequence[str]) -> None:
@@ -107,9 +98,9 @@ def _app_with(only: str | None) -> typer.Typer:
         context_settings={"help_option_names": list(HELP_OPTIONS)},
     )
     app.callback()(interlock)
-    for command in COMMANDS:
+    for command in commands():
         if only in (None, command.name):
-            command.add_to(app)
+            add_command(app, command)
     return app
 
 

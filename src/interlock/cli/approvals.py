@@ -14,26 +14,14 @@ from interlock.terminal import node_discovery as running
 from interlock.terminal import operator_key
 from interlock.terminal import output as say
 from interlock.terminal.node_discovery import NodeOption
+from interlock.terminal.options import Json, Key, PassphraseFile
 
 if TYPE_CHECKING:
     from interlock.terminal.approvals_client import Inbox, Waiting
 
-Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 Id = Annotated[
     str,
     typer.Argument(metavar="ID", help="The approval; the first 6 characters of its id will do."),
-]
-Key = Annotated[
-    Path | None,
-    typer.Option(
-        "--key",
-        metavar="FILE|NAME",
-        help="The key to sign with. Default: $INTERLOCK_KEY, or the one of yours that counts here.",
-    ),
-]
-PassphraseFile = Annotated[
-    Path | None,
-    typer.Option("--passphrase-file", metavar="FILE", help="Its first line is the passphrase."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Reveal = Annotated[
@@ -367,7 +355,7 @@ def _tell(body: bytes, *, json: bool) -> None:
 
 
 def _tell_person(told: Waiting) -> None:
-    from interlock.cli.call import print_result
+    from interlock.terminal.results import print_result
 
     by = f" by {told.by}" if told.by else ""
     if told.state == "refused" or _refused_below(told):

@@ -98,9 +98,10 @@ def _write(found: ClientImport, path: Path) -> set[str]:
     """Add the servers to the config; returns the names of those that the config has now."""
     from msgspec.structs import replace
 
-    from interlock.cli.add import note_stdio, write_text
+    from interlock.cli.add import note_stdio
     from interlock.core.config import add_server, parse_config
     from interlock.core.config.load import read_text
+    from interlock.terminal.config_source import write_text
 
     text = read_text(path) if path.exists() else ""
     there = parse_config(text, str(path)).servers

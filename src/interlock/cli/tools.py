@@ -53,6 +53,7 @@ def tools(
       interlock tools --json | jq '.tools[] | select(.effect == "irreversible") | .name'
     """
     from interlock.terminal.event_loop import run
+    from interlock.terminal.tool_table import not_ready
 
     listed, keys, trouble, whole = run(_listed(config, node, server))
     if server is not None:
@@ -128,14 +129,6 @@ async def _listed(
         trouble = reached.trouble()
     keys = [*reached.config.servers, *(tool.server for tool in listed), *(x.key for x in trouble)]
     return listed, list(dict.fromkeys(keys)), trouble, reached.config
-
-
-def not_ready(one: UpstreamNow) -> str:
-    """Why the tools of an upstream are missing, or may not answer."""
-    from interlock.core.config import redact_about
-
-    problem = redact_about(one.key, one.problem) if one.problem else f"it is {one.state}"
-    return say.printable(f"{one.key} is not ready: {problem}")
 
 
 def _as_data(listed: list[ListedTool]) -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""The lifecycle that every component of a node shares.
+"""What a feature contributes to a node, and the lifecycle that every component shares.
+
+A feature is a package below `interlock` with a module `feature`, whose `FEATURE` says what it
+contributes. `app/features.py` lists the features. Without its folder and its line there, a node
+runs without the feature.
 
 A node checks a new config with all components before it applies it to any. If one of them fails to
 apply it, the node applies the previous config again to all that were reached.
@@ -6,7 +10,33 @@ apply it, the node applies the previous config again to all that were reached.
 
 from __future__ import annotations
 
-from interlock.core.config import Config
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from interlock.core.config import Config
+
+
+class Command(NamedTuple):
+    """A command of the program, or a group of them, and where it is."""
+
+    name: str
+    module: str
+    """The module below `interlock`; imported when the command is needed."""
+    panel: str
+    """The heading in `--help`."""
+    attribute: str = ""
+    """The name in the module. Default: the name of the command."""
+    settings: dict[str, Any] | None = None
+    """Context settings of `click`."""
+
+
+class Feature(NamedTuple):
+    """What a feature contributes that is known without running a node."""
+
+    name: str
+    summary: str
+    """What a node without it lacks, for messages."""
+    commands: tuple[Command, ...] = ()
 
 
 class Component:

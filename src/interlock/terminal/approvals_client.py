@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.cli import status
 from interlock.core.paths import is_trusted, somebody_listens
 from interlock.errors import (
     INTERNAL,
@@ -22,6 +21,7 @@ from interlock.errors import (
     by_name,
 )
 from interlock.terminal import node_discovery as running
+from interlock.terminal import node_http
 from interlock.terminal.node_discovery import Meant
 from interlock.trust.approvals.socket import approvals_sockets
 
@@ -240,7 +240,7 @@ class Inbox:
                 address.host,
                 address.port,
                 timeout=_WITHIN,
-                context=status.own_certificate(self._meant),
+                context=node_http.own_certificate(self._meant),
             )
         try:
             connection.connect()
@@ -256,7 +256,7 @@ class Inbox:
         headers = {"Accept": "application/json"}
         body = None
         if not isinstance(connection, _Unix):
-            headers |= status.authorization(self._meant, "approve")
+            headers |= node_http.authorization(self._meant, "approve")
         if sent is not None:
             body = msgspec.json.encode(sent)
             headers["Content-Type"] = "application/json"

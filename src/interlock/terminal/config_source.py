@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
@@ -24,6 +25,7 @@ from interlock.core.config import (
 )
 from interlock.core.config.problems import BadValue
 from interlock.core.config.quantities import check_listen
+from interlock.errors import CONFIG, InterlockError
 
 VARIABLE: Final = "INTERLOCK_CONFIG"
 
@@ -157,3 +159,27 @@ def listen_address(text: str | None) -> str | None:
         return check_listen(text)
     except BadValue as bad:
         raise typer.BadParameter(f"{bad.message}; {bad.hint}") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file whole: a running node must never read half of it."""
+    # Through a link to what it leads to, which would otherwise be replaced by a file.
+    target = path.resolve()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o600
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise InterlockError(
+            CONFIG,
+            f"{path} cannot be written: {error.strerror}. "
+            "Name a file in a folder that you can write to with --config.",
+        ) from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        os.chmod(name, mode)
+        os.replace(name, target)
+    except BaseException:
+        os.unlink(name)
+        raise

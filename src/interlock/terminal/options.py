@@ -4,8 +4,24 @@ in the wrong place."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
 
 import typer
+
+Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+Key = Annotated[
+    Path | None,
+    typer.Option(
+        "--key",
+        metavar="FILE|NAME",
+        help="The key to sign with. Default: $INTERLOCK_KEY, or the one of yours that counts here.",
+    ),
+]
+PassphraseFile = Annotated[
+    Path | None,
+    typer.Option("--passphrase-file", metavar="FILE", help="Its first line is the passphrase."),
+]
 
 
 def count(text: str | int) -> int:

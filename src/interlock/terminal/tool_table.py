@@ -24,6 +24,8 @@ from interlock.core.catalog.effects import (
 from interlock.core.catalog.token_costs import definition_tokens
 from interlock.core.config import Config, ServerConfig
 from interlock.protocol.mcpax import CAPABILITY
+from interlock.terminal import output as say
+from interlock.terminal.node_discovery import UpstreamNow
 
 
 class ListedTool(msgspec.Struct, frozen=True):
@@ -175,3 +177,11 @@ def _owner(
             return key, server, shown
     # A node may run by another config than the one that was read.
     return name.partition(".")[0], ServerConfig(), name
+
+
+def not_ready(one: UpstreamNow) -> str:
+    """Why the tools of an upstream are missing, or may not answer."""
+    from interlock.core.config import redact_about
+
+    problem = redact_about(one.key, one.problem) if one.problem else f"it is {one.state}"
+    return say.printable(f"{one.key} is not ready: {problem}")

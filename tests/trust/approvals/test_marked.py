@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from interlock.cli.call import print_result
 from interlock.core.call import Outcome
 from interlock.protocol.mcp import Era, glance_at
 from interlock.protocol.mcpax import APPROVAL, EXECUTED_AT
+from interlock.terminal.results import print_result
 from interlock.trust.approvals.record import utc
 from interlock.trust.approvals.response import marked_as_kept
 from tests.trust.approvals.gated import Gated, a_session_client, a_stateless_client, wipe

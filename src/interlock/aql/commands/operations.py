@@ -13,7 +13,6 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from interlock.aql.operations import OperationBook, OperationsAt
-from interlock.cli.tools import not_ready
 from interlock.core.catalog.offering import Offering, read_offering
 from interlock.core.catalog.snapshot import Snapshot
 from interlock.core.config import Config, ServerConfig
@@ -25,7 +24,7 @@ from interlock.terminal import node_discovery as running
 from interlock.terminal import output as say
 from interlock.terminal.node_client import reach
 from interlock.terminal.node_discovery import NodeOption
-from interlock.terminal.tool_table import read_listing
+from interlock.terminal.tool_table import not_ready, read_listing
 
 if TYPE_CHECKING:
     from interlock.aql.operations import Operation

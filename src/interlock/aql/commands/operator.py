@@ -14,7 +14,6 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from interlock.cli.approvals import Json, Key, PassphraseFile
 from interlock.errors import UNKNOWN_APPROVAL, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.terminal import config_source as where
 from interlock.terminal import key_choice as own_keys
@@ -23,6 +22,7 @@ from interlock.terminal import operator_key, options
 from interlock.terminal import output as say
 from interlock.terminal.approvals_client import BASE, Inbox, _told
 from interlock.terminal.node_discovery import Meant, NodeOption
+from interlock.terminal.options import Json, Key, PassphraseFile
 
 # -- Reaching the codes of a node: by the socket of its own user or over HTTP, after signing in.
 

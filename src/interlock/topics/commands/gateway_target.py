@@ -200,7 +200,7 @@ class Gateway:
 
     def _trusted(self) -> ssl.SSLContext:
         if self._own is not None and self._own.config.tls is not None:
-            from interlock.cli.status import own_certificate
+            from interlock.terminal.node_http import own_certificate
 
             return own_certificate(self._own)
         from interlock.channels.tls import client_context
@@ -237,7 +237,7 @@ class Gateway:
         max_message: int = LONGEST,
     ) -> Channel:
         if self._own is not None and self._own.config.tls is not None:
-            from interlock.cli.status import own_certificate
+            from interlock.terminal.node_http import own_certificate
 
             ssl = own_certificate(self._own)
         try:

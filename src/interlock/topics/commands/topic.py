@@ -269,8 +269,8 @@ def call(
       interlock topic call ops worker write_file path=/srv/report
       interlock topic call ops interlock demo.notes_delete id:=1 --propose
     """
-    from interlock.cli.call import print_result
     from interlock.terminal.event_loop import run
+    from interlock.terminal.results import print_result
     from interlock.topics.commands import gateway_target as topic_where
 
     check_given_once(arguments, json)

@@ -308,7 +308,7 @@ def tree(
 
 def _ask(meant: Meant) -> bytes:
     """The tree, as JSON. Raises InterlockError when no node tells it."""
-    from interlock.cli.status import ask_over_http
+    from interlock.terminal.node_http import ask_over_http
     from interlock.tree.socket import tree_socket_path
 
     # Its own user needs no token. A node of somebody else is asked over HTTP.

@@ -1,0 +1,16 @@
+"""What the feature `aql` contributes to a node and to the command line."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from interlock.core.feature import Command, Feature
+
+FEATURE: Final = Feature(
+    "aql",
+    "Operations instead of tools, executions and the safety loop (MCP-AQL).",
+    commands=(
+        Command("operations", "aql.commands.operations", "Use"),
+        Command("operator", "aql.commands.operator", "Trust"),
+    ),
+)

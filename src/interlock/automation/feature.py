@@ -1,0 +1,13 @@
+"""What the feature `automation` contributes to a node and to the command line."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from interlock.core.feature import Command, Feature
+
+FEATURE: Final = Feature(
+    "automation",
+    "Rules that are learned from the decisions of operators.",
+    commands=(Command("automation", "automation.commands", "Trust"),),
+)

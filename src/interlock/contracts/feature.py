@@ -1,0 +1,13 @@
+"""What the feature `contracts` contributes to a node and to the command line."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from interlock.core.feature import Command, Feature
+
+FEATURE: Final = Feature(
+    "contracts",
+    "Versions of tool schemas, and a registry of them.",
+    commands=(Command("contracts", "contracts.commands.contracts", "Use"),),
+)

@@ -1,0 +1,13 @@
+"""What the feature `topics` contributes to a node and to the command line."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from interlock.core.feature import Command, Feature
+
+FEATURE: Final = Feature(
+    "topics",
+    "Topics for agents and people, and proposals (MCPx).",
+    commands=(Command("topic", "topics.commands.topic", "Use"),),
+)

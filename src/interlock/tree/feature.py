@@ -1,0 +1,17 @@
+"""What the feature `tree` contributes to a node and to the command line."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from interlock.core.feature import Command, Feature
+
+FEATURE: Final = Feature(
+    "tree",
+    "Nodes that register with each other (MCP-AX).",
+    commands=(
+        Command("join", "tree.commands.join", "Run"),
+        Command("tree", "tree.commands.tree", "Look"),
+        Command("claims", "tree.commands.claims", "Look"),
+    ),
+)
