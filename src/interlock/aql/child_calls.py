@@ -36,6 +36,8 @@ class Unread(msgspec.Struct):
     """Why it cannot be one."""
     item: bool = True
     """As `Asked.item`."""
+    confirmation: str = ""
+    """It is not read yet."""
     alone: bool = True
     """Whether it is worth looking for what was meant, if there is no such operation."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from interlock.aql.error_mapping import Blame
 from interlock.aql.language import errors as faults
@@ -143,7 +143,7 @@ class Tokens:
             id, expires = content["confirmation_id"], content["expires_at"]
         except (KeyError, TypeError, ProtocolError):
             return None
-        asked: Asked = call.asked
+        asked = cast("Asked", call.asked)
         operation = asked.operation
         token = token_of(str(id))
         url = content.get("url")

@@ -14,7 +14,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable
 from math import isfinite
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 import msgspec
 from msgspec import Raw
@@ -455,7 +455,7 @@ class Executions:
         owner = _owner(parent)
         # An update that reads first is known by what it updates.
         made: Call = (child.params or {}).get("child", call)
-        operation: Operation = made.asked.operation
+        operation = cast("Asked", made.asked).operation
         arguments = kept(operation, bytes(made.arguments))
         self._make_room(owner, size=len(arguments))
         record = Execution(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import Raw
@@ -70,7 +70,7 @@ class Merging:
         parent, params = asked.call, asked.params or {}
         assert parent is not None
         child: Call = params["child"]
-        request: Asked = child.asked
+        request = cast("Asked", child.asked)
         update = request.operation
         reads = self._find(params["reads"], asked.face)
         if reads is None:

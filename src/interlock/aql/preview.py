@@ -9,6 +9,7 @@ from interlock.aql import argument_errors as fitting
 from interlock.aql import error_mapping as blame
 from interlock.aql.request import Asked
 from interlock.core.call import Call
+from interlock.core.catalog.offering import Tool
 from interlock.core.pipeline.validation import validate
 from interlock.core.redaction import redact_value
 from interlock.errors import INVALID_ARGUMENTS, InterlockError
@@ -50,23 +51,23 @@ class Preview:
             "effect": child.effect,
             "danger_level": operation.danger.word,
             "arguments": redact_value(child.decoded),
-            **self._decision(child),
+            **self._decision(child, tool),
         }
         if operation.reasons:
             data["reasons"] = list(operation.reasons)
         return data
 
-    def _decision(self, call: Call) -> dict[str, Any]:
+    def _decision(self, call: Call, tool: Tool) -> dict[str, Any]:
         """What would be decided."""
         permit = self._permit
         try:
             if call.upstream != OWN:
-                check_scopes(call, call.asked.operation.tool, permit.scope_limits)
+                check_scopes(call, tool, permit.scope_limits)
                 if permit.held:
                     permit.refuse_held(call)
             decision = permit.policy.decide(call)
             if call.upstream != OWN:
-                decision = permit.with_contract_floor(call.asked.operation.tool, decision)
+                decision = permit.with_contract_floor(tool, decision)
                 decision = permit.danger(call, decision)
         except InterlockError as refused:
             code, message, details = blame.of_error(refused)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 from msgspec import Raw
@@ -228,7 +228,7 @@ class Teller:
             if call.verb == TASKS_GET and outcome is not None and call.upstream != OWN:
                 return self._task(call, outcome), None
             return outcome, error
-        asked = call.asked
+        asked = cast("Asked | None", call.asked)
         if asked is None and (call.view is None or call.name not in call.view.tools):
             # It named no endpoint: that is for MCP to tell.
             return outcome, error

@@ -7,7 +7,7 @@ whether it may is behind this: an endpoint is no way around anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from msgspec import Raw
 
@@ -230,7 +230,7 @@ class Stage:
             if type(asked) is Unread:
                 self._take_child(call, face, asked)
             elif quotas is not None and quotas.active:
-                quotas.admit(call, asked)
+                quotas.admit(call, cast("Asked", asked))
             return GOES_ON
         if call.verb == TOOLS_CALL:
             if (
@@ -389,9 +389,10 @@ class Stage:
 
     def again(self, call: Call) -> None:
         """Have a call that is made once more read first, where the operation does."""
-        reads = self._reads_of(call.asked.operation)
+        asked = cast("Asked", call.asked)
+        reads = self._reads_of(asked.operation)
         if reads:
-            self._call_instead(call, call.asked, MERGE, reads=reads)
+            self._call_instead(call, asked, MERGE, reads=reads)
 
     def _make_batch(self, call: Call, face: Face, family: Family | None, batch: Batch) -> None:
         hidden = self._own.hidden[BATCH]

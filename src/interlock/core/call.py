@@ -6,8 +6,8 @@ upstream reads it. Nothing else travels between the rooms.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -18,6 +18,9 @@ from interlock.protocol.fast_structs import plain_stores
 from interlock.protocol.headers import HeaderParam
 from interlock.protocol.mcp import Era, ResultGlance
 from interlock.protocol.mcpax import Hop
+
+if TYPE_CHECKING:
+    from interlock.core.ports import Exchange
 
 EMPTY_OBJECT: Final = b"{}"
 
@@ -230,6 +233,13 @@ class Proposed(msgspec.Struct, frozen=True, gc=False):
     """The participant that proposed it."""
 
 
+class OperationRequest(Protocol):
+    """A request for an operation that a call was made of: see `interlock.aql.request`."""
+
+    confirmation: str
+    """The token by which its caller confirms it. Empty: none was sent."""
+
+
 @plain_stores
 class Call(msgspec.Struct, eq=False):
     """One request on its way through the pipeline."""
@@ -261,8 +271,8 @@ class Call(msgspec.Struct, eq=False):
     """The session it came on, for a client that has one."""
     hop: Hop | None = None
     """Where it is on its way down the tree, when a parent sent it."""
-    context: Any = None
-    """The face's own, untouched on the way."""
+    context: object = None
+    """What the server that made the call keeps with it. Nobody else reads it."""
     view: Face | None = None
     """The AQL view that it was made in. None: the plain one."""
 
@@ -291,13 +301,13 @@ class Call(msgspec.Struct, eq=False):
     it back. A call that waits for the outcome of another is not dispatched."""
     rounds: int = 0
     """How often its server has asked for input instead of answering."""
-    exchange: Any = None
+    exchange: Exchange | None = None
     """The request that is under way for it."""
     approval: str = ""
     """The id of the approval that it is made for: a human let exactly this call through."""
-    reserved: Any = None
+    reserved: Sequence[object] | None = None
     """What it has taken from budgets, until it is settled or given back."""
-    asked: Any = None
+    asked: OperationRequest | None = None
     """What the AQL stage keeps of the request until it is answered. No wire can set it."""
     proposal: Proposed | None = None
     """The proposal that it was made for: it waits for a human, unless a rule that a human accepted

@@ -17,7 +17,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 from msgspec import Raw
@@ -422,7 +422,7 @@ class Proposing:
             if call.dispatched and "confirmation_id" not in (error.data or {}):
                 self._made_at_once(call, proposed, None, error)
             else:
-                self._not_taken(proposed, call.context, as_in_a_room(error))
+                self._not_taken(proposed, cast("Caller", call.context), as_in_a_room(error))
             return
         assert outcome is not None
         needed = needed_below(outcome.result)
@@ -458,7 +458,7 @@ class Proposing:
             said = f"{_named(call)} waits at a node below: approval {approval} there."
             word = "waits_below"
         self.chat(proposed.by, proposed.id, said)
-        note(proposed, call.context, word, f"{_named(call)} approval:{approval}")
+        note(proposed, cast("Caller", call.context), word, f"{_named(call)} approval:{approval}")
 
     def _made_before(self, call: Call, proposed: Proposed, outcome: Outcome) -> None:
         """Its caller has made the identical call, here or elsewhere, and collects what it came to.
@@ -471,7 +471,7 @@ class Proposing:
         )
         self._fates.remember(proposed, MADE, call.approval)
         told_of = f"{_named(call)} approval:{call.approval}"
-        self._noting.in_vain(proposed, call.context, "told", told_of)
+        self._noting.in_vain(proposed, cast("Caller", call.context), "told", told_of)
         record = None if self._approvals is None else self._approvals.find(call.approval)
         if record is None or self._was_shown(record):
             return
@@ -504,7 +504,7 @@ class Proposing:
         fulfilment = self._request(proposed, call.name, arguments, meta, *LEARNED)
         self._fates.remember(proposed, MADE)
         by = f"{_named(call)} by {' '.join(LEARNED)}"
-        self._noting.note(proposed, call.context, "fulfilled", by)
+        self._noting.note(proposed, cast("Caller", call.context), "fulfilled", by)
         if fulfilment is not None:
             self._respond(fulfilment, proposed, call.name, outcome, error)
         else:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -227,7 +227,7 @@ class Asking:
 
     def _hear(self, call: Call, method: str, params: bytes | Raw) -> None:
         """What the upstream says on the way: only how far it is."""
-        asked: Asked = call.context
+        asked = cast("Asked", call.context)
         if method == mcp.PROGRESS:
             message = jsonrpc.notification(method, params)
             self._say(asked, kinds.request_kind(method), message)
@@ -235,7 +235,7 @@ class Asking:
     # -- out
 
     def _done(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        asked: Asked = call.context
+        asked = cast("Asked", call.context)
         if outcome is not None:
             try:
                 result = result_of(outcome, call.client, self._hello.server_info, call.verb)

@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
@@ -281,7 +281,7 @@ class AxConversation(Conversation):
         return replace(self._credentials, minted=token if isinstance(token, str) else "")
 
     def _hear(self, call: Call, method: str, params: bytes | Raw) -> None:
-        self._send(jsonrpc.notification(method, about_request(params, call.context)))
+        self._send(jsonrpc.notification(method, about_request(params, cast("bytes", call.context))))
 
 
 def about_request(params: bytes | Raw, id: bytes) -> bytes | Raw:

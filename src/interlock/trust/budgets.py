@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from math import ceil
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from interlock.core.call import Call
 from interlock.core.catalog.offering import Tool
@@ -283,7 +283,7 @@ class Budgets:
 
     def settle(self, call: Call, sent: bool) -> None:
         """The call is over: what was never sent is given back. Once; later words change nothing."""
-        reserved: Sequence[Taken] | None = call.reserved
+        reserved = cast("Sequence[Taken] | None", call.reserved)
         if reserved is None:
             return
         call.reserved = None

@@ -277,7 +277,8 @@ class Held:
     def __init__(self, call: Call, back: Back, may_be_put: Callable[[Ask], bool]) -> None:
         """`may_be_put` looks at every further question, and refuses what may not be asked."""
         self.handle = ""
-        self.exchange = call.exchange
+        assert call.exchange is not None
+        self.exchange: Exchange = call.exchange
         self.until = 0.0
         self.waiting: Call | None = call
         """The call for as long as its client has not been told: until then nothing is held back."""
@@ -462,6 +463,7 @@ class Relay:
         exchange = call.exchange
         if isinstance(exchange, Asking):
             return exchange
+        assert exchange is not None
         call.exchange = asking = Asking(call, exchange, self._go_on, self._fail)
         return asking
 

@@ -250,7 +250,7 @@ class Gate:
         if state is not None:
             return state.held
         if call.asked is not None:
-            token: str = getattr(call.asked, "confirmation", "")
+            token = call.asked.confirmation
             if token:
                 return token.partition("_")[2]
         raw = None if call.meta is None else call.meta.get(APPROVAL)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -16,7 +16,11 @@ from interlock.protocol.fast_structs import plain_stores
 from interlock.protocol.sse import COMMENT_PING, encode_event
 
 if TYPE_CHECKING:
+    from interlock.core.call import Call
     from interlock.core.server.http.protocol import FastLane
+    from interlock.core.server.mcp.event_streams import Outlet
+    from interlock.core.server.mcp.request_headers import Facts
+    from interlock.core.server.mcp.sessions import HttpSession
 
 JSON: Final = b"application/json"
 LARGE: Final = 64 * 1024
@@ -65,7 +69,7 @@ class Head:
         self.chunked = True
         """Whether the client knows chunks, as all but HTTP/1.0 do."""
         self.length = 0
-        self.facts: Any = None
+        self.facts: Facts | None = None
         """What a face made of these headers; kept with them."""
         self.lines = b""
         """Header lines that every answer to such a request must have."""
@@ -86,10 +90,10 @@ class HttpExchange(msgspec.Struct, eq=False):
     on_disconnect: Callable[[HttpExchange], object] | None = None
     request_id: bytes = b""
     """The id of the request in the body, for whoever answers it."""
-    session: Any = None
-    call: Any = None
+    session: HttpSession | None = None
+    call: Call | None = None
     """The call that it became, for whoever must end it when the client hangs up."""
-    outlet: Any = None
+    outlet: Outlet | None = None
     """What remembers the events of this stream, where they can be asked for again."""
     streaming: bool = False
     done: bool = False

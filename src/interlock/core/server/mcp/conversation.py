@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET, Raw
 
@@ -323,7 +323,9 @@ class Conversation:
             raise InterlockError(TOO_BUSY, "Too many requests are under way on this channel.")
 
     def _done(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        id: bytes = call.context
+        id = call.context
+        if TYPE_CHECKING:  # At run time it would cost every call something.
+            assert isinstance(id, bytes)
         self._under_way.pop(id, None)
         try:
             if outcome is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 from msgspec import UNSET, Raw
 
@@ -172,7 +172,7 @@ class Answering:
 
     def hear(self, call: Call, method: str, params: bytes | Raw) -> None:
         """Progress or a log message: it turns a plain answer into a stream, the first time."""
-        self.tell(call.context, notification(method, params))
+        self.tell(cast("HttpExchange", call.context), notification(method, params))
 
     def tell(self, exchange: HttpExchange, payload: bytes) -> None:
         """Send a message that is not the last one of an answer."""
@@ -205,14 +205,18 @@ class Answering:
     def _as_stream(self, call: Call, exchange: HttpExchange) -> bool:
         """Whether a list is answered as servers of the official SDK answer it on this wire: who is
         to take the node for such a server must not see a difference."""
+        facts = exchange.head.facts
         return (
             self._pipeline.transparent is not None
             and call.verb in mcp.LISTS
-            and exchange.head.facts.accepts_stream
+            and facts is not None
+            and facts.accepts_stream
         )
 
     def _done(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        exchange: HttpExchange = call.context
+        exchange = call.context
+        if TYPE_CHECKING:  # At run time it would cost every call something.
+            assert isinstance(exchange, HttpExchange)
         session, id, client = exchange.session, exchange.request_id, call.client
         if session is not None:
             session.calls.pop(id, None)

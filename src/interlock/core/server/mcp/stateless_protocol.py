@@ -59,7 +59,8 @@ class StatelessWire:
         self._views = views or Views()
 
         def hung_up(exchange: HttpExchange) -> None:
-            pipeline.cancel(exchange.call)
+            if exchange.call is not None:
+                pipeline.cancel(exchange.call)
 
         # One for all: nothing is made for a call that is hardly ever hung up on.
         self._hung_up = hung_up
