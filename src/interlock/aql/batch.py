@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from interlock.aql import error_mapping as blame
 from interlock.aql.builtin_operations import EXPIRED
-from interlock.aql.child_calls import Host, Unread, child_of
+from interlock.aql.child_calls import Unread, child_of
 from interlock.aql.language import envelope
 from interlock.aql.language import errors as faults
 from interlock.aql.language.envelope import Halt, Item
@@ -26,6 +26,7 @@ from interlock.aql.request import Asked
 from interlock.aql.warnings import none_succeeded_warning
 from interlock.core.call import Call
 from interlock.core.config.aql import AqlConfig
+from interlock.core.ports import Host
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import Category, Face
 from interlock.protocol.jsonrpc import encode_value

@@ -14,6 +14,7 @@ from interlock.aql.request import Answer, Asked
 from interlock.core.call import Call, ClientSession, Outcome
 from interlock.core.catalog.offering import Offering, Tool, read_offering
 from interlock.core.config import ServerConfig
+from interlock.core.pending import ANSWERED
 from interlock.core.pipeline.internal_error import fault
 from interlock.core.ports import Back, Exchange
 from interlock.errors import DEADLINE_EXCEEDED, UNKNOWN_TOOL, InterlockError
@@ -87,7 +88,7 @@ class OwnOperations:
         if isawaitable(answer):
             return _Running(call, back, answer)
         back.settled(call, _outcome(call, answer), None)
-        return _ANSWERED
+        return ANSWERED
 
     def _asked(self, call: Call, native: Native) -> Asked:
         """The request as the operation gets it. A call that a human let through comes without what
@@ -179,25 +180,6 @@ def _forget(task: asyncio.Future[Any]) -> None:
     """Nobody waits for it; that it failed is still worth a line."""
     if not task.cancelled() and task.exception() is not None:
         _log.debug("an operation that nobody waits for failed", exc_info=task.exception())
-
-
-class _Answered:
-    """Stands for a request that was answered when it was made."""
-
-    __slots__ = ()
-    open = False
-
-    def abandon(self, reason: str) -> None:
-        """There is nothing to give up."""
-
-    def expire(self) -> None:
-        """It was in time."""
-
-    def hand_over(self, call: Call, back: Back) -> None:
-        """Nobody waits for it."""
-
-
-_ANSWERED: Final = _Answered()
 
 
 def _outcome(call: Call, answer: Any) -> Outcome:

@@ -6,7 +6,7 @@ promises no server that its client answers questions: nobody could tell for whic
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -14,17 +14,9 @@ from msgspec import Raw
 from interlock.aql.language.errors import AqlError
 from interlock.aql.language.request import Single
 from interlock.aql.request import Asked
-from interlock.core.call import Call, Client, Outcome
+from interlock.core.call import Call, Client
 from interlock.protocol.aql_terms import Family
 from interlock.protocol.mcp import META_PROGRESS_TOKEN, TOOLS_CALL
-
-
-class Host(Protocol):
-    """What the pipeline does for them."""
-
-    async def run(self, call: Call) -> Outcome: ...
-
-    def heard(self, call: Call, method: str, params: bytes | Raw) -> None: ...
 
 
 class Unread(msgspec.Struct):

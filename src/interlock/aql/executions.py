@@ -28,6 +28,7 @@ from interlock.aql.operations import Book, Operation
 from interlock.aql.request import Asked
 from interlock.core.call import Call, Client, Outcome, Principal, principal
 from interlock.core.pipeline.client_requests import capabilities_of
+from interlock.core.ports import Host
 from interlock.errors import CANCELLED, UNRECORDABLE, InterlockError
 from interlock.protocol.aql_terms import SEGMENT
 from interlock.protocol.jsonrpc import decode_members, encode_value
@@ -361,13 +362,6 @@ _SHUTTING: Final = "The node ended while this was running. Whether it was done i
 _SESSION_ENDED: Final = "The session ended in which it was started."
 
 _log = logging.getLogger("interlock.aql")
-
-
-class Host(Protocol):
-    """What the pipeline does for executions."""
-
-    def begin(self, call: Call) -> None: ...
-    def cancel(self, call: Call, reason: str) -> None: ...
 
 
 class Settings(Protocol):

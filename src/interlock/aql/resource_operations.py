@@ -6,8 +6,8 @@ view: what policy keeps from it there, it is kept from here.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from msgspec import Raw
 
@@ -16,7 +16,8 @@ from interlock.aql.language.collections import Kind
 from interlock.aql.list_requests import LISTING, Listing, parameter
 from interlock.aql.operations import Native
 from interlock.aql.request import Answer, Asked
-from interlock.core.call import Call, Outcome, UpstreamAnsweredError
+from interlock.core.call import Call, UpstreamAnsweredError
+from interlock.core.ports import Host
 from interlock.errors import (
     METHOD_NOT_FOUND,
     UNKNOWN_PROMPT,
@@ -44,12 +45,6 @@ MOST: Final = 100_000
 """So many entries of a list are looked at."""
 _OF_MCP: Final = frozenset({"resultType", "ttlMs", "cacheScope", "_meta"})
 """Members of a result that are for the protocol, not for whoever asked."""
-
-
-class Host(Protocol):
-    """What the pipeline does for these."""
-
-    def run(self, call: Call) -> Awaitable[Outcome]: ...
 
 
 class Reaching:

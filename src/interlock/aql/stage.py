@@ -32,6 +32,7 @@ from interlock.core.catalog.snapshot import Snapshot, View
 from interlock.core.catalog.token_costs import tool_tokens
 from interlock.core.config.aql import AqlConfig
 from interlock.core.pipeline.internal_error import fault
+from interlock.core.ports import Host
 from interlock.errors import INVALID_CURSOR, UNKNOWN_TOOL, InterlockError
 from interlock.protocol.aql_terms import PLAIN, Category, Face, Family
 from interlock.protocol.jsonrpc import decode_value
@@ -122,12 +123,6 @@ class Listing(Protocol):
     """Makes `tools/list` of a face."""
 
     def tools(self, face: Face, book: OperationsAt, view: View | None, era: Era) -> bytes: ...
-
-
-class Host(Protocol):
-    """What the pipeline does for the stage."""
-
-    def over(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None: ...
 
 
 class Judge(Protocol):

@@ -109,3 +109,47 @@ class Upstream(Protocol):
     async def until_ready(self, seconds: float) -> bool:
         """Wait for it to come back; False, at once, when that is not to be expected in time."""
         ...
+
+
+class Host(Back, Protocol):
+    """The pipeline, as its stages and the features that make calls see it."""
+
+    def begin(self, call: Call) -> None:
+        """Send a call on its way from the first stage on. Never raises."""
+
+    async def run(self, call: Call) -> Outcome:
+        """Send a call on its way and wait for what it comes to. Raises InterlockError."""
+        ...
+
+    def cancel(self, call: Call, reason: str) -> None:
+        """Stop a call that is under way."""
+
+    def send(self, call: Call, now: float) -> None:
+        """Send a call that every stage has passed to its upstream."""
+
+    def write_first(self, call: Call) -> None:
+        """Send a call to its upstream once the journal has it on disk."""
+
+    def over(
+        self, call: Call, outcome: Outcome | None, error: InterlockError | None, word: str = "ok"
+    ) -> None:
+        """End a call. `word`: what the journal says of it."""
+
+    def waits(self, call: Call) -> bool:
+        """Whether a call is under way, and its caller waits for it."""
+        ...
+
+    def wait_for_input(self, call: Call, seconds: float) -> None:
+        """Stop the deadline of a call while its client is asked."""
+
+    def go_on(self, call: Call) -> None:
+        """Let the deadline of a call run again."""
+
+    def task_over(
+        self, call: Call, outcome: Outcome | None, error: InterlockError | None
+    ) -> Outcome | None:
+        """End a call that goes on as a task."""
+        ...
+
+    def take_over(self, call: Call, exchange: Exchange) -> None:
+        """Have a call wait for a request that was sent for another one."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,10 +21,10 @@ from interlock.core.call import (
     UpstreamGoneError,
 )
 from interlock.core.catalog.effects import LEVELS
+from interlock.core.pending import Pending
 from interlock.core.ports import Back, Exchange
 from interlock.drivers.errors import aip_code
 from interlock.drivers.limits import Attempts, may_repeat
-from interlock.drivers.pending_starts import BodyExchange
 from interlock.drivers.request_owner import Asker, signed_by, words_for
 from interlock.drivers.resolver import Candidate
 from interlock.drivers.resource_uris import check_uris
@@ -33,6 +35,7 @@ from interlock.errors import (
     CIRCUIT_OPEN,
     DEADLINE_EXCEEDED,
     INSTALL_FAILED,
+    INTERNAL,
     SANDBOX_UNAVAILABLE,
     TOO_BUSY,
     TOOL_UNAVAILABLE,
@@ -61,6 +64,7 @@ _DRIVER_FAILURES: Final = frozenset(
 """What is wrong with one driver, so that another may serve a call that was not dispatched. Of one
 that was, these names say nothing: a hook may say of an answer whatever it likes."""
 _UNAUTHORIZED: Final = 401
+_log = logging.getLogger("interlock.drivers")
 _PASSING: Final = InterlockError(UPSTREAM_UNAVAILABLE, "")
 """What it is worth trying again after: a server that went away may be back."""
 
@@ -457,6 +461,48 @@ class ContractExchange:
         asked in a call of the contract."""
         if self._driver is not None:
             self._call.upstream = self._driver.key
+
+
+class BodyExchange(Pending):
+    """A call that a driver's own code serves."""
+
+    def __init__(
+        self,
+        body: Coroutine[Any, Any, Any],
+        over: Callable[[Any, InterlockError | None], None],
+    ) -> None:
+        """`over` is told once: the value, or the error."""
+        self._over = over
+        self.open = True
+        self._task = asyncio.get_running_loop().create_task(body)
+        self._task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        if not self.open:
+            return
+        self.open = False
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            self._over(task.result(), None)
+        elif isinstance(error, InterlockError):
+            self._over(None, error)
+        else:
+            _log.error("a driver's code failed", exc_info=error)
+            self._over(
+                None, InterlockError(INTERNAL, f"The driver failed ({type(error).__name__}).")
+            )
+
+    def abandon(self, reason: str) -> None:
+        self.open = False
+        self._task.cancel()
+
+    def expire(self) -> None:
+        if self.open:
+            self.open = False
+            self._task.cancel()
+            self._over(None, InterlockError(DEADLINE_EXCEEDED, "The driver was not done in time."))
 
 
 def _is_no_text(block: Any) -> bool:

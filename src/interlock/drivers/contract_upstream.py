@@ -16,15 +16,16 @@ from msgspec.structs import replace
 from interlock.core.call import Call, ClientSession
 from interlock.core.catalog.effects import EffectLevel
 from interlock.core.catalog.offering import CONTRACTS, META_CONTEXT, META_DRIVER, Tool
+from interlock.core.pending import DeferredRequest
 from interlock.core.ports import Back, Clock, Exchange
 from interlock.drivers.contract_exchange import ContractExchange
 from interlock.drivers.contract_shape import ContractShape
 from interlock.drivers.contract_tool import effect_level
 from interlock.drivers.contract_versions import Deprecation, Versions
 from interlock.drivers.driver import Binding, Driver
+from interlock.drivers.errors import not_ready
 from interlock.drivers.journal_rows import Rows
 from interlock.drivers.limits import effective_timeout_ms
-from interlock.drivers.pending_starts import WakingExchange
 from interlock.drivers.request_owner import Asker, asker_of, gone
 from interlock.drivers.resolver import Candidate, Decision, Machine, Workspace
 from interlock.drivers.resolver_cache import ResolverCache
@@ -109,7 +110,9 @@ class ContractUpstream:
             unsigned = _unsigned(served, decision)
             if unsigned:
                 # Somebody may have signed in meanwhile, or may be at it.
-                return WakingExchange(call, back, partial(self._sign_in_first, unsigned))
+                return DeferredRequest(
+                    call, back, not_ready(), partial(self._sign_in_first, unsigned)
+                )
         return self._send(call, back, served, inputs, context, decision, asker)
 
     async def _sign_in_first(self, unsigned: list[Driver], call: Call, back: Back) -> Exchange:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from interlock.core.call import Call, UpstreamGoneError
 from interlock.core.config import ServerConfig
+from interlock.core.pending import DeferredRequest
 from interlock.core.ports import Back, Clock, Exchange
 from interlock.core.upstreams.supervisor import Supervisor
+from interlock.drivers.errors import not_ready
 from interlock.drivers.launch import DriverConnector, is_lasting
-from interlock.drivers.pending_starts import WakingExchange
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class DriverServer:
             and self._around.clock() < self._look_at
         ):
             return supervisor.start(call, back)
-        return WakingExchange(call, back, partial(self._woken, check))
+        return DeferredRequest(call, back, not_ready(), partial(self._woken, check))
 
     async def _woken(self, check: Callable[[], None] | None, call: Call, back: Back) -> Exchange:
         supervisor = await self.awake()

@@ -140,3 +140,10 @@ def _from_result(outcome: Outcome) -> Any:
         return InterlockError(UPSTREAM_ERROR, error_text(result))
     structured = result.get("structuredContent")
     return Extracted({"content": result.get("content", [])} if structured is None else structured)
+
+
+def not_ready() -> InterlockError:
+    """Say that a request was not sent before its deadline."""
+    return InterlockError(
+        errors.DEADLINE_EXCEEDED, "The driver's server did not get ready in time."
+    )

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from msgspec import Raw
 
 from interlock.core.call import Ask, Call, Client, ClientSession, Outcome, UpstreamAnsweredError
-from interlock.core.journal.audit import OK
 from interlock.core.pipeline.client_requests import (
     Asking,
     Held,
@@ -35,7 +34,7 @@ from interlock.core.pipeline.client_requests import (
 from interlock.core.pipeline.internal_error import fault
 from interlock.core.pipeline.request_state import Seals, stale
 from interlock.core.pipeline.tasks import Tasks
-from interlock.core.ports import Back, Clock, Exchange
+from interlock.core.ports import Clock, Host
 from interlock.errors import UPSTREAM_PROTOCOL, InterlockError, ProtocolError
 from interlock.protocol.input_required import (
     INPUT_RESPONSES,
@@ -65,22 +64,6 @@ _URL_FIRST: Final = -32042
 """A session server that cannot even begin before its user has been somewhere."""
 
 _log = logging.getLogger("interlock.pipeline")
-
-
-class Host(Back, Protocol):
-    """What the pipeline does for this stage."""
-
-    def send(self, call: Call, now: float) -> None: ...
-    def over(
-        self, call: Call, outcome: Outcome | None, error: InterlockError | None, word: str = OK
-    ) -> None: ...
-    def waits(self, call: Call) -> bool: ...
-    def wait_for_input(self, call: Call, seconds: float) -> None: ...
-    def go_on(self, call: Call) -> None: ...
-    def task_over(
-        self, call: Call, outcome: Outcome | None, error: InterlockError | None
-    ) -> Outcome | None: ...
-    def take_over(self, call: Call, exchange: Exchange) -> None: ...
 
 
 class Input:

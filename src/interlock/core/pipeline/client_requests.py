@@ -26,6 +26,7 @@ from interlock.core.call import (
     UpstreamAnsweredError,
 )
 from interlock.core.journal.audit import ANSWERED, ASKED, REFUSED, WITHDRAWN, Audit
+from interlock.core.pending import Pending
 from interlock.core.ports import Back, Clock, Exchange
 from interlock.errors import (
     DEADLINE_EXCEEDED,
@@ -578,7 +579,7 @@ class Rounds:
         self._fail(call, error)
 
 
-class Round:
+class Round(Pending):
     """One round: stands for the request while its caller is being asked."""
 
     def __init__(self, rounds: Rounds, call: Call, needed: Needed) -> None:
@@ -649,9 +650,6 @@ class Round:
     def abandon(self, reason: str) -> None:
         if self.open:
             self._end(reason)
-
-    def hand_over(self, call: Call, back: Back) -> None:
-        """A round belongs to a session, whose calls are not held."""
 
     def expire(self) -> None:
         if self.open:

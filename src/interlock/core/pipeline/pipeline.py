@@ -20,6 +20,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from math import trunc
 from typing import Any, Final
 
@@ -39,6 +40,7 @@ from interlock.core.call import (
 )
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.journal.audit import COLLECTED, OK, TOOL_ERROR, Audit
+from interlock.core.pending import DeferredRequest
 from interlock.core.pipeline.admission import Entry
 from interlock.core.pipeline.authentication import Authenticator, Unsettled
 from interlock.core.pipeline.breaker import Breakers
@@ -136,52 +138,26 @@ class Dispatcher:
         self, call: Call, upstream: Upstream, gone: UpstreamGoneError, back: Back
     ) -> None:
         """Wait for the upstream to come back, and send the call then; else it failed as it did."""
-        task = asyncio.get_running_loop().create_task(
-            self._wait_and_send(call, upstream, gone, back)
-        )
-        call.exchange = _Waiting(task, lambda: back.settled(call, None, gone))
+        waiting = DeferredRequest(call, back, gone, partial(self._wait_and_send, upstream, gone))
+        call.exchange = waiting
+        task = waiting.task
+        assert task is not None
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
 
     async def _wait_and_send(
-        self, call: Call, upstream: Upstream, gone: UpstreamGoneError, back: Back
-    ) -> None:
+        self, upstream: Upstream, gone: UpstreamGoneError, call: Call, back: Back
+    ) -> Exchange:
         try:
             patience = min(PATIENCE, call.deadline - self._clock())
             if patience <= 0 or not await upstream.until_ready(patience):
                 raise gone
-            call.exchange = upstream.start(call, back)
-        except InterlockError as error:
-            back.settled(call, None, error)
+            return upstream.start(call, back)
+        except InterlockError:
+            raise
         except Exception:
-            # Nobody awaits this task, but somebody waits for the call.
             _log.exception("%s could not be sent again", call.upstream)
-            back.settled(call, None, gone)
-
-
-class _Waiting:
-    """Stands for the request of a call that waits to be sent again."""
-
-    __slots__ = ("_give_up", "_task")
-
-    def __init__(self, task: asyncio.Task[None], give_up: Callable[[], None]) -> None:
-        self._task = task
-        self._give_up = give_up
-
-    @property
-    def open(self) -> bool:
-        return not self._task.done()
-
-    def abandon(self, reason: str) -> None:
-        self._task.cancel()
-
-    def hand_over(self, call: Call, back: Back) -> None:
-        """It has not left yet, so nothing was asked on the way that could be handed over."""
-
-    def expire(self) -> None:
-        if not self._task.done():
-            self._task.cancel()
-            self._give_up()
+            raise gone from None
 
 
 class Pipeline:

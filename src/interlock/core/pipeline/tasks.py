@@ -19,7 +19,7 @@ from msgspec import Raw
 
 from interlock.core.call import Ask, Call, Client, ClientSession, Outcome, UpstreamAnsweredError
 from interlock.core.pipeline.client_requests import Held, Questions, speaks_tasks, to_look_at
-from interlock.core.ports import Clock
+from interlock.core.ports import Clock, Host
 from interlock.errors import (
     CANCELLED,
     INVALID_PARAMS,
@@ -131,16 +131,6 @@ _GONE: Final = "The client did not come back with an answer in time."
 
 
 _log = logging.getLogger("interlock.pipeline")
-
-
-class Host(Protocol):
-    """What the pipeline does for tasks."""
-
-    def over(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None: ...
-    def go_on(self, call: Call) -> None: ...
-    def task_over(
-        self, call: Call, outcome: Outcome | None, error: InterlockError | None
-    ) -> Outcome | None: ...
 
 
 class OwnTasks:

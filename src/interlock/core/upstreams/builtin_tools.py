@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from interlock.core.call import Call, ClientSession, Outcome
-from interlock.core.ports import Back
+from interlock.core.pending import ANSWERED
+from interlock.core.ports import Back, Exchange
 from interlock.errors import UNKNOWN_TOOL, InterlockError
 from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.protocol.mcp import Era, glance_at, tool_error
@@ -63,14 +64,14 @@ class OwnTools:
         """`dropped`: how many notifications of each subserver were dropped, by its segment."""
         self._dropped = dropped
 
-    def start(self, call: Call, back: Back) -> _Answered:
+    def start(self, call: Call, back: Back) -> Exchange:
         route = call.route
         if route is None or route.upstream_name != DROPPED_TOOL:
             raise InterlockError(UNKNOWN_TOOL, f"The node has no tool {call.name[:100]!r}.")
         call.dispatched = True
         result = self._count(decode_value(call.arguments))
         back.settled(call, Outcome(result, Era.SESSION, glance_at(result)), None)
-        return _ANSWERED
+        return ANSWERED
 
     def _count(self, arguments: Any) -> bytes:
         counts = dict(self._dropped())
@@ -111,22 +112,3 @@ class OwnTools:
 
     async def until_ready(self, seconds: float) -> bool:
         return True
-
-
-class _Answered:
-    """Stands for a request that was answered when it was made."""
-
-    __slots__ = ()
-    open = False
-
-    def abandon(self, reason: str) -> None:
-        """There is nothing to give up."""
-
-    def expire(self) -> None:
-        """It was in time."""
-
-    def hand_over(self, call: Call, back: Back) -> None:
-        """Nobody waits for it."""
-
-
-_ANSWERED: Final = _Answered()

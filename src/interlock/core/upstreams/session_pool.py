@@ -19,6 +19,7 @@ from msgspec import Raw
 
 from interlock.core.call import Call, ClientSession, UpstreamAnsweredError, UpstreamGoneError
 from interlock.core.config import ServerConfig
+from interlock.core.pending import DeferredRequest
 from interlock.core.pipeline.notification_filter import loud_enough, read_level
 from interlock.core.ports import Back, Clock, Exchange
 from interlock.core.upstreams.client import Peer
@@ -39,6 +40,7 @@ IDLE_KEPT: Final = 300.0
 MOST: Final = 1_000
 MOST_OF_ONE: Final = 50
 """So many may the stateless clients of one caller have: one for each set of promises."""
+_NO_SESSION: Final = "The server gave no session in time."
 _SWEEP: Final = 30.0
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
@@ -331,7 +333,7 @@ class _Private:
         self.pause = _FIRST_PAUSE
         """How long it was waited before it was opened."""
         self._listening: asyncio.Future[None] | None = None
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[DeferredRequest] = []
 
     @property
     def idle(self) -> bool:
@@ -352,8 +354,8 @@ class _Private:
         if listening is not None and not listening.done():
             listening.set_result(None)
 
-    def wait(self, call: Call, back: Back) -> _Waiting:
-        waiting = _Waiting(call, back)
+    def wait(self, call: Call, back: Back) -> DeferredRequest:
+        waiting = DeferredRequest(call, back, InterlockError(DEADLINE_EXCEEDED, _NO_SESSION))
         self._waiting.append(waiting)
         return waiting
 
@@ -371,12 +373,12 @@ class _Private:
         """Send what waited."""
         waiting, self._waiting = self._waiting, []
         for one in waiting:
-            self.speak_up(one.wanted_level)
+            self.speak_up(_wanted_level(one))
         for one in waiting:
             if peer is None:
                 one.fail(_never_sent(self.label))
             else:
-                one.go(peer)
+                one.start(peer.start)
 
     def fail(self, error: InterlockError) -> None:
         waiting, self._waiting = self._waiting, []
@@ -384,57 +386,12 @@ class _Private:
             one.fail(error)
 
 
-class _Waiting:
-    """Stands for a request until there is a connection for it, and then for what it became."""
-
-    def __init__(self, call: Call, back: Back) -> None:
-        self._call = call
-        self._back = back
-        self._waits = True
-        self._sent: Exchange | None = None
-
-    @property
-    def wanted_level(self) -> Raw | None:
-        call = self._call
-        if not self._waits or call.session is not None or call.meta is None:
-            return None
-        return call.meta.get(mcp.META_LOG_LEVEL)
-
-    @property
-    def open(self) -> bool:
-        return self._waits or (self._sent is not None and self._sent.open)
-
-    def go(self, peer: Peer) -> None:
-        if not self._waits:
-            return
-        self._waits = False
-        try:
-            self._sent = peer.start(self._call, self._back)
-        except InterlockError as error:
-            self._back.settled(self._call, None, error)
-        else:
-            if self._call.exchange is self:
-                self._call.exchange = self._sent
-
-    def fail(self, error: InterlockError) -> None:
-        if self._waits:
-            self._waits = False
-            self._back.settled(self._call, None, error)
-
-    def abandon(self, reason: str) -> None:
-        self._waits = False
-        if self._sent is not None:
-            self._sent.abandon(reason)
-
-    def hand_over(self, call: Call, back: Back) -> None:
-        self._call, self._back = call, back
-        if self._sent is not None:
-            self._sent.hand_over(call, back)
-
-    def expire(self) -> None:
-        if self._sent is not None:
-            self._sent.expire()
-        self.fail(InterlockError(DEADLINE_EXCEEDED, "The server gave no session in time."))
+def _wanted_level(request: DeferredRequest) -> Raw | None:
+    """The log level that a stateless client wants with a request that still waits."""
+    call = request.call
+    if not request.waits or call.session is not None or call.meta is None:
+        return None
+    return call.meta.get(mcp.META_LOG_LEVEL)
 
 
 class _Teller:

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from interlock.core import crash_points as faults
 from interlock.core.call import Call, Caller, ClientSession, Credentials, Outcome
 from interlock.core.catalog.offering import Tool
-from interlock.core.journal.audit import COLLECTED, OK
+from interlock.core.journal.audit import COLLECTED
+from interlock.core.pending import Pending
 from interlock.core.pipeline.internal_error import fault
 from interlock.core.pipeline.request_state import Sealed, Seals
-from interlock.core.ports import Back
+from interlock.core.ports import Host
 from interlock.errors import CONFIRMATION_EXPIRED, DEADLINE_EXCEEDED, TOO_BUSY, InterlockError
 from interlock.protocol.input_required import REQUEST_STATE
 from interlock.protocol.jsonrpc import decode_value, encode_value
@@ -79,7 +80,7 @@ def only_waits(call: Call) -> bool:
     return isinstance(call.exchange, Waiting)
 
 
-class Waiting:
+class Waiting(Pending):
     """Stands for the request of such a call: it is answered when the other one is."""
 
     def __init__(
@@ -117,9 +118,6 @@ class Waiting:
             self._call.exchange = None
             self._in_vain(self._call, self._entry)
 
-    def hand_over(self, call: Call, back: Back) -> None:
-        """Nobody takes over who waits only."""
-
 
 DISPATCH_WAIT: Final = 120.0
 """How long an identical call waits for the one that is under way."""
@@ -146,20 +144,6 @@ def _is_bound(call: Call, record: Approval) -> bool:
     """Whether a call without a session and without a handle belongs to this approval by its caller
     alone: the node above tells its clients apart itself, and so does a topic its participants."""
     return _is_from_above(call) or call.face == record.face == TOPIC
-
-
-class Host(Protocol):
-    """What the pipeline does for the gate."""
-
-    def begin(self, call: Call) -> None: ...
-    def write_first(self, call: Call) -> None:
-        """The gate lets it go: it leaves once the journal has it on disk."""
-
-    def over(
-        self, call: Call, outcome: Outcome | None, error: InterlockError | None, word: str = OK
-    ) -> None: ...
-    def waits(self, call: Call) -> bool: ...
-    def wait_for_input(self, call: Call, seconds: float) -> None: ...
 
 
 class Gate:

@@ -6,15 +6,18 @@ import asyncio
 from typing import Any
 
 from interlock.core.call import Ask, Call, Client, ClientSession, Credentials, Outcome
+from interlock.core.pending import ANSWERED, DeferredRequest
 from interlock.core.ports import Back, Exchange
-from interlock.drivers.pending_starts import BodyExchange, WakingExchange
-from interlock.errors import AUTH_REQUIRED, InterlockError
+from interlock.errors import AUTH_REQUIRED, DEADLINE_EXCEEDED, InterlockError
 from interlock.protocol.mcp import Era
 from tests.core.upstreams.harness import run, within
 
 
 def request() -> Call:
     return Call("tools/call", "test", Credentials("local"), Client(Era.SESSION, "2025-11-25"))
+
+
+LATE = InterlockError(DEADLINE_EXCEEDED, "It was not sent in time.")
 
 
 class Waiting:
@@ -63,7 +66,7 @@ def test_it_is_the_request_once_that_has_left() -> None:
             await gate.wait()
             return sent
 
-        exchange = WakingExchange(request(), waiting, send)
+        exchange = DeferredRequest(request(), waiting, LATE, send)
         assert exchange.open
         gate.set()
         await asyncio.sleep(0)
@@ -87,7 +90,7 @@ def test_who_is_handed_over_before_it_leaves_is_told() -> None:
             await gate.wait()
             raise InterlockError(AUTH_REQUIRED, "Sign in.")
 
-        exchange = WakingExchange(request(), first, send)
+        exchange = DeferredRequest(request(), first, LATE, send)
         exchange.hand_over(request(), second)
         gate.set()
         await within(second.over.wait())
@@ -104,12 +107,12 @@ def test_what_expires_or_is_left_before_it_leaves_is_not_sent() -> None:
             raise AssertionError("it is not to be sent")
 
         late, left = Waiting(), Waiting()
-        exchange = WakingExchange(request(), late, send)
+        exchange = DeferredRequest(request(), late, LATE, send)
         exchange.expire()
         exchange.expire()
         assert late.told == ["deadline_exceeded"]
         assert not exchange.open
-        exchange = WakingExchange(request(), left, send)
+        exchange = DeferredRequest(request(), left, LATE, send)
         exchange.abandon("enough")
         assert not exchange.open
         assert left.told == []
@@ -124,65 +127,91 @@ def test_a_fault_of_ours_is_an_error_of_the_call() -> None:
         async def send(call: Call, back: Back) -> Exchange:
             raise ZeroDivisionError
 
-        WakingExchange(request(), waiting, send)
+        DeferredRequest(request(), waiting, LATE, send)
         await within(waiting.over.wait())
         assert waiting.told == ["internal_error"]
 
     run(body)
 
 
-def test_a_body_tells_once_what_it_came_to() -> None:
+def test_who_takes_over_before_it_leaves_gets_the_request() -> None:
     async def body() -> None:
-        told: list[Any] = []
-        gate = asyncio.Event()
+        sent, first, second, gate = Sent(), Waiting(), Waiting(), asyncio.Event()
 
-        async def value() -> str:
+        async def send(call: Call, back: Back) -> Exchange:
             await gate.wait()
-            return "done"
+            return sent
 
-        async def wrong() -> str:
-            raise InterlockError(AUTH_REQUIRED, "Sign in.")
-
-        def over(value: Any, error: InterlockError | None) -> None:
-            told.append(value if error is None else error.failure.name)
-
-        exchange = BodyExchange(value(), over)
+        exchange = DeferredRequest(request(), first, LATE, send)
+        await asyncio.sleep(0)
+        another = request()
+        exchange.hand_over(another, second)
         gate.set()
-        while exchange.open:  # noqa: ASYNC110 - nobody announces it
-            await asyncio.sleep(0)
-        exchange.expire()
-        exchange.abandon("late")
-        assert told == ["done"]
-        exchange = BodyExchange(wrong(), over)
-        while exchange.open:  # noqa: ASYNC110 - nobody announces it
-            await asyncio.sleep(0)
-        assert told == ["done", "auth_required"]
+        assert exchange.task is not None
+        await within(exchange.task)
+        assert sent.whose == (another, second)
+        assert (first.told, second.told) == ([], [])
 
     run(body)
 
 
-def test_a_body_that_takes_too_long_or_is_left_is_cancelled() -> None:
+def test_what_was_given_up_while_it_left_is_abandoned() -> None:
     async def body() -> None:
-        told: list[str] = []
-        cancelled: list[str] = []
+        sent, waiting = Sent(), Waiting()
 
-        async def forever(name: str) -> None:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                cancelled.append(name)
-                raise
+        async def send(call: Call, back: Back) -> Exchange:
+            exchange.waits = False
+            return sent
 
-        def over(value: Any, error: InterlockError | None) -> None:
-            told.append("value" if error is None else error.failure.name)
-
-        late, left = BodyExchange(forever("late"), over), BodyExchange(forever("left"), over)
-        await asyncio.sleep(0)
-        late.expire()
-        left.abandon("enough")
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert told == ["deadline_exceeded"]
-        assert cancelled == ["late", "left"]
+        exchange = DeferredRequest(request(), waiting, LATE, send)
+        assert exchange.task is not None
+        await within(exchange.task)
+        assert (sent.did, waiting.told) == (["abandon"], [])
 
     run(body)
+
+
+def test_is_replaced_by_the_request_that_is_sent() -> None:
+    sent, waiting, call = Sent(), Waiting(), request()
+    exchange = DeferredRequest(call, waiting, LATE)
+    call.exchange = exchange
+    exchange.start(lambda call, back: sent)
+    exchange.start(lambda call, back: Sent())
+    exchange.fail(LATE)
+    assert call.exchange is sent
+    assert exchange.open
+    exchange.expire()
+    assert not exchange.open
+    assert (sent.did, waiting.told) == (["expire"], [])
+
+
+def test_tells_once_that_it_cannot_be_sent() -> None:
+    def start(call: Call, back: Back) -> Exchange:
+        raise InterlockError(AUTH_REQUIRED, "Sign in.")
+
+    waiting = Waiting()
+    exchange = DeferredRequest(request(), waiting, LATE)
+    exchange.start(start)
+    exchange.fail(LATE)
+    exchange.expire()
+    assert waiting.told == ["auth_required"]
+    assert not exchange.open
+
+
+def test_nothing_is_sent_for_a_call_that_was_given_up() -> None:
+    def start(call: Call, back: Back) -> Exchange:
+        raise AssertionError("it is not to be sent")
+
+    waiting = Waiting()
+    exchange = DeferredRequest(request(), waiting, LATE)
+    exchange.abandon("enough")
+    exchange.start(start)
+    exchange.expire()
+    assert waiting.told == []
+
+
+def test_nothing_happens_to_a_request_that_was_answered_at_once() -> None:
+    ANSWERED.abandon("late")
+    ANSWERED.expire()
+    ANSWERED.hand_over(request(), Waiting())
+    assert not ANSWERED.open

@@ -1,0 +1,67 @@
+"""Requests that a driver's own code serves: what comes first counts, and nobody is told twice."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from interlock.drivers.contract_exchange import BodyExchange
+from interlock.errors import AUTH_REQUIRED, InterlockError
+from tests.core.upstreams.harness import run
+
+
+def test_a_body_tells_once_what_it_came_to() -> None:
+    async def body() -> None:
+        told: list[Any] = []
+        gate = asyncio.Event()
+
+        async def value() -> str:
+            await gate.wait()
+            return "done"
+
+        async def wrong() -> str:
+            raise InterlockError(AUTH_REQUIRED, "Sign in.")
+
+        def over(value: Any, error: InterlockError | None) -> None:
+            told.append(value if error is None else error.failure.name)
+
+        exchange = BodyExchange(value(), over)
+        gate.set()
+        while exchange.open:  # noqa: ASYNC110 - nobody announces it
+            await asyncio.sleep(0)
+        exchange.expire()
+        exchange.abandon("late")
+        assert told == ["done"]
+        exchange = BodyExchange(wrong(), over)
+        while exchange.open:  # noqa: ASYNC110 - nobody announces it
+            await asyncio.sleep(0)
+        assert told == ["done", "auth_required"]
+
+    run(body)
+
+
+def test_a_body_that_takes_too_long_or_is_left_is_cancelled() -> None:
+    async def body() -> None:
+        told: list[str] = []
+        cancelled: list[str] = []
+
+        async def forever(name: str) -> None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.append(name)
+                raise
+
+        def over(value: Any, error: InterlockError | None) -> None:
+            told.append("value" if error is None else error.failure.name)
+
+        late, left = BodyExchange(forever("late"), over), BodyExchange(forever("left"), over)
+        await asyncio.sleep(0)
+        late.expire()
+        left.abandon("enough")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert told == ["deadline_exceeded"]
+        assert cancelled == ["late", "left"]
+
+    run(body)
