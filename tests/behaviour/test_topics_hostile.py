@@ -273,7 +273,7 @@ async def sleeper(place: Place, topic: str) -> tuple[socket.socket, asyncio.Stre
 def test_one_that_never_reads(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `overflow: close` it is let go; the others hear everything meanwhile."""
     # Its buffers are the smallest there are: on a busy machine it takes long to read all of it.
-    monkeypatch.setattr("interlock.topics.socket.CLOSING", PATIENCE)
+    monkeypatch.setattr("interlock.channels.websocket.CLOSING", PATIENCE)
 
     async def test(join: Joins) -> None:
         topic = place.topic("strict")

@@ -10,10 +10,11 @@ from socket import SHUT_WR
 
 import pytest
 
+from interlock.channels.websocket import CLOSING
 from interlock.core.config.topics import TopicConfig
 from interlock.core.server.http.server import tls_context
 from interlock.protocol.websocket import Pong, close_frame, ping_frame, pong_frame
-from interlock.topics.socket import CLOSING, MOST_SIGNS, UNFINISHED
+from interlock.topics.socket import MOST_SIGNS, UNFINISHED
 from tests.channels.certificates import Authority
 from tests.topics.peers import Peer, joined
 from tests.topics.rooms import Rooms, run, until
@@ -149,7 +150,7 @@ async def end_bytes(member: Raw) -> None:
 def test_nothing_waits_for_one_that_left_without_reading(
     how: Callable[[Raw], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlock.topics.socket.CLOSING", 0.2)
+    monkeypatch.setattr("interlock.channels.websocket.CLOSING", 0.2)
 
     async def left(rooms: Rooms, agent: Peer, human: Peer, stuck: Raw) -> None:
         await talk_until_full(rooms, agent, human, "worker")
@@ -174,7 +175,7 @@ def test_nothing_waits_for_one_that_left_without_reading(
 def test_nothing_waits_for_one_that_left_without_reading_over_tls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlock.topics.socket.CLOSING", 0.2)
+    monkeypatch.setattr("interlock.channels.websocket.CLOSING", 0.2)
     authority = Authority(tmp_path)
     identity = authority.issue("node", "127.0.0.1")
     trusts = ssl.create_default_context(cafile=authority.file)

@@ -13,7 +13,6 @@ from websockets.typing import Subprotocol
 from interlock.core.call import Caller
 from interlock.core.config.topics import SeatConfig, TopicConfig
 from interlock.protocol.websocket import text_frame
-from interlock.topics import socket
 from tests.topics.peers import Peer, joined, refused
 from tests.topics.rooms import PUBLIC, RESTRICTED, Rooms, run, until
 from tests.topics.test_readers import raw
@@ -313,7 +312,7 @@ def test_a_token_that_does_not_count_any_more() -> None:
 
 
 def test_the_node_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "CLOSING", 0.2)
+    monkeypatch.setattr("interlock.channels.websocket.CLOSING", 0.2)
 
     async def test(rooms: Rooms) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", rooms.http.port)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from interlock.channels.websocket import CLOSING
 from interlock.core.config import TopicConfig
 from interlock.protocol.mcpx_terms import LONGEST
 from interlock.protocol.websocket import (
@@ -21,7 +22,7 @@ from interlock.protocol.websocket import (
     text_frame,
 )
 from interlock.topics.member import Loss, Unread
-from interlock.topics.socket import CLOSING, MOST_KINDS, MOST_UNSENT, OTHER_KINDS, TopicSocket
+from interlock.topics.socket import MOST_KINDS, MOST_UNSENT, OTHER_KINDS, TopicSocket
 from tests.topics.wires import MASK, Timers, Wire, batch, envelope
 
 BIG = 8 * 1024

@@ -6,8 +6,8 @@ import asyncio
 import os
 import socket
 import ssl as tls
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -34,6 +34,7 @@ from interlock.protocol.websocket import (
     Event,
     FrameDecoder,
     Ping,
+    Pong,
     Violation,
     close_frame,
     medium_head,
@@ -61,8 +62,123 @@ def _fresh_mask() -> bytes:
     return _masks.pop()
 
 
-class WebSocketChannel(Endpoint, asyncio.Protocol):
-    """A WebSocket that is open. It is its transport's protocol from the start."""
+class Timer(Protocol):
+    """What `call_later` gives back."""
+
+    def cancel(self) -> None: ...
+
+
+CallLater = Callable[[float, Callable[[], None]], Timer]
+
+
+class WebSocketConnection(asyncio.Protocol):
+    """A WebSocket that is open, and how it is closed (RFC 6455 §7). It is its transport's protocol
+    from the start. What becomes of messages, and what waits to be written, is for subclasses.
+    """
+
+    open: bool
+    """Whether messages go in and out."""
+
+    def __init__(
+        self,
+        transport: Any,
+        *,
+        dialled: bool,
+        max_message: int,
+        most_unsent: int,
+        call_later: CallLater,
+    ) -> None:
+        """Take the transport over.
+
+        Args:
+            dialled: this side is the client.
+            most_unsent: above so many bytes that the other side does not read, the transport calls
+                `pause_writing`.
+        """
+        self._dialled = dialled
+        self._decoder = FrameDecoder(masked=not dialled, max_message=max_message)
+        self._transport = transport
+        self._write = transport.write
+        self._later = call_later
+        self._said_close = False
+        self._patience: Timer | None = None
+        transport.set_write_buffer_limits(high=most_unsent)
+        transport.set_protocol(self)
+
+    # -- for subclasses
+
+    def _over(self, why: str) -> None:
+        """No message comes any more. The first reason counts."""
+        raise NotImplementedError
+
+    def _closed(self, code: int, reason: str) -> None:
+        """The other side closes the connection, in these words."""
+        raise NotImplementedError
+
+    def _take_sign(self, sign: Ping | Pong) -> None:
+        """The other side says that it is there, or asks whether this one is."""
+        raise NotImplementedError
+
+    def _flush(self) -> None:
+        """Write what goes before the close frame."""
+
+    def _mask(self) -> bytes:
+        return b""
+
+    # -- asyncio.Protocol
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._decoder.end()
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        self._over("the connection was lost" + (f": {exc}" if exc is not None else ""))
+
+    # -- ending
+
+    def _take(self, event: Event) -> None:
+        """Everything that is not a text message."""
+        match event:
+            case Ping() | Pong() if self.open:
+                self._take_sign(event)
+            case Close(code, reason):
+                self._closed(code, reason)
+                # With the same code, as agreement.
+                self._say_close(code, "")
+                if not self._dialled:
+                    self._transport.close()
+            case Binary() if self.open:
+                self._fail(Violation(UNSUPPORTED, "Messages are text here, not binary."))
+            case Violation():
+                self._fail(event)
+
+    def _fail(self, violation: Violation) -> None:
+        self._over(f"it broke the WebSocket protocol: {violation.message}")
+        self._say_close(violation.code, violation.message)
+        if self._transport.is_closing():
+            return
+        # Closed now, with its bytes unread, the connection might be reset before it reads why.
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()
+
+    def _say_close(self, code: int, reason: str) -> None:
+        """Once, behind all that was sent. The other side has until the patience ends to agree."""
+        self._flush()
+        if self._said_close or self._transport.is_closing():
+            return
+        self._said_close = True
+        self._write(close_frame(code, reason, self._mask()))
+        self._lose_patience_later()
+
+    def _lose_patience_later(self) -> None:
+        if self._patience is None:
+            self._patience = self._later(CLOSING, self._transport.abort)
+
+
+class WebSocketChannel(Endpoint, WebSocketConnection):
+    """A channel over a WebSocket."""
 
     def __init__(
         self,
@@ -74,18 +190,19 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
         max_message: int = MAX_MESSAGE,
     ) -> None:
         """`dialled`: this side is the client."""
-        super().__init__(peer=peer, label=label, names=proven_names(transport))
-        self._dialled = dialled
-        self._decoder = FrameDecoder(masked=not dialled, max_message=max_message)
-        self._said_close = False
-        self._patience: asyncio.TimerHandle | None = None
-        self._transport = transport
-        self._write = transport.write
+        Endpoint.__init__(self, peer=peer, label=label, names=proven_names(transport))
         self._unwritten: list[bytes] = []
-        self._soon = asyncio.get_running_loop().call_soon
-        # Above this `pause_writing` ends it, so there is nothing to look at per message.
-        transport.set_write_buffer_limits(high=MOST_UNREAD)
-        transport.set_protocol(self)
+        loop = asyncio.get_running_loop()
+        self._soon = loop.call_soon
+        WebSocketConnection.__init__(
+            self,
+            transport,
+            dialled=dialled,
+            max_message=max_message,
+            # Above this `pause_writing` ends it, so there is nothing to look at per message.
+            most_unsent=MOST_UNREAD,
+            call_later=loop.call_later,
+        )
 
     # -- asyncio.Protocol
 
@@ -106,11 +223,8 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
         self._lose_patience_later()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._decoder.end()
         self._unwritten.clear()
-        if self._patience is not None:
-            self._patience.cancel()
-        self._over("the connection was lost" + (f": {exc}" if exc is not None else ""))
+        super().connection_lost(exc)
         self._vanished()
 
     def allow(self, max_message: int) -> None:
@@ -156,47 +270,13 @@ class WebSocketChannel(Endpoint, asyncio.Protocol):
 
     # -- ending
 
-    def _take(self, event: Event) -> None:
-        """Everything that is not a message."""
-        match event:
-            case Ping(payload) if self.open:
-                self._write(pong_frame(payload, self._mask()))
-            case Close(code, reason):
-                self.close_code, self.close_reason = code, reason
-                self._over("it closed the channel" + _because(code, reason))
-                # With the same code, as agreement.
-                self._say_close(code, "")
-                if not self._dialled:
-                    self._transport.close()
-            case Binary() if self.open:
-                self._fail(Violation(UNSUPPORTED, "Messages are text here, not binary."))
-            case Violation():
-                self._fail(event)
+    def _take_sign(self, sign: Ping | Pong) -> None:
+        if isinstance(sign, Ping):
+            self._write(pong_frame(sign.payload, self._mask()))
 
-    def _fail(self, violation: Violation) -> None:
-        self._over(f"it broke the WebSocket protocol: {violation.message}")
-        self._say_close(violation.code, violation.message)
-        if self._transport.is_closing():
-            return
-        # Closed now, with its bytes unread, the connection might be reset before it reads why.
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
-        else:
-            self._transport.close()
-
-    def _say_close(self, code: int, reason: str) -> None:
-        """Once, behind all that was sent. The other side has until the patience ends to agree."""
-        self._flush()
-        if self._said_close or self._transport.is_closing():
-            return
-        self._said_close = True
-        self._write(close_frame(code, reason, self._mask()))
-        self._lose_patience_later()
-
-    def _lose_patience_later(self) -> None:
-        if self._patience is None:
-            loop = asyncio.get_running_loop()
-            self._patience = loop.call_later(CLOSING, self._transport.abort)
+    def _closed(self, code: int, reason: str) -> None:
+        self.close_code, self.close_reason = code, reason
+        self._over("it closed the channel" + _because(code, reason))
 
     def _cut_off(self, why: str) -> None:
         self._ignore(why)

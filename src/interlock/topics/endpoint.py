@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
+from interlock.channels.websocket import CallLater
 from interlock.core.call import Call, Client, Credentials
 from interlock.core.journal.audit import OK, Audit
 from interlock.core.pipeline.admission import MOST_UNSETTLED
@@ -36,7 +37,7 @@ from interlock.protocol.mcpx_terms import FACE, GOING, NOT_WELCOME
 from interlock.topics.admission import settings_of
 from interlock.topics.join_request import Shown, check_said_once, read_query, shown_by
 from interlock.topics.member import Loss, Member, Participant, Unread
-from interlock.topics.socket import CallLater, TopicSocket
+from interlock.topics.socket import TopicSocket
 
 if TYPE_CHECKING:
     from interlock.core.config import TopicConfig

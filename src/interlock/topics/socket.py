@@ -10,23 +10,16 @@ It touches its transport and the timers it is given, and knows nothing of rooms 
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
+from interlock.channels.websocket import CallLater, Timer, WebSocketConnection
 from interlock.protocol.mcpx_terms import BUSY, LONGEST
 from interlock.protocol.websocket import (
-    UNSUPPORTED,
-    Binary,
-    Close,
-    Event,
-    FrameDecoder,
     Ping,
     Pong,
-    Violation,
-    close_frame,
     ping_frame,
     pong_frame,
     text_frame,
@@ -38,8 +31,6 @@ if TYPE_CHECKING:
 
 MOST_UNSENT: Final = 256 * 1024
 """Above this the transport says that its other side does not read."""
-CLOSING: Final = 2.0
-"""How long the other side may take to agree that the connection is closed."""
 NO_ANSWER: Final = 1011
 """The close code for a member that answered no ping."""
 UNFINISHED: Final = 60.0
@@ -55,15 +46,6 @@ OTHER_KINDS: Final = "…"
 _PING: Final = ping_frame()
 
 
-class Timer(Protocol):
-    """What `call_later` gives back."""
-
-    def cancel(self) -> None: ...
-
-
-CallLater = Callable[[float, Callable[[], None]], Timer]
-
-
 def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -72,9 +54,8 @@ def _nothing() -> None:
     """What is told to nobody."""
 
 
-class TopicSocket(asyncio.Protocol):
-    """A WebSocket that is open, and an `Outlet` of the room. It is its transport's protocol from
-    the start."""
+class TopicSocket(WebSocketConnection):
+    """The WebSocket of a member, and an `Outlet` of the room."""
 
     def __init__(
         self,
@@ -105,13 +86,8 @@ class TopicSocket(asyncio.Protocol):
         self._queue_bytes = settings.queue_bytes // share
         self._unread = unread or Unread()
         self._most_unread = settings.unread // 2 if guest else settings.unread
-        self._later = call_later
         self._now = now
-        self._transport = transport
-        self._write = transport.write
-        longest = min(LONGEST, settings.guest_message) if guest else LONGEST
-        self._decoder = FrameDecoder(masked=True, max_message=longest)
-        self._open = True
+        self.open = True
         self._flowing = True
         """Whether what is delivered is written at once. Every other state is behind this one."""
         self._paused = False
@@ -122,7 +98,6 @@ class TopicSocket(asyncio.Protocol):
         self._kept_bytes = 0
         self._loss = Loss()
         self._told_gone = False
-        self._said_close = False
         self._heard = True
         """Something came since the last look."""
         self._pinged = False
@@ -139,15 +114,14 @@ class TopicSocket(asyncio.Protocol):
         self._unsent_before = 0
         self._stall: Timer | None = None
         self._draining: Timer | None = None
-        self._patience: Timer | None = None
         self._looking: Timer | None = call_later(settings.ping, self._look)
-        transport.set_write_buffer_limits(high=MOST_UNSENT)
-        transport.set_protocol(self)
-
-    @property
-    def open(self) -> bool:
-        """Whether messages go in and out."""
-        return self._open
+        super().__init__(
+            transport,
+            dialled=False,
+            max_message=min(LONGEST, settings.guest_message) if guest else LONGEST,
+            most_unsent=MOST_UNSENT,
+            call_later=call_later,
+        )
 
     @property
     def unread(self) -> int:
@@ -163,13 +137,13 @@ class TopicSocket(asyncio.Protocol):
         for event in self._decoder.feed(data):
             if type(event) is not bytes:
                 self._take(event)
-            elif self._open:
+            elif self.open:
                 self.on_text(event)
 
     def pause_writing(self) -> None:
         self._paused = True
         self._flowing = False
-        if self._open and self._stall is None:
+        if self.open and self._stall is None:
             self._unsent_before = self._transport.get_write_buffer_size()
             self._stall = self._later(self._settings.stalled, self._stalled)
 
@@ -178,22 +152,18 @@ class TopicSocket(asyncio.Protocol):
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
-        if self._unanswered is not None and self._open:
+        if self._unanswered is not None and self.open:
             self._write(pong_frame(self._unanswered))
             self._unanswered = None
         self._drain()
 
     def eof_received(self) -> None:
         # The connection is closed after this, once everything is written: it may never read that.
-        self._gone("it closed the connection")
+        self._over("it closed the connection")
         self._lose_patience_later()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._decoder.end()
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
-        self._gone("the connection was lost" + (f": {exc}" if exc is not None else ""))
+        super().connection_lost(exc)
         self.on_lost()
 
     # -- Outlet
@@ -203,13 +173,13 @@ class TopicSocket(asyncio.Protocol):
         cheaper than one test and one write."""
         if self._flowing:
             self._write(batch.frames)
-        elif self._open:
+        elif self.open:
             self._keep(batch)
 
     def close(self, code: int, reason: str) -> None:
         """Say why, behind all that was sent, and close. Nothing comes in any more. Whoever calls
         this knows that the member is gone; `on_gone` tells it again, once the connection is."""
-        if self._open:
+        if self.open:
             self._shut()
             self._say_close(code, reason)
 
@@ -233,7 +203,7 @@ class TopicSocket(asyncio.Protocol):
             self._shut()
             self._say_close(BUSY, why)
             # Not now: the room is in the middle of telling everybody.
-            self._later(0.0, lambda: self._gone(why))
+            self._later(0.0, lambda: self._over(why))
         else:
             self._lose(batch, self._keep_some(batch))
 
@@ -287,7 +257,7 @@ class TopicSocket(asyncio.Protocol):
             self._unread.bytes -= len(frames)
             size += len(frames)
             part.append(frames)
-        if not self._open:
+        if not self.open:
             return
         if part:
             self._write(b"".join(part))
@@ -366,38 +336,15 @@ class TopicSocket(asyncio.Protocol):
 
     # -- ending
 
-    def _take(self, event: Event) -> None:
-        """Everything that is not a text message."""
-        match event:
-            case Ping() | Pong() if self._open:
-                self._take_sign(event)
-            case Close(code, reason):
-                self._gone("it left" + (f": {reason}" if reason else ""))
-                # With the same code, as agreement.
-                self._say_close(code, "")
-                self._transport.close()
-            case Binary() if self._open:
-                self._fail(Violation(UNSUPPORTED, "Messages are text here, not binary."))
-            case Violation():
-                self._fail(event)
-
-    def _fail(self, violation: Violation) -> None:
-        self._gone(f"it broke the WebSocket protocol: {violation.message}")
-        self._say_close(violation.code, violation.message)
-        if self._transport.is_closing():
-            return
-        # Closed now, with its bytes unread, the connection might be reset before it reads why.
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
-        else:
-            self._transport.close()
+    def _closed(self, code: int, reason: str) -> None:
+        self._over("it left" + (f": {reason}" if reason else ""))
 
     def _give_up(self, code: int, reason: str) -> None:
         self._shut()
         self._say_close(code, reason)
-        self._gone(f"it was closed: {reason}")
+        self._over(f"it was closed: {reason}")
 
-    def _gone(self, why: str) -> None:
+    def _over(self, why: str) -> None:
         self._shut()
         if not self._told_gone:
             self._told_gone = True
@@ -405,7 +352,7 @@ class TopicSocket(asyncio.Protocol):
 
     def _shut(self) -> None:
         """Nothing goes in or out any more but the closing."""
-        self._open = self._flowing = False
+        self.open = self._flowing = False
         self._kept.clear()
         self._unread.bytes -= self._kept_bytes
         self._kept_messages = self._kept_bytes = 0
@@ -413,15 +360,3 @@ class TopicSocket(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
         self._stall = self._draining = self._looking = self._second = None
-
-    def _say_close(self, code: int, reason: str) -> None:
-        """Once. The other side has until the patience ends to agree."""
-        if self._said_close or self._transport.is_closing():
-            return
-        self._said_close = True
-        self._write(close_frame(code, reason))
-        self._lose_patience_later()
-
-    def _lose_patience_later(self) -> None:
-        if self._patience is None:
-            self._patience = self._later(CLOSING, self.abort)
