@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from interlock.contracts.accepted_contracts import AcceptedContracts
 from interlock.core.config import parse_config
-from interlock.drivers.accepted_contracts import AcceptedContracts
 from interlock.manifests.tool_reader import load_contract
 from tests.cli.drivers_workspace import PATH_INPUT, contract, driver
 from tests.cli.program import DEMO, World

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from interlock.contracts.accepted_contracts import AcceptedContracts
 from interlock.core.config import Config
-from interlock.drivers.accepted_contracts import AcceptedContracts
 from interlock.manifests.tool_reader import load_contract
 from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import SAID, TEXT_IN, Workspace, running

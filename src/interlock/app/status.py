@@ -9,15 +9,8 @@ import msgspec
 from interlock.contracts.changed_tools import ToolChange
 from interlock.core.upstreams.registry import UpstreamStatus
 from interlock.drivers.status import ContractStatus, DriverStatus
+from interlock.topics.overview import TopicStatus
 from interlock.tree.registrant import ParentStatus
-
-
-class TopicStatus(msgspec.Struct, frozen=True):
-    """How one topic fares."""
-
-    members: int
-    refused: int
-    """How many messages led nowhere since it was opened."""
 
 
 class NodeStatus(msgspec.Struct, frozen=True):

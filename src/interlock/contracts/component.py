@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,8 +52,6 @@ from interlock.trust.pins import Held, Pins
 
 if TYPE_CHECKING:
     from interlock.contracts.registry.registry import ContractRegistry
-    from interlock.drivers.contract_versions import Deprecation as EndOfMajor
-    from interlock.manifests.tool import ToolContract
 
 _PATIENCE: Final = 2.0
 """How long others who use the registry are waited for: what is not published now is later."""
@@ -311,19 +309,10 @@ class Contracts(Component):
         if self._watch is not None:
             self._watch.declare(Declared(name, version, document, source))
 
-    def deprecations(self, contracts: Iterable[ToolContract]) -> dict[str, EndOfMajor]:
-        """Which of these end, by `id@major`: what the registry says of them."""
-        if not self._ends:
-            return {}
-        from interlock.drivers.contract_versions import Deprecation as EndOfMajor
-
-        return {
-            one.key: EndOfMajor(
-                moment_of(ends.deprecated_at), moment_of(ends.sunset_at), ends.migration_uri
-            )
-            for one in contracts
-            if (ends := self._ends.get(one.key)) is not None
-        }
+    @property
+    def deprecations(self) -> Mapping[str, Deprecation]:
+        """The deprecated majors of the registry, by `name@major`."""
+        return self._ends
 
     # -- what was found out
 

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from interlock.contracts.accepted_contracts import AcceptedContracts, Broken
 from interlock.contracts.changed_tools import ToolChange, classes
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.server_info import Voice
@@ -31,7 +32,6 @@ from interlock.core.pipeline.breaker import Breakers, Circuit
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.ports import Upstream
 from interlock.core.upstreams.supervisor import Supervisor
-from interlock.drivers.accepted_contracts import AcceptedContracts, Broken
 from interlock.drivers.binding import check_entry
 from interlock.drivers.code_process import Code, Described, inspect_code
 from interlock.drivers.contract_shape import ContractShape

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from interlock.contracts.registry import records
 from interlock.drivers.resolver_explanation import iso_time
 from interlock.errors import DEPRECATED_VERSION, InterlockError
 from interlock.manifests.ranges import newest
@@ -41,6 +42,21 @@ class Deprecation(Struct, frozen=True):
 
 
 NEVER: Final[Mapping[str, Deprecation]] = {}
+
+
+def registered_deprecations(
+    contracts: Iterable[ToolContract], registered: Mapping[str, records.Deprecation]
+) -> dict[str, Deprecation]:
+    """Which of these contracts end, by `id@major`, as the registry has it."""
+    return {
+        contract.key: Deprecation(
+            records.moment_of(end.deprecated_at),
+            records.moment_of(end.sunset_at),
+            end.migration_uri,
+        )
+        for contract in contracts
+        if (end := registered.get(contract.key)) is not None
+    }
 
 
 class Versions:

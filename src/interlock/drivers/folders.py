@@ -105,6 +105,7 @@ class DriverFolders(Component):
 def make_drivers(node: Node, config: Config) -> Drivers:
     """The drivers of a node, with everything that it takes to run them."""
     from interlock.drivers.component import Drivers
+    from interlock.drivers.contract_versions import registered_deprecations
 
     made = Drivers(
         config,
@@ -118,7 +119,7 @@ def make_drivers(node: Node, config: Config) -> Drivers:
         breakers=node.breakers,
     )
     made.publishing.declare = node.contracts.declare
-    made.deprecations = node.contracts.deprecations
+    made.deprecations = lambda served: registered_deprecations(served, node.contracts.deprecations)
     node.contracts.on_ends = made.refresh
     made.on_voices = node.introducing.refresh
     return made

@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import Container
 
-from interlock.app.status import TopicStatus
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.config import Config
 from interlock.core.feature import Component
@@ -31,6 +30,7 @@ from interlock.topics.endpoint import Door
 from interlock.topics.gateway import Gateway
 from interlock.topics.member import Member
 from interlock.topics.node_participant import NodeSeat
+from interlock.topics.overview import TopicStatus
 from interlock.topics.participant_upstream import RoomUpstreams
 from interlock.topics.proposals import Fulfilments
 from interlock.topics.recorder import seat_recorder

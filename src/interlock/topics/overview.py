@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from interlock.topics.room import Room
 
 
+class TopicStatus(msgspec.Struct, frozen=True):
+    """How one topic fares."""
+
+    members: int
+    refused: int
+    """How many messages led nowhere since it was opened."""
+
+
 class MemberNow(msgspec.Struct, frozen=True, rename="camel"):
     """Somebody who is in a topic."""
 

@@ -23,10 +23,10 @@ from interlock.terminal.node_discovery import NodeOption
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from interlock.contracts.accepted_contracts import Broken
     from interlock.contracts.changed_tools import ToolChange
     from interlock.contracts.sightings import Sighting, Sightings
     from interlock.core.config import Config
-    from interlock.drivers.accepted_contracts import Broken
     from interlock.manifests.workspace import Workspace
 
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 def broken_contracts(config: Config, base_dir: Path, workspace: Workspace) -> dict[str, Broken]:
     """Those of a workspace, by key: held against what a node of this config accepted."""
-    from interlock.drivers.accepted_contracts import AcceptedContracts
+    from interlock.contracts.accepted_contracts import AcceptedContracts
 
     if not config.contracts.watch:
         return {}
@@ -61,7 +61,7 @@ def declared_breaks(config: Config, base_dir: Path) -> list[tuple[ToolChange, Br
 
 def accept_declared(config: Config, base_dir: Path, broken: Broken) -> None:
     """Callers have to live with it. Raises InterlockError."""
-    from interlock.drivers.accepted_contracts import AcceptedContracts
+    from interlock.contracts.accepted_contracts import AcceptedContracts
     from interlock.errors import INTERNAL, InterlockError
 
     try:
