@@ -13,6 +13,7 @@ import pytest
 from interlock.contracts.registry.records import moment_of
 from interlock.contracts.sightings import Sightings
 from interlock.core.config import LearnedRule, PinsConfig, PolicyConfig, ServerConfig
+from interlock.drivers.contract_versions import registered_deprecations
 from interlock.errors import TOOL_HELD
 from interlock.manifests.tool import ToolContract
 from interlock.trust.pin_store import PinStore
@@ -366,13 +367,14 @@ def test_a_contract_that_says_its_version_itself(start: Start, tmp_path: Path) -
     send, other = (
         ToolContract(tmp_path, id, id, "", "1.4.0", {}, {}) for id in ("mail.send", "mail.list")
     )
-    assert shop.contracts.deprecations([send]) == {}
+    assert registered_deprecations([send], shop.contracts.deprecations) == {}
     ends = registry.deprecate(
         "mail.send", 1, author="operator", migration_uri="https://example.org/2"
     )
     registry.close()
     shop.settle()
     assert told == ["ends"]
-    [(key, end)] = shop.contracts.deprecations([send, other]).items()
+    found_ends = registered_deprecations([send, other], shop.contracts.deprecations)
+    [(key, end)] = found_ends.items()
     assert (key, end.migration_uri) == ("mail.send@1", "https://example.org/2")
     assert end.ends_at == moment_of(ends.sunset_at)
