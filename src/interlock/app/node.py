@@ -55,7 +55,7 @@ from interlock.core.upstreams.oauth.keyring import Keyring
 from interlock.core.upstreams.oauth.token_store import TokenStore
 from interlock.core.upstreams.registry import UpstreamRegistry
 from interlock.core.upstreams.supervisor import Supervisor
-from interlock.drivers.folders import DriverFolders, make_drivers
+from interlock.drivers.folders import DriverFolders
 from interlock.protocol.jsonrpc import encode_value
 from interlock.topics.component import Topics
 from interlock.tree.component import Tree
@@ -233,7 +233,6 @@ class Node:
             on_shown=lambda supervisor: self.introducing.shown(supervisor),
             on_changed=lambda: self.introducing.refresh(),
         )
-        self.driver_folders = DriverFolders(config, base_dir, partial(make_drivers, self))
         seals = Seals(seal_key(config, environ, base_dir, KEY_BYTES), time.time)
         self.pipeline = Pipeline(
             catalog=self.catalog,
@@ -258,6 +257,29 @@ class Node:
         self.pipeline.latency_in_results = config.latency_in_results
         self.pipeline.read_tools = self.roster.read_tools
         self._listeners = Listeners(self.pipeline.subscriptions)
+        self.contracts = Contracts(
+            config,
+            base_dir=base_dir,
+            environ=environ,
+            catalog=self.catalog,
+            audit=self.audit,
+            pins=self.trust.pins,
+            pipeline=self.pipeline,
+            unwatched=(CONTRACTS,),
+        )
+        self.driver_folders = DriverFolders(
+            config,
+            environ=environ,
+            base_dir=base_dir,
+            own_info=self.own_info,
+            catalog=self.catalog,
+            pipeline=self.pipeline,
+            upstreams=self.roster.upstreams,
+            audit=self.audit,
+            breakers=self.breakers,
+            contracts=self.contracts,
+            on_voices=lambda: self.introducing.refresh(),
+        )
         self.introducing = Introducing(
             self.roster,
             self.driver_folders,
@@ -339,16 +361,6 @@ class Node:
             own_info=self.own_info,
             roster=self.roster,
             recorder=self._journal,
-        )
-        self.contracts = Contracts(
-            config,
-            base_dir=base_dir,
-            environ=environ,
-            catalog=self.catalog,
-            audit=self.audit,
-            pins=self.trust.pins,
-            pipeline=self.pipeline,
-            unwatched=(CONTRACTS,),
         )
         self.doors = Doors(
             config,

@@ -4,18 +4,23 @@ to run one; it is brought in with the first folder of drivers, also while the no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from interlock.contracts.changed_tools import ToolChange
+from interlock.contracts.component import Contracts
+from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.server_info import Voice
 from interlock.core.config import Config
 from interlock.core.feature import Component
+from interlock.core.journal.audit import Audit
+from interlock.core.pipeline.breaker import Breakers
+from interlock.core.pipeline.pipeline import Pipeline
+from interlock.core.ports import Upstream
 from interlock.drivers.status import ContractStatus, DriverStatus
 
 if TYPE_CHECKING:
-    from interlock.app.node import Node
     from interlock.drivers.component import Drivers
 
 LOOK_EVERY: Final = 0.5
@@ -24,10 +29,33 @@ LOOK_EVERY: Final = 0.5
 class DriverFolders(Component):
     """Has drivers, as soon as there are any."""
 
-    def __init__(self, config: Config, base_dir: Path, make: Callable[[Config], Drivers]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        environ: Mapping[str, str],
+        base_dir: Path,
+        own_info: bytes,
+        catalog: Catalog,
+        pipeline: Pipeline,
+        upstreams: dict[str, Upstream],
+        audit: Audit,
+        breakers: Breakers,
+        contracts: Contracts,
+        on_voices: Callable[[], None],
+    ) -> None:
+        """`on_voices`: what the servers of drivers can do beside contracts has changed."""
         self._config = config
+        self._environ = environ
         self._base_dir = base_dir
-        self._make = make
+        self._own_info = own_info
+        self._catalog = catalog
+        self._pipeline = pipeline
+        self._upstreams = upstreams
+        self._audit = audit
+        self._breakers = breakers
+        self._contracts = contracts
+        self._on_voices = on_voices
         self._made: Drivers | None = None
         self._begun = False
         self._url: str | None = None
@@ -37,10 +65,33 @@ class DriverFolders(Component):
     def drivers(self) -> Drivers:
         """Made when somebody asks."""
         if self._made is None:
-            self._made = self._make(self._config)
+            self._made = self._make_drivers()
             if self._url is not None:
                 self._made.care.walls.listening_at(self._url)
         return self._made
+
+    def _make_drivers(self) -> Drivers:
+        # Imported with the first driver: most nodes have none.
+        from interlock.drivers.component import Drivers
+        from interlock.drivers.contract_versions import registered_deprecations
+
+        made = Drivers(
+            self._config,
+            environ=self._environ,
+            base_dir=self._base_dir,
+            own_info=self._own_info,
+            catalog=self._catalog,
+            pipeline=self._pipeline,
+            upstreams=self._upstreams,
+            audit=self._audit,
+            breakers=self._breakers,
+        )
+        contracts = self._contracts
+        made.publishing.declare = contracts.declare
+        made.deprecations = lambda served: registered_deprecations(served, contracts.deprecations)
+        contracts.on_ends = made.refresh
+        made.on_voices = self._on_voices
+        return made
 
     def listening_at(self, url: str) -> None:
         """Where the node itself answers: no driver may reach that."""
@@ -100,26 +151,3 @@ class DriverFolders(Component):
     def broken_contracts(self) -> list[ToolChange]:
         """Contracts of drivers that changed so that callers break."""
         return [] if self._made is None else self._made.broken_contracts()
-
-
-def make_drivers(node: Node, config: Config) -> Drivers:
-    """The drivers of a node, with everything that it takes to run them."""
-    from interlock.drivers.component import Drivers
-    from interlock.drivers.contract_versions import registered_deprecations
-
-    made = Drivers(
-        config,
-        environ=node.environ,
-        base_dir=node.base_dir,
-        own_info=node.own_info,
-        catalog=node.catalog,
-        pipeline=node.pipeline,
-        upstreams=node.roster.upstreams,
-        audit=node.audit,
-        breakers=node.breakers,
-    )
-    made.publishing.declare = node.contracts.declare
-    made.deprecations = lambda served: registered_deprecations(served, node.contracts.deprecations)
-    node.contracts.on_ends = made.refresh
-    made.on_voices = node.introducing.refresh
-    return made
