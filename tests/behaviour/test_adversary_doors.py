@@ -146,7 +146,7 @@ def test_no_other_path_opens_it(node: Fortress, path: str) -> None:
 
 def dial(node: Fortress, token: str) -> ClientConnection:
     headers = {"Authorization": f"Bearer {token}"}
-    return connect(f"ws://{node.host}/ax", additional_headers=headers, open_timeout=10)
+    return connect(f"ws://{node.host}/ax", additional_headers=headers, open_timeout=PATIENCE)
 
 
 def said_upwards(told: dict[str, Any]) -> list[tuple[str, Any]]:

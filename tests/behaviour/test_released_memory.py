@@ -225,6 +225,7 @@ def test_an_answer_that_is_too_long_is_released(world: World, boaster: str) -> N
 
     call()
     before = memory_of(node)
-    for _ in range(3):
+    for _ in range(4):
         call()
-    assert memory_of(node) - before < KEPT
+    # The last answer may still be on its way out; those before it must be gone.
+    assert memory_of(node) - before < KEPT + MAX_MESSAGE

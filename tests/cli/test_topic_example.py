@@ -42,7 +42,7 @@ def played(
         cwd=world.cwd,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=PATIENCE,
         check=False,
     )
     return done, folder / "notes"

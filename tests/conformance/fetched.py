@@ -109,7 +109,7 @@ def _npm(folder: Path, pinned: str) -> None:
 def node() -> str:
     """A Node that is new enough."""
     if NODE is not None:
-        asked = subprocess.run([NODE, "-v"], capture_output=True, text=True, timeout=10, check=True)
+        asked = subprocess.run([NODE, "-v"], capture_output=True, text=True, timeout=60, check=True)
         if int(asked.stdout.lstrip("v").split(".")[0]) >= OLDEST_NODE:
             return NODE
     if sys.platform != "linux" or platform.machine() != "x86_64":

@@ -6,5 +6,5 @@ import sys
 import urllib.request
 
 if __name__ == "__main__":
-    with urllib.request.urlopen(sys.argv[1], timeout=20) as page:
+    with urllib.request.urlopen(sys.argv[1], timeout=300) as page:
         page.read()

@@ -36,7 +36,7 @@ def tried(attack, *given):
         return type(error).__name__
 
 def connect(port):
-    with socket.create_connection(("127.0.0.1", port), timeout=5):
+    with socket.create_connection(("127.0.0.1", port), timeout=60):
         return "connected"
 
 def read(path):

@@ -17,7 +17,7 @@ async def list_for_ax(url: str | None) -> dict[str, Any]:
     said = {**meta(STATELESS), "io.modelcontextprotocol/clientCapabilities": AX}
     headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
     headers |= dict(stateless_headers("tools/list"))
-    async with httpx2.AsyncClient(timeout=60) as http:
+    async with httpx2.AsyncClient(timeout=300) as http:
         answer = await http.post(
             url, content=message("tools/list", {"_meta": said}), headers=headers
         )

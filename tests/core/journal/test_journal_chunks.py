@@ -22,6 +22,7 @@ from interlock.core.journal.writer import (
     fragment_of,
     pages_of,
 )
+from tests.patience import PATIENCE
 
 NEVER = 3600.0
 
@@ -248,7 +249,7 @@ def test_a_moved_journal_is_noticed_without_a_flush(
     journal.path.rename(tmp_path / "aside.db")
     journal.record(entry(1))
     with journal._progress:
-        assert journal._progress.wait_for(lambda: journal._written == 1, 10)
+        assert journal._progress.wait_for(lambda: journal._written == 1, PATIENCE)
     assert times(journal.path) == [1]
     journal.close()
 

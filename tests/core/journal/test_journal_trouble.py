@@ -118,7 +118,7 @@ def test_the_writer_retries_without_being_asked(tmp_path: Path) -> None:
         journal.record(entry(1))
         until_failing(journal)
     with journal._progress:
-        assert journal._progress.wait_for(lambda: journal._written == 1, 30)
+        assert journal._progress.wait_for(lambda: journal._written == 1, PATIENCE)
     journal.close()
 
 

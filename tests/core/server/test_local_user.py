@@ -73,7 +73,7 @@ def as_another_user(node: Running, raw: bytes) -> int:
     done = subprocess.run(
         [
             SETPRIV, f"--reuid={NOBODY}", "--clear-groups",
-            CURL, "--silent", "--noproxy", "*", "--max-time", "60", "--request", method,
+            CURL, "--silent", "--noproxy", "*", "--max-time", "300", "--request", method,
             *(part for line in lines for part in ("--header", line)),
             *(("--data-binary", "@-") if body else ()),
             "--output", os.devnull, "--write-out", "%{http_code}", f"http://{node.host}{path}",
@@ -81,7 +81,7 @@ def as_another_user(node: Running, raw: bytes) -> int:
         input=body,
         capture_output=True,
         check=True,
-        timeout=90,
+        timeout=PATIENCE,
     )  # fmt: skip
     return int(done.stdout)
 

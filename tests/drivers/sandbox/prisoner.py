@@ -41,7 +41,7 @@ def checked(result: int) -> str:
 @attempt
 def tcp(host: str, port: str, say: str = "") -> str:
     """Connect, and read what the other side says."""
-    with socket.create_connection((host, int(port)), timeout=10) as one:
+    with socket.create_connection((host, int(port)), timeout=60) as one:
         one.sendall(say.encode())
         return one.recv(100).decode()
 
@@ -209,7 +209,7 @@ def fetched(url: str) -> str:
     import urllib.request
 
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             body: bytes = answer.read(1000)
             return body.decode()
     except urllib.error.HTTPError as exc:
@@ -220,7 +220,7 @@ def fetched(url: str) -> str:
 def tunnelled(host: str, port: str) -> list[str]:
     """CONNECT by hand: the first line of the answer, and what the host said."""
     address = os.environ["https_proxy"].removeprefix("http://").rsplit(":", 1)
-    with socket.create_connection((address[0], int(address[1])), timeout=10) as one:
+    with socket.create_connection((address[0], int(address[1])), timeout=60) as one:
         one.sendall(f"CONNECT {host}:{port} HTTP/1.1\r\n\r\n".encode())
         said = b""
         while piece := one.recv(4096):
