@@ -10,7 +10,9 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -43,8 +45,33 @@ def where(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def docstring(path: Path) -> str:
-    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+class Facts(NamedTuple):
+    """What the tests below want to know of a module."""
+
+    docstring: str
+    imported: frozenset[str]
+    """The packages that it imports from, by their first names."""
+    swallowing: tuple[int, ...]
+    """The lines of handlers that drop every error."""
+
+
+@cache
+def facts(path: Path) -> Facts:
+    """Read a module once for all tests of this file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imported, swallowing = set[str](), []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add((node.module or "").split(".")[0])
+        elif (
+            isinstance(node, ast.ExceptHandler)
+            and (node.type is None or ast.unparse(node.type) in ("Exception", "BaseException"))
+            and all(isinstance(part, ast.Pass) for part in node.body)
+        ):
+            swallowing.append(node.lineno)
+    return Facts(ast.get_docstring(tree) or "", frozenset(imported), tuple(swallowing))
 
 
 def lint_imports(source: Path) -> subprocess.CompletedProcess[str]:
@@ -91,7 +118,7 @@ def test_imports_point_one_way() -> None:
     ],
 )
 def test_a_wrong_import_is_found(tmp_path: Path, room: str, line: str, contract: str) -> None:
-    shutil.copytree(ROOT / "src", tmp_path / "src")
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     path = tmp_path / "src" / "interlock" / room
     path.parent.mkdir(exist_ok=True)
     before = path.read_text(encoding="utf-8") if path.exists() else '"""A room."""\n'
@@ -103,27 +130,18 @@ def test_a_wrong_import_is_found(tmp_path: Path, room: str, line: str, contract:
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    assert not [where(path) for path in python_files("src", "tools") if not docstring(path)]
+    assert not [where(path) for path in python_files("src", "tools") if not facts(path).docstring]
 
 
 def test_source_stands_without_tests_and_tools() -> None:
     for path in python_files("src"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom):
-                names = [node.module or ""]
-            outside = {name.split(".")[0] for name in names} & {"tests", "tools", "bench"}
-            assert not outside, f"{where(path)} imports {outside}"
+        outside = facts(path).imported & {"tests", "tools", "bench"}
+        assert not outside, f"{where(path)} imports {outside}"
 
 
 def test_no_failure_is_swallowed() -> None:
     swallowed = [
-        f"{where(path)}:{node.lineno}"
-        for path in python_files("src")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ExceptHandler)
-        and (node.type is None or ast.unparse(node.type) in ("Exception", "BaseException"))
-        and all(isinstance(part, ast.Pass) for part in node.body)
+        f"{where(path)}:{line}" for path in python_files("src") for line in facts(path).swallowing
     ]
     assert not swallowed
 
