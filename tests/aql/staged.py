@@ -118,7 +118,7 @@ class Staged:
     ) -> None:
         self.rig = rig
         self.gated = gated
-        self.pipeline = rig.pipeline
+        self.pipeline, self.authorizer = rig.pipeline, rig.authorizer
         self.config = config or AqlConfig()
         self.journal = rig.journal
         listed = list(natives)
@@ -143,7 +143,7 @@ class Staged:
             listed,
             [
                 hidden(BATCH, self.batches.run, "Several operations."),
-                hidden(PREVIEW, Preview(self.pipeline.permit), "What would be done."),
+                hidden(PREVIEW, Preview(self.authorizer), "What would be done."),
                 hidden(START, self._start, "What goes on by itself."),
                 hidden(MERGE, merging.run, "An update that keeps what it does not name."),
             ],
@@ -163,14 +163,14 @@ class Staged:
             books=books,
             catalog=rig.catalog,
             own=self.own,
-            permit=self.pipeline.permit,
+            authorizer=self.authorizer,
             listing=Surface(b"{}"),
             told=self.teller,
             choose=choose,
         )
         self.stage.tokens = tokens
-        self.pipeline.aql = self.stage
-        self.pipeline.permit.free = self.own.free
+        self.pipeline.attach_operations(self.stage)
+        self.authorizer.judge_own_operations(free=self.own.free, floors={}, firm_floors=())
         rig.upstreams[OWN] = self.own  # type: ignore[assignment]
         offering = self.own.offering()
         rig.catalog.post(offering)

@@ -207,8 +207,8 @@ def test_vectors_are_made_before_anybody_searches(
 def test_a_node_uses_the_one_list_of_floors(tmp_path: Path) -> None:
     node = Running(tmp_path, workshops={})
     try:
-        permit = node.node.pipeline.permit
-        floors, firm = permit.floors, permit.firm_floors
+        authorizer = node.node.trust.authorizer
+        floors, firm = authorizer._floors, authorizer._firm_floors
     finally:
         node.stop()
     assert floors is FLOORS

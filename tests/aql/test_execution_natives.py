@@ -289,7 +289,7 @@ def everything() -> list[Native]:
                 *note_natives(Notes(store, lambda: 0.0), lambda: LISTING, lambda: 0.0),
                 *reach_natives(Reaching(desk.rig.pipeline), lambda: LISTING),
                 *relation_natives(
-                    Relations(lambda: desk.book, desk.rig.pipeline.permit), lambda: LISTING
+                    Relations(lambda: desk.book, desk.rig.authorizer), lambda: LISTING
                 ),
             ]
         finally:

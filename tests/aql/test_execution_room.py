@@ -14,6 +14,7 @@ from interlock.core.call import Call, principal
 from interlock.trust.policy.decision import Decision
 from tests.aql.executing import CLERK, GUARD, Bench
 from tests.aql.test_executions import OWNER, record, with_bench
+from tests.trust.decision_steps import danger_step
 
 LONG = {"text": "x" * 1_000}
 
@@ -21,8 +22,7 @@ LONG = {"text": "x" * 1_000}
 def test_what_would_be_refused_again_is_not_kept_for_another_try(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
         error = AqlError("PERMISSION_DENIED", "No.")
-        bench.rig.pipeline.permit.danger = _refusing(error)
-        bench.rig.pipeline.permit.danger_everywhere = True
+        bench.rig.authorizer.install(danger_step(_refusing(error), everywhere=True))
         id = (await bench.start(arguments=LONG))["execution_id"]
         kept = record(bench, id)
         assert kept.error is not None

@@ -40,6 +40,7 @@ class Standing:
         self.face = which
         said = config(**settings)
         self.rig = Rig(*offerings)
+        authorizer = self.rig.authorizer
         pipeline, catalog = self.rig.pipeline, self.rig.catalog
         self.books = OperationBook(said)
         cursors = Cursors(b"k" * 32)
@@ -49,7 +50,7 @@ class Standing:
             self.books,
             lambda: self.stage.book(),
             LexicalSearcher(lambda: self.stage.book()),
-            view_of=lambda call: pipeline.permit.sees(call),
+            view_of=lambda call: authorizer.sees(call),
             cursors=cursors,
             response_bytes=lambda: said.limits.response_bytes,
             warn=lambda asked, code, message, details: asked.warnings.append(
@@ -65,7 +66,7 @@ class Standing:
         natives = (*introspection.natives(), spying)
         self.own = OwnOperations(
             natives,
-            (hidden(PREVIEW, Preview(pipeline.permit), "Looks at a call."),),
+            (hidden(PREVIEW, Preview(authorizer), "Looks at a call."),),
             find=lambda name: self.stage.book().find(name),
         )
         self.books.configure(said, natives)
@@ -73,19 +74,19 @@ class Standing:
         catalog.post(offering)
         catalog.withhold(OWN, frozenset(tool.canonical for tool in offering.tools))
         self.rig.upstreams[OWN] = self.own  # type: ignore[assignment]
-        pipeline.permit.free = self.own.free
+        authorizer.judge_own_operations(free=self.own.free, floors={}, firm_floors=())
         self.stage = Stage(
             said,
             host=pipeline,
             books=self.books,
             catalog=catalog,
             own=self.own,
-            permit=pipeline.permit,
+            authorizer=authorizer,
             listing=Surface(b"{}"),
             told=Teller(said, clock=self.rig.clock, cursors=cursors, settings=self.books.settings),
             choose=surface.choose,
         )
-        pipeline.aql = self.stage
+        pipeline.attach_operations(self.stage)
 
     def endpoint(self, operation: str) -> str:
         if self.face.mode == "single":

@@ -63,6 +63,7 @@ class View:
         )
         self.rig.upstreams["s"].capabilities = {"resources": {}}
         pipeline, catalog = self.rig.pipeline, self.rig.catalog
+        authorizer = self.rig.authorizer
         deliver = asyncio.get_running_loop().call_soon_threadsafe
         self._stores = (ExecutionStore(None, deliver=deliver), NoteStore(None, deliver=deliver))
         self.executions = Executions(
@@ -81,7 +82,7 @@ class View:
             *note_natives(Notes(self._stores[1], clock), lambda: listing, clock),
             *reach_natives(Reaching(pipeline), lambda: listing),
             *relation_natives(
-                Relations(lambda: self.stage.book(), pipeline.permit, self.executions),
+                Relations(lambda: self.stage.book(), authorizer, self.executions),
                 lambda: listing,
             ),
         ]
@@ -93,18 +94,18 @@ class View:
         books = OperationBook(config, natives)
         self.rig.upstreams[OWN] = own  # type: ignore[assignment]
         catalog.post(own.offering())
-        pipeline.permit.free = own.free
+        authorizer.judge_own_operations(free=own.free, floors={}, firm_floors=())
         self.stage = Stage(
             config,
             host=pipeline,
             books=books,
             catalog=catalog,
             own=own,
-            permit=pipeline.permit,
+            authorizer=authorizer,
             listing=Surface(b"{}"),
             told=Teller(config, clock=clock, cursors=cursors, settings=books.settings),
         )
-        pipeline.aql = self.stage
+        pipeline.attach_operations(self.stage)
         tasks = pipeline._input.tasks
         tasks.also = ExecutionTasks(self.executions, tasks.seal).find
 
@@ -209,7 +210,7 @@ def test_what_only_its_call_finds_out_ends_it() -> None:
             "rules": [{"name": "n", "tools": ["s.pay"], "then": "deny"}],
         }
         policy = Policy(msgspec.convert(rules, PolicyConfig), view.rig.catalog)
-        view.rig.pipeline.permit.follow(policy)
+        view.rig.authorizer.follow(policy)
         started = await view.data("s_pay", {"_async": True})
         assert started["status"] == "failed", "it was refused at once"
         assert started["error"]["code"] == "PERMISSION_DENIED"

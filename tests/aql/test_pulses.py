@@ -21,7 +21,9 @@ class Desk(Bench):
     def __init__(self) -> None:
         super().__init__()
         clock = self.rig.clock
-        self.rig.pipeline.aql = Pulses(Wrapping(), clock=clock, call_later=clock.call_later)
+        self.rig.pipeline.attach_operations(
+            Pulses(Wrapping(), clock=clock, call_later=clock.call_later)
+        )
         self.heard: list[tuple[str, dict[str, Any]]] = []
 
     def call(

@@ -36,15 +36,17 @@ class Desk:
         self.gate = self.node.gated
         gate = self.gate
         self.quotas = Quotas(made, None, self.node.rig.clock, lambda: gate.wall)
-        own, permit = self.node.own, self.node.pipeline.permit
+        own = self.node.own
         own._hidden |= {one.name: one for one in quota_natives(self.quotas)}
         offering = own.offering()
         self.node.rig.catalog.post(offering)
         self.node.rig.catalog.withhold(OWN, frozenset(tool.canonical for tool in offering.tools))
         self.quotas.hidden = lambda: own.hidden.get(CONTINUE)
-        permit.free = own.free
-        permit.floors = {CONTINUE: decision(Action.CONFIRM, "aql:continue_quota")}
-        permit.firm_floors = frozenset({CONTINUE})
+        self.node.authorizer.judge_own_operations(
+            free=own.free,
+            floors={CONTINUE: decision(Action.CONFIRM, "aql:continue_quota")},
+            firm_floors=frozenset({CONTINUE}),
+        )
         self.node.stage.quotas = self.quotas
         self.node.stage._told = Teller(
             made,

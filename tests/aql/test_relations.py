@@ -36,7 +36,7 @@ class Desk(Bench):
     def __init__(self) -> None:
         super().__init__()
         listing = Listing(Cursors(b"k" * 32))
-        self.relations = Relations(lambda: self.book, self.rig.pipeline.permit, self.executions)
+        self.relations = Relations(lambda: self.book, self.rig.authorizer, self.executions)
         [self.native] = relation_natives(self.relations, lambda: listing)
 
     def answer(self, caller: Caller = CLERK, **params: Any) -> Answer:
@@ -164,7 +164,7 @@ def test_what_a_caller_does_not_see_is_not_there() -> None:
     async def test(desk: Desk) -> None:
         rules: Any = [{"name": "no-building", "tools": ["s.build"], "then": "deny"}]
         config = msgspec.convert({"default": "allow", "rules": rules}, PolicyConfig)
-        desk.rig.pipeline.permit.follow(Policy(config, desk.rig.catalog))
+        desk.rig.authorizer.follow(Policy(config, desk.rig.catalog))
         data = desk.query(root=SERVER, depth=5)
         assert "operation:s_build" not in ids(data)
         assert "operation:s_look" in ids(data)

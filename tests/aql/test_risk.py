@@ -24,6 +24,7 @@ from tests.aql.staged import SINGLE, gated, read
 from tests.core.catalog.offers import definition, offer
 from tests.core.pipeline.calls import tool_call
 from tests.core.pipeline.rig import KeptJournal
+from tests.trust.decision_steps import danger_step
 
 ALLOW = decision(Action.ALLOW, "default:allow")
 BY_RULE = decision(Action.ALLOW, "trusted-cleanup", names_tool=True)
@@ -265,11 +266,12 @@ def test_in_a_view_what_destroys_waits_at_the_gate(
 ) -> None:
     async def work() -> None:
         node = gated(tmp_path, tokens={"a": "agent"})
-        permit = node.pipeline.permit
-        permit.follow(Policy(PolicyConfig()))
+        authorizer = node.authorizer
+        authorizer.follow(Policy(PolicyConfig()))
         levels: dict[str, Trust] = {}
         trusting = Trusting(levels, wall_clock=lambda: 0.0)
-        permit.danger = Risk(node.stage.book, trusting, journalled(node.rig.audit))
+        risk = Risk(node.stage.book, trusting, journalled(node.rig.audit))
+        authorizer.install(danger_step(risk))
 
         async def ask(operation: str, **params: Any) -> Any:
             arguments = {"operation": operation, "params": params}

@@ -23,6 +23,7 @@ from tests.aql.test_confirming import Desk as Tokens
 from tests.aql.test_quotas_at_the_gate import Desk as Limits
 from tests.core.catalog.offers import definition, offer
 from tests.core.pipeline.calls import tool_call
+from tests.trust.decision_steps import danger_step
 
 
 def code(answer: dict[str, Any]) -> str:
@@ -48,14 +49,15 @@ def test_every_code_of_the_robust_part_can_be_met(tmp_path: Path) -> None:
         desk.gate.pass_time(3_600)
         met.add(code(await desk.ask({"owner": "late", "repo": "r", "confirmation_token": late})))
         # Danger and trust.
-        permit = desk.node.pipeline.permit
-        permit.follow(Policy(PolicyConfig(default="allow")))
+        authorizer = desk.node.authorizer
+        authorizer.follow(Policy(PolicyConfig(default="allow")))
         found = desk.node.stage.find("hub_delete_repo", FIVE)
         assert found is not None
         for trust, danger in (("untested", found.danger), ("generated", Danger.FORBIDDEN)):
             levels: dict[str, Any] = {"hub": trust}
             trusting = Trusting(levels, wall_clock=lambda: 0.0)
-            permit.danger = Risk(desk.node.stage.book, trusting, journalled(desk.node.rig.audit))
+            risk = Risk(desk.node.stage.book, trusting, journalled(desk.node.rig.audit))
+            authorizer.install(danger_step(risk))
             found.danger = danger
             met.add(code(await desk.ask()))
         desk.gate.close()
@@ -114,7 +116,7 @@ def test_the_first_refusal_ends_it(tmp_path: Path) -> None:
         assert await ask("mcp_aql_read", "hub_delete_repo", **bad) == "VALIDATION_ENDPOINT_MISMATCH"
         assert await ask("mcp_aql_delete", "hub_delete_repo", **bad) == "VALIDATION_MISSING_PARAM"
         assert await ask("mcp_aql_delete", "hub_delete_repo", **REPO) == "PERMISSION_DENIED"
-        node.pipeline.permit.follow(Policy(PolicyConfig()))
+        node.authorizer.follow(Policy(PolicyConfig()))
         assert await ask("mcp_aql_delete", "hub_delete_repo", **REPO) == "CONFIRMATION_REQUIRED"
         assert node.sent == []
         node.gated.close()

@@ -52,13 +52,13 @@ def test_the_journal_says_when_rules_came_and_went(tmp_path: Path) -> None:
     async def scene() -> list[tuple[str, str]]:
         node = Node(config(""), base_dir=tmp_path)
         try:
-            assert node.pipeline.permit.learned is None
+            assert not node.trust.authorizer.installed["learned"].when
             await node.apply(config(RULE))
-            assert node.pipeline.permit.learned is not None
+            assert node.trust.authorizer.installed["learned"].when
             await node.apply(config(RULE, "page_size: 7\n"))
             await node.apply(config(RULE.replace("allow", "deny")))
             await node.apply(config("", "automation: {enabled: false}\n"))
-            assert node.pipeline.permit.learned is None
+            assert not node.trust.authorizer.installed["learned"].when
             await node.apply(config(""))
             assert node._journal is not None
             assert await node._journal.flush_async()

@@ -25,6 +25,7 @@ from tests.core.catalog.offers import definition, offer
 from tests.core.pipeline.calls import tool_call
 from tests.core.pipeline.rig import Rig
 from tests.trust.approvals.gated import Gated, claims_for, sign
+from tests.trust.decision_steps import learned_step
 
 CONFIRM = decision(Action.CONFIRM, "writes")
 VERIFY = decision(Action.VERIFY, "writes")
@@ -257,8 +258,8 @@ WRITES = RuleConfig(name="writes", tools=["s.write"], then="confirm")
 
 def permitted(*rules: RuleConfig, learned: list[LearnedRule], default: Any = "safe") -> Rig:
     made = Rig(writing())
-    made.pipeline.permit.follow(Policy(PolicyConfig(default=default, rules=list(rules))))
-    made.pipeline.permit.learned = Learned(learned, audit=None)
+    made.authorizer.follow(Policy(PolicyConfig(default=default, rules=list(rules))))
+    made.authorizer.install(learned_step(Learned(learned, audit=None)))
     return made
 
 
@@ -313,8 +314,8 @@ def test_from_decisions_to_a_rule_that_answers(tmp_path: Path) -> None:
             await gated.approvals.refuse(held.id, proof=gated.proof(held, decision="refuse"))
         assert [one.verdict for one in kept.all] == ["approve"] * 8 + ["refuse"] * 2
         [found] = suggest(kept.history(), AutomationConfig(decisions=8))
-        permit = gated.pipeline.permit
-        permit.learned = Learned([found.rule], audit=gated.rig.audit)
+        authorizer = gated.authorizer
+        authorizer.install(learned_step(Learned([found.rule], audit=gated.rig.audit)))
 
         asked = gated.start(note("/srv/notes/new.md"))
         (await gated.reached(9)).answer(content=[])
@@ -329,7 +330,7 @@ def test_from_decisions_to_a_rule_that_answers(tmp_path: Path) -> None:
         # What a rule answered is no human's decision.
         assert len(kept.all) == 10
 
-        permit.learned = None
+        authorizer.install(learned_step(None))
         assert (await gated.hold(note("/srv/notes/newer.md"))).waits
         gated.close()
 
@@ -355,7 +356,7 @@ def test_only_what_humans_decided_is_kept(tmp_path: Path) -> None:
         await gated.hold(note("/b"))
         gated.pass_time(10_000)
         await gated.hold(note("/c"))
-        gated.pipeline.permit.follow(Policy(PolicyConfig(default="deny", rules=[WRITES])))
+        gated.authorizer.follow(Policy(PolicyConfig(default="deny", rules=[WRITES])))
         gated.approvals.policy_changed()
         refused = await gated.hold(note("/d"))
         await gated.approvals.refuse(refused.id, local=True)

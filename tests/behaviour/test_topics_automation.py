@@ -25,6 +25,7 @@ from tests.cli.waiting import wait_until
 from tests.core.catalog.offers import definition, offer
 from tests.topics.node.table import PROPOSES, Guest, Table
 from tests.topics.peers import Envelope, Peer, joined
+from tests.trust.decision_steps import learned_step
 
 DECISIONS = AutomationConfig(decisions=5)
 TOPIC, NODE = "ops", "interlock"
@@ -78,8 +79,8 @@ def test_what_a_human_taught_is_fulfilled_alone_and_the_rest_waits(tmp_path: Pat
         history = table.memory.history()
         assert [(one.source, one.verdict) for one in history] == [("proposal", "approve")] * 6
         [found] = suggest(history, DECISIONS)
-        permit = table.gated.pipeline.permit
-        permit.learned = Learned([found.rule], audit=table.gated.rig.audit)
+        authorizer = table.gated.authorizer
+        authorizer.install(learned_step(Learned([found.rule], audit=table.gated.rig.audit)))
 
         proposal = propose(proposer, "/tmp/notes/new.md")
         (await table.gated.reached(executed + 1)).answer(content=[])
@@ -100,7 +101,7 @@ def test_what_a_human_taught_is_fulfilled_alone_and_the_rest_waits(tmp_path: Pat
         other = table.let_in("bob", PROPOSES)
         await other.chat(propose(other, "/tmp/notes/new.md"))
 
-        permit.learned = None
+        authorizer.install(learned_step(None))
         await proposer.chat(propose(proposer, "/tmp/notes/newer.md"))
         assert len(table.gated.approvals.pending()) == 5
         assert len(table.gated.upstream.started) == executed + 1

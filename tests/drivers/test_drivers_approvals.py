@@ -12,8 +12,7 @@ import pytest
 from joserfc.jwk import OKPKey
 from msgspec import Raw
 
-from interlock.core.call import Call, Credentials
-from interlock.trust.authorization import HiddenError
+from interlock.core.call import Call, Credentials, HiddenError
 from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import CLIENT, Running, Workspace, running
 from tests.trust.approvals.gated import sign

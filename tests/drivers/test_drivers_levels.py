@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from interlock.core.call import HiddenError
 from interlock.core.catalog.effects import EffectLevel, least_level
 from interlock.drivers.contract_tool import approval_floor, effect_level
 from interlock.drivers.limits import may_repeat
-from interlock.trust.authorization import HiddenError
 from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, Workspace, running
 from tests.drivers.making import contract

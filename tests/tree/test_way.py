@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from interlock.core.pipeline.deadlines import HOP_SECONDS, limit_of
 from interlock.errors import ROUTE_MISMATCH, InterlockError
 from interlock.protocol.mcpax import Hop
-from interlock.tree.route_check import HOP_SECONDS, Ways, limit_of
+from interlock.tree.route_check import RouteCheck
 from tests.core.catalog.offers import definition, offer
 from tests.core.pipeline.calls import tool_call
 from tests.core.pipeline.rig import Rig
@@ -19,9 +20,8 @@ ROUTE = ("infra", "edge", "leaf", "read")
 
 
 def edge(segment: str = "edge") -> Rig:
-    node = Rig(offer("leaf", ["read"], registered="leaf"))
-    node.pipeline._own_segment = lambda: segment
-    return node
+    routes = RouteCheck(lambda: segment)
+    return Rig(offer("leaf", ["read"], registered="leaf"), route_check=routes)
 
 
 @pytest.mark.spec("AX-7.2-2", "AX-5.2-1")
@@ -83,25 +83,27 @@ def test_the_whole_route_is_there_to_be_read(caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_way_that_was_right_is_right_for_the_same_call_alone() -> None:
-    ways, hop = Ways(), Hop(ROUTE, 1)
+    segment = ["edge"]
+    ways, hop = RouteCheck(lambda: segment[0]), Hop(ROUTE, 1)
     right = tool_call("leaf.read", hop=hop)
     for _ in range(3):
-        ways.check(right, hop, "edge")
+        ways.check(right, hop)
     wrong = [("leaf.write", hop, "edge"), ("leaf.read", hop, "rim"), ("leaf.read", hop, "")]
     wrong += [("leaf.read", Hop(ROUTE, 2), "edge"), ("leaf.read", Hop(("x", *ROUTE), 1), "edge")]
-    for name, way, own in wrong:
+    for name, way, segment[0] in wrong:
         with pytest.raises(InterlockError) as caught:
-            ways.check(tool_call(name, hop=way), way, own)
+            ways.check(tool_call(name, hop=way), way)
         assert caught.value.failure is ROUTE_MISMATCH
-        ways.check(right, hop, "edge")
+        segment[0] = "edge"
+        ways.check(right, hop)
 
 
 def test_what_a_caller_says_of_ways_is_left_out_of_every_call() -> None:
-    ways, hop = Ways(), Hop(ROUTE, 1)
-    ways.check(tool_call("leaf.read", hop=hop), hop, "edge")
+    ways, hop = RouteCheck(lambda: "edge"), Hop(ROUTE, 1)
+    ways.check(tool_call("leaf.read", hop=hop), hop)
     call = tool_call("leaf.read", hop=hop)
     call.meta = {"x-mcpax-route": Raw(b'["infra"]'), "mine": Raw(b"1")}
-    ways.check(call, hop, "edge")
+    ways.check(call, hop)
     assert call.meta == {"mine": Raw(b"1")}
 
 

@@ -14,7 +14,7 @@ def test_nobody_pays_who_has_no_budget() -> None:
     desk.budgets.configure(BudgetsConfig(session=BudgetConfig(), callers=[CallerBudget()]))
     assert not desk.budgets.limited
     call = desk.call()
-    desk.budgets.reserve(call)
+    desk.budgets.reserve(call, None)
     assert call.reserved is None
 
 
@@ -168,21 +168,21 @@ def test_what_never_left_is_given_back() -> None:
             call = desk.call(tool)
             assert desk.refusal(call) is None
             assert not desk.passes(tool)
-            desk.budgets.settle(call, sent=False)
+            desk.budgets.settle(call, dispatched=False)
             # Once is enough.
-            desk.budgets.settle(call, sent=False)
+            desk.budgets.settle(call, dispatched=False)
     call = desk.call("write")
-    desk.budgets.reserve(call)
-    desk.budgets.settle(call, sent=True)
-    desk.budgets.settle(call, sent=False)
+    desk.budgets.reserve(call, None)
+    desk.budgets.settle(call, dispatched=True)
+    desk.budgets.settle(call, dispatched=False)
     assert not desk.passes("read")
 
 
 def test_reserving_twice_takes_once() -> None:
     desk = Desk(of_callers(CallerBudget(calls_per_minute=2)))
     call = desk.call()
-    desk.budgets.reserve(call)
-    desk.budgets.reserve(call)
+    desk.budgets.reserve(call, None)
+    desk.budgets.reserve(call, None)
     assert desk.passes()
     assert not desk.passes()
 
@@ -190,20 +190,20 @@ def test_reserving_twice_takes_once() -> None:
 def test_what_comes_back_after_its_minute_counts_nothing() -> None:
     desk = Desk(of_callers(CallerBudget(calls_per_minute=1)))
     slow = desk.call()
-    desk.budgets.reserve(slow)
+    desk.budgets.reserve(slow, None)
     desk.clock.advance(MINUTE)
     assert desk.passes()
-    desk.budgets.settle(slow, sent=False)
+    desk.budgets.settle(slow, dispatched=False)
     assert not desk.passes()
 
 
 def test_what_comes_back_after_its_session_counts_nothing() -> None:
     desk = Desk(of_callers(CallerBudget(mutable_calls=1)))
     slow = desk.call("write")
-    desk.budgets.reserve(slow)
+    desk.budgets.reserve(slow, None)
     desk.clock.advance(IDLE)
     assert desk.passes("write")
-    desk.budgets.settle(slow, sent=False)
+    desk.budgets.settle(slow, dispatched=False)
     assert not desk.passes("write")
 
 
@@ -226,9 +226,9 @@ def test_other_limits_while_it_runs() -> None:
     assert not desk.passes("expensive", session=session)
     assert desk.passes("metered", session=session)
     under_way = desk.call("read", session=session)
-    desk.budgets.reserve(under_way)
+    desk.budgets.reserve(under_way, None)
     desk.budgets.configure(BudgetsConfig())
-    desk.budgets.settle(under_way, sent=False)
+    desk.budgets.settle(under_way, dispatched=False)
     assert not desk.budgets.limited
     assert all(desk.passes("write", session=session) for _ in range(10))
 

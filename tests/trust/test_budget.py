@@ -56,8 +56,8 @@ def leaf() -> Offering:
 
 def rig(budget: Budget, **session: Any) -> Rig:
     node = Rig(leaf(), offer("other", ["t"]))
-    node.pipeline.budgets._wall_clock = lambda: 1_700_000_000
-    node.pipeline.budgets.grant("leaf", LEAF, budget, **session)
+    node.authorizer.budgets._wall_clock = lambda: 1_700_000_000
+    node.authorizer.budgets.grant("leaf", LEAF, budget, **session)
     return node
 
 
@@ -130,7 +130,7 @@ def test_a_call_that_cannot_be_made_counts_for_nothing() -> None:
 def test_a_call_that_was_never_sent_is_given_back() -> None:
     """Through the whole pipeline: nobody to send it to, and an open breaker."""
     node = rig(Budget(max_calls_per_minute=5))
-    used = node.pipeline.budgets.used
+    used = node.authorizer.budgets.used
     node.upstreams["leaf"].refuse_with = InterlockError(UPSTREAM_UNAVAILABLE, "It is away.")
     for _ in range(10):
         assert node.refused(tool_call("leaf.read")).failure is UPSTREAM_UNAVAILABLE
@@ -186,33 +186,33 @@ def test_the_minute_outlives_the_connection_and_the_session_does_not() -> None:
     node = rig(budget, session_id="first")
     assert passes(node, "leaf.write")
     assert not passes(node, "leaf.write")
-    node.pipeline.budgets.release("leaf")
+    node.authorizer.budgets.release("leaf")
     node.clock.advance(10)
-    node.pipeline.budgets.grant("leaf", LEAF, budget, session_id="second")
+    node.authorizer.budgets.grant("leaf", LEAF, budget, session_id="second")
     assert passes(node, "leaf.write")
     assert refusal(node, "leaf.read")["retry_after_ms"] == 50_000
     # Also without a farewell in between, and under another name.
-    node.pipeline.budgets.grant("leaf", LEAF, budget, session_id="third")
+    node.authorizer.budgets.grant("leaf", LEAF, budget, session_id="third")
     assert not passes(node)
     # Another one in its place begins anew.
-    node.pipeline.budgets.grant("leaf", LEAF.replace("1", "2"), budget)
+    node.authorizer.budgets.grant("leaf", LEAF.replace("1", "2"), budget)
     assert passes(node)
 
 
 def test_other_limits_for_a_session_that_goes_on() -> None:
     node = rig(Budget(max_mutable_calls_per_session=5), session_id="one")
     assert passes(node, "leaf.write")
-    node.pipeline.budgets.grant("leaf", LEAF, Budget(max_mutable_calls_per_session=2), "one")
+    node.authorizer.budgets.grant("leaf", LEAF, Budget(max_mutable_calls_per_session=2), "one")
     assert passes(node, "leaf.write")
     assert not passes(node, "leaf.write")
-    node.pipeline.budgets.grant("leaf", LEAF, Budget(), "one")
+    node.authorizer.budgets.grant("leaf", LEAF, Budget(), "one")
     assert passes(node, "leaf.write")
-    assert node.pipeline.budgets.used("leaf") is None
+    assert node.authorizer.budgets.used("leaf") is None
 
 
 def test_nobody_is_looked_at_who_has_no_limit() -> None:
     node = rig(Budget())
-    assert not node.pipeline.budgets.limited
+    assert not node.authorizer.budgets.limited
     assert Budget() == Budget(UNLIMITED, UNLIMITED, UNLIMITED)
     assert all(passes(node, "leaf.write") for _ in range(10))
 
@@ -225,7 +225,7 @@ def test_those_who_are_gone_are_forgotten() -> None:
         budgets.grant("leaf", f"id-{number}", Budget(max_calls_per_minute=5))
         call = tool_call("leaf.read", upstream="leaf")
         call.route = node.catalog.find("leaf.read")
-        budgets.reserve(call)
+        budgets.reserve(call, None)
         budgets.release("leaf")
         clock.advance(1)
     assert len(budgets._left) <= MINUTE + 1
@@ -262,7 +262,7 @@ def test_no_minute_has_more_than_its_share(pauses: list[float], limit: int) -> N
 
 def _taken(budgets: Budgets, call: Call) -> InterlockError | None:
     try:
-        budgets.reserve(call)
+        budgets.reserve(call, None)
     except InterlockError as error:
         return error
     return None
@@ -271,12 +271,12 @@ def _taken(budgets: Budgets, call: Call) -> InterlockError | None:
 def test_three_accounts_through_the_pipeline() -> None:
     """Sessions, callers and subservers, each with a budget of its own."""
     node = Rig(leaf(), tokens={"a-token": "ada", "b-token": "bert"})
-    node.pipeline.budgets.configure(
+    node.authorizer.budgets.configure(
         BudgetsConfig(
             session=BudgetConfig(mutable_calls=1), callers=[CallerBudget(calls_per_minute=4)]
         )
     )
-    node.pipeline.budgets.grant("leaf", LEAF, Budget(max_cost_units_per_session=10))
+    node.authorizer.budgets.grant("leaf", LEAF, Budget(max_cost_units_per_session=10))
     sessions = Sessions(most=10, idle=60, clock=node.clock)
 
     def refused_for(who: str, name: str, session: Any = None) -> str:
@@ -311,7 +311,7 @@ def test_a_call_that_waits_for_a_human_takes_nothing(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         node = Gated(tmp_path)
-        budgets = node.pipeline.budgets
+        budgets = node.authorizer.budgets
         budgets.configure(BudgetsConfig(callers=[CallerBudget(mutable_calls=1)]))
         try:
             approval = await node.hold()

@@ -8,19 +8,29 @@ tool is not judged by rules that were written for the old one, a rejected call c
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Any
 
 import pytest
 
-from interlock.core.call import Call, Caller, Credentials, principal
+from interlock.core.call import Call, Caller, Credentials
+from interlock.core.catalog.offering import CONTRACTS
 from interlock.core.config import BudgetConfig, BudgetsConfig, PolicyConfig, RuleConfig
 from interlock.core.pipeline.authentication import Authenticator
 from interlock.errors import DENIED, FORBIDDEN, InterlockError
+from interlock.trust.authorization import ORDER, DecisionStep
 from interlock.trust.policy import Decision, Policy
+from interlock.trust.policy.decision import Action, decision
 from tests.core.catalog.offers import definition, offer
 from tests.core.pipeline.calls import tool_call
 from tests.core.pipeline.rig import Rig
+from tests.trust.decision_steps import (
+    danger_step,
+    learned_step,
+    pins_step,
+    safety_step,
+    unchanged,
+)
 
 TOKEN = "t" * 20
 CALLER = Caller("agent", scopes=("write:s.*", "admin:s.*"), kind="token")
@@ -34,7 +44,7 @@ class Setup:
         wipe = definition("wipe", annotations={"destructiveHint": True}, inputSchema=SCHEMA)
         read = definition("read", annotations={"readOnlyHint": True})
         self.rig = Rig(offer("s", [wipe, read]))
-        self.permit = self.rig.pipeline.permit
+        self.authorizer = self.rig.authorizer
         self.caller = CALLER
         self.token = TOKEN
         self.name = "s.wipe"
@@ -43,7 +53,7 @@ class Setup:
 
     def outcome(self) -> str:
         """The name of the step that rejected the call."""
-        self.permit.follow(Policy(PolicyConfig(default="safe", rules=self.rules)))
+        self.authorizer.follow(Policy(PolicyConfig(default="safe", rules=self.rules)))
         self.rig.pipeline.configure(
             authenticate=Authenticator({TOKEN: self.caller}),
             names="dotted",
@@ -87,8 +97,7 @@ def invalid_arguments(setup: Setup) -> None:
 
 
 def pins(setup: Setup) -> None:
-    setup.permit.held = {"s.wipe": object()}
-    setup.permit.refuse_held = rejects("pins")
+    setup.authorizer.install(pins_step(rejects("pins"), {"s.wipe": object()}))
 
 
 def policy(setup: Setup) -> None:
@@ -98,20 +107,19 @@ def policy(setup: Setup) -> None:
 
 
 def learned(setup: Setup) -> None:
-    setup.permit.learned = rejects("learned")
+    setup.authorizer.install(learned_step(rejects("learned")))
 
 
 def danger(setup: Setup) -> None:
-    setup.permit.danger = rejects("danger")
+    setup.authorizer.install(danger_step(rejects("danger")))
 
 
 def safety_loop(setup: Setup) -> None:
-    setup.permit.watched = {principal(setup.caller): object()}
-    setup.permit.watch = rejects("safety_loop")
+    setup.authorizer.install(safety_step(rejects("safety_loop"), {"somebody": object()}))
 
 
 def budget(setup: Setup) -> None:
-    setup.rig.pipeline.budgets.configure(BudgetsConfig(session=BudgetConfig(calls_per_minute=1)))
+    setup.rig.authorizer.budgets.configure(BudgetsConfig(session=BudgetConfig(calls_per_minute=1)))
     setup.rig.pipeline.configure(
         authenticate=Authenticator({TOKEN: Caller("agent", kind="token")}),
         names="dotted",
@@ -163,6 +171,89 @@ def test_the_earlier_step_decides(
     # The budget is used up by a call of its own, before anything else rejects calls.
     for step, _ in sorted((later, earlier), key=lambda pair: pair[0] is not budget):
         step(setup)
-    if earlier[0] is scopes and later[0] is safety_loop:
-        setup.permit.watched = {principal(setup.caller): object()}
     assert setup.outcome() == earlier[1]
+
+
+# -- the list itself
+
+
+def test_order_of_the_steps() -> None:
+    """The order is security: whoever changes it changes who hears what."""
+    assert ORDER == (
+        "scopes",
+        "always_denied",
+        "pins",
+        "policy",
+        "proposal",
+        "contract_floor",
+        "learned",
+        "contract_floor",
+        "danger",
+        "safety_loop",
+        "budget",
+    )
+
+
+def test_order_does_not_depend_on_who_installs_first() -> None:
+    steps = [
+        pins_step(unchanged, {}),
+        learned_step(unchanged),
+        danger_step(unchanged),
+        safety_step(unchanged, {}),
+    ]
+    for shuffled in permutations(steps):
+        authorizer = Rig().authorizer
+        authorizer.install(*shuffled)
+        assert authorizer.steps == ORDER
+
+
+def test_contract_floor_is_asked_before_and_after_learned_rules() -> None:
+    """A learned rule allows what a contract wants approved: the contract has the last word."""
+    floor = decision(Action.CONFIRM, "contract:note.write")
+    asked: list[str] = []
+
+    def learned_rule(call: Call, found: Decision) -> Decision:
+        asked.append(found.rule)
+        return decision(Action.ALLOW, "learned")
+
+    rig = Rig(offer(CONTRACTS, ["write"]))
+    [tool] = rig.catalog.current.tools
+    rig.authorizer.install(learned_step(learned_rule))
+    rig.authorizer.contract_floors.replace({tool.canonical: floor})
+    call = tool_call(tool.canonical, upstream=CONTRACTS)
+    call.route = tool
+    assert rig.authorizer.authorize(call) is floor
+    assert asked == ["contract:note.write"]
+
+
+@pytest.mark.parametrize("name", ["scopes", "always_denied", "policy", "anything else"])
+def test_only_named_steps_can_be_installed(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        Rig().authorizer.install(DecisionStep(name, unchanged))
+
+
+def test_no_step_is_installed_after_the_start() -> None:
+    authorizer = Rig().authorizer
+    authorizer.freeze()
+    with pytest.raises(RuntimeError):
+        authorizer.install(learned_step(unchanged))
+
+
+@pytest.mark.parametrize(
+    ("step", "asked"),
+    [
+        (pins_step(rejects("pins"), {}), False),
+        (pins_step(rejects("pins"), {"s.read": object()}), True),
+        (learned_step(rejects("learned")), False),
+        (danger_step(rejects("danger")), False),
+        (danger_step(rejects("danger"), everywhere=True), True),
+        (safety_step(rejects("safety_loop"), {}), False),
+        (safety_step(rejects("safety_loop"), {"somebody": object()}), True),
+    ],
+)
+def test_step_without_anything_to_say_is_not_called(step: DecisionStep, asked: bool) -> None:
+    setup = Setup()
+    setup.name = "s.read"
+    setup.authorizer.install(step)
+    call = setup.rig.begin(tool_call("s.read"))
+    assert call.dispatched is not asked

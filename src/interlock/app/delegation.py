@@ -25,7 +25,7 @@ from interlock.errors import InterlockError
 from interlock.protocol import mcpax as ax
 from interlock.tree.registrant import Registrant
 from interlock.tree.registrar import Registrar
-from interlock.trust.authorization import Permit
+from interlock.trust.authorization import Authorizer
 from interlock.trust.hop_token_connector import HopTokenConnector
 from interlock.trust.hop_tokens import Above, MintedTokens, Minter, Stamp, Stamps
 from interlock.trust.identity.component import Identity
@@ -77,9 +77,9 @@ class Hops(UpstreamExtension):
         self._looking: asyncio.Task[None] | None = None
         registrar.grants.keys = keys.jwks
 
-    def stand_between(self, permit: Permit, identity: Identity) -> None:
+    def stand_between(self, authorizer: Authorizer, identity: Identity) -> None:
         """Take this place in a node, before anything is begun."""
-        permit.scope_limits = self._registrar.grants.limits
+        authorizer.limit_scopes(self._registrar.grants.limits)
         # By its method: to call an object costs more than to call a method of it.
         identity.minted = self._tokens.__call__
 

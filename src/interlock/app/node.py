@@ -60,6 +60,7 @@ from interlock.protocol.jsonrpc import encode_value
 from interlock.topics.component import Topics
 from interlock.tree.component import Tree
 from interlock.tree.overview import TreeNode
+from interlock.tree.route_check import RouteCheck
 from interlock.trust.approvals.held_call import journal_digest
 from interlock.trust.component import Trust
 from interlock.trust.signing_keys import SigningKeys
@@ -237,6 +238,7 @@ class Node:
         self.pipeline = Pipeline(
             catalog=self.catalog,
             authenticate=self.trust.identity.authenticator,
+            authorizer=self.trust.authorizer,
             breakers=self.breakers,
             upstreams=self.roster.upstreams,
             audit=self.audit,
@@ -250,7 +252,7 @@ class Node:
             ask_policy=self.roster.ask_policy,
             seals=seals,
             input_seconds=config.input_timeout,
-            own_segment=lambda: self.tree.own_segment,
+            route_check=RouteCheck(lambda: self.tree.own_segment),
             measures=Measures(self.roster.is_slower),
         )
         self.roster.attach(self.pipeline)
@@ -274,6 +276,7 @@ class Node:
             own_info=self.own_info,
             catalog=self.catalog,
             pipeline=self.pipeline,
+            floors=self.trust.authorizer.contract_floors,
             upstreams=self.roster.upstreams,
             audit=self.audit,
             breakers=self.breakers,
@@ -298,6 +301,7 @@ class Node:
             own_info=self.own_info,
             leaf=leaf,
             pipeline=self.pipeline,
+            budgets=self.trust.authorizer.budgets,
             audit=self.audit,
             catalog=self.catalog,
             introduce=self.introducing.introduce,
@@ -317,7 +321,7 @@ class Node:
             issuer=lambda: self.config.identity.resource or self.url or self.tree.id,
             root_segment=lambda: self.config.root_segment,
         )
-        self.hops.stand_between(self.pipeline.permit, self.trust.identity)
+        self.hops.stand_between(self.trust.authorizer, self.trust.identity)
         self.roster.extend(self.tree, self.hops)
         approving = self.trust.stand_before(
             self.pipeline,
@@ -335,6 +339,7 @@ class Node:
             server_info=self.own_info,
             catalog=self.catalog,
             pipeline=self.pipeline,
+            authorizer=self.trust.authorizer,
             upstreams=self.roster.upstreams,
             approving=approving,
             audit=self.audit,
@@ -348,7 +353,7 @@ class Node:
             environ=environ,
             base_dir=base_dir,
             approvals=approving.approvals,
-            permit=self.pipeline.permit,
+            authorizer=self.trust.authorizer,
             audit=self.audit,
         )
         self.topics = Topics(

@@ -64,6 +64,7 @@ from interlock.core.upstreams.supervisor import Supervisor
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import OWN, RESERVED, Danger, Face
 from interlock.trust.approvals.component import Approving
+from interlock.trust.authorization import HELD, IN_VIEW, PLAIN, Authorizer, DecisionStep
 
 _log = logging.getLogger("interlock.aql")
 
@@ -87,6 +88,7 @@ class Aql(Component):
         server_info: bytes,
         catalog: Catalog,
         pipeline: Pipeline,
+        authorizer: Authorizer,
         upstreams: dict[str, Upstream],
         approving: Approving,
         audit: Audit,
@@ -108,7 +110,7 @@ class Aql(Component):
         make_private(folder)
         self._cursors = Cursors(seals.key_for(b"aql cursors"))
         self._session_key = seals.key_for(b"aql sessions")
-        permit = pipeline.permit
+        self._authorizer = authorizer
         self._books = OperationBook(settings)
         self._memory = SearchMemory.at(folder / "aql-search.db")
         self.usage = Usage(self._memory.tallies(), clock=time.time)
@@ -168,7 +170,7 @@ class Aql(Component):
             self._natives(config),
             [
                 hidden(BATCH, self._batches.run, "Makes several calls."),
-                hidden(PREVIEW, Preview(permit), "Looks at a call that is not made."),
+                hidden(PREVIEW, Preview(authorizer), "Looks at a call that is not made."),
                 hidden(START, self._start, "Makes a call that goes on by itself."),
                 hidden(MERGE, self._merge, "Reads, merges and writes."),
                 *internal_natives(self.safety),
@@ -183,7 +185,7 @@ class Aql(Component):
             books=self._books,
             catalog=catalog,
             own=self.own,
-            permit=permit,
+            authorizer=authorizer,
             listing=surface.Surface(server_info),
             told=self._teller,
             choose=surface.choose,
@@ -209,13 +211,13 @@ class Aql(Component):
         tasks = pipeline.tasks
         tasks.also = ExecutionTasks(self.executions, tasks.seal).find
         upstreams[OWN] = self.own
-        permit.free = self.own.free
-        permit.floors = FLOORS
-        permit.firm_floors = FIRM_FLOORS
-        permit.watched = self.safety.watched
-        permit.watch = self.safety.watch
+        authorizer.judge_own_operations(free=self.own.free, floors=FLOORS, firm_floors=FIRM_FLOORS)
+        self._danger = DecisionStep("danger", self._risk.__call__, previewed=True)
+        authorizer.install(self._danger, self.safety.step)
         approving.approvals.let_wait(self._waits)
-        pipeline.aql = Pulses(self.stage, clock=time.monotonic, call_later=loop.call_later)
+        pipeline.attach_operations(
+            Pulses(self.stage, clock=time.monotonic, call_later=loop.call_later)
+        )
         catalog.post(self.own.offering())
         self._use(config)
 
@@ -224,13 +226,13 @@ class Aql(Component):
             limits = self._settings.limits
             return Listing(self._cursors, limits.page, limits.most_page)
 
-        relations = Relations(lambda: self.stage.book(), self._pipeline.permit, self.executions)
+        relations = Relations(lambda: self.stage.book(), self._authorizer, self.executions)
         found = [
             *introspection_natives(
                 self._books,
                 lambda: self.stage.book(),
                 self.searcher,
-                view_of=lambda call: self._pipeline.permit.sees(call),
+                view_of=lambda call: self._authorizer.sees(call),
                 protocol_info=self._about,
                 reports={
                     "safety_policy": lambda _: autonomy_config(self._settings.safety),
@@ -343,22 +345,21 @@ class Aql(Component):
         self.safety.configure(settings.safety)
 
     def _use(self, config: Config) -> None:
-        """What the permit and the stage ask only where there is something to be asked."""
+        """What the authorizer and the stage ask only where there is something to be asked."""
         settings = config.aql
         self._risk.forget()
         for problem in self.trusting.configure(settings.trust):
             _log.warning("%s", problem)
         self.quotas.configure(settings)
         self.stage.quotas = self.quotas
-        permit = self._pipeline.permit
         # By their methods: to call an object costs more than to call a method of it.
         weigh = self._risk.__call__
         plainly = Plainly(self.stage.book, self.quotas, weigh)
         plainly.danger_everywhere = bool(settings.trust) or any(
             one.danger is not None for one in settings.operations.values()
         )
-        permit.danger = plainly.__call__ if plainly.everywhere else weigh
-        permit.danger_everywhere = plainly.everywhere
+        self._danger.decide = plainly.__call__ if plainly.everywhere else weigh
+        self._danger.applies_to = PLAIN if plainly.everywhere else HELD | IN_VIEW
 
     async def _keep_up(self) -> None:
         """What need not be done while somebody waits: what was used is counted, and the index for

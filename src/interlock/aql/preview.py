@@ -9,21 +9,18 @@ from interlock.aql import argument_errors as fitting
 from interlock.aql import error_mapping as blame
 from interlock.aql.request import Asked
 from interlock.core.call import Call
-from interlock.core.catalog.offering import Tool
 from interlock.core.pipeline.validation import validate
 from interlock.core.redaction import redact_value
 from interlock.errors import INVALID_ARGUMENTS, InterlockError
-from interlock.protocol.aql_terms import OWN
-from interlock.trust.authorization import Permit
+from interlock.trust.authorization import Authorizer
 from interlock.trust.policy.decision import Action
-from interlock.trust.scopes import check_scopes
 
 
 class Preview:
     """Looks at calls that are not made."""
 
-    def __init__(self, permit: Permit) -> None:
-        self._permit = permit
+    def __init__(self, authorizer: Authorizer) -> None:
+        self._authorizer = authorizer
 
     def __call__(self, asked: Asked) -> dict[str, Any]:
         """`asked.params`: `child`, the call that would be made. Raises InterlockError."""
@@ -51,24 +48,16 @@ class Preview:
             "effect": child.effect,
             "danger_level": operation.danger.word,
             "arguments": redact_value(child.decoded),
-            **self._decision(child, tool),
+            **self._decision(child),
         }
         if operation.reasons:
             data["reasons"] = list(operation.reasons)
         return data
 
-    def _decision(self, call: Call, tool: Tool) -> dict[str, Any]:
+    def _decision(self, call: Call) -> dict[str, Any]:
         """What would be decided."""
-        permit = self._permit
         try:
-            if call.upstream != OWN:
-                check_scopes(call, tool, permit.scope_limits)
-                if permit.held:
-                    permit.refuse_held(call)
-            decision = permit.policy.decide(call)
-            if call.upstream != OWN:
-                decision = permit.with_contract_floor(tool, decision)
-                decision = permit.danger(call, decision)
+            decision = self._authorizer.preview(call)
         except InterlockError as refused:
             code, message, details = blame.of_error(refused)
             return {

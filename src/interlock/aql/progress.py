@@ -9,9 +9,9 @@ from typing import Any, Final
 from msgspec import Raw
 
 from interlock.aql.request import Asked
-from interlock.aql.stage import ANSWERED, AqlStage, Over, Taken
+from interlock.aql.stage import ANSWERED
 from interlock.core.call import Call, Hear, Outcome
-from interlock.core.ports import Clock
+from interlock.core.ports import Clock, OperationsStage, Over, Taken
 from interlock.errors import InterlockError, ProtocolError
 from interlock.protocol.aql_terms import Category
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_value
@@ -56,7 +56,7 @@ class Pulses:
 
     def __init__(
         self,
-        stage: AqlStage,
+        stage: OperationsStage,
         *,
         clock: Clock,
         call_later: Callable[[float, Callable[[], None]], Any],
@@ -88,6 +88,9 @@ class Pulses:
         if self._watched:
             self._watched.pop(call, None)
         return self._stage.told(call, outcome, error, took)
+
+    def unreadable(self, body: bytes) -> tuple[bytes, InterlockError] | None:
+        return self._stage.unreadable(body)
 
     def _watch(self, call: Call) -> None:
         asked, hear, meta = call.asked, call.on_notification, call.meta

@@ -19,7 +19,7 @@ from interlock.aql.request import Answer, Asked, Warning
 from interlock.core.call import Call, principal
 from interlock.core.catalog.offering import Tool
 from interlock.protocol.aql_terms import Category
-from interlock.trust.authorization import Permit
+from interlock.trust.authorization import Authorizer
 from interlock.trust.policy import Decision
 
 VOCABULARY: Final = ("uses", "extends", "references", "triggers", "composes")
@@ -101,15 +101,15 @@ class Relations:
     """Knows what a caller may know of the graph."""
 
     def __init__(
-        self, book: Callable[[], Book], permit: Permit, executions: Executions | None = None
+        self, book: Callable[[], Book], authorizer: Authorizer, executions: Executions | None = None
     ) -> None:
         self._book = book
-        self._permit = permit
+        self._authorizer = authorizer
         self._executions = executions
 
     def graph(self, call: Call) -> Graph:
         """As whoever calls sees it."""
-        view = self._permit.sees(call)
+        view = self._authorizer.sees(call)
         edges: list[Edge] = []
         elements: list[Element] = []
         seen: set[str] = set()
@@ -140,7 +140,7 @@ class Relations:
         caller = call.caller
         if caller is None:
             return []
-        standing = self._permit.policy.standing(caller, tool)
+        standing = self._authorizer.policy.standing(caller, tool)
         if isinstance(standing, Decision):
             return [standing.rule]
         names = [rule.decision.rule for rule in standing.conditional]

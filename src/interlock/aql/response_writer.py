@@ -29,7 +29,6 @@ from interlock.aql.language.envelope import Data
 from interlock.aql.language.errors import AqlError
 from interlock.aql.language.limits import check_response
 from interlock.aql.request import Asked, Warning
-from interlock.aql.stage import Over
 from interlock.aql.warnings import (
     deprecation_warning,
     earlier_sentence,
@@ -41,6 +40,7 @@ from interlock.aql.warnings import (
 from interlock.core.call import Call, Client, Outcome, UpstreamAnsweredError
 from interlock.core.config.aql import AqlConfig, OperationConfig
 from interlock.core.pipeline.internal_error import fault
+from interlock.core.ports import Over
 from interlock.errors import InterlockError, ProtocolError
 from interlock.protocol.aql_terms import OWN, SEGMENT
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_members

@@ -32,7 +32,7 @@ from interlock.core.catalog.snapshot import Snapshot, View
 from interlock.core.catalog.token_costs import tool_tokens
 from interlock.core.config.aql import AqlConfig
 from interlock.core.pipeline.internal_error import fault
-from interlock.core.ports import Host
+from interlock.core.ports import Host, Over, Taken
 from interlock.errors import INVALID_CURSOR, UNKNOWN_TOOL, InterlockError
 from interlock.protocol.aql_terms import PLAIN, Category, Face, Family
 from interlock.protocol.jsonrpc import decode_value
@@ -44,54 +44,12 @@ START: Final = "start_execution"
 MERGE: Final = "read_modify_write"
 """What the stage calls by itself: tools of the node's own, in no book."""
 
-Over = tuple[Outcome | None, InterlockError | None]
-"""How a call ended."""
-
-Taken = bool | None
-"""What became of a call that the stage took."""
 ANSWERED: Final = None
 """The call is answered, or will be."""
 CHECKED: Final = True
 """It is a call of a tool, knows its route, and has arguments that fit the tool's schema."""
 GOES_ON: Final = False
 """It is a call of a tool, or always was something else: it goes on as any other."""
-
-
-class AqlStage(Protocol):
-    """What the pipeline asks of AQL. Only for a call that was made in a view of it."""
-
-    def take(self, call: Call) -> Taken:
-        """Make an operation a call of its tool. Raises InterlockError."""
-        ...
-
-    def told(
-        self,
-        call: Call,
-        outcome: Outcome | None,
-        error: InterlockError | None,
-        took: float = 0.0,
-    ) -> Over:
-        """How a call ended, after so many seconds, in the words of AQL. Never raises."""
-        ...
-
-
-class _NoAql:
-    """A node without views."""
-
-    def take(self, call: Call) -> Taken:
-        return GOES_ON
-
-    def told(
-        self,
-        call: Call,
-        outcome: Outcome | None,
-        error: InterlockError | None,
-        took: float = 0.0,
-    ) -> Over:
-        return outcome, error
-
-
-NO_AQL: Final[AqlStage] = _NoAql()
 
 
 Used = tuple[str, str, bool]
@@ -131,7 +89,7 @@ class Judge(Protocol):
     @property
     def sees(self) -> Callable[[Call], View | None]: ...
 
-    def other(self, call: Call) -> None:
+    def authorize_other(self, call: Call) -> None:
         """Raises InterlockError."""
 
 
@@ -146,7 +104,7 @@ class Stage:
         books: OperationBook,
         catalog: Catalog,
         own: OwnOperations,
-        permit: Judge,
+        authorizer: Judge,
         listing: Listing,
         told: Callable[[Call, Outcome | None, InterlockError | None], Over],
         choose: Callable[[int, int, Face], Face] = lambda _, __, face: face,
@@ -157,7 +115,7 @@ class Stage:
         self._books = books
         self._catalog = catalog
         self._own = own
-        self._permit = permit
+        self._authorizer = authorizer
         self._listing = listing
         self._told = told
         self._choose = choose
@@ -294,8 +252,8 @@ class Stage:
         return self._told(call, outcome, error)
 
     def _list(self, call: Call, face: Face) -> bool:
-        self._permit.other(call)
-        view = self._permit.sees(call)
+        self._authorizer.authorize_other(call)
+        view = self._authorizer.sees(call)
         era = call.client.era
         if face.mode == "auto":
             face = self._choose(self._plain_tokens(view), self._auto_tokens, face)
@@ -308,6 +266,11 @@ class Stage:
         page = self._listing.tools(face, self.book(), view, era)
         self._host.over(call, Outcome(page, era), None)
         return True
+
+    def unreadable(self, body: bytes) -> tuple[bytes, InterlockError] | None:
+        """The id of a call whose bytes are no text, and the error for it. None: no such call."""
+        found = request.unreadable(body)
+        return None if found is None else (found[0], faults.encoding("arguments", found[1]))
 
     def shows_tools(self, face: Face) -> bool:
         """Whether `auto` lists tools now, to a caller that sees all of them."""
@@ -418,7 +381,7 @@ class Stage:
         call.name, call.arguments, call.asked = hidden.canonical, EMPTY_OBJECT, made
 
     def _not_there(self, call: Call, book: OperationsAt, name: str, face: Face) -> AqlError:
-        if self._permit.sees(call) is None:
+        if self._authorizer.sees(call) is None:
             # Who sees everything may know what will be there.
             for segment, state in self.absent().items():
                 begins = f"{naming.snake(segment)}_"
@@ -428,7 +391,7 @@ class Stage:
 
     def _near(self, call: Call, book: OperationsAt, name: str, face: Face) -> list[str]:
         """Names that were perhaps meant, of those that the caller may know."""
-        view = self._permit.sees(call)
+        view = self._authorizer.sees(call)
         near: list[str] = []
         for one in book.near(name, 20):
             operation = book.find(one)

@@ -17,7 +17,7 @@ from interlock.core.journal.audit import Audit
 from interlock.core.paths import decisions_path
 from interlock.errors import InterlockError
 from interlock.trust.approvals.service import Approvals
-from interlock.trust.authorization import Permit
+from interlock.trust.authorization import HELD, Authorizer, DecisionStep
 
 
 class Automation(Component):
@@ -30,17 +30,20 @@ class Automation(Component):
         environ: Mapping[str, str],
         base_dir: Path,
         approvals: Approvals,
-        permit: Permit,
+        authorizer: Authorizer,
         audit: Audit,
     ) -> None:
         self._path = decisions_path(config, environ, base_dir)
         self._approvals = approvals
-        self._permit = permit
         self._audit = audit
         self._store: DecisionStore | None = None
         self._stop: Callable[[], None] | None = None
         self._rules = {rule.name: rule for rule in config.policy.learned}
+        self._step = DecisionStep(
+            "learned", Learned((), audit=audit).__call__, when=(), applies_to=HELD
+        )
         self._use(config)
+        authorizer.install(self._step)
 
     async def apply(self, old: Config, new: Config) -> None:
         self._use(new)
@@ -48,7 +51,8 @@ class Automation(Component):
     def _use(self, config: Config) -> None:
         rules = config.policy.learned
         self._tell_of_changes({rule.name: rule for rule in rules})
-        self._permit.learned = Learned(rules, audit=self._audit) if rules else None
+        self._step.decide = Learned(rules, audit=self._audit).__call__
+        self._step.when = rules
         if self._store is not None:
             self._store.configure(config.automation)
         if config.automation.enabled and self._stop is None:

@@ -345,6 +345,15 @@ class UpstreamAnsweredError(InterlockError):
         self.raw_data = data
 
 
+class HiddenError(InterlockError):
+    """A call of a tool that its caller does not see. The caller is told that there is none, the
+    journal has the reason."""
+
+    def __init__(self, unknown: InterlockError, reason: InterlockError) -> None:
+        super().__init__(unknown.failure, unknown.message, unknown.data)
+        self.reason = reason
+
+
 class RelayedError(InterlockError):
     """A node below said what went wrong there, in the words of our own table.
 

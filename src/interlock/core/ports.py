@@ -8,7 +8,9 @@ from typing import Any, Protocol
 from msgspec import Raw
 
 from interlock.core.call import Ask, Call, ClientSession, Outcome
+from interlock.core.catalog.snapshot import View
 from interlock.errors import InterlockError
+from interlock.protocol.mcpax import Hop
 
 JournalEntry = tuple[int, str, str, str, str, str, str, str, int, str]
 """time_ns, caller, face, verb, name, upstream, effect, outcome, duration_us, detail"""
@@ -153,3 +155,97 @@ class Host(Back, Protocol):
 
     def take_over(self, call: Call, exchange: Exchange) -> None:
         """Have a call wait for a request that was sent for another one."""
+
+
+class Decision(Protocol):
+    """What was decided about a call that is not rejected."""
+
+    @property
+    def gated(self) -> bool:
+        """Whether the call waits for an operator."""
+        ...
+
+
+class Authorizer(Protocol):
+    """Decides who may do what."""
+
+    @property
+    def sees(self) -> Callable[[Call], View | None]:
+        """Finds what the caller of a call sees of the tools. None: all of them."""
+        ...
+
+    def screen(self, call: Call) -> None:
+        """Reject what no arguments could make right. Raises InterlockError."""
+
+    def authorize(self, call: Call) -> Any:
+        """Return the `Decision` about a call of a tool that was screened. Raises InterlockError."""
+
+    def authorize_other(self, call: Call) -> None:
+        """Decide about what is no call of a tool: it never waits. Raises InterlockError."""
+
+    def explain(self, call: Call, decision: Any) -> Any:
+        """Return the decision by which a call is held, with its full reason."""
+
+    def settle(self, call: Call) -> None:
+        """A call that has `reserved` something is over."""
+
+
+class Gate(Protocol):
+    """Where calls wait for an operator."""
+
+    host: Any
+    """What goes on with those that are let through."""
+
+    def hold(self, call: Call, decision: Any) -> None:
+        """Answer the call with what it waits for; or let it go on, if an operator approved exactly
+        it. Raises InterlockError."""
+
+    def finished(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+        """A call that was let through is over, or one whose result says that it failed."""
+
+    def only_waits(self, call: Call) -> bool:
+        """Whether a call that is under way waits for the outcome of another."""
+        ...
+
+
+class RouteCheck(Protocol):
+    """Checks the way of calls that a parent node sent."""
+
+    def check(self, call: Call, hop: Hop) -> None:
+        """Raises InterlockError for a call that came the wrong way."""
+
+    def place(self, call: Call) -> str:
+        """Where in the tree a call is now."""
+        ...
+
+
+Over = tuple[Outcome | None, InterlockError | None]
+"""How a call ended."""
+
+Taken = bool | None
+"""What became of a call that the operations stage took. True: it is a call of a tool, knows its
+route, and has arguments that fit the tool's schema. False: it goes on as any other. None: it is
+answered, or will be."""
+
+
+class OperationsStage(Protocol):
+    """Makes calls of operations, for clients in a view. Only asked about a call in a view."""
+
+    def take(self, call: Call) -> Taken:
+        """Make an operation a call of its tool. Raises InterlockError."""
+        ...
+
+    def told(
+        self,
+        call: Call,
+        outcome: Outcome | None,
+        error: InterlockError | None,
+        took: float = 0.0,
+    ) -> Over:
+        """How a call ended, after so many seconds, in the words of the view. Never raises."""
+        ...
+
+    def unreadable(self, body: bytes) -> tuple[bytes, InterlockError] | None:
+        """The id of a call whose bytes are not the text they should be, and the error for it.
+        None: every byte is text, or it is no call that could be answered."""
+        ...

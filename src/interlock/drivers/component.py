@@ -53,6 +53,7 @@ from interlock.manifests import workspace as files
 from interlock.manifests.driver import DriverManifest, Implements
 from interlock.manifests.tool import ToolContract
 from interlock.protocol.jsonrpc import encode_value
+from interlock.trust.authorization import ContractFloors
 
 # -- What the log tells of drivers: which there are when the node starts, and what becomes of them
 # when their files change.
@@ -418,6 +419,7 @@ class Drivers:
         own_info: bytes,
         catalog: Catalog,
         pipeline: Pipeline,
+        floors: ContractFloors,
         upstreams: dict[str, Upstream],
         audit: Audit,
         breakers: Breakers,
@@ -451,7 +453,7 @@ class Drivers:
         self.publishing = Publishing(
             config,
             catalog=catalog,
-            permit=pipeline.permit,
+            floors=floors,
             upstreams=upstreams,
             contracts=self.contracts,
         )

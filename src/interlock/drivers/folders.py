@@ -19,6 +19,7 @@ from interlock.core.pipeline.breaker import Breakers
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.ports import Upstream
 from interlock.drivers.status import ContractStatus, DriverStatus
+from interlock.trust.authorization import ContractFloors
 
 if TYPE_CHECKING:
     from interlock.drivers.component import Drivers
@@ -38,19 +39,21 @@ class DriverFolders(Component):
         own_info: bytes,
         catalog: Catalog,
         pipeline: Pipeline,
+        floors: ContractFloors,
         upstreams: dict[str, Upstream],
         audit: Audit,
         breakers: Breakers,
         contracts: Contracts,
         on_voices: Callable[[], None],
     ) -> None:
-        """`on_voices`: what the servers of drivers can do beside contracts has changed."""
+        """`floors`: where contracts say what their calls wait for at least. `on_voices`: what the servers of drivers can do beside contracts has changed."""
         self._config = config
         self._environ = environ
         self._base_dir = base_dir
         self._own_info = own_info
         self._catalog = catalog
         self._pipeline = pipeline
+        self._floors = floors
         self._upstreams = upstreams
         self._audit = audit
         self._breakers = breakers
@@ -82,6 +85,7 @@ class DriverFolders(Component):
             own_info=self._own_info,
             catalog=self._catalog,
             pipeline=self._pipeline,
+            floors=self._floors,
             upstreams=self._upstreams,
             audit=self._audit,
             breakers=self._breakers,

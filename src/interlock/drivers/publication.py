@@ -29,7 +29,7 @@ from interlock.drivers.driver import Driver
 from interlock.drivers.offers import declared_prompts, declared_resources
 from interlock.manifests.tool import ToolContract
 from interlock.protocol.jsonrpc import encode_value
-from interlock.trust.authorization import Permit
+from interlock.trust.authorization import ContractFloors
 from interlock.trust.policy import Action
 from interlock.trust.policy.decision import decision
 
@@ -52,7 +52,7 @@ class Publishing:
         config: Config,
         *,
         catalog: Catalog,
-        permit: Permit,
+        floors: ContractFloors,
         upstreams: dict[str, Upstream],
         contracts: ContractUpstream,
     ) -> None:
@@ -63,7 +63,7 @@ class Publishing:
         self._declared: set[tuple[str, str]] = set()
         self.wall_clock: Callable[[], float] = time.time
         self._catalog = catalog
-        self._permit = permit
+        self._floors = floors
         self._upstreams = upstreams
         self._contracts = contracts
         self._posted: tuple[object, ...] | None = None
@@ -148,7 +148,7 @@ class Publishing:
         )
         for one in offering.set_aside:
             _log.warning("the contract %s is not offered: %s", one.name, one.reason)
-        self._permit.contract_floors = {
+        floors = {
             tool.canonical: decision(
                 Action.CONFIRM,
                 f"contract:{tool.upstream_name}",
@@ -158,6 +158,7 @@ class Publishing:
             for contract in (versions.names[tool.upstream_name],)
             if approval_floor(contract, levels[contract.key])
         }
+        self._floors.replace(floors)
         self._catalog.post(offering)
 
     def _post_ended(self, names: list[str]) -> None:
@@ -198,7 +199,7 @@ class Publishing:
         self._rest()
         if self._posted is not None:
             self._posted = None
-            self._permit.contract_floors = {}
+            self._floors.replace({})
             self._withdraw(KEY)
             self._withdraw(ENDED)
 

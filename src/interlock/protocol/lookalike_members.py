@@ -8,9 +8,12 @@ member that only looks like a known one is refused, not passed on.
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from collections.abc import Iterable
 from typing import Any, Final
+
+from interlock.errors import INVALID_ARGUMENTS, INVALID_PARAMS, InterlockError
 
 _LONGEST: Final = 100
 """Nobody takes a longer name for a known one."""
@@ -63,3 +66,38 @@ def sentence(where: str, twin: str, meant: str) -> str:
         f"{where} has a member {twin!r}, which some servers take for `{meant}`: name it `{meant}`, "
         "once, or leave it out."
     )
+
+
+def refuse_twins(raw: bytes) -> None:
+    """Refuse arguments that name a member twice, or twice but for upper and lower case: some
+    readers take the first, some the last, some do not mind the case. Raises InterlockError."""
+    try:
+        json.loads(raw, object_pairs_hook=_no_twins)
+    except RecursionError:
+        raise InterlockError(INVALID_PARAMS, "`arguments` are nested too deeply.") from None
+
+
+def has_twins(raw: bytes) -> bool:
+    """Whether `refuse_twins` would refuse these arguments."""
+    try:
+        refuse_twins(raw)
+    except InterlockError:
+        return True
+    return False
+
+
+def _no_twins(pairs: list[tuple[str, Any]]) -> None:
+    if len({name.casefold() for name, _ in pairs}) == len(pairs):
+        return
+    seen: set[str] = set()
+    for name, _ in pairs:
+        folded = name.casefold()
+        if folded in seen:
+            shown = name if len(name) <= _SHOWN else name[:_SHOWN] + "…"
+            raise InterlockError(
+                INVALID_ARGUMENTS,
+                f"`arguments` has {shown!r} twice in one object, and a rule of the policy depends "
+                "on them: name each member once.",
+                {"member": shown},
+            )
+        seen.add(folded)

@@ -52,6 +52,7 @@ from interlock.tree.registrant import Registrant
 from interlock.tree.registrar import Registrar
 from interlock.tree.store import TreeStore
 from interlock.tree.subserver_record import Subserver, key_of
+from interlock.trust.budgets import Budgets
 from interlock.trust.identity.component import EverybodyBut
 
 AX_FACE: Final = "ax"
@@ -79,6 +80,7 @@ class Tree(Component, UpstreamExtension):
         own_info: bytes,
         leaf: bool,
         pipeline: Pipeline,
+        budgets: Budgets,
         audit: Audit,
         catalog: Catalog,
         introduce: Callable[[], Introduction],
@@ -98,6 +100,7 @@ class Tree(Component, UpstreamExtension):
         self._base_dir = base_dir
         self._leaf = leaf
         self._pipeline = pipeline
+        self._budgets = budgets
         self._audit = audit
         self._catalog = catalog
         self._hello = Hello(lambda: _to_parent(introduce()))
@@ -337,7 +340,7 @@ class Tree(Component, UpstreamExtension):
         """A new session, or a new budget for the one that there is."""
         # Another caller's subserver may have the same id.
         whose = f"{info.caller} {info.subserver_id}"
-        self._pipeline.budgets.grant(info.key, whose, info.budget, info.session_id)
+        self._budgets.grant(info.key, whose, info.budget, info.session_id)
         self._show_own_tools()
         if self._sessions.get(info.key) != info.session_id:
             self._sessions[info.key] = info.session_id
@@ -348,7 +351,7 @@ class Tree(Component, UpstreamExtension):
         """An upstream is no more."""
         self._lost.discard(key)
         self._sessions.pop(key, None)
-        self._pipeline.budgets.release(key)
+        self._budgets.release(key)
         self._audit.forget(key)
         pace = self._paces.pop(key, None)
         if pace is not None:

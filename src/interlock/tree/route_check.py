@@ -4,32 +4,29 @@ who this node is and what is called. Nobody else is asked for a way, or believed
 from __future__ import annotations
 
 import logging
-from math import inf
+from collections.abc import Callable
 from typing import Final
 
 from interlock.core.call import Call
 from interlock.errors import ROUTE_MISMATCH, InterlockError
 from interlock.protocol.mcpax import OF_EVENTS, PREFIX, ROUTE, Hop
 
-HOP_SECONDS: Final = 0.25
-"""So much longer waits each further hop, so that the innermost is the first to tell."""
-
 _MOST_CHARACTERS: Final = 300
 _log = logging.getLogger("interlock.tree")
 
 
-class Ways:
-    """Looks at the way of each call, and longer at one that is not the last one again."""
+class RouteCheck:
+    """Checks the route of each call, and in full only where it is not the last one again."""
 
-    __slots__ = ("_hop", "_name", "_own")
-
-    def __init__(self) -> None:
+    def __init__(self, own_segment: Callable[[], str]) -> None:
+        """`own_segment`: by what name the parent knows this node, or the root calls itself."""
+        self._own_segment = own_segment
         self._hop: Hop | None = None
         self._name = self._own = ""
 
-    def check(self, call: Call, hop: Hop, own_segment: str) -> None:
+    def check(self, call: Call, hop: Hop) -> None:
         """As `check_way`."""
-        meta = call.meta
+        meta, own_segment = call.meta, self._own_segment()
         if (
             hop is not self._hop
             or call.name != self._name
@@ -40,6 +37,11 @@ class Ways:
             if not _log.isEnabledFor(logging.DEBUG):
                 # Who wants to read of ways wants to read of each.
                 self._hop, self._name, self._own = hop, call.name, own_segment
+
+    def place(self, call: Call) -> str:
+        """Where in the tree a call is now, for whoever wants to know where it ended."""
+        hop = call.hop
+        return self._own_segment() if hop is None else ".".join(hop.route[: hop.cursor + 1])
 
 
 def check_way(call: Call, hop: Hop, own_segment: str) -> None:
@@ -63,25 +65,3 @@ def check_way(call: Call, hop: Hop, own_segment: str) -> None:
             for key, raw in call.meta.items()
             if not key.startswith(PREFIX) or key in OF_EVENTS
         }
-
-
-def place(call: Call, own_segment: str) -> str:
-    """Where in the tree a call is now, for whoever wants to know where it ended."""
-    hop = call.hop
-    return own_segment if hop is None else ".".join(hop.route[: hop.cursor + 1])
-
-
-def limit_of(call: Call, own: float | None, others: float) -> float:
-    """How long a call may take: by its upstream's own limit, else by what the tool says of itself,
-    else as long as any. Infinity: as long as it takes."""
-    if own:
-        return own
-    route = call.route
-    if route is None:
-        return others
-    if route.limit is not None:
-        return route.limit or inf
-    if route.way:
-        # Nobody declared anything: the nodes below wait as long as this one, and begin later.
-        return others + HOP_SECONDS * route.upstream_name.count(".")
-    return others

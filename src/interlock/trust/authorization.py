@@ -1,6 +1,7 @@
-"""May it? What stands between a call whose meaning is known and its way out, in this order:
-scopes, pins, policy, danger, the safety loop, budgets. What has to wait for a human goes to the
-gate.
+"""Authorization: what stands between a call whose tool is known and its way out.
+
+`ORDER` is the one list of the decision steps. A feature fills a step by its name, with
+`Authorizer.install`, before the node starts. What has to wait for an operator goes to the gate.
 
 Operations of the node's own are tools like any other here, but for two things: nobody reaches them
 by name past the AQL stage, and some are as free as asking for a list.
@@ -9,95 +10,221 @@ by name past the AQL stage, and some are as free as asking for a list.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from msgspec.structs import replace
 
-from interlock.core.call import Call, Caller, Outcome, Principal, Route, principal
+from interlock.core.call import Call, Caller, HiddenError, Route
 from interlock.core.catalog.catalog import Catalog
-from interlock.core.catalog.effects import EffectLevel
 from interlock.core.catalog.offering import CONTRACTS, Tool
 from interlock.core.config.trust import PolicyConfig
-from interlock.core.pipeline.resolution import unknown_tool
-from interlock.errors import CONFIRMATION_REQUIRED, InterlockError
+from interlock.core.pipeline.resolution import is_passed_on, unknown_tool
+from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import OWN
 from interlock.protocol.mcp import TOOLS_LIST
 from interlock.trust.budgets import Budgets
 from interlock.trust.policy import Action, Decision, Policy
 from interlock.trust.policy.decision import decision as decided
 from interlock.trust.policy.visibility import Seeing
-from interlock.trust.scopes import check_other_scopes, check_scopes, is_passed_on
+from interlock.trust.scopes import check_other_scopes, check_scopes
 
-READ_ONLY: Final = EffectLevel.READ_ONLY.word
-PROPOSED: Final = decided(Action.CONFIRM, "proposal", "It was proposed in a topic.")
-"""Who proposes wants a human, whatever the rules would let it do by itself."""
+ORDER: Final = (
+    "scopes",
+    "always_denied",
+    # Here the arguments are validated: whoever may not call a tool learns nothing of its schema.
+    "pins",
+    "policy",
+    "proposal",
+    "contract_floor",
+    "learned",
+    # Again: no rule, learned or not, speaks for a contract.
+    "contract_floor",
+    "danger",
+    "safety_loop",
+    "budget",
+)
+"""The decision steps of a call, first to last. The order is security: the first step that rejects a
+call decides what its caller hears. `scopes` and `always_denied` are in `screen`, `policy` is in
+`authorize`; the others are `DecisionStep`s."""
+_BUILT_IN: Final = frozenset({"scopes", "always_denied", "policy"})
+
+# -- To which calls a step applies. A call has one or more of these traits.
+
+PLAIN: Final = 1
+"""Every call of a server's tool."""
+HELD: Final = 2
+"""It waits for an operator, by what was decided so far."""
+IN_VIEW: Final = 4
+"""It was made in a view of AQL."""
+PROPOSED: Final = 8
+"""It was proposed in a topic."""
+OF_CONTRACT: Final = 16
+"""Its tool is the contract of a driver."""
+OWN_OPERATION: Final = 32
+"""It is an operation of the node's own."""
+FREE_OPERATION: Final = 64
+"""It is one of those that are judged as a list of tools is, or that no rule has a say in."""
+OTHER: Final = 128
+"""It calls no tool."""
+PASSED_ON: Final = 256
+"""It calls no tool, and nobody but its upstream knows what it does."""
+EVERYTHING: Final = (1 << 9) - 1
+
+Decide = Callable[[Call, Decision], Decision]
+"""Takes a call and what was decided so far, and returns that or something stricter. Raises
+InterlockError for a call that it rejects."""
 
 
-class Gate(Protocol):
-    """Where calls wait for a human."""
+class DecisionStep:
+    """One step of the order. Its owner may change it while the node runs."""
 
-    host: Any
-    """What goes on with those that are let through."""
+    __slots__ = ("applies_to", "decide", "name", "previewed", "when")
 
-    def hold(self, call: Call, decision: Decision) -> None:
-        """Answer it with what it waits for; or let it go on, if a human let exactly it through."""
+    def __init__(
+        self,
+        name: str,
+        decide: Decide,
+        *,
+        when: object = True,
+        applies_to: int = PLAIN,
+        previewed: bool = False,
+    ) -> None:
+        """Args:
+        name: its place in `ORDER`.
+        when: skipped while this is false. An empty collection that fills up later is fine.
+        applies_to: the traits of calls that it is asked about.
+        previewed: whether it is asked about calls that are only looked at. It changes nothing then.
+        """
+        self.name = name
+        self.decide = decide
+        self.when = when
+        self.applies_to = applies_to
+        self.previewed = previewed
 
-    def finished(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        """A call that was let through is over, or one whose result says that it failed."""
+
+_PROPOSED: Final = decided(Action.CONFIRM, "proposal", "It was proposed in a topic.")
+"""Whoever proposes wants an operator, whatever the rules would let it do by itself."""
 
 
-class HiddenError(InterlockError):
-    """A call of a tool that its caller does not see. The caller is told that there is none, the
-    journal has the reason."""
-
-    def __init__(self, unknown: InterlockError, reason: InterlockError) -> None:
-        super().__init__(unknown.failure, unknown.message, unknown.data)
-        self.reason = reason
+def hold_proposals(call: Call, decision: Decision) -> Decision:
+    return _PROPOSED if decision.action < Action.CONFIRM else decision
 
 
-class Permit:
-    """Asked for every call."""
+class ContractFloors:
+    """What calls of contracts wait for at least, whatever the rules say."""
 
-    def __init__(self, catalog: Catalog, budgets: Budgets) -> None:
-        # Nobody who builds a pipeline by hand has rules.
-        self.follow(Policy(PolicyConfig(default="allow")))
-        self.gate: Gate | None = None
-        self.scope_limits: Mapping[str, str] = {}
-        """The highest level of subservers that may not be asked for everything."""
-        self.held: Mapping[Any, object] = {}
-        """Tools that changed since a human accepted them. Empty: nobody need ask."""
-        self.refuse_held: Callable[[Call], None] = lambda _: None
-        """Raises InterlockError for a call of one of them."""
-        self.free: Collection[str] = ()
-        """Operations of the node's own that are judged as a list of tools is."""
-        self.floors: Mapping[str, Decision] = {}
-        """What operations of the node's own wait for at least."""
-        self.contract_floors: Mapping[str, Decision] = {}
-        """What calls of contracts wait for at least, by canonical name. Empty: nobody need ask."""
-        self.firm_floors: Collection[str] = ()
-        """Those of them that no rule has a say in: nobody calls them but the gate."""
-        self.danger: Callable[[Call, Decision], Decision] = lambda _, decision: decision
-        """Makes the decision about something dangerous stricter. Raises InterlockError."""
-        self.danger_everywhere = False
-        """Whether it is asked about calls of the plain view that do not wait, too."""
-        self.watched: Mapping[Principal, object] = {}
-        """Who has an execution that is watched, or is blocked. Empty: nobody need ask."""
-        self.watch: Callable[[Call, Decision], Decision] = lambda _, decision: decision
-        """The safety loop's word about a call of one of them. Raises InterlockError."""
-        self.learned: Callable[[Call, Decision], Decision] | None = None
-        """Rules that a human accepted from decisions of the past: they answer in its place what
-        would wait for a confirmation. Raises InterlockError."""
+    def __init__(self) -> None:
+        self.by_tool: dict[str, Decision] = {}
+        """By canonical name."""
+
+    def replace(self, floors: Mapping[str, Decision]) -> None:
+        self.by_tool.clear()
+        self.by_tool.update(floors)
+
+    def decide(self, call: Call, decision: Decision) -> Decision:
+        """The stricter of what the rules say and what the contract of the tool asks for."""
+        route = call.route
+        if route is None or route.upstream != CONTRACTS:
+            return decision
+        floor = self.by_tool.get(route.canonical)
+        return floor if floor is not None and floor.action > decision.action else decision
+
+
+class Authorizer:
+    """Decides about every call."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        budgets: Budgets,
+        policy: Policy | None = None,
+        steps: Collection[DecisionStep] = (),
+    ) -> None:
+        """Without a policy everything is allowed: nobody who builds a pipeline by hand has one."""
+        self.budgets = budgets
+        self.contract_floors = ContractFloors()
+        self._catalog = catalog
+        self._frozen = False
+        self.installed: dict[str, DecisionStep] = {}
+        """By name. Filled by `install` only."""
+        self._before: tuple[DecisionStep, ...] = ()
+        self._after: tuple[DecisionStep, ...] = ()
+        self._scope_limits: Mapping[str, str] = {}
+        self._free: Collection[str] = ()
+        self._floors: Mapping[str, Decision] = {}
+        self._firm_floors: Collection[str] = ()
         self._covered: tuple[Caller | None, Route | None, str] = (None, None, "")
         """Who called what last, by which name, and had the scopes for it: the very objects, and
         neither ever changes."""
-        self._catalog = catalog
-        self._budgets = budgets
-        self._limited = budgets.limited
+        self.follow(policy or Policy(PolicyConfig(default="allow")))
+        self.install(
+            DecisionStep("proposal", hold_proposals, applies_to=PROPOSED),
+            DecisionStep(
+                "contract_floor",
+                self.contract_floors.decide,
+                when=self.contract_floors.by_tool,
+                applies_to=OF_CONTRACT,
+                previewed=True,
+            ),
+            DecisionStep(
+                "budget",
+                budgets.reserve,
+                when=budgets.limited,
+                applies_to=PLAIN | OWN_OPERATION | PASSED_ON,
+            ),
+            *steps,
+        )
+
+    # -- set up
+
+    def install(self, *steps: DecisionStep) -> None:
+        """Fill steps of the order, before the node starts. The last one of a name counts."""
+        if self._frozen:
+            raise RuntimeError("the node has started: decision steps cannot be installed any more")
+        for step in steps:
+            if step.name not in ORDER or step.name in _BUILT_IN:
+                raise ValueError(f"{step.name!r} is no decision step that can be installed")
+            self.installed[step.name] = step
+        place = ORDER.index("policy")
+        found = [(number, self.installed.get(name)) for number, name in enumerate(ORDER)]
+        self._before = tuple([one for number, one in found if one is not None and number < place])
+        self._after = tuple([one for number, one in found if one is not None and number > place])
+
+    def limit_scopes(self, limits: Mapping[str, str]) -> None:
+        """Hold subservers to the highest level that each is registered for, by upstream."""
+        self._scope_limits = limits
+
+    def judge_own_operations(
+        self,
+        *,
+        free: Collection[str],
+        floors: Mapping[str, Decision],
+        firm_floors: Collection[str],
+    ) -> None:
+        """Say how operations of the node's own are judged.
+
+        Args:
+            free: those that are judged as a list of tools is.
+            floors: what operations wait for at least.
+            firm_floors: those that no rule has a say in: nobody calls them but the gate.
+        """
+        self._free, self._floors, self._firm_floors = free, floors, firm_floors
+
+    def freeze(self) -> None:
+        """Take no more steps: the node starts."""
+        self._frozen = True
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The names of the steps that are there, in their order."""
+        return tuple(name for name in ORDER if name in _BUILT_IN or name in self.installed)
 
     def follow(self, policy: Policy) -> None:
         """Decide by these rules from now on."""
         self.policy = policy
         self.sees = Seeing(policy)
+
+    # -- a call of a tool
 
     def screen(self, call: Call) -> None:
         """Refuse what no arguments could make right, before anybody looks at the arguments: who
@@ -110,8 +237,8 @@ class Permit:
                 # In the plain view an operation of the node's own is no tool.
                 raise unknown_tool(call.name, self._catalog.current, self.sees(call))
             return
-        if self.scope_limits:
-            check_scopes(call, route, self.scope_limits)  # type: ignore[arg-type]
+        if self._scope_limits:
+            check_scopes(call, route, self._scope_limits)  # type: ignore[arg-type]
         elif caller is not None and caller.scopes is not None:
             whose, what, name = self._covered
             if caller is not whose or route is not what or call.name != name:
@@ -127,61 +254,68 @@ class Permit:
                 unknown = unknown_tool(call.name, self._catalog.current, self.sees(call))
                 raise HiddenError(unknown, denial) from None
 
-    def __call__(self, call: Call) -> Decision:
-        """What happens to a call of a tool that was screened. Raises InterlockError."""
+    def authorize(self, call: Call) -> Decision:
+        """Decide about a call of a tool that was screened. Raises InterlockError."""
         if call.upstream == OWN:
-            return self._own(call)
-        route = call.route
-        if self.held:
-            self.refuse_held(call)
-        standing = self.policy.standing_by_effect
+            return self._authorize_own(call)
+        route, policy = call.route, self.policy
+        traits = PLAIN
+        if call.view is not None:
+            traits |= IN_VIEW
+        if call.proposal is not None:
+            traits |= PROPOSED
+        if route is not None and route.upstream == CONTRACTS:
+            traits |= OF_CONTRACT
+        # A step that does not apply, or has nothing to say now, costs no call.
+        for step in self._before:
+            if step.when and step.applies_to & traits:
+                step.decide(call, _UNDECIDED)
+        standing = policy.standing_by_effect
         decision = standing.get(call.effect) if standing and route is not None else None
         if decision is None:
-            decision = self.policy.decide(call)
-        if call.proposal is not None and decision.action < Action.CONFIRM:
-            decision = PROPOSED
-        if self.contract_floors and route is not None and route.upstream == CONTRACTS:
-            decision = self.with_contract_floor(route, decision)
-        if decision.gated and self.learned is not None:
-            decision = self.learned(call, decision)
-            if self.contract_floors and not decision.gated and route is not None:
-                # A rule, learned or not, does not speak for a contract.
-                decision = self.with_contract_floor(route, decision)
-        if decision.gated or call.view is not None or self.danger_everywhere:
-            decision = self.danger(call, decision)
-        if self.watched:
-            decision = self._watched(call, decision)
-        if self._limited:
-            self._budgets.reserve(call)
+            decision = policy.decide(call)
+        for step in self._after:
+            if step.when and step.applies_to & (traits | HELD if decision.gated else traits):
+                decision = step.decide(call, decision)
         return decision
 
-    def with_contract_floor(self, route: Route, decision: Decision) -> Decision:
-        """The stricter of what the rules say and what the contract of a tool asks for."""
-        if route.upstream != CONTRACTS:
-            return decision
-        floor = self.contract_floors.get(route.canonical)
-        return floor if floor is not None and floor.action > decision.action else decision
+    def preview(self, call: Call) -> Decision:
+        """What would be decided about a call that is not made. Raises InterlockError."""
+        if call.upstream == OWN:
+            return self.policy.decide(call)
+        check_scopes(call, cast("Tool | None", call.route), self._scope_limits)
+        for step in self._before:
+            if step.previewed and step.when:
+                step.decide(call, _UNDECIDED)
+        decision = self.policy.decide(call)
+        for step in self._after:
+            if step.previewed and step.when:
+                decision = step.decide(call, decision)
+        return decision
 
-    def _own(self, call: Call) -> Decision:
+    def _authorize_own(self, call: Call) -> Decision:
         """The same for an operation of the node's own."""
         route = call.route
         assert route is not None
         name = route.upstream_name
-        floor = self.floors.get(name)
-        if name in self.free:
-            return self._watched(call, self._as_a_list(call))
-        if floor is not None and name in self.firm_floors:
-            return self._watched(call, floor)
+        floor = self._floors.get(name)
+        if name in self._free:
+            return self._further(call, self._as_a_list(call), FREE_OPERATION)
+        if floor is not None and name in self._firm_floors:
+            return self._further(call, floor, FREE_OPERATION)
         caller = call.caller
         if caller is not None and caller.scopes is not None:
-            check_scopes(call, cast("Tool | None", route), self.scope_limits)
+            check_scopes(call, cast("Tool | None", route), self._scope_limits)
         decision = self.policy.decide(call)
         if floor is not None and floor.action > decision.action:
             # Who wrote a rule for it has thought about it.
             decision = decision if decision.names_tool else floor
-        decision = self._watched(call, decision)
-        if self._limited:
-            self._budgets.reserve(call)
+        return self._further(call, decision, OWN_OPERATION)
+
+    def _further(self, call: Call, decision: Decision, traits: int) -> Decision:
+        for step in self._after:
+            if step.when and step.applies_to & traits:
+                decision = step.decide(call, decision)
         return decision
 
     def _as_a_list(self, call: Call) -> Decision:
@@ -192,30 +326,28 @@ class Permit:
         finally:
             call.verb = verb
 
-    def _watched(self, call: Call, decision: Decision) -> Decision:
-        caller = call.caller
-        if caller is None or principal(caller) not in self.watched:
-            return decision
-        return self.watch(call, decision)
-
-    def hold(self, call: Call, decision: Decision) -> None:
-        """A human has to let it through. Raises InterlockError where none can be asked."""
-        if self.gate is None:
-            raise InterlockError(
-                CONFIRMATION_REQUIRED, "A human has to confirm this call, and none can be asked."
-            )
+    def explain(self, call: Call, decision: Decision) -> Decision:
+        """The decision by which a call is held, with what could not be evaluated."""
         unjudged = self.policy.explain_unjudged(call, decision.rule)
-        if unjudged:
-            reason = f"{decision.reason} The condition of rule {decision.rule} could not be "
-            reason += f"evaluated, so it applies: {unjudged.rstrip('.')}."
-            decision = replace(decision, reason=reason.lstrip())
-        self.gate.hold(call, decision)
+        if not unjudged:
+            return decision
+        reason = f"{decision.reason} The condition of rule {decision.rule} could not be "
+        reason += f"evaluated, so it applies: {unjudged.rstrip('.')}."
+        return replace(decision, reason=reason.lstrip())
 
-    def other(self, call: Call) -> None:
-        """The same for what is no call of a tool: it never waits for a human."""
-        check_other_scopes(call, self._catalog, self.scope_limits)
+    # -- everything else
+
+    def authorize_other(self, call: Call) -> None:
+        """Decide about what is no call of a tool: it never waits for an operator. Raises
+        InterlockError."""
+        check_other_scopes(call, self._catalog, self._scope_limits)
         decision = self.policy.decide(call)
-        if self.watched:
-            self._watched(call, decision)
-        if self._limited and is_passed_on(call):
-            self._budgets.reserve(call)
+        self._further(call, decision, PASSED_ON if is_passed_on(call) else OTHER)
+
+    def settle(self, call: Call) -> None:
+        """Give back what a call has reserved, if it never left."""
+        self.budgets.settle(call, call.dispatched)
+
+
+_UNDECIDED: Final[Any] = decided(Action.ALLOW, "")
+"""What steps before the policy get. They only reject."""

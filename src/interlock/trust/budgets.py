@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from math import ceil
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from interlock.core.call import Call
 from interlock.core.catalog.offering import Tool
@@ -31,6 +31,8 @@ from interlock.protocol.mcpax import UNLIMITED, Budget
 #
 # Everything is taken before a call leaves, and may be given back while it has not left. Nothing
 # is ever taken beyond the limit, in whatever order calls take and give back.
+
+D = TypeVar("D")
 
 MINUTE: Final = 60.0
 
@@ -246,13 +248,14 @@ class Budgets:
 
     # -- calls
 
-    def reserve(self, call: Call) -> None:
-        """Take what a call of a tool needs, from all its accounts or from none.
+    def reserve(self, call: Call, decision: D) -> D:
+        """Take what a call of a tool needs, from all its accounts or from none. A decision step:
+        returns the decision as it is.
 
         Raises InterlockError when it would be one too many: that one counts for nothing.
         """
         if call.reserved is not None:
-            return
+            return decision
         tool, clock = call.route, self._clock
         # What nobody knows changes something, and costs nothing.
         mutable, units = True, 0
@@ -272,7 +275,7 @@ class Budgets:
                 if short is not None:
                     raise self._exceeded(account, short)
                 call.reserved = (account.take(now, mutable, units),)
-                return
+                return decision
         accounts = self._accounts(call)
         for account in accounts:
             short = account.lacks(now, mutable, units)
@@ -280,14 +283,15 @@ class Budgets:
                 raise self._exceeded(account, short)
         if accounts:
             call.reserved = [account.take(now, mutable, units) for account in accounts]
+        return decision
 
-    def settle(self, call: Call, sent: bool) -> None:
-        """The call is over: what was never sent is given back. Once; later words change nothing."""
+    def settle(self, call: Call, dispatched: bool) -> None:
+        """The call is over: what never left is given back. Once; later words change nothing."""
         reserved = cast("Sequence[Taken] | None", call.reserved)
         if reserved is None:
             return
         call.reserved = None
-        if not sent:
+        if not dispatched:
             for taken in reserved:
                 give_back(taken)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,8 @@ from interlock.errors import UNAUTHENTICATED, InterlockError
 from interlock.trust.approvals.component import Approving, check_anchors
 from interlock.trust.approvals.downstream import Child
 from interlock.trust.approvals.record import PENDING, Approval
+from interlock.trust.authorization import Authorizer, DecisionStep
+from interlock.trust.budgets import Budgets
 from interlock.trust.identity.component import Identity
 from interlock.trust.identity.revocation_watch import Told, ToldRevoked
 from interlock.trust.pin_store import PinKeeper, PinStore
@@ -66,12 +69,15 @@ class Trust(Component):
             PinStore.at(pins_path(config, environ, base_dir)), loop.call_soon_threadsafe
         )
         self.pins = Pins(catalog, self._keeper, config.pins.mode, on_held=on_held)
+        budgets = Budgets(time.monotonic)
+        budgets.configure(config.budgets, idle=config.limits.session_idle)
+        pins = DecisionStep("pins", self.pins.refuse_held, when=self.pins.held, previewed=True)
+        self.authorizer = Authorizer(catalog, budgets, self.policy, (pins,))
         self._keeper.on_changed = self._pins_changed
         self._audit = audit
         self._keeper.start()
         self.approving: Approving | None = None
         self._started = False
-        self._pipeline: Pipeline | None = None
 
     def stand_before(
         self,
@@ -85,19 +91,13 @@ class Trust(Component):
         children: Callable[[], Mapping[str, Child]],
     ) -> Approving:
         """Take the place of these stages in the pipeline."""
-        self._pipeline = pipeline
-        permit = pipeline.permit
-        permit.follow(self.policy)
-        permit.held = self.pins.held
-        permit.refuse_held = self.pins.refuse_held
-        pipeline.budgets.configure(config.budgets, idle=config.limits.session_idle)
         pipeline.enter.recall = self.recall
         self.approving = Approving(
             config,
             environ=self._environ,
             base_dir=self._base_dir,
             node_id=node_id,
-            policy_version=lambda: permit.policy.version,
+            policy_version=lambda: self.policy.version,
             url=url,
             seals=seals,
             recorder=recorder,
@@ -148,6 +148,7 @@ class Trust(Component):
 
     def start(self) -> None:
         """Before the doors open: take up what waits from before. Once, whoever begins."""
+        self.authorizer.freeze()
         if self.approving is not None and not self._started:
             self._started = True
             self.approving.approvals.load()
@@ -175,12 +176,10 @@ class Trust(Component):
         if policy.version != self.policy.version:
             self._audit.record_change("policy", policy.version, "changed", self.policy.version)
             self.policy = policy
-            if self._pipeline is not None:
-                self._pipeline.permit.follow(policy)
+            self.authorizer.follow(policy)
             if self.approving is not None:
                 self.approving.approvals.policy_changed()
-        if self._pipeline is not None:
-            self._pipeline.budgets.configure(new.budgets, idle=new.limits.session_idle)
+        self.authorizer.budgets.configure(new.budgets, idle=new.limits.session_idle)
         self.pins.configure(new.pins.mode)
 
 

@@ -19,6 +19,7 @@ from interlock.core.catalog.tool_contracts import changed_members, contract, con
 from interlock.core.config.trust import PinMode
 from interlock.errors import TOOL_HELD, InterlockError
 from interlock.protocol.aql_terms import OWN
+from interlock.trust.policy.decision import Decision
 
 FIRST_SEEN: Final = "first seen"
 """Who accepted a tool that nobody has looked at."""
@@ -112,8 +113,8 @@ class Pins:
 
     # -- calls
 
-    def refuse_held(self, call: Call) -> None:
-        """Raises InterlockError when the tool of this call is held."""
+    def refuse_held(self, call: Call, decision: Decision) -> Decision:
+        """A decision step. Raises InterlockError when the tool of this call is held."""
         held = self.held.get(call.route)
         if held is not None:
             raise InterlockError(
@@ -126,6 +127,7 @@ class Pins:
                     "digest": held.digest,
                 },
             )
+        return decision
 
     def approved(self, tool: Tool, by: str) -> None:
         """A human let a call of this tool through: from now on it is to stay what it is."""

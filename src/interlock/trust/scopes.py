@@ -14,6 +14,7 @@ from interlock.core.call import Call, Caller
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import Listed, Tool
 from interlock.core.pipeline.authentication import PARENT_KIND
+from interlock.core.pipeline.resolution import is_passed_on
 from interlock.errors import FORBIDDEN, InterlockError
 from interlock.protocol.capabilities import read_capability
 from interlock.protocol.mcp import (
@@ -28,8 +29,6 @@ RESOURCES: Final = "resources"
 _ABOUT_RESOURCES: Final = frozenset(
     verb for verb, method in METHODS.items() if method.target in ("resource", "reference")
 )
-_READS: Final = frozenset(verb for verb, method in METHODS.items() if method.scope == READ)
-"""What goes to an upstream beside calls of tools, and is known to change nothing there."""
 
 
 def check_scopes(call: Call, tool: Tool | None, limits: Mapping[str, str]) -> None:
@@ -58,11 +57,6 @@ def _lacks(scopes: tuple[str, ...], tool: Tool | None, name: str) -> str:
     """The level that is missing. Empty: none is."""
     level = WRITE if tool is None else level_of(tool)
     return "" if covers(scopes, level, name) else level
-
-
-def is_passed_on(call: Call) -> bool:
-    """Whether nobody but its upstream knows what a request does that calls no tool."""
-    return bool(call.upstream) and call.verb not in _READS
 
 
 def check_other_scopes(call: Call, catalog: Catalog, limits: Mapping[str, str]) -> None:

@@ -81,7 +81,7 @@ class Guarded(Gated):
         self.codes = Codes()
         self.human = Shown()
         self.codes.channels = [self.human]
-        permit, catalog = self.pipeline.permit, self.rig.catalog
+        catalog = self.rig.catalog
         self.loop = Loop(
             self.config,
             keeper=SafetyStore(folder / "safety.db"),
@@ -103,9 +103,12 @@ class Guarded(Gated):
         )
         catalog.post(own.offering())
         self.rig.upstreams[OWN] = own  # type: ignore[assignment]
-        permit.free = {one.name for one in natives if one.free}
-        permit.floors, permit.firm_floors = FLOORS, FIRM_FLOORS
-        permit.watched, permit.watch = self.loop.watched, self.loop.watch
+        self.authorizer.judge_own_operations(
+            free={one.name for one in natives if one.free},
+            floors=FLOORS,
+            firm_floors=FIRM_FLOORS,
+        )
+        self.authorizer.install(self.loop.step)
         self.loop.load()
         self.told: list[Any] = []
         """All that agents were ever told."""

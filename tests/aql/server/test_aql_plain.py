@@ -8,6 +8,7 @@ import pytest
 
 from interlock import errors
 from interlock.core.config.aql import ApiLimit, AqlConfig, ClientView, OperationConfig, QuotaConfig
+from interlock.trust.authorization import PLAIN
 from tests.aql.server.aql import ERAS, FIVE, AqlClient
 from tests.aql.server.test_aql_views import READ, listed_as
 from tests.core.server.running import Running
@@ -90,5 +91,5 @@ def test_a_quota_makes_plain_calls_wait_for_a_human_and_then_ends_them(
 def test_without_any_of_it_plain_calls_are_asked_about_nothing(start: Start) -> None:
     view = ClientView(view="aql", clients=["someone"])
     node = start(aql=AqlConfig(clients=[view]))
-    permit = node.node.pipeline.permit
-    assert permit.danger_everywhere is False
+    danger = node.node.trust.authorizer.installed["danger"]
+    assert not danger.applies_to & PLAIN

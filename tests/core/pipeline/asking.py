@@ -26,6 +26,8 @@ from interlock.core.pipeline.request_state import Seals
 from interlock.core.ports import Back, Exchange, Upstream
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import ELICITATION, ROOTS, SAMPLING, TOOLS_CALL, Era, glance_at
+from interlock.trust.authorization import Authorizer
+from interlock.trust.budgets import Budgets
 from tests.core.catalog.offers import definition, offer, prompt, resource
 from tests.core.pipeline.calls import LOCAL
 from tests.core.pipeline.rig import Rig, ScriptedExchange, ScriptedUpstream
@@ -229,9 +231,11 @@ class AskingRig(Rig):
         self.policy = policy
         self.wall = 1_700_000_000.0
         seen_by_the_pipeline: dict[str, Upstream] = self.upstreams  # type: ignore[assignment]
+        self.authorizer = Authorizer(self.catalog, Budgets(self.clock))
         self.pipeline = Pipeline(
             catalog=self.catalog,
             authenticate=Authenticator({t: Caller(name) for t, name in TOKENS.items()}),
+            authorizer=self.authorizer,
             breakers=self.breakers,
             upstreams=seen_by_the_pipeline,
             audit=self.audit,

@@ -70,7 +70,7 @@ class Desk:
 
     def refusal(self, call: Call) -> InterlockError | None:
         try:
-            self.budgets.reserve(call)
+            self.budgets.reserve(call, None)
         except InterlockError as error:
             refused = error
         else:

@@ -25,9 +25,11 @@ from interlock.core.journal.audit import Audit
 from interlock.core.pipeline.authentication import Authenticator
 from interlock.core.pipeline.breaker import Breakers
 from interlock.core.pipeline.pipeline import Pipeline
-from interlock.core.ports import Back, Exchange, JournalEntry, Upstream
+from interlock.core.ports import Back, Exchange, JournalEntry, RouteCheck, Upstream
 from interlock.errors import DEADLINE_EXCEEDED, UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.mcp import Era, glance_at
+from interlock.trust.authorization import Authorizer
+from interlock.trust.budgets import Budgets
 
 COLUMNS = (
     "time_ns", "caller", "face", "verb", "name", "upstream", "effect", "outcome", "duration_us",
@@ -216,6 +218,7 @@ class Rig:
         concurrent_calls: int = 100,
         recorder: Any = None,
         durable: bool = False,
+        route_check: RouteCheck | None = None,
     ) -> None:
         """`durable`: calls that change something are written down before they leave."""
         self.clock = HandClock()
@@ -230,9 +233,11 @@ class Rig:
         )
         self.breakers = Breakers(self.clock, failures=failures, cooldown=cooldown)
         seen_by_the_pipeline: dict[str, Upstream] = self.upstreams  # type: ignore[assignment]
+        self.authorizer = Authorizer(self.catalog, Budgets(self.clock))
         self.pipeline = Pipeline(
             catalog=self.catalog,
             authenticate=Authenticator({t: Caller(name) for t, name in (tokens or {}).items()}),
+            authorizer=self.authorizer,
             breakers=self.breakers,
             upstreams=seen_by_the_pipeline,
             audit=self.audit,
@@ -241,6 +246,7 @@ class Rig:
             names=names,
             timeout=timeout,
             concurrent_calls=concurrent_calls,
+            route_check=route_check,
         )
         self.done: list[tuple[Call, Any]] = []
         """Every call that is over, with its result as JSON or its error."""

@@ -134,7 +134,7 @@ def test_what_is_passed_on_takes_the_scope_to_write(
 
 def test_a_subserver_that_may_only_read_is_passed_nothing() -> None:
     node = extended()
-    node.pipeline.permit.scope_limits = {"s": "read"}
+    node.authorizer.limit_scopes({"s": "read"})
     assert node.refused(unknown()).failure is FORBIDDEN
     assert node.upstreams["s"].started == []
 
@@ -168,7 +168,7 @@ def test_what_is_passed_on_is_on_disk_first() -> None:
 def test_what_is_passed_on_is_counted() -> None:
     node = extended()
     budget = CallerBudget(calls_per_minute=2)
-    node.pipeline.budgets.configure(BudgetsConfig(callers=[budget]))
+    node.authorizer.budgets.configure(BudgetsConfig(callers=[budget]))
     node.begin(unknown())
     node.begin(unknown())
     assert node.refused(unknown()).failure is BUDGET_EXCEEDED

@@ -27,6 +27,9 @@ from interlock.errors import InterlockError
 from interlock.protocol import mcpax as ax
 from interlock.protocol.mcp import LATEST_SESSION, LATEST_STATELESS, Era
 from interlock.tree.parent_conversation import AxConversation
+from interlock.tree.route_check import RouteCheck
+from interlock.trust.authorization import Authorizer
+from interlock.trust.budgets import Budgets
 from tests.core.catalog.offers import offer
 from tests.core.pipeline.calls import SESSION, STATELESS
 from tests.core.pipeline.rig import HandClock, KeptJournal
@@ -122,6 +125,7 @@ class NodeInRow:
         transit: float,
     ) -> None:
         self.clock = clock
+        self.segment = segment
         self.catalog = Catalog(server_info=OWN_INFO)
         role: Any = "leaf" if leaf else "aggregator"
         self.catalog.post(
@@ -136,9 +140,11 @@ class NodeInRow:
         upstreams: dict[str, Upstream] = {below: self.below}
         self.journal = KeptJournal()
         self.breakers = Breakers(clock, failures=3, cooldown=10.0)
+        self.authorizer = Authorizer(self.catalog, Budgets(clock))
         self.pipeline = Pipeline(
             catalog=self.catalog,
             authenticate=Authenticator({}),
+            authorizer=self.authorizer,
             breakers=self.breakers,
             upstreams=upstreams,
             audit=Audit(self.journal, durable=False),
@@ -147,7 +153,7 @@ class NodeInRow:
             names="dotted",
             timeout=60.0,
             concurrent_calls=10_000,
-            own_segment=lambda: segment,
+            route_check=RouteCheck(lambda: self.segment),
         )
         self.said: list[tuple[str, dict[str, Any]]] = []
         self.peer.on_said = lambda method, params: self.said.append((method, json.loads(params)))

@@ -88,7 +88,7 @@ def test_a_root_without_a_segment_of_its_own_consumes_none() -> None:
 @on_a_loop
 def test_a_node_that_is_called_something_else_says_so() -> None:
     one = row()
-    one.nodes[1].pipeline._own_segment = lambda: "renamed"
+    one.nodes[1].segment = "renamed"
     one.call(NAME)
     [error] = one.errors
     assert isinstance(error, RelayedError)

@@ -19,6 +19,7 @@ from interlock.trust.policy import Action, Decision
 from interlock.trust.policy.decision import decision
 from tests.core.pipeline.rig import turns
 from tests.topics.node.table import NODE_ID, PROPOSES, Table
+from tests.trust.decision_steps import learned_step
 
 SEEN = {"content": [{"type": "text", "text": "seen"}]}
 
@@ -31,7 +32,7 @@ def allow_all(call: Call, made: Decision) -> Decision:
 def test_one_participant_has_so_many_proposals_under_way_and_no_more(tmp_path: Path) -> None:
     async def run() -> None:
         table = Table(tmp_path)
-        table.gated.pipeline.permit.learned = allow_all
+        table.gated.authorizer.install(learned_step(allow_all))
         table.gated.pipeline.enter.concurrent_calls = 1_000
         ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob", PROPOSES)
         for number in range(MOST_OF_ONE):
@@ -61,7 +62,7 @@ def test_who_proposes_much_does_not_have_others_proposals_forgotten(
         ada, eve = table.let_in("ada", PROPOSES), table.let_in("eve", PROPOSES)
         waits = ada.propose("s.write_file", {"path": "a"})
         await ada.chat(waits)
-        table.gated.pipeline.permit.learned = allow_all
+        table.gated.authorizer.install(learned_step(allow_all))
         for number in range(1, 6):
             eve.propose("s.write_file", {"path": str(number)})
             (await table.gated.reached(number)).answer(**SEEN)
@@ -79,7 +80,7 @@ def test_what_a_rule_let_through_is_told_of_even_where_it_cannot_be_shown(tmp_pa
 
     async def run() -> None:
         table = Table(tmp_path)
-        table.gated.pipeline.permit.learned = allow_all
+        table.gated.authorizer.install(learned_step(allow_all))
         ada = table.let_in("ada", PROPOSES)
         params: dict[str, Any] = {"name": "s.write_file", "arguments": {"text": ""}}
         payload = {"method": "tools/call", "params": params}

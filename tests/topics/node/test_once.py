@@ -17,6 +17,7 @@ from interlock.trust.policy import Action
 from interlock.trust.policy.decision import decision
 from tests.core.pipeline.calls import tool_call
 from tests.topics.node.table import PROPOSES, Guest, Table
+from tests.trust.decision_steps import learned_step
 
 FILE = {"path": "a.txt", "text": "hello"}
 SEEN = {"content": [{"type": "text", "text": "seen"}]}
@@ -184,9 +185,8 @@ def test_a_refusal_is_kept_for_who_made_the_call_elsewhere_too(tmp_path: Path) -
 def test_what_a_rule_let_through_is_made_once_as_well(tmp_path: Path) -> None:
     async def run() -> None:
         table = Table(tmp_path)
-        table.gated.pipeline.permit.learned = lambda call, made: decision(
-            Action.ALLOW, "learned", ""
-        )
+        allow = decision(Action.ALLOW, "learned", "")
+        table.gated.authorizer.install(learned_step(lambda *_: allow))
         ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
         proposal = ada.propose("s.write_file", FILE)
         (await table.gated.reached()).answer(**SEEN)

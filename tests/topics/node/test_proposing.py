@@ -23,6 +23,7 @@ from interlock.trust.policy import Action, Decision, Policy
 from interlock.trust.policy.decision import decision
 from tests.core.catalog.offers import definition, offer
 from tests.topics.node.table import NODE_ID, OTHER, PROPOSES, TOPIC, Guest, Table
+from tests.trust.decision_steps import learned_step
 
 WIPED = {"content": [{"type": "text", "text": "wiped"}]}
 FILE = {"path": "a.txt", "text": "hello"}
@@ -131,7 +132,7 @@ def test_a_proposal_that_a_new_policy_makes_void_is_told_in_words(tmp_path: Path
         ada = table.let_in("ada", PROPOSES)
         proposal, _ = await waiting(table, ada)
         rules = [RuleConfig("never", "deny", tools=["s.write_file"])]
-        table.gated.pipeline.permit.follow(Policy(PolicyConfig(default="allow", rules=rules)))
+        table.gated.authorizer.follow(Policy(PolicyConfig(default="allow", rules=rules)))
         table.gated.approvals.policy_changed()
         assert "policy changed" in await ada.chat(proposal, 2)
         assert ada.of("mcp/request:") == []
@@ -267,7 +268,7 @@ def allow_text_files(call: Call, made: Decision) -> Decision:
 def test_a_rule_that_was_accepted_fulfils_in_the_room_at_once(tmp_path: Path) -> None:
     async def run() -> None:
         table = Table(tmp_path)
-        table.gated.pipeline.permit.learned = allow_text_files
+        table.gated.authorizer.install(learned_step(allow_text_files))
         ada = table.let_in("ada", PROPOSES)
         proposal = ada.propose("s.write_file", FILE)
         (await table.gated.reached()).answer(**WIPED)
@@ -314,7 +315,7 @@ def test_a_rule_that_was_accepted_fulfils_in_the_room_at_once(tmp_path: Path) ->
 def test_only_what_a_human_would_see_is_sent(tmp_path: Path) -> None:
     async def run() -> None:
         table = Table(tmp_path)
-        table.gated.pipeline.permit.learned = allow_text_files
+        table.gated.authorizer.install(learned_step(allow_text_files))
         ada = table.let_in("ada", PROPOSES)
         params = {"name": "s.write_file", "arguments": FILE, "_meta": {"unseen": True}}
         ada.propose("s.write_file", params=params)

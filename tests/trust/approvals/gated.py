@@ -140,9 +140,9 @@ class Gated:
         for upstream in self.rig.upstreams.values():
             upstream.start = self._telling(upstream.start)  # type: ignore[method-assign]
         self.journal = self.rig.journal
-        self.pipeline = self.rig.pipeline
+        self.pipeline, self.authorizer = self.rig.pipeline, self.rig.authorizer
         self.policy = Policy(PolicyConfig(default=default, rules=rules or []))
-        self.pipeline.permit.policy = self.policy
+        self.authorizer.policy = self.policy
         config = ApprovalsConfig(anchors=self.keys.anchors(), **(settings or {}))
         loop = asyncio.get_running_loop()
         self.store = ApprovalStore(folder / "approvals.db", deliver=loop.call_soon_threadsafe)
@@ -154,7 +154,7 @@ class Gated:
             self.proofs,
             settings=config,
             node_id=lambda: node_id,
-            policy_version=lambda: self.pipeline.permit.policy.version,
+            policy_version=lambda: self.authorizer.policy.version,
             page=lambda: page,
             seals=Seals(b"k" * 32, lambda: self.wall),
             recorder=self.journal,

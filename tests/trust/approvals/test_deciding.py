@@ -236,7 +236,7 @@ def test_what_changed_since_voids_it(tmp_path: Path, what: str) -> None:
             from interlock.core.config.trust import PolicyConfig
 
             free = RuleConfig("free", "allow", tools=["*"])
-            gated.pipeline.permit.policy = Policy(PolicyConfig(rules=[free]))
+            gated.authorizer.policy = Policy(PolicyConfig(rules=[free]))
         else:
             gated.rig.catalog.withdraw("s")
         with pytest.raises(InterlockError) as error:

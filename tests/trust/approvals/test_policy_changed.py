@@ -14,6 +14,7 @@ from interlock.trust.policy.decision import Action, decision
 from interlock.trust.policy.policy import Policy
 from tests.patience import PATIENCE
 from tests.trust.approvals.gated import Gated, wipe
+from tests.trust.decision_steps import danger_step
 
 STRICTER = PolicyConfig(rules=[RuleConfig("look at it", "confirm", tools=["s.*"])])
 
@@ -32,7 +33,7 @@ def test_what_waits_is_void_at_once(tmp_path: Path) -> None:
         # The same rules: nothing happens.
         gated.approvals.policy_changed()
         assert gated.approvals.pending() == [held]
-        gated.pipeline.permit.policy = Policy(STRICTER)
+        gated.authorizer.policy = Policy(STRICTER)
         gated.approvals.policy_changed()
         async with asyncio.timeout(PATIENCE):
             assert await told.get() == (held.id, "void")
@@ -62,7 +63,7 @@ def test_one_that_is_being_written_is_void_once_it_is(tmp_path: Path) -> None:
     async def run() -> None:
         gated = Gated(tmp_path)
         over = gated.start(wipe())
-        gated.pipeline.permit.policy = Policy(STRICTER)
+        gated.authorizer.policy = Policy(STRICTER)
         gated.approvals.policy_changed()
         ended: asyncio.Queue[str] = asyncio.Queue()
         gated.approvals.watch(lambda one: ended.put_nowait(one.state))
@@ -100,8 +101,8 @@ def test_a_call_of_which_more_is_asked_now_is_another_question(tmp_path: Path) -
         gated = Gated(tmp_path)
         first = await gated.ask(wipe({"disk": "a"}))
         id = first["structuredContent"]["confirmation_id"]
-        gated.pipeline.permit.danger = lambda _, __: decision(Action.VERIFY, "danger:verify")
-        gated.pipeline.permit.danger_everywhere = True
+        verify = decision(Action.VERIFY, "danger:verify")
+        gated.authorizer.install(danger_step(lambda *_: verify, everywhere=True))
         second = await gated.ask(wipe({"disk": "a"}))
         assert second["structuredContent"]["confirmation_id"] != id
         old = gated.approvals.find(id)

@@ -29,7 +29,7 @@ def with_page(folder: Path) -> Gated:
     """A node with a page for its approvals, and a budget for everybody."""
     gated = Gated(folder, tokens={"m": "model", "o": "other"}, page="https://node.example.com")
     budget = CallerBudget(calls_per_minute=1000)
-    gated.pipeline.budgets.configure(BudgetsConfig(callers=[budget]))
+    gated.authorizer.budgets.configure(BudgetsConfig(callers=[budget]))
     return gated
 
 
@@ -49,7 +49,7 @@ def accepting(state: str | None, disk: str = "a") -> Any:
 
 
 def charged(gated: Gated) -> int:
-    account = gated.pipeline.budgets._callers["model"]
+    account = gated.authorizer.budgets._callers["model"]
     return 0 if account is None else account.window.count
 
 

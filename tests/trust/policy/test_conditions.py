@@ -15,7 +15,8 @@ from interlock.core.call import Caller
 from interlock.core.config.conditions import CannotJudge, compile_condition
 from interlock.core.config.problems import BadValue
 from interlock.errors import DENIED, INVALID_ARGUMENTS, INVALID_PARAMS, InterlockError
-from interlock.trust.policy.attributes import DEEPEST, refuse_twins
+from interlock.protocol.lookalike_members import refuse_twins
+from interlock.trust.policy.attributes import DEEPEST
 from tests.core.pipeline.calls import tool_call
 from tests.trust.policy.asking import OWNER, a_call, a_request, policy, rule, said
 

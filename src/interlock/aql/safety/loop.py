@@ -42,14 +42,15 @@ from interlock.core.call import Call, Caller, Principal, principal
 from interlock.core.catalog.offering import Tool
 from interlock.core.config.aql import SafetyConfig
 from interlock.core.journal.audit import Audit
+from interlock.core.pipeline.resolution import is_passed_on
 from interlock.core.redaction import redact
 from interlock.protocol.aql_terms import OWN, Danger
 from interlock.protocol.input_required import REQUEST_STATE
 from interlock.protocol.mcp import TASKS_CANCEL, TOOLS_CALL
 from interlock.trust.approvals.proofs import Proofs
 from interlock.trust.approvals.record import Approval
+from interlock.trust.authorization import EVERYTHING, DecisionStep
 from interlock.trust.policy.decision import ACTIONS, Action, Decision, decision
-from interlock.trust.scopes import is_passed_on
 
 ENFORCING: Final = "enforcing"
 MONITORING: Final = "monitoring"
@@ -97,6 +98,9 @@ class Loop:
         self.wall_clock = wall_clock
         self.watched: dict[Principal, None] = {}
         """Whose calls `watch` wants to see. Changed in place."""
+        self.step = DecisionStep(
+            "safety_loop", self._decide, when=self.watched, applies_to=EVERYTHING
+        )
         self.blocks = Blocks(keeper, self._changed, wall_clock)
         self.notices = Notices(wall_clock, self.blocks)
         self.reports = Reports(clock, config.report_holds)
@@ -179,6 +183,12 @@ class Loop:
         self._audit.record_change(SAFETY, name, word, redact(detail))
 
     # -- a call
+
+    def _decide(self, call: Call, found: Decision) -> Decision:
+        caller = call.caller
+        if caller is None or principal(caller) not in self.watched:
+            return found
+        return self.watch(call, found)
 
     def watch(self, call: Call, found: Decision) -> Decision:
         """What becomes of a call of somebody in `watched`. Raises InterlockError."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import Any, Final
 
 from interlock.core.call import Call
@@ -15,6 +16,9 @@ from interlock.core.ports import Clock
 from interlock.errors import INVALID_PARAMS, InterlockError, ProtocolError
 from interlock.protocol.jsonrpc import decode_value
 from interlock.protocol.mcp import META_TIMEOUT
+
+HOP_SECONDS: Final = 0.25
+"""So much longer waits each further hop, so that the innermost is the first to tell."""
 
 TICK: Final = 0.05
 MANY: Final = 10_000
@@ -90,3 +94,19 @@ class DeadlineWatch:
             self._call_later(TICK if len(calls) < MANY else TICK * 2, self.tick)
         else:
             self.ticking = False
+
+
+def limit_of(call: Call, own: float | None, others: float) -> float:
+    """How long a call may take: by its upstream's own limit, else by what the tool says of itself,
+    else as long as any. Infinity: as long as it takes."""
+    if own:
+        return own
+    route = call.route
+    if route is None:
+        return others
+    if route.limit is not None:
+        return route.limit or inf
+    if route.way:
+        # Nobody declared anything: the nodes below wait as long as this one, and begin later.
+        return others + HOP_SECONDS * route.upstream_name.count(".")
+    return others

@@ -1,7 +1,7 @@
 """The pipeline: the fixed order in which every call is treated, on one screen.
 
     audit( authenticate → aql → way → resolve → screen( scopes → what is always denied ) → validate
-           → permit( pins → policy → danger → safety loop → budget )
+           → authorize( pins → policy → danger → safety loop → budget )
            → approval → journal → deadline → breaker → dispatch → measure → settle budget → aql )
 
 Listing, reading and subscribing go through the same authentication, policy and audit as calling:
@@ -26,12 +26,12 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.aql.stage import NO_AQL, AqlStage, Taken
 from interlock.core import crash_points as faults
 from interlock.core.call import (
     Ask,
     Call,
     ClientSession,
+    HiddenError,
     Outcome,
     RelayedError,
     Route,
@@ -39,6 +39,7 @@ from interlock.core.call import (
     UpstreamGoneError,
 )
 from interlock.core.catalog.catalog import Catalog
+from interlock.core.catalog.effects import EffectLevel
 from interlock.core.journal.audit import COLLECTED, OK, TOOL_ERROR, Audit
 from interlock.core.pending import DeferredRequest
 from interlock.core.pipeline.admission import Entry
@@ -47,20 +48,36 @@ from interlock.core.pipeline.breaker import Breakers
 from interlock.core.pipeline.busy_poll import Wakeful
 from interlock.core.pipeline.client_input import INPUT_SECONDS, Input
 from interlock.core.pipeline.client_requests import ANYTHING, AskPolicy, Questions
-from interlock.core.pipeline.deadlines import PROGRESS_EXTENDS, DeadlineWatch, set_deadline
+from interlock.core.pipeline.deadlines import (
+    PROGRESS_EXTENDS,
+    DeadlineWatch,
+    limit_of,
+    set_deadline,
+)
 from interlock.core.pipeline.internal_error import fault
 from interlock.core.pipeline.latency import Measures, with_latency
 from interlock.core.pipeline.local_methods import AnsweredHere
 from interlock.core.pipeline.notification_filter import may_hear
 from interlock.core.pipeline.request_state import KEY_BYTES, Seals
-from interlock.core.pipeline.resolution import resolve, resolve_other
+from interlock.core.pipeline.resolution import is_passed_on, resolve, resolve_other
 from interlock.core.pipeline.result_uris import relabel
 from interlock.core.pipeline.subscriptions import Subscriptions
 from interlock.core.pipeline.transparent import find_transparently, may_be_new, pass_on
 from interlock.core.pipeline.validation import validate
-from interlock.core.ports import Back, Clock, Exchange, Upstream
+from interlock.core.ports import (
+    Authorizer,
+    Back,
+    Clock,
+    Exchange,
+    Gate,
+    OperationsStage,
+    RouteCheck,
+    Taken,
+    Upstream,
+)
 from interlock.errors import (
     CANCELLED,
+    CONFIRMATION_REQUIRED,
     DEADLINE_EXCEEDED,
     SHUTTING_DOWN,
     UNKNOWN_TOOL,
@@ -77,11 +94,8 @@ from interlock.protocol.mcp import (
     TOOLS_CALL,
 )
 from interlock.protocol.mcpax import CONFIRM
-from interlock.tree.route_check import Ways, limit_of, place
-from interlock.trust.approvals.gate import only_waits
-from interlock.trust.authorization import READ_ONLY, Gate, HiddenError, Permit
-from interlock.trust.budgets import Budgets
-from interlock.trust.scopes import is_passed_on
+
+READ_ONLY: Final = EffectLevel.READ_ONLY.word
 
 # -- A call for those who can wait for it: a future stands between the pipeline and them.
 
@@ -168,6 +182,7 @@ class Pipeline:
         *,
         catalog: Catalog,
         authenticate: Authenticator,
+        authorizer: Authorizer,
         breakers: Breakers,
         upstreams: Mapping[str, Upstream],
         audit: Audit,
@@ -181,12 +196,14 @@ class Pipeline:
         seals: Seals | None = None,
         input_seconds: float = INPUT_SECONDS,
         wall_clock: Callable[[], float] = time.time,
-        own_segment: Callable[[], str] = str,
-        budgets: Budgets | None = None,
+        route_check: RouteCheck | None = None,
         measures: Measures | None = None,
     ) -> None:
-        """`own_segment`: by what name the parent knows this node, or the root calls itself.
-        `call_soon`: given where the node may stay awake for a lonely call."""
+        """Args:
+        authorizer: decides about every call.
+        route_check: checks the way of calls that a parent sent. None: there is no tree.
+        call_soon: given where the node may stay awake for a lonely call.
+        """
         self._catalog = catalog
         self._breakers = breakers
         self._failing = breakers.failing
@@ -196,16 +213,16 @@ class Pipeline:
         self._clock = clock
         self._timeout = timeout
         self._last_limit: tuple[Route | None, float | None, float, float] = (None, None, 0.0, 0.0)
-        self._own_segment, self._ways = own_segment, Ways()
-        self.budgets = budgets or Budgets(clock)
-        self.permit = Permit(catalog, self.budgets)
+        self._route_check = route_check
+        self.authorizer = authorizer
+        self._gate: Gate | None = None
         self.measures = measures or Measures()
         self.latency_in_results = False
         """Whether results say how long they took."""
         self._under_way: dict[Call, None] = {}
         self._wakeful = None if call_soon is None else Wakeful(self._under_way, clock, call_soon)
-        self.aql: AqlStage = NO_AQL
-        """What makes calls of operations, for clients that see those."""
+        self.operations: OperationsStage | None = None
+        """What makes calls of operations, for clients that see those. None: no client does."""
         self.enter = Entry(
             authenticate=authenticate,
             audit=audit,
@@ -233,18 +250,22 @@ class Pipeline:
             over=self.over,
             names=names,
         )
-        self.subscriptions.permitted = self.permit.other
-        self._here.view_of = lambda call: self.permit.sees(call)
+        self.subscriptions.permitted = authorizer.authorize_other
+        self._here.view_of = lambda call: authorizer.sees(call)
         self.transparent: str | None = None
         """The one upstream that is shown as itself, when there is one."""
         self.read_tools: Callable[[str, Callable[[], None]], bool] = lambda *_: False
         """Has the tools of an upstream listed again: see `Relisting.read_tools`."""
 
     def open_gate(self, gate: Gate, confirm: Callable[[Call], None]) -> None:
-        """Have calls wait for a human there, and proofs taken by `confirm`."""
-        self.permit.gate = gate
+        """Have calls wait for an operator there, and proofs taken by `confirm`."""
+        self._gate = gate
         gate.host = self
         self._here.verbs[CONFIRM] = confirm
+
+    def attach_operations(self, stage: OperationsStage) -> None:
+        """Have calls in a view taken, and told, by this stage."""
+        self.operations = stage
 
     # -- out
 
@@ -263,26 +284,32 @@ class Pipeline:
             self.enter.__call__(call)
             # In a view the stage often knows the tool already, and has held the arguments to it.
             checked: Taken = False
-            if call.view is not None:
-                checked = self.aql.take(call)
+            if call.view is not None and self.operations is not None:
+                checked = self.operations.take(call)
                 if checked is None:
                     return
             verb = call.verb
             if verb == TOOLS_CALL:
-                if call.hop is not None:
-                    self._ways.check(call, call.hop, self._own_segment())
-                permit = self.permit
+                if call.hop is not None and self._route_check is not None:
+                    self._route_check.check(call, call.hop)
+                authorizer = self.authorizer
                 if self.transparent is not None:
-                    find_transparently(call, self.transparent, self._catalog, permit)
+                    find_transparently(call, self.transparent, self._catalog, authorizer)
                 elif checked:
-                    permit.screen(call)
+                    authorizer.screen(call)
                 else:
-                    tool = resolve(call, self._catalog, permit.sees)
-                    permit.screen(call)
+                    tool = resolve(call, self._catalog, authorizer.sees)
+                    authorizer.screen(call)
                     validate(call, tool)
-                decision = permit.__call__(call)
+                decision = authorizer.authorize(call)
                 if decision.gated or call.approval:
-                    self.permit.hold(call, decision)
+                    gate = self._gate
+                    if gate is None:
+                        raise InterlockError(
+                            CONFIRMATION_REQUIRED,
+                            "A human has to confirm this call, and none can be asked.",
+                        )
+                    gate.hold(call, authorizer.explain(call, decision))
                 elif call.effect == READ_ONLY:
                     if call.extra is None:
                         self.send(call, now)
@@ -298,7 +325,7 @@ class Pipeline:
                 elif not resolve_other(call, self._catalog) and here is None:
                     key = self.transparent
                     pass_on(call, key, None if key is None else self._upstreams.get(key))
-                self.permit.other(call)
+                self.authorizer.authorize_other(call)
                 if here is not None:
                     here(call)
                 elif is_passed_on(call):
@@ -522,7 +549,7 @@ class Pipeline:
             told = error.reason if isinstance(error, HiddenError) else error
             word, detail = word if word == COLLECTED else told.failure.name, told.message
             if error.failure is DEADLINE_EXCEEDED and not isinstance(error, RelayedError):
-                hop = place(call, self._own_segment())
+                hop = "" if self._route_check is None else self._route_check.place(call)
                 error.data = {"upstream": call.upstream, **(error.data or {}), "hop": hop}
         elif outcome is not None and outcome.glance is not None and outcome.glance.is_error:
             word = word if word == COLLECTED else TOOL_ERROR
@@ -534,16 +561,16 @@ class Pipeline:
         except Exception:
             _log.exception("%.100r %.100r could not be recorded", call.verb, call.name)
         if call.reserved is not None:
-            self.budgets.settle(call, call.dispatched)
-        if (call.approval or word == TOOL_ERROR) and self.permit.gate is not None:
-            self.permit.gate.finished(call, outcome, error)
+            self.authorizer.settle(call)
+        if (call.approval or word == TOOL_ERROR) and self._gate is not None:
+            self._gate.finished(call, outcome, error)
         # It, its exchange and its face point at each other: taken apart, they are freed at once.
         call.exchange = None
         tell = call.on_done
         if tell is not None:
             try:
-                if call.view is not None:
-                    outcome, error = self.aql.told(call, outcome, error, took)
+                if call.view is not None and self.operations is not None:
+                    outcome, error = self.operations.told(call, outcome, error, took)
                 tell(call, outcome, error)
             except Exception:
                 _log.exception(
@@ -570,7 +597,12 @@ class Pipeline:
         self.enter.closed = True
         # Nobody will answer in the time that is left.
         self._input.drop_all("The node is shutting down.")
-        waiting = [one for one in self._under_way if self._input.asks_for(one) or only_waits(one)]
+        gate = self._gate
+        waiting = [
+            call
+            for call in self._under_way
+            if self._input.asks_for(call) or (gate is not None and gate.only_waits(call))
+        ]
         self._shut_down([*waiting, *self.enter.give_up_all()])
         if self._under_way and seconds > 0:
             self._empty = asyncio.get_running_loop().create_future()

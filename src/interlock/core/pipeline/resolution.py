@@ -27,12 +27,16 @@ from interlock.protocol.mcp import (
     ABOUT_PROMPTS,
     ABOUT_RESOURCES,
     COMPLETE_ARGUMENT,
+    METHODS,
     REPEATABLE,
 )
+from interlock.protocol.scopes import READ
 
 _MOST_COMPARED: Final = 20
 """Comparing is slow, and a caller's typo must not hold up everybody else."""
 _MOST_CHARACTERS: Final = 100
+_READS: Final = frozenset(verb for verb, method in METHODS.items() if method.scope == READ)
+"""What goes to an upstream beside calls of tools, and is known to change nothing there."""
 
 
 def resolve(
@@ -163,3 +167,8 @@ def _near(name: str, snapshot: Snapshot, view: View | None) -> list[str]:
     if held and held[0]:
         return []
     return [one for one, is_held in zip(found, held, strict=True) if not is_held]
+
+
+def is_passed_on(call: Call) -> bool:
+    """Whether nobody but its upstream knows what a request does that calls no tool."""
+    return bool(call.upstream) and call.verb not in _READS

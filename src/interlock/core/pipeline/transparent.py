@@ -10,11 +10,10 @@ from interlock.core.catalog.catalog import Catalog
 from interlock.core.pipeline.client_requests import have_in_common
 from interlock.core.pipeline.resolution import resolve
 from interlock.core.pipeline.validation import validate
-from interlock.core.ports import Upstream
+from interlock.core.ports import Authorizer, Upstream
 from interlock.errors import METHOD_NOT_FOUND, InterlockError
 from interlock.protocol.kinds import CONTEXT_MEMBER
 from interlock.protocol.mcp import TOOLS_CALL
-from interlock.trust.authorization import Permit
 
 _MOST_CHARACTERS: Final = 100
 
@@ -29,11 +28,11 @@ _JUDGED_BY_NAME: Final = frozenset(map(_letters, CONTEXT_MEMBER))
 """What is judged by what it names. In another spelling it must not get around that."""
 
 
-def find_transparently(call: Call, upstream: str, catalog: Catalog, permit: Permit) -> None:
+def find_transparently(call: Call, upstream: str, catalog: Catalog, authorizer: Authorizer) -> None:
     """Find the tool that is meant, as if nobody stood before the server `upstream`, which checks
     the arguments itself. Raises InterlockError."""
-    tool = resolve(call, catalog, permit.sees)
-    permit.screen(call)
+    tool = resolve(call, catalog, authorizer.sees)
+    authorizer.screen(call)
     validate(call, tool, against_schema=tool.upstream != upstream)
 
 

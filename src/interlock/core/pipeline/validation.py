@@ -25,8 +25,8 @@ from interlock.errors import (
     ProtocolError,
 )
 from interlock.protocol.headers import check_param_headers
+from interlock.protocol.lookalike_members import has_twins
 from interlock.protocol.schema_cost import BACKTRACK_LIMIT, UNEXPLAINED, SchemaWork, errors_of
-from interlock.trust.policy.attributes import has_twins
 
 _MOST_PROBLEMS: Final = 5
 _MOST_CHARACTERS: Final = 200

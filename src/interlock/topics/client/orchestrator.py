@@ -22,12 +22,12 @@ from interlock.core.config.conditions import CannotJudge, Condition, compile_con
 from interlock.errors import InterlockError
 from interlock.protocol import mcp
 from interlock.protocol.jsonrpc import decode_value, encode_value
+from interlock.protocol.lookalike_members import refuse_twins
 from interlock.topics.client.errors import Refused
 from interlock.topics.client.events import Event
 from interlock.topics.client.participant import Participant
 from interlock.topics.client.proposals import Proposal
 from interlock.topics.wire.proposals import Tracked, same
-from interlock.trust.policy.attributes import refuse_twins
 
 MOST_REMEMBERED: Final = 1_000
 _LOOKED_AT: Final = frozenset({"name", "arguments"})

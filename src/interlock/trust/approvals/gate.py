@@ -75,11 +75,6 @@ MOST_OF_CALLER: Final = 64
 """So many calls of one caller may wait for all of its approvals."""
 
 
-def only_waits(call: Call) -> bool:
-    """Whether a call that is under way waits for what was, or will be, sent for another."""
-    return isinstance(call.exchange, Waiting)
-
-
 class Waiting(Pending):
     """Stands for the request of such a call: it is answered when the other one is."""
 
@@ -523,6 +518,10 @@ class Gate:
                 _log.exception("what became of approval %s could not be told", entry.record.id)
 
     # -- waiting for a call that is under way
+
+    def only_waits(self, call: Call) -> bool:
+        """Whether a call that is under way waits for what was, or will be, sent for another."""
+        return isinstance(call.exchange, Waiting)
 
     def _wait(self, call: Call, entry: Entry, seconds: float) -> bool:
         """False: too many do already, and it is over."""

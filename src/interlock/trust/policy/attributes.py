@@ -7,7 +7,6 @@ whole are said to be beyond judgement.
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
@@ -20,9 +19,10 @@ from msgspec import Raw
 from interlock.core.call import Call
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import Tool
-from interlock.errors import INVALID_ARGUMENTS, INVALID_PARAMS, InterlockError, ProtocolError
+from interlock.errors import INVALID_PARAMS, InterlockError, ProtocolError
 from interlock.protocol.jsonrpc import decode_value
 from interlock.protocol.kinds import CONTEXT_MEMBER, request_kind
+from interlock.protocol.lookalike_members import refuse_twins
 from interlock.protocol.mcp import ABOUT_PROMPTS
 from interlock.protocol.mcpax import CAPABILITY
 
@@ -58,41 +58,6 @@ def read_arguments(call: Call) -> dict[str, Any] | None:
     if (_NUL in raw or raw.count(b"{") + raw.count(b"[") > DEEPEST) and not _is_plain(arguments):
         return None
     return arguments
-
-
-def refuse_twins(raw: bytes) -> None:
-    """Refuse arguments that name a member twice, or twice but for upper and lower case: some
-    readers take the first, some the last, some do not mind the case. Raises InterlockError."""
-    try:
-        json.loads(raw, object_pairs_hook=_no_twins)
-    except RecursionError:
-        raise InterlockError(INVALID_PARAMS, "`arguments` are nested too deeply.") from None
-
-
-def has_twins(raw: bytes) -> bool:
-    """Whether `refuse_twins` would refuse these arguments."""
-    try:
-        refuse_twins(raw)
-    except InterlockError:
-        return True
-    return False
-
-
-def _no_twins(pairs: list[tuple[str, Any]]) -> None:
-    if len({name.casefold() for name, _ in pairs}) == len(pairs):
-        return
-    seen: set[str] = set()
-    for name, _ in pairs:
-        folded = name.casefold()
-        if folded in seen:
-            shown = name if len(name) <= _SHOWN else name[:_SHOWN] + "…"
-            raise InterlockError(
-                INVALID_ARGUMENTS,
-                f"`arguments` has {shown!r} twice in one object, and a rule of the policy depends "
-                "on them: name each member once.",
-                {"member": shown},
-            )
-        seen.add(folded)
 
 
 def _is_plain(value: Any, depth: int = 0) -> bool:

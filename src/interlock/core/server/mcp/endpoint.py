@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from interlock.aql.language.errors import encoding
-from interlock.aql.language.request import unreadable
 from interlock.core.call import Call, Client
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.server.http.cors import answer_preflight, is_preflight
@@ -143,19 +141,21 @@ class McpHttpFace:
         this is no such client, or no call that could be answered. Raises InterlockError."""
         session = facts.found
         view = facts.view or facts.viewed or (None if session is None else session.view)
-        found = None if view is None or view is PLAIN else unreadable(exchange.body)
+        operations = self._pipeline.operations
+        if operations is None or view is None or view is PLAIN:
+            return False
+        found = operations.unreadable(exchange.body)
         if found is None:
             return False
-        id, offset = found
+        id, error = found
         client = _STRANGER if session is None else session.client
         if facts.stateless:
             client = Client(Era.STATELESS, LATEST_STATELESS)
-        endpoint = next(iter(view.tools)) if view is not None else ""
+        endpoint = next(iter(view.tools))
         call = Call(TOOLS_CALL, "http", facts.credentials, client, endpoint, view=view)
         self._pipeline.enter(call)
-        error = encoding("arguments", offset)
         self._pipeline.refused(call, error)
-        outcome, _ = self._pipeline.aql.told(call, None, error)
+        outcome, _ = operations.told(call, None, error)
         if outcome is None:
             return False
         self.answering.answer(exchange, id, client, outcome)

@@ -36,7 +36,7 @@ TOOLS = [
 
 def rig(*rules: RuleConfig, default: Any = "safe", **settings: Any) -> Rig:
     made = Rig(offer("s", TOOLS), **settings)
-    made.pipeline.permit.follow(Policy(PolicyConfig(default=default, rules=list(rules))))
+    made.authorizer.follow(Policy(PolicyConfig(default=default, rules=list(rules))))
     return made
 
 
@@ -108,7 +108,7 @@ def test_hidden_tool_tells_nothing_about_its_arguments() -> None:
     schema = {"properties": {"amount": {"enum": [1, 2]}}, "required": ["amount"]}
     payroll = definition("payroll", inputSchema={"type": "object", **schema})
     made = Rig(offer("s", [payroll, *TOOLS]))
-    made.pipeline.permit.follow(
+    made.authorizer.follow(
         Policy(
             PolicyConfig(
                 default="allow", rules=[RuleConfig(name="no", tools=["*.payroll"], then="deny")]
@@ -174,7 +174,7 @@ def test_a_list_is_denied_to_nobody_whom_a_rule_does_not_name() -> None:
 
 def test_a_call_that_was_never_sent_costs_nothing() -> None:
     made = rig()
-    made.pipeline.budgets.configure(BudgetsConfig(session=BudgetConfig(calls_per_minute=1)))
+    made.authorizer.budgets.configure(BudgetsConfig(session=BudgetConfig(calls_per_minute=1)))
     assert made.refused(tool_call("s.wipe")).failure is CONFIRMATION_REQUIRED
     made.begin(tool_call("s.read"))
     made.upstreams["s"].last.answer(content=[])
@@ -227,7 +227,7 @@ def test_what_may_not_be_read_cannot_be_followed_among_others() -> None:
     resources = [encode_value({"uri": f"file:///{name}", "name": name}) for name in "ab"]
     made = Rig(offer("s", [], resources=resources))
     made.upstreams["s"].capabilities = {"resources": {"subscribe": True}}
-    made.pipeline.permit.follow(Policy(PolicyConfig(rules=[rule]), made.catalog))
+    made.authorizer.follow(Policy(PolicyConfig(rules=[rule]), made.catalog))
     call = Call(LISTEN, "http", Credentials("local"), SESSION)
     made.pipeline.admit(call)
 
@@ -262,8 +262,8 @@ def test_who_was_let_through_last_lets_nobody_else_through() -> None:
             assert made.refused(tool_call(name, credentials=credentials)).failure is FORBIDDEN
         made.begin(tool_call("s.read", credentials=reads))
     assert len(made.upstreams["s"].started) == 6
-    made.pipeline.permit.scope_limits = {"s": "read"}
+    made.authorizer.limit_scopes({"s": "read"})
     assert made.refused(tool_call("s.write", credentials=writes)).failure is FORBIDDEN
-    made.pipeline.permit.scope_limits = {}
+    made.authorizer.limit_scopes({})
     made.begin(tool_call("s.write", credentials=writes))
     assert len(made.upstreams["s"].started) == 7
