@@ -95,7 +95,8 @@ def client_module() -> Iterator[Any]:
 
 def test_every_path_of_the_node_is_in_the_document(office: Office) -> None:
     paths = set(openapi_document()["paths"])
-    served = {*office.node.doors._shown, *office.node.doors._public, "/healthz"}
+    table = office.node.doors.table
+    served = {*table.status, *table.public}
     assert served <= paths
     unknown = office.told("/no/such/path")["message"]
     for path in sorted(paths):
@@ -150,11 +151,12 @@ def test_how_drivers_fare(tmp_path: Path) -> None:
 
 def test_where_tokens_are(office: Office) -> None:
     metadata = ResourceMetadata("https://a.example/mcp", ["https://b.example"], mcp_path="/mcp")
-    office.do(lambda: office.node.doors.tell_where_tokens_are(metadata))
+    challenges = office.node.trust.identity.challenges
+    office.do(lambda: setattr(challenges, "metadata", metadata))
     try:
         must_be("ResourceMetadata", office.told("/.well-known/oauth-protected-resource", None))
     finally:
-        office.do(lambda: office.node.doors.tell_where_tokens_are(None))
+        office.do(lambda: setattr(challenges, "metadata", None))
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from interlock.channels.dial import dial
 from interlock.channels.tls import client_context
 from interlock.channels.websocket import WebSocketChannel
 from interlock.core.config import Limits
-from interlock.core.server.http.exchange import HttpExchange, Route
+from interlock.core.server.http.exchange import HttpExchange
 from interlock.core.server.http.protocol import FastLane
+from interlock.core.server.http.router import DirectRoute, RouteTable, WebSocketRoute
 from interlock.core.server.http.server import HttpServer, tls_context
 from interlock.core.server.http.upgrade import Upgrade
 from interlock.errors import CONFIG, UPSTREAM_UNAVAILABLE, InterlockError
@@ -51,7 +52,8 @@ async def listening(context: ssl.SSLContext) -> AsyncIterator[Listening]:
 
     http = HttpServer("127.0.0.1", 0, context)
     there = Listening(http)
-    lane = FastLane.bound(Route(serve), "/mcp", Limits(), upgrades={"/ax": there.take})
+    table = RouteTable([DirectRoute("/mcp", serve), WebSocketRoute("/ax", there.take)])
+    lane = FastLane.bound(table, Limits())
     await http.start(lane, app)
     try:
         yield there

@@ -16,9 +16,11 @@ from interlock.core.call import Caller
 from interlock.core.config import Limits, TopicsConfig
 from interlock.core.config.topics import SeatConfig, TopicConfig
 from interlock.core.pipeline.authentication import Authenticator, BearerSource
-from interlock.core.server.http.exchange import HttpExchange, Route
+from interlock.core.server.http.exchange import HttpExchange
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.protocol import FastLane
+from interlock.core.server.http.resource_metadata import Challenges
+from interlock.core.server.http.router import DirectRoute, Router, RouteTable, WebSocketRoute
 from interlock.core.server.http.server import HttpServer
 from interlock.topics.admin_api import AdminApp
 from interlock.topics.endpoint import Door
@@ -47,12 +49,6 @@ async def until(condition: Callable[[], bool]) -> None:
     """What happens on its own, in this very loop."""
     while not condition():
         await turns(1)
-
-
-async def nothing_here(scope: Any, receive: Any, send: Any) -> None:
-    """Everything that is not served elsewhere."""
-    await send({"type": "http.response.start", "status": 404, "headers": []})
-    await send({"type": "http.response.body", "body": b"not here"})
 
 
 def _serve(exchange: HttpExchange) -> None:
@@ -87,36 +83,44 @@ class Rooms:
             now=utc_now,
             audit=self.rig.audit,
         )
+        self.guard, self.challenges = Guard(), Challenges()
         self.door = Door(
-            self.gateway, self.rig.pipeline, audit=self.rig.audit, wall_clock=wall_clock
+            self.gateway,
+            self.rig.pipeline,
+            guard=self.guard,
+            challenges=self.challenges,
+            audit=self.rig.audit,
+            wall_clock=wall_clock,
         )
         self.http = HttpServer("127.0.0.1", 0, tls)
         self.secure = tls is not None
-        self._guard: Guard | None = None
 
     async def start(self) -> None:
-        lane = FastLane.bound(Route(_serve), "/mcp", Limits(), upgrades={"/ws": self._take})
         pipeline = self.rig.pipeline
         admin = AdminApp(
             self.gateway,
-            guard=Guard("127.0.0.1", 0),
+            guard=self.guard,
+            challenges=self.challenges,
             authenticate=lambda credentials: pipeline.enter.authenticate(credentials),
             refused=pipeline.refused,
             audit=self.rig.audit,
-            otherwise=nothing_here,
         )
-        await self.http.start(lane, admin)
-        self._guard = admin.guard = Guard("127.0.0.1", self.http.port)
+        table = RouteTable(
+            [
+                DirectRoute("/mcp", _serve),
+                WebSocketRoute("/ws", self.door.take),
+                *admin.routes(),
+            ]
+        )
+        router = Router(table, pipeline=pipeline, guard=self.guard, challenges=self.challenges)
+        self.guard.listen_at("127.0.0.1", self.http.port)
+        await self.http.start(FastLane.bound(table, Limits()), router)
         self.gateway.start()
 
     async def stop(self) -> None:
         self.gateway.close()
         await self.door.close()
         await self.http.stop()
-
-    def _take(self, upgrade: Any) -> None:
-        assert self._guard is not None
-        self.door.take(upgrade, self._guard)
 
     # -- what a test asks
 

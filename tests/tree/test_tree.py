@@ -235,7 +235,7 @@ def test_a_killed_leaf_is_degraded_and_comes_back_with_its_new_list(tmp_path: Pa
             try:
                 await until(root, lambda: lists(root, "leaf.who"))
                 tool = root.catalog.current.by_name["leaf.who"]
-                entry = root.tree.routes()["leaf.who"]
+                entry = root.tree.routing_table()["leaf.who"]
                 assert entry.downstream_session
                 assert time.strptime(entry.registered_at, "%Y-%m-%dT%H:%M:%SZ")
                 leaf.send_signal(signal.SIGKILL)
@@ -253,7 +253,7 @@ def test_a_killed_leaf_is_degraded_and_comes_back_with_its_new_list(tmp_path: Pa
                     assert data["retry_after_ms"] == 500
                     since = time.strptime(data["since"], "%Y-%m-%dT%H:%M:%SZ")
                     assert abs(_utc(since) - before) < 30
-                (entry,) = root.tree.routes().values()
+                (entry,) = root.tree.routing_table().values()
                 assert entry.downstream_name == "who"
                 answer = await _as_ax_client(root, "leaf.who")
                 assert answer["error"]["code"] == -32002

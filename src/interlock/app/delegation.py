@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from msgspec import Raw
 
 from interlock.core.config import ServerConfig
 from interlock.core.ports import Clock
+from interlock.core.server.http.router import PublicDocument, Route
 from interlock.core.upstreams.client import Peer
 from interlock.core.upstreams.connection import ConnectorOptions, Connects
 from interlock.core.upstreams.extension import UpstreamExtension
@@ -144,6 +145,9 @@ class Hops(UpstreamExtension):
     def _prefix(self, segment: str) -> str:
         root = self._root_segment()
         return f"{root}.{segment}." if root else f"{segment}."
+
+    def routes(self) -> Sequence[Route]:
+        return (PublicDocument(KEYS_PATH, self.public_keys),)
 
     def public_keys(self) -> Raw:
         """The document at `KEYS_PATH`: for everybody."""

@@ -1,7 +1,7 @@
 """A node's doors: the faces that are open to callers, put together, opened and closed.
 
-HTTP with its two wires, the old event stream and the paths beside them; the Unix sockets of this
-user; and, on the same HTTP listener, the way in for subservers that dial.
+HTTP with its two wires and the old event stream, and the routes that other parts of the node
+contribute to the same listener; the Unix socket of this user.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,11 @@ from interlock.core.config import Config, resolve_tls
 from interlock.core.feature import Component
 from interlock.core.paths import make_private, socket_path, somebody_listens
 from interlock.core.pipeline.pipeline import Pipeline
-from interlock.core.server.http.app import NodeApp
-from interlock.core.server.http.asgi import App
-from interlock.core.server.http.exchange import Route
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.protocol import FastLane
-from interlock.core.server.http.resource_metadata import ResourceMetadata
+from interlock.core.server.http.resource_metadata import Challenges
+from interlock.core.server.http.router import Route, Router, RouteTable, StatusDocument
 from interlock.core.server.http.server import HttpServer, tls_context
-from interlock.core.server.http.upgrade import Upgrade
 from interlock.core.server.mcp.change_notifications import Listeners
 from interlock.core.server.mcp.endpoint import McpHttpFace
 from interlock.core.server.mcp.legacy_sse import LegacySse
@@ -50,61 +47,32 @@ class Doors(Component):
         hello: Hello,
         listeners: Listeners,
         sessions: Sessions,
-        shown: Mapping[str, Callable[[], Any]],
-        public: Mapping[str, Callable[[], Any]],
-        subserver: Callable[[Upgrade, Guard], None],
-        topics: Callable[[Upgrade, Guard], None],
-        before: Callable[[Guard, App], App] = lambda _, app: app,
+        routes: Iterable[Route],
+        guard: Guard,
+        challenges: Challenges,
         views: Views | None = None,
     ) -> None:
-        """`shown`: what is told at which path beside the MCP endpoint, `public`: what is told there
-        to anybody. `subserver` decides about somebody who dials in to register, `topics` about
-        somebody who wants to sit in one. `before`: stands before the app of those paths."""
+        """`routes`: the paths beside the MCP endpoint. `guard`: whom they all let knock; it learns
+        here where the node listens."""
         self.url: str | None = None
-        self.topics_url: str | None = None
-        """Where one joins a topic, if there are any."""
+        self.origin: str | None = None
+        """Scheme, host and port of the HTTP listener."""
         self._config = config
+        self._path = config.path
         self._environ = environ
         self._base_dir = base_dir
         self._pipeline = pipeline
         self._hello = hello
         self._listeners = listeners
-        self._sessions = sessions
-        self._shown = shown
-        self._public = public
-        self._subserver = subserver
-        self._topics = topics
-        self._before = before
+        self._guard = guard
         self.views = views or Views(config.aql)
-        self._guard: Guard | None = None
         self._http: HttpServer | None = None
         self._unix: asyncio.Server | None = None
         self._unix_path: Path | None = None
         self._local_clients: set[McpStreamServer] = set()
-        self._face: McpHttpFace | None = None
-        self._legacy: LegacySse | None = None
-        self._lane: type[FastLane] | None = None
-        self._app: NodeApp | None = None
-
-    # -- open
-
-    async def listen(self) -> str:
-        """Open the HTTP face; returns its URL. Raises InterlockError when it cannot be."""
-        config = self._config
-        address = config.address
-        secure = None
-        if config.tls is not None:
-            tls = resolve_tls(config.tls, environ=self._environ, base_dir=self._base_dir)
-            secure = tls_context(tls.certificate, tls.key, tls.client_ca)
-        self._http = http = HttpServer(address.host, address.port, secure)
-        self._guard = guard = self._guard_of(config, http)
-        pipeline, hello, listeners = self._pipeline, self._hello, self._listeners
-
-        def topics_path() -> str:
-            # Rooms may come and go; another path takes a new start.
-            return config.topics.path if self._config.topics.rooms else ""
-
-        answering = Answering(pipeline=pipeline, hello=hello, clock=time.monotonic)
+        answering = Answering(
+            pipeline=pipeline, hello=hello, clock=time.monotonic, challenges=challenges
+        )
         self._face = McpHttpFace(
             guard=guard,
             stateless=StatelessWire(
@@ -118,7 +86,7 @@ class Doors(Component):
                 pipeline=pipeline,
                 hello=hello,
                 listeners=listeners,
-                sessions=self._sessions,
+                sessions=sessions,
                 answering=answering,
                 views=self.views,
             ),
@@ -126,14 +94,6 @@ class Doors(Component):
             pipeline=pipeline,
             views=self.views,
         )
-        self._app = NodeApp(
-            pipeline=pipeline,
-            guard=guard,
-            shown=self._shown,
-            mcp_path=config.path,
-            topics_path=topics_path,
-        )
-        self._app.public.update(self._public)
         self._legacy = LegacySse(
             guard=guard,
             pipeline=pipeline,
@@ -143,22 +103,33 @@ class Doors(Component):
             most=config.limits.sessions,
             views=self.views,
         )
-        upgrades = {config.topics.path: self._joins}
-        if config.subservers.enabled:
-            upgrades[config.subservers.path] = self._dialled_in
-        self._lane = FastLane.bound(
-            Route(self._face.serve, self._face.check),
-            config.path,
-            config.limits,
-            self._legacy.routes,
-            upgrades,
-            topics_path=topics_path,
+        self.table = RouteTable(
+            [
+                *self._face.routes(config.path),
+                *self._legacy.routes(),
+                StatusDocument("/healthz", lambda: {"status": "ok"}, authenticated=False),
+                *routes,
+            ]
         )
-        await http.start(self._lane, self._before(guard, self._app))
+        self._router = Router(self.table, pipeline=pipeline, guard=guard, challenges=challenges)
+        self._lane = FastLane.bound(self.table, config.limits)
+
+    # -- open
+
+    async def listen(self) -> str:
+        """Open the HTTP face; returns its URL. Raises InterlockError when it cannot be."""
+        config = self._config
+        address = config.address
+        secure = None
+        if config.tls is not None:
+            tls = resolve_tls(config.tls, environ=self._environ, base_dir=self._base_dir)
+            secure = tls_context(tls.certificate, tls.key, tls.client_ca)
+        self._http = http = HttpServer(address.host, address.port, secure)
+        self._guard.listen_at(http.host, http.port, secure=http.secure)
+        await http.start(self._lane, self._router)
         host = f"[{address.host}]" if ":" in address.host else address.host
-        at = f"{'' if secure is None else 's'}://{host}:{http.port}"
-        self.url = f"http{at}{config.path}"
-        self.topics_url = f"ws{at}{config.topics.path}"
+        self.origin = f"http{'' if secure is None else 's'}://{host}:{http.port}"
+        self.url = f"{self.origin}{self._path}"
         return self.url
 
     async def listen_locally(self) -> Path:
@@ -189,44 +160,19 @@ class Doors(Component):
             views=self.views,
         )
 
-    def _dialled_in(self, upgrade: Upgrade) -> None:
-        assert self._guard is not None
-        self._subserver(upgrade, self._guard)
-
-    def _joins(self, upgrade: Upgrade) -> None:
-        assert self._guard is not None
-        self._topics(upgrade, self._guard)
-
     # -- change
 
     async def apply(self, old: Config, new: Config) -> None:
-        """Apply what may change while they are open."""
+        """Apply what may change while they are open. A new `listen` or `path` waits for a start."""
         self._config = config = new
         self.views.configure(config.aql)
-        if self._face is not None and self._app is not None and self._http is not None:
-            self._guard = guard = self._guard_of(config, self._http)
-            self._face.guard = self._app.guard = guard
-            if self._legacy is not None:
-                self._legacy.guard = guard
-                self._legacy.most = config.limits.sessions
-        if self._lane is not None:
-            self._lane.limits = config.limits
-
-    @property
-    def guard(self) -> Guard | None:
-        """Whom the HTTP face lets knock. None: it is not open."""
-        return self._guard
-
-    def tell_where_tokens_are(self, metadata: ResourceMetadata | None) -> None:
-        """Clients without a good token are sent there."""
-        if self._face is not None and self._app is not None:
-            self._face.answering.metadata = metadata
-            self._app.metadata = metadata
+        self._guard.configure(config.allowed_hosts, config.allowed_origins)
+        self._legacy.most = config.limits.sessions
+        self._lane.limits = config.limits
 
     def retain_only(self, callers: Container[str]) -> None:
         """Only these callers are known any more: open streams of others end."""
-        if self._legacy is not None:
-            self._legacy.retain_only(callers)
+        self._legacy.retain_only(callers)
 
     # -- close
 
@@ -243,20 +189,7 @@ class Doors(Component):
         """Everything asked has been answered: those who are still there are let go."""
         for client in list(self._local_clients):
             client.stop()
-        if self._legacy is not None:
-            self._legacy.close()
-        if self._face is not None:
-            self._face.answering.stop()
+        self._legacy.close()
+        self._face.answering.stop()
         if self._http is not None:
             await self._http.stop()
-
-    @staticmethod
-    def _guard_of(config: Config, http: HttpServer) -> Guard:
-        # By where it really listens: a new `listen` waits for a new start.
-        return Guard(
-            http.host,
-            http.port,
-            allowed_hosts=config.allowed_hosts,
-            allowed_origins=config.allowed_origins,
-            secure=http.secure,
-        )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import UNSET, Raw, UnsetType
 
 from interlock import __version__
-from interlock.app.delegation import KEYS_PATH, Hops
+from interlock.app.delegation import Hops
 from interlock.app.lifecycle import Lifecycle, stop_each
 from interlock.app.listeners import Doors
 from interlock.app.revocation import Leaving
@@ -46,6 +46,8 @@ from interlock.core.pipeline.busy_poll import can_stay_awake
 from interlock.core.pipeline.latency import Measures
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.pipeline.request_state import KEY_BYTES, Seals
+from interlock.core.server.http.guard import Guard
+from interlock.core.server.http.router import StatusDocument
 from interlock.core.server.mcp.change_notifications import Listeners
 from interlock.core.server.mcp.server_info import Hello, Introduction
 from interlock.core.server.mcp.sessions import Sessions
@@ -147,12 +149,6 @@ class _Settings(Component):
         node.breakers.configure(failures=new.breaker.failures, cooldown=new.breaker.cooldown)
         node.sessions.configure(most=new.limits.sessions, idle=new.limits.session_idle)
         node.catalog.configure(page_size=new.page_size)
-        guard = node.doors.guard
-        if guard is not None:
-            if node.trust.approving is not None:
-                node.trust.approving.guarded_by(guard)
-            node.contracts.guarded_by(guard)
-            node.topics.guarded_by(guard)
 
 
 class _Transparency(Component):
@@ -219,6 +215,8 @@ class Node:
             on_expired=lambda names: self.leaving.expired(names),
             on_held=lambda held: self.audit.record_held(held.tool, held.message),
         )
+        challenges = self.trust.identity.challenges
+        guard = Guard(allowed_hosts=config.allowed_hosts, allowed_origins=config.allowed_origins)
         self.breakers = Breakers(
             time.monotonic, failures=config.breaker.failures, cooldown=config.breaker.cooldown
         )
@@ -267,6 +265,8 @@ class Node:
             audit=self.audit,
             pins=self.trust.pins,
             pipeline=self.pipeline,
+            guard=guard,
+            challenges=challenges,
             unwatched=(CONTRACTS,),
         )
         self.driver_folders = DriverFolders(
@@ -312,6 +312,7 @@ class Node:
             new_session=self.roster.not_measured,
             configured=lambda: self.config.servers,
             view=self.tree_below,
+            guard=guard,
         )
         self.tree.registrants = self.trust.identity.registrants
         self.hops = Hops(
@@ -329,6 +330,7 @@ class Node:
             node_id=lambda: self.tree.id,
             url=lambda: self.url,
             seals=seals,
+            guard=guard,
             recorder=self._journal,
             children=self.nodes_below,
         )
@@ -365,6 +367,8 @@ class Node:
             hello=self.introducing.hello,
             own_info=self.own_info,
             roster=self.roster,
+            guard=guard,
+            challenges=challenges,
             recorder=self._journal,
         )
         self.doors = Doors(
@@ -375,17 +379,16 @@ class Node:
             hello=self.introducing.hello,
             listeners=self._listeners,
             sessions=self.sessions,
-            shown={
-                "/status": self.status,
-                "/tree": self.tree_below,
-                "/routes": self.tree.routes,
-            },
-            public={KEYS_PATH: self.hops.public_keys},
-            subserver=self.tree.dialled_in,
-            topics=self.topics.take,
-            before=lambda guard, app: approving.app(
-                guard, self.contracts.app(guard, self.topics.app(guard, app))
-            ),
+            guard=guard,
+            challenges=challenges,
+            routes=[
+                StatusDocument("/status", self.status),
+                *self.hops.routes(),
+                *self.trust.routes(),
+                *self.contracts.routes(),
+                *self.topics.routes(),
+                *self.tree.routes(),
+            ],
         )
         self.leaving = Leaving(
             sessions=self.sessions,
@@ -441,7 +444,6 @@ class Node:
         identity.listening_at(url)
         self.driver_folders.listening_at(url)
         await identity.start()
-        self._tell_where_tokens_are()
         return url
 
     async def listen_locally(self) -> Path:
@@ -522,18 +524,10 @@ class Node:
             await self._lifecycle.apply(old, new)
         except BaseException:
             self.config = old
-            self._tell_where_tokens_are()
             raise
         # Only now, because it cannot be undone: whoever is no longer known hears nothing more.
         self.leaving.all_but(self.trust.identity)
-        self._tell_where_tokens_are()
         return diff(old, new)
-
-    def _tell_where_tokens_are(self) -> None:
-        metadata = self.trust.identity.metadata()
-        self.doors.tell_where_tokens_are(metadata)
-        self.topics.tell_where_tokens_are(metadata)
-        self.contracts.tell_where_tokens_are(metadata)
 
     # -- parts
 

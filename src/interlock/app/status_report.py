@@ -41,7 +41,7 @@ def node_status(node: Node) -> NodeStatus:
         drivers=node.driver_folders.status(),
         contracts=node.driver_folders.contract_status(),
         changed_contracts=[*node.driver_folders.broken_contracts(), *node.contracts.status()],
-        topics_url=node.doors.topics_url if node.config.topics.rooms else None,
+        topics_url=node.topics.url(node.doors.origin),
         notifications_dropped=node.tree.notifications_dropped,
         policy=node.trust.policy.version,
         problems=[*node.trust.problems(), *node.contracts.problems()],

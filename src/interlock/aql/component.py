@@ -163,7 +163,7 @@ class Aql(Component):
             clock=time.monotonic,
             wall_clock=time.time,
         )
-        approving.verification = VerificationDesk(self.safety)
+        approving.serve_codes(VerificationDesk(self.safety))
         self._environ, self._base_dir = environ, base_dir
         self._channels = channels_of(settings.channels, self.codes, environ, base_dir)
         self.own = OwnOperations(

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +29,7 @@ from interlock.contracts.changed_tools import (
     noted,
     shown,
 )
-from interlock.contracts.http_api import ContractsApp
+from interlock.contracts.http_api import BASE, ContractsApp
 from interlock.contracts.paths import registry_path, sightings_path
 from interlock.contracts.registry.records import Deprecation, moment_of, written_moment
 from interlock.contracts.registry_service import AskedRegistry
@@ -43,9 +43,9 @@ from interlock.core.feature import Component
 from interlock.core.journal.audit import Audit
 from interlock.core.paths import journal_path
 from interlock.core.pipeline.pipeline import Pipeline
-from interlock.core.server.http.asgi import App
 from interlock.core.server.http.guard import Guard
-from interlock.core.server.http.resource_metadata import ResourceMetadata
+from interlock.core.server.http.resource_metadata import Challenges
+from interlock.core.server.http.router import AppRoute, Route
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import OWN
 from interlock.trust.pins import Held, Pins
@@ -114,6 +114,8 @@ class Contracts(Component):
         audit: Audit,
         pins: Pins,
         pipeline: Pipeline,
+        guard: Guard,
+        challenges: Challenges,
         bound: Callable[[str], list[str]] = lambda _: [],
         unwatched: Container[str] = (),
         clock: Callable[[], float] = time.time,
@@ -128,6 +130,8 @@ class Contracts(Component):
         self._audit = audit
         self._pins = pins
         self._pipeline = pipeline
+        self._guard = guard
+        self._challenges = challenges
         self._bound = bound
         self._unwatched = unwatched
         self._clock = clock
@@ -142,7 +146,6 @@ class Contracts(Component):
         """Told when somebody deprecated a major, or thought better of it."""
         self._held_of: dict[str, list[Tool]] = {}
         self._asked = AskedRegistry()
-        self._app: ContractsApp | None = None
         pins.beside = self._review
 
     # -- life
@@ -177,8 +180,6 @@ class Contracts(Component):
             self._begin(config)
         elif config.contracts.watch and not before.contracts.watch:
             self._see_all()
-        if self._app is not None:
-            self._app.enabled = config.contracts.serve
         self._review_all()
 
     def _begin(self, config: Config) -> None:
@@ -402,26 +403,17 @@ class Contracts(Component):
 
     # -- its paths
 
-    def app(self, guard: Guard, otherwise: App) -> App:
-        """What serves /contracts, and leaves all other paths to `otherwise`."""
-        self._app = ContractsApp(
+    def routes(self) -> Sequence[Route]:
+        app = ContractsApp(
             self._asked,
-            guard=guard,
+            guard=self._guard,
+            challenges=self._challenges,
             authenticate=lambda credentials: self._pipeline.enter.authenticate(credentials),
             refused=self._pipeline.refused,
             audit=self._audit,
-            most_bytes=self._config.limits.body_bytes,
-            otherwise=otherwise,
+            most_bytes=lambda: self._config.limits.body_bytes,
         )
-        self._app.enabled = self._config.contracts.serve
-        return self._app
+        return (AppRoute(BASE, app, is_there=self._is_served),)
 
-    def guarded_by(self, guard: Guard) -> None:
-        """The hosts and origins that are welcome changed with the config."""
-        if self._app is not None:
-            self._app.guard = guard
-            self._app.most_bytes = self._config.limits.body_bytes
-
-    def tell_where_tokens_are(self, metadata: ResourceMetadata | None) -> None:
-        if self._app is not None:
-            self._app.metadata = metadata
+    def _is_served(self) -> bool:
+        return self._config.contracts.serve and self._asked.is_there

@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl
 
 from interlock.core.call import Call, Caller, Credentials
 from interlock.core.journal.audit import OK, Audit
-from interlock.core.server.http.asgi import App, Receive, Scope, Send, read_json, respond_json
+from interlock.core.server.http.asgi import Receive, Scope, Send, read_json, respond_json
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.plain_requests import (
     FIELDS,
@@ -29,7 +29,7 @@ from interlock.core.server.http.plain_requests import (
     turn_away,
     words,
 )
-from interlock.core.server.http.resource_metadata import ResourceMetadata
+from interlock.core.server.http.resource_metadata import Challenges
 from interlock.errors import FORBIDDEN, INVALID_REQUEST, InterlockError
 
 BASE: Final = "/contracts"
@@ -106,7 +106,7 @@ Answer = tuple[int, object, Deprecated | None, str]
 
 
 class ContractsApp:
-    """Everything under /contracts; all other paths are `otherwise`'s."""
+    """Everything under /contracts."""
 
     def __init__(
         self,
@@ -116,40 +116,32 @@ class ContractsApp:
         authenticate: Callable[[Credentials], Caller],
         refused: Callable[[Call, InterlockError], None],
         audit: Audit,
-        most_bytes: int,
-        otherwise: App,
+        most_bytes: Callable[[], int],
+        challenges: Challenges,
     ) -> None:
         """`refused` records who was turned away, `audit` who asked. `most_bytes`: the largest
         payload that is validated."""
-        self.guard = guard
-        self.metadata: ResourceMetadata | None = None
-        """Where those without a good token are sent."""
-        self.most_bytes = most_bytes
-        self.enabled = True
+        self._guard = guard
+        self._challenges = challenges
+        self._most_bytes = most_bytes
         self._registry = registry
         self._authenticate = authenticate
         self._refused = refused
         self._audit = audit
-        self._otherwise = otherwise
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path: str = scope["path"]
-        ours = scope["type"] == "http" and (path == BASE or path.startswith(f"{BASE}/"))
-        if not ours or not self.enabled or not self._registry.is_there:
-            await self._otherwise(scope, receive, send)
-            return
         call = call_of(scope, _VERB)
         try:
             status, body, ends, told = await self._serve(scope, receive, call)
         except InterlockError as error:
             self._refused(call, error)
-            await turn_away(send, error, call, self.metadata, data=error.data)
+            await turn_away(send, error, call, self._challenges, data=error.data)
         else:
             self._audit.record(call, OK, 0, told)
             await respond_json(send, status, body, (*FIELDS, *_fields_of(ends)))
 
     async def _serve(self, scope: Scope, receive: Receive, call: Call) -> Answer:
-        check_origin(self.guard, scope)
+        check_origin(self._guard, scope)
         await self._admit(call)
         name = scope["path"].removeprefix(BASE).removeprefix("/")
         below = next((one for one in (_LOG, _VALIDATE) if name.endswith(one)), "")
@@ -165,7 +157,7 @@ class ContractsApp:
             entries = await self._registry.log(name, _count(asked.get("count")))
             return 200, {"name": name, "log": entries}, None, f"{len(entries)} shown"
         if below == _VALIDATE:
-            payload = await read_json(scope, receive, object, self.most_bytes)
+            payload = await read_json(scope, receive, object, self._most_bytes())
             checked = await self._registry.validate(name, payload, asked)
             word = "valid" if checked.valid else "not valid"
             return 200, checked, checked.deprecation, f"{checked.version} {word}"

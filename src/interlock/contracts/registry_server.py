@@ -20,6 +20,8 @@ from interlock.core.pipeline.authentication import Authenticator
 from interlock.core.server.http.asgi import Receive, Scope, Send, respond_json
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.plain_requests import words
+from interlock.core.server.http.resource_metadata import Challenges
+from interlock.core.server.http.router import AppRoute, RouteTable
 from interlock.core.server.http.server import HttpServer
 
 
@@ -50,27 +52,30 @@ class RegistryServer:
             allowed_hosts=config.allowed_hosts,
             allowed_origins=config.allowed_origins,
         )
-        self._app = ContractsApp(
+        app = ContractsApp(
             self._asked,
             guard=guard,
             authenticate=authenticate,
             refused=lambda call, error: None,
             audit=Audit(None),
-            most_bytes=config.limits.body_bytes,
-            otherwise=_nothing_else,
+            most_bytes=lambda: config.limits.body_bytes,
+            challenges=Challenges(),
         )
+        self._table = RouteTable([AppRoute(BASE, app, is_there=lambda: self._asked.is_there)])
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}{BASE}"
 
     async def start(self) -> None:
-        await self._http.start(HttpToolsProtocol, self._app)
+        await self._http.start(HttpToolsProtocol, self._serve)
 
     async def stop(self) -> None:
         """Let what is under way finish, and close the rest."""
         await self._http.stop()
         await asyncio.get_running_loop().run_in_executor(None, self._asked.close)
 
-
-async def _nothing_else(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "http":
-        hint = f"There is nothing here but {BASE} and below."
-        await respond_json(send, 404, words("not_found", hint))
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._table.app_at(scope["path"])
+        if app is not None:
+            await app(scope, receive, send)
+        else:
+            hint = f"There is nothing here but {BASE} and below."
+            await respond_json(send, 404, words("not_found", hint))

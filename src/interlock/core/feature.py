@@ -13,7 +13,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from interlock.core.config import Config
+    from interlock.core.server.http.router import Route
 
 
 class Command(NamedTuple):
@@ -44,6 +47,10 @@ class Component:
 
     def check(self, config: Config) -> None:
         """Raise InterlockError if this component cannot run with `config`. Change nothing."""
+
+    def routes(self) -> Sequence[Route]:
+        """Its paths of the HTTP listener. Called once, when the node is made."""
+        return ()
 
     def start(self) -> None:
         """Begin to work. Called once, before the node accepts callers."""

@@ -8,14 +8,14 @@ refusal, and who looked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from interlock.core.call import Call, Caller, Credentials
 from interlock.core.journal.audit import OK, Audit
-from interlock.core.server.http.asgi import App, Receive, Scope, Send, read_json, respond_json
+from interlock.core.server.http.asgi import Receive, Scope, Send, read_json, respond_json
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.plain_requests import (
     FIELDS,
@@ -25,7 +25,8 @@ from interlock.core.server.http.plain_requests import (
     turn_away,
     words,
 )
-from interlock.core.server.http.resource_metadata import ResourceMetadata
+from interlock.core.server.http.resource_metadata import Challenges
+from interlock.core.server.http.router import AppRoute, Route
 from interlock.errors import INVALID_PARAMS, InterlockError
 from interlock.topics.admission import check_administers
 from interlock.topics.join_request import check_said_once, one_of, parameters
@@ -51,8 +52,7 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AdminApp:
-    """/admin/topics, and everything under /admin/participants; all other paths are
-    `otherwise`'s."""
+    """/admin/topics, and everything under /admin/participants."""
 
     def __init__(
         self,
@@ -62,30 +62,33 @@ class AdminApp:
         authenticate: Callable[[Credentials], Caller],
         refused: Callable[[Call, InterlockError], None],
         audit: Audit,
-        otherwise: App,
+        challenges: Challenges,
     ) -> None:
         """`refused` records who was turned away, `audit` who looked."""
-        self.guard = guard
-        self.metadata: ResourceMetadata | None = None
-        """Where those without a good token are sent."""
+        self._guard = guard
+        self._challenges = challenges
         self._gateway = gateway
         self._authenticate = authenticate
         self._refused = refused
         self._audit = audit
-        self._otherwise = otherwise
+
+    def routes(self) -> Sequence[Route]:
+        return (
+            AppRoute(BASE, self, is_there=self._has_admins),
+            AppRoute(TOPICS, self, is_there=self._has_admins, below=False),
+        )
+
+    def _has_admins(self) -> bool:
+        return bool(self._gateway.config.admins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
-        ours = path in (BASE, TOPICS) or path.startswith(f"{BASE}/")
-        if not ours or not self._gateway.config.admins:
-            await self._otherwise(scope, receive, send)
-            return
         call = call_of(scope, _VERB)
         try:
             status, body = await self._serve(scope, receive, call, path.removeprefix(BASE))
         except InterlockError as error:
             self._refused(call, error)
-            await turn_away(send, error, call, self.metadata)
+            await turn_away(send, error, call, self._challenges)
         else:
             await respond_json(send, status, body, FIELDS)
 
@@ -93,7 +96,7 @@ class AdminApp:
         self, scope: Scope, receive: Receive, call: Call, path: str
     ) -> tuple[int, object]:
         check_said_once(scope["headers"])
-        check_origin(self.guard, scope)
+        check_origin(self._guard, scope)
         pairs = parameters(scope["query_string"])
         caller = await self._admin(call)
         if scope["path"] == TOPICS:

@@ -8,7 +8,7 @@ import asyncio
 import resource
 import time
 import uuid
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.config import Config
@@ -17,9 +17,9 @@ from interlock.core.journal.audit import Audit
 from interlock.core.pipeline.authentication import Unsettled
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.ports import Recorder
-from interlock.core.server.http.asgi import App
 from interlock.core.server.http.guard import Guard
-from interlock.core.server.http.resource_metadata import ResourceMetadata
+from interlock.core.server.http.resource_metadata import Challenges
+from interlock.core.server.http.router import Route, WebSocketRoute
 from interlock.core.server.http.upgrade import Upgrade
 from interlock.core.server.mcp.server_info import Hello
 from interlock.core.upstreams.registry import UpstreamRegistry
@@ -53,6 +53,8 @@ class Topics(Component):
         hello: Hello,
         own_info: bytes,
         roster: UpstreamRegistry,
+        guard: Guard,
+        challenges: Challenges,
         recorder: Recorder | None,
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -69,7 +71,10 @@ class Topics(Component):
         self._fulfilments: dict[str, Fulfilments] = {}
         """By room: what goes on when a new config gives the node another seat there."""
         self._upstreams: dict[str, RoomUpstreams] = {}
-        self._app: AdminApp | None = None
+        self._guard = guard
+        self._challenges = challenges
+        self._path = config.topics.path
+        """Rooms may come and go; another path takes a new start."""
         self.gateway = Gateway(
             config.topics,
             call_soon=loop.call_soon,
@@ -80,7 +85,7 @@ class Topics(Component):
             most=resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2,
             audit=audit,
         )
-        self.door = Door(self.gateway, pipeline, audit=audit)
+        self.door = Door(self.gateway, pipeline, guard=guard, challenges=challenges, audit=audit)
         self._started = False
         self._settling: set[asyncio.Task[None]] = set()
 
@@ -99,36 +104,35 @@ class Topics(Component):
         self.gateway.close()
         await self.door.close()
 
-    def take(self, upgrade: Upgrade, guard: Guard) -> None:
-        """Somebody wants to come in."""
-        if self.gateway.config.rooms:
-            self.door.take(upgrade, guard)
-        else:
-            upgrade.refuse(404, "There are no topics here.")
-
-    def app(self, guard: Guard, otherwise: App) -> App:
-        """What serves the admin paths, and leaves all others to `otherwise`."""
-        self._app = AdminApp(
+    def routes(self) -> Sequence[Route]:
+        app = AdminApp(
             self.gateway,
-            guard=guard,
+            guard=self._guard,
+            challenges=self._challenges,
             authenticate=lambda credentials: self._pipeline.enter.authenticate(credentials),
             refused=self._pipeline.refused,
             audit=self._audit,
-            otherwise=otherwise,
         )
-        return self._app
+        joined = WebSocketRoute(self._path, self.take, title="topics", is_there=self._has_rooms)
+        return (joined, *app.routes())
 
-    def tell_where_tokens_are(self, metadata: ResourceMetadata | None) -> None:
-        self.door.metadata = metadata
-        if self._app is not None:
-            self._app.metadata = metadata
+    def take(self, upgrade: Upgrade) -> None:
+        """Somebody wants to come in."""
+        if self._has_rooms():
+            self.door.take(upgrade)
+        else:
+            upgrade.refuse(404, "There are no topics here.")
+
+    def _has_rooms(self) -> bool:
+        return bool(self.gateway.config.rooms)
+
+    def url(self, origin: str | None) -> str | None:
+        """Where topics are joined at a node with this origin. None: there are none."""
+        if origin is None or not self._has_rooms():
+            return None
+        return f"ws{origin.removeprefix('http')}{self._path}"
 
     # -- change
-
-    def guarded_by(self, guard: Guard) -> None:
-        """The hosts and origins that are welcome changed with the config."""
-        if self._app is not None:
-            self._app.guard = guard
 
     async def apply(self, old: Config, new: Config) -> None:
         """Run by a new config: everybody who is in is looked at anew, as who it is now."""

@@ -23,7 +23,7 @@ from interlock.core.pipeline.admission import MOST_UNSETTLED
 from interlock.core.pipeline.authentication import Unsettled
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.server.http.guard import Guard
-from interlock.core.server.http.resource_metadata import ResourceMetadata, challenge_of
+from interlock.core.server.http.resource_metadata import Challenges
 from interlock.core.server.http.upgrade import Upgrade
 from interlock.errors import (
     FORBIDDEN,
@@ -56,14 +56,16 @@ class Door:
         gateway: Gateway,
         pipeline: Pipeline,
         *,
+        guard: Guard,
+        challenges: Challenges,
         audit: Audit | None = None,
         call_later: CallLater | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """`audit`: where guests are written down. `call_later`: the running loop's, if none is
         given."""
-        self.metadata: ResourceMetadata | None = None
-        """Where those without a good token are sent."""
+        self._guard = guard
+        self._challenges = challenges
         self._gateway = gateway
         self._pipeline = pipeline
         self._audit = audit
@@ -80,7 +82,7 @@ class Door:
         """How many are open, those that are closing included."""
         return len(self._sockets)
 
-    def take(self, upgrade: Upgrade, guard: Guard) -> None:
+    def take(self, upgrade: Upgrade) -> None:
         """Let it in, or say why not. It is decided when this returns."""
         call = Call(JOIN, FACE, Credentials(upgrade.credentials.peer), _CLIENT)
         shown = Shown()
@@ -88,7 +90,7 @@ class Door:
         try:
             check_said_once(upgrade.headers)
             fields = upgrade.fields
-            refusal = guard.refusal(fields.get(b"host"), fields.get(b"origin"))
+            refusal = self._guard.refusal(fields.get(b"host"), fields.get(b"origin"))
             if refusal is not None:
                 raise InterlockError(FOREIGN_ORIGIN, refusal)
             shown = shown_by(upgrade.headers)
@@ -165,7 +167,7 @@ class Door:
     def _refuse(self, upgrade: Upgrade, error: InterlockError, shown: Shown) -> None:
         status = error.failure.http
         lines = _RETRY if status == 503 else b""
-        challenge = challenge_of(self.metadata, error, shown=shown.bearer is not None)
+        challenge = self._challenges.challenge(error, shown=shown.bearer is not None)
         if challenge is not None:
             lines += b"WWW-Authenticate: %b\r\n" % challenge
         upgrade.refuse(status, error.message, lines)

@@ -11,11 +11,11 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import Raw, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
 from interlock.channels.channel import MAX_MESSAGE, Channel
 from interlock.channels.lines import LinesServerProtocol, over_stdio
@@ -31,6 +31,7 @@ from interlock.core.pipeline.admission import MOST_UNSETTLED
 from interlock.core.pipeline.authentication import LOCAL_CALLER, Unsettled
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.server.http.guard import Guard
+from interlock.core.server.http.router import Route, StatusDocument, WebSocketRoute
 from interlock.core.server.http.upgrade import Upgrade
 from interlock.core.server.mcp.change_notifications import Listeners
 from interlock.core.server.mcp.server_info import Hello, Introduction
@@ -91,6 +92,7 @@ class Tree(Component, UpstreamExtension):
         new_session: Callable[[str], None],
         configured: Callable[[], Mapping[str, ServerConfig]],
         view: Callable[[Raw | UnsetType], Awaitable[Any]],
+        guard: Guard,
     ) -> None:
         """`leaf`: it stands for one server only, and nobody registers with it. `begin` and `end`
         are about the upstream of a subserver; `new_session`: nothing that was found out about it
@@ -109,6 +111,7 @@ class Tree(Component, UpstreamExtension):
         self._begin = begin
         self._new_session = new_session
         self._view = view
+        self._guard = guard
         self._paces: dict[str, Pace] = {}
         self._dropped_by_gone = 0
         self._unix: asyncio.Server | None = None
@@ -233,11 +236,20 @@ class Tree(Component, UpstreamExtension):
 
     # -- who dials in
 
-    def dialled_in(self, upgrade: Upgrade, guard: Guard) -> None:
+    def routes(self) -> Sequence[Route]:
+        documents = (
+            StatusDocument("/tree", lambda: self._view(UNSET)),
+            StatusDocument("/routes", self.routing_table),
+        )
+        if not self._config.subservers.enabled:
+            return documents
+        return (*documents, WebSocketRoute(self._config.subservers.path, self.dialled_in))
+
+    def dialled_in(self, upgrade: Upgrade) -> None:
         """Somebody wants a channel: let in by the same rules as callers are."""
         fields = upgrade.fields
         call = Call(ax.REGISTER, AX_FACE, upgrade.credentials, _CLIENT)
-        refusal = guard.refusal(fields.get(b"host"), fields.get(b"origin"))
+        refusal = self._guard.refusal(fields.get(b"host"), fields.get(b"origin"))
         if refusal is not None:
             self._pipeline.refused(call, InterlockError(FOREIGN_ORIGIN, refusal))
             upgrade.refuse(403, refusal)
@@ -283,7 +295,7 @@ class Tree(Component, UpstreamExtension):
         """By the key of their upstreams."""
         return {one.key: one for one in self.registrar.subservers()}
 
-    def routes(self) -> dict[str, Entry]:
+    def routing_table(self) -> dict[str, Entry]:
         """The routing table, as the draft writes it."""
         sessions = {
             key: Session(info.session_id, _utc(info.registered_at))

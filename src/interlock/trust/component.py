@@ -19,6 +19,8 @@ from interlock.core.paths import pins_path
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.pipeline.request_state import Seals
 from interlock.core.ports import Recorder
+from interlock.core.server.http.guard import Guard
+from interlock.core.server.http.router import Route
 from interlock.errors import UNAUTHENTICATED, InterlockError
 from interlock.trust.approvals.component import Approving, check_anchors
 from interlock.trust.approvals.downstream import Child
@@ -87,6 +89,7 @@ class Trust(Component):
         node_id: Callable[[], str],
         url: Callable[[], str | None],
         seals: Seals,
+        guard: Guard,
         recorder: Recorder | None,
         children: Callable[[], Mapping[str, Child]],
     ) -> Approving:
@@ -100,6 +103,7 @@ class Trust(Component):
             policy_version=lambda: self.policy.version,
             url=url,
             seals=seals,
+            guard=guard,
             recorder=recorder,
             authenticate=lambda credentials: self.identity.authenticator(credentials),
             refused=pipeline.refused,
@@ -146,12 +150,15 @@ class Trust(Component):
 
     # -- life
 
+    def routes(self) -> Sequence[Route]:
+        return () if self.approving is None else self.approving.routes()
+
     def start(self) -> None:
         """Before the doors open: take up what waits from before. Once, whoever begins."""
         self.authorizer.freeze()
         if self.approving is not None and not self._started:
             self._started = True
-            self.approving.approvals.load()
+            self.approving.start()
 
     async def stop(self) -> None:
         """Once no call is under way any more."""

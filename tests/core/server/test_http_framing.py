@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.server.http.app import NodeApp
+from interlock.core.server.http.router import Router
 from tests.core.server.running import Running, text_of
 from tests.core.server.wire import message, meta, stateless_headers
 
@@ -17,14 +17,14 @@ from tests.core.server.wire import message, meta, stateless_headers
 @pytest.fixture
 def held_app(plain: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.Event]:
     """The ASGI app answers only once the event is set."""
-    served = NodeApp.__call__
+    served = Router.__call__
     released = plain.do(asyncio.Event)
 
-    async def wait_and_serve(self: NodeApp, *asgi: Any) -> None:
+    async def wait_and_serve(self: Router, *asgi: Any) -> None:
         await released.wait()
         await served(self, *asgi)
 
-    monkeypatch.setattr(NodeApp, "__call__", wait_and_serve)
+    monkeypatch.setattr(Router, "__call__", wait_and_serve)
     yield released
     plain.do(released.set)
 

@@ -17,8 +17,9 @@ from interlock.channels.dial import dial
 from interlock.channels.websocket import WebSocketChannel
 from interlock.core.call import Credentials
 from interlock.core.config import Limits
-from interlock.core.server.http.exchange import HttpExchange, Route
+from interlock.core.server.http.exchange import HttpExchange
 from interlock.core.server.http.protocol import FastLane
+from interlock.core.server.http.router import DirectRoute, RouteTable, WebSocketRoute
 from interlock.core.server.http.server import HttpServer
 from interlock.core.server.http.upgrade import Upgrade
 from interlock.errors import InterlockError
@@ -125,7 +126,8 @@ def run(
         loop.set_exception_handler(lambda _, context: complaints.append(context))
         taker = door or Door()
         http = HttpServer("127.0.0.1", 0)
-        lane = FastLane.bound(Route(serve), "/mcp", Limits(**limits), upgrades={"/ax": taker.take})
+        table = RouteTable([DirectRoute("/mcp", serve), WebSocketRoute("/ax", taker.take)])
+        lane = FastLane.bound(table, Limits(**limits))
         await http.start(lane, app)
         try:
             async with asyncio.timeout(PATIENCE):

@@ -104,7 +104,7 @@ def test_first_extension_that_connects_to_a_server_does(tmp_path: Path) -> None:
             ("tree", "connector", "web"),
             ("late", "connector", "web"),
         ]
-        await registry.close()
+        await registry.stop()
 
     asyncio.run(body())
 

@@ -41,9 +41,6 @@ class CodeOffice:
                 return Caller("local")
             raise InterlockError(UNAUTHENTICATED, "Who are you?")
 
-        async def otherwise(scope: Any, receive: Any, send: Any) -> None:
-            raise AssertionError("not under /approvals")
-
         self.app = VerificationApp(
             approvals=self.node.approvals,
             desk=self.desk,
@@ -51,7 +48,6 @@ class CodeOffice:
             authenticate=authenticate,
             refused=lambda _, error: self.refusals.append(error.message),
             origins=lambda: ("http://localhost:7070",),
-            otherwise=otherwise,
             wall_clock=lambda: self.node.wall,
         )
         self.app.verification = VerificationDesk(self.node.loop)

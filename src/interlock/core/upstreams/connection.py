@@ -19,6 +19,7 @@ from interlock.core.upstreams.transports.http import HttpLink
 from interlock.core.upstreams.transports.legacy_sse import LegacySseLink
 from interlock.core.upstreams.transports.process import child_environment
 from interlock.core.upstreams.transports.stdio import StdioLink
+from interlock.core.upstreams.transports.transport import Link
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol import mcp
 
@@ -251,7 +252,7 @@ class Connector:
     async def _open(
         self,
         server: ServerConfig,
-        link: StdioLink | HttpLink | LegacySseLink,
+        link: Link,
         promises: bytes,
         session_first: bool,
     ) -> Peer:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 
 from interlock.core.call import Call, Caller, Credentials
@@ -16,8 +16,8 @@ from interlock.core.config.secrets import secret_digests
 from interlock.core.paths import make_private, state_dir
 from interlock.core.pipeline.request_state import Seals
 from interlock.core.ports import Recorder
-from interlock.core.server.http.asgi import App, Receive, Scope, Send, respond_json
 from interlock.core.server.http.guard import Guard
+from interlock.core.server.http.router import AppRoute, Route
 from interlock.errors import InterlockError
 from interlock.trust.approvals.downstream import Child
 from interlock.trust.approvals.operator_store import OperatorStore
@@ -32,7 +32,7 @@ from interlock.trust.approvals.proofs import PASSKEY, Anchors, Proofs, must_have
 from interlock.trust.approvals.service import Approvals
 from interlock.trust.approvals.socket import ApprovalsSocket, approvals_socket_path
 from interlock.trust.approvals.store import ApprovalStore
-from interlock.trust.approvals.web import Verification, VerificationApp
+from interlock.trust.approvals.web import BASE, Verification, VerificationApp
 
 
 class Approving:
@@ -49,6 +49,7 @@ class Approving:
         url: Callable[[], str | None],
         seals: Seals,
         recorder: Recorder | None,
+        guard: Guard,
         authenticate: Callable[[Credentials], Caller],
         refused: Callable[[Call, InterlockError], None],
         children: Callable[[], Mapping[str, Child]] = dict,
@@ -60,8 +61,6 @@ class Approving:
         self._environ = environ
         self._base_dir = base_dir
         self._url = url
-        self._authenticate = authenticate
-        self._refused = refused
         configured = Anchors(config.approvals, environ=environ, base_dir=base_dir)
         store = OperatorStore(
             operators_path(config, environ, base_dir),
@@ -102,10 +101,19 @@ class Approving:
         self._secrets = self._secret_digests(config)
         self.approvals.gate.secrets = lambda: self._secrets
         self.approvals.gate.anybody = lambda: bool(len(self.anchors) or watch.enrolled)
-        self._app: VerificationApp | None = None
-        self.verification: Verification | None = None
-        """The safety loop from the operator's side. Set before the doors open."""
+        self._app = VerificationApp(
+            approvals=self.approvals,
+            desk=self.operators,
+            guard=guard,
+            authenticate=authenticate,
+            refused=refused,
+            origins=self.origins,
+        )
         self._socket: ApprovalsSocket | None = None
+
+    def serve_codes(self, verification: Verification) -> None:
+        """Serve the safety loop from the operator's side, before anything listens."""
+        self._app.verification = verification
 
     def _secret_digests(self, config: Config) -> frozenset[bytes]:
         return secret_digests(config, environ=self._environ, base_dir=self._base_dir)
@@ -116,27 +124,20 @@ class Approving:
 
     # -- life
 
-    def app(self, guard: Guard, otherwise: App) -> VerificationApp:
-        """What serves /approvals, and leaves all other paths to `otherwise`."""
+    def routes(self) -> Sequence[Route]:
+        return (AppRoute(BASE, self._app),)
+
+    def start(self) -> None:
+        """Before anybody can answer: take up what waits from before, and watch the operators."""
+        self.approvals.load()
         self.operators.watch.start()
-        self._app = VerificationApp(
-            approvals=self.approvals,
-            desk=self.operators,
-            guard=guard,
-            authenticate=self._authenticate,
-            refused=self._refused,
-            origins=self.origins,
-            otherwise=otherwise,
-        )
-        self._app.verification = self.verification
-        return self._app
 
     async def listen_locally(self, socket: Path) -> None:
         """Open the socket of the node's own user, beside its MCP socket. A node that has no other
         doors has this one: else nobody could answer what it holds. Raises OSError."""
-        app = self._app or self.app(Guard("127.0.0.1", 0), _nothing_else)
+        self.operators.watch.start()
         make_private(socket.parent)
-        self._socket = ApprovalsSocket(app.local)
+        self._socket = ApprovalsSocket(self._app.local)
         await self._socket.open(approvals_socket_path(socket))
 
     def configure(self, config: Config) -> None:
@@ -147,25 +148,17 @@ class Approving:
         self.operators.watch.recovery_delay = config.approvals.recovery_delay
         self.approvals.configure(config.approvals)
 
-    def guarded_by(self, guard: Guard) -> None:
-        """The hosts and origins that are welcome changed with the config."""
-        if self._app is not None:
-            self._app.guard = guard
-
     def retain_only(self, callers: Container[str]) -> None:
         """Only these callers are known any more: what others listen to ends."""
-        if self._app is not None:
-            self._app.retain_only(callers)
+        self._app.retain_only(callers)
 
     def _operators_changed(self) -> None:
         """Who listens is looked at anew."""
-        if self._app is not None:
-            self._app.look_again()
+        self._app.look_again()
 
     def let_go(self) -> None:
         """Nobody listens for what happens any longer."""
-        if self._app is not None:
-            self._app.close()
+        self._app.close()
 
     async def close(self) -> None:
         """Write what is left, once no call is under way any more."""
@@ -174,10 +167,6 @@ class Approving:
         await self.operators.watch.stop()
         # The writer tells the loop of its last steps: the loop must not wait for it.
         await asyncio.get_running_loop().run_in_executor(None, self.approvals.close)
-
-
-async def _nothing_else(scope: Scope, receive: Receive, send: Send) -> None:
-    await respond_json(send, 404, {"error": "not_found", "message": "There is nothing here."})
 
 
 def check_anchors(

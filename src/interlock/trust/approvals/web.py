@@ -23,7 +23,6 @@ from interlock.core.pipeline.authentication import LOCAL_PEER
 from interlock.core.redaction import MASK
 from interlock.core.server.http.asgi import (
     JSON,
-    App,
     EventStream,
     Receive,
     Scope,
@@ -295,7 +294,7 @@ class Admission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ApprovalsApp:
-    """Everything under /approvals; all other paths are `otherwise`'s."""
+    """Everything under /approvals."""
 
     def __init__(
         self,
@@ -306,19 +305,17 @@ class ApprovalsApp:
         authenticate: Callable[[Credentials], Caller],
         refused: Callable[[Call, InterlockError], None],
         origins: Callable[[], Collection[str]],
-        otherwise: App,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """`desk`: where operators enrol and show who they are. `refused` records who was turned
         away. `origins`: where people reach the page, the best first."""
-        self.guard = guard
+        self._guard = guard
         self._approvals = approvals
         self._desk = desk
         self._authenticate = authenticate
         self._refused = refused
         self._origins = origins
-        self._otherwise = otherwise
         self._now = wall_clock
         self._failures: KeyedWindows[str] = KeyedWindows(_TRIES, _TRIES_WITHIN, clock)
         self._files = page_files()
@@ -352,7 +349,7 @@ class ApprovalsApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         if path != BASE and not path.startswith(f"{BASE}/"):
-            await self._otherwise(scope, receive, send)
+            await self._json(send, 404, "not_found", "There is nothing here.")
             return
         try:
             self._guarded(scope)
@@ -400,7 +397,7 @@ class ApprovalsApp:
         host, origin = fields.get(b"host", b""), fields.get(b"origin")
         name = host.decode("latin-1").strip().lower()
         known = {urlsplit(one).netloc for one in self._origins()}
-        refusal = None if name in known else self.guard.refusal(host, None)
+        refusal = None if name in known else self._guard.refusal(host, None)
         if origin is not None and not self._own(
             origin.decode("latin-1"), None if name in known else name
         ):

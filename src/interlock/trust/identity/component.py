@@ -22,7 +22,7 @@ from interlock.core.config.trust import IntrospectionConfig, IssuerConfig, Token
 from interlock.core.paths import access_path
 from interlock.core.pipeline.authentication import LOCAL_CALLER, PARENT_KIND, Authenticator
 from interlock.core.ports import Clock
-from interlock.core.server.http.resource_metadata import ResourceMetadata
+from interlock.core.server.http.resource_metadata import Challenges, ResourceMetadata
 from interlock.core.upstreams.oauth.fetch import Fetch, fetch
 from interlock.errors import CONFIG, InterlockError
 from interlock.trust.identity.api_tokens import ApiTokens, caller_of_token
@@ -118,6 +118,9 @@ class Identity:
         )
         self.registrants = Registrants(self.may_register)
         self._parts = self._build(config, {})
+        self.challenges = Challenges()
+        """Where refused clients are sent for a token."""
+        self.challenges.metadata = self.metadata()
 
     # -- what the node asks
 
@@ -206,10 +209,7 @@ class Identity:
         return self._parts.config.identity.resource or self._listens
 
     def metadata(self) -> ResourceMetadata | None:
-        """What clients are told about where to get a token. None: there is nobody to send them to.
-
-        Whoever answers with it asks again after `configure` and `listening_at`.
-        """
+        """What clients are told about where to get a token. None: there is nowhere to send them."""
         issuers = [one.issuer for one in self._parts.config.identity.issuers]
         if not issuers or not self.resource:
             return None
@@ -229,6 +229,7 @@ class Identity:
     def listening_at(self, url: str) -> None:
         """Where the node listens: its name in tokens, unless the config has another."""
         self._listens = url
+        self.challenges.metadata = self.metadata()
 
     async def start(self) -> None:
         """Begin to watch, and read the keys of every issuer once; waits for them a little."""
@@ -255,6 +256,7 @@ class Identity:
         """Run by a new config. Raises InterlockError, and changes nothing, when it cannot be."""
         before = self._parts
         self._parts = self._build(config, before.key_sets)
+        self.challenges.metadata = self.metadata()
         self.watch.seconds = config.identity.revocation_seconds
         if before.config.identity.introspection != config.identity.introspection:
             self._good.clear()

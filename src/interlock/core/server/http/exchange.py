@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -46,7 +46,7 @@ def _nobody(exchange: HttpExchange) -> None:
     exchange.respond(404)
 
 
-def _let_pass(exchange: HttpExchange, decide: Decide) -> None:
+def let_pass(exchange: HttpExchange, decide: Decide) -> None:
     decide(exchange, None)
 
 
@@ -75,7 +75,7 @@ class Head:
         """Header lines that every answer to such a request must have."""
         self.serve: Serve = _nobody
         """Who serves its path."""
-        self.check: Check = _let_pass
+        self.check: Check = let_pass
         """Decides whether its body is read."""
 
 
@@ -210,10 +210,3 @@ Decide = Callable[[HttpExchange, Serve | None], None]
 None: its body may come."""
 Check = Callable[[HttpExchange, Decide], None]
 """Checks the head of a request before its body is read, and calls `Decide`, now or later."""
-
-
-class Route(NamedTuple):
-    """What is behind a path."""
-
-    serve: Serve
-    check: Check = _let_pass

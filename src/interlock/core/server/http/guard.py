@@ -66,35 +66,54 @@ def _is_a(kind: str, value: str) -> bool:
 
 
 class Guard:
-    """Knows the hosts and origins that are welcome."""
+    """Knows the hosts and origins that are welcome. One object for all paths of a listener, which
+    learns its address and changes with the config."""
 
     def __init__(
         self,
-        host: str,
-        port: int,
+        host: str = "127.0.0.1",
+        port: int = 0,
         *,
         allowed_hosts: Iterable[str] = (),
         allowed_origins: Iterable[str] = (),
         secure: bool = False,
     ) -> None:
         """`secure`: the listener speaks TLS, so that its own pages have an origin of https."""
-        names = set(allowed_hosts)
+        self._address = (host, port, secure)
+        self._allowed = (frozenset(allowed_hosts), frozenset(allowed_origins))
+        self._update()
+
+    def listen_at(self, host: str, port: int, *, secure: bool = False) -> None:
+        """Take the address that the listener really has."""
+        self._address = (host, port, secure)
+        self._update()
+
+    def configure(self, allowed_hosts: Iterable[str], allowed_origins: Iterable[str]) -> None:
+        """Welcome these from now on."""
+        self._allowed = (frozenset(allowed_hosts), frozenset(allowed_origins))
+        self._update()
+
+    def _update(self) -> None:
+        (host, port, secure), (names, allowed_origins) = self._address, self._allowed
         loopback = Address(host, port).loopback
-        # Beyond loopback every caller has a token, which a rebound page does not have.
-        self._check_host = loopback or bool(names)
         welcome = {*_LOOPBACK_NAMES, f"[{host}]" if ":" in host else host}
-        self._hosts = {f"{name}:{port}".lower().encode() for name in welcome}
+        hosts = {f"{name}:{port}".lower().encode() for name in welcome}
         if port == 80:
-            self._hosts |= {name.encode() for name in welcome}
-        self._hosts |= {name.lower().encode() for name in names}
-        self._origins = {origin.rstrip("/").lower().encode() for origin in allowed_origins}
+            hosts |= {name.encode() for name in welcome}
+        hosts |= {name.lower().encode() for name in names}
+        origins = {origin.rstrip("/").lower().encode() for origin in allowed_origins}
         if loopback:
             # The node's own pages. Another port of this machine is another origin: what is served
             # there may show anybody's content.
             scheme = "https" if secure else "http"
-            self._origins |= {f"{scheme}://{name}:{port}".lower().encode() for name in welcome}
+            origins |= {f"{scheme}://{name}:{port}".lower().encode() for name in welcome}
             if port == (443 if secure else 80):
-                self._origins |= {f"{scheme}://{name}".lower().encode() for name in welcome}
+                origins |= {f"{scheme}://{name}".lower().encode() for name in welcome}
+        # Beyond loopback every caller has a token, which a rebound page does not have.
+        self._check_host = loopback or bool(names)
+        self._hosts, self._origins = hosts, origins
+        self.version = object()
+        """Another object after every change: what was decided before does not hold any more."""
 
     def refusal(self, host: bytes | None, origin: bytes | None) -> str | None:
         """Why the request is refused, or None."""

@@ -13,7 +13,7 @@ from interlock.core.pipeline.authentication import Unsettled
 from interlock.core.server.http.asgi import Scope, Send, respond_json
 from interlock.core.server.http.credentials import read_scope_credentials
 from interlock.core.server.http.guard import Guard
-from interlock.core.server.http.resource_metadata import ResourceMetadata, challenge_of
+from interlock.core.server.http.resource_metadata import Challenges
 from interlock.errors import FOREIGN_ORIGIN, InterlockError
 from interlock.protocol.mcp import LATEST_STATELESS, Era
 
@@ -59,13 +59,13 @@ async def turn_away(
     send: Send,
     error: InterlockError,
     call: Call,
-    metadata: ResourceMetadata | None,
+    challenges: Challenges,
     *,
     data: dict[str, Any] | None = None,
 ) -> None:
     """Say why not, and by which token it would be otherwise."""
     fields = list(FIELDS)
-    challenge = challenge_of(metadata, error, shown=call.credentials.bearer is not None)
+    challenge = challenges.challenge(error, shown=call.credentials.bearer is not None)
     if challenge is not None:
         fields.append((b"www-authenticate", challenge))
     body = words(error.failure.name, error.message)

@@ -12,18 +12,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from interlock.core.config import Limits
 from interlock.core.server.http.credentials import CERTIFICATE, PEER
-from interlock.core.server.http.exchange import JSON_HEAD, Head, HttpExchange, Route, Serve
+from interlock.core.server.http.exchange import JSON_HEAD, Head, HttpExchange, Serve
 from interlock.core.server.http.guard import certificate_names, peer_of
-from interlock.core.server.http.upgrade import Upgrades, offer
+from interlock.core.server.http.upgrade import offer
 from interlock.protocol.websocket_handshake import is_offer
+
+if TYPE_CHECKING:
+    from interlock.core.server.http.router import DirectRoute, RouteTable, WebSocketRoute
 
 KEEP_ALIVE = 75.0
 """How long a connection may be idle, and how long a request may take to arrive."""
@@ -46,30 +48,22 @@ _ELSEWHERE: Final = _Elsewhere()
 class FastLane(HttpToolsProtocol):
     """A connection from a client. `bound` makes the class that uvicorn is given."""
 
-    routes: dict[bytes, Route]
+    routes: dict[bytes, DirectRoute]
     """Who serves which path; every path that is not here is the ASGI app's."""
-    upgrades: dict[bytes, Upgrades]
+    websockets: dict[bytes, WebSocketRoute]
     """Who decides about a WebSocket on which path; anywhere else the offer is passed over."""
+    table: RouteTable
     limits: Limits
-    topics_path: Callable[[], str] = str
-    """Where WebSockets of topics are taken. Empty: nowhere."""
 
     @classmethod
-    def bound(
-        cls,
-        mcp: Route,
-        mcp_path: str,
-        limits: Limits,
-        others: Mapping[str, Route] | None = None,
-        upgrades: Mapping[str, Upgrades] | None = None,
-        topics_path: Callable[[], str] = str,
-    ) -> type[FastLane]:
-        """`others`: paths beside the MCP endpoint that are served the same way."""
-        routes = {path.encode(): one for path, one in (others or {}).items()}
-        routes[mcp_path.encode()] = mcp
-        taken = {path.encode(): one for path, one in (upgrades or {}).items()}
-        bound = {"routes": routes, "upgrades": taken, "limits": limits}
-        bound["topics_path"] = staticmethod(topics_path)
+    def bound(cls, table: RouteTable, limits: Limits) -> type[FastLane]:
+        """The class for the connections of one listener."""
+        bound = {
+            "routes": table.direct,
+            "websockets": table.websockets,
+            "table": table,
+            "limits": limits,
+        }
         return type("BoundFastLane", (cls,), bound)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -178,18 +172,19 @@ class FastLane(HttpToolsProtocol):
     def _offer(self, behind: bytes) -> bytes:
         """The client offers to leave HTTP. Returns what is to be read on as HTTP."""
         path, _, query = self.url.partition(b"?")
-        take = self.upgrades.get(path)
-        if take is None or not is_offer(self.headers):
-            topics = self.topics_path()
-            if topics and path in self.routes and is_offer(self.headers):
-                self.refuse(404, b"No WebSocket is taken here: topics are at %b." % topics.encode())
+        route = self.websockets.get(path)
+        if route is None or not is_offer(self.headers):
+            named = self.table.named_websockets() if path in self.routes else []
+            if named and is_offer(self.headers):
+                there = ", and ".join(named).encode()
+                self.refuse(404, b"No WebSocket is taken here: %b." % there)
                 return b""
             return self._without_offer() + behind
         if self._refused or self._active is not None:
             # Other answers are still to be written. Nobody does that; asking again works.
             self.refuse(503, b"Ask again on a connection of its own.")
         else:
-            offer(self, take, query, behind)
+            offer(self, route.take, query, behind)
         return b""
 
     def let_go(self) -> None:
@@ -288,7 +283,7 @@ class FastLane(HttpToolsProtocol):
             return
         parser = self.parser
         self._receiving = head = Head(parser.get_method(), query, self.headers, True)
-        head.serve, head.check = route
+        head.serve, head.check = route.serve, route.check
         head.chunked = parser.get_http_version() != "1.0"
         length = head.fields.get(b"content-length")
         if length is not None and length.isdigit() and int(length) > self.limits.body_bytes:

@@ -54,13 +54,19 @@ class ResourceMetadata:
         return None
 
 
-def challenge_of(
-    metadata: ResourceMetadata | None, error: InterlockError, *, shown: bool
-) -> bytes | None:
-    """The same for a node that may have no metadata."""
-    if metadata is not None:
-        return metadata.challenge(error, shown=shown)
-    return PLAIN_CHALLENGE if error.failure is UNAUTHENTICATED else None
+class Challenges:
+    """What refused clients are told about tokens. One object for all paths of a node; whoever knows
+    the issuers keeps its metadata up to date."""
+
+    def __init__(self) -> None:
+        self.metadata: ResourceMetadata | None = None
+        """None: there is nowhere to send them."""
+
+    def challenge(self, error: InterlockError, *, shown: bool) -> bytes | None:
+        """See `ResourceMetadata.challenge`."""
+        if self.metadata is not None:
+            return self.metadata.challenge(error, shown=shown)
+        return PLAIN_CHALLENGE if error.failure is UNAUTHENTICATED else None
 
 
 def missing_scopes(error: InterlockError) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 from interlock.core.call import Call, Client
@@ -10,6 +11,7 @@ from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.server.http.cors import answer_preflight, is_preflight
 from interlock.core.server.http.exchange import Decide, HttpExchange
 from interlock.core.server.http.guard import Guard
+from interlock.core.server.http.router import DirectRoute, Route
 from interlock.core.server.mcp.request_headers import Facts, facts_of
 from interlock.core.server.mcp.requests import claims_stateless
 from interlock.core.server.mcp.responder import Answering
@@ -52,19 +54,22 @@ class McpHttpFace:
         pipeline: Pipeline,
         views: Views | None = None,
     ) -> None:
-        self.guard = guard
+        self._guard = guard
         self.views = views or Views()
         self._pipeline = pipeline
         self._stateless = stateless
         self._session = session
         self.answering = answering
 
+    def routes(self, path: str) -> Sequence[Route]:
+        return (DirectRoute(path, self.serve, self.check, title="The MCP endpoint"),)
+
     def serve(self, exchange: HttpExchange) -> None:
         """Answer one HTTP request, now or later. Never raises."""
         try:
             facts = exchange.head.facts
-            if facts is None or facts.guard is not self.guard:
-                facts = facts_of(exchange, self.guard, self.views)
+            if facts is None or facts.guarded is not self._guard.version:
+                facts = facts_of(exchange, self._guard, self.views)
             if facts.shortcut:
                 request = decode_tool_call(exchange.body)
                 if request is not None:
@@ -104,7 +109,7 @@ class McpHttpFace:
 
     def check(self, exchange: HttpExchange, decide: Decide) -> None:
         """Decide by the head of a request whether its body is read."""
-        facts = facts_of(exchange, self.guard, self.views)
+        facts = facts_of(exchange, self._guard, self.views)
         self.answering.check(exchange, facts, "http", _STRANGER, decide)
 
     def _turn_away(self, exchange: HttpExchange, facts: Facts, why: str) -> None:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from typing import Final
 from urllib.parse import parse_qs
 
 from interlock.core.call import Call, Client
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.server.http.cors import answer_preflight, is_preflight
-from interlock.core.server.http.exchange import Decide, HttpExchange, Route
+from interlock.core.server.http.exchange import Decide, HttpExchange
 from interlock.core.server.http.guard import Guard
+from interlock.core.server.http.router import DirectRoute, Route
 from interlock.core.server.mcp.change_notifications import Listeners
 from interlock.core.server.mcp.conversation import Conversation
 from interlock.core.server.mcp.request_headers import Facts, facts_of
@@ -74,7 +75,7 @@ class LegacySse:
         views: Views | None = None,
     ) -> None:
         """`most`: so many clients may be connected at once."""
-        self.guard = guard
+        self._guard = guard
         self.most = most
         self.views = views
         self._pipeline = pipeline
@@ -83,10 +84,15 @@ class LegacySse:
         self._answering = answering
         self._messages_path = messages_path
         self._clients: dict[str, _Connected] = {}
-        post = Route(self.post, self._check)
-        self.routes: dict[str, Route] = {sse_path: Route(self.open, self._check)}
-        """What the fast lane is to serve, by path. Clients post with and without a slash."""
-        self.routes[messages_path] = self.routes[messages_path + "/"] = post
+        self._sse_path = sse_path
+
+    def routes(self) -> Sequence[Route]:
+        """Its paths. Clients post with and without a slash."""
+        return (
+            DirectRoute(self._sse_path, self.open, self._check),
+            DirectRoute(self._messages_path, self.post, self._check),
+            DirectRoute(f"{self._messages_path}/", self.post, self._check),
+        )
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -116,12 +122,12 @@ class LegacySse:
 
     def _check(self, exchange: HttpExchange, decide: Decide) -> None:
         """Decide by the head of a request whether its body is read."""
-        facts = facts_of(exchange, self.guard)
+        facts = facts_of(exchange, self._guard)
         self._answering.check(exchange, facts, FACE, _CLIENT, decide)
 
     def _serve(self, exchange: HttpExchange, method: bytes, serve: _Step) -> None:
         try:
-            facts = facts_of(exchange, self.guard)
+            facts = facts_of(exchange, self._guard)
             if facts.refusal is not None:
                 error = InterlockError(FOREIGN_ORIGIN, facts.refusal)
                 verb = exchange.head.method.decode("latin-1")

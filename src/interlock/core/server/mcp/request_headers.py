@@ -35,9 +35,10 @@ class Facts:
     """The headers, understood. Values are what the body must repeat, decoded."""
 
     __slots__ = (
-        "accepts_stream", "client", "credentials", "duplicate", "found", "guard", "is_json", "meta",
-        "method", "method_header", "name", "name_header", "refusal", "said", "session", "shortcut",
-        "stateless", "tool", "twice", "version", "version_header", "view", "view_problem", "viewed",
+        "accepts_stream", "client", "credentials", "duplicate", "found", "guarded", "is_json",
+        "meta", "method", "method_header", "name", "name_header", "refusal", "said", "session",
+        "shortcut", "stateless", "tool", "twice", "version", "version_header", "view",
+        "view_problem", "viewed",
     )  # fmt: skip
 
     def __init__(
@@ -49,7 +50,8 @@ class Facts:
         views: Views | None = None,
     ) -> None:
         fields = head.fields
-        self.guard = guard
+        self.guarded = guard.version
+        """The version of the guard that they were read by."""
         origin = fields.get(b"origin")
         self.refusal = guard.refusal(fields.get(b"host"), origin)
         head.lines = b"" if origin is None or self.refusal else answer_lines(origin)
@@ -120,10 +122,10 @@ class Facts:
 
 
 def facts_of(exchange: HttpExchange, guard: Guard, views: Views | None = None) -> Facts:
-    """The facts of a head; they are kept with it for as long as the guard is the same."""
+    """The facts of a head; they are kept with it for as long as the guard does not change."""
     head, lane = exchange.head, exchange.lane
     facts = head.facts
-    if not isinstance(facts, Facts) or facts.guard is not guard:
+    if not isinstance(facts, Facts) or facts.guarded is not guard.version:
         facts = head.facts = Facts(head, lane.peer, guard, lane.certificate, views)
     return facts
 

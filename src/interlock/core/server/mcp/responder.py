@@ -14,11 +14,7 @@ from interlock.core.pipeline.authentication import Unsettled
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.ports import Clock
 from interlock.core.server.http.exchange import Decide, HttpExchange
-from interlock.core.server.http.resource_metadata import (
-    ResourceMetadata,
-    challenge_of,
-    missing_scopes,
-)
+from interlock.core.server.http.resource_metadata import Challenges, missing_scopes
 from interlock.core.server.mcp.event_streams import Outlet
 from interlock.core.server.mcp.request_headers import Facts
 from interlock.core.server.mcp.responses import write_error, write_result
@@ -42,12 +38,13 @@ _STATELESS: Final = mcp.Era.STATELESS
 class Answering:
     """Sends calls into the pipeline, and their outcomes back to the client."""
 
-    def __init__(self, *, pipeline: Pipeline, hello: Hello, clock: Clock) -> None:
+    def __init__(
+        self, *, pipeline: Pipeline, hello: Hello, clock: Clock, challenges: Challenges
+    ) -> None:
         self._pipeline = pipeline
         self._hello = hello
         self._clock = clock
-        self.metadata: ResourceMetadata | None = None
-        """Where clients are sent for a token. None: there is nowhere to send them."""
+        self._challenges = challenges
         self.pulse: asyncio.TimerHandle | None = None
         """Shows, from time to time, that the node is alive. None: it has not begun."""
         self._unsettled: dict[HttpExchange, asyncio.Task[None]] = {}
@@ -150,7 +147,7 @@ class Answering:
         """The header line that says what would help; empty when nothing would."""
         facts = exchange.head.facts
         shown = isinstance(facts, Facts) and facts.credentials.bearer is not None
-        value = challenge_of(self.metadata, error, shown=shown)
+        value = self._challenges.challenge(error, shown=shown)
         return b"" if value is None else b"www-authenticate: %b\r\n" % value
 
     def _status(self, status: int, error: InterlockError, client: Client | None) -> int:
@@ -158,7 +155,7 @@ class Answering:
         those with which a client knows to go for more rights."""
         if client is None or client.era is _STATELESS:
             return status
-        if self.metadata is not None and missing_scopes(error):
+        if self._challenges.metadata is not None and missing_scopes(error):
             return status
         return status if error.failure in (UNAUTHENTICATED, UNKNOWN_SESSION) else 200
 

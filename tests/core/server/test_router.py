@@ -1,0 +1,183 @@
+"""The table of routes, the app that serves it, and the guard that its paths share."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from interlock.core.server.http.asgi import Scope, respond_json
+from interlock.core.server.http.guard import Guard
+from interlock.core.server.http.resource_metadata import Challenges, ResourceMetadata
+from interlock.core.server.http.router import (
+    AppRoute,
+    DirectRoute,
+    PublicDocument,
+    Router,
+    RouteTable,
+    StatusDocument,
+    WebSocketRoute,
+)
+from interlock.errors import UNAUTHENTICATED, InterlockError
+
+HOST = b"127.0.0.1:7070"
+
+
+class World:
+    """A router with one route of each kind, and switches for what may come and go."""
+
+    def __init__(self) -> None:
+        self.rooms = self.shop = True
+        self.let_in = True
+        self.refused: list[str] = []
+        self.guard, self.challenges = Guard("127.0.0.1", 7070), Challenges()
+        self.table = RouteTable(
+            [
+                DirectRoute("/mcp", lambda _: None, title="The MCP endpoint"),
+                DirectRoute("/sse", lambda _: None),
+                AppRoute("/shop", _app("shop"), is_there=lambda: self.shop),
+                AppRoute("/shop/desk", _app("desk"), below=False),
+                PublicDocument("/keys", lambda: {"keys": []}),
+                StatusDocument("/healthz", lambda: {"status": "ok"}, authenticated=False),
+                StatusDocument("/status", self._status),
+                WebSocketRoute(
+                    "/topics", lambda _: None, title="topics", is_there=lambda: self.rooms
+                ),
+                WebSocketRoute("/ax", lambda _: None),
+            ]
+        )
+        pipeline: Any = SimpleNamespace(admit=self._admit, refused=self._refused)
+        self.router = Router(
+            self.table, pipeline=pipeline, guard=self.guard, challenges=self.challenges
+        )
+
+    async def _status(self) -> dict[str, Any]:
+        return {"version": "1"}
+
+    def _admit(self, call: Any) -> None:
+        if not self.let_in:
+            raise InterlockError(UNAUTHENTICATED, "Who are you?")
+
+    def _refused(self, call: Any, error: InterlockError) -> None:
+        self.refused.append(error.failure.name)
+
+    def ask(self, path: str, method: str = "GET", **fields: bytes) -> tuple[int, Any, Any]:
+        headers = {b"host": HOST, **{name.encode(): value for name, value in fields.items()}}
+        scope: Scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "headers": list(headers.items()),
+            "client": ("127.0.0.1", 5),
+            "server": ("127.0.0.1", 7070),
+        }
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def receive() -> Any:
+            raise AssertionError("nobody reads a body here")
+
+        asyncio.run(self.router(scope, receive, send))
+        body = sent[1]["body"]
+        return sent[0]["status"], json.loads(body) if body else None, dict(sent[0]["headers"])
+
+
+def _app(name: str) -> Any:
+    async def serve(scope: Scope, receive: Any, send: Any) -> None:
+        await respond_json(send, 200, {"app": name, "path": scope["path"]})
+
+    return serve
+
+
+@pytest.mark.parametrize(
+    ("path", "app"),
+    [("/shop", "shop"), ("/shop/", "shop"), ("/shop/a/b", "shop"), ("/shop/desk", "desk"),
+     ("/shop/desk/x", "shop")],
+)  # fmt: skip
+def test_app_serves_its_path_and_those_below(path: str, app: str) -> None:
+    assert World().ask(path)[:2] == (200, {"app": app, "path": path})
+
+
+@pytest.mark.parametrize("path", ["/shopping", "/sho", "/", "/ax", "/sse", "/shop"])
+def test_unknown_path_is_told_what_is_there(path: str) -> None:
+    world = World()
+    world.shop = False
+    status, told, _ = world.ask(path)
+    assert (status, told["error"]) == (404, "not_found")
+    there = "There is nothing here. The MCP endpoint is /mcp, and topics are at /topics."
+    assert told["message"] == there
+    world.rooms = False
+    assert world.ask(path)[1]["message"] == there.partition(", and")[0] + "."
+
+
+def test_plain_request_for_a_websocket_path_is_told_to_upgrade() -> None:
+    world = World()
+    status, told, headers = world.ask("/topics")
+    assert (status, told["error"]) == (426, "upgrade_required")
+    assert told["message"].startswith("Topics are joined by WebSocket")
+    assert headers[b"upgrade"] == b"websocket"
+    world.rooms = False
+    assert world.ask("/topics")[0] == 404
+
+
+def test_status_document_is_for_those_who_may_call() -> None:
+    world = World()
+    assert world.ask("/status")[:2] == (200, {"version": "1"})
+    assert world.ask("/status", "POST")[0] == 405
+    world.let_in = False
+    status, _, headers = world.ask("/status")
+    assert (status, headers[b"www-authenticate"]) == (401, b"Bearer")
+    assert world.ask("/healthz")[:2] == (200, {"status": "ok"})
+
+
+def test_public_document_is_for_pages_of_any_origin() -> None:
+    world = World()
+    world.let_in = False
+    status, told, headers = world.ask("/keys", origin=b"https://evil.example")
+    assert (status, told) == (200, {"keys": []})
+    assert headers[b"access-control-allow-origin"] == b"*"
+    assert world.ask("/keys", "OPTIONS")[0] == 204
+    assert world.ask("/keys", "DELETE")[0] == 405
+
+
+def test_guard_refuses_other_hosts_and_origins_on_all_paths_of_the_router() -> None:
+    world = World()
+    for path in ("/status", "/healthz", "/nowhere", "/topics"):
+        assert world.ask(path, origin=b"https://evil.example")[0] == 403
+        assert world.ask(path, host=b"evil.example")[0] == 403
+    assert world.ask("/keys", host=b"evil.example")[0] == 403
+    assert set(world.refused) == {"foreign_origin"}
+
+
+def test_guard_and_metadata_change_in_one_place() -> None:
+    world = World()
+    before = world.guard.version
+    world.guard.configure(["gate.example"], ["https://app.example"])
+    assert world.guard.version is not before
+    assert world.ask("/healthz", host=b"gate.example", origin=b"https://app.example")[0] == 200
+    world.guard.listen_at("127.0.0.1", 7071)
+    assert world.ask("/healthz")[0] == 403
+    assert world.ask("/healthz", host=b"127.0.0.1:7071")[0] == 200
+    world.guard.listen_at("127.0.0.1", 7070)
+    where = "/.well-known/oauth-protected-resource"
+    assert world.ask(where)[0] == 404
+    world.challenges.metadata = ResourceMetadata(
+        "https://gate.example/mcp", ["https://issuer.example"], mcp_path="/mcp"
+    )
+    assert world.ask(where)[1]["resource"] == "https://gate.example/mcp"
+    world.let_in = False
+    assert b"resource_metadata" in world.ask("/status")[2][b"www-authenticate"]
+
+
+def test_first_of_two_routes_with_one_path_counts() -> None:
+    first, second = DirectRoute("/mcp", lambda _: None), DirectRoute("/mcp", lambda _: None)
+    assert RouteTable([first, second]).direct == {b"/mcp": first}
+
+
+def test_table_without_named_routes_says_that_nothing_is_there() -> None:
+    assert RouteTable([]).describe() == "There is nothing here."
