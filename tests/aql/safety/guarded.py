@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from msgspec.structs import replace
@@ -129,7 +130,7 @@ class Guarded(Gated):
         names = {one.name: one.own for one in native.parameters}
         arguments = {names.get(name, name): value for name, value in params.items()}
         call = tool_call(f"{OWN[:-1]}.{operation}", arguments, credentials=token(who))
-        call.asked = True
+        call.asked = SimpleNamespace(confirmation="")
         return self._heard_by(await self.ask(call))
 
     async def answered(self, operation: str, who: str = "ada", **params: Any) -> dict[str, Any]:
