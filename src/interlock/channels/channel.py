@@ -10,7 +10,9 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
+
+from interlock.channels.tls import verified_names
 
 MAX_MESSAGE: Final = 64 * 1024 * 1024
 """A larger message ends the channel."""
@@ -187,11 +189,7 @@ def peer_of(transport: asyncio.BaseTransport) -> str:
 
 def proven_names(transport: asyncio.BaseTransport) -> tuple[str, ...]:
     """The DNS names in the certificate that the other side has shown, if it was verified."""
-    tls: Any = transport.get_extra_info("ssl_object")
-    # Nothing is said of a certificate that was not verified.
-    certificate = None if tls is None else tls.getpeercert()
-    alternatives = (certificate or {}).get("subjectAltName", ())
-    return tuple(value.lower() for kind, value in alternatives if kind == "DNS")
+    return tuple(value.lower() for kind, value in verified_names(transport) if kind == "DNS")
 
 
 def _nobody(_: object) -> None:

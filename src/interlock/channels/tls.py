@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from interlock.errors import CONFIG, InterlockError
 
@@ -24,6 +25,16 @@ def client_context(
     if certificate is not None:
         load_certificate(context, certificate, key)
     return context
+
+
+def verified_names(transport: asyncio.BaseTransport) -> tuple[tuple[str, str], ...]:
+    """Return the kinds and values of the names in the certificate that the other side has shown.
+
+    Empty where there is no TLS. Nothing is said of a certificate that was not verified.
+    """
+    tls: Any = transport.get_extra_info("ssl_object")
+    certificate = None if tls is None else tls.getpeercert()
+    return tuple((certificate or {}).get("subjectAltName", ()))
 
 
 def load_certificate(context: ssl.SSLContext, certificate: str, key: str | None) -> None:

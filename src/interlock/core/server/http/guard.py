@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from interlock.channels.peer_user import is_own_user
+from interlock.channels.tls import verified_names
 from interlock.core.call import LOOPBACK, OTHER_USER
 from interlock.core.config.quantities import Address
 
@@ -48,11 +49,7 @@ def is_forwarded(names: Iterable[bytes]) -> bool:
 def certificate_names(transport: asyncio.BaseTransport) -> tuple[str, ...]:
     """The names (DNS, URI, mail) in the certificate that the other side has shown, where there is
     TLS and the certificate was verified."""
-    tls: Any = transport.get_extra_info("ssl_object")
-    # Nothing is said of a certificate that was not verified.
-    certificate = None if tls is None else tls.getpeercert()
-    alternatives = (certificate or {}).get("subjectAltName", ())
-    return tuple(value for kind, value in alternatives if _is_a(kind, value))
+    return tuple(value for kind, value in verified_names(transport) if _is_a(kind, value))
 
 
 def _is_a(kind: str, value: str) -> bool:
