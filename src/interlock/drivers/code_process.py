@@ -35,6 +35,7 @@ from interlock.errors import (
     InterlockError,
     by_name,
 )
+from interlock.primitives.backoff import exponential_delay
 from interlock.protocol.lines import LineDecoder, Oversize
 
 _log = logging.getLogger("interlock.drivers")
@@ -452,7 +453,7 @@ class CodeProcess:
     def _crashed(self) -> None:
         self._crashes += 1
         if self._crashes > 1:
-            pause = min(RESTART_FIRST * 2 ** min(self._crashes - 2, 10), RESTART_AT_MOST)
+            pause = exponential_delay(self._crashes - 2, RESTART_FIRST, RESTART_AT_MOST)
             self._again_at = asyncio.get_running_loop().time() + pause
 
     def _let_go(self, running: _Running) -> None:

@@ -21,6 +21,7 @@ from interlock.core.upstreams.supervisor import Supervisor
 from interlock.drivers.errors import not_ready
 from interlock.drivers.launch import DriverConnector, is_lasting
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
+from interlock.primitives.backoff import exponential_delay
 
 if TYPE_CHECKING:
     from interlock.drivers.driver import Driver
@@ -237,7 +238,7 @@ class DriverServer:
     async def _pause(self, seconds: float) -> None:
         """Between two attempts. `seconds` is what a supervisor thinks right."""
         attempts = 0 if self.supervisor is None else max(self.supervisor.attempts - 1, 0)
-        least = RETRY_FIRST * 2 ** min(attempts, 10)
+        least = exponential_delay(attempts, RETRY_FIRST, RETRY_AT_MOST)
         await self._around.sleep(min(max(seconds, least), RETRY_AT_MOST))
 
     # -- going

@@ -14,6 +14,7 @@ from interlock.core.catalog.effects import EffectLevel
 from interlock.errors import InterlockError
 from interlock.manifests.driver import Cost, DriverManifest, Implements, Retry
 from interlock.manifests.tool import ToolContract
+from interlock.primitives.backoff import exponential_delay
 
 LONGEST_PAUSE_MS: Final = 60_000
 _ONCE: Final = Retry()
@@ -108,9 +109,9 @@ class Attempts:
             return None
         if executed and not self._repeatable:
             return None
-        pause = self._retry.initial_ms
+        pause: float = self._retry.initial_ms
         if self._retry.backoff == "exponential":
-            pause *= 2 ** min(self._made - 1, 30)
+            pause = exponential_delay(self._made - 1, pause, LONGEST_PAUSE_MS)
         self._made += 1
         return min(pause, LONGEST_PAUSE_MS) / 1000
 

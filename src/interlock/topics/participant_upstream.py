@@ -33,6 +33,7 @@ from interlock.errors import (
     InterlockError,
     ProtocolError,
 )
+from interlock.primitives.backoff import Backoff
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol.kinds import CONTEXT_MEMBER, REQUEST, RESPONSE, Grants, request_kind
 from interlock.protocol.kinds import LONGEST as LONGEST_KIND
@@ -330,7 +331,7 @@ class ParticipantConnector:
         self._link: ParticipantLink | None = None
         self._news = asyncio.Event()
         """Something about it is new since the last attempt."""
-        self._wait = 0.0
+        self._backoff = Backoff(RETRY_FIRST, RETRY_AT_MOST)
 
     @property
     def present(self) -> bool:
@@ -378,7 +379,7 @@ class ParticipantConnector:
             return
         came, self._capabilities = self._capabilities is None, now
         self._grants = Grants(now)
-        self._wait = 0.0
+        self._backoff.reset()
         self._news.set()
         if self._link is not None:
             # It may be another program, or say other things: what it offers is found out anew.
@@ -409,7 +410,7 @@ class ParticipantConnector:
         """
         await self._until_worth_trying()
         self._hang_up("the node begins anew")
-        self._wait = min(max(self._wait * 2, RETRY_FIRST), RETRY_AT_MOST)
+        self._backoff.next()
         if not any(self._may_list(kind) for kind in _LISTS):
             raise InterlockError(
                 UPSTREAM_UNAVAILABLE,
@@ -430,7 +431,7 @@ class ParticipantConnector:
         while True:
             if self.present and not self._news.is_set():
                 news = asyncio.ensure_future(self._news.wait())
-                pause = asyncio.ensure_future(self._sleep(max(self._wait, RETRY_FIRST)))
+                pause = asyncio.ensure_future(self._sleep(self._backoff.delay or RETRY_FIRST))
                 try:
                     await asyncio.wait({news, pause}, return_when=asyncio.FIRST_COMPLETED)
                 finally:
@@ -491,7 +492,7 @@ class ParticipantConnector:
                 f"{self._key} has tools that came through {nodes} nodes: it shows what this node "
                 "shows, again and again. Name in `allow` only what is its own.",
             )
-        self._wait = 0.0
+        self._backoff.reset()
 
 
 def _listed(tool: Raw) -> _Listed:

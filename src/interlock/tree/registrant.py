@@ -51,6 +51,7 @@ from interlock.errors import (
     ProtocolError,
     by_ax,
 )
+from interlock.primitives.backoff import Backoff
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol import mcpax as ax
 from interlock.protocol.jsonrpc import ErrorObject, Message, decode_value
@@ -374,7 +375,7 @@ class Rounds:
         self._heartbeat = heartbeat
         self._jitter = jitter
         self._place = 0
-        self._pause = 0.0
+        self._backoff = Backoff(FIRST_PAUSE, LONGEST_WHEN_REFUSED, jitter=jitter)
         self._refused = 0
         self.hopeless = False
         """Whether all of them, one after the other, refused for good."""
@@ -395,7 +396,8 @@ class Rounds:
         if lasted is not None and lasted >= SETTLED and not refused:
             silent = isinstance(failed, SilentError)
             self._place = (self._place + 1) % len(self._urls) if silent else 0
-            self._pause, self._refused = 0.0, 0
+            self._backoff.reset()
+            self._refused = 0
             return self._jitter() * min(AT_ONCE, self._heartbeat or AT_ONCE)
         self._refused += refused
         self._place = (self._place + 1) % len(self._urls)
@@ -403,18 +405,17 @@ class Rounds:
             return 0.0
         self.hopeless = self._refused == len(self._urls)
         self._refused = 0
-        longest = LONGEST_PAUSE
+        longest, wanted = LONGEST_PAUSE, None
         if self.hopeless:
             longest = LONGEST_WHEN_REFUSED
             if lasted is not None and failed.failure is not CYCLE_DETECTED:
                 # Taken in and sent away: each try is work for everybody above and below. A loop is
                 # mended at once, by sending those away who make it.
-                self._pause = longest
+                wanted = longest
         elif failed.failure is SPLIT_BRAIN:
             # What the parent before has of us lapses after a few heartbeats.
             longest = min(longest, max(1.0, self._heartbeat))
-        self._pause = min(max(FIRST_PAUSE, self._pause * 2), longest)
-        return self._pause * (1 + self._jitter()) / 2
+        return self._backoff.next(wanted, most=longest)
 
 
 # -- What the log says of how it stands with a parent: what is new, and not every try.

@@ -18,11 +18,16 @@ from interlock.core.call import UpstreamAnsweredError
 from interlock.core.config import ServerConfig, resolve_server
 from interlock.core.upstreams import subscriptions as hearing
 from interlock.core.upstreams import subscriptions as listening
-from interlock.core.upstreams.backoff import Pauses
 from interlock.core.upstreams.client import Peer
 from interlock.core.upstreams.connection import Connector
-from interlock.core.upstreams.subscriptions import Hearing
+from interlock.core.upstreams.subscriptions import (
+    REOPEN_AFTER,
+    REOPEN_AT_MOST,
+    Hearing,
+    reopen_delay,
+)
 from interlock.errors import InterlockError
+from interlock.primitives.backoff import Backoff
 from tests.core.upstreams.harness import OWN_INFO, Naps, process, run, within
 from tests.core.upstreams.servers.http_server import Answer, Legacy, Request, Streamable
 from tests.core.upstreams.servers.toolbox import notification, result
@@ -264,13 +269,14 @@ def test_a_stream_of_which_nothing_is_seen_counts_as_open(monkeypatch: pytest.Mo
 
 
 def test_the_pauses_between_streams() -> None:
-    pauses = Pauses()
-    assert [pauses.after(0.0) for _ in range(7)] == [2, 4, 8, 16, 32, 60, 60]
-    assert pauses.after(100.0) == 1
-    assert pauses.after(0.0, 5.0) == 10
-    assert pauses.after(0.0, 5.0, properly=True) == 5
-    assert pauses.after(0.0, 0.0, properly=True) == 0.05
-    assert pauses.after(0.0, 1e9, properly=True) == 60
+    backoff = Backoff(REOPEN_AFTER, REOPEN_AT_MOST)
+    assert [reopen_delay(backoff, 0.0) for _ in range(7)] == [2, 4, 8, 16, 32, 60, 60]
+    assert reopen_delay(backoff, 100.0) == 1
+    assert reopen_delay(backoff, 0.0, 5.0) == 5
+    assert reopen_delay(backoff, 0.0, 5.0) == 10
+    assert reopen_delay(backoff, 0.0, 5.0, properly=True) == 5
+    assert reopen_delay(backoff, 0.0, 0.0, properly=True) == 0.05
+    assert reopen_delay(backoff, 0.0, 1e9, properly=True) == 60
 
 
 # -- watching on the session wire

@@ -12,7 +12,7 @@ import pytest
 
 from interlock.core.call import UpstreamGoneError
 from interlock.core.config import ServerConfig
-from interlock.core.upstreams import backoff as pauses
+from interlock.core.upstreams import supervisor as pauses
 from interlock.core.upstreams.supervisor import State
 from interlock.core.upstreams.transports import stdio
 from interlock.core.upstreams.transports.stdio import StdioLink

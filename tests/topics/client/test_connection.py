@@ -11,7 +11,7 @@ import pytest
 
 from interlock.errors import FORBIDDEN, InterlockError
 from interlock.topics.client import Participant
-from interlock.topics.client.connection import LONGEST_WAIT, Standing, address, wait_before
+from interlock.topics.client.connection import Standing, address
 from tests.topics.client.gateway import PATIENCE, Gateway, gateway
 from tests.topics.client.houses import staying
 
@@ -341,10 +341,3 @@ def test_who_is_cancelled_while_it_is_refused_is_cancelled() -> None:
             standing = Standing("room")
 
     asyncio.run(main())
-
-
-def test_how_long_it_waits() -> None:
-    for tries in range(100):
-        assert 0.5 <= wait_before(tries, 0.0) <= wait_before(tries, 1.0) <= LONGEST_WAIT
-    assert wait_before(0, 1.0) == 1.0
-    assert wait_before(99, 1.0) == LONGEST_WAIT

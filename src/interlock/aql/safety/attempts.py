@@ -14,8 +14,9 @@ from interlock.aql.safety.store import Attempts, SafetyKeeper
 from interlock.core.call import Principal
 from interlock.core.config.aql import SafetyConfig
 from interlock.errors import InterlockError
+from interlock.primitives.backoff import exponential_delay
 
-_MOST_DOUBLED: Final = 10
+_MOST_TIMES: Final = 1024.0
 _log = logging.getLogger("interlock.safety")
 
 
@@ -83,8 +84,10 @@ class Tries:
                 _log.warning("wrong codes of %s are remembered too long: %s", who[0], error)
 
     def _lockout(self, locked: int) -> float:
-        doubled = min(max(locked - 1, 0), _MOST_DOUBLED) if self.config.lockout else 0
-        return float(self.config.attempts_within * 2**doubled)
+        within = self.config.attempts_within
+        if not self.config.lockout:
+            return within
+        return exponential_delay(locked - 1, within, within * _MOST_TIMES)
 
     def _keep(self, attempts: Attempts) -> None:
         self._of[attempts.who] = attempts

@@ -52,6 +52,7 @@ from interlock.core.journal.writer import (
     pages_of,
 )
 from interlock.errors import InterlockError
+from interlock.primitives.backoff import Backoff
 
 __all__ = ["Entry", "Journal", "JournalHealth", "JournalReader", "Row"]
 
@@ -361,6 +362,7 @@ class Journal:
 
     def _run(self) -> None:
         pause = self._group_seconds
+        backoff = Backoff(_RETRY_SECONDS, _RETRY_SECONDS_MOST)
         while True:
             if self._has_nothing():
                 self._idle = True
@@ -376,8 +378,9 @@ class Journal:
             last = self._closing
             if self._write_all(hurried):
                 pause = self._group_seconds
+                backoff.reset()
             else:
-                pause = min(max(2 * pause, _RETRY_SECONDS), _RETRY_SECONDS_MOST)
+                pause = backoff.next()
             if last:
                 break
         self._writer.close()

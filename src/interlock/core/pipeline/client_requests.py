@@ -36,6 +36,7 @@ from interlock.errors import (
     InterlockError,
     ProtocolError,
 )
+from interlock.primitives.backoff import exponential_delay
 from interlock.protocol.input_required import (
     INPUT_RESPONSES,
     REQUEST_STATE,
@@ -560,7 +561,7 @@ class Rounds:
         if needed.questions:
             exchange.put(self._questions)
         else:
-            wait = min(_FIRST_WAIT * 2 ** (call.rounds - 1), _LONGEST_WAIT)
+            wait = exponential_delay(call.rounds - 1, _FIRST_WAIT, _LONGEST_WAIT)
             self._call_later(wait, exchange.go_on)
 
     def go_on(self, call: Call, needed: Needed, answers: dict[str, Raw]) -> None:

@@ -33,6 +33,7 @@ from interlock.errors import (
     UPSTREAM_UNAVAILABLE,
     InterlockError,
 )
+from interlock.primitives.backoff import Backoff
 from interlock.protocol import mcp
 from interlock.protocol.mcp import LOG_LEVELS, Era, without
 
@@ -156,7 +157,7 @@ class PrivatePeers:
             await asyncio.gather(*ending, return_exceptions=True)
 
     def _open(
-        self, key: Key, session: ClientSession | None, back: Back, pause: float = _FIRST_PAUSE
+        self, key: Key, session: ClientSession | None, back: Back, backoff: Backoff | None = None
     ) -> _Private:
         if session is not None and not session.alive:
             # Nobody would ever close it again.
@@ -168,7 +169,8 @@ class PrivatePeers:
         if len(self._all) >= MOST:
             self._make_room(self._all)
         private = self._all[key] = _Private(self._label)
-        private.pause = pause
+        if backoff is not None:
+            private.backoff = backoff
         if session is not None:
             private.on_closed = partial(self._close, key)
             session.closed.append(private.on_closed)
@@ -204,7 +206,7 @@ class PrivatePeers:
             private.problem = error
             self._forget(key, private)
             private.fail(error)
-            self._come_back(key, session, back, min(private.pause * 2, _LONGEST_PAUSE))
+            self._come_back(key, session, back, private.backoff)
             return
         except BaseException:
             self._forget(key, private)
@@ -248,17 +250,20 @@ class PrivatePeers:
                 session.on_roots_changed.remove(roots_changed)
             private.fail(_never_sent(self._label))
             await peer.close()
-        self._come_back(key, session, back, _FIRST_PAUSE)
+        private.backoff.reset()
+        self._come_back(key, session, back, private.backoff)
 
-    def _come_back(self, key: Key, session: ClientSession | None, back: Back, pause: float) -> None:
+    def _come_back(
+        self, key: Key, session: ClientSession | None, back: Back, backoff: Backoff
+    ) -> None:
         """Somebody may follow resources on a connection that was lost: it is opened again."""
 
         async def come_back() -> None:
-            await self._sleep(pause)
+            await self._sleep(backoff.next())
             gone = session is not None and not session.alive
             if not gone and key not in self._all and any(self._watched(key)):
                 try:
-                    self._open(key, session, back, pause)
+                    self._open(key, session, back, backoff)
                 except InterlockError as full:
                     _log.warning("%s: what is followed is no longer heard: %s", self._label, full)
 
@@ -330,8 +335,8 @@ class _Private:
         self.hearing: Hearing | None = None
         self.problem: InterlockError | None = None
         """Why it could not be opened."""
-        self.pause = _FIRST_PAUSE
-        """How long it was waited before it was opened."""
+        self.backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        """Before it is opened again."""
         self._listening: asyncio.Future[None] | None = None
         self._waiting: list[DeferredRequest] = []
 

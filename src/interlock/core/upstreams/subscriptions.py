@@ -15,14 +15,17 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from interlock.core.call import UpstreamAnsweredError, UpstreamGoneError
-from interlock.core.upstreams.backoff import Pauses, first_of
 from interlock.core.upstreams.client import Peer
 from interlock.core.upstreams.pending_request import Exchange
 from interlock.core.upstreams.transports.http import may_come_back
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, Failure, InterlockError
+from interlock.primitives.backoff import Backoff
 from interlock.protocol import mcp
 
 ACKNOWLEDGED_WITHIN: Final = 10.0
+REOPEN_AFTER: Final = 1.0
+REOPEN_SOONEST: Final = 0.05
+REOPEN_AT_MOST: Final = 60.0
 _FOR_GOOD: Final = frozenset({-32600, -32601, -32602, -32020, -32021, -32022})
 """Errors that the same request will meet again."""
 _KINDS: Final = {
@@ -32,6 +35,29 @@ _KINDS: Final = {
 }
 
 _log = logging.getLogger("interlock.upstreams")
+
+
+async def first_of(*things: asyncio.Future[Any], timeout: float | None = None) -> None:
+    """Wait until one of these is done. Whatever becomes of the wait, they go on."""
+    await asyncio.wait(things, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+
+
+def reopen_delay(
+    backoff: Backoff, lasted: float, wanted: float | None = None, *, properly: bool = False
+) -> float:
+    """Return the seconds to wait before a stream that ended is opened again. A stream that lasted
+    longer than the last delay, or that the server ended on purpose, begins with the first delay.
+
+    Args:
+        wanted: what the server asked for (`retry:`), if it did.
+        properly: whether the server ended the stream.
+    """
+    if (properly and wanted is not None) or lasted > (backoff.delay or REOPEN_AFTER):
+        backoff.reset()
+    elif not backoff.delay:
+        # The first stream broke at once: that is a second failure already.
+        backoff.next()
+    return backoff.next(None if wanted is None else max(wanted, REOPEN_SOONEST))
 
 
 class _Honoured(msgspec.Struct, rename="camel"):
@@ -98,7 +124,7 @@ class Listening:
     # -- keeping it open
 
     async def keep(self) -> None:
-        peer, pauses = self._peer, Pauses()
+        peer, backoff = self._peer, Backoff(REOPEN_AFTER, REOPEN_AT_MOST)
         loop = asyncio.get_running_loop()
         try:
             while not peer.closed.done():
@@ -118,7 +144,7 @@ class Listening:
                 if peer.closed.done():
                     return
                 self.ready.set()
-                await self._sleep(pauses.after(loop.time() - began))
+                await self._sleep(reopen_delay(backoff, loop.time() - began))
         finally:
             self.ready.set()
             if self._current is not None:
@@ -359,7 +385,7 @@ class SessionEars:
         self._sleep = sleep
 
     async def keep(self) -> None:
-        peer, pauses = self._peer, Pauses()
+        peer, backoff = self._peer, Backoff(REOPEN_AFTER, REOPEN_AT_MOST)
         last_event_id, retry = "", None
         first, missed = True, False
         loop = asyncio.get_running_loop()
@@ -391,7 +417,8 @@ class SessionEars:
                 properly = status == 200
                 # Who ends a stream properly, and says where it goes on, keeps what comes between.
                 missed = missed or not (properly and last_event_id)
-                await self._sleep(pauses.after(loop.time() - began, retry, properly=properly))
+                lasted = loop.time() - began
+                await self._sleep(reopen_delay(backoff, lasted, retry, properly=properly))
         finally:
             self.ready.set()
 

@@ -29,7 +29,6 @@ from interlock.core.call import Call, ClientSession, UpstreamGoneError
 from interlock.core.config import ServerConfig
 from interlock.core.pipeline.notification_filter import read_level
 from interlock.core.ports import Back, Clock, Exchange
-from interlock.core.upstreams.backoff import RETRY_AT_MOST, RETRY_FIRST
 from interlock.core.upstreams.client import Peer
 from interlock.core.upstreams.connection import Connects
 from interlock.core.upstreams.listing import KINDS, RawOffer, list_offer
@@ -44,6 +43,7 @@ from interlock.core.upstreams.session_pool import (
 )
 from interlock.core.upstreams.subscriptions import Hearing
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
+from interlock.primitives.backoff import Backoff
 from interlock.protocol.mcp import LOG_LEVELS, META_LOG_LEVEL, RELAYED, Era, without
 
 # -- Connections that are closed while nobody waits for it: the other side may be long in
@@ -88,6 +88,8 @@ async def _close(peer: Peer) -> None:
 
 LIST_TIMEOUT: Final = 30.0
 RELIST_PAUSE: Final = 5.0
+RETRY_FIRST: Final = 0.1
+RETRY_AT_MOST: Final = 30.0
 """Seconds between two readings of the tools for the sake of names that are not listed."""
 
 
@@ -187,7 +189,7 @@ class Relisting:
     async def keep(self, peer: Peer) -> None:
         """Read again whatever is out of date, for as long as this runs."""
         self._fails = False
-        wait = RETRY_FIRST
+        backoff = Backoff(RETRY_FIRST, RETRY_AT_MOST)
         try:
             while True:
                 await self._wanted.wait()
@@ -207,18 +209,18 @@ class Relisting:
                         self._stale |= stale
                         self._wanted.set()
                         self._fails = True
-                        wait = min(wait * 2, RETRY_AT_MOST)
                 else:
                     # Nobody announced anything when a caller had the tools read.
                     self.take(offer, stale)
                     self._on_read()
                     self.in_time()
                     self._fails = False
-                    wait = RETRY_FIRST
+                if not self._fails:
+                    backoff.reset()
                 if searches:
                     self._end_search()
                 # An upstream that announces a change whenever it is asked must not keep us busy.
-                await self._sleep(wait)
+                await self._sleep(backoff.next())
         finally:
             self._end_searches()
 
@@ -484,7 +486,7 @@ class Supervisor:
         self._enter(State.FAILED)
 
     async def _supervise(self) -> None:
-        wait = RETRY_FIRST
+        backoff = Backoff(RETRY_FIRST, RETRY_AT_MOST, jitter=self._jitter)
         lost_at: float | None = None
         while True:
             try:
@@ -506,16 +508,15 @@ class Supervisor:
                 lost_at = self._clock()
                 if peer.answered > answered or lost_at - ready_at > RETRY_AT_MOST:
                     # It worked: the next failure is a new story.
-                    wait = RETRY_FIRST
+                    backoff.reset()
             if self._ending:
                 # The cancellation was swallowed on the way out.
                 return
             if self._connector.dials_in:
                 continue
-            delay = wait * (0.5 + self._jitter() / 2)
+            delay = backoff.next()
             self._next_try = self._clock() + delay
             await self._sleep(delay)
-            wait = min(wait * 2, RETRY_AT_MOST)
 
     async def _connect(self) -> tuple[Peer, RawOffer]:
         peer = await self._connector.connect(without(RELAYED, denied(self.server)))

@@ -24,6 +24,7 @@ from interlock.errors import (
     Failure,
     InterlockError,
 )
+from interlock.primitives.backoff import Backoff
 from interlock.protocol.mcpx_terms import LONGEST_OF_GATEWAY, NOT_WELCOME, REPLACED, WELCOME
 from interlock.sdk.awaited_state import Waited
 
@@ -164,7 +165,7 @@ class Connection:
 
     async def keep(self) -> None:
         """Until it is refused for good, or nobody wants it any more."""
-        tries = 0
+        backoff = Backoff(FIRST_WAIT, LONGEST_WAIT, jitter=self._jitter)
         while True:
             try:
                 channel = await self._dial(
@@ -175,13 +176,12 @@ class Connection:
             else:
                 why, final = await self._stay(channel)
                 if self._welcome.is_set():
-                    tries = 0
+                    backoff.reset()
             if final is not None:
                 self._standing.over(final)
                 return
             self._standing.lost(why)
-            await self._sleep(wait_before(tries, self._jitter()))
-            tries += 1
+            await self._sleep(backoff.next())
 
     async def _stay(self, channel: Channel) -> tuple[str, InterlockError | None]:
         """Until it ends: why, and whether that is for good."""
@@ -235,9 +235,3 @@ class Connection:
     def _without_token(self, text: str) -> str:
         """A gateway may say anything, the token too."""
         return text.replace(self._token, "…") if self._token else text
-
-
-def wait_before(tries: int, jitter: float) -> float:
-    """Seconds until the next try: twice as long each time, and never for many at once."""
-    whole = min(FIRST_WAIT * (1 << min(tries, 10)), LONGEST_WAIT)
-    return whole * (0.5 + jitter / 2)

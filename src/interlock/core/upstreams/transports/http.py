@@ -27,6 +27,7 @@ from interlock.errors import (
     Failure,
     InterlockError,
 )
+from interlock.primitives.backoff import exponential_delay
 from interlock.protocol.fast_structs import plain_stores
 from interlock.protocol.mcp import SESSION_REVISIONS
 from interlock.protocol.sse import OversizeEvent, SseDecoder, SseEvent
@@ -559,7 +560,7 @@ class HttpLink:
         if attempt > _MOST_RESUMPTIONS:
             return False
         wait = RESUME_AFTER if events.retry is None else events.retry / 1000
-        wait = min(max(wait, _RESUME_SOONEST) * 2 ** (attempt - 1), _RESUME_LATEST)
+        wait = exponential_delay(attempt - 1, max(wait, _RESUME_SOONEST), _RESUME_LATEST)
         pool = None if self._bearer is None else self._streams
         rest = SseDecoder(MAX_MESSAGE)
         rest.last_event_id, rest.retry = after, events.retry
