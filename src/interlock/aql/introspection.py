@@ -38,6 +38,7 @@ from interlock.aql.view import cost, is_shown, visible
 from interlock.core.catalog.offering import Tool
 from interlock.core.catalog.snapshot import View
 from interlock.errors import ProtocolError
+from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol.aql_terms import OWN, SPEC, Category, Danger, Face
 from interlock.protocol.jsonrpc import decode_members, decode_value
 
@@ -865,7 +866,7 @@ class Introspection:
         self._trust = trust
         self._warn = warn
         self._typed_book: OperationsAt | None = None
-        self._typed: dict[Hashable, list[TypeDetails]] = {}
+        self._typed: BoundedDict[Hashable, list[TypeDetails]] = BoundedDict(_MOST_KEPT)
 
     def natives(self) -> list[Native]:
         return [
@@ -1016,7 +1017,8 @@ class Introspection:
     def _types(self, book: OperationsAt, view: View | None, namespace: str) -> list[TypeDetails]:
         """Every type in a line. Kept: of a large catalog it takes its time to find them all."""
         if book is not self._typed_book:
-            self._typed_book, self._typed = book, {}
+            self._typed_book = book
+            self._typed.clear()
         key = (None if view is None else view.key, namespace)
         lines = self._typed.get(key)
         if lines is None:
@@ -1024,8 +1026,6 @@ class Introspection:
             for one in visible(book, view, namespace):
                 for brought in of_operation(one):
                     known.setdefault(brought["name"], brought)
-            if len(self._typed) >= _MOST_KEPT:
-                self._typed.clear()
             lines = self._typed[key] = [
                 {word: one[word] for word in ("name", "kind", "description") if one.get(word)}
                 for one in known.values()

@@ -44,6 +44,7 @@ from interlock.core.call import (
 )
 from interlock.core.config.aql import ApiLimit, AqlConfig, QuotaConfig
 from interlock.errors import InterlockError
+from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol.aql_terms import Category
 from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.trust.approvals.record import utc
@@ -268,10 +269,10 @@ class Quotas:
         self._wall_clock = wall_clock
         self._totals = Totals(keeper)
         self._windows: dict[str, Sliding] = {}
-        self._rules: dict[str, Rules] = {}
-        self._taken: dict[int, tuple[Asked, _Taken]] = {}
+        self._rules: BoundedDict[str, Rules] = BoundedDict(_MOST_RULES)
+        self._taken: BoundedDict[int, tuple[Asked, _Taken]] = BoundedDict(_MOST_TAKEN)
         self._left_alone = LeftAlone(clock)
-        self._last: dict[tuple[Principal, str], float] = {}
+        self._last: BoundedDict[tuple[Principal, str], float] = BoundedDict(_MOST_TAKEN)
         """When operations with a cooldown were called last."""
         self._lifted: dict[tuple[str, int], str] = {}
         """Pauses that a human lifted → the approval."""
@@ -349,8 +350,6 @@ class Quotas:
         if not redeemed:
             raise AqlError("TOKEN_INVALID", "The token is not for a quota of yours.")
         taken = self._take(operation, whose, rules, now, totals)
-        if len(self._taken) >= _MOST_TAKEN:
-            del self._taken[next(iter(self._taken))]
         self._taken[id(asked)] = (asked, taken)
         return None
 
@@ -639,8 +638,6 @@ class Quotas:
     # -- what holds for an operation
 
     def _find_rules(self, operation: Operation) -> Rules:
-        if len(self._rules) >= _MOST_RULES:
-            self._rules.clear()
         found = rules_for(operation, self._limits, self._windows, self._cooldowns)
         self._rules[operation.canonical] = found
         return found

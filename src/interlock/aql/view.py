@@ -14,6 +14,7 @@ from interlock.aql.operations import INPUT, Operation, OperationsAt
 from interlock.core.catalog.pages import Paging
 from interlock.core.catalog.snapshot import View
 from interlock.core.catalog.token_costs import Counts, definition_tokens, estimated, tool_tokens
+from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol.aql_terms import PLAIN, Category, Face, Family
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import Era
@@ -77,7 +78,7 @@ class Surface:
 
     def __init__(self, server_info: bytes) -> None:
         self._paging = Paging(size=0, server_info=server_info, key=b"")
-        self._kept: dict[Hashable, bytes] = {}
+        self._kept: BoundedDict[Hashable, bytes] = BoundedDict(_MOST_KEPT)
         self._book: OperationsAt | None = None
 
     def tools(
@@ -90,8 +91,6 @@ class Surface:
         key = (None if view is None else view.key, face, era, batches)
         made = self._kept.get(key)
         if made is None:
-            if len(self._kept) >= _MOST_KEPT:
-                self._kept.clear()
             lines = b",".join(encode_value(one) for one in endpoints(face, book, view, batches))
             made = self._kept[key] = self._paging.around("tools", lines, None, era)
         return made

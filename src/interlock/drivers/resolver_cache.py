@@ -15,6 +15,7 @@ import msgspec
 
 from interlock.drivers.resolver import Candidate, Decision, Machine, Workspace, route
 from interlock.manifests.tool import ToolContract
+from interlock.primitives.bounded_dict import BoundedDict
 
 MOST_KEPT: Final = 4096
 
@@ -26,7 +27,7 @@ class ResolverCache:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._kept: dict[_Key, Decision] = {}
+        self._kept: BoundedDict[_Key, Decision] = BoundedDict(MOST_KEPT)
         self._workspace: Workspace | None = None
         self._fingerprint = ""
 
@@ -62,8 +63,6 @@ class ResolverCache:
         )
         # With a wait in it, it is true for this moment only.
         if decision.retry_after_ms is None:
-            if len(self._kept) >= MOST_KEPT:
-                self._kept.clear()
             self._kept[key] = decision
         return decision
 

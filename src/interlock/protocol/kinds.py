@@ -22,6 +22,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from interlock.errors import INVALID_REQUEST, ProtocolError
+from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol.mcp import ABOUT_TASKS, NAMED_BY
 
 # -- What nobody sees in a name: spaces, and letters that show nothing though they count as
@@ -227,7 +228,7 @@ class Grants:
     def __init__(self, patterns: Iterable[str]) -> None:
         self.texts = tuple(patterns)
         self.patterns = tuple(compiled(text) for text in self.texts)
-        self._known: dict[str, bool] = {}
+        self._known: BoundedDict[str, bool] = BoundedDict(_MOST_KNOWN)
 
     def grants(self, kind: str) -> bool:
         known = self._known.get(kind)
@@ -236,8 +237,6 @@ class Grants:
     def _find_out(self, kind: str) -> bool:
         granted = any(pattern.grants(kind) for pattern in self.patterns)
         if len(kind) <= _LONGEST_KNOWN:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
             self._known[kind] = granted
         return granted
 

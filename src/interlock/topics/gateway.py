@@ -28,6 +28,7 @@ from interlock.errors import (
     UNKNOWN_PARTICIPANT,
     InterlockError,
 )
+from interlock.primitives.bounded_dict import BoundedDict
 from interlock.primitives.rate_limits import Sampler
 from interlock.protocol.kinds import grants_of, problem_of
 from interlock.protocol.mcp import LATEST_SESSION, Era
@@ -105,7 +106,7 @@ class Gateway:
         self._on_closed = on_closed
         self._audit = audit
         self._clock = clock
-        self._changed: dict[tuple[str, str], _Changed] = {}
+        self._changed: BoundedDict[tuple[str, str], _Changed] = BoundedDict(MOST_CHANGED)
         self._most = most
         self._census = Census(config.most or most)
         self.refused = 0
@@ -384,11 +385,9 @@ class Gateway:
     def _keep(self, member: Member, capabilities: tuple[str, ...]) -> None:
         caller = None if member.caller.kind == GUEST else member.caller
         _, given = admission.admit(self.config, member.topic, caller, guest=member.id)
-        changed = self._changed
-        changed.pop((member.topic, member.id), None)
-        if len(changed) >= MOST_CHANGED:
-            del changed[next(iter(changed))]
-        changed[member.topic, member.id] = _Changed(member.caller, given.capabilities, capabilities)
+        self._changed[member.topic, member.id] = _Changed(
+            member.caller, given.capabilities, capabilities
+        )
 
     def _forget_changes(self) -> None:
         """Of whom the config gives something else now: nothing of it comes back with an older

@@ -33,6 +33,7 @@ from interlock.errors import (
     InterlockError,
     ProtocolError,
 )
+from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol import kinds
 from interlock.protocol.mcp import TOOLS_CALL
 from interlock.protocol.mcpx_terms import BUSY, GUEST, LEAVE, LONGEST, PRESENCE
@@ -244,7 +245,7 @@ class NodeSeat:
         self._call_soon = call_soon
         self._new_id = new_id
         self._now = now
-        self._ids: dict[str | tuple[str, str], None] = {}
+        self._ids: BoundedDict[str | tuple[str, str], None] = BoundedDict(MOST_IDS)
         self._arrivals = Arrivals()
         self._coming: dict[str, None] = {}
         """Proposals that everybody has heard, and the node has not come to yet."""
@@ -474,12 +475,9 @@ class NodeSeat:
 
     def _is_new(self, id: str | tuple[str, str]) -> bool:
         """Whether no message had this id, as far as is remembered."""
-        ids = self._ids
-        if id in ids:
+        if id in self._ids:
             return False
-        if len(ids) >= MOST_IDS:
-            del ids[next(iter(ids))]
-        ids[id] = None
+        self._ids[id] = None
         return True
 
     def _is_free(self, head: Head) -> bool:

@@ -22,6 +22,7 @@ from interlock.core.server.mcp.conversation import Conversation
 from interlock.core.server.mcp.requests import read_client
 from interlock.core.server.mcp.server_info import Hello
 from interlock.errors import INTERNAL, TOO_BUSY, InterlockError, ProtocolError
+from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol import mcpax as ax
 from interlock.protocol.jsonrpc import Message
@@ -89,7 +90,7 @@ class AxConversation(Conversation):
         self._asking = Asking(send)
         self._looking: set[asyncio.Task[None]] = set()
         self.ended_by: RefusedError | None = None
-        self._known: dict[bytes, _Said] = {}
+        self._known: BoundedDict[bytes, _Said] = BoundedDict(_MOST_KEPT)
         """What the parent has said in a `_meta`: it says much the same with every call."""
         self._last_said = b""
         self._last_known: _Said | None = None
@@ -260,8 +261,6 @@ class AxConversation(Conversation):
         kept = {k: v for k, v in meta.items() if not k.startswith(ax.PREFIX) or k in ax.OF_EVENTS}
         found = _Said(client, kept, hop, credentials)
         if len(said) <= _LONGEST_KEPT and mcp.META_PROGRESS_TOKEN not in meta:
-            if len(self._known) >= _MOST_KEPT:
-                self._known.clear()
             self._known[said] = found
         return found
 

@@ -23,6 +23,7 @@ from interlock.core.catalog.offering import Tool
 from interlock.core.pipeline.authentication import PARENT_KIND
 from interlock.core.ports import Clock
 from interlock.errors import UNAUTHENTICATED, InterlockError, ProtocolError
+from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol.mcp import TOOLS_CALL
 from interlock.protocol.scopes import READ, WRITE, beneath, narrow, parse
 from interlock.trust.scopes import level_of, name_of
@@ -156,7 +157,7 @@ class Stamp:
         self._prefix = prefix
         self._clock = minter.clock
         self._kept: dict[tuple[Caller, object], _Kept] = {}
-        self._same: dict[tuple[int, int], _Kept] = {}
+        self._same: BoundedDict[tuple[int, int], _Kept] = BoundedDict(_MOST_KEPT)
         """The same by the very objects: callers and tools are mostly those of a call before."""
         self._last: _Kept | None = None
         """The one that was sent last for a tool, for which not even a look-up is needed."""
@@ -192,8 +193,6 @@ class Stamp:
         if kept is None or now >= kept.renew_at or (call.deadline and kept.ends > call.deadline):
             kept = self._mint(call, caller, what, now)
         if kept.caller is caller and kept.what is what:
-            if len(self._same) >= _MOST_KEPT:
-                self._same.clear()
             self._same[id(caller), id(what)] = kept
             self._keep_last(kept)
         return kept.shown
@@ -290,7 +289,7 @@ class MintedTokens:
         self._demanded = demanded
         self._by: Above | None = None
         self._keys: dict[str, OKPKey] = {}
-        self._kept: dict[str, _MintedKept] = {}
+        self._kept: BoundedDict[str, _MintedKept] = BoundedDict(_MOST_KEPT)
 
     def __call__(self, credentials: Credentials) -> Caller | None:
         """Who calls. None: the node above does not say. Raises InterlockError."""
@@ -311,8 +310,6 @@ class MintedTokens:
         if above is None:
             raise _refused("nobody is above this node")
         caller, ends = self._look(token, above, credentials.known_as)
-        if len(self._kept) >= _MOST_KEPT:
-            self._kept.clear()
         self._kept[token] = _MintedKept(caller, ends + LEEWAY)
         return caller
 

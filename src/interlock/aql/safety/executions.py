@@ -13,6 +13,7 @@ from interlock.aql.safety.evaluation import Rules, stricter_tolerance
 from interlock.aql.safety.reports import Report
 from interlock.aql.safety.store import RUNNING, Execution, Tier
 from interlock.core.call import Call, Caller, Principal, principal
+from interlock.primitives.bounded_dict import BoundedDict
 
 MOST_OF_ONE: Final = 20
 """Executions of one principal that run at once."""
@@ -76,7 +77,7 @@ class Runs:
         self._rules = rules
         self._changed = changed
         self._running: dict[Principal, dict[str, Run]] = {}
-        self._ended: OrderedDict[str, Execution] = OrderedDict()
+        self._ended: BoundedDict[str, Execution] = BoundedDict(_MOST_ENDED)
 
     def load(self, executions: Iterable[Execution]) -> None:
         for one in executions:
@@ -149,8 +150,6 @@ class Runs:
         if not running:
             self._running.pop(who, None)
         self._ended[execution.id] = execution
-        if len(self._ended) > _MOST_ENDED:
-            self._ended.popitem(last=False)
         self._changed(who)
 
     def configure(self) -> None:

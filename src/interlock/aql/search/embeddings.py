@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, Protocol
@@ -20,6 +19,7 @@ from interlock.aql.search.minilm import NAME, MiniLm, model_folder
 from interlock.aql.search.searcher import NATIVE, Hit, LexicalSearcher, Sees, Weights
 from interlock.aql.search.usage import Usage
 from interlock.aql.search.words import first_sentence, split_names, without_literals
+from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol.aql_terms import Category
 
 _log = logging.getLogger("interlock.search")
@@ -77,7 +77,7 @@ class EmbeddingSearcher:
         self._encoding = threading.Lock()
         self._ready: _Ready | None = None
         self._made: dict[str, bytes] = {}
-        self._queries: OrderedDict[str, Any] = OrderedDict()
+        self._queries: BoundedDict[str, Any] = BoundedDict(_MOST_QUERIES)
         self._building: threading.Thread | None = None
         self._starting = threading.Lock()
         """Held while a thread is started, so that nobody joins one that is not running yet."""
@@ -208,8 +208,6 @@ class EmbeddingSearcher:
             with self._encoding:
                 kept = self._model().vectors([text])[0]
             self._queries[text] = kept
-            while len(self._queries) > _MOST_QUERIES:
-                self._queries.popitem(last=False)
         return kept
 
 

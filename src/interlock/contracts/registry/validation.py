@@ -4,7 +4,6 @@ the path of the member that is wrong. Schemas are compiled once, and never fetch
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ import jsonschema_rs
 from jsonschema_rs import ValidationErrorKind
 
 from interlock.contracts.registry.records import Wrong, refused
+from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol.schema_cost import BACKTRACK_LIMIT, UNEXPLAINED, SchemaWork, errors_of
 
 MOST_ERRORS: Final = 100
@@ -24,8 +24,7 @@ class Validators:
     """Compiled schemas, by the digest of what they were made of."""
 
     def __init__(self, most: int = _MOST_KEPT) -> None:
-        self._most = most
-        self._kept: OrderedDict[str, tuple[Any, SchemaWork]] = OrderedDict()
+        self._kept: BoundedDict[str, tuple[Any, SchemaWork]] = BoundedDict(most)
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -55,15 +54,12 @@ class Validators:
 
     def _validator(self, key: str, schema: Any) -> tuple[Any, SchemaWork]:
         with self._lock:
-            found = self._kept.get(key)
+            found = self._kept.use(key)
             if found is not None:
-                self._kept.move_to_end(key)
                 return found
         found = compiled(schema), SchemaWork(schema, any_size=True)
         with self._lock:
             self._kept[key] = found
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
         return found
 
 

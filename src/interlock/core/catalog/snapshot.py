@@ -23,6 +23,7 @@ from interlock.core.catalog.offering import (
 )
 from interlock.core.catalog.pages import Pages, Paging
 from interlock.core.catalog.uris import ResourceRoute, ShownResource, Uris
+from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import (
     PROMPTS_LIST,
@@ -172,7 +173,7 @@ class Snapshot:
         self._prompts: Namespace[Prompt] | None = None
         self._uris: Uris | None = None
         self._pages: dict[tuple[str, bool], Pages[Any]] = {}
-        self._views: dict[Hashable, Pages[Any]] = {}
+        self._views: BoundedDict[Hashable, Pages[Any]] = BoundedDict(_MOST_VIEWS)
 
     # -- tools and prompts
 
@@ -285,8 +286,6 @@ class Snapshot:
     def _viewed(self, view: View, ax: bool) -> Pages[Any]:
         pages = self._views.get((view.key, ax))
         if pages is None:
-            if len(self._views) >= _MOST_VIEWS:
-                self._views.clear()
             tools = self.tools if ax else self.plain_tools
             seen = tuple(tool for tool in tools if view.sees(tool))
             pages = self._views[view.key, ax] = self._paged_tools(seen)

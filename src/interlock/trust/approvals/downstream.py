@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Final, Protocol
 
@@ -30,6 +29,7 @@ from interlock.errors import (
     ProtocolError,
     by_ax,
 )
+from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol.jsonrpc import decode_members, decode_value
 from interlock.protocol.mcp import LATEST_STATELESS, Era
 from interlock.protocol.mcpax import CONFIRM
@@ -78,16 +78,13 @@ class Below:
         that it waits for there."""
         self._children = children
         self._waits_at = waits_at
-        self._known: OrderedDict[str, str] = OrderedDict()
+        self._known: BoundedDict[str, str] = BoundedDict(MOST_REMEMBERED)
         self._asking = 0
 
     def remember(self, id: str, upstream: str, until: float) -> None:
         """An approval with this id came from there. Ids cannot be guessed: who says one after
         another did has it from there, and does not take it over."""
-        self._known.setdefault(id, upstream)
-        self._known.move_to_end(id)
-        if len(self._known) > MOST_REMEMBERED:
-            self._known.popitem(last=False)
+        self._known[id] = self._known.get(id, upstream)
 
     async def confirm(self, id: str, proof: str) -> Answered:
         """Give a proof to the node whose approval it is for. Raises InterlockError."""
@@ -267,7 +264,7 @@ class ShownBelow:
     """All of them that still wait, as far as is known here."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, Approval] = OrderedDict()
+        self._known: BoundedDict[str, Approval] = BoundedDict(MOST)
 
     def add(self, approval: Approval) -> bool:
         """False: it is known, or it is another node's that came first."""
@@ -276,8 +273,6 @@ class ShownBelow:
         own = [id for id, one in self._known.items() if one.upstream == approval.upstream]
         if len(own) >= MOST_OF_ONE:
             del self._known[own[0]]
-        elif len(self._known) >= MOST:
-            self._known.popitem(last=False)
         self._known[approval.id] = approval
         return True
 

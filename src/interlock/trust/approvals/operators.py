@@ -28,6 +28,7 @@ from interlock.errors import (
     UNKNOWN_APPROVAL,
     InterlockError,
 )
+from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol.mcp import LATEST_STATELESS, Era
 from interlock.trust.approvals.operator_chain import (
     SUBJECT,
@@ -404,7 +405,7 @@ class Operators:
         self._question_key = secrets.token_bytes(32)
         self._answered: OrderedDict[str, float] = OrderedDict()
         """The questions that an operator answered, and when they are over anyway."""
-        self._sessions: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
+        self._sessions: BoundedDict[bytes, tuple[str, float]] = BoundedDict(_MOST)
 
     def anchors(self) -> Iterator[Anchor]:
         """Everybody who is enrolled. A passkey signs in its own way: its anchor has no key, and
@@ -565,7 +566,7 @@ class Operators:
         self._answered[nonce] = ends
         session = secrets.token_urlsafe(32)
         kept = (verdict.anchor, self._clock() + SESSION_SECONDS)
-        _remember(self._sessions, sha256(session.encode()).digest(), kept)
+        self._sessions[sha256(session.encode()).digest()] = kept
         return session
 
     def known(self, session: str) -> str:
@@ -646,9 +647,3 @@ def _inbox(audience: str, nonce: str) -> Approval:
         created=0.0,
         expires=0.0,
     )
-
-
-def _remember(kept: OrderedDict[Any, T], key: Any, value: T) -> None:
-    kept[key] = value
-    if len(kept) > _MOST:
-        kept.popitem(last=False)

@@ -16,6 +16,7 @@ import msgspec
 
 from interlock.core.pipeline.authentication import Known, Unsettled
 from interlock.errors import TOO_BUSY, InterlockError
+from interlock.primitives.bounded_dict import BoundedDict
 from interlock.trust.identity.claims import (
     LEEWAY,
     Claims,
@@ -89,7 +90,7 @@ class OpaqueTokens:
         self._revocations = revocations
         self._taken = taken
         self._clock = wall_clock
-        self._said: dict[bytes, _Said] = {}
+        self._said: BoundedDict[bytes, _Said] = BoundedDict(MOST_KEPT)
         self._asking: dict[bytes, asyncio.Task[None]] = {}
 
     def find(self, bearer: str) -> Known | None:
@@ -141,8 +142,6 @@ class OpaqueTokens:
         finally:
             del self._asking[digest]
         self._note(self._said.get(digest), said)
-        if len(self._said) >= MOST_KEPT:
-            self._said.clear()
         self._said[digest] = said
 
     def _note(self, before: _Said | None, said: _Said) -> None:

@@ -14,6 +14,7 @@ import msgspec
 from interlock.core.call import Caller
 from interlock.core.pipeline.authentication import Known
 from interlock.errors import InterlockError
+from interlock.primitives.bounded_dict import BoundedDict
 from interlock.trust.identity.api_tokens import Access, ApiTokens
 from interlock.trust.identity.token_store import AccessReader, AccessStore
 
@@ -118,10 +119,10 @@ class AccessWatch:
 
     def saw(self, known: Known) -> None:
         """Somebody was let in by a token."""
-        ids = self._seen.setdefault(known.caller.name, {})
+        ids = self._seen.get(known.caller.name)
+        if ids is None:
+            ids = self._seen[known.caller.name] = BoundedDict(MOST_IDS)
         ids[known.caller.id] = known.ends
-        if len(ids) > MOST_IDS:
-            del ids[next(iter(ids))]
 
     def is_there(self, name: str) -> bool:
         """Whether a caller of this name may still be there by a token that counts."""
