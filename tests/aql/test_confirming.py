@@ -17,9 +17,10 @@ from interlock.aql.request import Asked
 from interlock.core.call import Credentials
 from interlock.core.config.aql import AqlConfig
 from interlock.core.config.trust import PolicyConfig, RuleConfig
+from interlock.primitives.timestamps import format_utc
 from interlock.protocol.aql_terms import Danger, Face
 from interlock.protocol.mcpax import STATUS
-from interlock.trust.approvals.record import VOID, new_id, utc
+from interlock.trust.approvals.record import VOID, new_id
 from interlock.trust.policy.policy import Policy
 from tests.aql.staged import FIVE, READS, SINGLE, Staged, gated, props, read, text_result
 from tests.core.catalog.offers import definition, offer
@@ -180,7 +181,7 @@ def test_a_result_that_is_picked_up_later_says_when_it_was_executed(tmp_path: Pa
         await desk.approve(token)
         record = desk.gate.approvals.find(token.removeprefix("conf_"))
         assert record is not None
-        executed = utc(record.ended)
+        executed = format_utc(record.ended)
         desk.gate.pass_time(60)
         answer = await desk.ask({**REPO, "confirmation_token": token})
         assert answer["data"] == {"gone": True}

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from interlock.contracts.registry.records import written_moment
 from interlock.contracts.sightings import Noted, Seen, Sightings, first_seen
+from interlock.primitives.timestamps import format_utc
 from tests.cli.program import INTERLOCK, World
 from tests.contracts.registry.git_repositories import git
 from tests.patience import PATIENCE
@@ -138,7 +138,7 @@ def test_ending_a_major(desk: Desk) -> None:
     unsure = desk.run(*past)
     assert unsure.returncode == 2
     assert "--yes" in unsure.stderr
-    soon = written_moment(time.time() + 30 * 86_400)
+    soon = format_utc(time.time() + 30 * 86_400)
     early = desk.run("deprecate", "Order", "1", "--migration", uri, "--sunset", soon)
     assert early.returncode == 2
     assert "ended" not in desk.ok("list")

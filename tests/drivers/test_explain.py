@@ -6,8 +6,9 @@ import pytest
 
 from interlock.drivers.resolver import Candidate, Decision, Standing, Workspace
 from interlock.drivers.resolver_cache import ResolverCache, fingerprint
-from interlock.drivers.resolver_explanation import explain, iso_time, resolved_row
+from interlock.drivers.resolver_explanation import explain, resolved_row
 from interlock.manifests.driver import Cost
+from interlock.primitives.timestamps import format_utc_ms
 from tests.drivers.making import LINUX, NOW, candidate, contract, decide, entry
 
 FOUR = (
@@ -85,7 +86,7 @@ def test_the_row_of_a_decision() -> None:
     failed = resolved_row(decide(pinned="x"), user_id="", workspace_id="w1", at=0.0)
     assert failed["selected"] is None
     assert failed["pinned_provider"] == "x"
-    assert failed["ts"] == iso_time(0.0) == "1970-01-01T00:00:00.000Z"
+    assert failed["ts"] == format_utc_ms(0.0) == "1970-01-01T00:00:00.000Z"
 
 
 # --- kept ---

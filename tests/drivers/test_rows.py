@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from interlock.core.call import Call, Caller, Client, Credentials
 from interlock.drivers.journal_rows import Rows
 from interlock.drivers.resolver import Candidate, Machine, Standing, Workspace, route
-from interlock.drivers.resolver_explanation import iso_time, resolved_row
+from interlock.drivers.resolver_explanation import resolved_row
+from interlock.primitives.timestamps import format_utc_ms
 from interlock.protocol.mcp import Era
 from tests.drivers.driver_parts import contract, manifest
 
@@ -55,7 +56,7 @@ def test_the_time_is_that_of_the_clock(times: list[float]) -> None:
         kept.writer.resolved(request("x"), contract(), decision)
         # To the millisecond, however it is rounded.
         told = kept.rows[-1]["ts"]
-        assert told in {iso_time(kept.now), iso_time(max(kept.now - 0.001, 0.0))}
+        assert told in {format_utc_ms(kept.now), format_utc_ms(max(kept.now - 0.001, 0.0))}
 
 
 def test_one_decision_serves_several_callers_and_another_is_told_apart() -> None:

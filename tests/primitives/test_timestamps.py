@@ -7,20 +7,21 @@ from datetime import datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
+from interlock.primitives.durations import describe_duration
 from interlock.primitives.text import format_count, plural
-from interlock.primitives.timestamps import format_local, format_utc
+from interlock.primitives.timestamps import format_local, format_utc, format_utc_ms
 
 
 def test_utc_moments() -> None:
-    assert format_utc(0) == "1970-01-01T00:00:00.000Z"
-    assert format_utc(1_767_225_600.25) == "2026-01-01T00:00:00.250Z"
-    assert format_utc(1_767_225_600.25, "seconds") == "2026-01-01T00:00:00Z"
+    assert format_utc_ms(0) == "1970-01-01T00:00:00.000Z"
+    assert format_utc_ms(1_767_225_600.25) == "2026-01-01T00:00:00.250Z"
+    assert format_utc(1_767_225_600.25) == "2026-01-01T00:00:00Z"
 
 
 @given(st.integers(0, 2**33))
 def test_utc_moments_read_back(seconds: int) -> None:
+    assert datetime.fromisoformat(format_utc_ms(seconds)).timestamp() == seconds
     assert datetime.fromisoformat(format_utc(seconds)).timestamp() == seconds
-    assert datetime.fromisoformat(format_utc(seconds, "seconds")).timestamp() == seconds
 
 
 @given(st.integers(0, 2**33))
@@ -35,3 +36,9 @@ def test_counts() -> None:
     assert format_count(1, "tool") == "1 tool"
     assert format_count(2, "entry", "entries") == "2 entries"
     assert plural("is", 2, "are") == "are"
+
+
+def test_durations_for_people() -> None:
+    assert describe_duration(-1) == "0 s"
+    assert describe_duration(59.9) == "59 s"
+    assert describe_duration(252) == "4 min 12 s"

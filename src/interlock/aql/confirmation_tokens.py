@@ -26,18 +26,11 @@ from interlock.core.journal.audit import Audit
 from interlock.core.redaction import MASK
 from interlock.errors import InterlockError, ProtocolError
 from interlock.primitives.rate_limits import KeyedWindows
+from interlock.primitives.timestamps import format_utc
 from interlock.protocol.aql_terms import Category, Danger
 from interlock.protocol.jsonrpc import decode_members, decode_value
 from interlock.trust.approvals.held_call import whole
-from interlock.trust.approvals.record import (
-    APPROVED,
-    EXPIRED,
-    PENDING,
-    VOID,
-    Approval,
-    digest_of,
-    utc,
-)
+from interlock.trust.approvals.record import APPROVED, EXPIRED, PENDING, VOID, Approval, digest_of
 from interlock.trust.approvals.response import OPERATORS_ENROLLED
 from interlock.trust.approvals.service import Approvals
 
@@ -67,7 +60,7 @@ class WrongTries:
                 "limit": MOST,
                 "remaining": 0,
                 "window": "minute",
-                "resets_at": utc(self._wall_clock() + left),
+                "resets_at": format_utc(self._wall_clock() + left),
                 "retry_after_seconds": int(left) + 1,
             },
         )
@@ -253,15 +246,18 @@ class Tokens:
                 "The confirmation is no longer valid. Send the request again without its token.",
                 {
                     "token": hidden(token),
-                    "expired_at": utc(record.ended or record.expires),
-                    "current_time": utc(now),
+                    "expired_at": format_utc(record.ended or record.expires),
+                    "current_time": format_utc(now),
                 },
             )
         if record.collected:
             raise AqlError(
                 "TOKEN_ALREADY_USED",
                 "The token was used: its operation was executed once, and told.",
-                {"token": hidden(token), "consumed_at": utc(record.decided or record.ended)},
+                {
+                    "token": hidden(token),
+                    "consumed_at": format_utc(record.decided or record.ended),
+                },
             )
 
     def _must_be_about(self, token: str, digest: str, call: Call, operation: Operation) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -110,12 +109,6 @@ class NoteKeeper(Protocol):
 
     def close(self) -> None:
         """Write what is left, and stop. Waits."""
-
-
-def moment(seconds: float) -> str:
-    """A moment of the wall clock, as it is shown."""
-    shown = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
-    return shown.replace("+00:00", "Z")
 
 
 SCHEMA_VERSION: Final = 1

@@ -8,12 +8,13 @@ from typing import Any, Final
 from msgspec import Raw
 
 from interlock.aql.execution_states import TERMINAL, State
-from interlock.aql.execution_store import Execution, moment
+from interlock.aql.execution_store import Execution
 from interlock.aql.executions import Executions, Live
 from interlock.aql.language.errors import ROW
 from interlock.core.call import Call, Outcome, principal
 from interlock.core.pipeline.client_requests import speaks_tasks
 from interlock.errors import INTERNAL, InterlockError
+from interlock.primitives.timestamps import format_utc_ms
 from interlock.protocol import mcp
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.tasks import (
@@ -83,8 +84,8 @@ class ExecutionTask:
         task = Task(
             self._id,
             _STATUS[record.status],
-            moment(record.created),
-            moment(updated),
+            format_utc_ms(record.created),
+            format_utc_ms(updated),
             updated - record.created + self._executions.settings.keep,
             POLL,
             message,

@@ -21,7 +21,7 @@ from msgspec import Raw
 
 from interlock.aql.confirmation_tokens import PREFIX
 from interlock.aql.execution_states import TERMINAL, Event, State, after
-from interlock.aql.execution_store import Execution, ExecutionKeeper, moment
+from interlock.aql.execution_store import Execution, ExecutionKeeper
 from interlock.aql.language.envelope import data_of
 from interlock.aql.language.errors import AqlError, code_of, no_operation, no_resource
 from interlock.aql.operations import Book, Operation
@@ -30,6 +30,7 @@ from interlock.core.call import Call, Client, Outcome, Principal, principal
 from interlock.core.pipeline.client_requests import capabilities_of
 from interlock.core.ports import Host
 from interlock.errors import CANCELLED, UNRECORDABLE, InterlockError
+from interlock.primitives.timestamps import format_utc_ms
 from interlock.protocol.aql_terms import SEGMENT
 from interlock.protocol.jsonrpc import decode_members, encode_value
 from interlock.protocol.mcp import (
@@ -699,13 +700,13 @@ class Executions:
             "execution_id": record.id,
             "status": record.status.value,
             "operation": record.operation,
-            "created_at": moment(record.created),
+            "created_at": format_utc_ms(record.created),
             "attempt": record.attempt,
         }
         if record.started is not None:
-            shown["started_at"] = moment(record.started)
+            shown["started_at"] = format_utc_ms(record.started)
         if record.finished is not None:
-            shown["finished_at"] = moment(record.finished)
+            shown["finished_at"] = format_utc_ms(record.finished)
         if record.progress is not None:
             shown["progress"] = record.progress
         if record.error is not None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from interlock.aql import merge_updates as merge
 from interlock.aql.execution_operations import age
-from interlock.aql.execution_store import Note, NoteKeeper, moment
+from interlock.aql.execution_store import Note, NoteKeeper
 from interlock.aql.language import errors as faults
 from interlock.aql.language.collections import Kind
 from interlock.aql.language.errors import AqlError
@@ -25,6 +25,7 @@ from interlock.aql.operations import Native
 from interlock.aql.request import Answer, Asked
 from interlock.core.call import Principal
 from interlock.errors import InterlockError
+from interlock.primitives.timestamps import format_utc_ms
 from interlock.protocol.aql_terms import Category
 
 MOST: Final = 1_000
@@ -158,8 +159,8 @@ def shown(note: Note) -> dict[str, Any]:
     return {
         "id": note.id,
         **note.content,
-        "created_at": moment(note.created),
-        "updated_at": moment(note.updated),
+        "created_at": format_utc_ms(note.created),
+        "updated_at": format_utc_ms(note.updated),
         "_etag": note.etag,
     }
 

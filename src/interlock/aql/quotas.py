@@ -45,9 +45,9 @@ from interlock.core.call import (
 from interlock.core.config.aql import ApiLimit, AqlConfig, QuotaConfig
 from interlock.errors import InterlockError
 from interlock.primitives.bounded_dict import BoundedDict
+from interlock.primitives.timestamps import format_utc
 from interlock.protocol.aql_terms import Category
 from interlock.protocol.jsonrpc import decode_value, encode_value
-from interlock.trust.approvals.record import utc
 from interlock.trust.approvals.response import needed_below
 
 # -- Which limits and quotas hold for what, and the words that are used of them. Pure.
@@ -131,7 +131,7 @@ def exceeded(
             "limit": limit,
             "remaining": 0,
             "window": window,
-            "resets_at": utc(now + wait),
+            "resets_at": format_utc(now + wait),
             "retry_after_seconds": seconds,
         },
     )
@@ -469,7 +469,7 @@ class Quotas:
                     "metric": quota.metric,
                     "current": before / MICRO,
                     "hard_stop_threshold": quota.hard_stop,
-                    "resets_at": utc(when.end),
+                    "resets_at": format_utc(when.end),
                 },
             )
         if after > quota.pause * MICRO and not lifted and (key, when.start) not in self._lifted:
@@ -552,7 +552,11 @@ class Quotas:
         if self._keeper is not None:
             # It stays lifted through a restart.
             self._keeper.add(Counted(f"lifted {key}", when.start, 1, when.end))
-        return {"metric": quota.metric, "status": "continued", "until": utc(when.end)}
+        return {
+            "metric": quota.metric,
+            "status": "continued",
+            "until": format_utc(when.end),
+        }
 
     def pause_details(self, arguments: Any) -> dict[str, Any]:
         """What is said of a quota that waits, beside its token."""
@@ -597,7 +601,7 @@ class Quotas:
                     "pause": quota.pause,
                     "hard_stop": quota.hard_stop,
                     "status": state(quota, current, lifted),
-                    "resets_at": utc(when.end),
+                    "resets_at": format_utc(when.end),
                 }
             )
         limits = []
@@ -612,7 +616,7 @@ class Quotas:
             if used:
                 free = now + window.wait(now, 1)
                 resets.append(free)
-                shown["resets_at"] = utc(free)
+                shown["resets_at"] = format_utc(free)
             limits.append(shown)
         for server, left in (
             {} if caller is None else self._left_alone.by(principal(caller))
@@ -625,14 +629,14 @@ class Quotas:
                     "server": server,
                     "window": window_of(left),
                     "remaining": 0,
-                    "resets_at": utc(now + left),
+                    "resets_at": format_utc(now + left),
                 }
             )
         return {
             "adapter": "interlock",
             "api_limits": limits,
             "quotas": quotas,
-            "next_reset": utc(min(resets)) if resets else None,
+            "next_reset": format_utc(min(resets)) if resets else None,
         }
 
     # -- what holds for an operation

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from interlock.primitives.timestamps import format_utc
 from interlock.terminal import config_source as where
 from interlock.terminal import node_discovery as running
 from interlock.terminal import options
@@ -212,10 +213,9 @@ def show_list(past: Past, *, json: bool, irreversible: bool, all: bool) -> None:
 
 
 def _why(one: Dismissed) -> str:
-    from interlock.trust.approvals.record import utc
 
     word = "reverted" if one.reverted else "dismissed"
-    return f"{word} {utc(one.time)} by {line(one.by)}"
+    return f"{word} {format_utc(one.time)} by {line(one.by)}"
 
 
 def _say_more(past: Past, found: int, dismissed: int, *, irreversible: bool) -> None:
@@ -293,11 +293,10 @@ def print_examples(result: Replayed, but: Decided | None = None) -> None:
 
 
 def _told(one: Decided) -> str:
-    from interlock.trust.approvals.record import utc
 
     verdict = "approved" if one.verdict == "approve" else "refused"
     return short(
-        f"{utc(one.time)}  {verdict} by {one.by}: {one.tool} of {one.caller} "
+        f"{format_utc(one.time)}  {verdict} by {one.by}: {one.tool} of {one.caller} "
         f"with {one.arguments.decode()}"
     )
 
@@ -324,7 +323,6 @@ def row(found: Found) -> dict[str, Any]:
 
 
 def _dismissed_row(one: Dismissed) -> dict[str, Any]:
-    from interlock.trust.approvals.record import utc
 
     return {
         "id": one.id,
@@ -332,7 +330,7 @@ def _dismissed_row(one: Dismissed) -> dict[str, Any]:
         "then": one.rule.then,
         "tools": one.rule.tools,
         "by": one.by,
-        "at": utc(one.time),
+        "at": format_utc(one.time),
         "reverted": one.reverted,
     }
 
@@ -522,7 +520,6 @@ def accept(
     from interlock.core.config.edit import add_learned
     from interlock.core.config.load import read_text
     from interlock.terminal.config_source import write_text
-    from interlock.trust.approvals.record import utc
 
     past = Past(config, node)
     path = past.config_path()
@@ -535,7 +532,7 @@ def accept(
     if not _agreed(found.rule, open or [], yes=yes):
         say.note("nothing was changed.")
         raise typer.Exit(say.FAILED)
-    rule = replace(found.rule, accepted=f"{utc(time.time())} by {getpass.getuser()}")
+    rule = replace(found.rule, accepted=f"{format_utc(time.time())} by {getpass.getuser()}")
     # Read again: whoever was asked may have taken a while.
     write_text(path, add_learned(read_text(path), rule, str(path)))
     if found.dismissed is not None:

@@ -41,7 +41,7 @@ from interlock.core.config.automation import AutomationConfig, LearnedRule
 from interlock.core.config.problems import BadValue
 from interlock.core.redaction import MASK, is_secret_key
 from interlock.primitives.rate_limits import SlidingWindow
-from interlock.trust.approvals.record import utc
+from interlock.primitives.timestamps import format_utc
 
 # -- Whether decisions agree well enough to become a rule. Pure.
 #
@@ -742,10 +742,10 @@ class Evidence(msgspec.Struct, frozen=True):
         who = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
         said = (
             f"decided alike {self.agreed} of {self.decided} times by {who}, "
-            f"from {utc(self.first)} to {utc(self.last)}"
+            f"from {format_utc(self.first)} to {format_utc(self.last)}"
         )
         if self.last_exception is not None:
-            said += f"; last decided otherwise on {utc(self.last_exception.time)}"
+            said += f"; last decided otherwise on {format_utc(self.last_exception.time)}"
         if self.unjudged:
             said += f"; too little is kept of {self.unjudged} to judge"
             if self.doubtful:

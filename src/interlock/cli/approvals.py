@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from interlock.primitives.durations import describe_duration
+from interlock.primitives.timestamps import format_local
 from interlock.terminal import config_source as where
 from interlock.terminal import key_choice as own_keys
 from interlock.terminal import node_discovery as running
@@ -235,7 +237,7 @@ def _must_wait(one: Waiting) -> None:
 
 
 def _row(one: Waiting) -> str:
-    left = operator_key.wait_a_moment(one.seconds_left)
+    left = describe_duration(one.seconds_left)
     words = _line(_step(one) or one.arguments_text)
     words = words if len(words) <= 100 else f"{words[:99]}…"
     effect = _EFFECTS.get(one.effect, one.effect)
@@ -252,7 +254,7 @@ def _enrolment(asked: dict[str, Any], named: running.Named) -> str:
     if not asked["recovery"]:
         return f"Enrolment pending: {who}. Confirm it with: {named.command(f'keys admit {id}')}"
     ends = asked["ends"]
-    when = "" if ends is None else f" at {operator_key.local_time(ends)}"
+    when = "" if ends is None else f" at {format_local(ends)}"
     return (
         f"Recovery: {who} becomes an operator{when} without the proof of another. "
         f"Refuse it with: {named.command(f'keys refuse {id}')}"
@@ -312,7 +314,7 @@ def _show(one: Waiting) -> None:
     why = one.reason or (f"rule {one.rule}" if one.rule else "")
     if why:
         say.note(f"it waits:  {_line(why)}")
-    say.note(f"time left: {operator_key.wait_a_moment(one.seconds_left)}")
+    say.note(f"time left: {describe_duration(one.seconds_left)}")
     say.note(f"digest:    {one.args_sha256}")
     say.note(f"arguments:\n{_block(one.arguments_text)}")
     if one.meta_text:

@@ -18,6 +18,7 @@ import typer
 
 from interlock.cli.journal import CountOption, LinesOption, show, tail
 from interlock.core.config.trust import EffectName
+from interlock.primitives.text import format_count
 from interlock.terminal import config_source as where
 from interlock.terminal import node_discovery as running
 from interlock.terminal import options
@@ -212,7 +213,7 @@ def export(
         first = list(islice(rows, 1))
         with _opened(output) as file:
             written = _write(file, format, chain(first, rows))
-    say.note(f"{written} {'entry' if written == 1 else 'entries'}.")
+    say.note(f"{format_count(written, 'entry', 'entries')}.")
 
 
 def _path(config: Path | None, node: str | None) -> Path:

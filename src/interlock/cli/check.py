@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from interlock.primitives.text import format_count
 from interlock.terminal import config_source as where
 from interlock.terminal import output as say
 
@@ -120,10 +121,7 @@ def _drivers(
     wrong += placed(unknown_names(desk), source)
     odd = [Problem(file, 0, 0, "", why, "") for file, why in without_manifest(desk)]
     drivers, contracts = len(desk.workspace.drivers), len(desk.workspace.contracts)
-    told = (
-        f"\n  {drivers} {'driver' if drivers == 1 else 'drivers'}, "
-        f"{contracts} {'contract' if contracts == 1 else 'contracts'}"
-    )
+    told = f"\n  {format_count(drivers, 'driver')}, {format_count(contracts, 'contract')}"
     return wrong, odd, told
 
 
@@ -150,11 +148,11 @@ def summary(config: Config, source: where.ConfigSource) -> str:
     count, tokens = len(config.enabled_servers), len(config.tokens)
     topics = len(config.topics.rooms)
     lines = [
-        f"{source.path}: {count} {'server' if count == 1 else 'servers'}"
+        f"{source.path}: {format_count(count, 'server')}"
         + (f" ({disabled} more not enabled)" if disabled else "")
         + f", listening on {config.listen}{config.path}"
-        + (f", {tokens} {'token' if tokens == 1 else 'tokens'}" if tokens else "")
-        + (f", {topics} {'topic' if topics == 1 else 'topics'}" if topics else "")
+        + (f", {format_count(tokens, 'token')}" if tokens else "")
+        + (f", {format_count(topics, 'topic')}" if topics else "")
     ]
     width = max((len(key) for key in config.servers), default=0)
     for key, server in config.enabled_servers.items():

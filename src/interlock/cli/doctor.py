@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec import Struct
 
+from interlock.primitives.text import format_count
 from interlock.terminal import config_source as where
 from interlock.terminal import output as say
 
@@ -60,7 +61,7 @@ def doctor(
         servers = [one.key for one in found if not one.ok]
         for bad, word in ((checks, "check"), (servers, "server")):
             if bad:
-                print(f"{say.count(len(bad), word)} failed: {', '.join(bad)}")
+                print(f"{format_count(len(bad), word)} failed: {', '.join(bad)}")
     if not ok:
         raise typer.Exit(say.FAILED)
 
@@ -224,7 +225,7 @@ def print_diagnosis(one: Diagnosis) -> None:
     console = say.console()
     show = say.printable  # nearly everything here was said by a server
     if one.ok:
-        count = say.count(one.tools, "tool")
+        count = format_count(one.tools, "tool")
         about = f", {' '.join(one.server.split())}" if one.server else ""
         ready = "registered" if one.registered else f"ready in {one.seconds:.2f} s"
         line = f"{count}, {one.era} {one.revision}, {ready}{about}"

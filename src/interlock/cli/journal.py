@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from interlock.primitives.timestamps import format_local
 from interlock.terminal import config_source as where
 from interlock.terminal import node_discovery as running
 from interlock.terminal import options
@@ -86,7 +86,7 @@ def as_json(row: Row) -> str:
 def as_line(row: Row, widths: tuple[int, int] = (_CALLER, _OUTCOME)) -> str:
     """An entry for a person, on one line. `widths`: of the caller, and of the outcome."""
     caller, outcome = widths
-    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.time_ns / 1e9))
+    moment = format_local(row.time_ns / 1e9, "seconds")
     what = f"{row.verb} {row.name}".strip()
     detail = f"  {row.detail}" if row.detail else ""
     for digest in row.digests.values():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interlock.cli.node_keys import node_keys
+from interlock.primitives.timestamps import format_local
 from interlock.terminal import config_source as where
 from interlock.terminal import key_choice as own_keys
 from interlock.terminal import node_discovery as running
@@ -204,7 +205,7 @@ def list_keys(
         return
     for row in rows:
         since = row["since"]
-        when = operator_key.local_time(since) if isinstance(since, float) else ""
+        when = format_local(since) if isinstance(since, float) else ""
         limits = row["tools"] if isinstance(row["tools"], list) else []
         only = f"  only {', '.join(limits)}" if limits else ""
         void = "" if row["counts"] else "  (does not count: approvals.enrolled is off)"
@@ -465,7 +466,7 @@ def _show_pending(pending: Pending) -> None:
     say.note(f"tools:     {say.printable(', '.join(one.tools)) or 'all'}")
     if one.caller:
         say.note(f"caller:    {say.printable(one.caller)}")
-    say.note(f"asked:     {operator_key.local_time(pending.made)}")
+    say.note(f"asked:     {format_local(pending.made)}")
     if pending.recovery:
         say.note("It is a recovery: somebody says that all keys were lost.")
 

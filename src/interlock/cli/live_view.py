@@ -20,6 +20,7 @@ from rich.text import Text
 from interlock.cli.upstream_table import UpstreamRows, upstream_row
 from interlock.core.config import redact_about
 from interlock.drivers.commands import rows as driver_rows
+from interlock.primitives.text import format_count
 from interlock.terminal import output as say
 from interlock.terminal.log_lines import KeptLines
 from interlock.trust.component import node_option
@@ -122,8 +123,8 @@ class LiveView:
 def _totals(status: NodeStatus, rate: float, at: str) -> Text:
     text = Text(f"\n{rate:.0f} calls/s · {status.calls} calls · ")
     text.append(f"{status.failed} failed", style="red" if status.failed else "")
-    text.append(f" · {say.count(status.tools, 'tool')} · ")
-    text.append(f"{say.count(status.sessions, 'session')} · {status.listeners} listening")
+    text.append(f" · {format_count(status.tools, 'tool')} · ")
+    text.append(f"{format_count(status.sessions, 'session')} · {status.listeners} listening")
     if status.waiting:
         pending = f"{status.waiting} waiting for a human"
         text.append(f"\n{pending}: interlock approvals{at}", style="yellow")

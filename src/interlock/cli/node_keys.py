@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from interlock.primitives.timestamps import format_local
 from interlock.terminal import config_source as where
 from interlock.terminal import node_discovery as running
 from interlock.terminal import output as say
@@ -45,8 +45,8 @@ def list_keys(
         say.as_json([one._asdict() for one in rows])
         return
     for one in rows:
-        since = _when(one.created)
-        what = "signs" if one.signs else f"signed until {_when(one.retired or 0.0)}"
+        since = format_local(one.created)
+        what = "signs" if one.signs else f"signed until {format_local(one.retired or 0.0)}"
         print(f"{one.kid}  since {since}  {what}")
 
 
@@ -61,10 +61,6 @@ def rotate(config: where.ConfigOption = None, node: NodeOption = None) -> None:
       interlock keys node rotate
     """
     print(f"signs with {_keys(running.with_files(config, node)).rotate()}")
-
-
-def _when(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def _keys(meant: running.Meant) -> SigningKeys:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from interlock.primitives.timestamps import format_local
 from interlock.terminal import config_source as where
 from interlock.terminal import node_discovery as running
 from interlock.terminal import output as say
@@ -73,7 +74,7 @@ def list_pins(
     widest = max((len(row["tool"]) for row in rows), default=0)
     for row in rows:
         why = f"  {' and '.join(row['changed'])} changed" if row["changed"] else ""
-        when = _day(row["at"])
+        when = format_local(row["at"])
         by = say.printable(row["by"])
         print(f"{row['tool']:<{widest}}  {row['state']:<6}  {when}  {by}{why}")
     if not rows:
@@ -289,16 +290,12 @@ def _difference(pin: Pin, seen: Seen | None) -> list[str]:
         pin.definition,
         seen.definition,
         f"{pin.tool}  {_accepted(pin)}",
-        f"{pin.tool}  as it was seen on {_day(seen.at)}",
+        f"{pin.tool}  as it was seen on {format_local(seen.at)}",
     )
 
 
 def _accepted(pin: Pin) -> str:
-    return f"it was accepted by {say.printable(pin.by)} on {_day(pin.at)}"
-
-
-def _day(moment: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))
+    return f"it was accepted by {say.printable(pin.by)} on {format_local(pin.at)}"
 
 
 def _show(lines: list[str]) -> None:

@@ -17,6 +17,7 @@ from interlock.core.config import ConfigError
 from interlock.core.config.problems import quoted
 from interlock.core.config.trust import Action, EffectName
 from interlock.errors import InterlockError, ProtocolError
+from interlock.primitives.text import format_count
 from interlock.protocol.kinds import Kind, read_kind, request_kind
 from interlock.protocol.mcp import LATEST_STATELESS, TOOLS_CALL, Era
 from interlock.terminal import config_source as where
@@ -461,7 +462,7 @@ def _print_results(results: list[Result]) -> None:
         console.print(Text.assemble("      - expected ", (one.expected, "green")))
         console.print(Text.assemble("      + came     ", (came, "red")))
     failed = sum(not one.passed for one in results)
-    counted = f"{len(results)} {'case' if len(results) == 1 else 'cases'}"
+    counted = format_count(len(results), "case")
     console.print(f"{counted}, {failed} wrong" if failed else f"{counted}, all as expected")
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from interlock.primitives.text import format_count
 from interlock.terminal import config_source as where
 from interlock.terminal import node_discovery as running
 from interlock.terminal import node_http
@@ -77,22 +78,21 @@ def _print(body: bytes, named: running.Named) -> None:
         name = say.printable(tool)
         console.print(f"{name} is held: {named.command(f'pins diff {name}')}")
     if node.waiting:
-        pending = _counted(node.waiting, "call")
+        pending = format_count(node.waiting, "call")
         console.print(f"{pending} waiting for a human: {named.command('approvals')}")
     for name, topic in sorted(node.topics.items()):
-        refused = f", {_counted(topic.refused, 'message')} refused" if topic.refused else ""
-        console.print(f"topic {say.printable(name)}: {_counted(topic.members, 'member')}{refused}")
+        refused = f", {format_count(topic.refused, 'message')} refused" if topic.refused else ""
+        console.print(
+            f"topic {say.printable(name)}: {format_count(topic.members, 'member')}{refused}"
+        )
     if node.notifications_dropped:
-        dropped = _counted(node.notifications_dropped, "notification")
+        dropped = format_count(node.notifications_dropped, "notification")
         console.print(f"{dropped} of subservers dropped: they came too fast to pass on")
     console.print(
-        f"{_counted(node.calls, 'call')}, {node.failed} failed · {_counted(node.tools, 'tool')} · "
-        f"{_counted(node.sessions, 'session')} · journal {_journal(node.journal)}"
+        f"{format_count(node.calls, 'call')}, {node.failed} failed · "
+        f"{format_count(node.tools, 'tool')} · "
+        f"{format_count(node.sessions, 'session')} · journal {_journal(node.journal)}"
     )
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _journal(health: dict[str, Any] | None) -> str:
@@ -102,7 +102,7 @@ def _journal(health: dict[str, Any] | None) -> str:
     if health["state"] == "slow":
         return f"slow ({health['reason']})"
     if health["state"] == "ok" and late:
-        return f"ok ({_counted(late, 'call')} refused because the disk was late)"
+        return f"ok ({format_count(late, 'call')} refused because the disk was late)"
     return f"{health['state']}{': ' + health['reason'] if health['reason'] else ''}"
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from interlock.primitives.durations import parse_duration
+from interlock.primitives.timestamps import format_local
 from interlock.terminal import config_source as where
 from interlock.terminal import node_discovery as running
 from interlock.terminal import output as say
@@ -153,14 +154,16 @@ def list_tokens(
     for one in found:
         scopes = "no limit" if one.scopes is None else " ".join(one.scopes)
         roles = f"roles {','.join(one.roles)}" if one.roles else "no roles"
-        ends = "never expires" if one.expires is None else f"expires {_moment(one.expires)}"
-        used = "never used" if one.last_used is None else f"used {_moment(one.last_used)}"
+        ends = "never expires" if one.expires is None else f"expires {format_local(one.expires)}"
+        used = "never used" if one.last_used is None else f"used {format_local(one.last_used)}"
         print(
             f"{one.id}  {one.name:<20}  {one.state(now):<7}  {','.join(one.may):<8}  "
             f"{say.printable(roles):<20}  {scopes:<24}  {ends}  {used}"
         )
     for other in others:
-        print(f"revoked {other.kind} {say.printable(other.value)} since {_moment(other.since)}")
+        print(
+            f"revoked {other.kind} {say.printable(other.value)} since {format_local(other.since)}"
+        )
     if not found and not others:
         say.note(f"there are no tokens: {meant.named.command('token create NAME')} makes one.")
 
@@ -187,7 +190,7 @@ def show(
         if number:
             print()
         for key, value in _as_dict(one).items():
-            shown = _moment(value) if isinstance(value, float) else value
+            shown = format_local(value) if isinstance(value, float) else value
             if isinstance(shown, list):
                 shown = " ".join(shown)
             print(f"{key:<10} {'-' if shown in (None, '') else shown}")
@@ -364,7 +367,3 @@ def _as_dict(one: AccessToken) -> dict[str, Any]:
         "last_used": one.last_used,
         "revoked": one.revoked,
     }
-
-
-def _moment(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from interlock.primitives.text import format_count
 from interlock.terminal import config_source as where
 from interlock.terminal import output as say
 from interlock.terminal.node_discovery import NodeOption
@@ -162,7 +163,9 @@ def _print_tree(listed: list[ListedTool]) -> None:
     for key, tools in _by_server(listed):
         tree = Tree(
             Text.assemble(
-                (key, "bold"), f"  {_counted(tools, 'tool')}  ", (f"≈{_total(tools)} tokens", "dim")
+                (key, "bold"),
+                f"  {format_count(len(tools), 'tool')}  ",
+                (f"≈{_total(tools)} tokens", "dim"),
             ),
             guide_style="dim",
         )
@@ -185,7 +188,7 @@ def _print_tree(listed: list[ListedTool]) -> None:
         console.print(tree)
     servers = len({tool.server for tool in listed})
     console.print(
-        f"{_counted(listed, 'tool')} of {servers} {'server' if servers == 1 else 'servers'}, "
+        f"{format_count(len(listed), 'tool')} of {format_count(servers, 'server')}, "
         f"≈{_total(listed)} tokens in a model's context"
     )
     assumed = describe_assumed((tool.server, tool.classified) for tool in listed)
@@ -206,7 +209,3 @@ def _by_server(listed: list[ListedTool]) -> list[tuple[str, list[ListedTool]]]:
 
 def _total(tools: list[ListedTool]) -> int:
     return sum(tool.tokens for tool in tools)
-
-
-def _counted(tools: list[ListedTool], word: str) -> str:
-    return f"{len(tools)} {word if len(tools) == 1 else word + 's'}"

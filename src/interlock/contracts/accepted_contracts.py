@@ -13,12 +13,12 @@ import msgspec
 from msgspec import Struct
 
 from interlock.contracts.changed_tools import Breaks, ToolChange, in_words, noted
-from interlock.contracts.registry.records import written_moment
 from interlock.contracts.sightings import Noted
 from interlock.core.config import Config
 from interlock.core.paths import make_private, registered_drivers_path
 from interlock.errors import InterlockError
 from interlock.manifests.tool import ToolContract
+from interlock.primitives.timestamps import format_utc
 
 _log = logging.getLogger("interlock.drivers")
 
@@ -59,7 +59,7 @@ class Broken(Struct, frozen=True):
         return ToolChange(
             self.contract.id,
             "",
-            written_moment(since),
+            format_utc(since),
             self.accepted.version,
             self.contract.version,
             breaking=True,

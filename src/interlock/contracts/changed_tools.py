@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from interlock.contracts.registry.records import written_moment
 from interlock.contracts.sightings import Noted, Sighting
+from interlock.primitives.timestamps import format_utc
 
 if TYPE_CHECKING:
     # Comparing contracts takes much code, and most nodes never see one change.
@@ -78,7 +78,7 @@ def shown(one: Sighting, *, held: bool, breaks: Breaks) -> ToolChange:
     return ToolChange(
         one.tool,
         one.upstream,
-        written_moment(one.at),
+        format_utc(one.at),
         one.accepted_version,
         one.version,
         breaking=True,

@@ -31,7 +31,7 @@ from interlock.contracts.changed_tools import (
 )
 from interlock.contracts.http_api import BASE, ContractsApp
 from interlock.contracts.paths import registry_path, sightings_path
-from interlock.contracts.registry.records import Deprecation, moment_of, written_moment
+from interlock.contracts.registry.records import Deprecation, moment_of
 from interlock.contracts.registry_service import AskedRegistry
 from interlock.contracts.sightings import Noted, Sightings, Standing
 from interlock.contracts.watch import ContractWatch, Declared, Report, Row
@@ -47,6 +47,7 @@ from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.resource_metadata import Challenges
 from interlock.core.server.http.router import AppRoute, Route
 from interlock.errors import InterlockError
+from interlock.primitives.timestamps import format_utc
 from interlock.protocol.aql_terms import OWN
 from interlock.trust.pins import Held, Pins
 
@@ -363,7 +364,7 @@ class Contracts(Component):
         if news.word not in (BREAKING, REMOVED):
             _log.info("the contract of %s: %s, %s", one.tool, news.word, detail)
         if news.word in (COMPATIBLE, RESTORED):
-            since = written_moment(one.at)
+            since = format_utc(one.at)
             self._recent.append(
                 ToolChange(
                     one.tool, one.upstream, since, news.before, one.version, False, False,

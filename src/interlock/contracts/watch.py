@@ -22,11 +22,12 @@ from msgspec import Struct
 
 from interlock import __version__
 from interlock.contracts.changed_tools import ACCEPTED, Breaks, News, in_words, noted
-from interlock.contracts.registry.records import Contract, Deprecation, Provenance, written_moment
+from interlock.contracts.registry.records import Contract, Deprecation, Provenance
 from interlock.contracts.sightings import Seen, Sighting, Sightings, Standing, first_seen
 from interlock.core.catalog.offering import Offering, Tool
 from interlock.core.catalog.tool_contracts import contract
 from interlock.errors import INVALID_PARAMS, PAYLOAD_TOO_LARGE, InterlockError, ProtocolError
+from interlock.primitives.timestamps import format_utc
 from interlock.protocol.jsonrpc import decode_members, decode_value
 
 if TYPE_CHECKING:
@@ -431,12 +432,12 @@ def _own_name(one: Sighting) -> str:
 def _snapshot(one: Sighting) -> Snapshot:
     from interlock.contracts.registry.changes import Snapshot
 
-    provenance = Provenance(f"upstream:{one.upstream}", _GENERATOR, written_moment(one.at))
+    provenance = Provenance(f"upstream:{one.upstream}", _GENERATOR, format_utc(one.at))
     return Snapshot(one.tool, f"upstream.{one.upstream}", "mcp-tool", one.definition, provenance)
 
 
 def _contract(one: Declared, now: float) -> Contract:
-    provenance = Provenance(one.source, _GENERATOR, written_moment(now))
+    provenance = Provenance(one.source, _GENERATOR, format_utc(now))
     return Contract(one.name, one.version, "contract", "mcp-tool", one.document, provenance)
 
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from interlock.core.config.model import ServerConfig
 from interlock.core.config.problems import BadValue
 from interlock.core.config.secrets import EnvReference, pieces
+from interlock.primitives.text import format_count
 
 MASK: Final = "***"
 
@@ -164,7 +165,7 @@ def hidden(length: int) -> str:
 
 
 def _characters(length: int) -> str:
-    return "1 character" if length == 1 else f"{length} characters"
+    return format_count(length, "character")
 
 
 def redact_about(name: str, sentence: str) -> str:

@@ -52,6 +52,7 @@ from interlock.errors import InterlockError
 from interlock.manifests import workspace as files
 from interlock.manifests.driver import DriverManifest, Implements
 from interlock.manifests.tool import ToolContract
+from interlock.primitives.text import format_count
 from interlock.protocol.jsonrpc import encode_value
 from interlock.trust.authorization import ContractFloors
 
@@ -66,7 +67,7 @@ def tell_begin(drivers: Mapping[str, Driver]) -> None:
     used = [one for one in drivers.values() if not one.standing.refused]
     if used:
         ids = ", ".join(sorted(one.manifest.id for one in used))
-        _log.info("%d %s: %s", len(used), "driver" if len(used) == 1 else "drivers", ids)
+        _log.info("%s: %s", format_count(len(used), "driver"), ids)
 
 
 def tell_changes(

@@ -14,10 +14,10 @@ from typing import Any, Final
 from msgspec import Struct
 
 from interlock.contracts.registry import records
-from interlock.drivers.resolver_explanation import iso_time
 from interlock.errors import DEPRECATED_VERSION, InterlockError
 from interlock.manifests.ranges import newest
 from interlock.manifests.tool import ToolContract
+from interlock.primitives.timestamps import format_utc_ms
 
 WINDOW: Final = 180 * 86_400.0
 """How long a major is served after it was deprecated, unless somebody says otherwise."""
@@ -37,7 +37,10 @@ class Deprecation(Struct, frozen=True):
 
     def notice(self) -> dict[str, Any]:
         """What callers are told while it is still served."""
-        told = {"deprecated_at": iso_time(self.deprecated_at), "sunset_at": iso_time(self.ends_at)}
+        told = {
+            "deprecated_at": format_utc_ms(self.deprecated_at),
+            "sunset_at": format_utc_ms(self.ends_at),
+        }
         return {**told, "migration_uri": self.migration_uri} if self.migration_uri else told
 
 

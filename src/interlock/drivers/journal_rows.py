@@ -12,10 +12,11 @@ from interlock.core.call import Call
 from interlock.core.ports import Clock
 from interlock.drivers.errors import aip_code
 from interlock.drivers.resolver import Decision
-from interlock.drivers.resolver_explanation import iso_time, resolved_row
+from interlock.drivers.resolver_explanation import resolved_row
 from interlock.errors import InterlockError
 from interlock.manifests.driver import Implements
 from interlock.manifests.tool import ToolContract
+from interlock.primitives.timestamps import format_utc_ms
 
 if TYPE_CHECKING:
     from interlock.drivers.driver import Driver
@@ -46,7 +47,7 @@ class Rows:
         now = self._wall_clock()
         second = int(now)
         if second != self._second:
-            self._second, self._prefix = second, iso_time(second)[:-4]
+            self._second, self._prefix = second, format_utc_ms(second)[:-4]
         return f"{self._prefix}{int((now - second) * 1000):03}Z"
 
     def resolved(self, call: Call, contract: ToolContract, decision: Decision) -> None:

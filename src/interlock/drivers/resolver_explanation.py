@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from interlock.drivers.resolver import Candidate, Decision
 from interlock.manifests.driver import Cost
+from interlock.primitives.timestamps import format_utc_ms
 
 RESOLVED: Final = "driver.resolved"
 PHASES: Final = {
@@ -79,13 +79,8 @@ def resolved_row(
             "kind": selected.driver.kind,
             "cost_units_per_call": _own_cost(selected).units_per_call,
         },
-        "ts": iso_time(at),
+        "ts": format_utc_ms(at),
     }
-
-
-def iso_time(at: float) -> str:
-    """Seconds since 1970 as the rows have it: UTC, with milliseconds."""
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _title(decision: Decision) -> str:

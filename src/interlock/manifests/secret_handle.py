@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from datetime import UTC, datetime
 from inspect import isawaitable
 from typing import Any, Final, Protocol
 
@@ -18,6 +17,7 @@ from msgspec import Struct
 from interlock.errors import AUTH_REQUIRED, InterlockError
 from interlock.manifests.secret import AccessEntry, AccessOperation, SecretEntry, SecretKind
 from interlock.manifests.secret_names import variable_of
+from interlock.primitives.timestamps import format_utc_ms
 
 OPEN: Final = "open"
 """What grants an operation that an inventory does not speak of."""
@@ -192,7 +192,7 @@ class SecretHandle(Struct, frozen=True):
                 "driver": _one(context, "driver"),
                 "tools": sorted(_several(context, "tool")),
             },
-            "timestamp": datetime.fromtimestamp(self.now(), UTC).isoformat(timespec="milliseconds"),
+            "timestamp": format_utc_ms(self.now()),
         }
 
 

@@ -100,3 +100,9 @@ def format_duration(seconds: float) -> str | float:
             if len(text) <= _LONGEST_TEXT and _parse(text, False) == seconds:
                 return text
     return int(seconds) if seconds.is_integer() else seconds
+
+
+def describe_duration(seconds: float) -> str:
+    """A duration for a person, in whole seconds: `4 min 12 s`."""
+    whole = max(0, int(seconds))
+    return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from interlock.core.catalog.effects import Effect, EffectLevel
+from interlock.primitives.text import format_count
 
 BLIND: Final = (
     "Inference reads names, descriptions and parameters; it cannot see what a tool really does."
@@ -36,17 +37,13 @@ def describe_assumed(tools: Iterable[tuple[str, Effect]]) -> list[str]:
         verb = "has" if len(assumed) == 1 else "have"
         by_call = f", {judged} of them by the arguments of each call" if judged else ""
         lines.append(
-            f"{_count(len(assumed), 'tool')} of {_count(servers, 'server')} {verb} no annotations: "
-            f"{held} assumed irreversible (held{by_call}), {len(assumed) - held} run."
+            f"{format_count(len(assumed), 'tool')} of {format_count(servers, 'server')} {verb} no "
+            f"annotations: {held} assumed irreversible (held{by_call}), {len(assumed) - held} run."
         )
     if ignored:
         servers = len({server for server, _ in ignored})
         lines.append(
-            f"{_count(len(ignored), 'tool')} of {_count(servers, 'server')} marked destructive by "
-            "their library, like every tool there: inferred to read, so they run."
+            f"{format_count(len(ignored), 'tool')} of {format_count(servers, 'server')} marked "
+            "destructive by their library, like every tool there: inferred to read, so they run."
         )
     return [*lines, BLIND, CHANGE] if lines else []
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
 from collections.abc import Mapping
 from getpass import getpass
 from pathlib import Path
@@ -218,13 +217,3 @@ def warn_open(path: Path) -> None:
             say.note(f"Warning: others can read {path}. Run: chmod 600 {path}")
     except OSError:
         return
-
-
-def wait_a_moment(seconds: float) -> str:
-    """`4 min 12 s`."""
-    whole = max(0, int(seconds))
-    return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
-
-
-def local_time(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

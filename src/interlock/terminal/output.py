@@ -67,11 +67,6 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text)
 
 
-def count(number: int, word: str) -> str:
-    """`1 tool`, `2 tools`."""
-    return f"{number} {word if number == 1 else word + 's'}"
-
-
 def agreed(question: str) -> bool:
     """Whether whoever sits there says yes. Ctrl-C ends the command, and nothing was decided."""
     import typer

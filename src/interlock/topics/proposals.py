@@ -46,6 +46,7 @@ from interlock.errors import (
 )
 from interlock.primitives.bounded_dict import BoundedDict
 from interlock.primitives.rate_limits import Sampler
+from interlock.primitives.timestamps import format_utc
 from interlock.protocol import jsonrpc, kinds, mcp
 from interlock.protocol.jsonrpc import encode_members
 from interlock.protocol.mcpx_terms import FACE, GUEST
@@ -70,7 +71,6 @@ from interlock.trust.approvals.record import (
     REFUSED,
     VOID,
     Approval,
-    utc,
 )
 from interlock.trust.approvals.response import needed_below
 from interlock.trust.approvals.service import Approvals
@@ -443,7 +443,7 @@ class Proposing:
             how = f"at {url}" if url else f"with `interlock approve {approval}`"
             said = (
                 f"{record.tool} waits for a human, who decides {how} until "
-                f"{utc(record.expires)}. Approval: {approval}."
+                f"{format_utc(record.expires)}. Approval: {approval}."
             )
             word = "proposed"
         elif record is not None and not record.at:

@@ -10,12 +10,13 @@ It touches its transport and the timers it is given, and knows nothing of rooms 
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from interlock.channels.websocket import CallLater, Timer, WebSocketConnection
+from interlock.primitives.timestamps import format_utc_ms
 from interlock.protocol.mcpx_terms import BUSY, LONGEST
 from interlock.protocol.websocket import (
     Ping,
@@ -47,7 +48,7 @@ _PING: Final = ping_frame()
 
 
 def utc_now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return format_utc_ms(time.time())
 
 
 def _nothing() -> None:

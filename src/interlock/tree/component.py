@@ -42,6 +42,7 @@ from interlock.core.upstreams.extension import UpstreamExtension
 from interlock.core.upstreams.notification_limits import Pace
 from interlock.core.upstreams.supervisor import Supervisor
 from interlock.errors import FORBIDDEN, FOREIGN_ORIGIN, INTERNAL, InterlockError
+from interlock.primitives.timestamps import format_utc
 from interlock.protocol import mcpax as ax
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import LATEST_SESSION, Era
@@ -298,7 +299,7 @@ class Tree(Component, UpstreamExtension):
     def routing_table(self) -> dict[str, Entry]:
         """The routing table, as the draft writes it."""
         sessions = {
-            key: Session(info.session_id, _utc(info.registered_at))
+            key: Session(info.session_id, format_utc(info.registered_at))
             for key, info in self.subservers().items()
         }
         return routing_table(self._catalog.current, sessions)
@@ -506,10 +507,6 @@ def _must_register(caller: Caller) -> None:
 
 def _to_parent(own: Introduction) -> Introduction:
     return Introduction(own.server_info, for_parent(own.capabilities), own.instructions)
-
-
-def _utc(seconds: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 async def _dial_stdio(url: str, **_: Any) -> Channel:

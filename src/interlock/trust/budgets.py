@@ -25,6 +25,7 @@ from interlock.core.config import BudgetConfig, BudgetsConfig
 from interlock.core.ports import Clock
 from interlock.errors import BUDGET_EXCEEDED, InterlockError
 from interlock.primitives.rate_limits import Group, SlidingWindow
+from interlock.primitives.timestamps import format_utc_ms
 from interlock.protocol.mcpax import UNLIMITED, Budget
 
 # -- What one account of a budget holds: calls of the last minute, and what its session has used.
@@ -377,7 +378,7 @@ class Budgets:
             when = "The next session begins a new one."
         else:
             data["retry_after_ms"] = wait = max(1, ceil(short.wait * 1000))
-            data["refills_at"] = _moment(self._wall_clock() + wait / 1000)
+            data["refills_at"] = format_utc_ms(self._wall_clock() + wait / 1000)
             when = f"Try again in {wait / 1000:.1f} s."
         whose = _WHOSE[account.kind].format(account.whose)
         return InterlockError(
@@ -426,8 +427,3 @@ def _limits(config: BudgetConfig | None) -> Budget:
         )
     )
     return NO_LIMIT if budget == NO_LIMIT else budget
-
-
-def _moment(seconds: float) -> str:
-    whole, rest = divmod(round(seconds * 1000), 1000)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{rest:03d}Z"

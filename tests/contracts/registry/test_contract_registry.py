@@ -9,14 +9,9 @@ import pytest
 
 from interlock.contracts.registry.changes import Snapshot, Taken
 from interlock.contracts.registry.git import Means
-from interlock.contracts.registry.records import (
-    MOST_BYTES,
-    Contract,
-    Provenance,
-    Run,
-    written_moment,
-)
+from interlock.contracts.registry.records import MOST_BYTES, Contract, Provenance, Run
 from interlock.errors import InterlockError
+from interlock.primitives.timestamps import format_utc
 from tests.contracts.registry.contract_shelf import Shelf, contract, schema
 from tests.contracts.registry.git_repositories import MEANS, git, is_clean
 
@@ -454,11 +449,11 @@ def test_rejects_an_early_end_without_consent(shelf: Shelf) -> None:
     """At least 90 days: neither an end now, nor a beginning that is dated back."""
     shelf.put(contract("Order", "1.0.0"))
     day = 86_400
-    now, at_least = written_moment(shelf.now), written_moment(shelf.now + 90 * day)
+    now, at_least = format_utc(shelf.now), format_utc(shelf.now + 90 * day)
     asked = {"author": "x", "migration_uri": "x:y"}
     early = (
         {"sunset_at": now},
-        {"sunset_at": written_moment(shelf.now + 90 * day - 1)},
+        {"sunset_at": format_utc(shelf.now + 90 * day - 1)},
         {"deprecated_at": "2020-01-01"},
         {"deprecated_at": "2020-01-01", "sunset_at": now},
     )

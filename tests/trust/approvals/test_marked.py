@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from interlock.core.call import Outcome
+from interlock.primitives.timestamps import format_utc
 from interlock.protocol.mcp import Era, glance_at
 from interlock.protocol.mcpax import APPROVAL, EXECUTED_AT
 from interlock.terminal.results import print_result
-from interlock.trust.approvals.record import utc
 from interlock.trust.approvals.response import marked_as_kept
 from tests.trust.approvals.gated import Gated, a_session_client, a_stateless_client, wipe
 from tests.trust.approvals.test_proofs import approval
@@ -24,7 +24,7 @@ def test_what_is_collected_is_marked(tmp_path: Path, client: object) -> None:
         gated = Gated(tmp_path)
         assert callable(client)
         held = await gated.hold(wipe(client=client()))
-        at = utc(gated.wall)
+        at = format_utc(gated.wall)
         # Whoever confirms hears it first-hand.
         assert "_meta" not in await gated.confirm(held)
         gated.pass_time(60)
@@ -44,10 +44,10 @@ def test_all_else_stays_byte_by_byte(era: Era) -> None:
     assert json.loads(marked.result)["_meta"] == {
         "a": 1,
         APPROVAL: approval().id,
-        EXECUTED_AT: utc(approval().ended),
+        EXECUTED_AT: format_utc(approval().ended),
     }
     [_, said] = json.loads(marked.result)["content"]
-    assert utc(approval().ended) in said["text"]
+    assert format_utc(approval().ended) in said["text"]
     unsaid = marked_as_kept(Outcome(raw, era), approval(), in_text=False)
     assert b'[ {"n":1.10} ]' in unsaid.result
     # A node below has said it.
@@ -63,7 +63,5 @@ def test_the_command_line_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert print_result(raw.result) == 0
     out, err = capsys.readouterr()
     assert out == "x\n"
-    assert (
-        f"this is the result of the call that was approved and made at {utc(approval().ended)}"
-        in err
-    )
+    made = format_utc(approval().ended)
+    assert f"this is the result of the call that was approved and made at {made}" in err

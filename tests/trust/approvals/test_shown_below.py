@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from interlock.core.call import Caller
 from interlock.errors import InterlockError
+from interlock.primitives.timestamps import format_utc
 from interlock.trust.approvals.downstream import MOST, MOST_OF_ONE, ShownBelow, said_below
-from interlock.trust.approvals.record import Approval, utc, view
+from interlock.trust.approvals.record import Approval, view
 from tests.trust.approvals.gated import NODE, NOW, Gated
 
 ID = "x" * 32
@@ -27,7 +28,7 @@ def content(**changes: Any) -> dict[str, Any]:
         "arguments": {"disk": "a"},
         "capability": {"mutable": True},
         "route": ["mid", "s", "wipe"],
-        "expires_at": utc(NOW + 300),
+        "expires_at": format_utc(NOW + 300),
         "args_sha256": "d" * 64,
         "nonce": "n",
         "aud": "another node",
@@ -58,7 +59,7 @@ def test_it_says_where_it_comes_from() -> None:
         {"arguments": "none"},
         {"arguments": {"a": "x" * 40_000}},
         {"expires_at": "soon"},
-        {"expires_at": utc(NOW - 1)},
+        {"expires_at": format_utc(NOW - 1)},
         {"aud": ""},
         {"route": ["x"] * 100},
         {"tool": "x" * 2_000},

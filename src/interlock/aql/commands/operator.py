@@ -15,6 +15,7 @@ import msgspec
 import typer
 
 from interlock.errors import UNKNOWN_APPROVAL, UPSTREAM_UNAVAILABLE, InterlockError
+from interlock.primitives.durations import describe_duration
 from interlock.terminal import config_source as where
 from interlock.terminal import key_choice as own_keys
 from interlock.terminal import node_discovery as running
@@ -354,7 +355,7 @@ def _print_one(one: Challenge, *, json: bool) -> None:
 
         print(msgspec.json.encode(one).decode(), flush=True)
         return
-    left = operator_key.wait_a_moment(one.seconds_left)
+    left = describe_duration(one.seconds_left)
     code = one.code or "(not known any more: interlock operator renew ID)"
     print(f"{one.id}  {left} left\n  {_block_words(one)}\n  code: {code}", flush=True)
 

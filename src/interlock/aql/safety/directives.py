@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from interlock.aql.safety.store import Execution, Tier
-from interlock.trust.approvals.record import utc
+from interlock.primitives.timestamps import format_utc
 
 NotificationType = Literal["permission_pending", "autonomy_pause", "danger_zone", "status", "error"]
 
@@ -103,4 +103,4 @@ def notification(
 ) -> Notification:
     """`now`: on the wall clock."""
     about = Metadata(operation, reason, level, verification, approval, url, hint)
-    return Notification(type, message, utc(now), None if about == Metadata() else about)
+    return Notification(type, message, format_utc(now), None if about == Metadata() else about)

@@ -10,7 +10,7 @@ from interlock.aql.safety.executions import Run
 from interlock.aql.safety.loop import Loop
 from interlock.aql.safety.store import CANCELLED, Block, Challenge, Execution
 from interlock.errors import UNKNOWN_APPROVAL, InterlockError
-from interlock.trust.approvals.record import utc
+from interlock.primitives.timestamps import format_utc
 
 
 class VerificationDesk:
@@ -86,7 +86,7 @@ class VerificationDesk:
             "tier": one.tier,
             "hint": one.hint,
             "approval": one.approval,
-            "created_at": utc(one.created),
+            "created_at": format_utc(one.created),
             "seconds_left": challenges.left(one),
         }
 
@@ -98,7 +98,7 @@ def _block(one: Block) -> dict[str, Any]:
         "element_name": one.element,
         "hint": one.hint,
         "reason": one.reason,
-        "since": utc(one.at),
+        "since": format_utc(one.at),
         "challenge": one.challenge,
     }
 
@@ -110,8 +110,8 @@ def _execution(one: Execution) -> dict[str, Any]:
         "above": one.who[2],
         "element_name": one.element,
         "state": one.state,
-        "since": utc(one.started),
-        "last_step": utc(one.last) if one.last else "",
+        "since": format_utc(one.started),
+        "last_step": format_utc(one.last) if one.last else "",
         "steps": one.steps,
         "violations": one.violations,
     }

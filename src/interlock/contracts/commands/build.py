@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from interlock.contracts.commands.options import AuthorOption, JsonOption, author_of, counted
+from interlock.primitives.timestamps import format_utc
 from interlock.terminal import output as say
 
 if TYPE_CHECKING:
@@ -120,12 +121,12 @@ def _publish(built: Built, folder: Path, author: str, reason: str) -> dict[str, 
     """Everything with one commit for what has a version and one for what gets its own, and a new
     version of the registry as a whole. Raises InterlockError."""
     from interlock.contracts.registry.changes import Snapshot
-    from interlock.contracts.registry.records import Contract, Provenance, Run, written_moment
+    from interlock.contracts.registry.records import Contract, Provenance, Run
     from interlock.contracts.registry.registry import ContractRegistry
     from interlock.contracts.schemas.artefacts import GENERATOR
     from interlock.contracts.schemas.publication import publications
 
-    moment = written_moment(time.time())
+    moment = format_utc(time.time())
     every = publications(built)
     provenances = {one.source: Provenance(one.source, GENERATOR, moment) for one in every}
     versioned = [
@@ -217,11 +218,10 @@ def _report(
 ) -> dict[str, Any]:
     import msgspec
 
-    from interlock.contracts.registry.records import written_moment
     from interlock.contracts.schemas.artefacts import GENERATOR
 
     wrote = not check and not problems
-    moment = written_moment(time.time())
+    moment = format_utc(time.time())
     return {
         "folder": str(folder),
         "files": msgspec.to_builtins(built.files),

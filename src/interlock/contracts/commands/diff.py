@@ -14,6 +14,7 @@ from msgspec import Struct
 from interlock.contracts.diff.changes import Change, Role
 from interlock.core.config.problems import ConfigError, Problem
 from interlock.errors import InterlockError
+from interlock.primitives.text import format_count
 from interlock.terminal import options
 from interlock.terminal import output as say
 
@@ -470,7 +471,7 @@ def _summary(changes: Sequence[Change], version: str | None) -> str:
     if not changes:
         return "nothing changed."
     broken = sum(change.breaking for change in changes)
-    counted = f"{len(changes)} {'change' if len(changes) == 1 else 'changes'}"
+    counted = format_count(len(changes), "change")
     judged = f"{broken} breaking" if broken else "all compatible"
     needed = f"needs a new {bump(changes)} version"
     if version is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from interlock.primitives.text import format_count
 from interlock.terminal import config_source as where
 from interlock.terminal import options
 from interlock.terminal import output as say
@@ -133,7 +134,7 @@ def refuse_nothing(registry: ContractRegistry) -> None:
 
 
 def counted(number: int, what: str = "contract") -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return format_count(number, what)
 
 
 def author_of(given: str | None) -> str:

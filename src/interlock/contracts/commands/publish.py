@@ -24,6 +24,7 @@ from interlock.contracts.commands.options import (
     registry_of,
     version_of,
 )
+from interlock.primitives.timestamps import format_utc
 from interlock.terminal import config_source as where
 from interlock.terminal import options
 from interlock.terminal import output as say
@@ -89,13 +90,13 @@ def publish(
           --domain shop -m "orders have a currency"
     """
     from interlock import __version__
-    from interlock.contracts.registry.records import Contract, Provenance, written_moment
+    from interlock.contracts.registry.records import Contract, Provenance
     from interlock.contracts.registry_service import summary
 
     provenance = Provenance(
         source or ("stdin" if file == "-" else file),
         f"interlock {__version__}",
-        written_moment(time.time()),
+        format_utc(time.time()),
     )
     kind: Any = protocol or _by_ending(file)
     if kind == "mcp-tool" and file.endswith(".md"):
@@ -245,7 +246,6 @@ def _confirm_early_end(what: str, since: str | None, sunset: str | None) -> None
     """Ask before callers of a major are cut off at once or within 90 days. Raises BadParameter,
     Exit, InterlockError."""
     from interlock.contracts.registry.queries import moment
-    from interlock.contracts.registry.records import written_moment
     from interlock.contracts.registry.registry import SUPPORTED_FOR, ends_early
 
     now = time.time()
@@ -253,7 +253,7 @@ def _confirm_early_end(what: str, since: str | None, sunset: str | None) -> None
     ends = moment(sunset) if sunset else began + SUPPORTED_FOR
     if not ends_early(began, ends, now):
         return
-    told = f"{say.printable(what)} would end at {written_moment(ends)}, "
+    told = f"{say.printable(what)} would end at {format_utc(ends)}, "
     told += "which is over" if ends <= now else "less than 90 days after it is deprecated"
     if not sys.stdin.isatty():
         raise typer.BadParameter(f"{told}. Name a later --sunset, or say --yes.")

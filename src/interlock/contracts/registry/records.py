@@ -164,11 +164,6 @@ def moment_of(text: str) -> float:
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def written_moment(seconds: float) -> str:
-    """A moment of the wall clock as ISO 8601 in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
 # -- what goes wrong
 
 

@@ -37,9 +37,9 @@ from interlock.contracts.registry.records import (
     Validation,
     refused,
     unusable,
-    written_moment,
 )
 from interlock.contracts.registry.validation import Validators
+from interlock.primitives.timestamps import format_utc
 
 NEWEST: Final = "*"
 SUPPORTED_FOR: Final = 180 * 86_400.0
@@ -156,11 +156,16 @@ class ContractRegistry:
             raise refused("A major cannot end before it is deprecated.")
         if not early and ends_early(began, ends, self._clock()):
             raise refused(
-                f"{name} {major}.x would end at {written_moment(ends)}: a deprecated major is "
+                f"{name} {major}.x would end at {format_utc(ends)}: a deprecated major is "
                 "supported for at least 90 days. Name a later end, or consent to an early one."
             )
         one = Deprecation(
-            name, where, major, written_moment(began), written_moment(ends), migration_uri
+            name,
+            where,
+            major,
+            format_utc(began),
+            format_utc(ends),
+            migration_uri,
         )
 
         def prepare(head: str | None) -> tuple[Mapping[str, bytes], str]:
@@ -184,9 +189,7 @@ class ContractRegistry:
         def prepare(head: str | None) -> tuple[Mapping[str, bytes], str]:
             nonlocal mark
             before = self._index_of(head).mark() or layout.Mark()
-            mark = layout.Mark(
-                version=before.version + 1, time=written_moment(self._clock()), run=run
-            )
+            mark = layout.Mark(version=before.version + 1, time=format_utc(self._clock()), run=run)
             told = reason or f"Version {mark.version} of the registry"
             first = layout.first_files() if head is None else {}
             return {**first, layout.MARK: layout.mark_file(mark)}, layout.message_of(told, [])
@@ -263,7 +266,7 @@ class ContractRegistry:
         told = []
         for id, author, seconds, message in self._git.log(paths, most):
             reason, contracts = layout.read_message(message)
-            told.append(Commit(id, author, written_moment(seconds), reason, contracts))
+            told.append(Commit(id, author, format_utc(seconds), reason, contracts))
         return told
 
     def validate(

@@ -34,7 +34,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -53,6 +52,8 @@ from interlock.core.journal.writer import (
 )
 from interlock.errors import InterlockError
 from interlock.primitives.backoff import Backoff
+from interlock.primitives.text import format_count
+from interlock.primitives.timestamps import format_utc_ms
 
 __all__ = ["Entry", "Journal", "JournalHealth", "JournalReader", "Row"]
 
@@ -242,7 +243,7 @@ class Journal:
                 state = "failing"
             elif self._written < promises.late_target:
                 state = "slow"
-                writes = "1 write" if promises.late == 1 else f"{promises.late} writes"
+                writes = format_count(promises.late, "write")
                 reason = f"{writes} waited longer than {promises.wait:g} s"
             return JournalHealth(
                 state,
@@ -457,7 +458,8 @@ class Journal:
 
     def _notice(self, lost: int) -> Fragment:
         """What there is to say about entries for which memory had no room."""
-        first, last = _utc(self._lost_from_ns), _utc(self._lost_until_ns)
+        first = format_utc_ms(self._lost_from_ns / 1e9)
+        last = format_utc_ms(self._lost_until_ns / 1e9)
         detail = (
             f"{lost - self._lost_noted} entries between {first} and {last} were not recorded: "
             "the journal could not be written as fast as they came"
@@ -480,7 +482,3 @@ class Journal:
         self._promises.tell(broken, False)
         if known != reason:
             _log.warning("%s Entries are kept in memory until then.", reason)
-
-
-def _utc(time_ns: int) -> str:
-    return datetime.fromtimestamp(time_ns / 1e9, UTC).isoformat(timespec="milliseconds")

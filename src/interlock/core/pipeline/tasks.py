@@ -11,7 +11,6 @@ import logging
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -31,6 +30,7 @@ from interlock.errors import (
     InterlockError,
     ProtocolError,
 )
+from interlock.primitives.timestamps import format_utc_ms
 from interlock.protocol import mcp
 from interlock.protocol.aql_terms import OWN
 from interlock.protocol.input_required import (
@@ -230,7 +230,7 @@ class OwnTask:
         self._held = held
         self._tasks = tasks
         self._began = self.until = tasks.clock()
-        self._created = self._updated = _moment(tasks.wall_clock())
+        self._created = self._updated = format_utc_ms(tasks.wall_clock())
         self._touched()
 
     @property
@@ -313,7 +313,7 @@ class OwnTask:
         return min(self.call.deadline, self._began + LONGEST)
 
     def _touched(self) -> None:
-        self._updated = _moment(self._tasks.wall_clock())
+        self._updated = format_utc_ms(self._tasks.wall_clock())
         self.until = max(self.until, self._tasks.clock() + self._tasks.seconds)
 
     def _outlive(self) -> None:
@@ -343,11 +343,6 @@ class OwnTask:
         self._held.asked(ask, call, session)
         self._touched()
         self.look()
-
-
-def _moment(seconds: float) -> str:
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _error(error: InterlockError) -> bytes:

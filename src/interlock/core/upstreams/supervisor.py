@@ -44,6 +44,7 @@ from interlock.core.upstreams.session_pool import (
 from interlock.core.upstreams.subscriptions import Hearing
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.primitives.backoff import Backoff
+from interlock.primitives.timestamps import format_utc
 from interlock.protocol.mcp import LOG_LEVELS, META_LOG_LEVEL, RELAYED, Era, without
 
 # -- Connections that are closed while nobody waits for it: the other side may be long in
@@ -389,7 +390,7 @@ class Supervisor:
         error = UpstreamGoneError(UPSTREAM_UNAVAILABLE, words, sent=False)
         error.data = {
             "reason": "subserver_unreachable",
-            "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.since)),
+            "since": format_utc(self.since),
             "retry_after_ms": self._retry_ms(),
         }
         if not self._connector.dials_in:

@@ -18,6 +18,7 @@ from interlock.manifests.driver_reader import MANIFEST_FILE
 from interlock.manifests.secrets_reader import INVENTORY_FILE, load_inventory
 from interlock.manifests.tool_reader import CONTRACT_FILE, load_contract
 from interlock.manifests.workspace import load_workspace
+from interlock.primitives.text import format_count
 from interlock.terminal import config_source as where
 from interlock.terminal import output as say
 
@@ -331,9 +332,9 @@ def _tell(report: Report, *, json: bool, strict: bool) -> None:
         say.note(f"{_place(one)}: {one['message']}{hint}")
     for one in report.warnings:
         say.note(f"Warning: {_place(one)}: {one['message']}")
-    counts = [_counted(report.drivers, "driver"), _counted(report.contracts, "contract")]
-    found = [_counted(len(report.problems), "problem")] if report.problems else []
-    found += [_counted(len(report.warnings), "warning")] if report.warnings else []
+    counts = [format_count(report.drivers, "driver"), format_count(report.contracts, "contract")]
+    found = [format_count(len(report.problems), "problem")] if report.problems else []
+    found += [format_count(len(report.warnings), "warning")] if report.warnings else []
     print(f"{', '.join(counts)}: {', '.join(found) or 'all is well'}.")
 
 
@@ -344,10 +345,6 @@ def _place(one: dict[str, Any]) -> str:
     if os.path.isabs(file) and Path(file).is_relative_to(Path.cwd()):
         file = os.path.relpath(file)
     return f"{file}:{one['line']}" if one["line"] else file
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _mark(good: bool, text: str) -> None:

@@ -37,6 +37,7 @@ from interlock.manifests.secret import SecretEntry, SecretsInventory
 from interlock.manifests.secrets_reader import INVENTORY_FILE, parse_inventory
 from interlock.manifests.tool import ToolContract
 from interlock.manifests.tool_reader import parse_contract
+from interlock.primitives.text import format_count
 from interlock.terminal import config_source as where
 from interlock.terminal import output as say
 
@@ -618,7 +619,7 @@ async def make(
     ) as there:
         listed, offer = there.tools(), there.offer
         about, revision = there.server, there.peer.revision
-    tell(f"{about or wish.ref}: {say.count(len(listed), 'tool')}")
+    tell(f"{about or wish.ref}: {format_count(len(listed), 'tool')}")
     made = Made(folder, remarks=[*there.given(), *there.in_vain()])
     _all_there(chosen, listed)
     own = _own_secrets(wish, desk, folder)

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from interlock.core.config import redact_about
+from interlock.primitives.text import format_count
 from interlock.terminal import output as say
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def summary(drivers: Sequence[DriverStatus]) -> str:
     states = Counter(one.state for one in drivers if what_of(one) == "driver")
     parts = [f"{states[state]} {word}" for state, word in _WORDS.items() if states[state]]
     count = states.total()
-    return f"{count} driver{'' if count == 1 else 's'}: {', '.join(parts)}" if parts else ""
+    return f"{format_count(count, 'driver')}: {', '.join(parts)}" if parts else ""
 
 
 def what_of(one: DriverStatus) -> str:

@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from ssl import SSLContext
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar, overload
@@ -26,6 +25,7 @@ from interlock.errors import (
     UNKNOWN_PARTICIPANT,
     InterlockError,
 )
+from interlock.primitives.timestamps import format_utc_ms
 from interlock.protocol import mcp
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.kinds import CHAT, proposal_kind, request_kind
@@ -114,10 +114,10 @@ class Participant:
             send=self._send,
             on_welcome=self._welcomed,
             fulfilling=Fulfilling(
-                clock=clock, stamp=_stamp, sees_all=routing == "all", seconds=lifetime
+                clock=clock, stamp=format_utc_ms, sees_all=routing == "all", seconds=lifetime
             ),
             new_id=lambda: str(uuid4()),
-            now=lambda: _stamp(self._clock()),
+            now=lambda: format_utc_ms(self._clock()),
         )
 
     def __repr__(self) -> str:
@@ -429,11 +429,6 @@ def _failed(task: asyncio.Task[None], standing: Standing) -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None:
         standing.over(InterlockError(INTERNAL, f"The connection failed: {error!r}"))
-
-
-def _stamp(seconds: float) -> str:
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _encoded(value: Any) -> bytes:

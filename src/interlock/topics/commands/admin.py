@@ -22,6 +22,8 @@ from interlock.errors import (
     InterlockError,
     by_name,
 )
+from interlock.primitives.text import format_count
+from interlock.primitives.timestamps import format_local
 from interlock.terminal import output as say
 from interlock.topics.commands.checks import pattern_doubt
 from interlock.topics.commands.gateway_target import VARIABLE, Gateway
@@ -60,7 +62,7 @@ def detailed(topic: TopicNow) -> Iterator[str]:
     """Everything about one topic."""
     yield one_line(topic.name, 128)
     by = "" if topic.entry == topic.name else f", by {one_line(topic.entry, 128)} in the config"
-    yield f"  access   {topic.access}, {_counted(topic.seats, 'seat')}{by}"
+    yield f"  access   {topic.access}, {format_count(topic.seats, 'seat')}{by}"
     guests = f"; without a token {topic.anonymous}" if topic.access == "public" else ""
     yield f"  profile  {topic.profile}{guests}"
     yield f"  node     {_NONE if topic.node is None else one_line(topic.node, 128)}"
@@ -69,14 +71,14 @@ def detailed(topic: TopicNow) -> Iterator[str]:
         yield f"  here     nobody, of at most {topic.most}"
         return
     yield f"  here     {len(topic.members)}, of at most {topic.most}"
-    yield f"  refused  {_counted(topic.refused, 'message')} since it was opened"
+    yield f"  refused  {format_count(topic.refused, 'message')} since it was opened"
     for member in topic.members:
         yield ""
         own = ", a seat of the node itself" if member.inside else ""
         yield f"{one_line(member.participant_id, 256)}{own}"
         yield f"  since    {_since(member.connected_at)}"
         yield f"  routing  {member.routing}"
-        yield f"  refused  {_counted(member.refused, 'message')}"
+        yield f"  refused  {format_count(member.refused, 'message')}"
         profile = profile_of(member.capabilities)
         named = f" ({profile})" if profile else ""
         yield f"  may send{named}:" + ("" if member.capabilities else " nothing")
@@ -113,13 +115,9 @@ def _member(member: MemberNow) -> tuple[str, ...]:
 def _since(moment: str) -> str:
     """In the time zone of whoever reads it."""
     try:
-        return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        return format_local(datetime.fromisoformat(moment).timestamp(), "seconds")
     except (ValueError, OverflowError):
         return one_line(moment, 40)
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _widths(rows: Sequence[Sequence[str]]) -> list[int]:

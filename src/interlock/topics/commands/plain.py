@@ -16,6 +16,7 @@ from typing import Any, Final, TextIO
 
 from interlock.core.config import ServerConfig
 from interlock.errors import CONFIG, InterlockError
+from interlock.primitives.text import format_count
 from interlock.protocol.jsonrpc import notification, on_one_line
 from interlock.protocol.kinds import request_kind
 from interlock.protocol.mcpx_terms import LONGEST
@@ -236,7 +237,7 @@ async def _tell(participant: Participant, kind: str, method: str) -> None:
 
 
 def _introduce(participant: Participant, tools: int) -> None:
-    words = f"{tools} {'tool' if tools == 1 else 'tools'}"
+    words = format_count(tools, "tool")
     again = "" if participant.status.welcomes <= 1 else " again"
     print(f"in {participant.topic}{again} as {say.printable(participant.id)}; {words}", flush=True)
     if not participant.can("mcp/response:tools/call:x"):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from interlock.primitives.timestamps import format_local
 from interlock.terminal import config_source as where
 from interlock.terminal import node_discovery as running
 from interlock.terminal import output as say
@@ -49,7 +49,7 @@ def list_claims(
         say.as_json([one._asdict() for one in found])
         return
     for one in found:
-        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.used))
+        used = format_local(one.used)
         proven = "proven" if one.verified else "not proven"
         print(f"{one.segment:<20}  {one.authority:<40}  {proven:<10}  last used {used}")
     if not found:

@@ -34,6 +34,7 @@ from interlock.core.instance_lock import alone
 from interlock.core.paths import state_home
 from interlock.core.upstreams.supervisor import State as ServerState
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
+from interlock.primitives.text import format_count
 from interlock.terminal import log_lines
 from interlock.terminal import output as say
 from interlock.terminal.server_options import CommandArgument, EnvOption, HeaderOption, UrlOption
@@ -222,7 +223,7 @@ class _Telling:
             tools = len(self._node.catalog.current.tools)
             print(
                 f"registered as {registrant.assigned_segment} at {registrant.url}; "
-                f"{say.count(tools, 'tool')}",
+                f"{format_count(tools, 'tool')}",
                 flush=True,
             )
             self._told = ""

@@ -14,6 +14,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from interlock.core.config import redact_about
+from interlock.primitives.text import format_count
 from interlock.terminal import config_source as where
 from interlock.terminal import node_discovery as running
 from interlock.terminal import output as say
@@ -253,12 +254,12 @@ def summary(top: TreeNode) -> str:
     aggregators = sum(one.role != "leaf" for one in nodes)
     troubled = sum(one.in_trouble for one in nodes)
     servers = len(nodes) - aggregators
-    said = [_count(aggregators, "node"), _count(servers, "server"), _count(top.tools, "tool")]
+    said = [
+        format_count(aggregators, "node"),
+        format_count(servers, "server"),
+        format_count(top.tools, "tool"),
+    ]
     return " · ".join([*said, f"{troubled} in trouble" if troubled else "all well"])
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 _LOOK_EVERY: Final = 1.0

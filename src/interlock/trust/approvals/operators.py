@@ -29,6 +29,7 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.primitives.bounded_dict import BoundedDict
+from interlock.primitives.timestamps import format_local
 from interlock.protocol.mcp import LATEST_STATELESS, Era
 from interlock.trust.approvals.operator_chain import (
     SUBJECT,
@@ -243,7 +244,7 @@ class OperatorWatch:
                 ends = self.ends(one)
                 when = "only if root or an operator lets it"
                 if ends is not None:
-                    when = f"at {time.strftime('%Y-%m-%d %H:%M', time.localtime(ends))}"
+                    when = f"at {format_local(ends)}"
                 found.append(
                     f"Recovery: {who} becomes an operator {when}, without the proof of another. "
                     f"Refuse it with: interlock keys refuse {id}"

@@ -12,7 +12,6 @@ import math
 import secrets
 import string
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
 from typing import Any, Final
@@ -23,6 +22,7 @@ from msgspec.structs import replace
 
 from interlock.core.call import Caller, Client, Proposed
 from interlock.errors import INVALID_ARGUMENTS, InterlockError
+from interlock.primitives.timestamps import format_utc
 from interlock.protocol.lookalike_members import members_once
 from interlock.protocol.mcp import Era
 from interlock.protocol.mcpax import Hop
@@ -281,8 +281,8 @@ def view(approval: Approval, *, url: str | None = None) -> dict[str, Any]:
         "action": approval.action,
         "rule": approval.rule,
         "reason": approval.reason,
-        "created_at": utc(approval.created),
-        "expires_at": utc(approval.expires),
+        "created_at": format_utc(approval.created),
+        "expires_at": format_utc(approval.expires),
         "args_sha256": approval.digest,
         "nonce": approval.nonce,
         "aud": approval.audience,
@@ -298,15 +298,14 @@ def view(approval: Approval, *, url: str | None = None) -> dict[str, Any]:
         proposed = approval.proposal
         seen["proposal"] = {"topic": proposed.topic, "id": proposed.id, "by": proposed.by}
     if approval.decided:
-        seen |= {"decided_at": utc(approval.decided), "by": approval.by, "proof": approval.proof}
+        seen |= {
+            "decided_at": format_utc(approval.decided),
+            "by": approval.by,
+            "proof": approval.proof,
+        }
     if approval.outcome:
         seen["outcome"] = approval.outcome
     return seen
-
-
-def utc(seconds: float) -> str:
-    """`2026-05-01T12:05:00Z`."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")[:19] + "Z"
 
 
 def _number(text: str) -> float:

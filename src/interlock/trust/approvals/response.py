@@ -15,11 +15,12 @@ from msgspec import Raw
 from interlock.core.call import Call, Client, Outcome, UpstreamAnsweredError
 from interlock.core.pipeline.client_requests import capabilities_of
 from interlock.errors import CONFIRMATION_REQUIRED, InterlockError, ProtocolError, by_name
+from interlock.primitives.timestamps import format_utc
 from interlock.protocol.input_required import write_needed
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_members, encode_value
 from interlock.protocol.mcp import ELICITATION, Era, glance_at
 from interlock.protocol.mcpax import APPROVAL, EXECUTED_AT, STATUS
-from interlock.trust.approvals.record import VERIFY, Approval, Trouble, utc
+from interlock.trust.approvals.record import VERIFY, Approval, Trouble
 
 REQUIRED: Final = CONFIRMATION_REQUIRED.name
 COMPLETE_NOTICE: Final = "notifications/elicitation/complete"
@@ -60,8 +61,8 @@ def sentence(approval: Approval, url: str | None, *, nobody: bool = False) -> st
     why = f" Why: {reason}{'' if reason[-1] in '.!?…' else '.'}" if reason else ""
     return (
         f"{approval.tool} was not called: {who} must confirm it first.{why}{rule} Ask your user to "
-        f"decide {how} until {utc(approval.expires)}. You cannot confirm it yourself. Once it is "
-        "confirmed it is executed; make exactly the same call again to get its result. "
+        f"decide {how} until {format_utc(approval.expires)}. You cannot confirm it yourself. Once "
+        "it is confirmed it is executed; make exactly the same call again to get its result. "
         f"Approval: {approval.id}.{NOBODY_YET if nobody else ''}"
     )
 
@@ -75,7 +76,7 @@ def held_result(approval: Approval, url: str | None, *, nobody: bool = False) ->
         "arguments": Raw(approval.shown),
         "capability": Raw(approval.capability),
         "route": approval.route,
-        "expires_at": utc(approval.expires),
+        "expires_at": format_utc(approval.expires),
         "args_sha256": approval.digest,
         "nonce": approval.nonce,
         "aud": approval.audience,
@@ -204,7 +205,7 @@ def marked_as_kept(outcome: Outcome, approval: Approval, *, in_text: bool = True
         members["content"] = Raw(encode_value([*content, text]))
     meta[APPROVAL] = Raw(encode_value(approval.id))
     # A node below that kept it knows better when that was.
-    meta.setdefault(EXECUTED_AT, Raw(encode_value(utc(approval.ended))))
+    meta.setdefault(EXECUTED_AT, Raw(encode_value(format_utc(approval.ended))))
     members["_meta"] = Raw(encode_members(meta))
     result = encode_members(members)
     return Outcome(result, outcome.era, outcome.glance and glance_at(result))
@@ -225,7 +226,7 @@ def kept_at(result: bytes | Raw, approval: str) -> str:
 def _earlier(approval: Approval) -> str:
     by = f", approved by {approval.by}" if approval.by else ""
     return (
-        f"This is the result of an earlier call, executed at {utc(approval.ended)}{by}. "
+        f"This is the result of an earlier call, executed at {format_utc(approval.ended)}{by}. "
         f"It was not executed again. Approval: {approval.id}."
     )
 
