@@ -187,7 +187,9 @@ def is_used(call: Call, outcome: Outcome | None) -> bool:
 
 
 class LeftAlone:
-    """Which upstreams want to be left alone, by whom, and until when. False: none does."""
+    """Which upstreams want to be left alone, by whom, and until when. False: none does.
+
+    No rate limit of the node: it counts nothing, and the upstream says how long."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
