@@ -46,7 +46,8 @@ class DriverFolders(Component):
         contracts: Contracts,
         on_voices: Callable[[], None],
     ) -> None:
-        """`floors`: where contracts say what their calls wait for at least. `on_voices`: what the servers of drivers can do beside contracts has changed."""
+        """`floors`: where contracts say what their calls wait for at least. `on_voices`: what the
+        servers of drivers can do beside contracts has changed."""
         self._config = config
         self._environ = environ
         self._base_dir = base_dir
