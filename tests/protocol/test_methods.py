@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.core.pipeline import local_methods
+from interlock.core.pipeline import local_methods, resolution
 from interlock.core.server.mcp import requests, responses
 from interlock.protocol import headers, kinds, mcp
 from interlock.protocol.mcp import METHODS, Era, declares
@@ -90,7 +90,7 @@ def test_declared_extensions_are_objects() -> None:
 
 def test_what_only_reads_at_an_upstream() -> None:
     reads = RESOURCES | TASKS | {"prompts/get", "completion/complete"}
-    assert reads == scopes._READS
+    assert reads == resolution._READS
     assert RESOURCES | {"completion/complete"} == scopes._ABOUT_RESOURCES
 
 
