@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import gc
-import os
-import shutil
 import signal
 import socket
-import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +26,6 @@ LONGEST_FIRST = (
     "trust", "app",
 )  # fmt: skip
 """The folders whose tests start programs and wait for them."""
-MEMORY = Path("/dev/shm")
-MEMORY_USABLE = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 1 << 30
-IN_MEMORY = ("aql", "automation", "contracts", "topics", "tree", "trust")
-"""The folders whose tests keep the files of their nodes in memory."""
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -74,22 +67,6 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture
-def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A folder for the test; in memory where it starts nodes that nobody confines.
-
-    A node forces a dozen small files to the disk when it starts, and most tests need none of them
-    afterwards. A confined program sees no `/dev/shm`, so tests of drivers stay on the disk.
-    """
-    if not MEMORY_USABLE or request.path.relative_to(TESTS).parts[0] not in IN_MEMORY:
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(
-        prefix="interlock-", dir=MEMORY, ignore_cleanup_errors=True
-    ) as folder:
-        yield Path(folder)
 
 
 @pytest.fixture
