@@ -25,7 +25,7 @@ from interlock.drivers.installation import MARKER, driver_folder
 from interlock.drivers.launch import command_of, server_config
 from interlock.drivers.sandbox.remote import check_remote
 from interlock.errors import InterlockError
-from interlock.manifests.driver import DriverManifest
+from interlock.manifests.model import DriverManifest
 from interlock.manifests.workspace import Workspace, load_workspace
 from tests.behaviour.driver_examples import (
     EXAMPLES,

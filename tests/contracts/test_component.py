@@ -15,7 +15,7 @@ from interlock.contracts.sightings import Sightings
 from interlock.core.config import LearnedRule, PinsConfig, PolicyConfig, ServerConfig
 from interlock.drivers.contract_versions import registered_deprecations
 from interlock.errors import TOOL_HELD
-from interlock.manifests.tool import ToolContract
+from interlock.manifests.model import ToolContract
 from interlock.trust.pin_store import PinStore
 from tests.cli.waiting import wait_until
 from tests.contracts.changing_shop import ADD, DEMANDING, ECHO, TEXT, WIDER, ChangingShop

@@ -5,8 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from interlock.manifests.driver import DriverManifest, Implements, McpBinding, ServerBlock
-from interlock.manifests.tool import ToolContract
+from interlock.manifests.model import (
+    DriverManifest,
+    Implements,
+    McpBinding,
+    ServerBlock,
+    ToolContract,
+)
 
 ECHO = McpBinding("echo", {"text": "message"})
 

@@ -15,7 +15,7 @@ import pytest
 
 from interlock.drivers.installation import Prepared, prepare
 from interlock.errors import InterlockError
-from interlock.manifests.driver import DriverManifest, InstallStep, ServerBlock, VersionCheck
+from interlock.manifests.model import DriverManifest, InstallStep, ServerBlock, VersionCheck
 from tests.core.upstreams.harness import within
 from tests.drivers.life_world import driver
 

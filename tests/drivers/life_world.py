@@ -13,8 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from interlock.manifests.driver import DriverManifest
-from interlock.manifests.secret import SecretEntry, SecretsInventory
+from interlock.manifests.model import DriverManifest, SecretEntry, SecretsInventory
 from tests.core.upstreams.harness import PATIENCE, SETTLING
 
 PYTHON = sys.executable

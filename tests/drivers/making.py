@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from interlock.drivers.resolver import Candidate, Decision, Machine, Standing, Workspace, route
-from interlock.manifests.driver import Cost, DriverManifest, Implements, McpBinding
-from interlock.manifests.tool import ToolContract
+from interlock.manifests.model import Cost, DriverManifest, Implements, McpBinding, ToolContract
 
 LINUX = Machine(os="linux", arch="x64", disk_mb=10_000, memory_mb=4_000)
 ANYWHERE = Workspace()

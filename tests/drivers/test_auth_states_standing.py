@@ -23,7 +23,7 @@ from interlock.drivers.sign_in_state import (
 )
 from interlock.drivers.store import DriverStates
 from interlock.errors import AUTH_FAILED, AUTH_REQUIRED, InterlockError
-from interlock.manifests.driver import Auth, DriverManifest, Login, Refresh
+from interlock.manifests.model import Auth, DriverManifest, Login, Refresh
 from tests.core.upstreams.harness import death, within
 from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_world import Clock, driver, hanging, told_by, web

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 
 from interlock.drivers.binding import check_binding, check_entry, check_listed, version_problem
-from interlock.manifests.driver import Implements, MappedFrom
+from interlock.manifests.model import Implements, MappedFrom, ToolContract
 from interlock.manifests.schema_view import SchemaView
-from interlock.manifests.tool import ToolContract
 from tests.drivers.making import READ, contract, entry
 from tests.protocol import json_values
 

@@ -23,7 +23,7 @@ from interlock.drivers.contract_tool import (
     override_warnings,
 )
 from interlock.errors import InterlockError
-from interlock.manifests.driver import ConnectionOptions, Cost, Retry
+from interlock.manifests.model import ConnectionOptions, Cost, Retry
 from interlock.protocol.capabilities import read_capability
 from tests.drivers.making import contract, driver, entry, inputs
 

@@ -11,7 +11,7 @@ from interlock.drivers.component import make_driver
 from interlock.drivers.contract_shape import ContractShape
 from interlock.drivers.driver import Driver
 from interlock.errors import TOOL_UNAVAILABLE, InterlockError
-from interlock.manifests.tool import ToolContract
+from interlock.manifests.model import ToolContract
 from interlock.manifests.workspace import load_workspace
 from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import Workspace, running

@@ -19,7 +19,7 @@ from interlock.core.paths import driver_states_path
 from interlock.drivers.health import NoAnswer, declared_only
 from interlock.drivers.lifecycle import NODE_USER, workspace_id
 from interlock.drivers.store import DriverStates
-from interlock.manifests.driver import HttpProbe
+from interlock.manifests.model import HttpProbe
 from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import Running, Workspace, running
 from tests.drivers.life_world import driver

@@ -12,7 +12,7 @@ from interlock.core.paths import guarded_from_drivers, installed_drivers_path
 from interlock.drivers.installation import prepare
 from interlock.drivers.reinstallation import LOOK_AGAIN
 from interlock.drivers.standalone import installed_folder
-from interlock.manifests.driver import DriverManifest
+from interlock.manifests.model import DriverManifest
 from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.driver_workspace import Clock, Running, Workspace, running
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from interlock.drivers.contract_versions import Deprecation
-from interlock.manifests.tool import ToolContract
+from interlock.manifests.model import ToolContract
 from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import Workspace, running
 

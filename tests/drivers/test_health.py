@@ -11,7 +11,7 @@ import pytest
 
 from interlock.drivers.health import EVERY, Health
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
-from interlock.manifests.driver import HealthCheck, HttpProbe
+from interlock.manifests.model import HealthCheck, HttpProbe
 from tests.core.upstreams.harness import death, within
 from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_world import Clock, Naps, driver, hanging, told_by, web

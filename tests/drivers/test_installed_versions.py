@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from interlock.drivers.installation import check_version, coerced, matched
 from interlock.errors import INSTALL_FAILED, VERSION_MISMATCH, InterlockError
-from interlock.manifests.driver import DriverManifest, VersionCheck
+from interlock.manifests.model import DriverManifest, VersionCheck
 from tests.core.upstreams.harness import death, within
 from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_world import driver, hanging, told_by

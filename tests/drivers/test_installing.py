@@ -18,7 +18,7 @@ from interlock.drivers.installation import (
 )
 from interlock.drivers.processes import run
 from interlock.errors import INSTALL_FAILED, VERSION_MISMATCH
-from interlock.manifests.driver import ServerBlock, VersionCheck
+from interlock.manifests.model import ServerBlock, VersionCheck
 from tests.core.upstreams.harness import death, within
 from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_installing import NOWHERE, World, fake, vendored

@@ -17,7 +17,7 @@ import pytest
 from interlock.drivers.installation import MARKER, Prepared, installed_bin, npm_words, package_name
 from interlock.drivers.processes import Ran, run
 from interlock.errors import INSTALL_FAILED, VERSION_MISMATCH
-from interlock.manifests.driver import ServerBlock, VersionCheck
+from interlock.manifests.model import ServerBlock, VersionCheck
 from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_installing import CHECK, NOWHERE, World, npm_package
 from tests.needs import NPM, requires_npm

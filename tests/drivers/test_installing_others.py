@@ -18,7 +18,7 @@ from interlock.drivers import download as installing_download
 from interlock.drivers.download import Refused, unpack
 from interlock.drivers.processes import run
 from interlock.errors import INSTALL_FAILED
-from interlock.manifests.driver import ServerBlock
+from interlock.manifests.model import ServerBlock
 from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_installing import NOWHERE, World, fake
 from tests.drivers.life_world import Web, web

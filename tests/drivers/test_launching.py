@@ -18,7 +18,7 @@ from interlock.errors import (
     UPSTREAM_UNAVAILABLE,
     InterlockError,
 )
-from interlock.manifests.driver import Auth, ConnectionOptions, RemoteAuth, ServerBlock
+from interlock.manifests.model import Auth, ConnectionOptions, RemoteAuth, ServerBlock
 from tests.core.upstreams.harness import OWN_INFO, run
 from tests.drivers.driver_parts import manifest
 

@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from interlock.drivers.offers import META_SKILL, DeclaredUris, declared_prompts, declared_resources
 from interlock.errors import InterlockError
-from interlock.manifests.driver import DeclaredPrompt, DeclaredResource
+from interlock.manifests.model import DeclaredPrompt, DeclaredResource
 from tests.drivers.driver_parts import manifest
 
 FILES = DeclaredResource("file:///{path}", "ref_kind", "Files.", "mcp_filesystem")

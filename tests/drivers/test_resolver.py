@@ -15,8 +15,7 @@ from interlock.drivers.resolver import (
     believed_tags,
     tag_warnings,
 )
-from interlock.manifests.driver import HealthCheck, Requires
-from interlock.manifests.tool import DriverConstraints
+from interlock.manifests.model import DriverConstraints, HealthCheck, Requires
 from tests.drivers.making import (
     LINUX,
     NOW,

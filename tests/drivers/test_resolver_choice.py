@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from interlock import errors
 from interlock.drivers.resolver import Candidate, Standing, Workspace, bind
 from interlock.drivers.translation import BoundEntry
-from interlock.manifests.driver import Cost, MappedFrom, Requires
-from interlock.manifests.tool import DriverConstraints
+from interlock.manifests.model import Cost, DriverConstraints, MappedFrom, Requires
 from tests.drivers.making import NOW, candidate, contract, decide, entry, ids, inputs, reasons
 
 SEEDED = contract(inputs=inputs("prompt", prompt="string", seed="integer"))

@@ -16,7 +16,7 @@ from interlock.drivers.sign_in import POLL, sign_in
 from interlock.drivers.sign_in_state import AuthState
 from interlock.drivers.store import DriverStates
 from interlock.errors import AUTH_FAILED, InterlockError
-from interlock.manifests.driver import Auth, Completion, DriverManifest, HttpProbe, Login
+from interlock.manifests.model import Auth, Completion, DriverManifest, HttpProbe, Login
 from tests.core.upstreams.harness import death, within
 from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_world import PYTHON, Clock, Naps, driver, hanging, told_by, web

@@ -20,8 +20,7 @@ from interlock.drivers.translation import (
     tool_arguments,
 )
 from interlock.errors import InterlockError
-from interlock.manifests.driver import MappedFrom
-from interlock.manifests.tool import ToolContract
+from interlock.manifests.model import MappedFrom, ToolContract
 from tests.drivers.making import READ, contract, entry, inputs
 from tests.protocol import json_values
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from interlock import errors
 from interlock.drivers.resource_uris import check_uris
 from interlock.errors import InterlockError
-from interlock.manifests.tool import ToolContract
+from interlock.manifests.model import ToolContract
 from tests.drivers.making import contract, inputs
 
 URI = {"type": "string", "format": "uri-reference"}

@@ -25,8 +25,8 @@ from interlock.drivers.vault import (
     entry_named,
     read_env_file,
 )
-from interlock.manifests.contract_definitions import define_secret
-from interlock.manifests.secret import SecretEntry
+from interlock.manifests.definitions import define_secret
+from interlock.manifests.model import SecretEntry
 from interlock.manifests.secret_handle import Backend, asked
 from interlock.manifests.secret_names import variable_of
 from tests.drivers.life_world import Clock, inventory, secret

@@ -18,7 +18,7 @@ from interlock.drivers.vault import InMemory, Vault
 from interlock.drivers.vault_access import Asker, Bound, bind, unresolved
 from interlock.errors import AUTH_REQUIRED, InterlockError
 from interlock.manifests import placeholders
-from interlock.manifests.secret import AccessEntry, AccessOperation, SecretEntry, SecretsInventory
+from interlock.manifests.model import AccessEntry, AccessOperation, SecretEntry, SecretsInventory
 from interlock.manifests.secret_handle import OPEN, SecretHandle, access_to
 from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_world import Clock, inventory, secret

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from interlock.core.config.problems import ConfigError
+from interlock.manifests.document import Caution
 from interlock.manifests.driver_reader import parse_driver, read_driver
-from interlock.manifests.findings import Caution
 from tests.manifests.texts import GONE, driver_text, entry, write
 
 

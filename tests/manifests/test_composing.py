@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from interlock.core.config.problems import BadValue, ConfigError
-from interlock.manifests.composition import resolve_driver
+from interlock.manifests.references import resolve_driver
 from interlock.manifests.workspace import load_workspace
 from tests.manifests.texts import driver_text, driver_values, tool_text, write
 

@@ -11,13 +11,13 @@ import pytest
 
 from interlock.core.config.problems import ConfigError
 from interlock.errors import AUTH_REQUIRED, InterlockError
-from interlock.manifests.contract_definitions import (
+from interlock.manifests.definitions import (
     InputProblem,
     define_io,
     define_secret,
     define_tool,
 )
-from interlock.manifests.secret import AccessEntry
+from interlock.manifests.model import AccessEntry
 from interlock.manifests.secret_handle import Access
 from interlock.manifests.tool_reader import parse_contract
 from tests.manifests.texts import secret_values, text_of, tool_values

@@ -12,7 +12,7 @@ import pytest
 
 from interlock.core.config.problems import ConfigError
 from interlock.errors import InterlockError
-from interlock.manifests import contract_definitions, definitions
+from interlock.manifests import definitions
 from interlock.manifests.definitions import (
     check_execute,
     define_driver,
@@ -20,7 +20,7 @@ from interlock.manifests.definitions import (
     manifest_of,
     merge,
 )
-from interlock.manifests.driver import ConnectionOptions
+from interlock.manifests.model import ConnectionOptions
 from tests.manifests.texts import driver, driver_values, entry, write
 
 
@@ -79,9 +79,9 @@ def test_a_whole_definition_is_validated_like_front_matter() -> None:
 def test_both_names_and_both_spellings() -> None:
     assert definitions.defineDriver is definitions.define_driver
     assert definitions.defineMcpDriver is definitions.define_mcp_driver
-    assert contract_definitions.defineTool is contract_definitions.define_tool
-    assert contract_definitions.defineIO is contract_definitions.define_io
-    assert contract_definitions.defineSecret is contract_definitions.define_secret
+    assert definitions.defineTool is definitions.define_tool
+    assert definitions.defineIO is definitions.define_io
+    assert definitions.defineSecret is definitions.define_secret
     camel = define_mcp_driver(
         {
             "policyTags": ["a"],

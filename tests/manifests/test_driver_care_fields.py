@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from interlock.manifests.driver import HttpProbe
+from interlock.manifests.model import HttpProbe
 from tests.manifests.texts import driver, only, read
 
 # -- sign-in

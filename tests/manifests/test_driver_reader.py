@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.core.config.problems import ConfigError
-from interlock.manifests.driver import Cost, Requires, Retry
+from interlock.manifests.document import Caution
 from interlock.manifests.driver_reader import parse_driver, read_driver
-from interlock.manifests.findings import Caution
+from interlock.manifests.model import Cost, Requires, Retry
 from tests.manifests.texts import (
     GONE,
     driver,

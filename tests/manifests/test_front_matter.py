@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.core.config.problems import ConfigError, Problem
+from interlock.manifests.document import MOST_BYTES, read_source, split
 from interlock.manifests.driver_reader import parse_driver
-from interlock.manifests.front_matter import MOST_BYTES, read_source, split
 from interlock.manifests.tool_reader import parse_contract
 from tests.manifests.texts import driver_text
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.manifests.driver import (
+from interlock.manifests.model import (
     IDLE_SECONDS,
     ConnectionOptions,
     DeclaredPrompt,

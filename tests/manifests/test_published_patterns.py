@@ -7,10 +7,10 @@ from textwrap import dedent
 
 import pytest
 
-from interlock.manifests.driver import DriverManifest, HttpProbe
+from interlock.manifests.document import Reading
 from interlock.manifests.driver_reader import parse_driver
-from interlock.manifests.findings import Reading
 from interlock.manifests.lint import lint_bindings
+from interlock.manifests.model import DriverManifest, HttpProbe
 from tests.manifests.texts import codes
 
 FILES = """\

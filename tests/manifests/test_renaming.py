@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.manifests.driver import MappedFrom
-from interlock.manifests.parameter_names import Target, mapping_renames
+from interlock.manifests.binding import Target, mapping_renames
+from interlock.manifests.model import MappedFrom
 from tests.manifests.texts import driver, entry
 
 

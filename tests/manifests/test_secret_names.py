@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from interlock.core.config.problems import BadValue
-from interlock.manifests.secret import SecretsInventory
+from interlock.manifests.model import SecretsInventory
 from interlock.manifests.secret_names import (
     default_name,
     default_slug,

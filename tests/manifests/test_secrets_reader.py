@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from interlock.core.config.problems import ConfigError
-from interlock.manifests.secret import AccessEntry, SecretEntry
+from interlock.manifests.model import AccessEntry, SecretEntry
 from interlock.manifests.secrets_reader import parse_inventory, read_inventory
 from tests.manifests.texts import GONE, secret_values, secrets_text, text_of, write
 

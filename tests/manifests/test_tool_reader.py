@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.core.config.problems import ConfigError
-from interlock.manifests.driver import Retry
+from interlock.manifests.model import DriverConstraints, Needs, Retry, ToolContract
 from interlock.manifests.schemas import at_address
-from interlock.manifests.tool import DriverConstraints, Needs, ToolContract
 from interlock.manifests.tool_reader import parse_contract, read_contract
 from tests.manifests.texts import GONE, contract, text_of, tool_text, tool_values, write
 

@@ -8,10 +8,9 @@ from typing import Any
 import yaml
 
 from interlock.core.config.problems import Problem
-from interlock.manifests.driver import DriverManifest
+from interlock.manifests.document import Caution, Reading
 from interlock.manifests.driver_reader import parse_driver
-from interlock.manifests.findings import Caution, Reading
-from interlock.manifests.tool import ToolContract
+from interlock.manifests.model import DriverManifest, ToolContract
 from interlock.manifests.tool_reader import parse_contract
 
 GONE: Any = object()

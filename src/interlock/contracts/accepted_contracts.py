@@ -17,7 +17,7 @@ from interlock.contracts.sightings import Noted
 from interlock.core.config import Config
 from interlock.core.paths import make_private, registered_drivers_path
 from interlock.errors import InterlockError
-from interlock.manifests.tool import ToolContract
+from interlock.manifests.model import ToolContract
 from interlock.primitives.timestamps import format_utc
 
 _log = logging.getLogger("interlock.drivers")

@@ -13,14 +13,18 @@ from typing import Any
 from msgspec import Struct
 
 from interlock.errors import ProtocolError
-from interlock.manifests import entry_checks
-from interlock.manifests.driver import Implements
-from interlock.manifests.entry_checks import check_entry as check_entry
-from interlock.manifests.entry_checks import passed_on
-from interlock.manifests.entry_checks import version_problem as version_problem
-from interlock.manifests.parameter_names import Arrival, argument_renames, arrivals, mapping_renames
+from interlock.manifests import binding as manifest_binding
+from interlock.manifests.binding import (
+    Arrival,
+    argument_renames,
+    arrivals,
+    mapping_renames,
+    passed_on,
+)
+from interlock.manifests.binding import check_entry as check_entry
+from interlock.manifests.binding import version_problem as version_problem
+from interlock.manifests.model import Implements, ToolContract
 from interlock.manifests.schema_view import SchemaView
-from interlock.manifests.tool import ToolContract
 from interlock.protocol.jsonpath import Every, Index, Name, Path, Step, Where, compile_path
 
 
@@ -248,5 +252,5 @@ def _listed(types: frozenset[str]) -> str:
 
 
 def _near(name: str, known: Collection[str]) -> str:
-    question = entry_checks.near(name, known)
+    question = manifest_binding.near(name, known)
     return f" {question[0].upper()}{question[1:]}" if question else ""

@@ -24,7 +24,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.errors import InterlockError
-from interlock.manifests.findings import ManifestError
+from interlock.manifests.document import ManifestError
 from interlock.manifests.hook_types import HookArguments, HookResult
 
 _ANYTHING: Final = (Exception, SystemExit)

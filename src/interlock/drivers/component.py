@@ -50,8 +50,7 @@ from interlock.drivers.status import ContractStatus, DriverStatus, contracts_of,
 from interlock.drivers.translation import NO_TRANSFORMS, BoundEntry
 from interlock.errors import InterlockError
 from interlock.manifests import workspace as files
-from interlock.manifests.driver import DriverManifest, Implements
-from interlock.manifests.tool import ToolContract
+from interlock.manifests.model import DriverManifest, Implements, ToolContract
 from interlock.primitives.text import format_count
 from interlock.protocol.jsonrpc import encode_value
 from interlock.trust.authorization import ContractFloors

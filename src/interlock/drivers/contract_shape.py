@@ -9,8 +9,8 @@ import jsonschema_rs
 
 from interlock.errors import INVALID_ARGUMENTS, TOOL_UNAVAILABLE, InterlockError
 from interlock.manifests import schemas
+from interlock.manifests.model import ToolContract
 from interlock.manifests.schema_view import SchemaView
-from interlock.manifests.tool import ToolContract
 from interlock.protocol.json_pointer import pointer_to
 from interlock.protocol.schema_cost import (
     BACKTRACK_LIMIT,

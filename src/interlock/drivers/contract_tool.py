@@ -12,7 +12,7 @@ from interlock.drivers.limits import effective_retry as effective_retry
 from interlock.drivers.limits import effective_timeout_ms as effective_timeout_ms
 from interlock.drivers.limits import may_repeat as may_repeat
 from interlock.drivers.limits import override_warnings as override_warnings
-from interlock.manifests.tool import ToolContract
+from interlock.manifests.model import ToolContract
 from interlock.protocol.capabilities import class_for
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcpax import CAPABILITY

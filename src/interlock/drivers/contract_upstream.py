@@ -37,7 +37,7 @@ from interlock.errors import (
     UNKNOWN_TOOL,
     InterlockError,
 )
-from interlock.manifests.tool import ToolContract
+from interlock.manifests.model import ToolContract
 from interlock.protocol.jsonrpc import decode_value
 
 KEY: Final = CONTRACTS

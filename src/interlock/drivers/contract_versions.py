@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from interlock.contracts.registry import records
 from interlock.errors import DEPRECATED_VERSION, InterlockError
+from interlock.manifests.model import ToolContract
 from interlock.manifests.ranges import newest
-from interlock.manifests.tool import ToolContract
 from interlock.primitives.timestamps import format_utc_ms
 
 WINDOW: Final = 180 * 86_400.0

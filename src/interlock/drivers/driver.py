@@ -32,8 +32,7 @@ from interlock.drivers.reinstallation import FailedInstall
 from interlock.drivers.resolver import Standing
 from interlock.drivers.translation import BoundEntry
 from interlock.errors import InterlockError, ProtocolError
-from interlock.manifests.driver import DriverManifest, Implements
-from interlock.manifests.tool import ToolContract
+from interlock.manifests.model import DriverManifest, Implements, ToolContract
 from interlock.protocol.jsonrpc import decode_value
 from interlock.protocol.mcp import ABOUT_RESOURCES
 

@@ -20,7 +20,7 @@ from interlock.drivers.sandbox.name_resolution import Never, reachable, resolve_
 from interlock.drivers.sandbox.patterns import normal_host
 from interlock.drivers.sandbox.remote import check_remote
 from interlock.errors import InterlockError
-from interlock.manifests.driver import DriverManifest, HealthCheck, HttpProbe
+from interlock.manifests.model import DriverManifest, HealthCheck, HttpProbe
 
 # -- One request of a manifest to an HTTP server, of whose answer only the status matters.
 #

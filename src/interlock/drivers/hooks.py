@@ -25,9 +25,9 @@ from interlock.errors import (
     InterlockError,
     all_failures,
 )
-from interlock.manifests.driver import DriverManifest
-from interlock.manifests.findings import ManifestError
+from interlock.manifests.document import ManifestError
 from interlock.manifests.hook_types import HookArguments
+from interlock.manifests.model import DriverManifest
 
 _OTHER_ENTRY: Final = "driver.ts"
 

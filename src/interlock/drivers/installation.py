@@ -34,7 +34,7 @@ from interlock.drivers import processes
 from interlock.drivers.processes import Ran, Runs, in_a_sentence
 from interlock.drivers.sandbox.docker import is_image
 from interlock.errors import INSTALL_FAILED, VERSION_MISMATCH, InterlockError
-from interlock.manifests.driver import DriverManifest, VersionCheck
+from interlock.manifests.model import DriverManifest, VersionCheck
 from interlock.manifests.ranges import in_range
 
 # -- What is in a driver's private folder: how it came there, and the program in it.

@@ -14,8 +14,7 @@ from interlock.drivers.errors import aip_code
 from interlock.drivers.resolver import Decision
 from interlock.drivers.resolver_explanation import resolved_row
 from interlock.errors import InterlockError
-from interlock.manifests.driver import Implements
-from interlock.manifests.tool import ToolContract
+from interlock.manifests.model import Implements, ToolContract
 from interlock.primitives.timestamps import format_utc_ms
 
 if TYPE_CHECKING:

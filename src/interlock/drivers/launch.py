@@ -38,7 +38,7 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.manifests import placeholders
-from interlock.manifests.driver import DriverManifest, ServerBlock
+from interlock.manifests.model import DriverManifest, ServerBlock
 from interlock.protocol import mcp
 
 _REFUSALS: Final = range(400, 500)

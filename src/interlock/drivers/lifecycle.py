@@ -40,7 +40,7 @@ from interlock.errors import (
     VERSION_MISMATCH,
     InterlockError,
 )
-from interlock.manifests.secret import SecretsInventory
+from interlock.manifests.model import SecretsInventory
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import PING, TOOLS_LIST, Era
 

@@ -12,8 +12,7 @@ from typing import Final
 
 from interlock.core.catalog.effects import EffectLevel
 from interlock.errors import InterlockError
-from interlock.manifests.driver import Cost, DriverManifest, Implements, Retry
-from interlock.manifests.tool import ToolContract
+from interlock.manifests.model import Cost, DriverManifest, Implements, Retry, ToolContract
 from interlock.primitives.backoff import exponential_delay
 
 LONGEST_PAUSE_MS: Final = 60_000

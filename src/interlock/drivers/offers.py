@@ -14,9 +14,8 @@ from msgspec import Raw
 from interlock.core.call import Call
 from interlock.drivers.resource_uris import check_uris
 from interlock.errors import UNKNOWN_RESOURCE, InterlockError, ProtocolError
-from interlock.manifests.driver import DeclaredResource, DriverManifest
+from interlock.manifests.model import DeclaredResource, DriverManifest, ToolContract
 from interlock.manifests.references import with_slashes
-from interlock.manifests.tool import ToolContract
 from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.protocol.uri_templates import UriTemplate, plain, read_template
 

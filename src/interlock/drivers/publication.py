@@ -13,7 +13,6 @@ from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.effects import EffectLevel
 from interlock.core.catalog.offering import (
     ENDED_CONTRACTS,
-    Offering,
     contract_offering,
     read_offering,
 )
@@ -27,7 +26,7 @@ from interlock.drivers.contract_upstream import KEY, ContractUpstream
 from interlock.drivers.contract_versions import Deprecation, Versions, prefixed
 from interlock.drivers.driver import Driver
 from interlock.drivers.offers import declared_prompts, declared_resources
-from interlock.manifests.tool import ToolContract
+from interlock.manifests.model import ToolContract
 from interlock.protocol.jsonrpc import encode_value
 from interlock.trust.authorization import ContractFloors
 from interlock.trust.policy import Action
@@ -250,9 +249,6 @@ class Publishing:
     def withdraw(self, driver: Driver) -> None:
         """A driver is no more."""
         self._withdraw(driver.key)
-
-    def offering_of(self, driver: Driver) -> Offering | None:
-        return self._catalog.offering(driver.key)
 
 
 def voice_of(driver: Driver) -> Voice:

@@ -13,7 +13,7 @@ import msgspec
 
 from interlock.core.paths import make_private
 from interlock.errors import InterlockError
-from interlock.manifests.driver import DriverManifest
+from interlock.manifests.model import DriverManifest
 
 _log = logging.getLogger("interlock.drivers")
 

@@ -27,8 +27,14 @@ from interlock.drivers.binding import version_problem
 from interlock.drivers.limits import effective_cost
 from interlock.drivers.translation import BoundEntry
 from interlock.errors import Failure, InterlockError
-from interlock.manifests.driver import UNIVERSAL_REGION, Cost, DriverManifest, Implements, Requires
-from interlock.manifests.tool import ToolContract
+from interlock.manifests.model import (
+    UNIVERSAL_REGION,
+    Cost,
+    DriverManifest,
+    Implements,
+    Requires,
+    ToolContract,
+)
 
 # -- What the resolver is told: drivers and what is known of them, the machine, and the workspace.
 

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from interlock.drivers.resolver import Candidate, Decision, Machine, Workspace, route
-from interlock.manifests.tool import ToolContract
+from interlock.manifests.model import ToolContract
 from interlock.primitives.bounded_dict import BoundedDict
 
 MOST_KEPT: Final = 4096

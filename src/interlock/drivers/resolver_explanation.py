@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from interlock.drivers.resolver import Candidate, Decision
-from interlock.manifests.driver import Cost
+from interlock.manifests.model import Cost
 from interlock.primitives.timestamps import format_utc_ms
 
 RESOLVED: Final = "driver.resolved"

@@ -14,8 +14,8 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from interlock.errors import POLICY_VIOLATION, InterlockError
+from interlock.manifests.model import ToolContract
 from interlock.manifests.schema_view import SchemaView
-from interlock.manifests.tool import ToolContract
 
 Resolve = Callable[[str], str]
 """Where a path really leads, once every link in it has been followed. It need not exist."""

@@ -21,7 +21,7 @@ from interlock.drivers import processes
 from interlock.drivers.health import Asks, NoAnswer
 from interlock.drivers.processes import Runs
 from interlock.errors import AUTH_FAILED, InterlockError
-from interlock.manifests.driver import Completion, DriverManifest, Login
+from interlock.manifests.model import Completion, DriverManifest, Login
 
 # -- The way back of a login: an address of this machine that is good for one visit, for a while.
 #

@@ -20,7 +20,7 @@ import msgspec
 from interlock.drivers.health import Asks, NoAnswer
 from interlock.drivers.processes import Runs
 from interlock.errors import AUTH_REQUIRED, InterlockError
-from interlock.manifests.driver import Auth, DriverManifest, HttpProbe
+from interlock.manifests.model import Auth, DriverManifest, HttpProbe
 
 # -- Whether somebody is signed in with a driver, as a table: what can happen, and what follows.
 #

@@ -11,7 +11,7 @@ from interlock.drivers.sandbox.docker import env_problem
 from interlock.drivers.sandbox.patterns import Egress
 from interlock.drivers.sandbox.remote import check_remote
 from interlock.errors import InterlockError
-from interlock.manifests.driver import DriverManifest
+from interlock.manifests.model import DriverManifest
 from interlock.manifests.signatures import (
     SIGNATURE,
     SIGNED,

@@ -42,8 +42,7 @@ from interlock.drivers.store import DriverStates
 from interlock.drivers.vault import Configured, Environment, Vault
 from interlock.drivers.vault_access import Asker, bind, unresolved
 from interlock.errors import INTERNAL, InterlockError, ProtocolError
-from interlock.manifests.driver import DriverManifest
-from interlock.manifests.secret import SecretsInventory
+from interlock.manifests.model import DriverManifest, SecretsInventory
 from interlock.manifests.secret_names import variable_of
 from interlock.manifests.workspace import Workspace
 from interlock.protocol.jsonrpc import decode_value, encode_value

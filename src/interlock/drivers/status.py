@@ -10,7 +10,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from interlock.drivers.contract_upstream import ContractUpstream
-    from interlock.manifests.driver import DriverManifest
+    from interlock.manifests.model import DriverManifest
 from interlock.drivers.driver import Driver
 
 

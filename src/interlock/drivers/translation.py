@@ -27,16 +27,15 @@ from interlock.errors import (
     InterlockError,
     ProtocolError,
 )
-from interlock.manifests.driver import Implements
-from interlock.manifests.parameter_names import (
+from interlock.manifests.binding import (
     Renames,
     argument_renames,
     mapping_renames,
     renamed,
     targets,
 )
+from interlock.manifests.model import Implements, ToolContract
 from interlock.manifests.schema_view import SchemaView
-from interlock.manifests.tool import ToolContract
 from interlock.protocol.jsonpath import NotFound, compile_path
 
 Transforms = Mapping[str, Callable[[Any], Any]]

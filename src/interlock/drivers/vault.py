@@ -23,7 +23,7 @@ from msgspec import Struct
 from interlock.core.config import ConfigError
 from interlock.core.config.problems import BadValue
 from interlock.manifests import secret_names
-from interlock.manifests.secret import SecretEntry, SecretsInventory
+from interlock.manifests.model import SecretEntry, SecretsInventory
 from interlock.manifests.secret_handle import Backend, asked
 from interlock.manifests.secret_handle import VaultTrouble as VaultTrouble
 from interlock.manifests.secret_names import default_name

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from interlock.drivers.vault import Vault, VaultTrouble, entry_named
 from interlock.errors import AUTH_REQUIRED, InterlockError
-from interlock.manifests.secret import SecretEntry, SecretsInventory
+from interlock.manifests.model import SecretEntry, SecretsInventory
 from interlock.manifests.secret_handle import Context, Record, SecretHandle, access_to
 from interlock.manifests.secret_names import default_slug
 

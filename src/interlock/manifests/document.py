@@ -1,24 +1,44 @@
-"""Front matter as plain values that know where they stand.
+"""Manifest files as plain values that know where they stand, and what reading finds.
+
+The fields of a manifest stand between the two `---` lines at its start. What follows is for people
+and is not looked at. Files are read once, never more than 1 MiB of them, and never through a
+symbolic link that the caller did not ask for.
 
 There are two ways from text to nodes. libyaml is quick; the library's own composer, which the
 config uses, is slow and says better what is wrong. A text that libyaml takes is read from its
 nodes; one that it does not take, or in which the two are known to differ, goes the slow way. The
 types are YAML 1.2's core types on both ways, and keys that come twice are refused.
+
+Problems refuse a manifest, cautions do not. Problems are those of the config (`config.problems`),
+so that a person reads one kind of sentence everywhere. Nothing here ever holds a secret.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import operator
+import os
 import re
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
 
 import yaml
+from msgspec import Struct, field
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from interlock import errors
 from interlock.core.config import yaml_text
-from interlock.core.config.problems import BadValue, ConfigError, KeyPath, Problem, format_path
+from interlock.core.config.load import decode_text
+from interlock.core.config.problems import (
+    BadValue,
+    ConfigError,
+    KeyPath,
+    Problem,
+    format_path,
+    problem_as_data,
+)
 from interlock.core.config.scalars import as_text
 from interlock.core.config.yaml_text import (
     BOOLEAN,
@@ -31,7 +51,199 @@ from interlock.core.config.yaml_text import (
     NUMBER,
     TEXT,
 )
-from interlock.manifests.front_matter import split
+from interlock.errors import InterlockError
+
+# -- what reading finds
+
+T = TypeVar("T")
+
+
+class Caution(Struct, frozen=True, order=True):
+    """One thing that a person should look at. Line 0 means the file as a whole."""
+
+    file: str
+    line: int
+    code: str
+    sentence: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{where}: {self.sentence}" if where else self.sentence
+
+
+class ManifestError(ConfigError):
+    """A manifest that cannot be used. `problems` are in the order in which the parts of the format
+    are checked (AIP-30 before AIP-32), and in the order of the file within a part."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        ordered = list(problems)
+        super().__init__(ordered)
+        self.problems = ordered
+        InterlockError.__init__(
+            self,
+            errors.CONFIG,
+            "\n".join(str(problem) for problem in ordered),
+            {"problems": [problem_as_data(problem) for problem in ordered]},
+        )
+
+
+class Reading(Struct, Generic[T]):
+    """What came of reading one file."""
+
+    value: T | None = None
+    """None when there are problems."""
+    problems: list[Problem] = field(default_factory=list)
+    cautions: list[Caution] = field(default_factory=list)
+
+    def unwrap(self, cautions: list[Caution] | None = None) -> T:
+        """The value. Raises ManifestError; cautions are added to the list that is given."""
+        if cautions is not None:
+            cautions.extend(self.cautions)
+        if self.value is None:
+            raise ManifestError(self.problems)
+        return self.value
+
+
+def whole_file(file: str, message: str, hint: str = "") -> Problem:
+    """A problem of the file as a whole."""
+    return Problem(file, 0, 0, "", message, hint)
+
+
+def in_order(*parts: list[Problem]) -> list[Problem]:
+    """The problems part by part, each part in the order of the file, none twice."""
+    ordered: dict[tuple[int, int, str, str], Problem] = {}
+    for part in parts:
+        for problem in sorted(part):
+            ordered.setdefault(
+                (problem.line, problem.column, problem.path, problem.message), problem
+            )
+    return list(ordered.values())
+
+
+# -- the file and its front matter
+
+MOST_BYTES: Final = 1024 * 1024
+"""No manifest that people write is this long."""
+
+_BOM: Final = "\ufeff"
+_START: Final = re.compile(r"---[ \t]*(?:\n|$)")
+_ADD_START: Final = "put the fields between two lines --- at the start of the file"
+
+
+class Source(Struct, frozen=True):
+    """A file as it was read."""
+
+    text: str
+    digest: str
+    """SHA-256 of its bytes, in hex."""
+
+
+class FrontMatter(Struct, frozen=True):
+    """`text` starts with the first `---` line, so that its lines are the lines of the file."""
+
+    text: str
+    body: str
+
+
+def read_source(path: Path, *, follow: bool = True) -> Source:
+    """The text of a file. Raises ConfigError that names it."""
+    file = str(path)
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(file, flags)
+        try:
+            content = os.read(descriptor, MOST_BYTES + 1)
+            # A read may return less than there is.
+            while content and len(content) <= MOST_BYTES:
+                more = os.read(descriptor, MOST_BYTES + 1 - len(content))
+                if not more:
+                    break
+                content += more
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        raise ConfigError.of("there is no such file", "check the path", file=file) from None
+    except IsADirectoryError:
+        raise ConfigError.of("this is a folder", "write the path of a file", file=file) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "bad path"
+        raise ConfigError.of(
+            f"the file cannot be read ({reason.lower()})",
+            "check the path and its rights",
+            file=file,
+        ) from None
+    if len(content) > MOST_BYTES:
+        raise _too_long(file)
+    return Source(decode_text(content, file), hashlib.sha256(content).hexdigest())
+
+
+def split(text: str, file: str) -> FrontMatter:
+    """The front matter of a manifest. Raises ConfigError."""
+    # A text that did not come from a file is measured here; nobody writes four bytes a character.
+    if len(text) > MOST_BYTES:
+        raise _too_long(file)
+    if text.startswith(_BOM):
+        text = text[1:]
+    if "\r" in text:
+        text = text.replace("\r\n", "\n")
+    start = _START.match(text)
+    if start is None:
+        raise ConfigError([_no_start(text, file)])
+    end, after = _end_of(text, start.end())
+    if end < 0:
+        raise ConfigError(
+            [
+                Problem(
+                    file, 1, 1, "", "the front matter that begins here has no end",
+                    "write a line --- below the last field",
+                )
+            ]
+        )  # fmt: skip
+    matter = text[:end]
+    if not matter[start.end() :].strip():
+        raise ConfigError(
+            [Problem(file, 2, 1, "", "there is nothing between the --- lines", "write the fields")]
+        )
+    return FrontMatter(matter, text[after:].lstrip("\n"))
+
+
+def _end_of(text: str, start: int) -> tuple[int, int]:
+    """Where the second `---` line begins and ends; -1 when there is none."""
+    found = text.find("\n---", start - 1)
+    while found >= 0:
+        line_end = text.find("\n", found + 1)
+        line_end = len(text) if line_end < 0 else line_end
+        if not text[found + 4 : line_end].strip(" \t"):
+            return found + 1, line_end
+        found = text.find("\n---", line_end)
+    return -1, -1
+
+
+def _no_start(text: str, file: str) -> Problem:
+    if not text.strip():
+        return Problem(file, 0, 0, "", "the file is empty", _ADD_START)
+    if text.lstrip().startswith("---"):
+        line = text[: text.index("---")].count("\n") + 1
+        if line > 1 or text.startswith((" ", "\t")):
+            return Problem(
+                file, line, 1, "", "something stands above the first --- line",
+                "let the file begin with ---",
+            )  # fmt: skip
+        return Problem(
+            file, 1, 4, "", "something follows --- on the first line", "put it on the next line"
+        )
+    return Problem(file, 1, 1, "", "there is no front matter", _ADD_START)
+
+
+def _too_long(file: str) -> ConfigError:
+    return ConfigError.of(
+        f"the file is longer than {MOST_BYTES // 1024} KiB, which no manifest needs",
+        "shorten its schemas and its text",
+        file=file,
+    )
+
+
+# -- values and their places
 
 MOST_VALUES: Final = 200_000
 """More values than any manifest has; aliases of aliases can make a short text endless."""

@@ -7,46 +7,38 @@ other kinds of drivers have their own, but they are mentioned.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
-from interlock.core.config.problems import BadValue, ConfigError, KeyPath, Problem
-from interlock.manifests import lint, schemas
-from interlock.manifests.document import Document, read_document
-from interlock.manifests.driver import (
-    Auth,
-    Completion,
-    ConnectionOptions,
-    Cost,
-    DeclaredPrompt,
-    DeclaredResource,
+from interlock.core.config.problems import BadValue, ConfigError, KeyPath, Problem, one_of, quoted
+from interlock.manifests import lint, placeholders, schemas
+from interlock.manifests.document import (
+    Caution,
+    Document,
+    Reading,
+    in_order,
+    read_document,
+    read_source,
+    whole_file,
+)
+from interlock.manifests.fields import Fault, build
+from interlock.manifests.model import (
+    MCP_FIELDS,
+    SERVER_FIELDS,
     DriverManifest,
-    HealthCheck,
-    HttpProbe,
     Implements,
     InstallStep,
-    Login,
-    MappedFrom,
     McpBinding,
-    Refresh,
-    RemoteAuth,
-    Requires,
-    Retry,
-    ServerBlock,
-    VersionCheck,
 )
-from interlock.manifests.driver_checks import mcp_checks, revision, secret_checks, universal_checks
-from interlock.manifests.findings import Caution, Reading, in_order, whole_file
-from interlock.manifests.front_matter import read_source
 from interlock.manifests.paths import find_inside
-from interlock.manifests.schema_errors import explain, nearest
-from interlock.manifests.schemas import DRIVER, MCP, SERVER_FIELDS
-from interlock.primitives.durations import ISO_DURATION_HINT, SECONDS, parse_duration
-
-_MOST_SECONDS: Final = 10 * SECONDS["y"]
+from interlock.manifests.ranges import check_range
+from interlock.manifests.schemas import DRIVER, MCP, explain, nearest
+from interlock.protocol.mcp import REVISIONS
 
 # -- Deprecated fields of MCP drivers, translated: `server_ref` (a path to a server.json) and
 # `mcp_tools` (the server's tool → contract). The fields of AIP-32 win where both are there.
@@ -171,219 +163,269 @@ def _contract_of(tool: str) -> str:
     return path.parent.name if path.suffix == ".md" else tool
 
 
-# -- A DRIVER.md that both schemas accept, as structs. Durations and placeholders are read on the
-# way; what is wrong with them comes back as problems, because only the reader knows where they
-# stand.
+# -- What must hold beyond the shape of the fields: AIP-30 first, then AIP-32.
 
-Fault = tuple[KeyPath, BadValue]
-"""Where, and what is wrong."""
+TRANSPORTS: Final = {
+    "binary": ("stdio",),
+    "npm": ("stdio",),
+    "docker": ("stdio", "http", "sse"),
+    "remote": ("sse", "http"),
+}
+"""Which transports a kind of server can be spoken to over."""
 
-_NOTHING: Final[dict[str, Any]] = {}
-_NO_CONNECTION_OPTIONS: Final = ConnectionOptions()
-_ANY_MACHINE: Final = Requires()
-
-
-def build_driver(
-    values: dict[str, Any],
-    file: Path,
-    *,
-    protocol_version: str,
-    lines: tuple[int, ...],
-    digest: str,
-) -> tuple[DriverManifest, list[Fault]]:
-    """The manifest of values that are valid, and what only shows when they are taken apart."""
-    faults: list[Fault] = []
-    is_mcp = values["kind"] == "mcp"
-    get = values.get
-    manifest = DriverManifest(
-        file=file,
-        id=values["id"],
-        name=values["name"],
-        description=values["description"],
-        version=values["version"],
-        kind=values["kind"],
-        implements=tuple(
-            _implements(entry, line, mcp=is_mcp)
-            for entry, line in zip(values["implements"], lines, strict=True)
-        ),
-        server=_server(values["server"]) if is_mcp else None,
-        transport=values["transport"] if is_mcp else "stdio",
-        protocol_version=protocol_version,
-        prompts=tuple(_prompt(one) for one in get("prompts", ())) if is_mcp else (),
-        resources=tuple(_resource(one) for one in get("resources", ())) if is_mcp else (),
-        connection=_connection(get("connection_options")) if is_mcp else _NO_CONNECTION_OPTIONS,
-        auth=_auth(values["auth"], faults) if "auth" in values else None,
-        install=tuple(
-            InstallStep(one["method"], {key: one[key] for key in one if key != "method"})
-            for one in get("install", ())
-        ),
-        version_check=VersionCheck(**values["version_check"])
-        if "version_check" in values
-        else None,
-        health_check=_health(values["health_check"], faults) if "health_check" in values else None,
-        egress=tuple(get("network", _NOTHING).get("egress", ())),
-        region=tuple(values["region"]) if "region" in values else ("global",),
-        policy_tags=tuple(get("policy_tags", ())),
-        tags=tuple(get("tags", ())),
-        requires=_requires(values["requires"]) if "requires" in values else _ANY_MACHINE,
-        cost=_cost(get("cost_override")),
-        timeout_override_ms=get("timeout_override_ms"),
-        retry=_retry(get("retry_override")),
-        metadata=get("metadata", {}),
-        runner=get("runner", {}),
-        source=values,
-        digest=digest,
-    )
-    return manifest, faults
+_DETECTABLE: Final = {
+    "exit_code": re.compile(r"[0-9]{1,3}"),
+    "http_status": re.compile(r"[1-5][0-9]{2}"),
+    "exception": re.compile(r"[A-Za-z_][\w.]*"),
+    "header": re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:.+"),
+}
+_SAFE_PARSE: Final = 500
 
 
-def _implements(entry: dict[str, Any], line: int, *, mcp: bool) -> Implements:
-    get = entry.get
-    metadata = get("metadata", _NOTHING)
-    narrowing = get("schema_narrowing", _NOTHING)
-    binding = metadata.get("mcp") if mcp else None
-    mapping = get("mapping")
-    return Implements(
-        tool=entry["tool"],
-        version=entry["version"],
-        line=line,
-        drop_inputs=tuple(narrowing.get("drop_inputs", ())),
-        drop_outputs=tuple(narrowing.get("drop_outputs", ())),
-        mapping={key: _mapped(value) for key, value in mapping.items()} if mapping else {},
-        cost=_cost(get("cost_override")),
-        timeout_override_ms=get("timeout_override_ms"),
-        retry=_retry(get("retry_override")),
-        mcp=McpBinding(**binding) if binding else None,
-        metadata=metadata if metadata is not _NOTHING else {},
-    )
+def universal_checks(document: Document) -> list[Problem]:
+    """AIP-30: ranges, patterns, signs of expiry, probes."""
+    values = document.value
+    problems: list[Problem] = []
+    tools: set[str] = set()
+    for index, entry in enumerate(values["implements"]):
+        _range(document, ("implements", index, "version"), entry["version"], problems)
+        if entry["tool"] in tools:
+            problems.append(
+                document.problem(
+                    ("implements", index, "tool"),
+                    f"{quoted(entry['tool'])} is implemented twice",
+                    "keep one of the two entries",
+                )
+            )
+        tools.add(entry["tool"])
+    if "version_check" in values:
+        check = values["version_check"]
+        _range(document, ("version_check", "range"), check["range"], problems)
+        _pattern(document, check["parse"], problems)
+    if "auth" in values:
+        problems += _auth(document, values["auth"])
+    if "health_check" in values:
+        check = values["health_check"]
+        needed = {"exec": "cmd", "http": "http"}.get(check["method"])
+        if needed and not check.get(needed):
+            problems.append(
+                document.problem(
+                    ("health_check",), f"method {check['method']} needs {needed}", f"add {needed}"
+                )
+            )
+    return problems
 
 
-def _mapped(value: str | dict[str, str]) -> str | MappedFrom:
-    if isinstance(value, str):
-        return value
-    return MappedFrom(value["from"], value.get("transform", ""))
+def mcp_checks(document: Document, *, has_code: bool, plain_http: bool) -> list[Problem]:
+    """AIP-32: server and transport, the binding of every entry, prompts, resources, secrets."""
+    values = document.value
+    problems = _server(document, values["server"], values["transport"], plain_http=plain_http)
+    # The rest of the driver may be wrong when this is asked.
+    entries = values.get("implements")
+    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+        if not has_code and "tool" in entry and "mcp" not in entry.get("metadata", {}):
+            problems.append(
+                document.problem(
+                    ("implements", index),
+                    f"{quoted(str(entry['tool']))} has no metadata.mcp, and no code serves it",
+                    "add metadata.mcp.tool_name: the name of the server's tool",
+                )
+            )
+    if "protocol_version" in values and not revision(values["protocol_version"]):
+        problems.append(
+            document.problem(
+                ("protocol_version",),
+                f"{quoted(values['protocol_version'])} is no revision of MCP",
+                f"write {one_of(list(REVISIONS))}, or the start of one",
+            )
+        )
+    for index, prompt in enumerate(values.get("prompts", ())):
+        if prompt["integrate_as"] == "skill_block" and not prompt.get("skill_ref"):
+            problems.append(
+                document.problem(
+                    ("prompts", index), "skill_block needs skill_ref", "add the path of a SKILL.md"
+                )
+            )
+    for index, resource in enumerate(values.get("resources", ())):
+        if resource["integrate_as"] == "ref_kind" and not resource.get("ref_kind_id"):
+            problems.append(
+                document.problem(
+                    ("resources", index),
+                    "ref_kind needs ref_kind_id",
+                    "add a name such as mcp_filesystem",
+                )
+            )
+    return problems
 
 
-def _server(block: dict[str, Any]) -> ServerBlock:
-    get = block.get
-    auth = get("auth")
-    return ServerBlock(
-        kind=block["kind"],
-        path=get("path", ""),
-        package=get("package", ""),
-        image=get("image", ""),
-        url=get("url", ""),
-        args=tuple(get("args", ())),
-        env=get("env", {}),
-        auth=_remote_auth(auth) if auth else None,
-        port=get("port"),
-    )
+def secret_checks(document: Document) -> list[Problem]:
+    """AIP-19: placeholders stand where secrets may stand, and speak of secrets that are listed."""
+    values = document.value
+    listed = _inner(values, "auth", "state").get("env") or ()
+    problems: list[Problem] = []
+    for path, text in texts_with("${", values if document.with_placeholders else None):
+        if not placeholders.mentions(text):
+            continue
+        if path[:2] not in (("server", "env"), ("server", "auth")):
+            problems.append(
+                document.problem(
+                    path,
+                    "a secret must not stand here, where others can see it",
+                    "use ${secrets.NAME} in server.env or server.auth; $${ writes ${ itself",
+                )
+            )
+            continue
+        try:
+            names = placeholders.names(text)
+        except BadValue as bad:
+            problems.append(document.problem(path, bad.message, bad.hint))
+            continue
+        problems += [
+            document.problem(
+                path, f"the secret {name} is not listed", f"add {name} to auth.state.env"
+            )
+            for name in names
+            if name not in listed
+        ]
+    secret = _inner(values, "server", "auth").get("secret")
+    if isinstance(secret, str) and "$" not in secret and secret not in listed:
+        problems.append(
+            document.problem(
+                ("server", "auth", "secret"),
+                f"the secret {secret} is not listed",
+                f"add {secret} to auth.state.env",
+            )
+        )
+    return problems
 
 
-def _remote_auth(auth: dict[str, str]) -> RemoteAuth:
-    secret = auth["secret"].removeprefix("${secrets.").removesuffix("}")
-    return RemoteAuth(
-        type="bearer" if auth["type"] == "bearer" else "header",
-        secret=secret,
-        header=auth.get("header", "Authorization"),
-    )
+def revision(text: str) -> str:
+    """The newest revision of MCP that starts with a text, or an empty text."""
+    return next((known for known in REVISIONS if known.startswith(text)), "")
 
 
-def _prompt(one: dict[str, Any]) -> DeclaredPrompt:
-    return DeclaredPrompt(**one)
+def _server(
+    document: Document, server: dict[str, Any], transport: str, *, plain_http: bool
+) -> list[Problem]:
+    kind = server["kind"]
+    problems: list[Problem] = []
+    if transport not in TRANSPORTS[kind]:
+        problems.append(
+            document.problem(
+                ("transport",),
+                f"a {kind} server cannot be spoken to over {transport}",
+                f"write {one_of(TRANSPORTS[kind])}",
+            )
+        )
+    elif kind == "docker" and transport != "stdio" and "port" not in server:
+        problems.append(
+            document.problem(
+                ("server",), f"a docker server over {transport} needs port",
+                "add the port that the image listens on",
+            )
+        )  # fmt: skip
+    if "auth" in server and kind != "remote":
+        problems.append(
+            document.problem(
+                ("server", "auth"),
+                "only a remote server is shown who calls this way",
+                "pass the secret in server.env",
+            )
+        )
+    if kind == "remote":
+        problems += _url(document, server["url"], plain_http=plain_http)
+    return problems
 
 
-def _resource(one: dict[str, Any]) -> DeclaredResource:
-    return DeclaredResource(**one)
-
-
-def _connection(options: dict[str, Any] | None) -> ConnectionOptions:
-    return ConnectionOptions(**options) if options else _NO_CONNECTION_OPTIONS
-
-
-def _auth(auth: dict[str, Any], faults: list[Fault]) -> Auth:
-    state = auth.get("state", _NOTHING)
-    detect = auth.get("expiry", _NOTHING).get("detect", ())
-    return Auth(
-        ref=auth.get("ref", ""),
-        state_paths=tuple(state.get("paths", ())),
-        state_env=tuple(state.get("env", ())),
-        login=_login(auth["login"]) if "login" in auth else None,
-        refresh=_refresh(auth["refresh"], faults) if "refresh" in auth else None,
-        expiry_detect=(detect,) if isinstance(detect, str) else tuple(detect),
-    )
-
-
-def _login(login: dict[str, Any]) -> Login:
-    completes = login.get("completes_when")
-    return Login(
-        cmd=login.get("cmd", ""),
-        url=login.get("url", ""),
-        interactive=login.get("interactive", False),
-        requires_callback_url=login.get("requires_callback_url", False),
-        completes_when=_completion(completes) if completes is not None else None,
-    )
-
-
-def _completion(completes: dict[str, Any]) -> Completion:
-    http = completes.get("http")
-    return Completion(
-        cmd=completes.get("cmd", ""),
-        exit_code=completes.get("exit_code", 0),
-        http=HttpProbe(**http) if http else None,
-    )
-
-
-def _refresh(refresh: dict[str, Any], faults: list[Fault]) -> Refresh:
-    every = _seconds(refresh.get("every"), ("auth", "refresh", "every"), faults)
-    return Refresh(cmd=refresh.get("cmd", ""), url=refresh.get("url", ""), every=every)
-
-
-def _health(check: dict[str, Any], faults: list[Fault]) -> HealthCheck:
-    http = check.get("http")
-    every = _seconds(check.get("every"), ("health_check", "every"), faults)
-    return HealthCheck(
-        method=check["method"],
-        cmd=check.get("cmd", ""),
-        http=HttpProbe(**http) if http else None,
-        expect_exit=check.get("expect_exit", 0),
-        every=every if every is not None else 300.0,
-        timeout_ms=check.get("timeout_ms", 5000),
-    )
-
-
-def _seconds(text: str | None, path: KeyPath, faults: list[Fault]) -> float | None:
-    if text is None:
-        return None
+def _url(document: Document, url: str, *, plain_http: bool) -> list[Problem]:
+    path = ("server", "url")
     try:
-        return parse_duration(text, iso=True, most=_MOST_SECONDS)
-    except ValueError as wrong:
-        faults.append((path, BadValue(str(wrong), ISO_DURATION_HINT)))
-        return None
+        parts = urlsplit(url)
+        _ = parts.port  # looked at only when it is asked for
+        broken = not parts.hostname or any(ch.isspace() for ch in url)
+    except ValueError:
+        return [document.problem(path, "this is not a URL", "write https://host/path")]
+    if broken:
+        return [document.problem(path, "this is not a URL", "write https://host/path")]
+    if parts.username is not None or parts.password is not None:
+        return [
+            document.problem(
+                path, "credentials must not stand in a URL", "name the secret in server.auth"
+            )
+        ]
+    if parts.scheme == "http" and not plain_http and not lint.is_loopback(url):
+        return [
+            document.problem(
+                path,
+                "everybody on the way could read what goes to another machine over http://",
+                f"write https://{parts.netloc}{parts.path}",
+            )
+        ]
+    return []
 
 
-def _requires(block: dict[str, Any]) -> Requires:
-    return Requires(
-        os=tuple(block.get("os", ())),
-        arch=tuple(block.get("arch", ())),
-        min_disk_mb=block.get("min_disk_mb", 0),
-        min_memory_mb=block.get("min_memory_mb", 0),
-    )
+def _auth(document: Document, auth: dict[str, Any]) -> Iterator[Problem]:
+    detect = auth.get("expiry", {}).get("detect", ())
+    for sign in (detect,) if isinstance(detect, str) else detect:
+        prefix, _, rest = sign.partition(":")
+        pattern = _DETECTABLE.get(prefix)
+        if pattern is not None and not pattern.fullmatch(rest):
+            yield document.problem(
+                ("auth", "expiry", "detect"),
+                f"{quoted(sign)} does not say what to look for",
+                "write exit_code:4, http_status:401, exception:Name or header:NAME:VALUE",
+            )
+    completes = auth.get("login", {}).get("completes_when")
+    if completes is not None and bool(completes.get("cmd")) == ("http" in completes):
+        yield document.problem(
+            ("auth", "login", "completes_when"),
+            "a login completes by a command or by an answer over HTTP",
+            "write either cmd or http",
+        )
 
 
-def _cost(block: dict[str, Any] | None) -> Cost | None:
-    if block is None:
-        return None
-    return Cost(
-        cost_class=block.get("cost_class"),
-        units_per_call=block.get("cost_units_per_call"),
-        currency=block.get("currency", ""),
-    )
+def _inner(values: dict[str, Any], *keys: str) -> dict[str, Any]:
+    """A block below others, empty where there is none."""
+    found: Any = values
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
-def _retry(block: dict[str, Any] | None) -> Retry | None:
-    return Retry(**block) if block is not None else None
+def _range(document: Document, path: KeyPath, text: str, problems: list[Problem]) -> None:
+    try:
+        check_range(text)
+    except BadValue as bad:
+        problems.append(document.problem(path, bad.message, bad.hint))
 
+
+def _pattern(document: Document, text: str, problems: list[Problem]) -> None:
+    path = ("version_check", "parse")
+    try:
+        groups = re.compile(text).groups if len(text) <= _SAFE_PARSE else -1
+    except (re.error, RecursionError, OverflowError):
+        groups = -1
+    if groups < 1:
+        wrong = "this is not a regular expression" if groups else "nothing is captured here"
+        problems.append(
+            document.problem(path, wrong, r"put the version in brackets, such as v(\S+)")
+        )
+
+
+def texts_with(part: str, value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
+    """Every text below a value that has `part` in it, and where it stands."""
+    if isinstance(value, str):
+        if part in value:
+            yield path, value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from texts_with(part, inner, (*path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from texts_with(part, inner, (*path, index))
+
+
+# -- reading
 
 CODE_FILE: Final = "driver.py"
 MANIFEST_FILE: Final = "DRIVER.md"
@@ -463,12 +505,12 @@ def parse_driver(
         document = read_document(text, str(file))
     except ConfigError as error:
         return Reading(problems=error.problems)
-    return read_fields(
+    return read_driver_fields(
         document, file, root=root, has_code=has_code, plain_http=plain_http, digest=digest
     )
 
 
-def read_fields(
+def read_driver_fields(
     document: Document,
     file: Path,
     *,
@@ -506,11 +548,9 @@ def read_fields(
         own = mcp_checks(document, has_code=has_code, plain_http=plain_http)
         own += secret_checks(document)
         cautions += _unknown_server_keys(document, values["server"])
-    asked = values.get("protocol_version", "") if is_mcp else ""
     manifest, faults = build_driver(
         values,
         file,
-        protocol_version=revision(asked) if asked else "",
         lines=tuple(
             document.line(("implements", index)) for index in range(len(values["implements"]))
         ),
@@ -541,6 +581,46 @@ def _explained(
         own = [problem for problem in own if (problem.path, problem.message) not in said]
     found = in_order(universal, problems + own)
     return found or [whole_file(document.file, "this is not a driver", "see AIP-30 and AIP-32")]
+
+
+def build_driver(
+    values: dict[str, Any], file: Path, *, lines: tuple[int, ...], digest: str
+) -> tuple[DriverManifest, list[Fault]]:
+    """The manifest of values that are valid, and what only shows when they are taken apart."""
+    faults: list[Fault] = []
+    is_mcp = values["kind"] == "mcp"
+    asked = values.get("protocol_version", "") if is_mcp else ""
+    manifest = build(
+        DriverManifest,
+        values,
+        faults,
+        skip=() if is_mcp else MCP_FIELDS,
+        file=file,
+        implements=tuple(
+            build(
+                Implements,
+                entry,
+                faults,
+                ("implements", index),
+                line=line,
+                mcp=_binding(entry) if is_mcp else None,
+            )
+            for index, (entry, line) in enumerate(zip(values["implements"], lines, strict=True))
+        ),
+        install=tuple(
+            InstallStep(step["method"], {key: step[key] for key in step if key != "method"})
+            for step in values.get("install", ())
+        ),
+        protocol_version=revision(asked) if asked else "",
+        source=values,
+        digest=digest,
+    )
+    return manifest, faults
+
+
+def _binding(entry: dict[str, Any]) -> McpBinding | None:
+    binding = entry.get("metadata", {}).get("mcp")
+    return McpBinding(**binding) if binding else None
 
 
 def _unknown_keys(document: Document) -> list[Caution]:

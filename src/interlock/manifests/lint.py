@@ -9,13 +9,14 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from interlock.core.config.problems import KeyPath
+from interlock.core.config.quantities import Address
 from interlock.core.redaction import is_secret_key, is_secret_value
 from interlock.manifests.binding import Binding
-from interlock.manifests.driver import DriverManifest, ServerBlock
-from interlock.manifests.driver_checks import DETECT_PREFIXES, is_loopback
-from interlock.manifests.findings import Caution
+from interlock.manifests.document import Caution
+from interlock.manifests.model import DriverManifest, ServerBlock
 from interlock.manifests.placeholders import mentions
 
 Line = Callable[[KeyPath], int]
@@ -33,6 +34,16 @@ _TENANT_FLAG: Final = re.compile(
 )
 _HARMLESS: Final = frozenset({"", "***", "true", "false", "none", "null"})
 _METHODS: Final = ("npm", "pip", "docker", "vendored", "download")
+
+
+DETECT_PREFIXES: Final = ("exit_code", "http_status", "exception", "header")
+
+
+def is_loopback(url: str) -> bool:
+    try:
+        return Address(urlsplit(url).hostname or "", 0).loopback
+    except ValueError:
+        return False
 
 
 def _nowhere(path: KeyPath) -> int:

@@ -53,12 +53,6 @@ def check_range(text: str) -> None:
     _groups(text)
 
 
-def parse_version(text: str) -> tuple[int, int, int]:
-    """The three numbers of a version. Raises BadValue."""
-    version = _version(text)
-    return version.major, version.minor, version.patch
-
-
 def newest(versions: list[str]) -> str:
     """The version that comes last in order."""
     return max(versions, key=_version)

@@ -1,152 +1,54 @@
-"""Our own JSON Schemas of manifests, ready to validate with and to be handed out.
+"""Our JSON Schemas of manifests, and what they have against one, in sentences.
 
-They are in this program; nothing is ever fetched. The schema of inputs and outputs is known under
-both addresses that published manifests use for it.
+The schemas of manifests are derived from the structs of `model.py`; the schema of inputs and
+outputs (AIP-16) is known under both addresses that published manifests use for it. Nothing is ever
+fetched.
+A value is quoted only where the schema says what kind of thing it is (`title`), and never where
+somebody could have put a secret by mistake (`writeOnly`).
 """
 
 from __future__ import annotations
 
 import copy
+import difflib
+from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 import jsonschema_rs
+from jsonschema_rs import ValidationError, ValidationErrorKind
+from msgspec import Meta
 
-from interlock.primitives.durations import ISO_DURATION_HINT, ISO_DURATION_PATTERN
-
-# -- The small types that our schemas of manifests are made of.
-#
-# `title` says what a value is ("a version"), `description` what to write. Both are for people:
-# the readers put them into their problems, editors show them. `writeOnly` marks what must not be
-# shown again: somebody could put a secret there by mistake.
-
-Schema = dict[str, Any]
+from interlock.core.config.problems import KeyPath, Problem, one_of, quoted
+from interlock.manifests.document import Document
+from interlock.manifests.fields import Schema, object_schema
+from interlock.manifests.model import (
+    IO_ADDRESSES,
+    MCP_FIELDS,
+    SERVER_FIELDS,
+    DriverManifest,
+    McpBinding,
+    SecretEntry,
+    ServerBlock,
+    ToolContract,
+    Words,
+)
+from interlock.protocol.json_pointer import unescaped
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
-SEMVER_PATTERN: Final = (
-    r"^(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)"
-    r"(-(0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
-    r"(\.(0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*))*)?"
-    r"(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$"
-)
-ISO_PATTERN: Final = (
-    r"^P(?=[0-9T])([0-9]+Y)?([0-9]+M)?([0-9]+W)?([0-9]+D)?"
-    r"(T(?=[0-9])([0-9]+H)?([0-9]+M)?([0-9]+(\.[0-9]+)?S)?)?$"
-)
-RETENTION_PATTERN: Final = ISO_PATTERN[:-1] + r"$|^[0-9]+(y|m|w|d|h)$"
-EGRESS_PATTERN: Final = (
-    r"^(\*|(\*\.)?[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?"
-    r"(\.[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?)*\.?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$"
-)
-SECRET_NAME_PATTERN: Final = r"^[A-Z][A-Z0-9_]*$"
-
-
-def text(title: str = "", hint: str = "", **limits: Any) -> Schema:
-    """Text, with what it is and what to write."""
-    schema: Schema = {"type": "string", **limits}
-    if title:
-        schema["title"] = title
-    if hint:
-        schema["description"] = hint
-    return schema
-
-
-def choice(*words: str, title: str = "") -> Schema:
-    return {"enum": list(words)} if not title else {"enum": list(words), "title": title}
-
-
-def whole(least: int | None = None, most: int | None = None, **more: Any) -> Schema:
-    schema: Schema = {"type": "integer", **more}
-    if least is not None:
-        schema["minimum"] = least
-    if most is not None:
-        schema["maximum"] = most
-    return schema
-
-
-def items(schema: Schema, **limits: Any) -> Schema:
-    return {"type": "array", "items": schema, **limits}
-
-
-def closed(properties: dict[str, Schema], *required: str, **more: Any) -> Schema:
-    """An object that takes these keys and no others."""
-    return {**opened(properties, *required, **more), "additionalProperties": False}
-
-
-def opened(properties: dict[str, Schema], *required: str, **more: Any) -> Schema:
-    """An object that takes any key, and checks these."""
-    schema: Schema = {"type": "object", "properties": properties, **more}
-    if required:
-        schema["required"] = list(required)
-    return schema
-
-
-NAME: Final = text("a name", "write 1 to 80 characters", minLength=1, maxLength=80)
-DESCRIPTION: Final = text(
-    "a description", "write 1 to 2000 characters", minLength=1, maxLength=2000
-)
-VERSION: Final = text(
-    "a version", "write three numbers, such as 1.0.0", pattern=SEMVER_PATTERN, maxLength=100
-)
-RANGE: Final = text(
-    "a range of versions", 'write one as npm has them, such as "^1.0.0"', minLength=1, maxLength=200
-)
-DRIVER_ID: Final = text(
-    "the id of a driver",
-    "write 2 to 80 small letters, digits, dots and dashes, a letter or digit first",
-    pattern=r"^[a-z0-9][a-z0-9.\-]{1,79}$",
-)
-TOOL_ID: Final = text(
-    "the id of a contract",
-    "write 2 to 80 small letters, digits, dots and dashes, with a letter or digit at both ends",
-    pattern=r"^[a-z0-9][a-z0-9.\-]*[a-z0-9]$",
-    minLength=2,
-    maxLength=80,
-)
-TAG: Final = text(
-    "a tag",
-    "write 1 to 64 small letters, digits and dashes, a letter or digit first",
-    pattern=r"^[a-z0-9][a-z0-9\-]{0,63}$",
-)
-TAGS: Final = items(TAG, uniqueItems=True)
-PATH: Final = text("a path", "write the path of a file", minLength=1, maxLength=1000)
-COMMAND: Final = text("a command line", "write the command", maxLength=4000)
-SECRET_NAME: Final = text(
-    "the name of a secret",
-    "write capital letters, digits and _, such as ACME_API_KEY",
-    pattern=SECRET_NAME_PATTERN,
-    maxLength=100,
-    writeOnly=True,
-)
-EVERY: Final = text("a duration", ISO_DURATION_HINT, pattern=ISO_DURATION_PATTERN)
-COST_CLASS: Final = choice("trivial", "metered", "expensive")
-BACKOFF: Final = choice("fixed", "exponential")
-FREE: Final[Schema] = {"type": "object"}
-
-
-def retry(most: int) -> Schema:
-    """How often something is tried again."""
-    return closed(
-        {"max_attempts": whole(1, most), "backoff": BACKOFF, "initial_ms": whole(0)},
-        "max_attempts",
-    )
-
-
-# -- Our schemas of a TOOL.md (AIP-14), of the inputs and outputs in it (AIP-16), and of a
-# SECRETS.md (AIP-19). All are closed: what they do not name is refused.
-
-IO_ADDRESSES: Final = (
-    "https://agentproto.sh/docs/aip-16/IO.schema.json",
-    "https://agentproto.sh/schemas/aip-16/IO.schema.json",
-)
-"""Published manifests refer to both."""
-
 _FILES: Final[Schema] = {
     "type": "object",
-    "additionalProperties": closed(
-        {"path": text(minLength=1), "mode": choice("ro", "rw"), "contentType": text()}, "path"
-    ),
+    "additionalProperties": {
+        "type": "object",
+        "properties": {
+            "path": {"type": "string", "minLength": 1},
+            "mode": {"enum": ["ro", "rw"]},
+            "contentType": {"type": "string"},
+        },
+        "required": ["path"],
+        "additionalProperties": False,
+    },
 }
 IO: Final[Schema] = {
     "$schema": DIALECT,
@@ -182,438 +84,116 @@ REF: Final[Schema] = {
 }
 """Published contracts refer to it in their inputs."""
 
-_EXAMPLE: Final = closed({"name": text(), "input": FREE, "output": {}, "note": text()}, "input")
-
 TOOL: Final[Schema] = {
     "$schema": DIALECT,
     "$id": "urn:interlock:schema:aip-14:tool",
     "title": "The front matter of a TOOL.md (AIP-14)",
-    **closed(
-        {
-            "name": NAME,
-            "id": TOOL_ID,
-            "description": DESCRIPTION,
-            "version": VERSION,
-            "inputs": {"$ref": f"{IO_ADDRESSES[0]}#/$defs/inputs"},
-            "outputs": {"$ref": f"{IO_ADDRESSES[0]}#/$defs/outputs"},
-            "idempotent": {"type": "boolean"},
-            "mutates": items(
-                text(
-                    "something that can be changed",
-                    "write <class>:<scope>, such as workspace:/notes or network:*",
-                    pattern=r"^[a-z][a-z0-9_-]*:\S+$",
-                    maxLength=500,
-                )
-            ),
-            "requires": closed(
-                {
-                    "network": items(text(minLength=1)),
-                    "secrets": items(text(minLength=1)),
-                    "tools": items(text(minLength=1)),
-                }
-            ),
-            "approval": text(
-                "a way of approving",
-                "write auto, always, on-mutate or policy:<name>",
-                pattern=r"^(auto|always|on-mutate|policy:[A-Za-z0-9_./-]+)$",
-            ),
-            "risk_level": whole(0, 3),
-            "cost_class": COST_CLASS,
-            "timeout_ms": whole(1),
-            "retry": retry(20),
-            "default_implementation": {"anyOf": [DRIVER_ID, {"type": "null"}]},
-            "driver_constraints": closed(
-                {
-                    "forbid": items(text(minLength=1), uniqueItems=True),
-                    "require_kind": items(
-                        choice("cli", "http", "mcp", "sdk", "builtin"), uniqueItems=True
-                    ),
-                }
-            ),
-            "examples": items(_EXAMPLE),
-            "tags": TAGS,
-            "metadata": opened({"contextSchema": {"$ref": f"{IO_ADDRESSES[0]}#/$defs/jsonSchema"}}),
-        },
-        "name",
-        "id",
-        "description",
-        "version",
-        "inputs",
-        "outputs",
-    ),
+    **object_schema(ToolContract),
 }
 
-_GRANT: Final = opened(
-    {
-        "role": text(minLength=1),
-        "userId": text(minLength=1),
-        "cap": text("a capability", "write it as cap://…", pattern="^cap://"),
-        "tool": text(minLength=1),
-        "workflow": text(minLength=1),
+SECRET: Final = object_schema(
+    SecretEntry,
+    more={
+        "exposures": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"kind": Words}, "required": ["kind"]},
+        }
     },
-    minProperties=1,
-    maxProperties=1,
-    title="a grant",
-    description="name exactly one of role, userId, cap, tool and workflow",
 )
-_GRANTS: Final = items(_GRANT)
-SLUG_PATTERN: Final = r"^([a-z][a-z0-9-]*[a-z0-9]/)?[a-z][a-z0-9-]*[a-z0-9]$"
-_VARIABLE: Final = text(
-    "the name of a variable", "write letters, digits and _", pattern="^[A-Za-z_][A-Za-z0-9_]*$"
-)
-
-SECRET: Final = closed(
-    {
-        "slug": text(
-            "a slug",
-            "write 2 to 80 small letters, digits and dashes, with namespace/ if need be",
-            pattern=SLUG_PATTERN,
-            minLength=2,
-            maxLength=80,
-        ),
-        "name": NAME,
-        "description": DESCRIPTION,
-        "kind": choice("opaque", "oauth", "keypair", "json"),
-        "backend": {
-            "anyOf": [
-                text(
-                    "the address of a vault's entry",
-                    "write it as vault://driver/path",
-                    pattern="^[a-z][a-z0-9-]*://",
-                    maxLength=1000,
-                ),
-                FREE,
-            ]
-        },
-        "access": closed({"reveal": _GRANTS, "bind": _GRANTS, "rotate": _GRANTS}),
-        "audit": closed(
-            {
-                "retention": text(
-                    "how long something is kept", "write P7Y, 7y or 90d", pattern=RETENTION_PATTERN
-                ),
-                "pii": {"type": "boolean"},
-                "classification": items(text(minLength=1)),
-            }
-        ),
-        "exposures": items(opened({"kind": text(minLength=1)}, "kind")),
-        "tags": TAGS,
-        "metadata": opened(
-            {"bindings": opened({"env": {"anyOf": [_VARIABLE, items(_VARIABLE, minItems=1)]}})}
-        ),
-    },
-    "slug",
-    "name",
-    "description",
-)
-
 SECRETS: Final[Schema] = {
     "$schema": DIALECT,
     "$id": "urn:interlock:schema:aip-19:secrets",
     "title": "The front matter of a SECRETS.md (AIP-19)",
-    **closed({"secrets": items(SECRET, minItems=1, maxItems=10_000)}, "secrets"),
-}
-
-
-# -- Our schemas of a DRIVER.md: what AIP-30 says of every driver, and AIP-32 of one that is an
-# MCP server. The top level takes other keys (the kinds of drivers have their own); everything
-# below that is named here takes only what is named.
-
-_URL: Final = text(
-    "a URL",
-    "write http(s)://host/path",
-    pattern=r"^https?://[^\s/]",
-    maxLength=2000,
-    writeOnly=True,
-)
-_HTTP_PROBE: Final = closed(
-    {"url": _URL, "method": choice("GET", "POST", "HEAD"), "expect_status": whole(100, 599)}, "url"
-)
-_COST: Final = closed(
-    {
-        "cost_class": COST_CLASS,
-        "cost_units_per_call": {"type": "number", "minimum": 0},
-        "currency": text("a currency", "write three letters, such as EUR", pattern="^[A-Z]{3}$"),
-    }
-)
-_EGRESS: Final = text(
-    "a host to reach",
-    "write api.example.com or *.example.com, with :port if it matters; no address range, no URL",
-    pattern=EGRESS_PATTERN,
-    maxLength=260,
-)
-_DETECT: Final = text("a sign of expiry", "write it as http_status:401", minLength=3, maxLength=300)
-
-_AUTH: Final = closed(
-    {
-        "ref": PATH,
-        "state": closed({"paths": items(PATH), "env": items(SECRET_NAME, uniqueItems=True)}),
-        "login": closed(
-            {
-                "cmd": COMMAND,
-                "url": _URL,
-                "interactive": {"type": "boolean"},
-                "requires_callback_url": {"type": "boolean"},
-                "completes_when": closed(
-                    {"cmd": COMMAND, "exit_code": whole(0, 255), "http": _HTTP_PROBE}
-                ),
-            }
-        ),
-        "refresh": closed({"cmd": COMMAND, "url": _URL, "every": EVERY}),
-        "expiry": closed({"detect": {"anyOf": [_DETECT, items(_DETECT, minItems=1)]}}),
-    }
-)
-
-_MAPPED: Final[Schema] = {
-    "anyOf": [
-        text("the name of an input", "write its name", minLength=1, maxLength=200),
-        closed({"from": text(minLength=1), "transform": text(minLength=1)}, "from"),
-    ]
-}
-
-_IMPLEMENTS: Final = closed(
-    {
-        "tool": text(
-            "a contract", "write the path of a TOOL.md, or a contract's id", minLength=1,
-            maxLength=1000,
-        ),
-        "version": RANGE,
-        "schema_narrowing": closed(
-            {
-                "drop_inputs": items(text(minLength=1), uniqueItems=True),
-                "drop_outputs": items(text(minLength=1), uniqueItems=True),
-            }
-        ),
-        "mapping": {"type": "object", "additionalProperties": _MAPPED},
-        "cost_override": _COST,
-        "timeout_override_ms": whole(100),
-        "retry_override": retry(10),
-        "metadata": FREE,
+    "type": "object",
+    "properties": {
+        "secrets": {"type": "array", "items": SECRET, "minItems": 1, "maxItems": 10_000}
     },
-    "tool",
-    "version",
-)  # fmt: skip
+    "required": ["secrets"],
+    "additionalProperties": False,
+}
+
+# What AIP-30 says of every driver, and AIP-32 of one that is an MCP server. The top level takes
+# other keys (the kinds of drivers have their own); everything below takes only what is named.
 
 DRIVER: Final[Schema] = {
     "$schema": DIALECT,
     "$id": "urn:interlock:schema:aip-30:driver",
     "title": "The front matter of a DRIVER.md (AIP-30)",
-    **opened(
-        {
-            "name": NAME,
-            "id": DRIVER_ID,
-            "description": DESCRIPTION,
-            "version": VERSION,
-            "kind": choice("cli", "http", "mcp", "sdk", "builtin"),
-            "implements": items(_IMPLEMENTS, minItems=1, maxItems=1000),
-            "install": items(
-                opened(
-                    {
-                        "method": text(minLength=1, maxLength=40),
-                        "sha256": text(
-                            "a SHA-256", "write 64 hexadecimal digits", pattern="^[0-9a-fA-F]{64}$"
-                        ),
-                    },
-                    "method",
-                )
-            ),
-            "version_check": closed(
-                {
-                    "cmd": text(minLength=1, maxLength=4000),
-                    "parse": text(minLength=1, maxLength=1000),
-                    "range": RANGE,
-                    "timeout_ms": whole(100),
-                },
-                "cmd",
-                "parse",
-                "range",
-            ),
-            "auth": _AUTH,
-            "runner": {
-                "anyOf": [PATH, opened({"engine": text("an engine", minLength=1, maxLength=80)})]
-            },
-            "network": closed({"egress": items(_EGRESS), "ingress": items(text(minLength=1))}),
-            "region": items(text("a region", minLength=1, maxLength=80), minItems=1),
-            "policy_tags": TAGS,
-            "tags": TAGS,
-            "cost_override": _COST,
-            "timeout_override_ms": whole(100),
-            "retry_override": retry(10),
-            "health_check": closed(
-                {
-                    "method": choice("ping", "exec", "noop", "http"),
-                    "cmd": COMMAND,
-                    "http": _HTTP_PROBE,
-                    "expect_exit": whole(0, 255),
-                    "every": EVERY,
-                    "timeout_ms": whole(100),
-                },
-                "method",
-            ),
-            "requires": closed(
-                {
-                    "os": items(choice("darwin", "linux", "windows")),
-                    "arch": items(choice("x64", "arm64", "x86", "arm")),
-                    "min_disk_mb": whole(0),
-                    "min_memory_mb": whole(0),
+    **object_schema(
+        DriverManifest,
+        [name for name in DriverManifest.__struct_fields__ if name not in MCP_FIELDS],
+        more={
+            "install": {
+                "items": {
+                    "properties": {
+                        "sha256": Annotated[
+                            str,
+                            Meta(
+                                title="a SHA-256",
+                                description="write 64 hexadecimal digits",
+                                pattern="^[0-9a-fA-F]{64}$",
+                            ),
+                        ]
+                    }
                 }
-            ),
-            "examples": items(opened({"goal": text(), "note": text()}, "goal")),
-            "metadata": FREE,
-        },
-        "name",
-        "id",
-        "description",
-        "version",
-        "kind",
-        "implements",
-    ),
-}
-
-_ARGS: Final = items(text(maxLength=8000), maxItems=500)
-_ENV: Final[Schema] = {
-    "type": "object",
-    "propertyNames": text(
-        "the name of a variable", "write letters, digits and _", pattern="^[A-Za-z_][A-Za-z0-9_]*$"
-    ),
-    "additionalProperties": text(maxLength=32_000),
-}
-_STARTED: Final = {"args": _ARGS, "env": _ENV}
-_SECRET_OF_AUTH: Final = text(
-    "the name of a secret",
-    "write a name such as ACME_API_KEY, or ${secrets.ACME_API_KEY}",
-    pattern=SECRET_NAME_PATTERN[:-1] + r"$|^\$\{secrets\.[A-Z][A-Z0-9_]*\}$",
-    maxLength=120,
-    writeOnly=True,
-)
-SERVER_FIELDS: Final[dict[str, dict[str, Schema]]] = {
-    "binary": {"path": PATH, **_STARTED},
-    "npm": {
-        "package": text(
-            "the name of an npm package",
-            "write it as npm has it, such as @scope/name or name@1.2.3",
-            pattern=r"^(@[a-z0-9~-][a-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*(@[^\s@/]+)?$",
-            maxLength=300,
-        ),
-        **_STARTED,
-    },
-    "docker": {
-        "image": text(
-            "the name of an image",
-            "write it as docker has it, such as name:tag",
-            pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$",
-            maxLength=300,
-        ),
-        "port": whole(1, 65535),
-        **_STARTED,
-    },
-    "remote": {
-        "url": _URL,
-        "auth": closed(
-            {
-                "type": choice("bearer", "header"),
-                "secret": _SECRET_OF_AUTH,
-                "header": text(
-                    "the name of a header",
-                    "write letters, digits and -",
-                    pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$",
-                    maxLength=100,
-                ),
             },
-            "type",
-            "secret",
-        ),
-    },
-}
-_PRIMARY: Final = {"binary": "path", "npm": "package", "docker": "image", "remote": "url"}
-
-_SERVER: Final[Schema] = {
-    **opened({"kind": choice(*SERVER_FIELDS)}, "kind"),
-    "allOf": [
-        {
-            "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
-            "then": {"properties": fields, "required": [_PRIMARY[kind]]},
-        }
-        for kind, fields in SERVER_FIELDS.items()
-    ],
-}
-
-MCP_BINDING: Final = closed(
-    {
-        "tool_name": text(minLength=1, maxLength=200),
-        "argument_mapping": {
-            "type": "object",
-            "additionalProperties": text(
-                "the name of an argument", "write the name that the server's tool has", minLength=1
-            ),
+            "network": {"properties": {"ingress": {"type": "array", "items": Words}}},
+            "examples": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {"goal": str, "note": str},
+                    "required": ["goal"],
+                },
+            },
         },
-        "result_extract": text(
-            "a path into the result", 'write "$" or "$.name"', pattern=r"^\$", maxLength=500
-        ),
-    },
-    "tool_name",
-)
+    ),
+}
+
+
+def _server_schema() -> Schema:
+    """Each kind of server has its own fields, and takes others."""
+    fields = object_schema(ServerBlock)["properties"]
+    return {
+        "type": "object",
+        "properties": {"kind": fields["kind"]},
+        "required": ["kind"],
+        "allOf": [
+            {
+                "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
+                "then": {
+                    "properties": {name: fields[name] for name in names},
+                    "required": [names[0]],
+                },
+            }
+            for kind, names in SERVER_FIELDS.items()
+        ],
+    }
+
 
 MCP: Final[Schema] = {
     "$schema": DIALECT,
     "$id": "urn:interlock:schema:aip-32:mcp",
     "title": "The front matter of a DRIVER.md whose kind is mcp (AIP-32)",
-    **opened(
-        {
+    **object_schema(
+        DriverManifest,
+        MCP_FIELDS,
+        required=("kind", "server", "transport"),
+        more={
             "kind": {"const": "mcp"},
-            "server": _SERVER,
-            "transport": choice("stdio", "sse", "http"),
-            "protocol_version": text(
-                "a revision of MCP", 'write one such as "2025-06-18"', minLength=4, maxLength=20
-            ),
-            "prompts": items(
-                closed(
-                    {
-                        "name": text(minLength=1, maxLength=200),
-                        "description": text(maxLength=2000),
-                        "integrate_as": choice("skill_block", "raw"),
-                        "skill_ref": PATH,
-                    },
-                    "name",
-                    "integrate_as",
-                )
-            ),
-            "resources": items(
-                closed(
-                    {
-                        "uri_template": text(minLength=1, maxLength=2000),
-                        "description": text(maxLength=2000),
-                        "integrate_as": choice("ref_kind", "raw"),
-                        "ref_kind_id": text(
-                            "the name of a kind of reference",
-                            "write small letters, digits and _, a letter first",
-                            pattern="^[a-z][a-z0-9_]*$",
-                            maxLength=80,
-                        ),
-                    },
-                    "uri_template",
-                    "integrate_as",
-                )
-            ),
-            "connection_options": closed(
-                {
-                    "timeout_ms": whole(100),
-                    "max_retries": whole(0, 10),
-                    "keepalive": {"type": "boolean"},
-                }
-            ),
             "implements": {
                 "type": "array",
                 "items": {
                     "type": "object",
-                    "properties": {"metadata": opened({"mcp": MCP_BINDING})},
+                    "properties": {
+                        "metadata": {"type": "object", "properties": {"mcp": McpBinding}}
+                    },
                 },
             },
         },
-        "kind",
-        "server",
-        "transport",
     ),
 }
+MCP["properties"]["server"] = _server_schema()
 
 
 ManifestName = Literal["driver", "mcp", "tool", "io", "secrets"]
@@ -644,7 +224,7 @@ def manifest_schema(name: ManifestName) -> dict[str, Any]:
     return copy.deepcopy(_SCHEMAS[name])
 
 
-def schema_of(name: str) -> Schema:
+def schema_named(name: str) -> Schema:
     """A schema of ours, to look into."""
     return _SCHEMAS[name]
 
@@ -683,3 +263,237 @@ def validator(name: str) -> jsonschema_rs.Validator:
 def no_retrieval(address: str) -> Any:
     """A schema from a stranger must not make anybody fetch anything."""
     raise ValueError(f"schemas may not refer to {address}")
+
+
+# -- what a schema has against a manifest
+
+Kind = ValidationErrorKind
+
+_ABOUT_TEXT: Final = (Kind.Pattern, Kind.MinLength, Kind.MaxLength)
+_TYPE_NAMES: Final = {
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "keys and values",
+    "null": "nothing",
+}
+_TYPE_HINTS: Final = {
+    "string": "put it in quotes",
+    "integer": "write digits only",
+    "number": "write digits only",
+    "boolean": "write true or false",
+    "array": "write [a, b], or one line with a dash for each",
+    "object": "write key: value lines",
+}
+
+
+def explain(
+    document: Document,
+    name: str,
+    special: Mapping[str, tuple[str, str]] | None = None,
+    *,
+    whole: bool = True,
+) -> list[Problem]:
+    """Everything that the schema called `name` has against a document.
+
+    `special` has the message and hint for top-level keys that deserve better than "unknown key".
+    Not `whole`: nothing is missing at the top level.
+    """
+    return _Explainer(document, schema_named(name), special or {}, whole).problems(
+        validator(name).iter_errors(document.value)
+    )
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word that was probably meant, or an empty text."""
+    words = list(known)
+    close = difflib.get_close_matches(word, words, n=1)
+    close = close or difflib.get_close_matches(word.lower().replace("-", "_"), words, n=1)
+    close = close or [one for one in words if len(word) > 2 and one.startswith(word)]
+    return close[0] if close else ""
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """What to write instead of an unknown key."""
+    words = sorted(known)
+    meant = nearest(word, words)
+    return f'did you mean "{meant}"?' if meant else f"the keys here are {', '.join(words)}"
+
+
+class _Explainer:
+    def __init__(
+        self,
+        document: Document,
+        schema: Schema,
+        special: Mapping[str, tuple[str, str]],
+        whole: bool,
+    ) -> None:
+        self._document = document
+        self._schema = schema
+        self._special = special
+        self._whole = whole
+        self._misspelt: dict[KeyPath, set[str]] = {}
+
+    def problems(self, found: Iterable[ValidationError]) -> list[Problem]:
+        failures = list(found)
+        # Unknown keys first: one that was meant to be a required key is then not also missing.
+        failures.sort(key=lambda error: not isinstance(error.kind, Kind.AdditionalProperties))
+        problems: list[Problem] = []
+        said: set[KeyPath] = set()
+        for error in failures:
+            if isinstance(error.kind, _ABOUT_TEXT):
+                # One sentence says what to write; a second about the same text adds nothing.
+                path = tuple(error.instance_path)
+                if path in said:
+                    continue
+                said.add(path)
+            problems += self._explained(error)
+        return problems
+
+    def _explained(self, error: ValidationError) -> list[Problem]:
+        path: KeyPath = tuple(error.instance_path)
+        schema = _walk(self._schema, error.evaluation_path[:-1])
+        value = _value_at(self._document.value, path)
+        match error.kind:
+            case Kind.AdditionalProperties(unexpected=unexpected):
+                return [self._unknown(key, schema, path) for key in unexpected]
+            case Kind.Required(property=key):
+                return self._missing(key, schema, path, value)
+            case Kind.AnyOf(context=context) | Kind.OneOfNotValid(context=context):
+                return self._branches(context, path, schema, value)
+            case Kind.PropertyNames(error=inner):
+                key = str(inner.instance)
+                message = f"{quoted(key)} is not {schema.get('title', 'a key')}"
+                hint = schema.get("description", "write another key")
+                return [self._document.problem((*path, key), message, hint)]
+        message, hint = _sentence(error.kind, schema, value)
+        return [self._document.problem(path, message, hint)]
+
+    def _missing(self, key: str, schema: Schema, path: KeyPath, value: Any) -> list[Problem]:
+        if key in self._misspelt.get(path, ()) or (not path and not self._whole):
+            return []
+        # An open object does not complain of a slip, so it is looked for here.
+        others = [one for one in value if one not in schema.get("properties", {})]
+        slip = next((one for one in others if nearest(one, [key])), "")
+        hint = f'is "{slip}" meant to be {key}?' if slip else f"add {key}"
+        return [self._document.problem(path, f"{key} is missing", hint)]
+
+    def _unknown(self, key: str, schema: Schema, path: KeyPath) -> Problem:
+        where = (*path, key)
+        if not path and key in self._special:
+            return self._document.problem(where, *self._special[key])
+        known = schema.get("properties", {})
+        self._misspelt.setdefault(path, set()).add(nearest(key, known))
+        return self._document.problem(where, "unknown key", suggestion(key, known))
+
+    def _branches(
+        self, context: list[list[ValidationError]], path: KeyPath, schema: Schema, value: Any
+    ) -> list[Problem]:
+        """Several shapes are possible: explain the one that was meant, going by its type."""
+        shapes = schema.get("anyOf") or schema.get("oneOf") or []
+        for shape, failures in zip(shapes, context, strict=False):
+            if shape.get("type") == _type_of(value):
+                return self.problems(failures)
+        wanted = one_of([_TYPE_NAMES.get(shape.get("type", ""), "a value") for shape in shapes])
+        hint = schema.get("description", f"write {wanted}")
+        return [self._document.problem(path, f"expected {wanted}, found {_found(value)}", hint)]
+
+
+def _sentence(kind: ValidationErrorKind, schema: Schema, value: Any) -> tuple[str, str]:
+    title, hint = schema.get("title", ""), schema.get("description", "")
+    match kind:
+        case Kind.Type(types=types):
+            if value is None:
+                return "there is no value here", "write one, or remove the key"
+            wanted = one_of([_TYPE_NAMES.get(one, one) for one in types])
+            return f"expected {wanted}, found {_found(value)}", _type_hint(types, schema, value)
+        case Kind.Enum(options=options):
+            words = [str(option) for option in options]
+            shown = quoted(value) if isinstance(value, str) else _found(value)
+            meant = nearest(value, words) if isinstance(value, str) else ""
+            advice = f'did you mean "{meant}"?' if meant else f"write {one_of(words)}"
+            return f"{shown} is not one of the choices", advice
+        case Kind.Constant(expected_value=expected):
+            return f"this must be {expected}", f"write {expected}"
+        case Kind.Pattern():
+            quotable = isinstance(value, str) and title and not schema.get("writeOnly")
+            shown = quoted(value) if quotable else "this"
+            return f"{shown} is not {title or 'what is needed here'}", hint or "write another value"
+        case Kind.MinLength():
+            return "the text is too short", hint or "write something, or remove the key"
+        case Kind.MaxLength(limit=limit):
+            return f"the text is longer than {limit} characters", hint or "shorten it"
+        case Kind.Minimum(limit=limit):
+            return f"this must be at least {limit}", f"write {limit} or more"
+        case Kind.Maximum(limit=limit):
+            return f"this must be at most {limit}", f"write {limit} or less"
+        case Kind.MinItems(limit=limit):
+            return f"at least {limit} is needed here", "add one"
+        case Kind.MaxItems(limit=limit):
+            return f"these are more than {limit}", "use fewer"
+        case Kind.UniqueItems():
+            return "something stands here twice", "keep one of the two"
+        case Kind.MinProperties() | Kind.MaxProperties():
+            return f"this is not {title or 'what is needed here'}", hint or "name one key"
+    return f"this is not {title or 'what is needed here'}", hint or "write another value"
+
+
+def _type_hint(types: list[str], schema: Schema, value: Any) -> str:
+    hint = str(schema.get("description", ""))
+    if types == ["string"] and not isinstance(value, (dict, list)):
+        # Quotes would not make 1.0 a version.
+        return hint if hint and "pattern" in schema else "put it in quotes"
+    if types == ["string"] and not hint:
+        return "write one value"
+    return hint or _TYPE_HINTS.get(types[0], "write another value")
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    for kind, name in ((str, "string"), (int, "integer"), (float, "number"), (list, "array")):
+        if isinstance(value, kind):
+            return name
+    return "object" if isinstance(value, dict) else "null"
+
+
+def _found(value: Any) -> str:
+    name = _type_of(value)
+    return {"integer": "a number", "object": "keys and values"}.get(name, _TYPE_NAMES[name])
+
+
+def _value_at(value: Any, path: KeyPath) -> Any:
+    for step in path:
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
+
+
+def _walk(schema: Any, steps: list[str | int]) -> Schema:
+    """The part of a schema that a path of the validator leads to. References are followed."""
+    root = schema
+    for step in steps:
+        if step == "$ref" and isinstance(schema, dict):
+            root, schema = _referred(root, schema["$ref"])
+            continue
+        try:
+            schema = schema[step]
+        except (KeyError, IndexError, TypeError):
+            return {}
+    while isinstance(schema, dict) and "$ref" in schema and len(schema) == 1:
+        root, schema = _referred(root, schema["$ref"])
+    return schema if isinstance(schema, dict) else {}
+
+
+def _referred(root: Schema, reference: str) -> tuple[Schema, Any]:
+    address, _, pointer = reference.partition("#")
+    if address:
+        root = at_address(address) or {}
+    found: Any = root
+    for step in pointer.split("/")[1:]:
+        found = found.get(unescaped(step), {})
+    return root, found

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from msgspec import Struct
 
 from interlock.errors import AUTH_REQUIRED, InterlockError
-from interlock.manifests.secret import AccessEntry, AccessOperation, SecretEntry, SecretKind
+from interlock.manifests.model import AccessEntry, AccessOperation, SecretEntry, SecretKind
 from interlock.manifests.secret_names import variable_of
 from interlock.primitives.timestamps import format_utc_ms
 

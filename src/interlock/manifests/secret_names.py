@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from interlock.core.config.problems import BadValue
-from interlock.manifests.secret import SecretEntry, SecretsInventory
+from interlock.manifests.model import SecretEntry, SecretsInventory
 
 _NO_NAME: Final = re.compile(r"[^A-Z0-9]")
 

@@ -10,11 +10,18 @@ from typing import Any, Final, get_args
 from interlock.core.config.problems import ConfigError, KeyPath, Problem
 from interlock.core.redaction import is_secret_value
 from interlock.manifests import schemas
-from interlock.manifests.document import Document, read_document
-from interlock.manifests.findings import Caution, Reading, in_order, whole_file
-from interlock.manifests.front_matter import read_source
-from interlock.manifests.schema_errors import explain
-from interlock.manifests.secret import AccessEntry, AccessOperation, SecretEntry, SecretsInventory
+from interlock.manifests.document import (
+    Caution,
+    Document,
+    Reading,
+    in_order,
+    read_document,
+    read_source,
+    whole_file,
+)
+from interlock.manifests.fields import build
+from interlock.manifests.model import AccessEntry, AccessOperation, SecretEntry, SecretsInventory
+from interlock.manifests.schemas import explain
 
 INVENTORY_FILE: Final = "SECRETS.md"
 FORBIDDEN: Final = ("value", "plaintext", "ciphertext", "secret", "data", "key", "token")
@@ -76,32 +83,23 @@ def parse_inventory(text: str, file: Path) -> Reading[SecretsInventory]:
 
 def build_secret(values: dict[str, Any], file: Path, *, line: int = 0) -> SecretEntry:
     """The secret of values that are valid."""
-    get = values.get
-    audit = get("audit", {})
-    backend = get("backend", {})
+    granted = values.get("access", {})
     names = tuple(dict.fromkeys(_variables(values)))
-    operations = get_args(AccessOperation)
-    return SecretEntry(
-        slug=values["slug"],
-        name=values["name"],
-        description=values["description"],
+    entry: SecretEntry = build(
+        SecretEntry,
+        values,
+        [],
         file=file,
-        kind=get("kind", "opaque"),
-        backend={"uri": backend} if isinstance(backend, str) else backend,
         access={
-            operation: tuple(_grants(values["access"][operation]))
-            for operation in operations
-            if operation in get("access", {})
+            operation: tuple(_grants(granted[operation]))
+            for operation in get_args(AccessOperation)
+            if operation in granted
         },
-        retention=audit.get("retention", ""),
-        pii=audit.get("pii", False),
-        classification=tuple(audit.get("classification", ())),
         env=names[0] if names else "",
         env_names=names,
-        tags=tuple(get("tags", ())),
-        metadata=get("metadata", {}),
         line=line,
     )
+    return entry
 
 
 def _grants(entries: list[dict[str, str]]) -> Iterator[AccessEntry]:

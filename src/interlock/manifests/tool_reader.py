@@ -16,13 +16,18 @@ from msgspec import Struct
 
 from interlock.core.config.problems import ConfigError, KeyPath, Problem, quoted
 from interlock.manifests import schemas
-from interlock.manifests.document import Document, read_document
-from interlock.manifests.driver import Retry
-from interlock.manifests.findings import Caution, Reading, in_order, whole_file
-from interlock.manifests.front_matter import read_source
-from interlock.manifests.schema_errors import explain
-from interlock.manifests.schemas import DIALECT
-from interlock.manifests.tool import DriverConstraints, Example, Needs, ToolContract
+from interlock.manifests.document import (
+    Caution,
+    Document,
+    Reading,
+    in_order,
+    read_document,
+    read_source,
+    whole_file,
+)
+from interlock.manifests.fields import build
+from interlock.manifests.model import Example, ToolContract
+from interlock.manifests.schemas import DIALECT, explain
 from interlock.protocol.json_pointer import at_pointer
 from interlock.protocol.schema_cost import BACKTRACK_LIMIT, SchemaWork
 
@@ -311,7 +316,6 @@ SPECIAL: Final = {
 }
 _OBJECT: Final = {"type": "object"}
 _UNNAMED: Final = Path(CONTRACT_FILE)
-_NOTHING: Final[dict[str, Any]] = {}
 
 
 def read_contract(
@@ -338,10 +342,12 @@ def parse_contract(text: str, file: Path, *, digest: str = "") -> Reading[ToolCo
         document = read_document(text, str(file))
     except ConfigError as error:
         return Reading(problems=error.problems)
-    return read_fields(document, file, digest=digest)
+    return read_contract_fields(document, file, digest=digest)
 
 
-def read_fields(document: Document, file: Path, *, digest: str = "") -> Reading[ToolContract]:
+def read_contract_fields(
+    document: Document, file: Path, *, digest: str = ""
+) -> Reading[ToolContract]:
     """The contract in a document, and what was found on the way."""
     values = document.value
     problems: list[Problem] = []
@@ -358,51 +364,22 @@ def read_fields(document: Document, file: Path, *, digest: str = "") -> Reading[
 
 def build_contract(values: dict[str, Any], file: Path, digest: str = "") -> ToolContract:
     """The contract of values that are valid."""
-    get = values.get
-    needs = get("requires", _NOTHING)
-    constraints = get("driver_constraints", _NOTHING)
-    metadata = get("metadata", {})
-    context = metadata.get("contextSchema")
-    return ToolContract(
+    context = values.get("metadata", {}).get("contextSchema")
+    contract: ToolContract = build(
+        ToolContract,
+        values,
+        [],
         file=file,
-        id=values["id"],
-        name=values["name"],
-        description=values["description"],
-        version=values["version"],
         inputs=self_contained(values["inputs"] or dict(_OBJECT)),
         outputs=self_contained(values["outputs"] or dict(_OBJECT)),
-        idempotent=get("idempotent", False),
-        mutates=tuple(get("mutates", ())),
-        requires=Needs(
-            network=tuple(needs.get("network", ())),
-            secrets=tuple(needs.get("secrets", ())),
-            tools=tuple(needs.get("tools", ())),
-        ),
-        approval=get("approval", "auto"),
-        risk_level=get("risk_level", 0),
-        cost_class=get("cost_class", "trivial"),
-        timeout_ms=get("timeout_ms", 30_000),
-        retry=Retry(**values["retry"]) if "retry" in values else None,
-        default_implementation=get("default_implementation") or "",
-        driver_constraints=DriverConstraints(
-            forbid=tuple(constraints.get("forbid", ())),
-            require_kind=tuple(constraints.get("require_kind", ())),
-        ),
         examples=tuple(
-            Example(
-                input=one["input"],
-                output=one.get("output"),
-                has_output="output" in one,
-                note=one.get("note", ""),
-                name=one.get("name", ""),
-            )
-            for one in get("examples", ())
+            build(Example, example, [], has_output="output" in example)
+            for example in values.get("examples", ())
         ),
-        tags=tuple(get("tags", ())),
-        metadata=metadata,
         context_schema=self_contained(context) if context is not None else None,
         digest=digest,
     )
+    return contract
 
 
 def _changes_unasked(document: Document) -> list[Problem]:

@@ -19,18 +19,20 @@ from msgspec import Struct, structs
 
 from interlock.core.config.problems import BadValue, ConfigError, Problem
 from interlock.manifests import lint, placeholders
-from interlock.manifests.binding import TOOL_UNAVAILABLE, Binding, choose_contract
-from interlock.manifests.document import read_document
-from interlock.manifests.driver import DriverManifest, Implements, ServerBlock
+from interlock.manifests.binding import TOOL_UNAVAILABLE, Binding, choose_contract, shape_faults
+from interlock.manifests.document import Caution, Reading, read_document, read_source, whole_file
 from interlock.manifests.driver_reader import CODE_FILE, MANIFEST_FILE, load_driver
-from interlock.manifests.entry_checks import shape_faults
-from interlock.manifests.findings import Caution, Reading, whole_file
-from interlock.manifests.front_matter import read_source
+from interlock.manifests.model import (
+    DriverManifest,
+    Implements,
+    SecretEntry,
+    SecretsInventory,
+    ServerBlock,
+    ToolContract,
+)
 from interlock.manifests.paths import Finder, is_below, is_path
-from interlock.manifests.secret import SecretEntry, SecretsInventory
 from interlock.manifests.secret_names import double_claims, entry_named, names_of_secrets
 from interlock.manifests.secrets_reader import INVENTORY_FILE, load_inventory
-from interlock.manifests.tool import ToolContract
 from interlock.manifests.tool_reader import CONTRACT_FILE, load_contract
 
 # -- When a driver is another one: what must not change without a new major version.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from interlock.contracts.diff.changes import Change, Role
     from interlock.contracts.diff.verdict import Verdict
-    from interlock.manifests.tool import ToolContract
+    from interlock.manifests.model import ToolContract
 
 
 # -- Files that hold contracts, as `interlock contracts diff` and `check` read them.

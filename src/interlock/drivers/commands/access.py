@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from interlock.drivers.commands.workspace import Desk
-    from interlock.manifests.driver import DriverManifest
+    from interlock.manifests.model import DriverManifest
 
 
 def install(

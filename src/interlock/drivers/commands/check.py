@@ -24,7 +24,7 @@ from interlock.terminal import output as say
 
 if TYPE_CHECKING:
     from interlock.drivers.commands.workspace import Desk
-    from interlock.manifests.driver import DriverManifest
+    from interlock.manifests.model import DriverManifest
 
 
 # -- What a path means to `drivers check`: one manifest, a driver's folder, or a whole workspace.

@@ -21,7 +21,8 @@ from interlock.drivers.binding import check_binding
 from interlock.drivers.commands.standalone import named, objects, visit
 from interlock.drivers.commands.workspace import Desk
 from interlock.errors import CONFIG, InterlockError
-from interlock.manifests.driver import (
+from interlock.manifests.driver_reader import MANIFEST_FILE, parse_driver
+from interlock.manifests.model import (
     Auth,
     DriverManifest,
     DriverTransport,
@@ -29,13 +30,13 @@ from interlock.manifests.driver import (
     InstallStep,
     McpBinding,
     RemoteAuth,
+    SecretEntry,
+    SecretsInventory,
     ServerBlock,
     ServerKind,
+    ToolContract,
 )
-from interlock.manifests.driver_reader import MANIFEST_FILE, parse_driver
-from interlock.manifests.secret import SecretEntry, SecretsInventory
 from interlock.manifests.secrets_reader import INVENTORY_FILE, parse_inventory
-from interlock.manifests.tool import ToolContract
 from interlock.manifests.tool_reader import parse_contract
 from interlock.primitives.text import format_count
 from interlock.terminal import config_source as where
@@ -907,7 +908,7 @@ def _wish(
 ) -> Wish:
     from urllib.parse import urlsplit
 
-    from interlock.manifests.schemas import DRIVER_ID
+    from interlock.manifests.schemas import DRIVER
 
     if kind not in _KINDS:
         raise typer.BadParameter(f"{kind!r} is no kind of server; write {', '.join(_KINDS)}.")
@@ -932,8 +933,9 @@ def _wish(
                 f"--secret wants a name in capital letters, and {name!r} is none."
             )
     chosen = id or driver_id(kind, ref)
-    if not re.fullmatch(DRIVER_ID["pattern"], chosen):
-        raise typer.BadParameter(f"{chosen!r} is no id of a driver; {DRIVER_ID['description']}.")
+    declared = DRIVER["properties"]["id"]
+    if not re.fullmatch(declared["pattern"], chosen):
+        raise typer.BadParameter(f"{chosen!r} is no id of a driver; {declared['description']}.")
     return Wish(
         id=chosen,
         kind=kind,  # type: ignore[arg-type]
@@ -956,10 +958,11 @@ def _variable(text: str) -> tuple[str, str]:
 
 def _chosen(tools: str | None) -> dict[str, str] | None:
     """`read_file:fs-read,write_file` → tool → contract."""
-    from interlock.manifests.schemas import TOOL_ID
+    from interlock.manifests.schemas import TOOL
 
     if tools is None:
         return None
+    declared = TOOL["properties"]["id"]
     found: dict[str, str] = {}
     for part in filter(None, (one.strip() for one in tools.split(","))):
         name, _, contract = part.partition(":")
@@ -967,9 +970,9 @@ def _chosen(tools: str | None) -> dict[str, str] | None:
             raise typer.BadParameter(
                 f"--tools wants TOOL or TOOL:CONTRACT, and {part!r} is neither."
             )
-        if contract and not re.fullmatch(TOOL_ID["pattern"], contract):
+        if contract and not re.fullmatch(declared["pattern"], contract):
             raise typer.BadParameter(
-                f"{contract!r} is no id of a contract; {TOOL_ID['description']}."
+                f"{contract!r} is no id of a contract; {declared['description']}."
             )
         found[name] = contract
     return found

@@ -17,8 +17,7 @@ from interlock.drivers.resolver import Candidate, Decision, Standing, Workspace,
 from interlock.drivers.sign_in_state import State
 from interlock.drivers.signature_check import refusal
 from interlock.drivers.status import BindingStatus, DriverStatus
-from interlock.manifests.driver import DriverManifest
-from interlock.manifests.tool import ToolContract
+from interlock.manifests.model import DriverManifest, ToolContract
 
 
 async def standing_of(manifest: DriverManifest, desk: Desk) -> Standing:

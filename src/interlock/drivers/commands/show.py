@@ -12,7 +12,7 @@ from interlock.terminal.node_discovery import NodeOption
 
 if TYPE_CHECKING:
     from interlock.drivers.commands.workspace import Desk
-    from interlock.manifests.driver import DriverManifest
+    from interlock.manifests.model import DriverManifest
 
 
 def show(

@@ -20,8 +20,7 @@ from interlock.drivers.standalone import objects as objects
 from interlock.drivers.standalone import prepared as prepared
 from interlock.drivers.standalone import vault_of as vault_of
 from interlock.errors import InterlockError
-from interlock.manifests.driver import DriverManifest
-from interlock.manifests.secret import SecretsInventory
+from interlock.manifests.model import DriverManifest, SecretsInventory
 from interlock.terminal import output as say
 
 

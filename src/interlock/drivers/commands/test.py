@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from interlock.drivers.commands.standalone import Visit
     from interlock.drivers.commands.workspace import Desk
     from interlock.manifests.binding import Binding
-    from interlock.manifests.driver import DriverManifest
-    from interlock.manifests.tool import Example
+    from interlock.manifests.model import DriverManifest, Example
 
 _MOST_LINES: Final = 40
 _NO_EXAMPLES: Final = "it has no examples"

@@ -15,11 +15,10 @@ from interlock.core.config.drivers import DriversConfig
 from interlock.core.paths import registered_drivers_path
 from interlock.drivers.registrations import read_registrations
 from interlock.errors import CONFIG, InterlockError
-from interlock.manifests.driver import DriverManifest
+from interlock.manifests.document import ManifestError
 from interlock.manifests.driver_reader import MANIFEST_FILE
-from interlock.manifests.findings import ManifestError
+from interlock.manifests.model import DriverManifest, ToolContract
 from interlock.manifests.ranges import newest
-from interlock.manifests.tool import ToolContract
 from interlock.manifests.workspace import Workspace, load_workspace
 from interlock.terminal import config_source as where
 

@@ -35,22 +35,20 @@ from interlock.drivers.sdk.reference import (
     subscribeMcpPrompts,
 )
 from interlock.drivers.standalone import Visit
-from interlock.manifests.contract_definitions import (
-    define_io,
-    define_secret,
-    define_tool,
-    defineIO,
-    defineSecret,
-    defineTool,
-)
 from interlock.manifests.definitions import (
     DriverDefinition,
     define_driver,
+    define_io,
     define_mcp_driver,
+    define_secret,
+    define_tool,
     defineDriver,
+    defineIO,
     defineMcpDriver,
+    defineSecret,
+    defineTool,
 )
-from interlock.manifests.findings import ManifestError
+from interlock.manifests.document import ManifestError
 from interlock.manifests.hook_types import HookArguments, HookResult
 
 __all__ = [

@@ -23,8 +23,8 @@ from interlock.core.upstreams.listing import list_offer
 from interlock.core.upstreams.subscriptions import Hearing
 from interlock.drivers.standalone import LIST_WITHIN, Visit, named, visit
 from interlock.manifests.definitions import DriverDefinition, manifest_of
-from interlock.manifests.driver import DriverManifest
 from interlock.manifests.driver_reader import MANIFEST_FILE, load_driver
+from interlock.manifests.model import DriverManifest
 from interlock.manifests.workspace import Workspace, load_workspace
 
 _DRIVERS: Final = ".drivers"
