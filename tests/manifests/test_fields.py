@@ -1,0 +1,196 @@
+"""Schemas from structs, and structs from values: one declaration for both."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import jsonschema_rs
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Meta, Struct, field
+
+from interlock.core.config.problems import BadValue
+from interlock.manifests.fields import (
+    EVERY,
+    OWN,
+    Block,
+    Fault,
+    at,
+    build,
+    limits,
+    object_schema,
+    patched,
+    read,
+    schema,
+    schema_of,
+    text,
+)
+from interlock.manifests.model import (
+    Auth,
+    HealthCheck,
+    Implements,
+    SecretEntry,
+    ToolContract,
+)
+
+
+def _only_even(value: int) -> int:
+    if value % 2:
+        raise BadValue("this is odd", "write an even number")
+    return value
+
+
+class Inner(Block, frozen=True):
+    word: Annotated[str, text("a word", "write letters", pattern="^[a-z]+$", secret=True)]
+    number: Annotated[int, Meta(ge=0, le=10), read(_only_even)] = 0
+
+
+class Outer(Struct, frozen=True):
+    kind: Literal["b", "a"]
+    renamed: Annotated[str, at("else")] = ""
+    first: Annotated[tuple[str, ...], at("deep", "first")] = ()
+    second: Annotated[bool, at("deep", "second")] = False
+    inner: Inner | None = None
+    many: Annotated[tuple[Inner, ...], limits(1, 3)] = ()
+    named: dict[str, str | Inner] = field(default_factory=dict)
+    every: Annotated[float, EVERY] = 60.0
+    free: Annotated[dict[str, Any], patched({"properties": {"known": str}})] = field(
+        default_factory=dict
+    )
+    other: Annotated[str, schema({"anyOf": [str, {"type": "null"}]}), read(lambda v: v or "")] = ""
+    line: Annotated[int, OWN] = 0
+
+
+def test_a_type_says_what_its_schema_says() -> None:
+    found = schema_of(Inner)
+    assert found == {
+        "type": "object",
+        "properties": {
+            "word": {
+                "type": "string",
+                "title": "a word",
+                "description": "write letters",
+                "pattern": "^[a-z]+$",
+                "writeOnly": True,
+            },
+            "number": {"type": "integer", "minimum": 0, "maximum": 10},
+        },
+        "required": ["word"],
+        "additionalProperties": False,
+    }
+
+
+def test_fields_stand_where_the_file_has_them() -> None:
+    found = object_schema(Outer, more={"extra": {"type": "array", "items": Inner}})
+    properties = found["properties"]
+    assert set(properties) == {
+        "kind", "else", "deep", "inner", "many", "named", "every", "free", "other", "extra",
+    }  # fmt: skip
+    assert properties["deep"]["additionalProperties"] is False
+    assert set(properties["deep"]["properties"]) == {"first", "second"}
+    assert properties["kind"] == {"enum": ["b", "a"]}, "choices are in the order they are declared"
+    assert (properties["many"]["minItems"], properties["many"]["maxItems"]) == (1, 3)
+    assert properties["named"]["additionalProperties"] == {
+        "anyOf": [{"type": "string"}, schema_of(Inner)]
+    }
+    assert properties["free"] == {"type": "object", "properties": {"known": {"type": "string"}}}
+    assert properties["extra"]["items"] == schema_of(Inner)
+    assert found["required"] == ["kind"]
+    assert "additionalProperties" not in found
+    assert set(object_schema(Outer, ["kind"])["properties"]) == {"kind"}
+
+
+def test_a_struct_is_built_from_values() -> None:
+    faults: list[Fault] = []
+    found = build(
+        Outer,
+        {
+            "kind": "a",
+            "else": "x",
+            "deep": {"first": ["y", "z"]},
+            "inner": {"word": "w"},
+            "many": [{"word": "v", "number": 4}],
+            "named": {"plain": "t", "block": {"word": "u"}},
+            "every": "PT5M",
+            "other": None,
+            "line": 9,
+            "unknown": 1,
+        },
+        faults,
+        line=3,
+    )
+    assert found == Outer(
+        kind="a",
+        renamed="x",
+        first=("y", "z"),
+        inner=Inner("w"),
+        many=(Inner("v", 4),),
+        named={"plain": "t", "block": Inner("u")},
+        every=300.0,
+        line=3,
+    )
+    assert not faults
+
+
+def test_what_cannot_be_read_is_told_with_its_place() -> None:
+    faults: list[Fault] = []
+    values = {"kind": "a", "many": [{"word": "a"}, {"word": "b", "number": 3}], "every": "0s"}
+    found = build(Outer, values, faults, ("top",))
+    assert [(path, bad.message) for path, bad in faults] == [
+        (("top", "many", 1, "number"), "this is odd"),
+        (("top", "every"), "a duration must be more than zero and at most ten years"),
+    ]
+    assert (found.every, found.many[1].number) == (60.0, 0)
+
+
+def test_what_is_skipped_keeps_its_default() -> None:
+    assert build(Outer, {"kind": "a", "else": "x"}, [], skip=("renamed",)) == Outer(kind="a")
+
+
+WHOLE: dict[type[Struct], dict[str, Any]] = {
+    Auth: {
+        "ref": "SECRETS.md",
+        "state": {"paths": ["a"], "env": ["A"]},
+        "login": {"cmd": "x", "completes_when": {"http": {"url": "https://a"}}},
+        "refresh": {"every": "1h"},
+        "expiry": {"detect": "http_status:401"},
+    },
+    HealthCheck: {
+        "method": "http",
+        "cmd": "x",
+        "http": {"url": "https://a", "method": "HEAD"},
+        "expect_exit": 1,
+        "every": "5m",
+        "timeout_ms": 100,
+    },
+    Implements: {
+        "tool": "a",
+        "version": "^1",
+        "schema_narrowing": {"drop_inputs": ["a"], "drop_outputs": ["b"]},
+        "mapping": {"a": "b", "c": {"from": "d"}},
+        "cost_override": {"cost_units_per_call": 1.5},
+        "timeout_override_ms": 100,
+        "retry_override": {"max_attempts": 2},
+        "metadata": {"x": 1},
+    },
+}
+
+
+@given(st.sampled_from(list(WHOLE)), st.data())
+def test_any_part_of_a_block_that_its_schema_takes_can_be_built(
+    struct: type[Struct], data: st.DataObject
+) -> None:
+    whole = WHOLE[struct]
+    values = {key: whole[key] for key in data.draw(st.sets(st.sampled_from(list(whole))))}
+    derived = object_schema(struct)
+    lawful = jsonschema_rs.validator_for(derived).is_valid(values)
+    assert lawful is (set(derived.get("required", ())) <= values.keys())
+    if lawful:
+        faults: list[Fault] = []
+        assert isinstance(build(struct, values, faults), struct)
+        assert not faults
+
+
+def test_derived_schemas_are_schemas() -> None:
+    for struct in (*WHOLE, ToolContract, SecretEntry):
+        jsonschema_rs.meta.validate(object_schema(struct))
