@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import jsonschema_rs
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Meta, Struct, field
+from msgspec import Struct, field
 
 from interlock.core.config.problems import BadValue
 from interlock.manifests.fields import (
@@ -17,7 +18,8 @@ from interlock.manifests.fields import (
     Fault,
     at,
     build,
-    limits,
+    items,
+    number,
     object_schema,
     patched,
     read,
@@ -29,7 +31,9 @@ from interlock.manifests.model import (
     Auth,
     HealthCheck,
     Implements,
+    Login,
     SecretEntry,
+    ServerBlock,
     ToolContract,
 )
 
@@ -42,7 +46,7 @@ def _only_even(value: int) -> int:
 
 class Inner(Block, frozen=True):
     word: Annotated[str, text("a word", "write letters", pattern="^[a-z]+$", secret=True)]
-    number: Annotated[int, Meta(ge=0, le=10), read(_only_even)] = 0
+    number: Annotated[int, number(0, 10), read(_only_even)] = 0
 
 
 class Outer(Struct, frozen=True):
@@ -51,7 +55,7 @@ class Outer(Struct, frozen=True):
     first: Annotated[tuple[str, ...], at("deep", "first")] = ()
     second: Annotated[bool, at("deep", "second")] = False
     inner: Inner | None = None
-    many: Annotated[tuple[Inner, ...], limits(1, 3)] = ()
+    many: Annotated[tuple[Inner, ...], items(1, 3)] = ()
     named: dict[str, str | Inner] = field(default_factory=dict)
     every: Annotated[float, EVERY] = 60.0
     free: Annotated[dict[str, Any], patched({"properties": {"known": str}})] = field(
@@ -192,3 +196,11 @@ def test_any_part_of_a_block_that_its_schema_takes_can_be_built(
 def test_derived_schemas_are_schemas() -> None:
     for struct in (*WHOLE, ToolContract, SecretEntry):
         jsonschema_rs.meta.validate(object_schema(struct))
+
+
+def test_a_struct_with_its_defaults_survives_being_kept() -> None:
+    """What is kept of a driver is held against its next version."""
+    made = Auth(login=Login(cmd="x"))
+    assert msgspec.json.decode(msgspec.json.encode(made), type=Auth) == made
+    made_server = ServerBlock("npm", package="x")
+    assert msgspec.json.decode(msgspec.json.encode(made_server), type=ServerBlock) == made_server

@@ -1,9 +1,10 @@
 """JSON Schemas derived from structs, and structs built from values that those schemas accept.
 
-A field is declared by its type: constraints, title and description are `msgspec.Meta`. Marks of
-this module say the rest: where the value stands in the file (`at`), that it is no field of the file
-(`OWN`), how it is written there (`read`), and what a schema cannot tell from the type (`schema`,
-`patched`).
+A field is declared by its type, and by marks of this module: what the value is and how long or
+large (`text`, `length`, `number`, `items`), where it stands in the file (`at`), that it is no field
+of the file (`OWN`), how it is written there (`read`), and what a schema cannot tell from the type
+(`schema`, `patched`). The marks are for schemas alone: a struct also holds defaults that no file
+could say, and is kept on disk with them, so `msgspec` itself checks only types.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Fault = tuple[KeyPath, BadValue]
 """Where, and what is wrong."""
 
 
-class Block(Struct, frozen=True, forbid_unknown_fields=True):
+class Block(Struct, frozen=True):
     """A part of a manifest that takes the keys of its fields and no others."""
 
 
@@ -56,15 +57,43 @@ def patched(more: Schema, *, required: bool = False) -> Meta:
     return Meta(extra={"patch": more, "required": required})
 
 
-def text(title: str, hint: str | None = None, *, secret: bool = False, **limits: Any) -> Meta:
+def text(
+    title: str,
+    hint: str | None = None,
+    *,
+    pattern: str | None = None,
+    min_length: int | None = None,
+    max_length: int | None = None,
+    secret: bool = False,
+) -> Meta:
     """What a text is and what to write. `secret`: no message may quote it."""
-    extra = {"patch": {"writeOnly": True}} if secret else None
-    return Meta(title=title, description=hint, extra=extra, **limits)
+    return _words(
+        title=title,
+        description=hint,
+        pattern=pattern,
+        minLength=min_length,
+        maxLength=max_length,
+        writeOnly=secret or None,
+    )
 
 
-def limits(least: int, most: int) -> Meta:
+def length(least: int | None = None, most: int | None = None) -> Meta:
+    """How many characters a text has."""
+    return _words(minLength=least, maxLength=most)
+
+
+def number(least: int | None = None, most: int | None = None) -> Meta:
+    """How small and how large a number is."""
+    return _words(minimum=least, maximum=most)
+
+
+def items(least: int | None = None, most: int | None = None) -> Meta:
     """How many items a list has."""
-    return Meta(min_length=least, max_length=most)
+    return _words(minItems=least, maxItems=most)
+
+
+def _words(**words: Any) -> Meta:
+    return patched({word: value for word, value in words.items() if value is not None})
 
 
 _MOST_SECONDS: Final = 10 * SECONDS["y"]
@@ -106,7 +135,7 @@ def schema_of(declared: Any) -> Schema:
         whole = next((mark.extra["schema"] for mark in marks if "schema" in _extra(mark)), None)
         found = schema_of(base) if whole is None else _derived(whole)
         for mark in marks:
-            _apply(mark, found)
+            _patch(found, _derived(_extra(mark).get("patch", {})))
         return found
     if isinstance(declared, type) and issubclass(declared, Struct):
         return object_schema(declared)
@@ -134,7 +163,6 @@ def object_schema(
     `required`: keys that are required beside those without a default. `more`: keys that are taken
     and lead to no field.
     """
-    is_closed = struct.__struct_config__.forbid_unknown_fields
     found: Schema = {"type": "object", "properties": {}}
     needed = list(required)
     for known in structs.fields(struct):
@@ -152,7 +180,7 @@ def object_schema(
         _patch(found["properties"].setdefault(key, {}), _derived(value))
     if needed:
         found["required"] = needed
-    if is_closed:
+    if issubclass(struct, Block):
         found["additionalProperties"] = False
     return found
 
@@ -175,22 +203,6 @@ def _derived(value: Any) -> Any:
     if value is None or isinstance(value, str | bool | int | float):
         return value
     return schema_of(value)
-
-
-def _apply(mark: Meta, found: Schema) -> None:
-    is_list = found.get("type") == "array"
-    for word, value in (
-        ("title", mark.title),
-        ("description", mark.description),
-        ("pattern", mark.pattern),
-        ("minItems" if is_list else "minLength", mark.min_length),
-        ("maxItems" if is_list else "maxLength", mark.max_length),
-        ("minimum", mark.ge),
-        ("maximum", mark.le),
-    ):
-        if value is not None:
-            found[word] = value
-    _patch(found, _derived(_extra(mark).get("patch", {})))
 
 
 def _patch(found: Schema, more: Schema) -> None:

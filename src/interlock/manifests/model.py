@@ -14,9 +14,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Struct, field
 
-from interlock.manifests.fields import EVERY, OWN, Block, at, limits, patched, read, schema, text
+from interlock.manifests.fields import (
+    EVERY,
+    OWN,
+    Block,
+    at,
+    items,
+    length,
+    number,
+    patched,
+    read,
+    schema,
+    text,
+)
 
 DriverKind = Literal["cli", "http", "mcp", "sdk", "builtin"]
 ServerKind = Literal["binary", "npm", "docker", "remote"]
@@ -51,7 +63,7 @@ ISO_PATTERN: Final = (
 )
 RETENTION_PATTERN: Final = ISO_PATTERN[:-1] + r"$|^[0-9]+(y|m|w|d|h)$"
 
-Words = Annotated[str, Meta(min_length=1)]
+Words = Annotated[str, length(1)]
 Name = Annotated[str, text("a name", "write 1 to 80 characters", min_length=1, max_length=80)]
 Description = Annotated[
     str, text("a description", "write 1 to 2000 characters", min_length=1, max_length=2000)
@@ -138,9 +150,9 @@ EgressHost = Annotated[
 Sign = Annotated[
     str, text("a sign of expiry", "write it as http_status:401", min_length=3, max_length=300)
 ]
-Milliseconds = Annotated[int, Meta(ge=100)]
-AtLeastZero = Annotated[int, Meta(ge=0)]
-ExitCode = Annotated[int, Meta(ge=0, le=255)]
+Milliseconds = Annotated[int, number(100)]
+AtLeastZero = Annotated[int, number(0)]
+ExitCode = Annotated[int, number(0, 255)]
 Free = dict[str, Any]
 
 
@@ -206,11 +218,11 @@ class ServerBlock(Struct, frozen=True):
         ),
     ] = ""
     url: Url = ""
-    args: Annotated[tuple[Annotated[str, Meta(max_length=8000)], ...], Meta(max_length=500)] = ()
-    env: dict[Variable, Annotated[str, Meta(max_length=32_000)]] = field(default_factory=dict)
+    args: Annotated[tuple[Annotated[str, length(most=8000)], ...], items(most=500)] = ()
+    env: dict[Variable, Annotated[str, length(most=32_000)]] = field(default_factory=dict)
     """May hold `${secrets.NAME}`."""
     auth: RemoteAuth | None = None
-    port: Annotated[int, Meta(ge=1, le=65535)] | None = None
+    port: Annotated[int, number(1, 65535)] | None = None
     """Of a docker server that is spoken to over HTTP."""
 
 
@@ -228,7 +240,7 @@ class HttpProbe(Block, frozen=True):
 
     url: Url
     method: Literal["GET", "POST", "HEAD"] = "GET"
-    expect_status: Annotated[int, Meta(ge=100, le=599)] = 200
+    expect_status: Annotated[int, number(100, 599)] = 200
 
 
 class Completion(Block, frozen=True):
@@ -269,7 +281,7 @@ class Auth(Block, frozen=True):
     refresh: Refresh | None = None
     expiry_detect: Annotated[
         tuple[Sign, ...],
-        schema({"anyOf": [Sign, Annotated[tuple[Sign, ...], Meta(min_length=1)]]}),
+        schema({"anyOf": [Sign, Annotated[tuple[Sign, ...], items(1)]]}),
         at("expiry", "detect"),
         read(_one_or_many),
     ] = ()
@@ -289,15 +301,15 @@ class HealthCheck(Block, frozen=True):
 class InstallStep(Struct, frozen=True):
     """One way to install what a driver needs. `settings` is everything else that the entry says."""
 
-    method: Annotated[str, Meta(min_length=1, max_length=40)]
+    method: Annotated[str, length(1, 40)]
     settings: Annotated[Free, OWN] = field(default_factory=dict)
 
 
 class VersionCheck(Block, frozen=True):
     """Which version is installed, and which will do."""
 
-    cmd: Annotated[str, Meta(min_length=1, max_length=4000)]
-    parse: Annotated[str, Meta(min_length=1, max_length=1000)]
+    cmd: Annotated[str, length(1, 4000)]
+    parse: Annotated[str, length(1, 1000)]
     range: Range
     timeout_ms: Milliseconds = 5000
 
@@ -315,7 +327,7 @@ class Cost(Block, frozen=True):
     """What a call costs. None: not said."""
 
     cost_class: CostClass | None = None
-    units_per_call: Annotated[float, Meta(ge=0), at("cost_units_per_call")] | None = None
+    units_per_call: Annotated[float, number(0), at("cost_units_per_call")] | None = None
     """Millicents, or thousandths of the smallest unit of `currency`."""
     currency: Annotated[
         str, text("a currency", "write three letters, such as EUR", pattern="^[A-Z]{3}$")
@@ -325,7 +337,7 @@ class Cost(Block, frozen=True):
 class Retry(Block, frozen=True):
     """How often a call is tried, all in all, and the pause before the next try."""
 
-    max_attempts: Annotated[int, Meta(ge=1, le=10), patched({}, required=True)] = 1
+    max_attempts: Annotated[int, number(1, 10), patched({}, required=True)] = 1
     backoff: Backoff = "fixed"
     initial_ms: AtLeastZero = 0
 
@@ -341,7 +353,7 @@ class MappedFrom(Block, frozen=True):
 class McpBinding(Block, frozen=True):
     """Which tool of the server serves the contract, and how the two are translated."""
 
-    tool_name: Annotated[str, Meta(min_length=1, max_length=200)]
+    tool_name: Annotated[str, length(1, 200)]
     argument_mapping: dict[
         str,
         Annotated[
@@ -392,18 +404,18 @@ class Implements(Block, frozen=True):
 class DeclaredPrompt(Block, frozen=True):
     """A prompt of the server that is to be offered."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    name: Annotated[str, length(1, 200)]
     integrate_as: Literal["skill_block", "raw"]
-    description: Annotated[str, Meta(max_length=2000)] = ""
+    description: Annotated[str, length(most=2000)] = ""
     skill_ref: FilePath = ""
 
 
 class DeclaredResource(Block, frozen=True):
     """Resources of the server that are to be offered."""
 
-    uri_template: Annotated[str, Meta(min_length=1, max_length=2000)]
+    uri_template: Annotated[str, length(1, 2000)]
     integrate_as: Literal["ref_kind", "raw"]
-    description: Annotated[str, Meta(max_length=2000)] = ""
+    description: Annotated[str, length(most=2000)] = ""
     ref_kind_id: Annotated[
         str,
         text(
@@ -419,7 +431,7 @@ class ConnectionOptions(Block, frozen=True):
     """How patient the connection is."""
 
     timeout_ms: Milliseconds = 30_000
-    max_retries: Annotated[int, Meta(ge=0, le=10)] = 3
+    max_retries: Annotated[int, number(0, 10)] = 3
     keepalive: bool = True
 
 
@@ -432,7 +444,7 @@ class DriverManifest(Struct, frozen=True):
     description: Description
     version: Version
     kind: DriverKind
-    implements: Annotated[tuple[Implements, ...], limits(1, 1000)]
+    implements: Annotated[tuple[Implements, ...], items(1, 1000)]
     server: ServerBlock | None = None
     """None: a driver of another kind than mcp, which is known but not run here."""
     transport: DriverTransport = "stdio"
@@ -453,7 +465,7 @@ class DriverManifest(Struct, frozen=True):
     no network."""
     region: Annotated[
         tuple[Annotated[str, text("a region", min_length=1, max_length=80)], ...],
-        Meta(min_length=1),
+        items(1),
     ] = (UNIVERSAL_REGION,)
     policy_tags: Tags = ()
     tags: Tags = ()
@@ -583,10 +595,10 @@ class ToolContract(Block, frozen=True):
         ),
     ] = "auto"
     """`auto`, `always`, `on-mutate` or `policy:<ref>`."""
-    risk_level: Annotated[int, Meta(ge=0, le=3)] = 0
+    risk_level: Annotated[int, number(0, 3)] = 0
     """0 to 3; 3 cannot be undone."""
     cost_class: CostClass = "trivial"
-    timeout_ms: Annotated[int, Meta(ge=1)] = 30_000
+    timeout_ms: Annotated[int, number(1)] = 30_000
     retry: Annotated[Retry, patched({"properties": {"max_attempts": {"maximum": 20}}})] | None = (
         None
     )
@@ -717,7 +729,7 @@ class SecretEntry(Block, frozen=True):
                             "env": {
                                 "anyOf": [
                                     Variable,
-                                    Annotated[tuple[Variable, ...], Meta(min_length=1)],
+                                    Annotated[tuple[Variable, ...], items(1)],
                                 ]
                             }
                         },

@@ -17,11 +17,10 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 import jsonschema_rs
 from jsonschema_rs import ValidationError, ValidationErrorKind
-from msgspec import Meta
 
 from interlock.core.config.problems import KeyPath, Problem, one_of, quoted
 from interlock.manifests.document import Document
-from interlock.manifests.fields import Schema, object_schema
+from interlock.manifests.fields import Schema, object_schema, text
 from interlock.manifests.model import (
     IO_ADDRESSES,
     MCP_FIELDS,
@@ -115,6 +114,9 @@ SECRETS: Final[Schema] = {
 # What AIP-30 says of every driver, and AIP-32 of one that is an MCP server. The top level takes
 # other keys (the kinds of drivers have their own); everything below takes only what is named.
 
+_SHA_256: Final = Annotated[
+    str, text("a SHA-256", "write 64 hexadecimal digits", pattern="^[0-9a-fA-F]{64}$")
+]
 DRIVER: Final[Schema] = {
     "$schema": DIALECT,
     "$id": "urn:interlock:schema:aip-30:driver",
@@ -128,9 +130,9 @@ DRIVER: Final[Schema] = {
                     "properties": {
                         "sha256": Annotated[
                             str,
-                            Meta(
-                                title="a SHA-256",
-                                description="write 64 hexadecimal digits",
+                            text(
+                                "a SHA-256",
+                                "write 64 hexadecimal digits",
                                 pattern="^[0-9a-fA-F]{64}$",
                             ),
                         ]
