@@ -43,7 +43,6 @@ from interlock.core.paths import (
 )
 from interlock.core.pipeline.breaker import Breakers
 from interlock.core.pipeline.busy_poll import can_stay_awake
-from interlock.core.pipeline.latency import Measures
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.pipeline.request_state import KEY_BYTES, Seals
 from interlock.core.server.http.guard import Guard
@@ -251,7 +250,7 @@ class Node:
             seals=seals,
             input_seconds=config.input_timeout,
             route_check=RouteCheck(lambda: self.tree.own_segment),
-            measures=Measures(self.roster.is_slower),
+            observers=(self.roster.measures,),
         )
         self.roster.attach(self.pipeline)
         self.pipeline.latency_in_results = config.latency_in_results

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -24,6 +24,7 @@ from interlock.core.catalog.offering import Offering
 from interlock.core.journal.audit import Audit
 from interlock.core.pipeline.authentication import Authenticator
 from interlock.core.pipeline.breaker import Breakers
+from interlock.core.pipeline.observers import CallObserver
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.ports import Back, Exchange, JournalEntry, RouteCheck, Upstream
 from interlock.errors import DEADLINE_EXCEEDED, UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
@@ -219,8 +220,10 @@ class Rig:
         recorder: Any = None,
         durable: bool = False,
         route_check: RouteCheck | None = None,
+        observers: Sequence[CallObserver] = (),
     ) -> None:
         """`durable`: calls that change something are written down before they leave."""
+        self.observers = tuple(observers)
         self.clock = HandClock()
         self.catalog = Catalog(server_info=b"{}")
         self.upstreams: dict[str, ScriptedUpstream] = {}
@@ -247,6 +250,7 @@ class Rig:
             timeout=timeout,
             concurrent_calls=concurrent_calls,
             route_check=route_check,
+            observers=observers,
         )
         self.done: list[tuple[Call, Any]] = []
         """Every call that is over, with its result as JSON or its error."""

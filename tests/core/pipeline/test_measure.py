@@ -27,9 +27,9 @@ def declared(latency_class: str | None) -> bytes:
 
 
 def rig(latency_class: str | None) -> tuple[Rig, list[tuple[str, str, str]]]:
-    node = Rig(offer("s", [declared(latency_class)], registered="leaf"))
     found: list[tuple[str, str, str]] = []
-    node.pipeline.measures.on_slower = lambda *slower: found.append(slower)
+    offering = offer("s", [declared(latency_class)], registered="leaf")
+    node = Rig(offering, observers=[Measures(lambda *slower: found.append(slower))])
     return node, found
 
 
@@ -124,12 +124,14 @@ def test_what_says_nothing_about_a_tool_is_left_out() -> None:
 
 def test_who_comes_back_as_another_begins_anew() -> None:
     node, found = rig("realtime")
+    measures = node.observers[0]
+    assert isinstance(measures, Measures)
     node.upstreams["s"].timeout = 600.0
     answered_after(node, 0.9, ENOUGH - 1)
-    node.pipeline.measures.forget("s")
+    measures.forget("s")
     answered_after(node, 0.9, ENOUGH - 1)
     assert found == []
-    node.pipeline.measures.forget("nobody")
+    measures.forget("nobody")
 
 
 @pytest.mark.spec("AX-9.2-4")

@@ -16,6 +16,7 @@ from interlock.errors import InterlockError
 from interlock.trust.approvals.record import TRANSITIONS, Approval
 from tests.patience import PATIENCE
 from tests.trust.approvals.gated import Gated, wipe
+from tests.trust.approvals.test_proofs import approval
 
 EXECUTED = {"done", "lost"}
 NOT_EXECUTED = {"pending", "approved", "refused", "expired", "void"}
@@ -91,8 +92,6 @@ class Story:
 
     async def settle(self) -> None:
         """Let the disk catch up: another step, written behind all others, is told last."""
-        from tests.trust.approvals.test_proofs import approval
-
         written: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.gated.store.write(approval(id="nobody"), "pending", written.set_result)
         async with asyncio.timeout(PATIENCE):

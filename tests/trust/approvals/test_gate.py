@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.call import Caller
+from interlock.core.call import Call, Caller
 from interlock.core.config.trust import RuleConfig
 from interlock.errors import (
     INVALID_ARGUMENTS,
@@ -340,6 +340,37 @@ def test_an_integer_that_some_readers_round_is_refused(tmp_path: Path, number: i
         assert refused.failure is INVALID_ARGUMENTS
         assert gated.approvals.recent() == []
         await gated.hold(wipe({"disk": "a", "n": 2**53 if number > 0 else -(2**53)}))
+        gated.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("end", ["answer", "error", "cancel"])
+def test_gate_hears_once_that_an_approved_call_is_over(tmp_path: Path, end: str) -> None:
+    async def run() -> None:
+        gated = Gated(tmp_path)
+        gate, heard = gated.approvals.gate, []
+        finished = gate.finished
+
+        def count(call: Call, *how: Any) -> None:
+            heard.append(call.approval)
+            finished(call, *how)
+
+        gate.finished = count  # type: ignore[method-assign]
+        approval = await gated.hold()
+        task = confirmed(gated, approval.id, gated.proof(approval))
+        exchange = await gated.reached()
+        if end == "answer":
+            exchange.answer(**WIPED)
+            await task
+        elif end == "error":
+            exchange.answer_error(-32000, "no such disk")
+        else:
+            gated.pipeline.cancel(exchange.call)
+        if end != "answer":
+            with pytest.raises(InterlockError):
+                await task
+        assert heard == [approval.id]
         gated.close()
 
     asyncio.run(run())

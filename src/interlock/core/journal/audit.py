@@ -7,10 +7,11 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final
 
-from interlock.core.call import Call, Caller
+from interlock.core.call import Call, Caller, Outcome
 from interlock.core.catalog.effects import EffectLevel
+from interlock.core.pipeline.observers import CallObserver
 from interlock.core.ports import JournalEntry, Recorder
-from interlock.errors import CONFIRMATION_REQUIRED
+from interlock.errors import CONFIRMATION_REQUIRED, InterlockError
 from interlock.primitives.rate_limits import Sampler
 from interlock.protocol.mcp import INPUT_REQUIRED, TOOLS_CALL
 
@@ -56,7 +57,7 @@ class Tally:
         self.busy_us = busy_us
 
 
-class Audit:
+class Audit(CallObserver):
     """Writes the journal entry of every call and keeps the tallies."""
 
     def __init__(
@@ -132,14 +133,26 @@ class Audit:
             return ""
         return self._digest(call)
 
-    def record(self, call: Call, outcome: str, duration_us: int, detail: str = "") -> None:
+    def record(self, call: Call, word: str, duration_us: int, detail: str = "") -> None:
+        """Write down what is no call on its way through the pipeline."""
+        self.settled(call, word, duration_us, detail)
+
+    def settled(
+        self,
+        call: Call,
+        word: str,
+        duration_us: int,
+        detail: str = "",
+        outcome: Outcome | None = None,
+        error: InterlockError | None = None,
+    ) -> None:
         upstream, verb = call.upstream, call.verb
-        if verb == TOOLS_CALL and outcome != COLLECTED:
+        if verb == TOOLS_CALL and word != COLLECTED:
             tally = self.by_upstream.get(upstream) or self._new_tally(upstream)
             tally.calls += 1
             tally.busy_us += duration_us
             # A call whose server wants to know more first has not failed.
-            if outcome != OK and outcome not in _NOT_OVER:
+            if word != OK and word not in _NOT_OVER:
                 tally.failed += 1
         recorder = self._recorder
         if recorder is None:
@@ -162,7 +175,7 @@ class Audit:
             recorder.record(
                 (
                     wall_clock(), whom, call.face, verb, route.canonical, upstream, call.effect,
-                    outcome, duration_us, "",
+                    word, duration_us, "",
                 )
             )  # fmt: skip
             return
@@ -175,7 +188,7 @@ class Audit:
                 detail = f"{detail} (and {folded} more of strangers before it)"
         if self._intended or call.approval:
             detail = _told_of(call, self._intended.pop(call, ""), detail)
-        recorder.record(self._entry(call, outcome, duration_us, detail))
+        recorder.record(self._entry(call, word, duration_us, detail))
 
     def _entry(self, call: Call, outcome: str, duration_us: int, detail: str) -> JournalEntry:
         caller = call.caller

@@ -17,6 +17,8 @@ from msgspec import UNSET, Raw
 
 from interlock.core.call import Call, Outcome
 from interlock.core.catalog.offering import Tool
+from interlock.core.journal.audit import COLLECTED
+from interlock.core.pipeline.observers import CallObserver
 from interlock.errors import DEADLINE_EXCEEDED, InterlockError, ProtocolError
 from interlock.protocol.capabilities import LATENCY_CLASSES, class_for
 from interlock.protocol.jsonrpc import decode_members, encode_members
@@ -41,8 +43,10 @@ class _Record:
         self.latest: deque[int] = deque(maxlen=REMEMBERED)
 
 
-class Measures:
+class Measures(CallObserver):
     """The times of tools that say how long they take."""
+
+    declared_latency_only = True
 
     def __init__(self, on_slower: Callable[[str, str, str], None] | None = None) -> None:
         self.on_slower = on_slower
@@ -50,8 +54,21 @@ class Measures:
         self._records: dict[str, dict[str, _Record]] = {}
         self._tools = 0
 
-    def took(self, call: Call, seconds: float, error: InterlockError | None) -> None:
+    def settled(
+        self,
+        call: Call,
+        word: str,
+        duration_us: int,
+        detail: str = "",
+        outcome: Outcome | None = None,
+        error: InterlockError | None = None,
+    ) -> None:
         """A call is over. What says nothing about its tool's speed is left out."""
+        if word != COLLECTED:
+            self.took(call, duration_us / 1e6, error)
+
+    def took(self, call: Call, seconds: float, error: InterlockError | None) -> None:
+        """A call took so long, and ended so."""
         tool = call.route
         if not isinstance(tool, Tool) or tool.latency_class is None or call.rounds:
             return

@@ -55,9 +55,10 @@ from interlock.core.pipeline.deadlines import (
     set_deadline,
 )
 from interlock.core.pipeline.internal_error import fault
-from interlock.core.pipeline.latency import Measures, with_latency
+from interlock.core.pipeline.latency import with_latency
 from interlock.core.pipeline.local_methods import AnsweredHere
 from interlock.core.pipeline.notification_filter import may_hear
+from interlock.core.pipeline.observers import CallObserver, listeners, notify
 from interlock.core.pipeline.request_state import KEY_BYTES, Seals
 from interlock.core.pipeline.resolution import is_passed_on, resolve, resolve_other
 from interlock.core.pipeline.result_uris import relabel
@@ -134,8 +135,10 @@ _log = logging.getLogger("interlock.pipeline")
 class Dispatcher:
     """Hands calls to upstreams that come back."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, on_dispatched: Callable[[Call], None]) -> None:
+        """`on_dispatched`: told of a call that is about to be sent again."""
         self._clock = clock
+        self._on_dispatched = on_dispatched
         self._waiting: set[asyncio.Task[None]] = set()
 
     def may_send_again(self, call: Call, gone: UpstreamGoneError) -> bool:
@@ -166,6 +169,7 @@ class Dispatcher:
             patience = min(PATIENCE, call.deadline - self._clock())
             if patience <= 0 or not await upstream.until_ready(patience):
                 raise gone
+            self._on_dispatched(call)
             return upstream.start(call, back)
         except InterlockError:
             raise
@@ -197,18 +201,19 @@ class Pipeline:
         input_seconds: float = INPUT_SECONDS,
         wall_clock: Callable[[], float] = time.time,
         route_check: RouteCheck | None = None,
-        measures: Measures | None = None,
+        observers: Iterable[CallObserver] = (),
     ) -> None:
         """Args:
         authorizer: decides about every call.
         route_check: checks the way of calls that a parent sent. None: there is no tree.
+        observers: hear of every call, after the journal.
         call_soon: given where the node may stay awake for a lonely call.
         """
         self._catalog = catalog
         self._breakers = breakers
         self._failing = breakers.failing
         self._upstreams = upstreams
-        self._dispatcher = Dispatcher(clock)
+        self._dispatcher = Dispatcher(clock, self._again_dispatched)
         self._audit = audit
         self._clock = clock
         self._timeout = timeout
@@ -216,9 +221,15 @@ class Pipeline:
         self._route_check = route_check
         self.authorizer = authorizer
         self._gate: Gate | None = None
-        self.measures = measures or Measures()
         self.latency_in_results = False
         """Whether results say how long they took."""
+        everybody = (audit, *observers)
+        self._on_started = listeners(everybody, "started")
+        self._on_decided = listeners(everybody, "decided")
+        self._on_dispatched = listeners(everybody, "dispatched")
+        some = [one for one in everybody if one.declared_latency_only]
+        self._on_settled = listeners([one for one in everybody if one not in some], "settled")
+        self._on_latency = listeners(some, "settled")
         self._under_way: dict[Call, None] = {}
         self._wakeful = None if call_soon is None else Wakeful(self._under_way, clock, call_soon)
         self.operations: OperationsStage | None = None
@@ -279,6 +290,8 @@ class Pipeline:
         self._under_way[call] = None
         clock = self._clock
         call.started = now = clock()
+        if self._on_started and not (again or listed_again):
+            notify(self._on_started, call)
         try:
             # By their methods: to call an object costs more than to call a method of it.
             self.enter.__call__(call)
@@ -302,6 +315,8 @@ class Pipeline:
                     authorizer.screen(call)
                     validate(call, tool)
                 decision = authorizer.authorize(call)
+                if self._on_decided:
+                    notify(self._on_decided, call, decision)
                 if decision.gated or call.approval:
                     gate = self._gate
                     if gate is None:
@@ -326,6 +341,8 @@ class Pipeline:
                     key = self.transparent
                     pass_on(call, key, None if key is None else self._upstreams.get(key))
                 self.authorizer.authorize_other(call)
+                if self._on_decided:
+                    notify(self._on_decided, call, None)
                 if here is not None:
                     here(call)
                 elif is_passed_on(call):
@@ -414,6 +431,8 @@ class Pipeline:
             self._breakers.admit(call.upstream)
         if not self._deadlines.ticking:
             self._deadlines.start()
+        if self._on_dispatched:
+            notify(self._on_dispatched, call)
         call.exchange = upstream.start(call, self)
         wakeful = self._wakeful
         if wakeful is not None:
@@ -535,6 +554,10 @@ class Pipeline:
         self._dispatcher.send_again(call, upstream, gone, self)
         return True
 
+    def _again_dispatched(self, call: Call) -> None:
+        if self._on_dispatched:
+            notify(self._on_dispatched, call)
+
     def over(
         self, call: Call, outcome: Outcome | None, error: InterlockError | None, word: str = OK
     ) -> None:
@@ -553,13 +576,14 @@ class Pipeline:
                 error.data = {"upstream": call.upstream, **(error.data or {}), "hop": hop}
         elif outcome is not None and outcome.glance is not None and outcome.glance.is_error:
             word = word if word == COLLECTED else TOOL_ERROR
-        try:
-            self._audit.record(call, word, trunc(took * 1e6), detail)
-            route = call.route
-            if route is not None and route.limit is not None and word != COLLECTED:
-                self.measures.took(call, took, error)
-        except Exception:
-            _log.exception("%.100r %.100r could not be recorded", call.verb, call.name)
+        duration_us, route = trunc(took * 1e6), call.route
+        for settled in self._on_settled:
+            try:
+                settled(call, word, duration_us, detail, outcome, error)
+            except Exception:
+                _log.exception("%.100r %.100r could not be recorded", call.verb, call.name)
+        if route is not None and route.limit is not None and self._on_latency:
+            notify(self._on_latency, call, word, duration_us, detail, outcome, error)
         if call.reserved is not None:
             self.authorizer.settle(call)
         if (call.approval or word == TOOL_ERROR) and self._gate is not None:

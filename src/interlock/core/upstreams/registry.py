@@ -23,6 +23,7 @@ from interlock.core.feature import Component
 from interlock.core.journal.audit import Audit, Tally
 from interlock.core.pipeline.breaker import Breakers, Circuit
 from interlock.core.pipeline.client_requests import ANYTHING, AskPolicy
+from interlock.core.pipeline.latency import Measures
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.ports import Upstream
 from interlock.core.upstreams.client import Peer
@@ -93,6 +94,7 @@ class UpstreamRegistry(Component):
         self._catalog = catalog
         self._breakers = breakers
         self._audit = audit
+        self.measures = Measures(self.is_slower)
         self._keyring = keyring
         self._on_shown = on_shown
         self._on_changed = on_changed
@@ -301,7 +303,7 @@ class UpstreamRegistry(Component):
     def not_measured(self, upstream: str) -> None:
         """Nothing that was found out about it holds any longer."""
         self._slower.pop(upstream, None)
-        self._pipeline.measures.forget(upstream)
+        self.measures.forget(upstream)
 
     # -- what others ask
 

@@ -381,7 +381,6 @@ class Gate:
         )  # fmt: skip
         call.caller, call.proposal = record.caller, record.proposal
         call.approval = record.id
-        call.on_done = self.finished
         entry.call = call
         self.host.begin(call)
 
@@ -448,7 +447,7 @@ class Gate:
 
     def finished(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         """A call that was made for an approval is over, or one whose result may say that a node
-        below wants an approval. Told twice, it counts once."""
+        below wants an approval. Told once, by the pipeline's one exit."""
         if not call.approval:
             if outcome is not None and call.route is not None and call.route.way:
                 self.below.note(call, outcome)

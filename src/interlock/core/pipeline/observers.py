@@ -1,0 +1,72 @@
+"""Observers of calls: the journal, measures and counters hear of every call through these.
+
+A class overrides the events that it wants to hear. An event that nobody wants costs nothing: the
+pipeline prepares a tuple of methods for each (`listeners`), and most tuples are empty.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from interlock.core.call import Call, Outcome
+from interlock.core.ports import Decision
+from interlock.errors import InterlockError
+
+_log = logging.getLogger("interlock.pipeline")
+
+
+class CallObserver:
+    """Hears of every call, in the order of these methods. It must be quick and must not wait.
+
+    Only the journal may hold a call back: see `Audit.intend`.
+    """
+
+    declared_latency_only = False
+    """Whether `settled` is only about calls of tools that declare how long they take."""
+
+    def started(self, call: Call) -> None:
+        """A call has come in. Nothing is known of its caller or its tool yet."""
+
+    def decided(self, call: Call, decision: Decision | None) -> None:
+        """A call may go on, or waits for an operator. None: it calls no tool. What is rejected is
+        settled at once."""
+
+    def dispatched(self, call: Call) -> None:
+        """A call is about to be handed to its upstream; again, when it is sent again. Whether a
+        request left is known when it is settled (`Call.dispatched`)."""
+
+    def settled(
+        self,
+        call: Call,
+        word: str,
+        duration_us: int,
+        detail: str = "",
+        outcome: Outcome | None = None,
+        error: InterlockError | None = None,
+    ) -> None:
+        """A call is over. Told once.
+
+        Args:
+            word: how it ended, as the journal has it: `ok`, `tool_error`, the name of a failure, …
+            duration_us: since it started.
+            detail: why it failed.
+        """
+
+
+def listeners(observers: Iterable[CallObserver], event: str) -> tuple[Callable[..., None], ...]:
+    """The methods of those observers that want to hear of an event, in their order."""
+    ignored = getattr(CallObserver, event)
+    return tuple(
+        [getattr(one, event) for one in observers if getattr(type(one), event) is not ignored]
+    )
+
+
+def notify(heard: tuple[Callable[..., None], ...], call: Call, *more: Any) -> None:
+    """Tell each of them. A failing observer harms neither the call nor the others."""
+    for tell in heard:
+        try:
+            tell(call, *more)
+        except Exception:
+            _log.exception("%.100r %.100r could not be observed", call.verb, call.name)

@@ -1,0 +1,124 @@
+"""Observers hear of every call, in order, and cost nothing where they do not want to."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from interlock.core.call import Call, Outcome
+from interlock.core.pipeline.observers import CallObserver
+from interlock.core.ports import Decision
+from interlock.errors import InterlockError
+from tests.core.catalog.offers import definition, offer
+from tests.core.pipeline.calls import tool_call
+from tests.core.pipeline.rig import KeptJournal, Rig, turns
+
+
+class Heard(CallObserver):
+    """Hears everything."""
+
+    def __init__(self, journal: KeptJournal | None = None) -> None:
+        self.events: list[Any] = []
+
+    def started(self, call: Call) -> None:
+        self.events.append("started")
+
+    def decided(self, call: Call, decision: Decision | None) -> None:
+        self.events.append(("decided", None if decision is None else decision.gated))
+
+    def dispatched(self, call: Call) -> None:
+        self.events.append("dispatched")
+
+    def settled(
+        self,
+        call: Call,
+        word: str,
+        duration_us: int,
+        detail: str = "",
+        outcome: Outcome | None = None,
+        error: InterlockError | None = None,
+    ) -> None:
+        self.events.append(("settled", word, duration_us, call.dispatched))
+
+
+class OnlySettled(CallObserver):
+    """A metric of each call."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def settled(self, call: Call, word: str, *more: Any) -> None:  # type: ignore[override]
+        self.words.append(word)
+
+
+class Failing(CallObserver):
+    def started(self, call: Call) -> None:
+        raise ValueError
+
+    decided = dispatched = settled = lambda *_: 1 / 0  # type: ignore[assignment]
+
+
+def rig(*observers: CallObserver) -> Rig:
+    tools = [definition("read", annotations={"readOnlyHint": True}), definition("change")]
+    return Rig(offer("s", tools), observers=observers)
+
+
+@pytest.mark.parametrize("name", ["s.read", "s.change"])
+def test_call_is_heard_of_from_its_start_to_its_end(name: str) -> None:
+    heard = Heard()
+    node = rig(heard)
+    node.begin(tool_call(name))
+    node.clock.advance(0.25)
+    node.upstreams["s"].last.answer(content=[])
+    assert heard.events == [
+        "started",
+        ("decided", False),
+        "dispatched",
+        ("settled", "ok", 250_000, True),
+    ]
+
+
+def test_rejected_call_is_settled_at_once() -> None:
+    heard = Heard()
+    rig(heard).refused(tool_call("s.nothing"))
+    assert heard.events == ["started", ("settled", "unknown_tool", 0, False)]
+
+
+def test_call_that_is_sent_again_is_dispatched_again() -> None:
+    async def main() -> list[Any]:
+        heard = Heard()
+        node = rig(heard)
+        node.begin(tool_call("s.read"))
+        node.upstreams["s"].last.lose(sent=True)
+        await turns()
+        node.upstreams["s"].last.answer(content=[])
+        return heard.events
+
+    events = asyncio.run(main())
+    assert events.count("dispatched") == 2
+    assert [one[0] for one in events if one[0] == "settled"] == ["settled"]
+
+
+def test_failing_observer_harms_neither_the_call_nor_the_others() -> None:
+    heard = Heard()
+    node = rig(Failing(), heard)
+    node.begin(tool_call("s.read"))
+    node.upstreams["s"].last.answer(content=[])
+    assert node.journal.outcomes == ["ok"]
+    assert len(heard.events) == 4
+    [(_, result)] = node.done
+    assert result == {"content": []}
+
+
+def test_event_that_nobody_wants_costs_no_call() -> None:
+    metric = OnlySettled()
+    node = rig(metric)
+    pipeline = node.pipeline
+    assert pipeline._on_started == pipeline._on_decided == pipeline._on_dispatched == ()
+    # The journal comes first.
+    assert pipeline._on_settled == (node.audit.settled, metric.settled)
+    node.begin(tool_call("s.read"))
+    node.upstreams["s"].last.answer(content=[])
+    assert metric.words == ["ok"]
