@@ -32,7 +32,7 @@ from interlock.topics.member import Member
 from interlock.topics.node_participant import NodeSeat
 from interlock.topics.overview import TopicStatus
 from interlock.topics.participant_upstream import RoomUpstreams
-from interlock.topics.proposals import Fulfilments
+from interlock.topics.proposals import MOST_OPEN, Fulfilments
 from interlock.topics.recorder import seat_recorder
 from interlock.topics.room import Room
 from interlock.topics.socket import utc_now
@@ -204,7 +204,7 @@ class Topics(Component):
             call_soon=loop.call_soon,
             new_id=_new_id,
             now=utc_now,
-            fulfilments=self._fulfilments.setdefault(room.name, {}),
+            fulfilments=self._fulfilments.setdefault(room.name, Fulfilments(MOST_OPEN)),
         )
         if settings.upstreams:
             upstreams = self._upstreams[room.name] = RoomUpstreams(

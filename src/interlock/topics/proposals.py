@@ -315,7 +315,7 @@ LEARNED: Final = ("policy", "learned")
 MOST_OPEN: Final = 1_000
 """So many fulfilments are remembered until they are answered. One that a node below stopped may
 never be."""
-Fulfilments = dict[str, tuple[str, bytes]]
+Fulfilments = BoundedDict[str, tuple[str, bytes]]
 """By the id of an approval whose call is under way: the envelope of the request that the room saw,
 and its JSON-RPC id."""
 _LONGEST_CHAT: Final = 2_000
@@ -360,7 +360,7 @@ class Proposing:
         self.made_here = MadeHere(self._fates, approvals, seat.topic)
         self._under_way: Counter[str] = Counter()
         """How many proposals of a participant the pipeline has, and did not answer yet."""
-        self._fulfilments: Fulfilments = {} if fulfilments is None else fulfilments
+        self._fulfilments = Fulfilments(MOST_OPEN) if fulfilments is None else fulfilments
         self._beside: dict[str, list[tuple[Proposed, tuple[str, bytes]]]] = {}
         """By the id of an approval whose call is under way: who proposed the identical call while
         it waited, and what the room saw of it for them."""
@@ -562,8 +562,6 @@ class Proposing:
             proposed, record.name, record.arguments, record.meta, record.by, record.proof
         )
         if fulfilment is not None:
-            if len(self._fulfilments) >= MOST_OPEN:
-                del self._fulfilments[next(iter(self._fulfilments))]
             self._fulfilments[record.id] = fulfilment
         self._note(record, proposed, "fulfilled", f"by {record.by} ({record.proof})")
 

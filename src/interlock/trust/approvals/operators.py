@@ -8,7 +8,6 @@ import hmac
 import logging
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from hashlib import blake2b, sha256
 from pathlib import Path
@@ -404,7 +403,7 @@ class Operators:
         self._clock = clock
         self._now = wall_clock
         self._question_key = secrets.token_bytes(32)
-        self._answered: OrderedDict[str, float] = OrderedDict()
+        self._answered: dict[str, float] = {}
         """The questions that an operator answered, and when they are over anyway."""
         self._sessions: BoundedDict[bytes, tuple[str, float]] = BoundedDict(_MOST)
 
@@ -590,9 +589,7 @@ class Operators:
     def _forget_answered(self) -> None:
         """Those that are over cannot be answered again anyway."""
         now = self._clock()
-        self._answered = OrderedDict(
-            (nonce, ends) for nonce, ends in self._answered.items() if now < ends
-        )
+        self._answered = {nonce: ends for nonce, ends in self._answered.items() if now < ends}
 
 
 def operators_of(anchors: Iterable[Anchor]) -> tuple[Enrolled, ...]:

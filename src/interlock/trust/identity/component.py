@@ -30,7 +30,7 @@ from interlock.trust.identity.certificates import Certificates
 from interlock.trust.identity.claims import Terms
 from interlock.trust.identity.introspection import Introspection
 from interlock.trust.identity.key_sets import KeySet
-from interlock.trust.identity.opaque import Authority, Good, OpaqueTokens
+from interlock.trust.identity.opaque import MOST_KEPT, Authority, Good, OpaqueTokens
 from interlock.trust.identity.revocation_watch import AccessWatch, Told, ToldRevoked
 from interlock.trust.identity.signed import Issuer, SignedTokens
 
@@ -102,7 +102,7 @@ class Identity:
         self._listens = ""
         self._minted: Callable[[Credentials], Caller | None] | None = None
         self._refreshing: set[asyncio.Task[None]] = set()
-        self._good: Good = {}
+        self._good = Good(MOST_KEPT)
         self._api_tokens = ApiTokens(wall_clock)
         self._told_unread = False
         self.watch = AccessWatch(

@@ -39,7 +39,7 @@ MOST_KEPT: Final = 10_000
 _log = logging.getLogger("interlock.pipeline")
 
 
-Good = dict[tuple[str, str], float]
+Good = BoundedDict[tuple[str, str], float]
 """Callers by name and id, and when their server last said that their token is good."""
 
 
@@ -85,7 +85,7 @@ class OpaqueTokens:
     ) -> None:
         """They are asked in their order, until one knows the token. `good`: where it is written
         down who was said to be good; it outlives a change of the config."""
-        self._good: Good = {} if good is None else good
+        self._good = Good(MOST_KEPT) if good is None else good
         self._authorities = tuple(authorities)
         self._revocations = revocations
         self._taken = taken
@@ -147,8 +147,6 @@ class OpaqueTokens:
     def _note(self, before: _Said | None, said: _Said) -> None:
         """Write down whose token is good, and whose is not any more."""
         if said.known is not None:
-            if len(self._good) >= MOST_KEPT:
-                self._good.clear()
             self._good[said.known.caller.name, said.known.caller.id] = self._clock()
         elif before is not None and before.known is not None and not said.unreachable:
             self._good.pop((before.known.caller.name, before.known.caller.id), None)
