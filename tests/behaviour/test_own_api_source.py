@@ -14,7 +14,7 @@ from interlock.contracts.changed_tools import Breaks, ToolChange
 from interlock.contracts.registry import records as contract_records
 from interlock.contracts.schemas.build import build_all
 from interlock.contracts.schemas.drift import Side, differences
-from interlock.contracts.schemas.openapi_checks import faults
+from interlock.contracts.schemas.openapi import faults
 from interlock.contracts.schemas.reader import read_json
 from interlock.contracts.sightings import Noted
 from interlock.core.journal.journal import JournalHealth

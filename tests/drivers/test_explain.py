@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.drivers.resolver import Candidate, Decision, Standing, Workspace
-from interlock.drivers.resolver_cache import ResolverCache, fingerprint
-from interlock.drivers.resolver_explanation import explain, resolved_row
+from interlock.drivers.resolver import (
+    Candidate,
+    Decision,
+    ResolverCache,
+    Standing,
+    Workspace,
+    explain,
+    fingerprint,
+    resolved_row,
+)
 from interlock.manifests.model import Cost
 from interlock.primitives.timestamps import format_utc_ms
 from tests.drivers.making import LINUX, NOW, candidate, contract, decide, entry

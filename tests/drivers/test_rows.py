@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from interlock.core.call import Call, Caller, Client, Credentials
 from interlock.drivers.journal_rows import Rows
-from interlock.drivers.resolver import Candidate, Machine, Standing, Workspace, route
-from interlock.drivers.resolver_explanation import resolved_row
+from interlock.drivers.resolver import Candidate, Machine, Standing, Workspace, resolved_row, route
 from interlock.primitives.timestamps import format_utc_ms
 from interlock.protocol.mcp import Era
 from tests.drivers.driver_parts import contract, manifest

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from interlock.drivers.processes import run
-from interlock.drivers.vault import InMemory, Vault
-from interlock.drivers.vault_access import Asker, Bound, bind, unresolved
+from interlock.drivers.vault import Asker, Bound, InMemory, Vault, bind, unresolved
 from interlock.errors import AUTH_REQUIRED, InterlockError
 from interlock.manifests import placeholders
 from interlock.manifests.model import AccessEntry, AccessOperation, SecretEntry, SecretsInventory

@@ -7,8 +7,7 @@ import math
 from typing import Any
 
 from interlock.contracts.schemas.artefacts import MARK, json_text, known, yaml_text
-from interlock.contracts.schemas.problems import SchemasWrong
-from interlock.contracts.schemas.reader import read_json, read_yaml
+from interlock.contracts.schemas.reader import SchemasWrong, read_json, read_yaml
 
 SEEDS = [
     b'{"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "required": ["a"]}',

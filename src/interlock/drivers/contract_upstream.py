@@ -18,7 +18,7 @@ from interlock.core.catalog.effects import EffectLevel
 from interlock.core.catalog.offering import CONTRACTS, META_CONTEXT, META_DRIVER, Tool
 from interlock.core.pending import DeferredRequest
 from interlock.core.ports import Back, Clock, Exchange
-from interlock.drivers.contract_exchange import ContractExchange
+from interlock.drivers.contract_exchange import Asker, ContractExchange, asker_of, gone
 from interlock.drivers.contract_shape import ContractShape
 from interlock.drivers.contract_tool import effect_level
 from interlock.drivers.contract_versions import Deprecation, Versions
@@ -26,9 +26,7 @@ from interlock.drivers.driver import Binding, Driver
 from interlock.drivers.errors import not_ready
 from interlock.drivers.journal_rows import Rows
 from interlock.drivers.limits import effective_timeout_ms
-from interlock.drivers.request_owner import Asker, asker_of, gone
-from interlock.drivers.resolver import Candidate, Decision, Machine, Workspace
-from interlock.drivers.resolver_cache import ResolverCache
+from interlock.drivers.resolver import Candidate, Decision, Machine, ResolverCache, Workspace
 from interlock.errors import (
     AUTH_REQUIRED,
     CONFIRMATION_EXPIRED,

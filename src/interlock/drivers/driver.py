@@ -26,9 +26,9 @@ from interlock.drivers.driver_server import (
     Surroundings,
 )
 from interlock.drivers.health import Health
+from interlock.drivers.installation import FailedInstall
 from interlock.drivers.launch import is_lasting
 from interlock.drivers.offers import DeclaredUris
-from interlock.drivers.reinstallation import FailedInstall
 from interlock.drivers.resolver import Standing
 from interlock.drivers.translation import BoundEntry
 from interlock.errors import InterlockError, ProtocolError

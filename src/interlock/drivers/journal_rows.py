@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from interlock.core.call import Call
 from interlock.core.ports import Clock
 from interlock.drivers.errors import aip_code
-from interlock.drivers.resolver import Decision
-from interlock.drivers.resolver_explanation import resolved_row
+from interlock.drivers.resolver import Decision, resolved_row
 from interlock.errors import InterlockError
 from interlock.manifests.model import Implements, ToolContract
 from interlock.primitives.timestamps import format_utc_ms

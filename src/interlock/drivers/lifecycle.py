@@ -23,16 +23,24 @@ from interlock.drivers.confined_commands import confined
 from interlock.drivers.driver import LOOK_AGAIN, Driver
 from interlock.drivers.driver_server import DriverSupervisor, Sleep
 from interlock.drivers.health import Asks, Health, declared_only
+from interlock.drivers.installation import INSTALL_AGAIN, FailedInstall, install_mark
+from interlock.drivers.installation import LOOK_AGAIN as INSTALLED_SINCE
 from interlock.drivers.launch import DriverConnector, marked, passed_on, server_config
 from interlock.drivers.processes import Runs
-from interlock.drivers.reinstallation import INSTALL_AGAIN, FailedInstall, install_mark
-from interlock.drivers.reinstallation import LOOK_AGAIN as INSTALLED_SINCE
 from interlock.drivers.sandbox.remote import check_remote
 from interlock.drivers.sandboxes import Afterwards, DriverWalls
 from interlock.drivers.sign_in_state import AuthState, refresher
 from interlock.drivers.store import DriverStates
-from interlock.drivers.vault import Configured, Environment, Vault, VaultTrouble, entry_named
-from interlock.drivers.vault_access import Asker, bind, unresolved
+from interlock.drivers.vault import (
+    Asker,
+    Configured,
+    Environment,
+    Vault,
+    VaultTrouble,
+    bind,
+    entry_named,
+    unresolved,
+)
 from interlock.errors import (
     POLICY_VIOLATION,
     SANDBOX_UNAVAILABLE,

@@ -17,8 +17,10 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, Final
 
+import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -35,6 +37,8 @@ from interlock.manifests.model import (
     Requires,
     ToolContract,
 )
+from interlock.primitives.bounded_dict import BoundedDict
+from interlock.primitives.timestamps import format_utc_ms
 
 # -- What the resolver is told: drivers and what is known of them, the machine, and the workspace.
 
@@ -548,3 +552,177 @@ def _retry_after(
         if _unable(one, machine, until) is None and _forbidden(one.driver, workspace) is None:
             waits.append(until - now)
     return math.ceil(min(waits) * 1000) if waits else None
+
+
+# -- Decisions of the resolver, kept for as long as nothing changes that they depend on.
+#
+# A decision depends on the contract, the workspace's policy and region, the pin, those inputs that
+# some driver does not take, and what is known of the drivers. The last of these is not in the key:
+# whoever changes a driver or its standing calls `invalidate`. What time alone changes is seen here.
+
+MOST_KEPT: Final = 4096
+
+_Key = tuple[str, str, str | None, str | None, frozenset[str]]
+
+
+class ResolverCache:
+    """Asks the resolver once for each question."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._kept: BoundedDict[_Key, Decision] = BoundedDict(MOST_KEPT)
+        self._workspace: Workspace | None = None
+        self._fingerprint = ""
+
+    def decide(
+        self,
+        contract: ToolContract,
+        candidates: Sequence[Candidate],
+        inputs: Collection[str],
+        *,
+        workspace: Workspace,
+        pinned: str | None = None,
+        now: float,
+    ) -> Decision:
+        """What `route` says, or said."""
+        if workspace is not self._workspace:
+            self._workspace = workspace
+            self._fingerprint = fingerprint(workspace)
+        contested = frozenset(
+            name for one in candidates for name in one.entry.drop_inputs if name in inputs
+        )
+        key = (contract.key, self._fingerprint, pinned, workspace.region, contested)
+        kept = self._kept.get(key)
+        if kept is not None and (kept.until is None or now < kept.until):
+            return kept
+        decision = route(
+            contract,
+            candidates,
+            inputs,
+            workspace=workspace,
+            machine=self._machine,
+            pinned=pinned,
+            now=now,
+        )
+        # With a wait in it, it is true for this moment only.
+        if decision.retry_after_ms is None:
+            self._kept[key] = decision
+        return decision
+
+    def invalidate(self, contract: str | None = None) -> None:
+        """A driver came, went or changed its standing: ask again. `contract`: only about this one
+        (id@major)."""
+        if contract is None:
+            self._kept.clear()
+            return
+        for key in [one for one in self._kept if one[0] == contract]:
+            del self._kept[key]
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+def fingerprint(workspace: Workspace) -> str:
+    """The same for two workspaces with the same policy."""
+    plain = msgspec.json.encode(workspace, order="deterministic")
+    return blake2b(plain, digest_size=16).hexdigest()
+
+
+# -- Why a contract goes to the driver it goes to: for a person, line by line, and for the journal.
+
+RESOLVED: Final = "driver.resolved"
+PHASES: Final = {
+    1: "implements it",
+    2: "able to serve it",
+    3: "allowed to serve it",
+    4: "pinned",
+}
+
+
+def explain(decision: Decision) -> list[str]:
+    """The decision, phase by phase, then the order of those that are left."""
+    lines = [_title(decision)]
+    left = decision.total
+    step = 0
+    for phase, word in PHASES.items():
+        if phase == 4 and decision.pinned is None:
+            continue
+        step += 1
+        out = [one for one in decision.rejected if one.phase == phase]
+        left -= len(out)
+        shown = f"{word} ({decision.pinned})" if phase == 4 else word
+        lines.append(f"  {step}. {shown}: {left} of {left + len(out)}")
+        lines += [f"       not {one.driver}: {one.reason}" for one in out]
+    if decision.order:
+        lines.append(f"  {step + 1}. in this order:")
+        lines += [f"       {place}. {_shown(one)}" for place, one in enumerate(decision.order, 1)]
+    if decision.failure is not None:
+        lines.append(f"  {decision.failure.name}: {_ending(decision)}")
+    else:
+        lines.append(f"  {decision.message}")
+    return lines
+
+
+def _ending(decision: Decision) -> str:
+    """Why nobody is left; what was told of single drivers is not told again."""
+    reasons = [one.reason.removesuffix(".") for one in decision.rejected]
+    if decision.pinned is None and any(reason in decision.message for reason in reasons):
+        return f"no driver can serve {decision.contract} now."
+    return decision.message
+
+
+def resolved_row(
+    decision: Decision,
+    *,
+    user_id: str,
+    workspace_id: str,
+    at: float,
+) -> dict[str, Any]:
+    """The audit row of AIP-30 that tells how a driver was chosen. `at`: the wall clock."""
+    selected = decision.selected
+    return {
+        "type": RESOLVED,
+        "tool_id": decision.contract,
+        "tool_version": decision.version,
+        "user_id": user_id,
+        "workspace_id": workspace_id,
+        "candidates_total": decision.total,
+        "candidates_passed_phase_2_capability": decision.passed_capability,
+        "candidates_passed_phase_3_policy": decision.passed_policy,
+        "pinned_provider": decision.pinned,
+        "rejected": [
+            {"provider_id": one.driver, "phase": one.phase, "reason": one.reason}
+            for one in decision.rejected
+        ],
+        "selected": None
+        if selected is None
+        else {
+            "provider_id": selected.driver.key,
+            "kind": selected.driver.kind,
+            "cost_units_per_call": _own_cost(selected).units_per_call,
+        },
+        "ts": format_utc_ms(at),
+    }
+
+
+def _title(decision: Decision) -> str:
+    version = f" {decision.version}" if decision.version else ""
+    drivers = "1 driver declares" if decision.total == 1 else f"{decision.total} drivers declare"
+    return f"{decision.contract}{version}: {drivers if decision.total else 'no driver declares'} it"
+
+
+def _own_cost(candidate: Candidate) -> Cost:
+    """What the driver itself says that a call costs."""
+    own, general = candidate.entry.cost or Cost(), candidate.driver.cost or Cost()
+    priced = own if own.units_per_call is not None else general
+    return Cost(own.cost_class or general.cost_class, priced.units_per_call, priced.currency)
+
+
+def _shown(candidate: Candidate) -> str:
+    driver, cost = candidate.driver, _own_cost(candidate)
+    words: list[str] = [driver.kind]
+    if cost.units_per_call is not None:
+        words.append(f"{cost.units_per_call:g} {cost.currency or 'millicents'} a call")
+    elif cost.cost_class is not None:
+        words.append(cost.cost_class)
+    return f"{driver.key} ({', '.join(words)})"

@@ -15,8 +15,7 @@ from interlock.core.paths import guarded_from_drivers, hidden_from_drivers
 from interlock.drivers.confined_commands import Opens
 from interlock.drivers.driver import Driver
 from interlock.drivers.launch import Confine
-from interlock.drivers.sandbox.confinement import Confinement
-from interlock.drivers.sandbox.refusals import Tell
+from interlock.drivers.sandbox.confinement import Confinement, Tell
 from interlock.drivers.sandbox.self_test import confinement_problem
 
 _log = logging.getLogger("interlock.drivers")

@@ -313,7 +313,7 @@ class AuthState:
         warn: Callable[[str], None] = _log.warning,
         on_change: Callable[[AuthState], None] | None = None,
     ) -> None:
-        """`missing`: which of `auth.state.env` have no value (`vault_access.unresolved`).
+        """`missing`: which of `auth.state.env` have no value (`vault.unresolved`).
         `now` is on the wall clock: it is compared with what earlier runs kept."""
         self.manifest = manifest
         self.user = user

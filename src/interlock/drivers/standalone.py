@@ -39,8 +39,7 @@ from interlock.drivers.sandbox.remote import check_remote
 from interlock.drivers.sandbox.self_test import confinement_problem
 from interlock.drivers.sign_in_state import AuthState
 from interlock.drivers.store import DriverStates
-from interlock.drivers.vault import Configured, Environment, Vault
-from interlock.drivers.vault_access import Asker, bind, unresolved
+from interlock.drivers.vault import Asker, Configured, Environment, Vault, bind, unresolved
 from interlock.errors import INTERNAL, InterlockError, ProtocolError
 from interlock.manifests.model import DriverManifest, SecretsInventory
 from interlock.manifests.secret_names import variable_of

@@ -1,7 +1,7 @@
 """Where the values of secrets come from. Nothing of them is kept here, shown or logged.
 
 A vault asks its backends, one after the other, each time that a value is needed: what was rotated
-is noticed at the next start of a server. Who may have one is asked before: `vault_access`.
+is noticed at the next start of a server. Who may have one is asked before.
 """
 
 from __future__ import annotations
@@ -22,11 +22,19 @@ from msgspec import Struct
 
 from interlock.core.config import ConfigError
 from interlock.core.config.problems import BadValue
+from interlock.errors import AUTH_REQUIRED, InterlockError
 from interlock.manifests import secret_names
 from interlock.manifests.model import SecretEntry, SecretsInventory
-from interlock.manifests.secret_handle import Backend, asked
+from interlock.manifests.secret_handle import (
+    Backend,
+    Context,
+    Record,
+    SecretHandle,
+    access_to,
+    asked,
+)
 from interlock.manifests.secret_handle import VaultTrouble as VaultTrouble
-from interlock.manifests.secret_names import default_name
+from interlock.manifests.secret_names import default_name, default_slug
 
 _LONGEST_FILE: Final = 1024 * 1024
 _MILLISECONDS_FROM: Final = 1e11
@@ -166,7 +174,7 @@ class Vault:
     async def value(self, entry: SecretEntry) -> str | None:
         """What a secret stands for now; None when no backend has it. Raises VaultTrouble.
 
-        Whoever asks has made sure that it may be asked: `vault_access`.
+        Whoever asks has made sure that it may be asked: `bind` does.
         """
         found = await self._kept(entry)
         return await self._token(entry, found) if found and entry.kind == "oauth" else found
@@ -238,3 +246,118 @@ def _moment(said: Any) -> float | None:
     except ValueError:
         return None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+# -- Who may have a secret: asked first, written down always, and only then is a vault asked.
+#
+# A driver's server serves several tools at once, so what is asked is whether any tool that the
+# driver implements may have the secret bound. What is written down names the secret and never its
+# value.
+
+
+class Asker(Struct, frozen=True):
+    """On whose behalf a secret is wanted."""
+
+    driver: str = ""
+    tools: frozenset[str] = frozenset()
+    """Every contract that the driver implements."""
+    roles: frozenset[str] = frozenset()
+    """Roles and capabilities."""
+    user: str = ""
+    workflow: str = ""
+    only_for: Mapping[str, Sequence[str]] = {}
+    """Slugs that the operator keeps for some drivers."""
+
+    def is_kept_from(self, slug: str) -> bool:
+        """Whether the operator keeps a secret for others."""
+        return self.driver not in self.only_for.get(slug, (self.driver,))
+
+    @property
+    def context(self) -> Context:
+        """The same, as an inventory speaks of it. Who has no name is nobody's user."""
+        named = {"driver": self.driver, "userId": self.user, "workflow": self.workflow}
+        return {
+            "role": self.roles,
+            "cap": self.roles,
+            "tool": self.tools,
+            **{kind: name for kind, name in named.items() if name},
+        }
+
+
+class Bound(dict[str, str]):
+    """Values by NAME, for `${secrets.NAME}`. Shows its names only."""
+
+    def __repr__(self) -> str:
+        return f"Bound({', '.join(self)})"
+
+    __str__ = __repr__
+
+
+async def bind(
+    names: Iterable[str],
+    *,
+    inventory: SecretsInventory,
+    vault: Vault,
+    asker: Asker,
+    record: Record,
+    purpose: str = "spawn",
+    now: Callable[[], float] = time.time,
+) -> Bound:
+    """The values for a driver's server, by NAME. Raises InterlockError.
+
+    Who may have only some of them gets none, and no vault is asked for any.
+    """
+    wanted: dict[str, SecretHandle] = {}
+    for name in dict.fromkeys(names):
+        wanted[name] = SecretHandle(_listed(name, inventory), vault, record, now)
+    for handle in wanted.values():
+        if asker.is_kept_from(handle.slug):
+            handle.deny("bind", asker.context, purpose)
+            raise InterlockError(
+                AUTH_REQUIRED,
+                f"{asker.driver} may not have the secret {handle.slug}: drivers.secrets_for in "
+                "interlock.yaml keeps it for others.",
+                data={"secret": handle.slug, "driver": asker.driver, "operation": "bind"},
+            )
+        handle.require("bind", asker.context, purpose)
+    values = Bound()
+    for name, handle in wanted.items():
+        values[name] = await handle.reveal(asker.context, purpose=purpose, operation="bind")
+    return values
+
+
+async def unresolved(
+    names: Iterable[str], *, inventory: SecretsInventory, vault: Vault, asker: Asker
+) -> list[str]:
+    """Which of these secrets could not be bound now. Nobody is given anything, so nothing is
+    written down; who may not have one is not told whether it is there."""
+    left: list[str] = []
+    for name in dict.fromkeys(names):
+        try:
+            entry = entry_named(name, inventory)
+            there = (
+                entry is not None
+                and not asker.is_kept_from(entry.slug)
+                and access_to(entry, "bind", asker.context).granted
+                and await vault.has(entry)
+            )
+        except VaultTrouble:
+            there = False
+        if not there:
+            left.append(name)
+    return left
+
+
+def _listed(name: str, inventory: SecretsInventory) -> SecretEntry:
+    try:
+        entry = entry_named(name, inventory)
+    except VaultTrouble as trouble:
+        raise InterlockError(AUTH_REQUIRED, f"${{secrets.{name}}}: {trouble}.") from None
+    if entry is None:
+        raise InterlockError(
+            AUTH_REQUIRED,
+            f"${{secrets.{name}}} is in no inventory: list it in the driver's SECRETS.md "
+            f"(slug {default_slug(name)}).",
+            data={"name": name},
+        )
+    return entry

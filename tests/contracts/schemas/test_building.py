@@ -11,8 +11,7 @@ import pytest
 
 from interlock.contracts.schemas.artefacts import GENERATOR, Artefact, known
 from interlock.contracts.schemas.build import Built, build_all
-from interlock.contracts.schemas.problems import SchemasWrong
-from interlock.contracts.schemas.reader import MOST_BYTES
+from interlock.contracts.schemas.reader import MOST_BYTES, SchemasWrong
 from tests.contracts.schemas.folders import ORDERS, SEARCH, STORE, folder, shop
 
 ORDER = "json/shop/v1/Order.schema.json"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from interlock.contracts.schemas.problems import SchemasWrong
 from interlock.contracts.schemas.protobuf_compiler import compile_protos, problems_of, require_extra
+from interlock.contracts.schemas.reader import SchemasWrong
 from interlock.errors import CONFIG, InterlockError
 from tests.contracts.schemas.folders import ORDERS
 

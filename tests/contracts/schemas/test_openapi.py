@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from interlock.contracts.schemas.openapi import document, has_api
-from interlock.contracts.schemas.openapi_checks import faults
-from interlock.contracts.schemas.problems import SchemasWrong
+from interlock.contracts.schemas.openapi import document, faults, has_api
 from interlock.contracts.schemas.protobuf_compiler import compile_protos
-from interlock.contracts.schemas.reader import read_yaml
+from interlock.contracts.schemas.reader import SchemasWrong, read_yaml
 from tests.contracts.schemas.folders import ORDERS, STORE
 
 API = """

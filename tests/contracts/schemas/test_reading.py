@@ -16,8 +16,7 @@ from interlock.contracts.schemas.artefacts import (
     known,
     yaml_text,
 )
-from interlock.contracts.schemas.problems import SchemasWrong
-from interlock.contracts.schemas.reader import read_json, read_yaml
+from interlock.contracts.schemas.reader import SchemasWrong, read_json, read_yaml
 
 
 @pytest.mark.parametrize(

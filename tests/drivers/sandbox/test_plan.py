@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from interlock.drivers.sandbox.confinement import MOST, Refusals
 from interlock.drivers.sandbox.patterns import Egress, Place
 from interlock.drivers.sandbox.plan import Ways, command_line, encode_plan
-from interlock.drivers.sandbox.refusals import MOST, Refusals
 
 
 def ways(*patterns: str) -> Ways:

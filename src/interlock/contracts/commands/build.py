@@ -20,7 +20,7 @@ from interlock.terminal import output as say
 
 if TYPE_CHECKING:
     from interlock.contracts.schemas.build import Built
-    from interlock.contracts.schemas.problems import Problem
+    from interlock.contracts.schemas.reader import Problem
 
 
 def build(
@@ -71,7 +71,7 @@ def build(
     if check and registry is not None:
         raise typer.BadParameter("--check publishes nothing: leave --registry away.")
     from interlock.contracts.schemas.build import build_all
-    from interlock.contracts.schemas.problems import SchemasWrong
+    from interlock.contracts.schemas.reader import SchemasWrong
 
     try:
         built = build_all(folder, out)

@@ -16,9 +16,8 @@ import msgspec
 import yaml
 
 from interlock.contracts.schemas.json_schema import Schema
-from interlock.contracts.schemas.problems import SchemasWrong
-from interlock.contracts.schemas.reader import read_json, read_yaml
-from interlock.core.config.yaml_text import CORE_SCALARS
+from interlock.contracts.schemas.reader import SchemasWrong, read_json, read_yaml
+from interlock.core.config.render import PlainDumper
 
 GENERATOR: Final = "interlock-contracts 1"
 """By what a generated file says who made it. The number rises when the same source gives another
@@ -136,14 +135,11 @@ def _laid_out(value: Any, indent: str, before: int = 0) -> str:
     return "{\n" + ",\n".join(rows) + f"\n{indent}}}"
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(PlainDumper):
     """Block style throughout, lists indented, long texts folded as they are."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
 
 
 def _represented(dumper: _Dumper, text: str) -> yaml.ScalarNode:
@@ -152,12 +148,6 @@ def _represented(dumper: _Dumper, text: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _represented)
-# Both what YAML 1.1 and what 1.2 takes for something else than text stands in quotes.
-_Dumper.yaml_implicit_resolvers = {
-    first: list(known) for first, known in yaml.SafeDumper.yaml_implicit_resolvers.items()
-}
-for _tag, _pattern, _first in CORE_SCALARS:
-    _Dumper.add_implicit_resolver(_tag, _pattern, _first)
 
 
 # -- reading again

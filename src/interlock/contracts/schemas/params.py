@@ -10,8 +10,7 @@ import msgspec
 
 from interlock.contracts.schemas.drift import Side, differences
 from interlock.contracts.schemas.json_schema import DIALECT, Schema
-from interlock.contracts.schemas.openapi import REQUEST_TYPE
-from interlock.contracts.schemas.openapi_checks import METHODS, resolve
+from interlock.contracts.schemas.openapi import METHODS, REQUEST_TYPE, resolve
 from interlock.contracts.schemas.wrappers import operation_name
 
 

@@ -18,7 +18,6 @@ from importlib.resources import files
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 
-from interlock.contracts.schemas.problems import Problem, SchemasWrong
 from interlock.contracts.schemas.proto import (
     Api,
     EnumType,
@@ -31,6 +30,7 @@ from interlock.contracts.schemas.proto import (
     Protos,
     Service,
 )
+from interlock.contracts.schemas.reader import Problem, SchemasWrong
 from interlock.errors import CONFIG, InterlockError
 
 _HTTP: Final = "google.api.http"

@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from interlock.contracts.schemas.drift import merged
 from interlock.contracts.schemas.json_schema import SECRET, Schema
-from interlock.contracts.schemas.openapi import EVENT
-from interlock.contracts.schemas.openapi_checks import METHODS, resolve
+from interlock.contracts.schemas.openapi import EVENT, METHODS, resolve
 from interlock.contracts.schemas.wrappers import camel, operation_name
 
 # -- Schemas of an OpenAPI document as types of Python: `msgspec` structs, literals and aliases.

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
 import yaml
 from yaml.events import AliasEvent
 from yaml.nodes import MappingNode, Node, ScalarNode
 
-from interlock.contracts.schemas.problems import Problem, SchemasWrong
 from interlock.core.config.yaml_text import CORE_SCALARS, INTEGER, MAPPING, NUMBER
+from interlock.errors import INVALID_REQUEST, InterlockError
 from interlock.protocol.lookalike_members import members_once
 
 MOST_BYTES: Final = 10 * 1024 * 1024
@@ -136,3 +138,34 @@ _Loader.add_constructor(NUMBER, _number)
 _Loader.yaml_implicit_resolvers = {}
 for _tag, _pattern, _first in CORE_SCALARS:
     _Loader.add_implicit_resolver(_tag, _pattern, _first)
+
+
+# -- What is wrong with a schema, and where; a person jumps to it and a program counts it.
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that is wrong."""
+
+    file: str
+    """Relative to the folder of schemas."""
+    message: str
+    line: int = 0
+    """0: not known."""
+    column: int = 0
+    drift: bool = False
+    """Two descriptions of one type say different things."""
+
+    def __str__(self) -> str:
+        place = [self.file, *(str(one) for one in (self.line, self.column) if one)]
+        return f"{':'.join(place)}: {self.message}"
+
+
+class SchemasWrong(InterlockError):
+    """Schemas that cannot be used, with everything that is wrong with them."""
+
+    __slots__ = ("problems",)
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        data: dict[str, Any] = {"problems": [msgspec.to_builtins(one) for one in problems]}
+        super().__init__(INVALID_REQUEST, "\n".join(str(one) for one in problems), data)

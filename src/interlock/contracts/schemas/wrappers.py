@@ -16,7 +16,7 @@ from typing import Any, Final
 from interlock.contracts.schemas.drift import Side as _Side
 from interlock.contracts.schemas.drift import follow, see
 from interlock.contracts.schemas.json_schema import Schema
-from interlock.contracts.schemas.openapi_checks import METHODS, resolve
+from interlock.contracts.schemas.openapi import METHODS, resolve
 
 WRAPPERS: Final = "wrappers"
 """The folder below `proto/`, and the first part of the package."""

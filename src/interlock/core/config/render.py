@@ -21,11 +21,19 @@ _DURATIONS: Final = frozenset({"timeout", "start_timeout", "grace"})
 _DEFAULTS: Final = ServerConfig()
 
 
-class _Dumper(yaml.SafeDumper):
-    """Short lists on one line, no anchors, and quotes wherever either YAML would not see text."""
+class PlainDumper(yaml.SafeDumper):
+    """No anchors, and quotes wherever YAML 1.1 or 1.2 would not see text."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
+
+
+for _tag, _pattern, _first in CORE_SCALARS:
+    PlainDumper.add_implicit_resolver(_tag, _pattern, _first)
+
+
+class _Dumper(PlainDumper):
+    """Lists on one line, every text too."""
 
     def represent_list(self, data: Any) -> yaml.SequenceNode:
         return self.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=True)
@@ -38,8 +46,6 @@ class _Dumper(yaml.SafeDumper):
 
 _Dumper.add_representer(str, _Dumper.represent_text)
 _Dumper.add_representer(list, _Dumper.represent_list)
-for _tag, _pattern, _first in CORE_SCALARS:
-    _Dumper.add_implicit_resolver(_tag, _pattern, _first)
 
 
 def to_yaml(servers: Mapping[str, ServerConfig]) -> str:

@@ -105,8 +105,8 @@ def explain(
 
     from interlock.drivers.commands.offline_status import decide
     from interlock.drivers.lifecycle import workspace_id
-    from interlock.drivers.resolver_explanation import explain as explained
-    from interlock.drivers.resolver_explanation import resolved_row
+    from interlock.drivers.resolver import explain as explained
+    from interlock.drivers.resolver import resolved_row
     from interlock.terminal.call_arguments import BadArgument, read_arguments
     from interlock.terminal.event_loop import run
 

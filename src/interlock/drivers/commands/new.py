@@ -16,7 +16,7 @@ import typer
 import yaml
 from msgspec import Struct, field
 
-from interlock.core.config.yaml_text import CORE_SCALARS
+from interlock.core.config.render import PlainDumper
 from interlock.drivers.binding import check_binding
 from interlock.drivers.commands.standalone import named, objects, visit
 from interlock.drivers.commands.workspace import Desk
@@ -53,11 +53,8 @@ _SHORT_LIST: Final = 72
 _TEXT: Final = "tag:yaml.org,2002:str"
 
 
-class _Dumper(yaml.SafeDumper):
-    """Block style, short lists on one line, no anchors, quotes wherever either YAML needs them."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
+class _Dumper(PlainDumper):
+    """Block style, short lists on one line."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         # Lists stand below their key, not beside it.
@@ -81,8 +78,6 @@ class _Dumper(yaml.SafeDumper):
 
 _Dumper.add_representer(str, _Dumper.represent_text)
 _Dumper.add_representer(list, _Dumper.represent_list)
-for _tag, _pattern, _first in CORE_SCALARS:
-    _Dumper.add_implicit_resolver(_tag, _pattern, _first)
 
 
 def manifest_text(fields: Mapping[str, Any], body: str) -> str:

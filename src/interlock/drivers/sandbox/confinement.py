@@ -13,14 +13,13 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from interlock.drivers.sandbox.covers import Covers
 from interlock.drivers.sandbox.listener_handover import Door
 from interlock.drivers.sandbox.name_resolution import Never, Resolve, reachable, resolve_outside
-from interlock.drivers.sandbox.patterns import Egress
+from interlock.drivers.sandbox.patterns import Egress, Place
 from interlock.drivers.sandbox.plan import (
     DISGUISE,
     LOOPBACK,
@@ -31,7 +30,6 @@ from interlock.drivers.sandbox.plan import (
     encode_plan,
 )
 from interlock.drivers.sandbox.proxy import Proxy
-from interlock.drivers.sandbox.refusals import Refusals, Tell
 from interlock.drivers.sandbox.self_test import confinement_problem
 from interlock.errors import CONFIG, SANDBOX_UNAVAILABLE, InterlockError
 
@@ -193,3 +191,84 @@ def _folder_for_sockets() -> str | None:
     """Where temporary folders are, unless a socket's path there would be too long."""
     usual = tempfile.gettempdir()
     return usual if len(os.fsencode(usual)) < _LONGEST_SOCKET_PATH - 30 else "/tmp"
+
+
+# -- Whether what a confined server was kept from is still what it is kept from.
+#
+# A cover lies on a file or folder, not on its name. Whoever replaces one from outside (many editors
+# save that way) takes the cover with the old one, and what stands there now is a running server's
+# to change. Nobody can prevent that, so it is looked for: whoever finds it ends the server.
+
+_Identity = tuple[int, int]
+
+
+class Covers:
+    """Covered places as they were when a server was started."""
+
+    def __init__(self, places: Iterable[Path]) -> None:
+        self.places = frozenset(places)
+        names = {name for place in self.places for name in _on_the_way(place)}
+        self._marks = {name: mark for name in names if (mark := _identity(name)) is not None}
+
+    def lost(self) -> str:
+        """A place at which something else stands now. Empty: there is none."""
+        return next((name for name, mark in self._marks.items() if _identity(name) != mark), "")
+
+
+def _on_the_way(place: Path) -> Iterable[str]:
+    """Everything on the way to it, by its name and by its real one: each is held in its place."""
+    for path in {os.path.join(os.getcwd(), place), os.path.realpath(place)}:
+        parts = path.split("/")
+        for end in range(2, len(parts) + 1):
+            yield "/".join(parts[:end])
+
+
+def _identity(name: str) -> _Identity | None:
+    try:
+        found = os.lstat(name)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+# -- What a confined server was refused, told once and not a thousand times.
+#
+# A server that is refused tries again, often at once and for ever. Whoever keeps the journal wants
+# to know that it tried, where to, and no more. No `Sampler`: a new place is always told, up to so
+# many places, and nothing is counted.
+
+AGAIN: Final = 60.0
+"""Seconds after which the same place is told once more."""
+MOST: Final = 20
+"""Places told within that time. A server that scans a network fills no journal."""
+
+Tell = Callable[[str, int], None]
+
+
+class Refusals:
+    """Tells each place once in a while."""
+
+    def __init__(
+        self, tell: Tell | None, *, clock: Callable[[], float], again: float = AGAIN
+    ) -> None:
+        self._tell = tell
+        self._clock = clock
+        self._again = again
+        self._told: dict[Place, float] = {}
+        """When each was told last; the oldest first."""
+
+    def note(self, host: str, port: int) -> None:
+        """A connection to this place was refused."""
+        if self._tell is None:
+            return
+        now = self._clock()
+        while self._told:
+            oldest = next(iter(self._told))
+            if now - self._told[oldest] < self._again:
+                break
+            del self._told[oldest]
+        place = Place(host, port)
+        if place in self._told or len(self._told) >= MOST:
+            return
+        self._told[place] = now
+        self._tell(host, port)
