@@ -134,7 +134,7 @@ def test_one_tool_of_the_driver_is_enough_and_is_written_down() -> None:
             "actor": "driver:pg",
             "purpose": "spawn",
             "context": {"operation": "bind", "driver": "pg", "tools": ["db-list", "db-query"]},
-            "timestamp": "1970-01-01T00:00:00.000+00:00",
+            "timestamp": "1970-01-01T00:00:00.000Z",
             "granted_by": "tool:db-query",
         }
     ]

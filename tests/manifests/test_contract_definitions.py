@@ -224,13 +224,13 @@ def test_a_secret_is_revealed_to_who_may_see_it(later: bool) -> None:
         (row["type"], row["actor"], row["purpose"], row.get("granted_by"), row["timestamp"])
         for row in rows
     ] == [
-        ("secret.reveal", "u9", "reveal", "role:admin", "1970-01-01T00:00:00.000+00:00"),
+        ("secret.reveal", "u9", "reveal", "role:admin", "1970-01-01T00:00:00.000Z"),
         (
             "secret.reveal.denied",
             "somebody unnamed",
             "reveal",
             None,
-            "1970-01-01T00:00:00.000+00:00",
+            "1970-01-01T00:00:00.000Z",
         ),
     ]
     for shown in (str(caught.value), repr(handle), repr(rows)):
