@@ -18,7 +18,7 @@ from interlock.core.catalog.offering import CONTRACTS
 from interlock.core.config import BudgetConfig, BudgetsConfig, PolicyConfig, RuleConfig
 from interlock.core.pipeline.authentication import Authenticator
 from interlock.errors import DENIED, FORBIDDEN, InterlockError
-from interlock.trust.authorization import ORDER, DecisionStep
+from interlock.trust.authorization import HELD, IN_VIEW, ORDER, PLAIN, DecisionStep
 from interlock.trust.policy import Decision, Policy
 from interlock.trust.policy.decision import Action, decision
 from tests.core.catalog.offers import definition, offer
@@ -257,3 +257,31 @@ def test_step_without_anything_to_say_is_not_called(step: DecisionStep, asked: b
     setup.authorizer.install(step)
     call = setup.rig.begin(tool_call("s.read"))
     assert call.dispatched is not asked
+
+
+def test_step_that_changes_its_traits_later_is_asked() -> None:
+    """A feature may switch its step while the node runs, whatever it was installed with."""
+    setup = Setup()
+    setup.name = "s.read"
+    step = DecisionStep("danger", rejects("danger"), applies_to=IN_VIEW)
+    setup.authorizer.install(step)
+    assert setup.rig.begin(tool_call("s.read")).dispatched
+    step.applies_to = PLAIN
+    assert not setup.rig.begin(tool_call("s.read")).dispatched
+
+
+def test_step_that_holds_a_plain_call_is_followed_by_those_for_held_calls() -> None:
+    authorizer = Rig(offer("s", ["read"])).authorizer
+    held = decision(Action.CONFIRM, "danger")
+    asked: list[str] = []
+
+    def watch(call: Call, found: Decision) -> Decision:
+        asked.append(found.rule)
+        return found
+
+    authorizer.install(
+        danger_step(lambda *_: held, everywhere=True),
+        DecisionStep("safety_loop", watch, applies_to=HELD),
+    )
+    assert authorizer.authorize(tool_call("s.read", upstream="s")) is held
+    assert asked == ["danger"]

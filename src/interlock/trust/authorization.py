@@ -149,6 +149,9 @@ class Authorizer:
         """By name. Filled by `install` only."""
         self._before: tuple[DecisionStep, ...] = ()
         self._after: tuple[DecisionStep, ...] = ()
+        self._after_plain: tuple[DecisionStep, ...] = ()
+        """Those of `_after` that a call without special traits may concern."""
+        self._contract_tools = self.contract_floors.by_tool
         self._scope_limits: Mapping[str, str] = {}
         self._free: Collection[str] = ()
         self._floors: Mapping[str, Decision] = {}
@@ -157,15 +160,19 @@ class Authorizer:
         """Who called what last, by which name, and had the scopes for it: the very objects, and
         neither ever changes."""
         self.follow(policy or Policy(PolicyConfig(default="allow")))
+        proposal = DecisionStep("proposal", hold_proposals, applies_to=PROPOSED)
+        contract_floor = DecisionStep(
+            "contract_floor",
+            self.contract_floors.decide,
+            when=self.contract_floors.by_tool,
+            applies_to=OF_CONTRACT,
+            previewed=True,
+        )
+        # They are the authorizer's own and never change. Every other step may change its traits.
+        self._special = (proposal, contract_floor)
         self.install(
-            DecisionStep("proposal", hold_proposals, applies_to=PROPOSED),
-            DecisionStep(
-                "contract_floor",
-                self.contract_floors.decide,
-                when=self.contract_floors.by_tool,
-                applies_to=OF_CONTRACT,
-                previewed=True,
-            ),
+            proposal,
+            contract_floor,
             DecisionStep(
                 "budget",
                 budgets.reserve,
@@ -189,6 +196,7 @@ class Authorizer:
         found = [(number, self.installed.get(name)) for number, name in enumerate(ORDER)]
         self._before = tuple([one for number, one in found if one is not None and number < place])
         self._after = tuple([one for number, one in found if one is not None and number > place])
+        self._after_plain = tuple([one for one in self._after if one not in self._special])
 
     def limit_scopes(self, limits: Mapping[str, str]) -> None:
         """Hold subservers to the highest level that each is registered for, by upstream."""
@@ -264,7 +272,7 @@ class Authorizer:
             traits |= IN_VIEW
         if call.proposal is not None:
             traits |= PROPOSED
-        if route is not None and route.upstream == CONTRACTS:
+        if self._contract_tools and route is not None and route.upstream == CONTRACTS:
             traits |= OF_CONTRACT
         # A step that does not apply, or has nothing to say now, costs no call.
         for step in self._before:
@@ -274,7 +282,7 @@ class Authorizer:
         decision = standing.get(call.effect) if standing and route is not None else None
         if decision is None:
             decision = policy.decide(call)
-        for step in self._after:
+        for step in self._after_plain if traits == PLAIN else self._after:
             if step.when and step.applies_to & (traits | HELD if decision.gated else traits):
                 decision = step.decide(call, decision)
         return decision
