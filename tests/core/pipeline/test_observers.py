@@ -115,10 +115,10 @@ def test_failing_observer_harms_neither_the_call_nor_the_others() -> None:
 def test_event_that_nobody_wants_costs_no_call() -> None:
     metric = OnlySettled()
     node = rig(metric)
-    pipeline = node.pipeline
-    assert pipeline._on_started == pipeline._on_decided == pipeline._on_dispatched == ()
+    listeners = node.pipeline._on
+    assert listeners.started == listeners.decided == listeners.dispatched == ()
     # The journal comes first.
-    assert pipeline._on_settled == (node.audit.settled, metric.settled)
+    assert listeners.settled == (node.audit.settled, metric.settled)
     node.begin(tool_call("s.read"))
     node.upstreams["s"].last.answer(content=[])
     assert metric.words == ["ok"]

@@ -1,7 +1,7 @@
 """Observers of calls: the journal, measures and counters hear of every call through these.
 
 A class overrides the events that it wants to hear. An event that nobody wants costs nothing: the
-pipeline prepares a tuple of methods for each (`listeners`), and most tuples are empty.
+pipeline prepares a tuple of methods for each (`Listeners`), and most tuples are empty.
 """
 
 from __future__ import annotations
@@ -55,15 +55,31 @@ class CallObserver:
         """
 
 
-def listeners(observers: Iterable[CallObserver], event: str) -> tuple[Callable[..., None], ...]:
-    """The methods of those observers that want to hear of an event, in their order."""
+Heard = tuple[Callable[..., None], ...]
+
+
+class Listeners:
+    """The methods that hear of each event, in the order of the observers."""
+
+    __slots__ = ("decided", "dispatched", "latency", "settled", "started")
+
+    def __init__(self, observers: tuple[CallObserver, ...]) -> None:
+        self.started = _overridden(observers, "started")
+        self.decided = _overridden(observers, "decided")
+        self.dispatched = _overridden(observers, "dispatched")
+        some = tuple([one for one in observers if one.declared_latency_only])
+        self.settled = _overridden([one for one in observers if one not in some], "settled")
+        self.latency = _overridden(some, "settled")
+
+
+def _overridden(observers: Iterable[CallObserver], event: str) -> Heard:
     ignored = getattr(CallObserver, event)
     return tuple(
         [getattr(one, event) for one in observers if getattr(type(one), event) is not ignored]
     )
 
 
-def notify(heard: tuple[Callable[..., None], ...], call: Call, *more: Any) -> None:
+def notify(heard: Heard, call: Call, *more: Any) -> None:
     """Tell each of them. A failing observer harms neither the call nor the others."""
     for tell in heard:
         try:

@@ -58,7 +58,7 @@ from interlock.core.pipeline.internal_error import fault
 from interlock.core.pipeline.latency import with_latency
 from interlock.core.pipeline.local_methods import AnsweredHere
 from interlock.core.pipeline.notification_filter import may_hear
-from interlock.core.pipeline.observers import CallObserver, listeners, notify
+from interlock.core.pipeline.observers import CallObserver, Listeners, notify
 from interlock.core.pipeline.request_state import KEY_BYTES, Seals
 from interlock.core.pipeline.resolution import is_passed_on, resolve, resolve_other
 from interlock.core.pipeline.result_uris import relabel
@@ -223,13 +223,7 @@ class Pipeline:
         self._gate: Gate | None = None
         self.latency_in_results = False
         """Whether results say how long they took."""
-        everybody = (audit, *observers)
-        self._on_started = listeners(everybody, "started")
-        self._on_decided = listeners(everybody, "decided")
-        self._on_dispatched = listeners(everybody, "dispatched")
-        some = [one for one in everybody if one.declared_latency_only]
-        self._on_settled = listeners([one for one in everybody if one not in some], "settled")
-        self._on_latency = listeners(some, "settled")
+        self._on = Listeners((audit, *observers))
         self._under_way: dict[Call, None] = {}
         self._wakeful = None if call_soon is None else Wakeful(self._under_way, clock, call_soon)
         self.operations: OperationsStage | None = None
@@ -290,8 +284,8 @@ class Pipeline:
         self._under_way[call] = None
         clock = self._clock
         call.started = now = clock()
-        if self._on_started and not (again or listed_again):
-            notify(self._on_started, call)
+        if self._on.started and not (again or listed_again):
+            notify(self._on.started, call)
         try:
             # By their methods: to call an object costs more than to call a method of it.
             self.enter.__call__(call)
@@ -315,8 +309,8 @@ class Pipeline:
                     authorizer.screen(call)
                     validate(call, tool)
                 decision = authorizer.authorize(call)
-                if self._on_decided:
-                    notify(self._on_decided, call, decision)
+                if self._on.decided:
+                    notify(self._on.decided, call, decision)
                 if decision.gated or call.approval:
                     gate = self._gate
                     if gate is None:
@@ -341,8 +335,8 @@ class Pipeline:
                     key = self.transparent
                     pass_on(call, key, None if key is None else self._upstreams.get(key))
                 self.authorizer.authorize_other(call)
-                if self._on_decided:
-                    notify(self._on_decided, call, None)
+                if self._on.decided:
+                    notify(self._on.decided, call, None)
                 if here is not None:
                     here(call)
                 elif is_passed_on(call):
@@ -431,8 +425,8 @@ class Pipeline:
             self._breakers.admit(call.upstream)
         if not self._deadlines.ticking:
             self._deadlines.start()
-        if self._on_dispatched:
-            notify(self._on_dispatched, call)
+        if self._on.dispatched:
+            notify(self._on.dispatched, call)
         call.exchange = upstream.start(call, self)
         wakeful = self._wakeful
         if wakeful is not None:
@@ -555,8 +549,8 @@ class Pipeline:
         return True
 
     def _again_dispatched(self, call: Call) -> None:
-        if self._on_dispatched:
-            notify(self._on_dispatched, call)
+        if self._on.dispatched:
+            notify(self._on.dispatched, call)
 
     def over(
         self, call: Call, outcome: Outcome | None, error: InterlockError | None, word: str = OK
@@ -577,13 +571,13 @@ class Pipeline:
         elif outcome is not None and outcome.glance is not None and outcome.glance.is_error:
             word = word if word == COLLECTED else TOOL_ERROR
         duration_us, route = trunc(took * 1e6), call.route
-        for settled in self._on_settled:
+        for settled in self._on.settled:
             try:
                 settled(call, word, duration_us, detail, outcome, error)
             except Exception:
                 _log.exception("%.100r %.100r could not be recorded", call.verb, call.name)
-        if route is not None and route.limit is not None and self._on_latency:
-            notify(self._on_latency, call, word, duration_us, detail, outcome, error)
+        if route is not None and route.limit is not None and self._on.latency:
+            notify(self._on.latency, call, word, duration_us, detail, outcome, error)
         if call.reserved is not None:
             self.authorizer.settle(call)
         if (call.approval or word == TOOL_ERROR) and self._gate is not None:
