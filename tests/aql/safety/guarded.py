@@ -214,6 +214,13 @@ class Guarded(Gated):
                     return found[-1]
                 await asyncio.sleep(0.001)
 
+    async def written(self, id: str) -> None:
+        """Wait until the approval of this challenge is on disk. Those that it replaced may be
+        pending for a moment longer."""
+        async with asyncio.timeout(PATIENCE):
+            while not self.challenge(id).approval:
+                await asyncio.sleep(0.001)
+
     def challenge(self, id: str) -> Challenge:
         found = self.loop.challenges.get(id)
         assert found is not None

@@ -168,7 +168,7 @@ def test_eleven_wrong_codes_in_a_minute(tmp_path: Path) -> None:
         assert (
             await node.refused("verify_challenge", "deputy", challenge_id=id, code=WRONG)
         ).code == "TOKEN_INVALID"
-        await node.waiting("unblock")
+        await node.written(id)
         node.close()
 
         again = Guarded(tmp_path, keys=node.keys, now=node.wall)
