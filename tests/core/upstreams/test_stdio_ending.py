@@ -6,16 +6,30 @@ import asyncio
 import json
 import os
 import signal
+from collections import deque
 from pathlib import Path
 
 import pytest
 
 from interlock.core.call import UpstreamGoneError
+from interlock.core.upstreams.client import Peer
+from interlock.core.upstreams.negotiation import open_peer
+from interlock.core.upstreams.secret_mask import Mask
 from interlock.core.upstreams.supervisor import State
 from interlock.core.upstreams.transports import stdio
 from interlock.core.upstreams.transports.stdio import StdioLink
 from interlock.errors import UPSTREAM_UNAVAILABLE
-from tests.core.upstreams.harness import Kept, alive, death, kept, process, run, within
+from tests.core.upstreams.harness import (
+    OWN_INFO,
+    Kept,
+    alive,
+    death,
+    kept,
+    process,
+    run,
+    within,
+)
+from tests.patience import PATIENCE
 
 LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
@@ -182,3 +196,22 @@ def test_a_process_that_does_not_read_is_not_written_to_for_ever() -> None:
         await link.close()
 
     run(body)
+
+
+@LOOPS
+def test_process_that_ended_before_it_was_spoken_to_failed_to_start(loop: str) -> None:
+    async def body() -> None:
+        link = await StdioLink.start(
+            "up", ["sh", "-c", "exit 3"], env={}, cwd=None, stderr=deque(), mask=Mask()
+        )
+        async with asyncio.timeout(PATIENCE):
+            while not link._lost:  # noqa: ASYNC110 - nobody announces it
+                await asyncio.sleep(0.001)
+        peer = Peer("up", link, OWN_INFO)
+        try:
+            with pytest.raises(UpstreamGoneError, match="failed to start: exit status 3"):
+                await open_peer(peer, session_first=True, timeout=PATIENCE)
+        finally:
+            await peer.close()
+
+    run(body, loop=loop)

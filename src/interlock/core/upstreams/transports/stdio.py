@@ -207,8 +207,12 @@ class StdioLink(OneChannel):
     def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
         if self._useless or self._stdin is None or self._stdin.is_closing():
             ticket.fail(UPSTREAM_LOST, f"{self.label} is not running: {self._why()}", sent=False)
-            # Somebody needs it now: its last words are not worth the wait.
-            self._declare_lost()
+            if self._lost:
+                # It may have ended before this receiver was there to hear of it.
+                self.receiver.lost(self._why())
+            else:
+                # Somebody needs it now: its last words are not worth the wait.
+                self._declare_lost()
             return
         if self._stdin.get_write_buffer_size() > _MOST_UNWRITTEN:
             ticket.fail(UPSTREAM_UNAVAILABLE, f"{self.label} does not read its input.", sent=False)
