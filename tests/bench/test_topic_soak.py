@@ -8,7 +8,11 @@ from bench import topic_soak
 
 
 def test_nothing_goes_wrong_and_nothing_is_left_over() -> None:
-    result = topic_soak.measure(topic_soak.SoakSettings(seconds=16.0))
+    # On a busy machine nobody falls behind within seconds: then once more, for longer.
+    for seconds in (16.0, 60.0, 180.0):
+        result = topic_soak.measure(topic_soak.SoakSettings(seconds=seconds))
+        if result["count"].get("messages_lost"):
+            break
     missed = [(bar.what, bar.figure, bar.note) for bar in topic_soak.judge(result) if not bar.met]
     assert missed == []
 

@@ -218,7 +218,7 @@ class Guarded(Gated):
         """Wait until the approval of this challenge is on disk. Those that it replaced may be
         pending for a moment longer."""
         async with asyncio.timeout(PATIENCE):
-            while not self.challenge(id).approval:
+            while not self.challenge(id).approval:  # noqa: ASYNC110 - nobody announces it
                 await asyncio.sleep(0.001)
 
     def challenge(self, id: str) -> Challenge:

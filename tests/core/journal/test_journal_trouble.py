@@ -142,7 +142,7 @@ def test_beyond_the_bound_entries_are_counted_and_the_count_is_journaled(tmp_pat
     assert (notice.face, notice.verb, notice.outcome) == ("journal", "lost", "internal_error")
     assert notice.time_ns == 1_800_000_000_000_000_000
     assert notice.detail.startswith(
-        "50 entries between 1970-01-01T00:01:40.000+00:00 and 1970-01-01T00:02:29.000+00:00"
+        "50 entries between 1970-01-01T00:01:40.000Z and 1970-01-01T00:02:29.000Z"
     )
     assert [row.time_ns for row in rows[101:]] == [999 * second]
     assert journal.close() == ("ok", "", 0, 50, 101, 0)

@@ -260,7 +260,7 @@ def test_a_new_list_that_cannot_be_read_is_asked_for_again() -> None:
                 server.toolbox.change("echo", "in the end")
                 tell(server)
                 await one.until(lambda: one.listed[-1] == ["echo", "in the end"])
-                assert one.naps.taken[:3] == pytest.approx([0.2, 0.4, 0.8])
+                assert one.naps.taken[:3] == pytest.approx([0.1, 0.2, 0.4])
                 assert one.supervisor.state is State.READY
 
     run(body)
