@@ -7,8 +7,8 @@ BIN := $(VENV)/bin
 PYTHON ?=
 ARGS ?=
 FUZZ_SECONDS ?= 60
-# So many share the tests: one more than two processors, because tests often wait.
-WORKERS ?= 3
+# So many share the tests: more than the two processors of a small machine, because tests often wait.
+WORKERS ?= 5
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Where this is set, every one of the processes that tests start would compile all sources anew.
