@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,19 +62,26 @@ class Heard(NobodyYet):
         self.end.set_result(reason)
 
 
+class HeardLink(StdioLink):
+    """Hears from the start: a process can be faster than its parent."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.receiver = self.heard = Heard()
+
+
 @asynccontextmanager
 async def linked(
     inside: Confinement, *argv: str, cwd: Path | None = None
 ) -> AsyncIterator[tuple[StdioLink, Heard]]:
-    link = await StdioLink.start(
+    link = await HeardLink.start(
         "the prisoner",
         inside.argv(argv),
         env=inside.environment(PLAIN),
         cwd=None if cwd is None else str(cwd),
     )
-    link.receiver = heard = Heard()
     try:
-        yield link, heard
+        yield link, link.heard
     finally:
         await link.close()
 
