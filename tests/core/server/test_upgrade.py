@@ -332,7 +332,7 @@ def test_channels_do_not_hold_up_the_end_of_http_and_survive_it() -> None:
         server.http.stop_listening()
         ours.send(b"still there")
         assert await heard.get() == b"still there"
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE):
             await server.http.stop()
         ours.send(b"even now")
         assert await heard.get() == b"even now"
