@@ -15,7 +15,7 @@ from interlock.topics.component import Topics
 from interlock.tree.component import Tree
 from interlock.trust.approvals.component import Approving
 from interlock.trust.identity.component import EverybodyBut
-from interlock.trust.identity.revocation_watch import Revoked
+from interlock.core.call import Revoked
 
 SWEEP: Final = 60.0
 """How often quiet sessions are looked for."""

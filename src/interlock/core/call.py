@@ -93,6 +93,22 @@ Principal = tuple[str, str, str]
 """Who is behind a connection: name, kind, and for whom it speaks. Never a name from a request."""
 
 
+class Revoked(frozenset[str]):
+    """The names of callers of whom something was revoked, and what of each."""
+
+    tokens: frozenset[str] = frozenset()
+    """Tokens by id that do not count any more."""
+    wholly: frozenset[str] = frozenset()
+    """Callers who have no token left that was known to count."""
+
+    def ends(self, caller: Caller) -> bool:
+        """Whether something that this caller began must end now: not, if it came with another
+        token than the one that was revoked."""
+        if caller.name not in self:
+            return False
+        return caller.name in self.wholly or not caller.id or caller.id in self.tokens
+
+
 def principal(caller: Caller) -> Principal:
     """Return what identifies a caller across connections."""
     return (caller.name, caller.kind, caller.above)

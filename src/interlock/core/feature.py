@@ -10,11 +10,17 @@ apply it, the node applies the previous config again to all that were reached.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Iterable, Sequence
+    from pathlib import Path
 
+    import msgspec
+
+    from interlock.core.call import Revoked
+    from interlock.core.catalog.server_info import Voice
     from interlock.core.config import Config
     from interlock.core.server.http.router import Route
 
@@ -40,10 +46,28 @@ class Feature(NamedTuple):
     summary: str
     """What a node without it lacks, for messages."""
     commands: tuple[Command, ...] = ()
+    component: str = ""
+    """What creates its component in a node, as `module:function` below `interlock`. The function
+    gets a `NodeContext`."""
+    requires: tuple[str, ...] = ()
+    """Features without which it cannot be."""
+    reports: str = ""
+    """Its part in the commands that belong to no feature (`status`, `check`, `doctor`, `up`), as
+    `module:object` below `interlock`: a `terminal.feature_reports.FeatureReports`."""
+
+
+def load_object(reference: str) -> Any:
+    """What a reference of a `Feature` names: `module:object` below `interlock`."""
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(f"interlock.{module}"), name)
 
 
 class Component:
-    """A part of a node that starts, follows the config, and stops. Every method is optional."""
+    """A part of a node that starts, follows the config, and stops. Every method is optional.
+
+    A node calls `restore`, `start`, `listening_at`, `listen_locally`, `settled` in this order, each
+    once and only if it gets so far; then `apply` for every new config; at the end `leave`, `stop`.
+    """
 
     def check(self, config: Config) -> None:
         """Raise InterlockError if this component cannot run with `config`. Change nothing."""
@@ -52,8 +76,20 @@ class Component:
         """Its paths of the HTTP listener. Called once, when the node is made."""
         return ()
 
+    def restore(self) -> None:
+        """Take up what an earlier run left. Called before the node accepts callers."""
+
     def start(self) -> None:
-        """Begin to work. Called once, before the node accepts callers."""
+        """Begin to work."""
+
+    def listening_at(self, url: str) -> None:
+        """The node accepts callers at this URL now."""
+
+    async def listen_locally(self, socket: Path) -> None:
+        """Open the Unix sockets for this user's programs beside the node's own. Raises OSError."""
+
+    def settled(self) -> None:
+        """Every upstream of the config was tried once."""
 
     async def apply(self, old: Config, new: Config) -> None:
         """Switch from the config `old` to `new`, which was checked.
@@ -62,5 +98,28 @@ class Component:
         to undo its own changes, also after it failed half-way.
         """
 
+    async def leave(self) -> None:
+        """The node is about to stop, and still accepts callers. Say so where somebody must know."""
+
     async def stop(self) -> None:
         """Release everything. Called once, when no call is under way any more."""
+
+    # -- what it adds to the node
+
+    def introductions(self) -> Iterable[Voice]:
+        """What its servers say of themselves, beside the upstreams of the config."""
+        return ()
+
+    def status(self) -> msgspec.Struct | None:
+        """Its part of the node's status. The fields stand beside those of the node."""
+        return None
+
+    def problems(self) -> list[str]:
+        """What is wrong now and needs a person, one sentence each."""
+        return []
+
+    def revoked(self, callers: Revoked) -> None:
+        """The tokens of these callers do not count any more: end everything of theirs now."""
+
+    def expired(self, callers: Container[str]) -> None:
+        """The tokens of these callers ran out: tell them nothing more until they have new ones."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.core.call import Caller
+from interlock.core.call import Caller, Revoked
 from interlock.core.pipeline.authentication import Known
 from interlock.errors import InterlockError
 from interlock.primitives.bounded_dict import BoundedDict
@@ -28,22 +28,6 @@ _log = logging.getLogger("interlock.node")
 
 Told = Callable[[frozenset[str]], None]
 """Takes the names of callers."""
-
-
-class Revoked(frozenset[str]):
-    """The names of callers of whom something was revoked, and what of each."""
-
-    tokens: frozenset[str] = frozenset()
-    """Tokens by id that do not count any more."""
-    wholly: frozenset[str] = frozenset()
-    """Callers who have no token left that was known to count."""
-
-    def ends(self, caller: Caller) -> bool:
-        """Whether something that this caller began must end now: not, if it came with another
-        token than the one that was revoked."""
-        if caller.name not in self:
-            return False
-        return caller.name in self.wholly or not caller.id or caller.id in self.tokens
 
 
 ToldRevoked = Callable[[Revoked], None]
