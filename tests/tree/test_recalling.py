@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from interlock.core.call import Caller, Credentials
+from interlock.core.call import Caller, Credentials, Revoked
 from interlock.core.config import ParentConfig, TokenConfig
 from interlock.core.paths import access_path
 from interlock.errors import InterlockError
 from interlock.trust.identity.component import RECALLED_FOR, Identity
 from interlock.trust.identity.opaque import KEPT_FOR
-from interlock.core.call import Revoked
 from interlock.trust.identity.token_store import AccessStore
 from tests.core.upstreams.oauth.authority import Authority, Reply
 from tests.trust.identities import Desk, desk, introspect, settled, with_authority

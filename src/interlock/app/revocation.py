@@ -8,6 +8,7 @@ from collections.abc import Container
 from typing import Final
 
 from interlock.app.listeners import Doors
+from interlock.core.call import Revoked
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.server.mcp.change_notifications import Listeners
 from interlock.core.server.mcp.sessions import Sessions
@@ -15,7 +16,6 @@ from interlock.topics.component import Topics
 from interlock.tree.component import Tree
 from interlock.trust.approvals.component import Approving
 from interlock.trust.identity.component import EverybodyBut
-from interlock.core.call import Revoked
 
 SWEEP: Final = 60.0
 """How often quiet sessions are looked for."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.core.call import Caller, Revoked
+from interlock.core.call import Revoked
 from interlock.core.pipeline.authentication import Known
 from interlock.errors import InterlockError
 from interlock.primitives.bounded_dict import BoundedDict
