@@ -50,6 +50,13 @@ class ToolChange(Struct, frozen=True):
     breaks: Breaks = Breaks()
 
 
+class ContractsStatus(Struct, frozen=True):
+    """The part of contracts in the status of a node."""
+
+    changed_contracts: list[ToolChange] = []
+    """Tools of upstreams whose schemas changed lately, those that break their callers first."""
+
+
 class News(Struct, frozen=True):
     """What was found out about a tool."""
 

@@ -10,8 +10,8 @@ import msgspec
 
 if TYPE_CHECKING:
     from interlock.drivers.contract_upstream import ContractUpstream
+    from interlock.drivers.driver import Driver
     from interlock.manifests.model import DriverManifest
-from interlock.drivers.driver import Driver
 
 
 class BindingStatus(msgspec.Struct, frozen=True):
@@ -79,6 +79,15 @@ class ContractStatus(msgspec.Struct, frozen=True):
     drivers: list[str]
     problem: str = ""
     """Why it is not offered, or not under every name."""
+
+
+class DriversStatus(msgspec.Struct, frozen=True):
+    """The part of drivers in the status of a node."""
+
+    drivers: list[DriverStatus] = []
+    """Drivers of the workspace, also those that cannot be used."""
+    contracts: list[ContractStatus] = []
+    """Contracts that drivers serve."""
 
 
 def status_of(driver: Driver, invalid: Sequence[str] = ()) -> DriverStatus:

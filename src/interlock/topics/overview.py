@@ -25,6 +25,15 @@ class TopicStatus(msgspec.Struct, frozen=True):
     """How many messages led nowhere since it was opened."""
 
 
+class TopicsStatus(msgspec.Struct, frozen=True):
+    """The part of topics in the status of a node."""
+
+    topics: dict[str, TopicStatus] = {}
+    """Topics that are open, by name."""
+    topics_url: str | None = None
+    """Where its topics are joined, if it has any."""
+
+
 class MemberNow(msgspec.Struct, frozen=True, rename="camel"):
     """Somebody who is in a topic."""
 
