@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from interlock.app.features import load_features
 from tests.core.server.fixtures import plain, start  # noqa: F401 - fixtures for all tests
 
 # `make test` takes "ci": the same examples every time, so that a red run can be repeated.
@@ -19,6 +20,9 @@ from tests.core.server.fixtures import plain, start  # noqa: F401 - fixtures for
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("dev", deadline=None)
 settings.load_profile("dev")
+
+# As every program does: tests read configs with the sections of features.
+load_features()
 
 TESTS = Path(__file__).parent
 LONGEST_FIRST = (

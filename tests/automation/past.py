@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from hypothesis import strategies
 
+from interlock.automation.config import AutomationConfig
 from interlock.automation.decision import Decided, kept
-from interlock.core.config.automation import AutomationConfig
 from interlock.trust.approvals.record import canonical
 
 NOW = 1_800_000_000.0

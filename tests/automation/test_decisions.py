@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from interlock.automation.config import AutomationConfig
 from interlock.automation.dismissal import Dismissed
 from interlock.automation.store import DecisionStore
-from interlock.core.config.automation import AutomationConfig, LearnedRule
+from interlock.core.config import LearnedRule
 from interlock.errors import CONFIG, UNRECORDABLE, InterlockError
 from tests.automation.past import NOW, decision, decisions, notes
 from tests.core.state.telling import PATIENCE
@@ -169,7 +170,8 @@ def test_one_that_cannot_be_read_hides_no_other(
 _WRITES_AND_DIES = """
 import os, signal, sys, threading
 from pathlib import Path
-from interlock.core.config.automation import AutomationConfig, LearnedRule
+from interlock.automation.config import AutomationConfig
+from interlock.core.config import LearnedRule
 from interlock.automation.store import DecisionStore
 from tests.automation.past import NOW, decision
 told = threading.Semaphore(0)

@@ -7,7 +7,7 @@ from typing import Any
 from interlock.automation.decision import Decided
 from interlock.automation.dismissal import Dismissed
 from interlock.automation.suggestion import Suggestion, suggest
-from interlock.core.config.automation import LearnedRule
+from interlock.core.config import LearnedRule
 from tests.automation.past import SETTINGS, decisions, notes
 
 PAST = decisions(notes(10))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from interlock.automation.config import AutomationConfig
 from interlock.automation.decision import Decided
 from interlock.automation.learned_rules import Learned
 from interlock.automation.recorder import Watching
@@ -16,7 +17,7 @@ from interlock.automation.suggestion import suggest
 from interlock.core.call import Call, Caller, Proposed
 from interlock.core.catalog.effects import EffectLevel
 from interlock.core.catalog.offering import CONTRACTS, contract_offering
-from interlock.core.config.automation import AutomationConfig, LearnedRule
+from interlock.core.config import LearnedRule
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.errors import DENIED, InterlockError
 from interlock.trust.policy.decision import Action, Decision, decision

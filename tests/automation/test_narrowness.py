@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from interlock.automation.config import AutomationConfig
 from interlock.automation.decision import Decided
 from interlock.automation.folders import read_path
 from interlock.automation.replay import VERDICTS
 from interlock.automation.rule import CompiledRule, read_case
 from interlock.automation.suggestion import suggest
-from interlock.core.config.automation import AutomationConfig, LearnedRule
+from interlock.core.config import LearnedRule
 from interlock.core.redaction import is_secret_key
 from tests.automation.past import SETTINGS, decision, decisions, pasts
 from tests.effort import lines_run

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from interlock.automation.decision import Decided
 from interlock.automation.replay import MOST_EXAMPLES, replay
-from interlock.core.config.automation import LearnedRule
+from interlock.core.config import LearnedRule
 from tests.automation.past import anything, decision, decisions, notes
 
 BELOW = 'args.path.startsWith("/srv/notes/")'

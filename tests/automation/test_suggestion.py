@@ -9,11 +9,12 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
+from interlock.automation.config import AutomationConfig
 from interlock.automation.decision import Decided
 from interlock.automation.replay import VERDICTS, replay
 from interlock.automation.rule import CompiledRule, read_case
 from interlock.automation.suggestion import MOST_A_MINUTE, SINCE, Suggestion, rationed, suggest
-from interlock.core.config.automation import AutomationConfig, LearnedRule
+from interlock.core.config import LearnedRule
 from interlock.core.config.edit import add_learned
 from interlock.core.config.load import parse_config
 from interlock.core.redaction import MASK

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from interlock.automation.config import AutomationConfig
 from interlock.automation.decision import Decided
 from interlock.automation.folders import read_path
 from interlock.automation.replay import VERDICTS
 from interlock.automation.rule import CompiledRule, read_case
 from interlock.automation.suggestion import SEEN, SINCE, agrees, ranges_of, suggest
-from interlock.core.config.automation import AutomationConfig, LearnedRule
+from interlock.core.config import LearnedRule
 from tests.automation.past import SETTINGS, decision, decisions, pasts
 
 BAR = AutomationConfig(decisions=4, agreement=0.8)

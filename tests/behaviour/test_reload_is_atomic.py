@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from interlock.automation.config import AutomationConfig
 from interlock.core.config import Config, ServerConfig
-from interlock.core.config.automation import AutomationConfig
 from interlock.core.config.contracts import ContractsConfig
 from interlock.core.config.drivers import DriversConfig
 from interlock.core.config.topics import TopicConfig, TopicsConfig

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from interlock.automation.config import AutomationConfig
 from interlock.automation.learned_rules import Learned
 from interlock.automation.recorder import Watching
 from interlock.automation.store import DecisionStore
 from interlock.automation.suggestion import suggest
-from interlock.core.config.automation import AutomationConfig
 from tests.cli.program import World
 from tests.cli.waiting import wait_until
 from tests.core.catalog.offers import definition, offer

@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from interlock.automation.config import AutomationConfig
 from interlock.automation.decision import Decided
 from interlock.automation.store import DecisionStore
-from interlock.core.config import AutomationConfig, LearnedRule, load_config
+from interlock.core.config import LearnedRule, load_config
 from interlock.core.config.edit import rule_text
 from tests.automation.past import decisions, notes
 from tests.cli.program import World

@@ -16,9 +16,8 @@ from msgspec.structs import replace
 
 from interlock.app.node import Node
 from interlock.core.call import Call, Credentials
-from interlock.core.config import ParentConfig, ServerConfig, TopicsConfig
+from interlock.core.config import LearnedRule, ParentConfig, ServerConfig, TopicsConfig
 from interlock.core.config.aql import AqlConfig
-from interlock.core.config.automation import LearnedRule
 from interlock.core.config.drivers import DriversConfig
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.protocol.mcp import TOOLS_CALL

@@ -7,6 +7,7 @@ import importlib
 from typing import Final
 
 from interlock.core.feature import Feature
+from interlock.core.section_registry import register_sections
 
 FEATURES: Final = (
     "tree",
@@ -20,5 +21,10 @@ FEATURES: Final = (
 
 @functools.cache
 def load_features() -> tuple[Feature, ...]:
-    """What every feature contributes. Imports only their small `feature` modules."""
-    return tuple(importlib.import_module(f"interlock.{name}.feature").FEATURE for name in FEATURES)
+    """What every feature contributes, and register their sections of the config. Imports only
+    their small `feature` modules."""
+    features = tuple(
+        importlib.import_module(f"interlock.{name}.feature").FEATURE for name in FEATURES
+    )
+    register_sections(section for feature in features for section in feature.sections)
+    return features

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from interlock.automation.config import AutomationConfig
 from interlock.primitives.timestamps import format_utc
 from interlock.terminal import config_source as where
 from interlock.terminal import node_discovery as running
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
     from interlock.automation.replay import Replayed
     from interlock.automation.store import DecisionStore
     from interlock.automation.suggestion import Suggestion
-    from interlock.core.config import Config
-    from interlock.core.config.automation import LearnedRule
+    from interlock.core.config import Config, LearnedRule
 
 
 # -- What `interlock automation` looks at: the decisions that are remembered, the rules in force,
@@ -81,7 +81,7 @@ class Past:
         store = DecisionStore(
             decisions_path(self.config, os.environ, self.meant.base_dir),
             deliver=lambda what: what(),
-            settings=self.config.automation,
+            settings=self.config.section(AutomationConfig),
             wall_clock=time.time,
         )
         try:
@@ -118,7 +118,7 @@ class Past:
 
         return suggest(
             self.history,
-            self.config.automation,
+            self.config.section(AutomationConfig),
             standing=self.rules,
             irreversible=irreversible,
             dismissed=self.dismissed,
@@ -221,7 +221,7 @@ def _why(one: Dismissed) -> str:
 def _say_more(past: Past, found: int, dismissed: int, *, irreversible: bool) -> None:
     from interlock.automation.rule import undoable
 
-    if not past.config.automation.enabled:
+    if not past.config.section(AutomationConfig).enabled:
         say.note("decisions are not kept: automation.enabled is false.")
     if found:
         show, accept = map(past.meant.named.command, ("automation show ID", "automation accept ID"))
@@ -240,7 +240,7 @@ def _say_more(past: Past, found: int, dismissed: int, *, irreversible: bool) -> 
 
 
 def _why_none(past: Past) -> str:
-    decided, takes = len(past.history), past.config.automation.decisions
+    decided, takes = len(past.history), past.config.section(AutomationConfig).decisions
     remembered = f"{decided} {'decision is' if decided == 1 else 'decisions are'} remembered"
     covered = past.covered()
     if not covered:
@@ -616,7 +616,7 @@ def dismiss(
         say.problem(f"{line(id)} is in force: `{revert}` takes it back.")
         raise typer.Exit(say.FAILED)
     past.dismiss(found.id, found.rule, found.evidence.agreed)
-    least = max(found.evidence.agreed, past.config.automation.decisions)
+    least = max(found.evidence.agreed, past.config.section(AutomationConfig).decisions)
     print(f"{line(found.rule.name)} is not suggested before {least} more decisions like these.")
     undo_it = past.meant.named.command(f"automation dismiss --undo {line(found.id)}")
     say.note(f"`{undo_it}` brings it back.")

@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from interlock.automation.config import AutomationConfig
 from interlock.automation.learned_rules import Learned
 from interlock.automation.recorder import Watching
 from interlock.automation.store import DecisionStore
-from interlock.core.config import AutomationConfig, Config, LearnedRule
+from interlock.core.config import Config, LearnedRule
 from interlock.core.feature import Component
 from interlock.core.journal.audit import Audit
 from interlock.core.paths import decisions_path
@@ -54,12 +55,12 @@ class Automation(Component):
         self._step.decide = Learned(rules, audit=self._audit).__call__
         self._step.when = rules
         if self._store is not None:
-            self._store.configure(config.automation)
-        if config.automation.enabled and self._stop is None:
+            self._store.configure(config.section(AutomationConfig))
+        if config.section(AutomationConfig).enabled and self._stop is None:
             if self._store is None:
-                self._store = self._opened(config.automation)
+                self._store = self._opened(config.section(AutomationConfig))
             self._stop = self._approvals.watch(Watching(self._store, time.time).heard)
-        elif not config.automation.enabled:
+        elif not config.section(AutomationConfig).enabled:
             self._hear_no_more()
 
     def _opened(self, settings: AutomationConfig) -> DecisionStore:

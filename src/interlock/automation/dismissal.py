@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from interlock.automation.config import AutomationConfig
 from interlock.automation.rule import Case, CompiledRule
-from interlock.core.config.automation import AutomationConfig, LearnedRule
+from interlock.core.config import LearnedRule
 from interlock.core.config.problems import BadValue
 
 

@@ -10,4 +10,5 @@ FEATURE: Final = Feature(
     "automation",
     "Rules that are learned from the decisions of operators.",
     commands=(Command("automation", "automation.commands", "Trust"),),
+    sections=("automation.config:SECTION",),
 )

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from interlock.automation.decision import is_known_by_name
 from interlock.automation.rule import CompiledRule
 from interlock.core.call import Call
-from interlock.core.config.automation import LearnedRule
+from interlock.core.config import LearnedRule
 from interlock.errors import DENIED, InterlockError
 from interlock.protocol.mcp import TOOLS_CALL
 from interlock.trust.approvals.held_call import brought_along

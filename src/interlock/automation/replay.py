@@ -10,7 +10,7 @@ import msgspec
 
 from interlock.automation.decision import Decided
 from interlock.automation.rule import CompiledRule, read_case
-from interlock.core.config.automation import LearnedRule
+from interlock.core.config import LearnedRule
 from interlock.trust.approvals.proofs import APPROVE, REFUSE
 
 MOST_EXAMPLES: Final = 10

@@ -11,7 +11,7 @@ import msgspec
 
 from interlock.automation.decision import Decided, is_hidden, is_long_text, without_secrets
 from interlock.core.catalog.effects import EffectLevel
-from interlock.core.config.automation import LearnedRule
+from interlock.core.config import LearnedRule
 from interlock.core.config.conditions import CannotJudge, Condition, compile_condition
 from interlock.core.redaction import is_secret_key
 from interlock.trust.policy.attributes import DEEPEST

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
+from interlock.automation.config import AutomationConfig
 from interlock.automation.decision import Decided
 from interlock.automation.dismissal import Dismissed
-from interlock.core.config.automation import AutomationConfig
 from interlock.core.state.database import OwnFile
 from interlock.core.state.writer import WriterFile
 from interlock.errors import InterlockError

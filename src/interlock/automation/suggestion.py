@@ -31,13 +31,14 @@ from interlock.automation.conditions import (
     present,
     text,
 )
+from interlock.automation.config import AutomationConfig
 from interlock.automation.decision import Decided, is_long_prose, is_long_text
 from interlock.automation.dismissal import Dismissed, dismissal_of
 from interlock.automation.folders import NEARLY_ALL, holding, read_path, within
 from interlock.automation.prose import is_prose, is_working
 from interlock.automation.replay import VERDICTS
 from interlock.automation.rule import Case, CompiledRule, read_case, undoable
-from interlock.core.config.automation import AutomationConfig, LearnedRule
+from interlock.core.config import LearnedRule
 from interlock.core.config.problems import BadValue
 from interlock.core.redaction import MASK, is_secret_key
 from interlock.primitives.rate_limits import SlidingWindow

@@ -49,6 +49,9 @@ class Feature(NamedTuple):
     component: str = ""
     """What creates its component in a node, as `module:function` below `interlock`. The function
     gets a `NodeContext`."""
+    sections: tuple[str, ...] = ()
+    """Its sections of the config, each as `module:object` below `interlock`: a
+    `core.config.feature_sections.SectionDefinition`."""
     requires: tuple[str, ...] = ()
     """Features without which it cannot be."""
     reports: str = ""

@@ -18,6 +18,7 @@ from interlock.core.config import (
     parse_config,
 )
 from interlock.core.config.aql import SafetyConfig
+from interlock.core.config.feature_sections import fields_of
 from interlock.core.config.reference import EXAMPLE, config_reference
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "configuration.md"
@@ -31,7 +32,7 @@ def test_the_page_is_not_stale() -> None:
 @pytest.mark.parametrize("struct", SECTIONS)
 def test_every_key_has_a_line_that_says_something(struct: type[Struct]) -> None:
     lines = config_reference().splitlines()
-    for name in struct.__struct_fields__:
+    for name in fields_of(struct):
         rows = [line.split(" | ") for line in lines if line.startswith(f"| `{name}` | ")]
         assert rows, name
         assert all(len(row) == 4 and len(row[3]) > 10 for row in rows), name

@@ -25,6 +25,7 @@ from interlock.core.config import (
     config_json_schema,
     parse_config,
 )
+from interlock.core.config.feature_sections import fields_of
 from interlock.core.config.render import plain_server
 from tests.core.config.strategies import server_sets
 
@@ -188,7 +189,7 @@ def test_every_field_is_there_and_described() -> None:
     ]  # fmt: skip
     schemas = {struct: SCHEMA["$defs"][struct.__name__] for struct in structs}
     for struct, schema in {Config: SCHEMA, **schemas}.items():
-        assert set(schema["properties"]) == set(struct.__struct_fields__)
+        assert set(schema["properties"]) == set(fields_of(struct))
         assert schema["additionalProperties"] is False
         for name, field in schema["properties"].items():
             refers = any("$ref" in choice for choice in field.get("anyOf", []))

@@ -270,11 +270,13 @@ class Session:
 
 def _as_config(settings: dict[str, Any]) -> Config:
     from interlock.core.config import JournalConfig, Limits, TokenConfig
+    from interlock.core.config.feature_sections import make_config
 
     limits = settings.pop("limits", {})
     tokens = [TokenConfig(**one) for one in settings.pop("tokens")]
     journal = JournalConfig(**{"max_rows": 10_000, **settings.pop("journal", {})})
-    return Config(**settings, tokens=tokens, limits=Limits(**limits), journal=journal)
+    own = {"tokens": tokens, "limits": Limits(**limits), "journal": journal}
+    return make_config({**settings, **own})
 
 
 def text_of(answer: Any) -> str:

@@ -7,7 +7,6 @@ to a file. Reads files and the environment it is given; knows nothing of a runni
 
 from __future__ import annotations
 
-from interlock.core.config.automation import AutomationConfig, LearnedRule
 from interlock.core.config.checks import (
     exposure_refusal,
     refuse_exposure,
@@ -66,6 +65,7 @@ from interlock.core.config.trust import (
     IntrospectionConfig,
     IssuerConfig,
     JournalConfig,
+    LearnedRule,
     PinsConfig,
     PolicyConfig,
     RuleConfig,
@@ -79,7 +79,6 @@ __all__ = [
     "AnchorConfig",
     "ApprovalsConfig",
     "AskConfig",
-    "AutomationConfig",
     "BreakerConfig",
     "BudgetConfig",
     "BudgetsConfig",

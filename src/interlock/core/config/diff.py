@@ -7,7 +7,8 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from interlock.core.config.model import Config, ServerConfig, SubserversConfig
+from interlock.core.config.model import Config, SubserversConfig
+from interlock.core.config.section import FeatureSection, Section
 
 RESTART_FIELDS: Final = (
     "listen", "path", "state_dir", "journal", "input_timeout", "tls", "wakeful",
@@ -53,8 +54,14 @@ def diff(old: Config, new: Config) -> ConfigChange:
     node_fields = [
         name
         for name in Config.__struct_fields__
-        if name != "servers" and getattr(old, name) != getattr(new, name)
+        if name not in ("servers", "sections") and getattr(old, name) != getattr(new, name)
     ]
+    restart = []
+    for struct in _section_types(old, new):
+        names = _changed_in_section(old, new, struct)
+        if not names or not {*names} <= {*struct.RESTART}:
+            node_fields.append(struct.KEY)
+        restart += [f"{struct.KEY}.{name}" for name in names if name in struct.RESTART]
     below = [
         name
         for name in SubserversConfig.__struct_fields__
@@ -78,6 +85,7 @@ def diff(old: Config, new: Config) -> ConfigChange:
             *(name for name in node_fields if name in RESTART_FIELDS),
             *(f"subservers.{name}" for name in below if name in RESTART_SUBSERVERS),
             *ways,
+            *restart,
         ),
     )
 
@@ -86,7 +94,20 @@ def _differs(old: Config, new: Config, name: str) -> bool:
     return bool(getattr(old.topics, name) != getattr(new.topics, name))
 
 
-def _changed_fields(old: ServerConfig, new: ServerConfig) -> tuple[str, ...]:
-    return tuple(
-        name for name in ServerConfig.__struct_fields__ if getattr(old, name) != getattr(new, name)
-    )
+def _section_types(old: Config, new: Config) -> list[type[FeatureSection]]:
+    """The sections that differ, by name."""
+    types = {type(one) for one in (*old.sections, *new.sections)}
+    changed = [one for one in types if old.optional_section(one) != new.optional_section(one)]
+    return sorted(changed, key=lambda struct: struct.KEY)
+
+
+def _changed_in_section(old: Config, new: Config, struct: type[FeatureSection]) -> tuple[str, ...]:
+    """The fields that changed. None: the section came or went."""
+    before, after = old.optional_section(struct), new.optional_section(struct)
+    if before is None or after is None:
+        return ()
+    return _changed_fields(before, after)
+
+
+def _changed_fields(old: Section, new: Section) -> tuple[str, ...]:
+    return tuple(name for name in old.__struct_fields__ if getattr(old, name) != getattr(new, name))

@@ -14,11 +14,11 @@ from typing import Any, Final
 from msgspec.structs import replace
 from yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode, SequenceNode
 
-from interlock.core.config.automation import LearnedRule
 from interlock.core.config.load import DEFAULT_NAME, parse_config
 from interlock.core.config.model import Config, ServerConfig
 from interlock.core.config.problems import ConfigError, quoted
 from interlock.core.config.render import dump, dump_flow, plain_server
+from interlock.core.config.trust import LearnedRule
 from interlock.core.config.yaml_text import compose
 
 _SERVERS: Final = ("servers",)

@@ -10,6 +10,7 @@ from os import PathLike
 from pathlib import Path
 
 from interlock.core.config.checks import check_document
+from interlock.core.config.feature_sections import make_config
 from interlock.core.config.model import Config
 from interlock.core.config.problems import ConfigError, KeyPath, Problem
 from interlock.core.config.reader import NodeReader
@@ -34,7 +35,7 @@ def parse_config(text: str, filename: str = DEFAULT_NAME) -> Config:
         check_document(reader, values)
     if reader.problems or values is None:
         raise ConfigError(reader.problems)
-    return Config(**values)
+    return make_config(values)
 
 
 def places_in(path: str | PathLike[str]) -> dict[KeyPath, tuple[int, int]]:
@@ -53,7 +54,7 @@ def peek_config(path: str | PathLike[str]) -> Config:
         values = None if node is None else NodeReader(str(path)).read_struct(node, Config, ())
     except ConfigError:
         return Config()
-    return Config(**(values or {}))
+    return make_config(values or {})
 
 
 def read_text(

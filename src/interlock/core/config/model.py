@@ -14,14 +14,15 @@ from msgspec import Meta, field
 from msgspec.structs import force_setattr, replace
 
 from interlock.core.config.aql import AqlConfig
-from interlock.core.config.automation import AutomationConfig
 from interlock.core.config.contracts import ContractsConfig
 from interlock.core.config.drivers import DriversConfig
 from interlock.core.config.quantities import PATH_PATTERN, Address, default_segment, parse_listen
 from interlock.core.config.section import (
+    AnySection,
     Count,
     Duration,
     DurationOrZero,
+    FeatureSection,
     Glob,
     HeaderName,
     Host,
@@ -36,6 +37,7 @@ from interlock.core.config.section import (
     Text,
     ToolName,
     VariableName,
+    default_section,
     kind,
     says,
 )
@@ -408,13 +410,15 @@ class Config(Section, frozen=True):
     journal: JournalConfig = field(default_factory=JournalConfig)
     aql: AqlConfig = field(default_factory=AqlConfig)
     topics: TopicsConfig = field(default_factory=TopicsConfig)
-    automation: AutomationConfig = field(default_factory=AutomationConfig)
     drivers: DriversConfig = field(default_factory=DriversConfig)
     contracts: ContractsConfig = field(default_factory=ContractsConfig)
     state_dir: Annotated[
         Text | None,
         says("Where the node keeps its files. Default: ~/.local/state/interlock/ADDRESS."),
     ] = None
+    sections: tuple[FeatureSection, ...] = ()
+    """The sections of features that differ from their defaults. The file has each by its own key.
+    """
 
     def __post_init__(self) -> None:
         # A server without a segment takes one from its key, however the config was made.
@@ -424,6 +428,28 @@ class Config(Section, frozen=True):
                 for key, server in self.servers.items()
             }
             force_setattr(self, "servers", named)
+        if self.sections:
+            # Equal configs have equal sections, whether the file says what is the default or not.
+            last = {section.KEY: section for section in self.sections}
+            kept = (last[name] for name in sorted(last))
+            differing = tuple(one for one in kept if one != default_section(type(one)))
+            force_setattr(self, "sections", differing)
+
+    def section(self, struct: type[AnySection]) -> AnySection:
+        """A feature's section, or its default. Read it when a config is applied, not per call."""
+        found = self.optional_section(struct)
+        return struct() if found is None else found
+
+    def optional_section(self, struct: type[AnySection]) -> AnySection | None:
+        """A feature's section. None: the config has none, and there is no default."""
+        for section in self.sections:
+            if isinstance(section, struct):
+                return section
+        return default_section(struct)
+
+    def with_sections(self, *sections: FeatureSection) -> Config:
+        """The config with these sections instead of those of the same kind."""
+        return replace(self, sections=(*self.sections, *sections))
 
     @property
     def address(self) -> Address:

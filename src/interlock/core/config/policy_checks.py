@@ -22,6 +22,7 @@ _METHODS: Final = ("tools/", "resources/", "prompts/")
 _SELECTORS: Final = (
     "callers", "roles", "scopes", "tools", "effects", "annotations", "kinds", "when",
 )  # fmt: skip
+_GLOB: Final = frozenset("*?[")
 _OF_TOOLS: Final = ("tools", "effects", "annotations")
 
 
@@ -53,6 +54,7 @@ def check_policy(reader: NodeReader, values: dict[str, Any]) -> None:
                 compile_condition(rule.when)
             except BadValue as bad:
                 reader.report((*path, "when"), bad.message, bad.hint)
+    _check_learned(reader, policy)
 
 
 def _check_gates(reader: NodeReader, values: dict[str, Any]) -> None:
@@ -78,6 +80,33 @@ def can_hold(policy: PolicyConfig) -> bool:
         for rule in policy.rules
     )
     return policy.default == "safe" and not frees_all
+
+
+def _check_learned(reader: NodeReader, policy: PolicyConfig) -> None:
+    names = {rule.name for rule in policy.rules}
+    for number, rule in enumerate(policy.learned):
+        path: KeyPath = ("policy", "learned", number)
+        if rule.name in names:
+            reader.report(
+                (*path, "name"),
+                f"another rule is called {quoted(rule.name)}",
+                "give each its own name",
+            )
+        names.add(rule.name)
+        if not rule.tools:
+            reader.report((*path, "tools"), "it is about no tool", "name at least one")
+        for at, tool in enumerate(rule.tools):
+            if _GLOB & {*tool}:
+                reader.report(
+                    (*path, "tools", at),
+                    "a rule that was learned is about tools that were decided about",
+                    "name each of them; for globs write a rule under policy.rules",
+                )
+        if rule.when is not None:
+            try:
+                compile_condition(rule.when)
+            except BadValue as bad:
+                reader.report((*path, "when"), bad.message, bad.hint)
 
 
 def _check_kinds(reader: NodeReader, path: KeyPath, rule: RuleConfig) -> None:

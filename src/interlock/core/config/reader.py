@@ -7,13 +7,13 @@ them at once. What concerns several fields together is checked in `checks.py`.
 from __future__ import annotations
 
 import difflib
-from functools import cache
 from typing import Any, Final
 
 from msgspec import Struct, inspect
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from interlock.core.config import quantities, yaml_text
+from interlock.core.config.feature_sections import fields_of
 from interlock.core.config.model import ServerConfig
 from interlock.core.config.problems import BadValue, ConfigError, KeyPath, Problem, format_path
 from interlock.core.config.scalars import DESCRIBED, as_text, check_pattern, read_scalar, unwrap
@@ -269,11 +269,3 @@ class NodeReader:
             hint = f"the keys here are {', '.join(sorted(valid))}"
         self.report(path, "unknown key", hint)
         self.misspelt.add(path[:-1])
-
-
-@cache
-def fields_of(struct: type[Struct]) -> dict[str, inspect.Field]:
-    """The struct's fields by name."""
-    info = inspect.type_info(struct)
-    assert isinstance(info, inspect.StructType)
-    return {known.name: known for known in info.fields}

@@ -11,9 +11,9 @@ from typing import Any, Final
 from msgspec import NODEFAULT, Struct, inspect, to_builtins
 
 from interlock.core.config import quantities
+from interlock.core.config.feature_sections import fields_of
 from interlock.core.config.model import COMMAND_TRANSPORTS, URL_TRANSPORTS, Config, ServerConfig
 from interlock.core.config.quantities import format_size
-from interlock.core.config.reader import fields_of
 from interlock.core.config.scalars import unwrap
 from interlock.primitives import durations
 

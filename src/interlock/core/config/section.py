@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from functools import cache
+from typing import Annotated, ClassVar, TypeVar
 
 from msgspec import Meta, Struct
+from msgspec.structs import fields
 
 from interlock.core.config.quantities import (
     HEADER_PATTERN,
@@ -51,3 +54,28 @@ SecretReference = Annotated[str, kind("secret_reference")]
 
 class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A part of the config: immutable, every key known."""
+
+
+class FeatureSection(Section, frozen=True):
+    """A section of the config that belongs to a feature.
+
+    The file has it at the top, as it has the core's. Its feature names a `SectionDefinition` of it.
+    """
+
+    KEY: ClassVar[str]
+    """Its key in the file."""
+    RESTART: ClassVar[tuple[str, ...]] = ()
+    """Fields that only a new start of the node can change."""
+
+    def private_files(self) -> Iterable[str]:
+        """The files that it names and nobody but the node may read, beside `${file:path}`."""
+        return ()
+
+
+AnySection = TypeVar("AnySection", bound=FeatureSection)
+
+
+@cache
+def default_section(struct: type[AnySection]) -> AnySection | None:
+    """What holds where the file has no such section. None: a field of it is required."""
+    return None if any(known.required for known in fields(struct)) else struct()

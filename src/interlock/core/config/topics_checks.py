@@ -1,4 +1,4 @@
-"""What must hold between the settings of topics, and for the rules that were learned."""
+"""What must hold between the settings of topics."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import re
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from interlock.core.config.conditions import compile_condition
 from interlock.core.config.model import Config, ServerConfig, SubserversConfig
-from interlock.core.config.problems import BadValue, KeyPath, quoted
+from interlock.core.config.problems import KeyPath, quoted
 from interlock.core.config.quantities import default_segment
 from interlock.core.config.reader import NodeReader
 from interlock.core.config.topics import (
@@ -20,7 +19,6 @@ from interlock.core.config.topics import (
     folded,
     is_gateways,
 )
-from interlock.core.config.trust import PolicyConfig
 from interlock.protocol.kinds import problem_of
 from interlock.protocol.mcpx_terms import LONGEST_ID
 
@@ -33,7 +31,6 @@ _TOO_FREE: Final = ("full_access", "tool_only")
 
 def check_topics(reader: NodeReader, values: dict[str, Any]) -> None:
     """Write down every problem between them."""
-    _check_learned(reader, values.get("policy"))
     topics: TopicsConfig | None = values.get("topics")
     if topics is None or ("topics",) not in reader.places:
         return
@@ -174,32 +171,3 @@ def _check_id(reader: NodeReader, path: KeyPath, id: str) -> None:
         )
     elif is_gateways(id):
         reader.report(path, "only the gateway is called so", "choose another id")
-
-
-def _check_learned(reader: NodeReader, policy: PolicyConfig | None) -> None:
-    if policy is None:
-        return
-    names = {rule.name for rule in policy.rules}
-    for number, rule in enumerate(policy.learned):
-        path: KeyPath = ("policy", "learned", number)
-        if rule.name in names:
-            reader.report(
-                (*path, "name"),
-                f"another rule is called {quoted(rule.name)}",
-                "give each its own name",
-            )
-        names.add(rule.name)
-        if not rule.tools:
-            reader.report((*path, "tools"), "it is about no tool", "name at least one")
-        for at, tool in enumerate(rule.tools):
-            if _GLOB & {*tool}:
-                reader.report(
-                    (*path, "tools", at),
-                    "a rule that was learned is about tools that were decided about",
-                    "name each of them; for globs write a rule under policy.rules",
-                )
-        if rule.when is not None:
-            try:
-                compile_condition(rule.when)
-            except BadValue as bad:
-                reader.report((*path, "when"), bad.message, bad.hint)

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
-from interlock.core.config.automation import LearnedRule
 from interlock.core.config.section import (
     Count,
     Duration,
@@ -173,6 +172,32 @@ class RuleConfig(Section, frozen=True):
         says("A CEL expression over args, tool, caller and effect that must be true."),
     ] = None
     reason: Annotated[str, says("Why: shown to whoever is refused, and to whoever confirms.")] = ""
+
+
+class LearnedRule(Section, frozen=True):
+    """A rule that a human accepted. It answers what would wait for a confirmation, and nothing
+    else: never what needs a verification."""
+
+    name: Annotated[Text, says("What it is called in the journal; `automation revert` takes it.")]
+    then: Annotated[Literal["allow", "deny"], says("What becomes of a call that it fits.")]
+    tools: Annotated[list[Text], says("Tools by their whole names; no globs.")]
+    callers: Annotated[list[Text], says("Callers by name. Default: all.")] = field(
+        default_factory=list
+    )
+    when: Annotated[Text | None, says("A condition (CEL) on the call. Default: none.")] = None
+    open: Annotated[
+        list[Text],
+        says(
+            "Arguments that may be any text. An argument that is neither named here nor in `when` "
+            "is not let through."
+        ),
+    ] = field(default_factory=list)
+    irreversible: Annotated[bool, says("Whether it also answers for what cannot be undone.")] = (
+        False
+    )
+    reason: Annotated[str, says("What it is for.")] = ""
+    evidence: Annotated[str, says("The decisions that it was made from, in words.")] = ""
+    accepted: Annotated[str, says("When it was accepted.")] = ""
 
 
 class PolicyConfig(Section, frozen=True):

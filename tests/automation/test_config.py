@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from interlock.automation.config import AutomationConfig
 from interlock.core.config.load import parse_config
 from interlock.core.config.problems import ConfigError
 
@@ -12,4 +13,5 @@ from interlock.core.config.problems import ConfigError
 def test_no_rule_is_made_of_less_than_three_decisions(decisions: int) -> None:
     with pytest.raises(ConfigError, match=r"automation\.decisions"):
         parse_config(f"automation: {{decisions: {decisions}}}\n")
-    assert parse_config("automation: {decisions: 3}\n").automation.decisions == 3
+    config = parse_config("automation: {decisions: 3}\n")
+    assert config.section(AutomationConfig).decisions == 3
