@@ -27,7 +27,8 @@ from interlock.topics.gateway import Connection
 from interlock.topics.member import Change
 from interlock.topics.overview import MemberNow, TopicNow
 from interlock.tree.overview import Entry, TreeNode
-from interlock.tree.registrant import ParentStatus, State
+from interlock.tree.registrant import State
+from interlock.tree.status import ParentStatus
 from interlock.trust.approvals import operators, record
 from interlock.trust.approvals import web as approvals_face
 from interlock.trust.approvals import web as verification

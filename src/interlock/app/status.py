@@ -10,7 +10,7 @@ from interlock.contracts.changed_tools import ToolChange
 from interlock.core.upstreams.registry import UpstreamStatus
 from interlock.drivers.status import ContractStatus, DriverStatus
 from interlock.topics.overview import TopicStatus
-from interlock.tree.registrant import ParentStatus
+from interlock.tree.status import ParentStatus
 
 
 class NodeStatus(msgspec.Struct, frozen=True):

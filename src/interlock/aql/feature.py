@@ -13,4 +13,5 @@ FEATURE: Final = Feature(
         Command("operations", "aql.commands.operations", "Use"),
         Command("operator", "aql.commands.operator", "Trust"),
     ),
+    reports="aql.commands.reports:REPORTS",
 )

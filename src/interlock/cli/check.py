@@ -10,6 +10,7 @@ import typer
 from interlock.primitives.text import format_count
 from interlock.terminal import config_source as where
 from interlock.terminal import output as say
+from interlock.terminal.feature_reports import load_reports
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,9 +46,10 @@ def check(
         raise typer.Exit(say.BAD_CONFIG) from None
     missing = list(missing_references(loaded, source))
     weak = _new(_weak(loaded, source), missing)
-    wrong, odd, counted = _drivers(loaded, source)
-    problems = [*missing, *weak, *wrong]
-    doubtful = _new(doubts(loaded, source), weak) + odd
+    checked = [one.check(loaded, source) for one in load_reports()]
+    problems = [*missing, *weak, *(problem for one in checked for problem in one.problems)]
+    doubtful = _new(doubts(loaded, source), weak)
+    doubtful += [warning for one in checked for warning in one.warnings]
     if json:
         told = {"problems": _data(problems), "warnings": _data(doubtful)}
         say.as_json({"file": str(source.path), "ok": not problems, **told})
@@ -56,7 +58,10 @@ def check(
             say.note(str(one))
         for one in doubtful:
             say.note(f"Warning: {one}")
-        print(summary(loaded, source) + counted)
+        print(summary(loaded, source))
+        for found in checked:
+            if found.summary:
+                print(f"  {found.summary}")
     if problems:
         raise typer.Exit(say.BAD_CONFIG if weak else say.FAILED)
 
@@ -74,7 +79,7 @@ def _independent(error: ConfigError, source: where.ConfigSource) -> list[Problem
         return []
     readable = peek_config(source.path)
     found: list[Problem] = []
-    for problems in (missing_references, _weak, _driver_problems):
+    for problems in (missing_references, _weak, _feature_problems):
         try:
             found += _new(problems(readable, source), [*error.problems, *found])
         except ConfigError:
@@ -91,43 +96,20 @@ def _new(problems: Iterable[Problem], known: list[Problem]) -> list[Problem]:
 
 def _weak(config: Config, source: where.ConfigSource) -> Iterator[Problem]:
     """Tokens with which a node that others can reach does not start."""
-    from interlock.cli.config_warnings import placed
     from interlock.core.config.checks import weak_tokens
+    from interlock.terminal.config_problems import placed
 
     yield from placed(weak_tokens(config, environ=os.environ, base_dir=source.base_dir), source)
 
 
-def _driver_problems(config: Config, source: where.ConfigSource) -> list[Problem]:
-    return _drivers(config, source)[0]
-
-
-def _drivers(
-    config: Config, source: where.ConfigSource
-) -> tuple[list[Problem], list[Problem], str]:
-    """What a node would refuse of the drivers, what is odd about them, and how many there are."""
-    settings = config.drivers
-    folders = any((source.base_dir / one).is_dir() for one in settings.folders)
-    named = settings.pins or settings.secrets or settings.folders != type(settings)().folders
-    if not settings.enabled or not (folders or named):
-        return [], [], ""
-    from interlock.cli.config_warnings import placed
-    from interlock.core.config import Problem
-    from interlock.drivers.commands.rejections import refused, unknown_names, without_manifest
-    from interlock.drivers.commands.workspace import desk_of
-
-    desk = desk_of(config, source.base_dir)
-    wrong = [one for problems in desk.workspace.problems.values() for one in problems]
-    wrong += [Problem(file, 0, 0, "", why, hint) for file, why, hint, _ in refused(desk)]
-    wrong += placed(unknown_names(desk), source)
-    odd = [Problem(file, 0, 0, "", why, "") for file, why in without_manifest(desk)]
-    drivers, contracts = len(desk.workspace.drivers), len(desk.workspace.contracts)
-    told = f"\n  {format_count(drivers, 'driver')}, {format_count(contracts, 'contract')}"
-    return wrong, odd, told
+def _feature_problems(config: Config, source: where.ConfigSource) -> Iterator[Problem]:
+    for reports in load_reports():
+        yield from reports.check(config, source).problems
 
 
 def missing_references(config: Config, source: where.ConfigSource) -> Iterator[Problem]:
     """Environment variables and files that the config refers to and that are not there."""
-    from interlock.cli.config_warnings import placed
+    from interlock.terminal.config_problems import placed
 
     found: list[tuple[tuple[str | int, ...], str, str]]
     found = [(path, *wrong) for path, text in _texts(config) for wrong in _unresolved(text, source)]
@@ -146,13 +128,13 @@ def summary(config: Config, source: where.ConfigSource) -> str:
 
     disabled = len(config.servers) - len(config.enabled_servers)
     count, tokens = len(config.enabled_servers), len(config.tokens)
-    topics = len(config.topics.rooms)
+    counts = filter(None, (one.count(config) for one in load_reports()))
     lines = [
         f"{source.path}: {format_count(count, 'server')}"
         + (f" ({disabled} more not enabled)" if disabled else "")
         + f", listening on {config.listen}{config.path}"
         + (f", {format_count(tokens, 'token')}" if tokens else "")
-        + (f", {format_count(topics, 'topic')}" if topics else "")
+        + "".join(f", {count}" for count in counts)
     ]
     width = max((len(key) for key in config.servers), default=0)
     for key, server in config.enabled_servers.items():
@@ -174,7 +156,7 @@ def _reached_by(server: ServerConfig) -> str:
 
 
 def _texts(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    from interlock.core.config.secrets import OAUTH_REFERENCES, PARENT_REFERENCES
+    from interlock.core.config.secrets import OAUTH_REFERENCES
 
     for index, token in enumerate(config.tokens):
         yield ("tokens", index, "token"), token.token
@@ -184,16 +166,8 @@ def _texts(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
     for index, asked in enumerate(config.identity.introspection):
         yield ("identity", "introspection", index, "client_id"), asked.client_id
         yield ("identity", "introspection", index, "client_secret"), asked.client_secret
-    if config.parent is not None:
-        for name in PARENT_REFERENCES:
-            text = getattr(config.parent, name)
-            if text is not None:
-                yield ("parent", name), text
-        for index, backup in enumerate(config.parent.backup):
-            yield ("parent", "backup", index), backup
-    if config.drivers.enabled:
-        for slug, text in config.drivers.secrets.items():
-            yield ("drivers", "secrets", slug), text
+    for reports in load_reports():
+        yield from reports.references(config)
     for key, server in config.enabled_servers.items():
         place = ("servers", key)
         for name in ("url", "command", "cwd"):
@@ -212,20 +186,14 @@ def _texts(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
 
 
 def _files(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    from interlock.core.config.secrets import PARENT_FILES, TLS_FILES
+    from interlock.core.config.secrets import TLS_FILES
 
-    for section, part, names in (
-        ("parent", config.parent, PARENT_FILES),
-        ("tls", config.tls, TLS_FILES),
-    ):
-        for name in names:
-            file = None if part is None else getattr(part, name)
-            if file is not None:
-                yield (section, name), file
-    for index, file in enumerate(config.subservers.trust):
-        yield ("subservers", "trust", index), file
-    for index, file in enumerate(config.drivers.trust):
-        yield ("drivers", "trust", index), file
+    for name in TLS_FILES:
+        file = None if config.tls is None else getattr(config.tls, name)
+        if file is not None:
+            yield ("tls", name), file
+    for reports in load_reports():
+        yield from reports.files(config)
     for index, anchor in enumerate(config.approvals.anchors):
         if anchor.key is not None:
             yield ("approvals", "anchors", index, "key"), anchor.key

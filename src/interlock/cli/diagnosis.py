@@ -13,6 +13,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -42,10 +43,9 @@ from interlock.errors import InterlockError
 from interlock.protocol.mcp import RELAYED, without
 from interlock.terminal import output as say
 from interlock.terminal.assumed_effects import describe_assumed
+from interlock.terminal.feature_reports import Trial, load_reports
+from interlock.terminal.findings import Diagnosis
 from interlock.terminal.node_client import OWN_INFO
-from interlock.tree.child_connector import ChildConnector
-from interlock.tree.commands.temporary_registrar import registering
-from interlock.tree.registrar import Registrar
 
 _LIST_WITHIN: Final = 30.0
 _STDERR_SHOWN: Final = 8
@@ -70,45 +70,8 @@ _MISSING_CREDENTIAL: Final = re.compile(
 )
 
 
-class Diagnosis(msgspec.Struct, frozen=True):
-    """What was found out about one upstream."""
-
-    key: str
-    ok: bool
-    seconds: float
-    """How long it took to get ready and to list its tools."""
-    era: str = ""
-    revision: str = ""
-    server: str = ""
-    """Who it says it is."""
-    tools: int = 0
-    set_aside: list[dict[str, str]] = []
-    """Tools that are not shown, and why."""
-    noise: int = 0
-    """Lines on its stdout that are not MCP."""
-    problem: str = ""
-    advice: list[str] = []
-    stderr: list[str] = []
-    """Its last lines, when it failed."""
-    assumed: list[str] = []
-    """What was assumed of its tools that have no annotations."""
-    warnings: list[str] = []
-    """Names in the config that match none of its tools."""
-    registered: bool = False
-    """Whether it dialled in to a running node, which is what was asked: it was not tried."""
-
-
 async def diagnose(key: str, server: ServerConfig, config: Config, base_dir: Path) -> Diagnosis:
     """Try one upstream, as a node would."""
-    if server.transport != "ax":
-        return await _tried(key, server, config, base_dir, None)
-    with registering() as registrar:
-        return await _tried(key, server, config, base_dir, registrar)
-
-
-async def _tried(
-    key: str, server: ServerConfig, config: Config, base_dir: Path, registrar: Registrar | None
-) -> Diagnosis:
     options: ConnectorOptions = {
         "own_info": msgspec.json.encode(OWN_INFO),
         "resolve": lambda one: _resolved(one, base_dir),
@@ -116,22 +79,33 @@ async def _tried(
         "clock": asyncio.get_running_loop().time,
         "bearer": Keyring(TokenStore(tokens_path(config, os.environ, base_dir))).bearer(key),
     }
-    connector = (
-        Connector(key, server, **options)
-        if registrar is None
-        else ChildConnector(key, server, registrar=registrar, **options)
-    )
+    with _trial(key, server, options) as trial:
+        return await _tried(key, server, config, base_dir, trial)
+
+
+def _trial(
+    key: str, server: ServerConfig, options: ConnectorOptions
+) -> AbstractContextManager[Trial]:
+    for reports in load_reports():
+        found = reports.trial(key, server, options)
+        if found is not None:
+            return found
+    return nullcontext(Trial(Connector(key, server, **options)))
+
+
+async def _tried(
+    key: str, server: ServerConfig, config: Config, base_dir: Path, trial: Trial
+) -> Diagnosis:
+    connector = trial.connector
     begun = time.monotonic()
     try:
         # As the node does: what a server lists may depend on what its client can do.
         peer = await connector.connect(without(RELAYED, denied(server)))
         try:
             definitions = await list_tools(peer, timeout=_LIST_WITHIN)
-            info = None if registrar is None else registrar.subserver(key)
+            registered = trial.registered()
         finally:
-            if registrar is not None:
-                # It is sent away, and not lost.
-                registrar.close()
+            trial.release()
             await peer.close()
     except InterlockError as error:
         last = last_words(list(connector.stderr))
@@ -151,7 +125,7 @@ async def _tried(
         definitions,
         root_segment=config.root_segment,
         http=peer.link.is_http,
-        registered="" if info is None else "aggregator" if info.role == "aggregator" else "leaf",
+        registered=registered,
         unannotated=config.unannotated,
     )
     set_aside = [{"name": one.name, "reason": one.reason} for one in offering.set_aside]

@@ -11,24 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from msgspec import Struct
 
 from interlock.primitives.text import format_count
 from interlock.terminal import config_source as where
 from interlock.terminal import output as say
+from interlock.terminal.findings import Diagnosis, Finding
 
 if TYPE_CHECKING:
-    from interlock.app import NodeStatus
-    from interlock.cli.diagnosis import Diagnosis
     from interlock.core.config import Config
-
-
-class Finding(Struct, frozen=True):
-    """Something about the node itself."""
-
-    what: str
-    ok: bool
-    message: str
+    from interlock.core.status import StatusReport
 
 
 def doctor(
@@ -72,12 +63,12 @@ async def _examine(
     from rich.text import Text
 
     from interlock.cli.diagnosis import diagnose
-    from interlock.cli.parent_status import registered_with
+    from interlock.terminal.feature_reports import load_reports
 
-    node = _running(config, base_dir)
+    report = _running(config, base_dir)
     findings = await node_findings(config, base_dir)
-    if config.parent is not None or (node is not None and node.parent is not None):
-        findings.append(_parent(config, base_dir, node))
+    for feature in load_reports():
+        findings += feature.findings(config, base_dir, report)
     if not quiet:
         for finding in findings:
             _print_finding(finding)
@@ -105,42 +96,24 @@ async def _examine(
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-    dialled_in = [] if node is None else registered_with(node)
+    known: list[Diagnosis] = []
+    if report is not None:
+        for feature in load_reports():
+            known += feature.diagnoses(report)
     if not quiet:
-        for one in dialled_in:
+        for one in known:
             print_diagnosis(one)
-    return findings, [*(done[key] for key in servers), *dialled_in]
+    return findings, [*(done[key] for key in servers), *known]
 
 
-def _running(config: Config, base_dir: Path) -> NodeStatus | None:
-    """How the node fares, if it runs."""
-    import msgspec
-
-    from interlock.app import NodeStatus
+def _running(config: Config, base_dir: Path) -> StatusReport | None:
+    """The status of the node, if it runs."""
     from interlock.core.paths import socket_path
+    from interlock.core.status import StatusReport
     from interlock.terminal import node_discovery as running
 
     told = running.ask(socket_path(config, os.environ, base_dir))
-    return None if told is None else msgspec.json.decode(told, type=NodeStatus)
-
-
-def _parent(config: Config, base_dir: Path, node: NodeStatus | None) -> Finding:
-    """How it stands with the parent; without a running node, whether it could be dialled."""
-    from interlock.cli.parent_status import parent_is_well, parent_line
-    from interlock.core.config import ConfigError, resolve_parent
-    from interlock.tree.registrant import check_presented
-
-    if node is not None and node.parent is not None:
-        return Finding("parent", parent_is_well(node.parent), parent_line(node.parent))
-    parent = config.parent
-    assert parent is not None
-    try:
-        whole = resolve_parent(parent, environ=os.environ, base_dir=base_dir)
-        fields = ("token", "authority", "authority_key", "certificate", "key", "heartbeat")
-        check_presented(whole, {name: f"parent.{name}" for name in fields})
-    except ConfigError as error:
-        return Finding("parent", False, error.message)
-    return Finding("parent", True, f"{parent.url}, not tried: no node is running")
+    return None if told is None else StatusReport.read(told)
 
 
 async def node_findings(config: Config, base_dir: Path) -> list[Finding]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import socket
-from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 from interlock.app.run import NodeRun
@@ -14,10 +13,9 @@ from interlock.core.config.secrets import EnvReference, references
 from interlock.terminal import log_lines
 from interlock.terminal.clients import client_lines
 from interlock.terminal.config_source import ConfigSource
+from interlock.terminal.feature_reports import load_reports
 
 _log = logging.getLogger("interlock.node")
-_MOST_NAMED: Final = 8
-"""Topics that are named when a node starts."""
 
 
 async def run_in_foreground(source: ConfigSource, *, live: bool) -> None:
@@ -52,26 +50,15 @@ async def run_in_foreground(source: ConfigSource, *, live: bool) -> None:
 def _introduce(config: Config, url: str) -> None:
     """The URL, and how each client is pointed at it."""
     print(f"\nInterlock is listening at {url}\n", flush=True)
-    lines = client_lines(url_for_others(url), token_variable(config))
+    shown = url_for_others(url)
+    lines = client_lines(shown, token_variable(config))
     width = max(len(client) for client, _ in lines)
     for client, line in lines:
         print(f"  {client:<{width}}  {line}")
-    if config.aql.view == "plain":
-        view = f"{url_for_others(url)}?view=aql"
-        print(f"  {'Many tools?':<{width}}  {view}   five endpoints instead of every tool")
-    if config.topics.rooms:
-        print(f"  {'Topics':<{width}}  {_topics(config, url_for_others(url))}")
+    for reports in load_reports():
+        for label, line in reports.client_lines(config, shown):
+            print(f"  {label:<{width}}  {line}")
     print(flush=True)
-
-
-def _topics(config: Config, url: str) -> str:
-    """Where topics are, which there are, and how a person comes in."""
-    parts = urlsplit(url)
-    scheme = "wss" if parts.scheme == "https" else "ws"
-    there = urlunsplit(parts._replace(scheme=scheme, path=config.topics.path))
-    names = list(config.topics.rooms)
-    more = ", …" if len(names) > _MOST_NAMED else ""
-    return f"{there}   {', '.join(names[:_MOST_NAMED])}{more}: interlock topic join NAME"
 
 
 def url_for_others(url: str) -> str:

@@ -42,36 +42,36 @@ def status(
 
 
 def _print(body: bytes, named: running.Named) -> None:
-    import msgspec
     from rich.text import Text
 
-    from interlock.app import NodeStatus
-    from interlock.cli.parent_status import parent_is_well, parent_line
     from interlock.cli.upstream_table import UpstreamRows, upstream_row
     from interlock.core.config import redact_about
-    from interlock.drivers.commands import rows as driver_rows
+    from interlock.core.status import StatusReport
+    from interlock.terminal.feature_reports import load_reports
 
-    node = msgspec.json.decode(body, type=NodeStatus)
+    report = StatusReport.read(body)
+    node, features = report.node, load_reports()
     console = say.console()
     console.print(
         f"interlock {node.version} at {node.url}, pid {node.pid}, up {_span(node.uptime)}"
     )
     rows = [upstream_row(one) for one in node.upstreams]
-    drivers = driver_rows.summary(node.drivers)
-    if rows or not drivers:
+    summaries = list(filter(None, (one.servers_summary(report) for one in features)))
+    if rows or not summaries:
         console.print(UpstreamRows(rows, len(rows)), end="")
     for one in node.upstreams:
         if one.problem:
             console.print(
                 f"{one.key}: {say.printable(redact_about(one.key, one.problem))}", style="red"
             )
-    if drivers:
-        console.print(drivers)
-    for line in driver_rows.troubles(node.drivers):
-        console.print(Text(line, style="red"))
-    if node.parent is not None:
-        well = parent_is_well(node.parent)
-        console.print(f"parent: {parent_line(node.parent)}", style=None if well else "red")
+    for summary in summaries:
+        console.print(summary)
+    for feature in features:
+        for problem in feature.server_problems(report):
+            console.print(Text(problem, style="red"))
+    for feature in features:
+        for line in feature.status_lines(report):
+            console.print(line.text, style=None if line.ok else "red")
     for problem in node.problems:
         console.print(say.printable(problem), style="red")
     for tool in node.held:
@@ -80,14 +80,9 @@ def _print(body: bytes, named: running.Named) -> None:
     if node.waiting:
         pending = format_count(node.waiting, "call")
         console.print(f"{pending} waiting for a human: {named.command('approvals')}")
-    for name, topic in sorted(node.topics.items()):
-        refused = f", {format_count(topic.refused, 'message')} refused" if topic.refused else ""
-        console.print(
-            f"topic {say.printable(name)}: {format_count(topic.members, 'member')}{refused}"
-        )
-    if node.notifications_dropped:
-        dropped = format_count(node.notifications_dropped, "notification")
-        console.print(f"{dropped} of subservers dropped: they came too fast to pass on")
+    for feature in features:
+        for activity in feature.activity_lines(report):
+            console.print(activity)
     console.print(
         f"{format_count(node.calls, 'call')}, {node.failed} failed · "
         f"{format_count(node.tools, 'tool')} · "

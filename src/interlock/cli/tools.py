@@ -77,11 +77,11 @@ def _unmatched(
 ) -> list[Problem]:
     """Names in the config that match no tool. A rule that denies hides tools from this list, so
     that nothing can be said then: `doctor` can."""
-    from interlock.cli.config_warnings import placed
     from interlock.cli.tool_names import KnownTool, unmatched_names
     from interlock.core.catalog.effects import EffectLevel
     from interlock.core.catalog.names import Leaves
     from interlock.core.config import ConfigError
+    from interlock.terminal.config_problems import placed
 
     source = where.source_if_any(given)
     policy = whole.policy

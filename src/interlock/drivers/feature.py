@@ -10,4 +10,5 @@ FEATURE: Final = Feature(
     "drivers",
     "MCP servers that are declared as DRIVER.md files (AIP-32).",
     commands=(Command("drivers", "drivers.commands.drivers", "Use"),),
+    reports="drivers.commands.reports:REPORTS",
 )

@@ -26,6 +26,7 @@ from interlock.core.config import (
 from interlock.core.config.problems import BadValue
 from interlock.core.config.quantities import check_listen
 from interlock.errors import CONFIG, InterlockError
+from interlock.terminal.feature_reports import load_reports
 
 VARIABLE: Final = "INTERLOCK_CONFIG"
 
@@ -133,12 +134,11 @@ def user_config(environ: Mapping[str, str] = os.environ) -> Path:
 
 def safety_config(config: Config) -> Config:
     """The same without its servers: what is left is the safety loop, which agents report to."""
-    aql = config.aql
-    safety = aql.safety
-    if safety.mode == "disabled":
-        safety = replace(safety, mode="enforcing")
-    view = "aql" if aql.view == "plain" else aql.view
-    return replace(config, servers={}, aql=replace(aql, view=view, safety=safety, safety_only=True))
+    for reports in load_reports():
+        found = reports.safety_config(config)
+        if found is not None:
+            return found
+    raise ConfigError.of("this build has no safety loop", "leave --safety-only out")
 
 
 def demo_config() -> Config:

@@ -25,6 +25,7 @@ from interlock.core.catalog.token_costs import definition_tokens
 from interlock.core.config import Config, ServerConfig
 from interlock.protocol.mcpax import CAPABILITY
 from interlock.terminal import output as say
+from interlock.terminal.feature_reports import all_other_servers
 from interlock.terminal.node_discovery import UpstreamNow
 
 
@@ -63,7 +64,7 @@ class _Definition(msgspec.Struct, rename="camel"):
 
 def read_listing(definitions: Iterable[Raw], config: Config) -> list[ListedTool]:
     """The tools that a node listed, in its order."""
-    everybody = {**config.enabled_servers, **participants_as_servers(config)}
+    everybody = {**config.enabled_servers, **all_other_servers(config).servers}
     prefixes = _prefixes(everybody, config.root_segment)
     read = [(raw, msgspec.json.decode(raw, type=_Definition)) for raw in definitions]
     owners = [_owner(definition.name, prefixes) for _, definition in read]
@@ -133,20 +134,6 @@ def begins_with_segment(tool: str, segment: str, root_segment: str | None) -> bo
 
 def _dotted(name: str) -> str:
     return name.replace("__", ".").lower()
-
-
-def participants_as_servers(config: Config) -> dict[str, ServerConfig]:
-    """Participants of topics whose tools the node has: what it takes them for, by their keys."""
-    found: dict[str, ServerConfig] = {}
-    for topic, room in config.topics.rooms.items():
-        if room.upstreams:
-            # Few have any.
-            from interlock.topics.participant_upstream import key_of, server_of
-
-            for id, settings in room.upstreams.items():
-                if settings.enabled:
-                    found[key_of(topic, id)] = server_of(topic, id, settings)
-    return found
 
 
 def _prefixes(

@@ -10,4 +10,5 @@ FEATURE: Final = Feature(
     "topics",
     "Topics for agents and people, and proposals (MCPx).",
     commands=(Command("topic", "topics.commands.topic", "Use"),),
+    reports="topics.commands.reports:REPORTS",
 )

@@ -14,4 +14,5 @@ FEATURE: Final = Feature(
         Command("tree", "tree.commands.tree", "Look"),
         Command("claims", "tree.commands.claims", "Look"),
     ),
+    reports="tree.commands.reports:REPORTS",
 )

@@ -21,7 +21,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
-import msgspec
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
@@ -57,6 +56,7 @@ from interlock.protocol import mcpax as ax
 from interlock.protocol.jsonrpc import ErrorObject, Message, decode_value
 from interlock.protocol.mcpax import Proof, dns_name
 from interlock.protocol.scopes import ADMIN
+from interlock.tree.status import ParentStatus
 
 if TYPE_CHECKING:
     from joserfc.jwk import ECKey, OKPKey, RSAKey
@@ -123,27 +123,6 @@ MOVES: Final[dict[tuple[State, Event], State]] = {
 def move(state: State, event: Event) -> State:
     """The next state. Raises KeyError for what cannot happen."""
     return MOVES[state, event]
-
-
-class ParentStatus(msgspec.Struct, frozen=True):
-    """How it stands with the parent, for whoever watches."""
-
-    url: str
-    """The parent that is tried or registered with."""
-    state: str
-    since: float
-    """When it came to this state, as seconds since 1970."""
-    problem: str | None
-    """What went wrong last; None once it is registered."""
-    symbol: str
-    """The same for programs: `namespace_conflict`, `upstream_unavailable`, …"""
-    segment: str
-    """The segment asked for, and once registered the one given."""
-    session_id: str
-    parent_id: str
-    tree_id: str
-    beats: int
-    """Heartbeats that were answered in this session."""
 
 
 # -- What a parent says when it does not want a subserver, and what can be done about it. Pure.

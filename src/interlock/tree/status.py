@@ -4,7 +4,26 @@ from __future__ import annotations
 
 import msgspec
 
-from interlock.tree.registrant import ParentStatus
+
+class ParentStatus(msgspec.Struct, frozen=True):
+    """How it stands with the parent, for whoever watches."""
+
+    url: str
+    """The parent that is tried or registered with."""
+    state: str
+    since: float
+    """When it came to this state, as seconds since 1970."""
+    problem: str | None
+    """What went wrong last; None once it is registered."""
+    symbol: str
+    """The same for programs: `namespace_conflict`, `upstream_unavailable`, …"""
+    segment: str
+    """The segment asked for, and once registered the one given."""
+    session_id: str
+    parent_id: str
+    tree_id: str
+    beats: int
+    """Heartbeats that were answered in this session."""
 
 
 class TreeStatus(msgspec.Struct, frozen=True):

@@ -13,10 +13,10 @@ from interlock.core.config import Config, RuleConfig, SeatConfig, TokenConfig
 from interlock.core.config.topics import TopicConfig
 from interlock.protocol import mcp
 from interlock.protocol.kinds import CHAT, REQUEST, RESPONSE, KindPattern, grants_of
+from interlock.terminal.config_problems import Doubt
 from interlock.topics.admission import RESTRICTED, capabilities_of
 from interlock.trust.identity.api_tokens import AccessToken
 
-Doubt = tuple[tuple[str | int, ...], str, str]
 _LOCAL: Final = "local"
 _GLOB: Final = frozenset("*?[")
 _MCP: Final = ("request", "response", "proposal")

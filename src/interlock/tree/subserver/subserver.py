@@ -17,7 +17,8 @@ from interlock.protocol import jsonrpc, mcp
 from interlock.protocol import mcpax as ax
 from interlock.sdk.functions import FunctionTool
 from interlock.sdk.mcp_server import About
-from interlock.tree.registrant import ParentStatus, Registrant
+from interlock.tree.registrant import Registrant
+from interlock.tree.status import ParentStatus
 from interlock.tree.subserver.conversation import ParentConversation, working
 from interlock.tree.subserver.parent import STDIO, dial_of, known_as, parent_of
 from interlock.tree.subserver.standing import Standing, tell_on_stderr

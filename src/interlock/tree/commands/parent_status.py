@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from interlock.cli.diagnosis import Diagnosis
 from interlock.core.config import redact_about
 from interlock.protocol.mcp import STATELESS_REVISIONS
 from interlock.terminal import output as say
-from interlock.tree.registrant import advice_on
+from interlock.terminal.findings import Diagnosis
 
 if TYPE_CHECKING:
-    from interlock.app import NodeStatus
     from interlock.core.upstreams.registry import UpstreamStatus
-    from interlock.tree.registrant import ParentStatus
+    from interlock.tree.status import ParentStatus
 
 
 def parent_line(parent: ParentStatus) -> str:
@@ -24,6 +22,8 @@ def parent_line(parent: ParentStatus) -> str:
         return f"registered as {parent.segment} with {parent.url} since {since}"
     if parent.problem is None:
         return f"not registered with {parent.url} yet: {parent.state}"
+    from interlock.tree.registrant import advice_on
+
     what = redact_about(parent.url, parent.problem)
     first = f"not registered as {parent.segment}"
     # Most sentences begin with whom they are about.
@@ -35,12 +35,13 @@ def parent_is_well(parent: ParentStatus) -> bool:
     return parent.state == "registered" or parent.problem is None
 
 
-def registered_with(node: NodeStatus) -> list[Diagnosis]:
-    """Those who dialled in, as far as the node knows them."""
-    return [_diagnosis(one) for one in node.upstreams if one.key.startswith("ax:")]
+def is_subserver(one: UpstreamStatus) -> bool:
+    """Whether it dialled in."""
+    return one.key.startswith("ax:")
 
 
-def _diagnosis(one: UpstreamStatus) -> Diagnosis:
+def diagnose_subserver(one: UpstreamStatus) -> Diagnosis:
+    """What the node knows of it."""
     problem = redact_about(one.key, one.problem) if one.problem else f"it is {one.state}"
     well = one.state == "ready"
     era = "" if not one.revision else "session"

@@ -1,0 +1,66 @@
+"""What drivers add to commands that belong to no feature."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from interlock.terminal.feature_reports import Checked, FeatureReports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from interlock.core.config import Config
+    from interlock.core.config.problems import KeyPath
+    from interlock.core.status import StatusReport
+    from interlock.terminal.config_source import ConfigSource
+
+
+class DriversReports(FeatureReports):
+    # -- the config
+
+    def references(self, config: Config) -> Iterator[tuple[KeyPath, str]]:
+        if config.drivers.enabled:
+            for slug, text in config.drivers.secrets.items():
+                yield ("drivers", "secrets", slug), text
+
+    def files(self, config: Config) -> Iterator[tuple[KeyPath, str]]:
+        for index, file in enumerate(config.drivers.trust):
+            yield ("drivers", "trust", index), file
+
+    def check(self, config: Config, source: ConfigSource) -> Checked:
+        settings = config.drivers
+        folders = any((source.base_dir / one).is_dir() for one in settings.folders)
+        named = settings.pins or settings.secrets or settings.folders != type(settings)().folders
+        if not settings.enabled or not (folders or named):
+            return Checked()
+        from interlock.core.config import Problem
+        from interlock.drivers.commands.rejections import refused, unknown_names, without_manifest
+        from interlock.drivers.commands.workspace import desk_of
+        from interlock.primitives.text import format_count
+        from interlock.terminal.config_problems import placed
+
+        desk = desk_of(config, source.base_dir)
+        wrong = [one for problems in desk.workspace.problems.values() for one in problems]
+        wrong += [Problem(file, 0, 0, "", why, hint) for file, why, hint, _ in refused(desk)]
+        wrong += placed(unknown_names(desk), source)
+        odd = [Problem(file, 0, 0, "", why, "") for file, why in without_manifest(desk)]
+        drivers, contracts = len(desk.workspace.drivers), len(desk.workspace.contracts)
+        count = f"{format_count(drivers, 'driver')}, {format_count(contracts, 'contract')}"
+        return Checked(wrong, odd, count)
+
+    # -- a running node
+
+    def servers_summary(self, report: StatusReport) -> str:
+        from interlock.drivers.commands import rows
+        from interlock.drivers.status import DriversStatus
+
+        return rows.summary(report.part(DriversStatus).drivers)
+
+    def server_problems(self, report: StatusReport, most: int | None = None) -> list[str]:
+        from interlock.drivers.commands import rows
+        from interlock.drivers.status import DriversStatus
+
+        return rows.troubles(report.part(DriversStatus).drivers, most)
+
+
+REPORTS: Final = DriversReports()

@@ -1,0 +1,93 @@
+"""What topics add to commands that belong to no feature."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from interlock.primitives.text import format_count
+from interlock.terminal.feature_reports import FeatureReports, OtherServers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from interlock.core.config import Config, ServerConfig
+    from interlock.core.status import StatusReport
+    from interlock.terminal.config_problems import Doubt
+    from interlock.terminal.config_source import ConfigSource
+    from interlock.trust.identity.api_tokens import AccessToken
+
+_MOST_NAMED: Final = 8
+"""Topics that are named when a node starts."""
+
+
+class TopicsReports(FeatureReports):
+    # -- the config
+
+    def doubts(self, config: Config, source: ConfigSource) -> Iterator[Doubt]:
+        from interlock.topics.commands.checks import topic_doubts
+
+        return topic_doubts(config, made=_made(config, source))
+
+    def count(self, config: Config) -> str:
+        count = len(config.topics.rooms)
+        return format_count(count, "topic") if count else ""
+
+    def other_servers(self, config: Config) -> OtherServers:
+        """Participants of topics whose tools the node has."""
+        found: dict[str, ServerConfig] = {}
+        for topic, room in config.topics.rooms.items():
+            if room.upstreams:
+                # Few have any.
+                from interlock.topics.participant_upstream import key_of, server_of
+
+                for id, settings in room.upstreams.items():
+                    if settings.enabled:
+                        found[key_of(topic, id)] = server_of(topic, id, settings)
+        return OtherServers(found)
+
+    # -- a running node
+
+    def client_lines(self, config: Config, url: str) -> Iterator[tuple[str, str]]:
+        """Where topics are, which there are, and how a person comes in."""
+        names = list(config.topics.rooms)
+        if not names:
+            return
+        from urllib.parse import urlsplit, urlunsplit
+
+        parts = urlsplit(url)
+        scheme = "wss" if parts.scheme == "https" else "ws"
+        there = urlunsplit(parts._replace(scheme=scheme, path=config.topics.path))
+        more = ", …" if len(names) > _MOST_NAMED else ""
+        shown = ", ".join(names[:_MOST_NAMED])
+        yield "Topics", f"{there}   {shown}{more}: interlock topic join NAME"
+
+    def activity_lines(self, report: StatusReport) -> Iterator[str]:
+        from interlock.terminal import output as say
+        from interlock.topics.overview import TopicsStatus
+
+        for name, topic in sorted(report.part(TopicsStatus).topics.items()):
+            refused = f", {format_count(topic.refused, 'message')} refused" if topic.refused else ""
+            yield f"topic {say.printable(name)}: {format_count(topic.members, 'member')}{refused}"
+
+
+def _made(config: Config, source: ConfigSource) -> list[AccessToken]:
+    """Tokens of `interlock token` that are good."""
+    import os
+    import time
+
+    from interlock.core.paths import access_path
+    from interlock.errors import InterlockError
+    from interlock.trust.identity.token_store import AccessStore
+
+    path = access_path(config, os.environ, source.base_dir)
+    if not path.exists():
+        return []
+    try:
+        now = time.time()
+        return [one for one in AccessStore(path).tokens() if one.state(now) == "good"]
+    except (InterlockError, OSError):
+        # Whoever needs the file says what is wrong with it.
+        return []
+
+
+REPORTS: Final = TopicsReports()

@@ -1,0 +1,115 @@
+"""What the tree adds to commands that belong to no feature."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from interlock.terminal.feature_reports import FeatureReports, Line, OtherServers, Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from interlock.core.config import Config, ParentConfig, ServerConfig
+    from interlock.core.config.problems import KeyPath
+    from interlock.core.status import StatusReport
+    from interlock.core.upstreams.connection import ConnectorOptions
+    from interlock.terminal.findings import Diagnosis, Finding
+
+
+class TreeReports(FeatureReports):
+    # -- the config
+
+    def references(self, config: Config) -> Iterator[tuple[KeyPath, str]]:
+        from interlock.core.config.secrets import PARENT_REFERENCES
+
+        if config.parent is not None:
+            for name in PARENT_REFERENCES:
+                text = getattr(config.parent, name)
+                if text is not None:
+                    yield ("parent", name), text
+            for index, backup in enumerate(config.parent.backup):
+                yield ("parent", "backup", index), backup
+
+    def files(self, config: Config) -> Iterator[tuple[KeyPath, str]]:
+        from interlock.core.config.secrets import PARENT_FILES
+
+        for name in PARENT_FILES:
+            file = None if config.parent is None else getattr(config.parent, name)
+            if file is not None:
+                yield ("parent", name), file
+        for index, file in enumerate(config.subservers.trust):
+            yield ("subservers", "trust", index), file
+
+    def other_servers(self, config: Config) -> OtherServers:
+        subservers = config.subservers
+        return OtherServers(names=frozenset(subservers.links), unknown=subservers.enabled)
+
+    # -- a running node
+
+    def status_lines(self, report: StatusReport) -> Iterator[Line]:
+        from interlock.tree.commands.parent_status import parent_is_well, parent_line
+        from interlock.tree.status import TreeStatus
+
+        parent = report.part(TreeStatus).parent
+        if parent is not None:
+            yield Line(f"parent: {parent_line(parent)}", parent_is_well(parent))
+
+    def activity_lines(self, report: StatusReport) -> Iterator[str]:
+        from interlock.primitives.text import format_count
+        from interlock.tree.status import TreeStatus
+
+        dropped = report.part(TreeStatus).notifications_dropped
+        if dropped:
+            count = format_count(dropped, "notification")
+            yield f"{count} of subservers dropped: they came too fast to pass on"
+
+    # -- `doctor`
+
+    def findings(
+        self, config: Config, base_dir: Path, report: StatusReport | None
+    ) -> Iterator[Finding]:
+        from interlock.terminal.findings import Finding
+        from interlock.tree.commands.parent_status import parent_is_well, parent_line
+        from interlock.tree.status import TreeStatus
+
+        now = None if report is None else report.part(TreeStatus).parent
+        if now is not None:
+            yield Finding("parent", parent_is_well(now), parent_line(now))
+        elif config.parent is not None:
+            yield _could_dial(config.parent, base_dir)
+
+    def diagnoses(self, report: StatusReport) -> Iterator[Diagnosis]:
+        from interlock.tree.commands.parent_status import diagnose_subserver, is_subserver
+
+        yield from map(diagnose_subserver, filter(is_subserver, report.node.upstreams))
+
+    def trial(
+        self, key: str, server: ServerConfig, options: ConnectorOptions
+    ) -> AbstractContextManager[Trial] | None:
+        if server.transport != "ax":
+            return None
+        from interlock.tree.commands.child_trial import try_child
+
+        return try_child(key, server, options)
+
+
+def _could_dial(parent: ParentConfig, base_dir: Path) -> Finding:
+    """Whether a node could dial its parent, where none is running."""
+    import os
+
+    from interlock.core.config import ConfigError, resolve_parent
+    from interlock.terminal.findings import Finding
+    from interlock.tree.registrant import check_presented
+
+    try:
+        whole = resolve_parent(parent, environ=os.environ, base_dir=base_dir)
+        fields = ("token", "authority", "authority_key", "certificate", "key", "heartbeat")
+        check_presented(whole, {name: f"parent.{name}" for name in fields})
+    except ConfigError as error:
+        return Finding("parent", False, error.message)
+    return Finding("parent", True, f"{parent.url}, not tried: no node is running")
+
+
+REPORTS: Final = TreeReports()
