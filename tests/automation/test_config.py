@@ -15,3 +15,8 @@ def test_no_rule_is_made_of_less_than_three_decisions(decisions: int) -> None:
         parse_config(f"automation: {{decisions: {decisions}}}\n")
     config = parse_config("automation: {decisions: 3}\n")
     assert config.section(AutomationConfig).decisions == 3
+
+
+def test_most_decisions_must_agree() -> None:
+    with pytest.raises(ConfigError, match=r"automation\.agreement"):
+        parse_config("automation: {agreement: 0.2}")

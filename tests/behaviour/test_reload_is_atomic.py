@@ -11,10 +11,10 @@ from interlock.automation.config import AutomationConfig
 from interlock.core.config import Config, ServerConfig
 from interlock.core.config.contracts import ContractsConfig
 from interlock.core.config.drivers import DriversConfig
-from interlock.core.config.topics import TopicConfig, TopicsConfig
 from interlock.core.config.trust import PolicyConfig
 from interlock.core.feature import Component
 from interlock.errors import INTERNAL, InterlockError
+from interlock.topics.config import TopicConfig, TopicsConfig
 from tests.core.server.running import Running, text_of
 from tests.core.server.workshop import Workshop
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from interlock.core.config import ServerConfig
-from interlock.core.config.topics import TopicsConfig
+from interlock.topics.config import TopicsConfig
 from tests.aql.server.aql import ERAS, AqlClient
 from tests.behaviour.test_unannotated_tools import WEATHER, Weather
 from tests.behaviour.topic_office import NODE, TOPIC, rpc, token

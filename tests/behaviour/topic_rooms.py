@@ -20,7 +20,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from interlock.core.config import TopicsConfig
+from interlock.topics.config import TopicsConfig
 from tests.conformance import fetched
 from tests.core.server.running import Running
 from tests.topics.peers import PATIENCE, Peer

@@ -7,8 +7,8 @@ import json
 from msgspec import Raw
 
 from interlock.core.config import Config, ServerConfig
-from interlock.core.config.topics import ParticipantUpstream, TopicConfig, TopicsConfig
 from interlock.terminal.tool_table import read_listing, same_name, servers_named
+from interlock.topics.config import ParticipantUpstream, TopicConfig, TopicsConfig
 from tests.cli.program import DEMO, World
 
 
@@ -94,7 +94,7 @@ def test_participants_are_classified_as_the_node_does() -> None:
     config = Config(
         root_segment="site",
         servers={"a": ServerConfig(url="http://h/")},
-        topics=TopicsConfig(rooms={"ops": room}),
+        sections=(TopicsConfig(rooms={"ops": room}),),
     )
     reads, destroys = {"readOnlyHint": True}, {"destructiveHint": True}
     listed = read_listing(

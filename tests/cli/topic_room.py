@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from interlock.core.config.topics import SeatConfig, TopicConfig
 from interlock.topics.client import Participant
+from interlock.topics.config import SeatConfig, TopicConfig
 from tests.cli.program import INTERLOCK, World
 from tests.cli.waiting import PATIENCE, wait_until
 from tests.topics.rooms import Rooms

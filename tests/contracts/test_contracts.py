@@ -14,6 +14,7 @@ import pytest
 from interlock.contracts.registry.registry import ContractRegistry
 from interlock.contracts.registry_server import RegistryServer
 from interlock.core.config import Config, Limits, TokenConfig
+from interlock.core.config.feature_sections import make_config
 from interlock.errors import InterlockError
 from tests.contracts.registry.contract_shelf import Shelf, contract, schema
 
@@ -36,7 +37,7 @@ def shelf(tmp_path: Path) -> Shelf:
 def served(
     shelf: Shelf, scene: Callable[[Ask, RegistryServer], Awaitable[None]], **settings: Any
 ) -> None:
-    config = Config(listen="127.0.0.1:0", **settings)
+    config = make_config({"listen": "127.0.0.1:0", **settings})
 
     def open() -> ContractRegistry:
         return ContractRegistry(shelf.folder, clock=lambda: shelf.now)

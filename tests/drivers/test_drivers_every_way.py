@@ -16,11 +16,12 @@ from msgspec.structs import replace
 
 from interlock.app.node import Node
 from interlock.core.call import Call, Credentials
-from interlock.core.config import LearnedRule, ParentConfig, ServerConfig, TopicsConfig
+from interlock.core.config import LearnedRule, ParentConfig, ServerConfig
 from interlock.core.config.aql import AqlConfig
 from interlock.core.config.drivers import DriversConfig
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.protocol.mcp import TOOLS_CALL
+from interlock.topics.config import TopicsConfig
 from tests.aql.server.aql import FIVE, AqlClient
 from tests.core.server.running import Running
 from tests.core.server.wire import message

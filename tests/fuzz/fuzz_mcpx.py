@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from interlock.core.call import Caller, Credentials
-from interlock.core.config.topics import TopicConfig
 from interlock.protocol.kinds import grants_of, is_reserved
+from interlock.topics.config import TopicConfig
 from interlock.topics.member import Batch, Member
 from interlock.topics.room import Room
 from interlock.topics.wire.envelope import EnvelopeError, read_envelope, read_head, write_envelope

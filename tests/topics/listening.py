@@ -8,9 +8,9 @@ from itertools import count
 from typing import Any
 
 from interlock.core.call import Caller, Credentials
-from interlock.core.config.topics import TopicConfig
 from interlock.protocol.kinds import grants_of
 from interlock.protocol.websocket import FrameDecoder
+from interlock.topics.config import TopicConfig
 from interlock.topics.member import Batch, Member
 from interlock.topics.room import Room
 from interlock.topics.wire.envelope import write_envelope

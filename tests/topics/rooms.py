@@ -13,8 +13,7 @@ from typing import Any
 import uvloop
 
 from interlock.core.call import Caller
-from interlock.core.config import Limits, TopicsConfig
-from interlock.core.config.topics import SeatConfig, TopicConfig
+from interlock.core.config import Limits
 from interlock.core.pipeline.authentication import Authenticator, BearerSource
 from interlock.core.server.http.exchange import HttpExchange
 from interlock.core.server.http.guard import Guard
@@ -23,6 +22,7 @@ from interlock.core.server.http.resource_metadata import Challenges
 from interlock.core.server.http.router import DirectRoute, Router, RouteTable, WebSocketRoute
 from interlock.core.server.http.server import HttpServer
 from interlock.topics.admin_api import AdminApp
+from interlock.topics.config import SeatConfig, TopicConfig, TopicsConfig
 from interlock.topics.endpoint import Door
 from interlock.topics.gateway import Gateway
 from interlock.topics.socket import utc_now

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from interlock.core.call import Caller
-from interlock.core.config.topics import SeatConfig, TopicConfig
+from interlock.topics.config import SeatConfig, TopicConfig
 from tests.topics.rooms import Rooms, run
 
 ADD = {"add": ["mcp/request:tools/*"], "remove": []}

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.core.call import Caller
-from interlock.core.config.topics import SeatConfig, TopicConfig, TopicsConfig
 from interlock.errors import InterlockError
 from interlock.protocol.kinds import PROFILES
 from interlock.topics.admission import admit, capabilities_of, check_administers, is_id, settings_of
+from interlock.topics.config import SeatConfig, TopicConfig, TopicsConfig
 
 WORKER, OPERATOR, STRANGER = Caller("worker-1"), Caller("ann", roles=("operator",)), Caller("x")
 SEATS = [

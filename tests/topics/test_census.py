@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from interlock.core.call import Caller
-from interlock.core.config.topics import TopicConfig, TopicsConfig
 from interlock.errors import InterlockError
+from interlock.topics.config import TopicConfig, TopicsConfig
 from interlock.topics.connection_limits import MOST_OF_ONE
 from tests.topics.test_gateway import House
 

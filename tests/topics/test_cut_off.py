@@ -11,9 +11,9 @@ from socket import SHUT_WR
 import pytest
 
 from interlock.channels.websocket import CLOSING
-from interlock.core.config.topics import TopicConfig
 from interlock.core.server.http.server import tls_context
 from interlock.protocol.websocket import Pong, close_frame, ping_frame, pong_frame
+from interlock.topics.config import TopicConfig
 from interlock.topics.socket import MOST_SIGNS, UNFINISHED
 from tests.channels.certificates import Authority
 from tests.topics.peers import Peer, joined

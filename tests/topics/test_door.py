@@ -11,8 +11,8 @@ from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
 from interlock.core.call import Caller
-from interlock.core.config.topics import SeatConfig, TopicConfig
 from interlock.protocol.websocket import text_frame
+from interlock.topics.config import SeatConfig, TopicConfig
 from tests.topics.peers import Peer, joined, refused
 from tests.topics.rooms import PUBLIC, RESTRICTED, Rooms, run, until
 from tests.topics.test_readers import raw

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from interlock.core.call import Caller
-from interlock.core.config.topics import SeatConfig, TopicConfig, TopicsConfig
 from interlock.core.journal.audit import Audit
 from interlock.core.ports import JournalEntry
 from interlock.errors import InterlockError
 from interlock.protocol.kinds import PROGRESSIVE_TRUST
 from interlock.protocol.mcpx_terms import GOING, NOT_WELCOME
+from interlock.topics.config import SeatConfig, TopicConfig, TopicsConfig
 from interlock.topics.gateway import Gateway
 from interlock.topics.member import Loss, Member, Participant
 from interlock.topics.room import Room

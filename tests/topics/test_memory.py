@@ -9,8 +9,8 @@ import os
 
 import pytest
 
-from interlock.core.config.topics import TopicConfig
 from interlock.protocol.websocket import TOO_BIG, Close, FrameDecoder
+from interlock.topics.config import TopicConfig
 from tests.core.pipeline.rig import turns
 from tests.topics.peers import PATIENCE
 from tests.topics.rooms import PUBLIC, Rooms, run

@@ -13,7 +13,8 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from interlock.core.config import IdentityConfig, TopicsConfig
+from interlock.core.config import IdentityConfig
+from interlock.topics.config import TopicsConfig
 from interlock.trust.identity.token_store import AccessStore
 from tests.core.server.running import Running
 from tests.topics.peers import PATIENCE, joined

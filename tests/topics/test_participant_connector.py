@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from interlock.core.call import UpstreamGoneError
-from interlock.core.config.topics import ParticipantUpstream
 from interlock.core.upstreams.supervisor import State, Supervisor
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE
+from interlock.topics.config import ParticipantUpstream
 from interlock.topics.participant_upstream import (
     MOST_NODES,
     ParticipantConnector,

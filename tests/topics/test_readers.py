@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from interlock.core.call import Caller
-from interlock.core.config.topics import TopicConfig
 from interlock.core.server.http.server import tls_context
 from interlock.protocol.mcpx_terms import LONGEST
 from interlock.protocol.websocket import Close, Event, FrameDecoder, Ping, close_frame, text_frame
+from interlock.topics.config import TopicConfig
 from interlock.topics.member import Member
 from interlock.topics.socket import MOST_UNSENT, TopicSocket
 from tests.channels.certificates import Authority

@@ -12,10 +12,10 @@ import pytest
 from websockets.asyncio.client import connect
 
 from interlock.core.call import Caller
-from interlock.core.config.topics import TopicConfig
 from interlock.core.pipeline.authentication import Known, Unsettled
 from interlock.core.server.http.server import tls_context
 from interlock.errors import FORBIDDEN, InterlockError
+from interlock.topics.config import TopicConfig
 from interlock.topics.gateway import Gateway
 from tests.channels.certificates import Authority
 from tests.topics.peers import Peer, joined, refused

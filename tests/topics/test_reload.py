@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from interlock.core.config import TopicsConfig
 from interlock.core.pipeline.authentication import Unsettled
+from interlock.topics.config import TopicsConfig
 from tests.core.server.running import Running
 from tests.topics.peers import joined
 from tests.topics.test_node import TOKENS, play, topics, url

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from interlock.core.config.topics import TopicConfig
 from interlock.errors import InterlockError
 from interlock.protocol.mcpx_terms import GUEST, REPLACED
 from interlock.topics import gateway, room
+from interlock.topics.config import TopicConfig
 from interlock.topics.member import Batch, Loss
 from interlock.topics.rate_limits import MOST_REMEMBERED, REMEMBERED_SECONDS
 from interlock.topics.room import MOST_IN_TURN

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from interlock.core.config.topics import TopicConfig
 from interlock.protocol.kinds import Grants
 from interlock.protocol.mcpx_terms import BUSY, GUEST
+from interlock.topics.config import TopicConfig
 from interlock.topics.member import Loss
 from interlock.topics.rate_limits import REMEMBERED_SECONDS
 from tests.topics.listening import FULL, NOW, Listening, said

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlock.channels.websocket import CLOSING
-from interlock.core.config import TopicConfig
 from interlock.protocol.mcpx_terms import LONGEST
 from interlock.protocol.websocket import (
     Close,
@@ -21,6 +20,7 @@ from interlock.protocol.websocket import (
     pong_frame,
     text_frame,
 )
+from interlock.topics.config import TopicConfig
 from interlock.topics.member import Loss, Unread
 from interlock.topics.socket import MOST_KINDS, MOST_UNSENT, OTHER_KINDS, TopicSocket
 from tests.topics.wires import MASK, Timers, Wire, batch, envelope

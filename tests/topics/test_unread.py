@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.core.config.topics import TopicConfig
+from interlock.topics.config import TopicConfig
 from interlock.topics.member import Unread
 from interlock.topics.socket import TopicSocket
 from tests.topics.peers import joined, refused

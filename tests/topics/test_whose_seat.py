@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from interlock.core.call import Caller
-from interlock.core.config.topics import SeatConfig, TopicConfig, TopicsConfig
 from interlock.protocol.mcpx_terms import NOT_WELCOME
+from interlock.topics.config import SeatConfig, TopicConfig, TopicsConfig
 from tests.topics.test_gateway import House
 
 SHARED = {"ops": TopicConfig(seats=[SeatConfig(callers=["*"], id="robot")])}

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from interlock.app.node import Node
-from interlock.core.config import Config, ParentConfig
+from interlock.core.config import ParentConfig
+from interlock.core.config.feature_sections import make_config
 from tests.patience import PATIENCE
 
 
@@ -42,7 +43,7 @@ class Grove:
                 url=url, segment=name, heartbeat=heartbeat, backup=backup
             )
         node = Node(
-            Config(listen=listen, state_dir=str(self._folder / name), **config),
+            make_config({"listen": listen, "state_dir": str(self._folder / name), **config}),
             base_dir=self._folder,
         )
         self._nodes.append(node)

@@ -11,7 +11,8 @@ from typing import Any
 
 from interlock.app.node import Node
 from interlock.core.call import Call, Caller
-from interlock.core.config import Config, ParentConfig, TokenConfig
+from interlock.core.config import ParentConfig, TokenConfig
+from interlock.core.config.feature_sections import make_config
 from tests.tree.grove import Grove, ax_url
 from tests.tree.rig import Child
 
@@ -40,7 +41,8 @@ class HopGrove(Grove):
             config["parent"] = ParentConfig(
                 url=ax_url(below), segment=name, token="${env:JOIN}", heartbeat=1.0
             )
-        settings = Config(listen="127.0.0.1:0", state_dir=str(self.folder / name), **config)
+        own = {"listen": "127.0.0.1:0", "state_dir": str(self.folder / name)}
+        settings = make_config({**own, **config})
         node = Node(settings, base_dir=self.folder, environ={**os.environ, **SECRETS})
         self._nodes.append(node)
         begin, calls = node.pipeline.begin, self.begun.setdefault(node, [])

@@ -11,7 +11,10 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from interlock.core.call import Caller
-from interlock.core.config.topics import (
+from interlock.errors import FORBIDDEN, INVALID_PARAMS, UNAUTHENTICATED, InterlockError
+from interlock.protocol.kinds import PROFILES
+from interlock.protocol.mcpx_terms import GUEST, LONGEST_ID, TOPIC_PATTERN
+from interlock.topics.config import (
     RECORDER,
     SeatConfig,
     TopicConfig,
@@ -20,9 +23,6 @@ from interlock.core.config.topics import (
     folded,
     is_gateways,
 )
-from interlock.errors import FORBIDDEN, INVALID_PARAMS, UNAUTHENTICATED, InterlockError
-from interlock.protocol.kinds import PROFILES
-from interlock.protocol.mcpx_terms import GUEST, LONGEST_ID, TOPIC_PATTERN
 from interlock.topics.member import Participant
 
 ADMIN: Final = "admin"

@@ -26,6 +26,7 @@ from interlock.core.upstreams.registry import UpstreamRegistry
 from interlock.errors import InterlockError
 from interlock.protocol.mcpx_terms import GUEST
 from interlock.topics.admin_api import AdminApp
+from interlock.topics.config import TopicsConfig
 from interlock.topics.endpoint import Door
 from interlock.topics.gateway import Gateway
 from interlock.topics.member import Member
@@ -73,10 +74,10 @@ class Topics(Component):
         self._upstreams: dict[str, RoomUpstreams] = {}
         self._guard = guard
         self._challenges = challenges
-        self._path = config.topics.path
+        self._path = config.section(TopicsConfig).path
         """Rooms may come and go; another path takes a new start."""
         self.gateway = Gateway(
-            config.topics,
+            config.section(TopicsConfig),
             call_soon=loop.call_soon,
             new_id=_new_id,
             now=utc_now,
@@ -146,7 +147,7 @@ class Topics(Component):
                 task = asyncio.ensure_future(self._settle(member, unsettled))
                 self._settling.add(task)
                 task.add_done_callback(self._settling.discard)
-        self.gateway.configure(new.topics)
+        self.gateway.configure(new.section(TopicsConfig))
 
     def _recognise(self, member: Member) -> None:
         """Who it is now, by what it came in with. Raises Unsettled."""

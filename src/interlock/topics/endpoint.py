@@ -40,7 +40,7 @@ from interlock.topics.member import Loss, Member, Participant, Unread
 from interlock.topics.socket import TopicSocket
 
 if TYPE_CHECKING:
-    from interlock.core.config import TopicConfig
+    from interlock.topics.config import TopicConfig
     from interlock.topics.gateway import Gateway
 
 JOIN: Final = "topics/join"

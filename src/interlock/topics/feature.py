@@ -11,4 +11,5 @@ FEATURE: Final = Feature(
     "Topics for agents and people, and proposals (MCPx).",
     commands=(Command("topic", "topics.commands.topic", "Use"),),
     reports="topics.commands.reports:REPORTS",
+    sections=("topics.config_section:SECTION",),
 )

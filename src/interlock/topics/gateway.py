@@ -18,7 +18,6 @@ from typing import Final
 import msgspec
 
 from interlock.core.call import Call, Caller, Client, Credentials
-from interlock.core.config.topics import TopicConfig, TopicsConfig
 from interlock.core.journal.audit import Audit
 from interlock.core.redaction import redact
 from interlock.errors import (
@@ -34,6 +33,7 @@ from interlock.protocol.kinds import grants_of, problem_of
 from interlock.protocol.mcp import LATEST_SESSION, Era
 from interlock.protocol.mcpx_terms import BUSY, FACE, GOING, GUEST, NOT_WELCOME
 from interlock.topics import admission
+from interlock.topics.config import TopicConfig, TopicsConfig
 from interlock.topics.connection_limits import DEFAULT_MOST, Census
 from interlock.topics.member import Change, Loss, Member, Outlet, Participant
 from interlock.topics.room import Room

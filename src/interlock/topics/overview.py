@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from interlock.core.config.topics import TopicConfig
 from interlock.topics import admission
+from interlock.topics.config import TopicConfig
 
 if TYPE_CHECKING:
     from interlock.topics.gateway import Gateway

@@ -20,7 +20,6 @@ from msgspec import UNSET, Raw
 from interlock.core.catalog.definitions import is_wanted
 from interlock.core.config.model import AskConfig, ServerConfig
 from interlock.core.config.quantities import default_segment
-from interlock.core.config.topics import ParticipantUpstream
 from interlock.core.upstreams.client import Peer
 from interlock.core.upstreams.listing import KINDS, RawOffer
 from interlock.core.upstreams.negotiation import open_peer
@@ -39,6 +38,7 @@ from interlock.protocol.kinds import CONTEXT_MEMBER, REQUEST, RESPONSE, Grants, 
 from interlock.protocol.kinds import LONGEST as LONGEST_KIND
 from interlock.protocol.mcpax import HOPS
 from interlock.protocol.mcpx_terms import GATEWAY, JOIN, LEAVE, LONGEST, PRESENCE, REVISION, WELCOME
+from interlock.topics.config import ParticipantUpstream
 from interlock.topics.wire.envelope import EnvelopeError, Head, read_envelope
 
 # -- A link to one participant of a topic: JSON-RPC in envelopes, which the node says in the room.

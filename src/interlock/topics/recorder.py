@@ -18,12 +18,12 @@ from typing import Any, Final
 import msgspec
 
 from interlock.core.call import Caller
-from interlock.core.config.topics import RECORDER
 from interlock.core.ports import Recorder
 from interlock.core.redaction import MASK, redact, redact_value
 from interlock.primitives.bounded_dict import BoundedDict
 from interlock.primitives.rate_limits import TokenBucket
 from interlock.protocol.mcpx_terms import FACE, GATEWAY, PRESENCE, WELCOME
+from interlock.topics.config import RECORDER
 from interlock.topics.gateway import Gateway
 from interlock.topics.member import Batch, Participant
 from interlock.topics.node_participant import INSIDE

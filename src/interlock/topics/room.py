@@ -17,7 +17,6 @@ from typing import Any, Final
 import msgspec
 
 from interlock.core.call import Caller
-from interlock.core.config.topics import TopicConfig
 from interlock.errors import (
     CAPABILITY_VIOLATION,
     FORBIDDEN,
@@ -39,6 +38,7 @@ from interlock.protocol.mcpx_terms import (
     WELCOME,
 )
 from interlock.protocol.websocket import text_frame
+from interlock.topics.config import TopicConfig
 from interlock.topics.member import Batch, Loss, Member
 from interlock.topics.rate_limits import MOST_REFUSED, Allowances
 from interlock.topics.wire import system_messages as system

@@ -28,7 +28,7 @@ from interlock.protocol.websocket import (
 from interlock.topics.member import Batch, Loss, Unread
 
 if TYPE_CHECKING:
-    from interlock.core.config import TopicConfig
+    from interlock.topics.config import TopicConfig
 
 MOST_UNSENT: Final = 256 * 1024
 """Above this the transport says that its other side does not read."""

@@ -117,6 +117,23 @@ def test_the_words_for_a_mistake(text: str, said: str) -> None:
     assert str(caught.value) == f"interlock.yaml:{said}"
 
 
+LEARNED = {
+    "policy: {learned: [{name: a, then: allow, tools: []}]}": "it is about no tool",
+    "policy: {learned: [{name: a, then: allow, tools: ['x.*']}]}": "tools that were decided about",
+    "policy: {learned: [{name: a, then: confirm, tools: [x.y]}]}": "policy.learned[0].then",
+    "policy: {learned: [{name: a, then: allow, tools: [x.y], when: '1 +'}]}": "when",
+    "policy:\n  rules: [{name: a, then: deny}]\n"
+    "  learned: [{name: a, then: allow, tools: [x.y]}]": "another rule is called",
+}
+
+
+@pytest.mark.parametrize(("text", "said"), LEARNED.items(), ids=[repr(text) for text in LEARNED])
+def test_a_mistake_in_a_learned_rule_is_named(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text)
+    assert said in str(caught.value)
+
+
 def test_the_cel_library_is_imported_only_for_a_condition() -> None:
     script = (
         "import sys\n"

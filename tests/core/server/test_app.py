@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.config import TopicConfig, TopicsConfig
+from interlock.topics.config import TopicConfig, TopicsConfig
 from tests.core.server.running import Running
 
 OFFER = (

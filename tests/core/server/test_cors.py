@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.config import TopicConfig
-from interlock.core.config.topics import TopicsConfig
+from interlock.topics.config import TopicConfig, TopicsConfig
 from tests.core.server.running import Running, text_of
 from tests.core.server.wire import initialize, message, request
 

@@ -20,8 +20,7 @@ from pathlib import Path
 import pytest
 
 from interlock.channels import peer_user
-from interlock.core.config import TopicConfig
-from interlock.core.config.topics import TopicsConfig
+from interlock.topics.config import TopicConfig, TopicsConfig
 from tests.core.server.running import Running, text_of
 from tests.core.server.wire import PATIENCE, Answer, Wire, request
 from tests.needs import NGINX, requires_nginx

@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from interlock.core.call import Caller
-from interlock.core.config.topics import SeatConfig, TopicConfig
 from interlock.topics.client import Event, Events, Participant
+from interlock.topics.config import SeatConfig, TopicConfig
 from tests.topics.client.gateway import PATIENCE, gateway
 from tests.topics.rooms import Rooms
 

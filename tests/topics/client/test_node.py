@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from interlock.core.config.topics import TopicConfig
 from interlock.core.server.http.server import tls_context
 from interlock.errors import InterlockError
 from interlock.topics.client import Chat, Participant
+from interlock.topics.config import TopicConfig
 from tests.channels.certificates import Authority
 from tests.cli.program import World
 from tests.cli.waiting import PATIENCE

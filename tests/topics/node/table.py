@@ -11,8 +11,8 @@ from typing import Any
 
 from interlock.core.call import Caller, Credentials
 from interlock.core.catalog.offering import Offering
-from interlock.core.config.topics import TopicConfig, TopicsConfig
 from interlock.core.server.mcp.server_info import Hello, Introduction
+from interlock.topics.config import TopicConfig, TopicsConfig
 from interlock.topics.gateway import Gateway
 from interlock.topics.member import Batch, Member, Participant
 from interlock.topics.node_participant import NodeSeat

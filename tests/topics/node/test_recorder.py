@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.core.call import Credentials
-from interlock.core.config.topics import TopicConfig
 from interlock.core.ports import JournalEntry
 from interlock.errors import UNAUTHENTICATED, InterlockError
 from interlock.topics import recorder
+from interlock.topics.config import TopicConfig
 from interlock.topics.member import Batch
 from interlock.topics.recorder import (
     AT_ONCE,

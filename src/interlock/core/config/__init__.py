@@ -52,7 +52,6 @@ from interlock.core.config.secrets import (
     resolve_tls,
     resolve_tokens,
 )
-from interlock.core.config.topics import ParticipantUpstream, SeatConfig, TopicConfig, TopicsConfig
 from interlock.core.config.trust import (
     AnchorConfig,
     ApprovalsConfig,
@@ -101,19 +100,15 @@ __all__ = [
     "NameStyle",
     "OAuthConfig",
     "ParentConfig",
-    "ParticipantUpstream",
     "PinsConfig",
     "PolicyConfig",
     "Problem",
     "RuleConfig",
-    "SeatConfig",
     "ServerConfig",
     "SubserverLink",
     "SubserversConfig",
     "TlsConfig",
     "TokenConfig",
-    "TopicConfig",
-    "TopicsConfig",
     "Transport",
     "Variable",
     "add_server",

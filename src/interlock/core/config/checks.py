@@ -29,7 +29,6 @@ from interlock.core.config.problems import (
 )
 from interlock.core.config.reader import NodeReader
 from interlock.core.config.secrets import resolve
-from interlock.core.config.topics_checks import check_topics
 from interlock.core.config.tree_checks import check_tree
 from interlock.core.config.trust import IdentityConfig
 
@@ -54,7 +53,6 @@ def check_document(reader: NodeReader, values: dict[str, Any]) -> None:
     check_policy(reader, values)
     check_identity(reader, values)
     check_aql(reader, values)
-    check_topics(reader, values)
     check_contracts(reader, values)
     for definition in section_definitions():
         if definition.check is not None:

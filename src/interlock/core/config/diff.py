@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from interlock.core.config.model import Config, SubserversConfig
 from interlock.core.config.section import FeatureSection, Section
@@ -16,7 +15,6 @@ RESTART_FIELDS: Final = (
 """Fields of the node that only a new start can change."""
 RESTART_SUBSERVERS: Final = ("enabled", "path", "store")
 """The same, of `subservers`: they are shown as `subservers.path`."""
-RESTART_TOPICS: Final = ("path",)
 
 CATALOG_FIELDS: Final = frozenset(
     {
@@ -69,9 +67,6 @@ def diff(old: Config, new: Config) -> ConfigChange:
     ]
     if below and all(name in RESTART_SUBSERVERS for name in below):
         node_fields.remove("subservers")
-    ways = [f"topics.{name}" for name in RESTART_TOPICS if _differs(old, new, name)]
-    if ways and replace(old.topics, path=new.topics.path) == new.topics:
-        node_fields.remove("topics")
     changed = {}
     for key, server in new.servers.items():
         if key in old.servers and (names := _changed_fields(old.servers[key], server)):
@@ -84,14 +79,9 @@ def diff(old: Config, new: Config) -> ConfigChange:
         restart=(
             *(name for name in node_fields if name in RESTART_FIELDS),
             *(f"subservers.{name}" for name in below if name in RESTART_SUBSERVERS),
-            *ways,
             *restart,
         ),
     )
-
-
-def _differs(old: Config, new: Config, name: str) -> bool:
-    return bool(getattr(old.topics, name) != getattr(new.topics, name))
 
 
 def _section_types(old: Config, new: Config) -> list[type[FeatureSection]]:

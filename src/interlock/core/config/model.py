@@ -41,7 +41,6 @@ from interlock.core.config.section import (
     kind,
     says,
 )
-from interlock.core.config.topics import TopicsConfig
 from interlock.core.config.trust import (
     ApprovalsConfig,
     BudgetConfig,
@@ -409,7 +408,6 @@ class Config(Section, frozen=True):
     pins: PinsConfig = field(default_factory=PinsConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)
     aql: AqlConfig = field(default_factory=AqlConfig)
-    topics: TopicsConfig = field(default_factory=TopicsConfig)
     drivers: DriversConfig = field(default_factory=DriversConfig)
     contracts: ContractsConfig = field(default_factory=ContractsConfig)
     state_dir: Annotated[

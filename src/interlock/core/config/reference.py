@@ -42,7 +42,6 @@ from interlock.core.config.model import (
 )
 from interlock.core.config.scalars import unwrap
 from interlock.core.config.schema import written_default
-from interlock.core.config.topics import ParticipantUpstream, SeatConfig, TopicConfig, TopicsConfig
 from interlock.core.config.trust import (
     AnchorConfig,
     ApprovalsConfig,
@@ -206,15 +205,6 @@ _SECTIONS: Final[tuple[tuple[str, type[Struct], str], ...]] = (
     ("`aql.search`", SearchConfig, ""),
     ("`aql.quotas`", QuotaConfig, "A list."),
     ("`aql.api_limits`", ApiLimit, "A list."),
-    ("`topics`", TopicsConfig, "See [topics.md](topics.md). `path` takes a new start of the node."),
-    (
-        "`topics.rooms.NAME`",
-        TopicConfig,
-        "A name, or a glob such as `team-*`: the entry with the same name counts first, then the "
-        "first glob that fits.",
-    ),
-    ("`topics.rooms.NAME.seats`", SeatConfig, "A list."),
-    ("`topics.rooms.NAME.upstreams.ID`", ParticipantUpstream, ""),
     ("`drivers`", DriversConfig, "See [drivers.md](drivers.md)."),
     ("`drivers.policy`", DriverPolicy, ""),
     ("`contracts`", ContractsConfig, "See [contracts.md](contracts.md)."),

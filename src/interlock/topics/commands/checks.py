@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
-from interlock.core.config import Config, RuleConfig, SeatConfig, TokenConfig
-from interlock.core.config.topics import TopicConfig
+from interlock.core.config import Config, RuleConfig, TokenConfig
 from interlock.protocol import mcp
 from interlock.protocol.kinds import CHAT, REQUEST, RESPONSE, KindPattern, grants_of
 from interlock.terminal.config_problems import Doubt
 from interlock.topics.admission import RESTRICTED, capabilities_of
+from interlock.topics.config import SeatConfig, TopicConfig, TopicsConfig
 from interlock.trust.identity.api_tokens import AccessToken
 
 _LOCAL: Final = "local"
@@ -30,7 +30,7 @@ def topic_doubts(config: Config, *, made: Sequence[AccessToken] = ()) -> Iterato
     capabilities that let nobody say anything of MCP; upstreams that cannot answer; and callers that
     may do more outside their topics than in them. `made`: tokens that are not in the config, and
     good."""
-    for name, topic in config.topics.rooms.items():
+    for name, topic in config.section(TopicsConfig).rooms.items():
         yield from _capabilities(name, topic)
         yield from _closed(name, topic)
         yield from _mute(name, topic)
@@ -41,8 +41,8 @@ def topic_doubts(config: Config, *, made: Sequence[AccessToken] = ()) -> Iterato
         return
     callers = {_LOCAL, *(one.name for one in config.tokens), *(one.name for one in made)}
     callers |= {one.name for one in identity.certificates}
-    yield from _strangers(("topics", "admins"), config.topics.admins, callers)
-    for name, topic in config.topics.rooms.items():
+    yield from _strangers(("topics", "admins"), config.section(TopicsConfig).admins, callers)
+    for name, topic in config.section(TopicsConfig).rooms.items():
         at = ("topics", "rooms", name)
         for number, seat in enumerate(topic.seats):
             yield from _strangers((*at, "seats", number, "callers"), seat.callers, callers)
@@ -180,7 +180,7 @@ def _mute(name: str, topic: TopicConfig) -> Iterator[Doubt]:
 
 def _free_elsewhere(config: Config, made: Sequence[AccessToken]) -> Iterator[Doubt]:
     """Callers that only propose in topics, or less, and call tools beside them: in one line."""
-    policy, rooms = config.policy, config.topics.rooms.values()
+    policy, rooms = config.policy, config.section(TopicsConfig).rooms.values()
     upstreams = any(one.enabled for topic in rooms for one in topic.upstreams.values())
     if policy.default == "deny" or not (config.enabled_servers or upstreams):
         return

@@ -36,6 +36,7 @@ from interlock.terminal import node_discovery as running
 from interlock.terminal import output as say
 from interlock.terminal.node_discovery import Meant
 from interlock.topics.commands.message_format import one_line
+from interlock.topics.config import TopicsConfig
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
@@ -211,7 +212,7 @@ class Gateway:
         """What a gateway does not tell, and the config of this user does."""
         if self._own is None:
             return ""
-        names = list(self._own.config.topics.rooms)
+        names = list(self._own.config.section(TopicsConfig).rooms)
         if not names or any(fnmatchcase(self.topic, name) for name in names):
             return ""
         close = difflib.get_close_matches(self.topic.casefold(), names, n=1, cutoff=0.6)
@@ -221,7 +222,7 @@ class Gateway:
         return f"Topics of its config: {', '.join(names[:_MOST_NAMED])}{more}."
 
     def _no_topics(self) -> str:
-        if self._own is None or self._own.config.topics.rooms or self._doubt:
+        if self._own is None or self._own.config.section(TopicsConfig).rooms or self._doubt:
             return ""
         return (
             "The node has no topics (it answers 404): its config names them under topics.rooms, "
@@ -339,7 +340,9 @@ def _place_of(meant: Meant, *, named: bool) -> _Place:
     else:
         config = meant.config
         scheme = "ws" if config.tls is None else "wss"
-        url = _url(scheme, config.address.host, config.address.port, config.topics.path)
+        url = _url(
+            scheme, config.address.host, config.address.port, config.section(TopicsConfig).path
+        )
         if named and meant.source is None and (now is None or now.topics_url is UNSET):
             doubt = (
                 f"Nobody could be asked where the topics of --node are, so {url} was tried; "

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from interlock.primitives.text import format_count
 from interlock.terminal.feature_reports import FeatureReports, OtherServers
+from interlock.topics.config import TopicsConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,13 +30,13 @@ class TopicsReports(FeatureReports):
         return topic_doubts(config, made=_made(config, source))
 
     def count(self, config: Config) -> str:
-        count = len(config.topics.rooms)
+        count = len(config.section(TopicsConfig).rooms)
         return format_count(count, "topic") if count else ""
 
     def other_servers(self, config: Config) -> OtherServers:
         """Participants of topics whose tools the node has."""
         found: dict[str, ServerConfig] = {}
-        for topic, room in config.topics.rooms.items():
+        for topic, room in config.section(TopicsConfig).rooms.items():
             if room.upstreams:
                 # Few have any.
                 from interlock.topics.participant_upstream import key_of, server_of
@@ -49,14 +50,14 @@ class TopicsReports(FeatureReports):
 
     def client_lines(self, config: Config, url: str) -> Iterator[tuple[str, str]]:
         """Where topics are, which there are, and how a person comes in."""
-        names = list(config.topics.rooms)
+        names = list(config.section(TopicsConfig).rooms)
         if not names:
             return
         from urllib.parse import urlsplit, urlunsplit
 
         parts = urlsplit(url)
         scheme = "wss" if parts.scheme == "https" else "ws"
-        there = urlunsplit(parts._replace(scheme=scheme, path=config.topics.path))
+        there = urlunsplit(parts._replace(scheme=scheme, path=config.section(TopicsConfig).path))
         more = ", …" if len(names) > _MOST_NAMED else ""
         shown = ", ".join(names[:_MOST_NAMED])
         yield "Topics", f"{there}   {shown}{more}: interlock topic join NAME"

@@ -1,10 +1,11 @@
-"""Mistakes in the settings of topics, and in rules that were learned: each with its place."""
+"""Mistakes in the settings of topics: each with its place."""
 
 from __future__ import annotations
 
 import pytest
 
 from interlock.core.config import ConfigError, diff, parse_config
+from interlock.topics.config import TopicsConfig
 
 ROOM = "topics:\n  rooms:\n    ops:\n"
 
@@ -44,13 +45,6 @@ MISTAKES = {
     "topics: {path: ws}": "topics.path",
     "topics: {path: /mcp}\npath: /mcp": "something else answers there",
     "topics: {path: /ax}": "something else answers there",
-    "policy: {learned: [{name: a, then: allow, tools: []}]}": "it is about no tool",
-    "policy: {learned: [{name: a, then: allow, tools: ['x.*']}]}": "tools that were decided about",
-    "policy: {learned: [{name: a, then: confirm, tools: [x.y]}]}": "policy.learned[0].then",
-    "policy: {learned: [{name: a, then: allow, tools: [x.y], when: '1 +'}]}": "when",
-    "policy:\n  rules: [{name: a, then: deny}]\n"
-    "  learned: [{name: a, then: allow, tools: [x.y]}]": "another rule is called",
-    "automation: {agreement: 0.2}": "agreement",
 }
 
 
@@ -68,10 +62,10 @@ def test_a_room_with_everything() -> None:
         "        - {roles: [human], profile: full_access, capabilities: [x/y], routing: directed}\n"
         "      upstreams: {worker: {segment: w, timeout: 5s}}\n    team-*: {access: private}\n"
     )
-    room = config.topics.rooms["ops"]
+    room = config.section(TopicsConfig).rooms["ops"]
     assert room.seats[0].id == "agent"
     assert room.upstreams["worker"].timeout == 5.0
-    assert config.topics.rooms["team-*"].access == "private"
+    assert config.section(TopicsConfig).rooms["team-*"].access == "private"
 
 
 def test_globs_of_which_each_is_for_something() -> None:
@@ -81,8 +75,11 @@ def test_globs_of_which_each_is_for_something() -> None:
         "{callers: ['*']}]"
     )
     config = parse_config(f"topics: {{rooms: {rooms}}}")
-    assert len(config.topics.rooms) == 8
-    assert len(parse_config(f"{ROOM}      seats: {seats}").topics.rooms["ops"].seats) == 5
+    assert len(config.section(TopicsConfig).rooms) == 8
+    assert (
+        len(parse_config(f"{ROOM}      seats: {seats}").section(TopicsConfig).rooms["ops"].seats)
+        == 5
+    )
 
 
 @pytest.mark.parametrize(

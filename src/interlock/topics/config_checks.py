@@ -10,7 +10,9 @@ from interlock.core.config.model import Config, ServerConfig, SubserversConfig
 from interlock.core.config.problems import KeyPath, quoted
 from interlock.core.config.quantities import default_segment
 from interlock.core.config.reader import NodeReader
-from interlock.core.config.topics import (
+from interlock.protocol.kinds import problem_of
+from interlock.protocol.mcpx_terms import LONGEST_ID
+from interlock.topics.config import (
     RECORDER,
     SeatConfig,
     TopicConfig,
@@ -19,8 +21,6 @@ from interlock.core.config.topics import (
     folded,
     is_gateways,
 )
-from interlock.protocol.kinds import problem_of
-from interlock.protocol.mcpx_terms import LONGEST_ID
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,128}")
 _DEFAULTS: Final = Config()

@@ -14,6 +14,7 @@ from interlock.core.config.section import (
     Count,
     Duration,
     DurationOrZero,
+    FeatureSection,
     Glob,
     Section,
     Segment,
@@ -158,8 +159,11 @@ class TopicConfig(Section, frozen=True):
         return max(1, self.most // 2) if self.guests is None else self.guests
 
 
-class TopicsConfig(Section, frozen=True):
+class TopicsConfig(FeatureSection, frozen=True):
     """Rooms where agents and people work together (MCPx)."""
+
+    KEY = "topics"
+    RESTART = ("path",)
 
     path: Annotated[
         Annotated[str, Meta(pattern=PATH_PATTERN, extra={"kind": "path"})],
