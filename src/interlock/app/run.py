@@ -13,7 +13,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final, NoReturn, cast
+from typing import Final, cast
 
 import msgspec
 
@@ -25,11 +25,11 @@ from interlock.core.config import Config, ConfigChange, Problem, diff
 from interlock.core.instance_lock import StateLock
 from interlock.core.paths import state_dir, status_path
 from interlock.errors import InterlockError
+from interlock.terminal.forced_exit import end_at_once
 from interlock.tree.socket import TreeSocket, tree_socket_path
 
 _log = logging.getLogger("interlock.node")
 
-FORCED_EXIT: Final = 130
 SETTLED_WITHIN: Final = 10.0
 REGISTERED_AFTER: Final = 3.0
 """So long a node waits for its servers before it registers with a parent: else that would list
@@ -323,27 +323,3 @@ def _takes_a_new_start(fields: tuple[str, ...]) -> str | None:
     if not fields:
         return None
     return f"{' and '.join(fields)} changed in the config: that takes a new start of the node"
-
-
-def end_at_once() -> NoReturn:
-    """Leave now, and take every started process along."""
-    for pid in started_processes():
-        try:
-            # Each has a group of its own, and what it started is in it.
-            os.killpg(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            # It ended by itself in the meantime, or leads no group.
-            continue
-    os._exit(FORCED_EXIT)
-
-
-def started_processes() -> list[int]:
-    """The children of this process, where the system tells (Linux does)."""
-    children: list[int] = []
-    for task in Path("/proc/self/task").glob("*/children"):
-        try:
-            children += [int(pid) for pid in task.read_text().split()]
-        except OSError:
-            # The thread has ended while we were looking.
-            continue
-    return children

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from interlock.contracts.commands.contract_source import ContractSource
 from interlock.contracts.commands.options import JsonOption, RegistryOption, counted, refuse_nothing
 from interlock.terminal import config_source as where
 from interlock.terminal import node_discovery as running
 from interlock.terminal import output as say
+from interlock.terminal.feature_reports import load_reports
 from interlock.terminal.node_discovery import NodeOption
 
 if TYPE_CHECKING:
@@ -46,16 +48,17 @@ def broken_contracts(config: Config, base_dir: Path, workspace: Workspace) -> di
 
 def declared_breaks(config: Config, base_dir: Path) -> list[tuple[ToolChange, Broken]]:
     """How each of them is shown."""
-    if not any((base_dir / one).is_dir() for one in config.drivers.folders):
-        return []
-    from interlock.drivers.commands.workspace import read_workspace
-
-    workspace = read_workspace(config, base_dir)
     held = config.contracts.on_break == "hold"
     found = []
-    for key, one in broken_contracts(config, base_dir, workspace).items():
-        drivers = [workspace.drivers[key].id for key in workspace.serving[key]]
-        found.append((one.shown(held=held, drivers=drivers), one))
+    for reports in load_reports():
+        workspace = None
+        if isinstance(reports, ContractSource):
+            workspace = reports.workspace(config, base_dir)
+        if workspace is None:
+            continue
+        for key, one in broken_contracts(config, base_dir, workspace).items():
+            drivers = [workspace.drivers[key].id for key in workspace.serving[key]]
+            found.append((one.shown(held=held, drivers=drivers), one))
     return found
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from interlock.contracts.commands.contract_source import ContractSource
 from interlock.terminal.feature_reports import Checked, FeatureReports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from interlock.core.config import Config
     from interlock.core.config.problems import KeyPath
     from interlock.core.status import StatusReport
+    from interlock.manifests.workspace import Workspace
     from interlock.terminal.config_source import ConfigSource
 
 
-class DriversReports(FeatureReports):
+class DriversReports(FeatureReports, ContractSource):
     # -- the config
 
     def references(self, config: Config) -> Iterator[tuple[KeyPath, str]]:
@@ -47,6 +50,13 @@ class DriversReports(FeatureReports):
         drivers, contracts = len(desk.workspace.drivers), len(desk.workspace.contracts)
         count = f"{format_count(drivers, 'driver')}, {format_count(contracts, 'contract')}"
         return Checked(wrong, odd, count)
+
+    def workspace(self, config: Config, base_dir: Path) -> Workspace | None:
+        if not any((base_dir / one).is_dir() for one in config.drivers.folders):
+            return None
+        from interlock.drivers.commands.workspace import read_workspace
+
+        return read_workspace(config, base_dir)
 
     # -- a running node
 

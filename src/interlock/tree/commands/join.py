@@ -18,7 +18,6 @@ import typer
 from msgspec.structs import replace
 
 from interlock.app.node import Node
-from interlock.app.run import end_at_once
 from interlock.core.config import (
     Config,
     ConfigError,
@@ -37,6 +36,7 @@ from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.primitives.text import format_count
 from interlock.terminal import log_lines
 from interlock.terminal import output as say
+from interlock.terminal.forced_exit import end_at_once
 from interlock.terminal.server_options import CommandArgument, EnvOption, HeaderOption, UrlOption
 from interlock.terminal.times import read_duration
 from interlock.tree.registrant import Registrant, State, advice
