@@ -19,10 +19,10 @@ import msgspec
 import pytest
 
 from interlock.core.config import Config, load_config
-from interlock.core.paths import installed_drivers_path
 from interlock.drivers.commands.workspace import desk_of
 from interlock.drivers.installation import MARKER, driver_folder
 from interlock.drivers.launch import command_of, server_config
+from interlock.drivers.paths import installed_drivers_path
 from interlock.drivers.sandbox.remote import check_remote
 from interlock.errors import InterlockError
 from interlock.manifests.model import DriverManifest

@@ -17,13 +17,13 @@ import msgspec
 import pytest
 from websockets.asyncio.client import connect
 
+from interlock.contracts.config import ContractsConfig
 from interlock.contracts.registry import records as contract_records
 from interlock.contracts.registry.registry import ContractRegistry
 from interlock.contracts.schemas.artefacts import GENERATOR
 from interlock.contracts.schemas.build import build_all
 from interlock.contracts.schemas.publication import publications
 from interlock.core.config import ParentConfig
-from interlock.core.config.contracts import ContractsConfig
 from interlock.core.server.http.resource_metadata import ResourceMetadata
 from interlock.trust.approvals.operator_store import Invitation
 from tests.behaviour.adversary import CHILD, CLERK, MODEL, fresh

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from interlock.automation.config import AutomationConfig
+from interlock.contracts.config import ContractsConfig
 from interlock.core.config import Config, ServerConfig
-from interlock.core.config.contracts import ContractsConfig
-from interlock.core.config.drivers import DriversConfig
 from interlock.core.config.trust import PolicyConfig
 from interlock.core.feature import Component
+from interlock.drivers.config import DriversConfig
 from interlock.errors import INTERNAL, InterlockError
 from interlock.topics.config import TopicConfig, TopicsConfig
 from tests.core.server.running import Running, text_of

@@ -94,7 +94,7 @@ def test_participants_are_classified_as_the_node_does() -> None:
     config = Config(
         root_segment="site",
         servers={"a": ServerConfig(url="http://h/")},
-        sections=(TopicsConfig(rooms={"ops": room}),),
+        sections=[TopicsConfig(rooms={"ops": room})],
     )
     reads, destroys = {"readOnlyHint": True}, {"destructiveHint": True}
     listed = read_listing(

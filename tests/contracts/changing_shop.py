@@ -9,11 +9,11 @@ from typing import Any
 
 from interlock.contracts.changed_tools import ToolChange
 from interlock.contracts.component import Contracts
+from interlock.contracts.config import ContractsConfig
 from interlock.contracts.paths import sightings_path
 from interlock.contracts.registry.registry import ContractRegistry
 from interlock.contracts.sightings import Sightings
 from interlock.core.config import PolicyConfig
-from interlock.core.config.contracts import ContractsConfig
 from interlock.core.journal.reader import Row
 from tests.core.server.running import Running
 from tests.core.server.wire import PATIENCE, Answer

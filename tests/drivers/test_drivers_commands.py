@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from interlock.core.paths import driver_states_path
 from interlock.drivers.health import NoAnswer, declared_only
 from interlock.drivers.lifecycle import NODE_USER, workspace_id
+from interlock.drivers.paths import driver_states_path
 from interlock.drivers.store import DriverStates
 from interlock.manifests.model import HttpProbe
 from tests.core.upstreams.harness import run

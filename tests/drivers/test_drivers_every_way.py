@@ -18,8 +18,8 @@ from interlock.app.node import Node
 from interlock.core.call import Call, Credentials
 from interlock.core.config import LearnedRule, ParentConfig, ServerConfig
 from interlock.core.config.aql import AqlConfig
-from interlock.core.config.drivers import DriversConfig
 from interlock.core.config.trust import PolicyConfig, RuleConfig
+from interlock.drivers.config import DriversConfig
 from interlock.protocol.mcp import TOOLS_CALL
 from interlock.topics.config import TopicsConfig
 from tests.aql.server.aql import FIVE, AqlClient

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from interlock.core.config import parse_config
-from interlock.core.paths import guarded_from_drivers, installed_drivers_path
 from interlock.drivers.installation import LOOK_AGAIN, prepare
+from interlock.drivers.paths import guarded_from_drivers, installed_drivers_path
 from interlock.drivers.standalone import installed_folder
 from interlock.manifests.model import DriverManifest
 from tests.core.upstreams.harness import run as on_loop

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from interlock.core.config import Config, parse_config
-from interlock.core.paths import guarded_from_drivers, hidden_from_drivers
+from interlock.drivers.paths import guarded_from_drivers, hidden_from_drivers
 from tests.core.upstreams.harness import run
 from tests.drivers.sandbox.cells import all_tried, cell, needs_confinement
 

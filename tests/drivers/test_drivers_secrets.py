@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from interlock.core.config import Config, redact
-from interlock.core.paths import driver_states_path
 from interlock.drivers.lifecycle import NODE_USER, workspace_id
+from interlock.drivers.paths import driver_states_path
 from interlock.drivers.store import DriverStates
 from interlock.protocol.jsonrpc import encode_value
 from tests.core.upstreams.harness import run

@@ -19,7 +19,7 @@ def test_who_may_never_come_is_not_waited_for(tmp_path: Path) -> None:
         gone = ServerConfig(command="no-such-program-anywhere")
         config = Config(
             servers={"gone": gone},
-            sections=(TopicsConfig(rooms={"ops": room}),),
+            sections=[TopicsConfig(rooms={"ops": room})],
             journal=JournalConfig(enabled=False),
         )
         node = Node(config, base_dir=tmp_path)

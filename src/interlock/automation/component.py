@@ -10,12 +10,12 @@ from pathlib import Path
 
 from interlock.automation.config import AutomationConfig
 from interlock.automation.learned_rules import Learned
+from interlock.automation.paths import decisions_path
 from interlock.automation.recorder import Watching
 from interlock.automation.store import DecisionStore
 from interlock.core.config import Config, LearnedRule
 from interlock.core.feature import Component
 from interlock.core.journal.audit import Audit
-from interlock.core.paths import decisions_path
 from interlock.errors import InterlockError
 from interlock.trust.approvals.service import Approvals
 from interlock.trust.authorization import HELD, Authorizer, DecisionStep

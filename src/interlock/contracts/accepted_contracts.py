@@ -13,9 +13,10 @@ import msgspec
 from msgspec import Struct
 
 from interlock.contracts.changed_tools import Breaks, ToolChange, in_words, noted
+from interlock.contracts.paths import registered_drivers_path
 from interlock.contracts.sightings import Noted
 from interlock.core.config import Config
-from interlock.core.paths import make_private, registered_drivers_path
+from interlock.core.paths import make_private
 from interlock.errors import InterlockError
 from interlock.manifests.model import ToolContract
 from interlock.primitives.timestamps import format_utc

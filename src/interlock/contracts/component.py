@@ -29,6 +29,7 @@ from interlock.contracts.changed_tools import (
     noted,
     shown,
 )
+from interlock.contracts.config import ContractsConfig
 from interlock.contracts.http_api import BASE, ContractsApp
 from interlock.contracts.paths import registry_path, sightings_path
 from interlock.contracts.registry.records import Deprecation, moment_of
@@ -157,7 +158,7 @@ class Contracts(Component):
         if not self._started:
             self._started = True
             self._asked.look_into(self._opener(self._config))
-            if self._config.contracts.watch:
+            if self._config.section(ContractsConfig).watch:
                 self._begin(self._config)
                 self._review_all()
 
@@ -171,15 +172,16 @@ class Contracts(Component):
     async def apply(self, old: Config, new: Config) -> None:
         config = new
         before, self._config = self._config, new
-        if config.contracts == before.contracts or not self._started:
+        now, then = config.section(ContractsConfig), before.section(ContractsConfig)
+        if now == then or not self._started:
             return
-        if config.contracts.registry != before.contracts.registry:
+        if now.registry != then.registry:
             self._asked.look_into(self._opener(config))
             if self._watch is not None:
                 self._watch.publish_in(self._opener(config))
-        if self._watch is None and config.contracts.watch:
+        if self._watch is None and now.watch:
             self._begin(config)
-        elif config.contracts.watch and not before.contracts.watch:
+        elif now.watch and not then.watch:
             self._see_all()
         self._review_all()
 
@@ -245,7 +247,11 @@ class Contracts(Component):
         return frozenset(tool.canonical for tool in held)
 
     def _saw(self, offering: Offering) -> None:
-        if self._watch is not None and self._config.contracts.watch and self._is_watched(offering):
+        if (
+            self._watch is not None
+            and self._config.section(ContractsConfig).watch
+            and self._is_watched(offering)
+        ):
             self._watch.saw(offering)
 
     def _is_watched(self, offering: Offering) -> bool:
@@ -256,7 +262,7 @@ class Contracts(Component):
         return not own and key not in self._unwatched
 
     def _holds(self, offering: Offering) -> bool:
-        settings = self._config.contracts
+        settings = self._config.section(ContractsConfig)
         return (
             self._watch is not None
             and settings.watch
@@ -333,7 +339,7 @@ class Contracts(Component):
         for ends in report.ends:
             self._ends = {f"{one.name}@{one.major}": one for one in ends}
             self.on_ends()
-        if self._config.contracts.on_break == "hold":
+        if self._config.section(ContractsConfig).on_break == "hold":
             concerned = {one.upstream for one in report.standings.values() if one is not None}
             concerned |= {row.sighting.upstream for row in report.rows.values() if row is not None}
             forgotten = None in report.standings.values()
@@ -417,4 +423,4 @@ class Contracts(Component):
         return (AppRoute(BASE, app, is_there=self._is_served),)
 
     def _is_served(self) -> bool:
-        return self._config.contracts.serve and self._asked.is_there
+        return self._config.section(ContractsConfig).serve and self._asked.is_there

@@ -10,4 +10,5 @@ FEATURE: Final = Feature(
     "contracts",
     "Versions of tool schemas, and a registry of them.",
     commands=(Command("contracts", "contracts.commands.contracts", "Use"),),
+    sections=("contracts.config:SECTION",),
 )

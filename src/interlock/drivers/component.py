@@ -23,17 +23,19 @@ import msgspec
 
 from interlock.contracts.accepted_contracts import AcceptedContracts, Broken
 from interlock.contracts.changed_tools import ToolChange, classes
+from interlock.contracts.config import ContractsConfig
+from interlock.contracts.paths import registered_drivers_path
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.server_info import Voice
 from interlock.core.config import Config
 from interlock.core.journal.audit import Audit
-from interlock.core.paths import registered_drivers_path
 from interlock.core.pipeline.breaker import Breakers, Circuit
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.ports import Upstream
 from interlock.core.upstreams.supervisor import Supervisor
 from interlock.drivers.binding import check_entry
 from interlock.drivers.code_process import Code, Described, inspect_code
+from interlock.drivers.config import DriversConfig
 from interlock.drivers.contract_shape import ContractShape
 from interlock.drivers.contract_upstream import ContractUpstream, Served
 from interlock.drivers.driver import Binding, Driver
@@ -128,13 +130,13 @@ class DriverJudging:
 
     @property
     def _holds(self) -> bool:
-        return self.config.contracts.on_break == "hold"
+        return self.config.section(ContractsConfig).on_break == "hold"
 
     def judge(self, served: Iterable[ToolContract]) -> None:
         """Hold these against what was accepted, and accept what breaks nobody."""
         fresh: list[Broken] = []
         self._broken = {}
-        if self.config.contracts.watch:
+        if self.config.section(ContractsConfig).watch:
             self._broken, fresh = self._accepted.take(served)
         self._mark = self._accepted.mark()
         for one in fresh:
@@ -197,7 +199,7 @@ def make_driver(
 ) -> Driver:
     """The driver of a manifest; refused where it may not be used. `inspect` is asked what its code
     brings, where that may be run."""
-    settings = config.drivers
+    settings = config.section(DriversConfig)
     hooks: Hooks | None = None
     warnings: list[str] = []
     refused = refused_by_files(manifest, workspace, config, base_dir, allowed)
@@ -241,7 +243,7 @@ def refused_by_files(
     """Why a driver is not used, by what its files alone say, before anything of its code is run.
     Empty: it is."""
     refused = refusal(manifest, config, base_dir)
-    if not refused and config.drivers.strict:
+    if not refused and config.section(DriversConfig).strict:
         cautions = map(str, workspace.cautions.get(manifest.file, ()))
         refused = _strict([*_warnings(manifest, workspace, allowed), *cautions])
     return refused
@@ -249,7 +251,7 @@ def refused_by_files(
 
 def allowed_by(config: Config) -> Workspace:
     """What the config has to say about which drivers serve a call."""
-    settings = config.drivers
+    settings = config.section(DriversConfig)
     return Workspace(
         region=settings.region,
         strict_region=settings.strict_region,
@@ -484,10 +486,10 @@ class Drivers:
 
     def start(self) -> None:
         """Read the files, offer the contracts, and begin to ask the servers for their tools."""
-        if not self._config.drivers.enabled:
+        if not self._config.section(DriversConfig).enabled:
             return
         workspace = self._load()
-        if self._config.drivers.allow_code:
+        if self._config.section(DriversConfig).allow_code:
             # Nobody is served yet who could be held up.
             _run_apart(self._inspect_code(workspace))
         self._take(workspace)
@@ -520,19 +522,22 @@ class Drivers:
         self.publishing.config = self._judging.config = config
         self.care.configure(config)
         await self.care.walls.end_uncovered(configured=True)
-        if config.drivers == before.drivers:
-            if config.contracts != before.contracts and self._workspace is not None:
+        if config.section(DriversConfig) == before.section(DriversConfig):
+            if (
+                config.section(ContractsConfig) != before.section(ContractsConfig)
+                and self._workspace is not None
+            ):
                 self._take(self._workspace)
             elif self.publishing.posted:
                 self.publishing.now()
             return
         await self.close()
-        if config.drivers.enabled:
+        if config.section(DriversConfig).enabled:
             await self._inspect_code(await asyncio.to_thread(self._load))
         self.start()
 
     def _load(self) -> files.Workspace:
-        settings = self._config.drivers
+        settings = self._config.section(DriversConfig)
         return files.load_workspace(
             self._base_dir,
             folders=settings.folders,
@@ -579,7 +584,7 @@ class Drivers:
         return after, signed, time.thread_time() - began
 
     def _signed(self, manifest: DriverManifest) -> object:
-        return signature_mark(manifest) if self._config.drivers.trust else None
+        return signature_mark(manifest) if self._config.section(DriversConfig).trust else None
 
     def _marks(self, manifest: DriverManifest, workspace: files.Workspace) -> tuple[object, ...]:
         """Of the files beside a manifest that are read, of the server that one of them may say, and
@@ -641,7 +646,7 @@ class Drivers:
     async def _inspect_code(self, workspace: files.Workspace) -> None:
         """Learn what the code of drivers brings that is not known yet: each driver.py is run once,
         in a confined process without network."""
-        allowed, known = self._config.drivers.allow_code, self._inspected
+        allowed, known = self._config.section(DriversConfig).allow_code, self._inspected
         found: list[Code] = []
         for manifest in workspace.drivers.values():
             if manifest.id not in allowed or manifest.server is None or not code_mark(manifest):
@@ -801,8 +806,8 @@ class Drivers:
         return [voice_of(one) for one in self.care.drivers.values() if one.capabilities]
 
     def _verify(self) -> None:
-        if self._config.drivers.verify == "start":
-            self.verifying.begin(self._config.drivers.most_processes)
+        if self._config.section(DriversConfig).verify == "start":
+            self.verifying.begin(self._config.section(DriversConfig).most_processes)
 
     # -- how they fare
 

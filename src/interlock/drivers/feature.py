@@ -10,5 +10,6 @@ FEATURE: Final = Feature(
     "drivers",
     "MCP servers that are declared as DRIVER.md files (AIP-32).",
     commands=(Command("drivers", "drivers.commands.drivers", "Use"),),
+    sections=("drivers.config:SECTION",),
     reports="drivers.commands.reports:REPORTS",
 )

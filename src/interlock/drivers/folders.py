@@ -18,6 +18,7 @@ from interlock.core.journal.audit import Audit
 from interlock.core.pipeline.breaker import Breakers
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.ports import Upstream
+from interlock.drivers.config import DriversConfig
 from interlock.drivers.status import ContractStatus, DriverStatus
 from interlock.trust.authorization import ContractFloors
 
@@ -110,7 +111,7 @@ class DriverFolders(Component):
 
     def start(self) -> None:
         self._begun = True
-        if not self._config.drivers.enabled:
+        if not self._config.section(DriversConfig).enabled:
             return
         if self._made is not None or self._are_there():
             self.drivers.start()
@@ -126,7 +127,9 @@ class DriverFolders(Component):
         self.drivers.start()
 
     def _are_there(self) -> bool:
-        return any((self._base_dir / one).is_dir() for one in self._config.drivers.folders)
+        return any(
+            (self._base_dir / one).is_dir() for one in self._config.section(DriversConfig).folders
+        )
 
     async def apply(self, old: Config, new: Config) -> None:
         self._config = new

@@ -23,6 +23,7 @@ from interlock.core.ports import Clock
 from interlock.core.upstreams.client import Peer
 from interlock.core.upstreams.connection import Connector
 from interlock.core.upstreams.transports.stdio import StdioLink
+from interlock.drivers.config import DriversConfig
 from interlock.drivers.processes import minimal_environment
 from interlock.drivers.sandbox.docker import client_of, docker_argv
 from interlock.drivers.sandbox.patterns import Egress
@@ -171,7 +172,7 @@ def passed_on(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
     """The variables of the node's own environment that every server is started with. What a secret
     of drivers is taken from is for whom that secret is for, whatever fits its name; and what the
     config takes for somebody else is not meant by a pattern."""
-    settings = config.drivers
+    settings = config.section(DriversConfig)
     secret = {
         one.name
         for text in settings.secrets.values()

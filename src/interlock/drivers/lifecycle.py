@@ -15,10 +15,10 @@ from interlock.core.call import UpstreamGoneError
 from interlock.core.config import Config
 from interlock.core.config.secrets import resolve
 from interlock.core.journal.audit import Audit
-from interlock.core.paths import driver_states_path, installed_drivers_path
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.upstreams.supervisor import Supervisor
 from interlock.drivers import installation as installing
+from interlock.drivers.config import DriversConfig
 from interlock.drivers.confined_commands import confined
 from interlock.drivers.driver import LOOK_AGAIN, Driver
 from interlock.drivers.driver_server import DriverSupervisor, Sleep
@@ -26,6 +26,7 @@ from interlock.drivers.health import Asks, Health, declared_only
 from interlock.drivers.installation import INSTALL_AGAIN, FailedInstall, install_mark
 from interlock.drivers.installation import LOOK_AGAIN as INSTALLED_SINCE
 from interlock.drivers.launch import DriverConnector, marked, passed_on, server_config
+from interlock.drivers.paths import driver_states_path, installed_drivers_path
 from interlock.drivers.processes import Runs
 from interlock.drivers.sandbox.remote import check_remote
 from interlock.drivers.sandboxes import Afterwards, DriverWalls
@@ -97,15 +98,15 @@ class DriverCare:
     def configure(self, config: Config) -> None:
         self._config = config
         self.walls.configure(config)
-        self.idle = config.drivers.idle
-        references = config.drivers.secrets
+        self.idle = config.section(DriversConfig).idle
+        references = config.section(DriversConfig).secrets
         self._vault = Vault(
             [
                 Configured(
                     references,
                     lambda text: resolve(text, environ=self._environ, base_dir=self._base_dir),
                 ),
-                Environment(config.drivers.env_secrets, self._environ),
+                Environment(config.section(DriversConfig).env_secrets, self._environ),
             ]
         )
 
@@ -120,7 +121,7 @@ class DriverCare:
         driver.failed_install = None
         manifest = driver.manifest
         folder = installing.driver_folder(self._installed, manifest)
-        allowed, before = self._config.drivers.allow_install, install_mark(folder)
+        allowed, before = self._config.section(DriversConfig).allow_install, install_mark(folder)
         try:
             prepared = await installing.prepare(
                 manifest,
@@ -228,8 +229,8 @@ class DriverCare:
         return Asker(
             driver=driver.manifest.id,
             tools=frozenset(one.contract.id for one in driver.bindings.values()),
-            roles=frozenset(self._config.drivers.roles),
-            only_for=self._config.drivers.secrets_for,
+            roles=frozenset(self._config.section(DriversConfig).roles),
+            only_for=self._config.section(DriversConfig).secrets_for,
         )
 
     async def _secrets(self, driver: Driver, names: frozenset[str]) -> Mapping[str, str]:
@@ -262,7 +263,7 @@ class DriverCare:
         return confined(what, lambda: self.walls.open(driver), tell)
 
     def _asks(self, driver: Driver) -> Asks:
-        settings = self._config.drivers
+        settings = self._config.section(DriversConfig)
         return declared_only(
             driver.manifest,
             any_egress=settings.any_egress,
@@ -277,7 +278,7 @@ class DriverCare:
     # -- its server
 
     def supervise(self, driver: Driver, sleep: Sleep) -> DriverSupervisor:
-        manifest, settings = driver.manifest, self._config.drivers
+        manifest, settings = driver.manifest, self._config.section(DriversConfig)
         server = manifest.server
         assert server is not None
         if server.kind == "remote":
@@ -326,7 +327,7 @@ class DriverCare:
         """End the server that was unused for longest, where there are too many."""
         while True:
             running = [one for one in self.drivers.values() if one.supervisor is not None]
-            if len(running) < self._config.drivers.most_processes:
+            if len(running) < self._config.section(DriversConfig).most_processes:
                 return
             free = [one for one in running if one.server.free]
             if not free:

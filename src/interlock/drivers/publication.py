@@ -21,6 +21,7 @@ from interlock.core.config import Config, ServerConfig
 from interlock.core.config.quantities import default_segment
 from interlock.core.ports import Upstream
 from interlock.core.upstreams.supervisor import Supervisor
+from interlock.drivers.config import DriversConfig
 from interlock.drivers.contract_tool import approval_floor, definition
 from interlock.drivers.contract_upstream import KEY, ContractUpstream
 from interlock.drivers.contract_versions import Deprecation, Versions, prefixed
@@ -224,7 +225,9 @@ class Publishing:
             name: said[name] for name in ("logging",) if said.get(name) not in (None, False)
         }
         driver.capabilities = offers
-        if not self.config.drivers.preview or not (manifest.prompts or manifest.resources):
+        if not self.config.section(DriversConfig).preview or not (
+            manifest.prompts or manifest.resources
+        ):
             return
         prompts, missing = declared_prompts(manifest, offer.prompts)
         resources, templates, more = declared_resources(manifest, offer.resources, offer.templates)

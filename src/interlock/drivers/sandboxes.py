@@ -11,10 +11,11 @@ from urllib.parse import urlsplit
 
 from interlock.core.config import Config
 from interlock.core.journal.audit import Audit
-from interlock.core.paths import guarded_from_drivers, hidden_from_drivers
+from interlock.drivers.config import DriversConfig
 from interlock.drivers.confined_commands import Opens
 from interlock.drivers.driver import Driver
 from interlock.drivers.launch import Confine
+from interlock.drivers.paths import guarded_from_drivers, hidden_from_drivers
 from interlock.drivers.sandbox.confinement import Confinement, Tell
 from interlock.drivers.sandbox.self_test import confinement_problem
 
@@ -76,7 +77,7 @@ class DriverWalls:
         warn: Callable[[str], None],
         on_refused: Tell | None = None,
     ) -> Confinement | None:
-        settings = self._config.drivers
+        settings = self._config.section(DriversConfig)
         if settings.sandbox == "advisory":
             problem = await asyncio.to_thread(confinement_problem)
             if problem is not None:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from interlock.core.config import Config
+from interlock.drivers.config import DriversConfig
 from interlock.drivers.sandbox.docker import env_problem
 from interlock.drivers.sandbox.patterns import Egress
 from interlock.drivers.sandbox.remote import check_remote
@@ -23,7 +24,7 @@ from interlock.manifests.signatures import (
 
 def refusal(manifest: DriverManifest, config: Config, base_dir: Path) -> str:
     """Why a driver is not used, in a sentence. Empty: it may be."""
-    settings = config.drivers
+    settings = config.section(DriversConfig)
     if settings.trust:
         try:
             keys = [read_public_key(base_dir / Path(one).expanduser()) for one in settings.trust]

@@ -18,22 +18,23 @@ from msgspec import Raw, Struct, field
 from interlock import __version__
 from interlock.core.call import Call, Client, Credentials, Outcome
 from interlock.core.config import Config, ServerConfig, resolve
-from interlock.core.paths import (
-    driver_states_path,
-    guarded_from_drivers,
-    hidden_from_drivers,
-    installed_drivers_path,
-)
 from interlock.core.upstreams.client import Peer
 from interlock.core.upstreams.listing import RawOffer, list_offer
 from interlock.core.upstreams.outcome_future import Awaited
 from interlock.drivers.code_process import inspect_code
+from interlock.drivers.config import DriversConfig
 from interlock.drivers.confined_commands import confined
 from interlock.drivers.contract_exchange import DriverRoute
 from interlock.drivers.hooks import Hooks, make_hooks, read_code
 from interlock.drivers.installation import Prepared, Progress, driver_folder, prepare
 from interlock.drivers.launch import DriverConnector, passed_on, server_config
 from interlock.drivers.lifecycle import NODE_USER, workspace_id
+from interlock.drivers.paths import (
+    driver_states_path,
+    guarded_from_drivers,
+    hidden_from_drivers,
+    installed_drivers_path,
+)
 from interlock.drivers.sandbox.confinement import Confinement
 from interlock.drivers.sandbox.remote import check_remote
 from interlock.drivers.sandbox.self_test import confinement_problem
@@ -180,7 +181,7 @@ async def prepared(
     return await prepare(
         manifest,
         folder=installed_folder(manifest, setting.config, setting.base_dir, environ),
-        allowed=may_install or setting.config.drivers.allow_install,
+        allowed=may_install or setting.config.section(DriversConfig).allow_install,
         check=confined(
             "version_check.cmd",
             lambda: _walls(manifest, setting, warn, environ, lambda _host, _port: None),
@@ -210,10 +211,10 @@ def vault_of(
     return Vault(
         [
             Configured(
-                setting.config.drivers.secrets,
+                setting.config.section(DriversConfig).secrets,
                 lambda text: resolve(text, environ=environ, base_dir=setting.base_dir),
             ),
-            Environment((*setting.config.drivers.env_secrets, *named), environ),
+            Environment((*setting.config.section(DriversConfig).env_secrets, *named), environ),
         ]
     )
 
@@ -224,8 +225,8 @@ def asker_of(manifest: DriverManifest, setting: Setting) -> Asker:
     return Asker(
         driver=manifest.id,
         tools=frozenset(one.contract.id for one in serves),
-        roles=frozenset(setting.config.drivers.roles),
-        only_for=setting.config.drivers.secrets_for,
+        roles=frozenset(setting.config.section(DriversConfig).roles),
+        only_for=setting.config.section(DriversConfig).secrets_for,
     )
 
 
@@ -290,7 +291,7 @@ class _Tells:
 
 
 def _server(manifest: DriverManifest, setting: Setting, installed: Path | None) -> ServerConfig:
-    server, settings = manifest.server, setting.config.drivers
+    server, settings = manifest.server, setting.config.section(DriversConfig)
     assert server is not None
     if server.kind == "remote":
         check_remote(
@@ -337,7 +338,7 @@ async def open_hooks(
 ) -> AsyncIterator[Hooks | None]:
     """What a driver's driver.py brings, in a process that is confined as a node would, for as long
     as the block lasts. None: it has no code that may be run. Raises InterlockError."""
-    code, _ = read_code(manifest, allowed=setting.config.drivers.allow_code)
+    code, _ = read_code(manifest, allowed=setting.config.section(DriversConfig).allow_code)
     if code is None:
         yield None
         return
@@ -391,7 +392,7 @@ async def _walls(
     refused: Callable[[str, int], None],
 ) -> Confinement | None:
     """A confinement as a node of this config would make it. Raises InterlockError."""
-    settings = setting.config.drivers
+    settings = setting.config.section(DriversConfig)
     if settings.sandbox == "advisory":
         problem = await asyncio.to_thread(confinement_problem)
         if problem is not None:

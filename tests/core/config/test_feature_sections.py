@@ -106,30 +106,30 @@ def test_a_section_that_nobody_registered_is_an_unknown_key(
     monkeypatch.setattr(section_registry, "_references", ("anchor",))
     with pytest.raises(ConfigError, match="lamps: unknown key"):
         parse_config("lamps: {}\n")
-    assert Config(sections=(Lamps(most=9),)).section(Lamps).most == 9
+    assert Config(sections=[Lamps(most=9)]).section(Lamps).most == 9
 
 
 def test_replaces_a_section_also_with_its_default() -> None:
-    config = Config(sections=(Lamps(most=5), Anchor(weight=1)))
+    config = Config(sections=[Lamps(most=5), Anchor(weight=1)])
     assert config.with_sections(Lamps(most=6)).section(Lamps).most == 6
-    assert config.with_sections(Lamps()) == Config(sections=(Anchor(weight=1),))
+    assert config.with_sections(Lamps()) == Config(sections=[Anchor(weight=1)])
 
 
 @given(st.permutations([Lamps(most=5), Anchor(weight=1), Lamps(most=4)]))
 def test_the_order_of_sections_does_not_matter(sections: list[FeatureSection]) -> None:
-    config = Config(sections=tuple(sections))
+    config = Config(sections=sections)
     expected = [one for one in sections if isinstance(one, Lamps)][-1]
-    assert config == Config(sections=(expected, Anchor(weight=1)))
+    assert config == Config(sections=[expected, Anchor(weight=1)])
 
 
 def test_shows_what_changed_in_sections() -> None:
     old = Config()
-    assert diff(old, Config(sections=(Lamps(most=5),))).live == ("lamps",)
-    moved = diff(old, Config(sections=(Lamps(path="/x"),)))
+    assert diff(old, Config(sections=[Lamps(most=5)])).live == ("lamps",)
+    moved = diff(old, Config(sections=[Lamps(path="/x")]))
     assert (moved.live, moved.restart) == ((), ("lamps.path",))
-    both = diff(Config(sections=(Lamps(path="/x", most=5), Anchor(weight=1))), old)
+    both = diff(Config(sections=[Lamps(path="/x", most=5), Anchor(weight=1)]), old)
     assert (both.live, both.restart) == (("anchor", "lamps"), ("lamps.path",))
-    assert not diff(old, Config(sections=(Lamps(),)))
+    assert not diff(old, Config(sections=[Lamps()]))
 
 
 def test_the_environment_wins_over_the_file() -> None:
@@ -152,7 +152,7 @@ def test_schema_and_reference_have_the_sections() -> None:
 
 def test_makes_a_config_of_the_values_of_a_file(tmp_path: Any) -> None:
     values = {"page_size": 5, "lamps": Lamps(most=5), "anchor": None}
-    assert make_config(values) == Config(page_size=5, sections=(Lamps(most=5),))
+    assert make_config(values) == Config(page_size=5, sections=[Lamps(most=5)])
     file = tmp_path / "interlock.yaml"
     file.write_text("lamps: {most: 5}\nnonsense: 1\n")
     assert peek_config(file).section(Lamps).most == 5

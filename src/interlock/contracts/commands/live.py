@@ -16,6 +16,7 @@ import typer
 
 from interlock.contracts.commands.contract_source import ContractSource
 from interlock.contracts.commands.options import JsonOption, RegistryOption, counted, refuse_nothing
+from interlock.contracts.config import ContractsConfig
 from interlock.terminal import config_source as where
 from interlock.terminal import node_discovery as running
 from interlock.terminal import output as say
@@ -40,7 +41,7 @@ def broken_contracts(config: Config, base_dir: Path, workspace: Workspace) -> di
     """Those of a workspace, by key: held against what a node of this config accepted."""
     from interlock.contracts.accepted_contracts import AcceptedContracts
 
-    if not config.contracts.watch:
+    if not config.section(ContractsConfig).watch:
         return {}
     served = [workspace.contracts[key] for key in sorted(workspace.serving)]
     return AcceptedContracts.of(config, os.environ, base_dir).broken(served)
@@ -48,7 +49,7 @@ def broken_contracts(config: Config, base_dir: Path, workspace: Workspace) -> di
 
 def declared_breaks(config: Config, base_dir: Path) -> list[tuple[ToolChange, Broken]]:
     """How each of them is shown."""
-    held = config.contracts.on_break == "hold"
+    held = config.section(ContractsConfig).on_break == "hold"
     found = []
     for reports in load_reports():
         workspace = None
@@ -269,7 +270,7 @@ def _row(meant: running.Meant, one: Sighting) -> ToolChange:
     config = meant.config
     journal = journal_path(config, os.environ, meant.base_dir)
     breaks = breaks_of(one.tool, config, journal, lambda _: [], time.time())
-    return shown(one, held=config.contracts.on_break == "hold", breaks=breaks)
+    return shown(one, held=config.section(ContractsConfig).on_break == "hold", breaks=breaks)
 
 
 def _registry(meant: running.Meant, named: Path | None) -> dict[str, Any] | None:

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from interlock.core.config import quantities
 from interlock.core.config.aql_checks import check_aql
-from interlock.core.config.contracts_checks import check_contracts
 from interlock.core.config.feature_sections import section_definitions
 from interlock.core.config.identity_checks import check_identity, is_own_name
 from interlock.core.config.model import COMMAND_TRANSPORTS, URL_TRANSPORTS, Config, ServerConfig
@@ -53,7 +52,6 @@ def check_document(reader: NodeReader, values: dict[str, Any]) -> None:
     check_policy(reader, values)
     check_identity(reader, values)
     check_aql(reader, values)
-    check_contracts(reader, values)
     for definition in section_definitions():
         if definition.check is not None:
             definition.check(reader, values)

@@ -51,7 +51,7 @@ def make_config(values: Mapping[str, Any]) -> Config:
     """The config of the values that were read, by the keys of the file."""
     own = {name: value for name, value in values.items() if name in Config.__struct_fields__}
     sections = [value for value in values.values() if isinstance(value, FeatureSection)]
-    return Config(**own, sections=tuple(sections))
+    return Config(**own, sections=sections)
 
 
 def apply_environment(config: Config, environ: Mapping[str, str]) -> Config:

@@ -14,8 +14,6 @@ from msgspec import Meta, field
 from msgspec.structs import force_setattr, replace
 
 from interlock.core.config.aql import AqlConfig
-from interlock.core.config.contracts import ContractsConfig
-from interlock.core.config.drivers import DriversConfig
 from interlock.core.config.quantities import PATH_PATTERN, Address, default_segment, parse_listen
 from interlock.core.config.section import (
     AnySection,
@@ -408,13 +406,11 @@ class Config(Section, frozen=True):
     pins: PinsConfig = field(default_factory=PinsConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)
     aql: AqlConfig = field(default_factory=AqlConfig)
-    drivers: DriversConfig = field(default_factory=DriversConfig)
-    contracts: ContractsConfig = field(default_factory=ContractsConfig)
     state_dir: Annotated[
         Text | None,
         says("Where the node keeps its files. Default: ~/.local/state/interlock/ADDRESS."),
     ] = None
-    sections: tuple[FeatureSection, ...] = ()
+    sections: list[FeatureSection] = field(default_factory=list)
     """The sections of features that differ from their defaults. The file has each by its own key.
     """
 
@@ -430,7 +426,7 @@ class Config(Section, frozen=True):
             # Equal configs have equal sections, whether the file says what is the default or not.
             last = {section.KEY: section for section in self.sections}
             kept = (last[name] for name in sorted(last))
-            differing = tuple(one for one in kept if one != default_section(type(one)))
+            differing = [one for one in kept if one != default_section(type(one))]
             force_setattr(self, "sections", differing)
 
     def section(self, struct: type[AnySection]) -> AnySection:
@@ -447,7 +443,7 @@ class Config(Section, frozen=True):
 
     def with_sections(self, *sections: FeatureSection) -> Config:
         """The config with these sections instead of those of the same kind."""
-        return replace(self, sections=(*self.sections, *sections))
+        return replace(self, sections=[*self.sections, *sections])
 
     @property
     def address(self) -> Address:

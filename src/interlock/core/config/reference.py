@@ -25,8 +25,6 @@ from interlock.core.config.aql import (
     SafetyConfig,
     SearchConfig,
 )
-from interlock.core.config.contracts import ContractsConfig
-from interlock.core.config.drivers import DriverPolicy, DriversConfig
 from interlock.core.config.feature_sections import fields_of, section_definitions
 from interlock.core.config.model import (
     AskConfig,
@@ -205,9 +203,6 @@ _SECTIONS: Final[tuple[tuple[str, type[Struct], str], ...]] = (
     ("`aql.search`", SearchConfig, ""),
     ("`aql.quotas`", QuotaConfig, "A list."),
     ("`aql.api_limits`", ApiLimit, "A list."),
-    ("`drivers`", DriversConfig, "See [drivers.md](drivers.md)."),
-    ("`drivers.policy`", DriverPolicy, ""),
-    ("`contracts`", ContractsConfig, "See [contracts.md](contracts.md)."),
     (
         "`policy.learned`",
         LearnedRule,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interlock.drivers.commands.options import OneDriver
+from interlock.drivers.config import DriversConfig
 from interlock.terminal import config_source as where
 from interlock.terminal import output as say
 
@@ -172,7 +173,7 @@ async def _sign_in(desk: Desk, manifest: DriverManifest, no_browser: bool) -> No
         else:
             say.note(f"A page opens in your browser. If it does not:\n\n  {shown}\n")
 
-    settings = desk.config.drivers
+    settings = desk.config.section(DriversConfig)
     ask = declared_only(
         manifest,
         any_egress=settings.any_egress,

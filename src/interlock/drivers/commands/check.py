@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from interlock.core.config import DEFAULT_NAME, Config, ConfigError, load_config
 from interlock.drivers.commands.options import Json
 from interlock.drivers.commands.workspace import Desk, desk_of, open_desk
+from interlock.drivers.config import DriversConfig
 from interlock.manifests.driver_reader import MANIFEST_FILE
 from interlock.manifests.secrets_reader import INVENTORY_FILE, load_inventory
 from interlock.manifests.tool_reader import CONTRACT_FILE, load_contract
@@ -61,10 +62,10 @@ def _at(path: Path, config: Config) -> tuple[Desk | None, list[Single]]:
     folder = (path.parent if path.is_file() else path).absolute()
     if (folder / DEFAULT_NAME).is_file():
         return desk_of(load_config(folder / DEFAULT_NAME), folder), []
-    if any((folder / one).is_dir() for one in config.drivers.folders):
+    if any((folder / one).is_dir() for one in config.section(DriversConfig).folders):
         return desk_of(config, folder), []
     root = _root_of(folder, config)
-    contracts = [*config.drivers.contracts]
+    contracts = [*config.section(DriversConfig).contracts]
     if not (folder / MANIFEST_FILE).is_file():
         contracts.append(str(folder))
     workspace = load_workspace(root, folders=[folder], contract_folders=contracts)
@@ -73,7 +74,7 @@ def _at(path: Path, config: Config) -> tuple[Desk | None, list[Single]]:
 
 def _root_of(folder: Path, config: Config) -> Path:
     """The workspace of a driver: where the folder of drivers stands that it is in."""
-    names = {Path(one).name for one in config.drivers.folders}
+    names = {Path(one).name for one in config.section(DriversConfig).folders}
     for one in (folder, *folder.parents):
         if one.name in names:
             return one.parent

@@ -20,6 +20,7 @@ from interlock.core.config.render import PlainDumper
 from interlock.drivers.binding import check_binding
 from interlock.drivers.commands.standalone import named, objects, visit
 from interlock.drivers.commands.workspace import Desk
+from interlock.drivers.config import DriversConfig
 from interlock.errors import CONFIG, InterlockError
 from interlock.manifests.driver_reader import MANIFEST_FILE, parse_driver
 from interlock.manifests.model import (
@@ -865,7 +866,7 @@ def new(
     chosen = _chosen(tools)
     source = where.source_if_any(config)
     loaded, base_dir = where.load_or_default(source)
-    folders = out if out is not None else base_dir / loaded.drivers.folders[0]
+    folders = out if out is not None else base_dir / loaded.section(DriversConfig).folders[0]
     folder = folders.absolute() / wish.id
     if out is not None:
         base_dir = folders.absolute().parent

@@ -7,11 +7,11 @@ import shutil
 import time
 from collections.abc import Iterable
 
-from interlock.core.config.drivers import DriversConfig
 from interlock.drivers.binding import check_entry
 from interlock.drivers.commands.standalone import auth_state_of, installed_folder
 from interlock.drivers.commands.workspace import Desk
 from interlock.drivers.component import this_machine
+from interlock.drivers.config import DriversConfig
 from interlock.drivers.installation import installed_bin, not_installed
 from interlock.drivers.resolver import Candidate, Decision, Standing, Workspace, route
 from interlock.drivers.sign_in_state import State

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from interlock.contracts.commands.live import broken_contracts
-from interlock.core.config.drivers import DriversConfig
+from interlock.drivers.config import DriversConfig
 from interlock.drivers.signature_check import refusal
 from interlock.manifests.driver_reader import MANIFEST_FILE
 

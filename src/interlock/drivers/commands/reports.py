@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from interlock.contracts.commands.contract_source import ContractSource
+from interlock.drivers.config import DriversConfig
 from interlock.terminal.feature_reports import Checked, FeatureReports
 
 if TYPE_CHECKING:
@@ -22,16 +23,16 @@ class DriversReports(FeatureReports, ContractSource):
     # -- the config
 
     def references(self, config: Config) -> Iterator[tuple[KeyPath, str]]:
-        if config.drivers.enabled:
-            for slug, text in config.drivers.secrets.items():
+        if config.section(DriversConfig).enabled:
+            for slug, text in config.section(DriversConfig).secrets.items():
                 yield ("drivers", "secrets", slug), text
 
     def files(self, config: Config) -> Iterator[tuple[KeyPath, str]]:
-        for index, file in enumerate(config.drivers.trust):
+        for index, file in enumerate(config.section(DriversConfig).trust):
             yield ("drivers", "trust", index), file
 
     def check(self, config: Config, source: ConfigSource) -> Checked:
-        settings = config.drivers
+        settings = config.section(DriversConfig)
         folders = any((source.base_dir / one).is_dir() for one in settings.folders)
         named = settings.pins or settings.secrets or settings.folders != type(settings)().folders
         if not settings.enabled or not (folders or named):
@@ -52,7 +53,7 @@ class DriversReports(FeatureReports, ContractSource):
         return Checked(wrong, odd, count)
 
     def workspace(self, config: Config, base_dir: Path) -> Workspace | None:
-        if not any((base_dir / one).is_dir() for one in config.drivers.folders):
+        if not any((base_dir / one).is_dir() for one in config.section(DriversConfig).folders):
             return None
         from interlock.drivers.commands.workspace import read_workspace
 

@@ -10,9 +10,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from interlock.contracts.paths import registered_drivers_path
 from interlock.core.config import Config
-from interlock.core.config.drivers import DriversConfig
-from interlock.core.paths import registered_drivers_path
+from interlock.drivers.config import DriversConfig
 from interlock.drivers.registrations import read_registrations
 from interlock.errors import CONFIG, InterlockError
 from interlock.manifests.document import ManifestError
@@ -34,7 +34,7 @@ class Desk(Struct, frozen=True):
 
     @property
     def settings(self) -> DriversConfig:
-        return self.config.drivers
+        return self.config.section(DriversConfig)
 
     def ids(self) -> list[str]:
         """Every driver that can be used, `id@major` where there are two majors of it."""
@@ -102,7 +102,7 @@ def desk_of(config: Config, base_dir: Path) -> Desk:
 
 def read_workspace(config: Config, base_dir: Path) -> Workspace:
     """As a node of this config would: also held against the drivers that it accepted before."""
-    settings = config.drivers
+    settings = config.section(DriversConfig)
     accepted = registered_drivers_path(config, os.environ, base_dir)
     return load_workspace(
         base_dir,

@@ -21,6 +21,7 @@ from msgspec import Struct
 from interlock.core.config import Config
 from interlock.core.upstreams.listing import list_offer
 from interlock.core.upstreams.subscriptions import Hearing
+from interlock.drivers.config import DriversConfig
 from interlock.drivers.standalone import LIST_WITHIN, Visit, named, visit
 from interlock.manifests.definitions import DriverDefinition, manifest_of
 from interlock.manifests.driver_reader import MANIFEST_FILE, load_driver
@@ -56,7 +57,7 @@ def connect_mcp_server(
     manifest = _manifest(driver)
     home = Path(workspace) if workspace is not None else _home(manifest)
     config = config or Config()
-    settings = config.drivers
+    settings = config.section(DriversConfig)
     found = load_workspace(home, folders=settings.folders, contract_folders=settings.contracts)
     return visit(manifest, Place(config, home, found), environ=environ)
 

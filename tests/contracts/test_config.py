@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from interlock.contracts.config import ContractsConfig, check_contracts
 from interlock.core.config import Config, parse_config
-from interlock.core.config.contracts import ContractsConfig
-from interlock.core.config.contracts_checks import check_contracts
 from interlock.core.config.reader import NodeReader
 
 
 def test_the_defaults() -> None:
-    assert Config().contracts == ContractsConfig(
+    assert Config().section(ContractsConfig) == ContractsConfig(
         watch=True, registry=None, on_break="report", serve=True
     )
 
 
 def test_it_is_read() -> None:
     read = parse_config("contracts: {registry: contracts, on_break: hold, serve: false}")
-    assert read.contracts == ContractsConfig(registry="contracts", on_break="hold", serve=False)
+    assert read.section(ContractsConfig) == ContractsConfig(
+        registry="contracts", on_break="hold", serve=False
+    )
 
 
 @pytest.mark.parametrize(

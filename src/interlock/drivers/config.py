@@ -3,11 +3,20 @@ chooses between those that serve the same contract."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import field
 
-from interlock.core.config.section import Count, Duration, SecretReference, Section, Text, says
+from interlock.core.config.feature_sections import SectionDefinition
+from interlock.core.config.section import (
+    Count,
+    Duration,
+    FeatureSection,
+    SecretReference,
+    Section,
+    Text,
+    says,
+)
 
 SandboxMode = Literal["enforce", "advisory"]
 
@@ -33,8 +42,10 @@ class DriverPolicy(Section, frozen=True):
     ] = field(default_factory=dict)
 
 
-class DriversConfig(Section, frozen=True):
+class DriversConfig(FeatureSection, frozen=True):
     """Drivers: MCP servers that are declared as files (DRIVER.md) and serve contracts (TOOL.md)."""
+
+    KEY = "drivers"
 
     enabled: Annotated[bool, says("false: no driver is read.")] = True
     folders: Annotated[
@@ -127,3 +138,12 @@ class DriversConfig(Section, frozen=True):
     preview: Annotated[
         bool, says("Whether prompts and resources of drivers are offered (preview in AIP-32).")
     ] = True
+
+
+SECTION: Final = SectionDefinition(
+    DriversConfig,
+    reference=(
+        ("`drivers`", DriversConfig, "See [drivers.md](drivers.md)."),
+        ("`drivers.policy`", DriverPolicy, ""),
+    ),
+)
