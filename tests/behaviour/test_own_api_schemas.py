@@ -23,8 +23,8 @@ from interlock.contracts.registry.registry import ContractRegistry
 from interlock.contracts.schemas.artefacts import GENERATOR
 from interlock.contracts.schemas.build import build_all
 from interlock.contracts.schemas.publication import publications
-from interlock.core.config import ParentConfig
 from interlock.core.server.http.resource_metadata import ResourceMetadata
+from interlock.tree.config import ParentConfig
 from interlock.trust.approvals.operator_store import Invitation
 from tests.behaviour.adversary import CHILD, CLERK, MODEL, fresh
 from tests.behaviour.office import (

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 from msgspec import Raw, convert
-from msgspec.structs import replace
 
 from interlock.app.node import Node
 from interlock.core.call import Call, Credentials
-from interlock.core.config import LearnedRule, ParentConfig, ServerConfig
+from interlock.core.config import LearnedRule, ServerConfig
 from interlock.core.config.aql import AqlConfig
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.drivers.config import DriversConfig
 from interlock.protocol.mcp import TOOLS_CALL
 from interlock.topics.config import TopicsConfig
+from interlock.tree.config import ParentConfig
 from tests.aql.server.aql import FIVE, AqlClient
 from tests.core.server.running import Running
 from tests.core.server.wire import message
@@ -212,7 +212,7 @@ def test_from_a_parent(tmp_path: Path) -> None:
             root = await grove.start("root", policy=ALLOW)
             parent = ParentConfig(url=ax_url(root), segment="edge")
             config = workspace.config(more="policy: {default: allow}\n" + human.config)
-            async with running(workspace, replace(config, parent=parent)) as child:
+            async with running(workspace, config.with_sections(parent)) as child:
                 child.node.register()
                 await until(root, lambda: lists(root, f"edge.{TOOL}"))
                 given = Raw(json.dumps({"text": "milk", "file": str(file)}).encode())

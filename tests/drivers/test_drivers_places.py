@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from interlock.core.config import Config, parse_config
+from interlock.core.config.section import FeatureSection
 from interlock.drivers.paths import guarded_from_drivers, hidden_from_drivers
 from tests.core.upstreams.harness import run
 from tests.drivers.sandbox.cells import all_tried, cell, needs_confinement
@@ -97,3 +99,23 @@ def test_a_text_that_is_no_path_does_no_harm(tmp_path: Path) -> None:
     assert {place.name for place in places if tmp_path in place.parents} == {
         ".drivers", ".secrets", ".tools", "tools",
     }  # fmt: skip
+
+
+class Vault(FeatureSection, frozen=True):
+    KEY = "vault"
+
+    key: str
+    store: str
+
+    def private_files(self) -> Iterable[str]:
+        return (self.key, self.store)
+
+
+def test_private_files_of_other_features_are_hidden(tmp_path: Path) -> None:
+    for name in ("vault.key", "vault.db", "vault.db-wal", "public.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "link.key").symlink_to("vault.key")
+    config = Config(sections=[Vault(key="link.key", store="vault.db")])
+    hidden = hidden_from_drivers(config, {"XDG_STATE_HOME": "/nowhere"}, tmp_path)
+    found = {path.name for path in hidden if path.parent == tmp_path.resolve()}
+    assert found == {"vault.key", "vault.db", "vault.db-wal"}

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from interlock.app.node import Node
-from interlock.core.config import ParentConfig
 from interlock.core.config.feature_sections import make_config
+from interlock.tree.config import ParentConfig
 from tests.patience import PATIENCE
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from msgspec import Raw
 
-from interlock.core.config import ParentConfig
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol import jsonrpc
 from interlock.protocol import mcpax as ax
 from interlock.protocol.jsonrpc import Message
+from interlock.tree.config import ParentConfig
 from interlock.tree.registrant import FAREWELL, Asking, RefusedError, Registrant, State, read_ended
 from tests.tree.turned import End, Time, pair, settle
 

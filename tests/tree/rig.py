@@ -17,9 +17,9 @@ from interlock.channels.channel import Endpoint
 from interlock.core.call import Call, Caller, Client, Credentials
 from interlock.core.catalog.offering import read_offering
 from interlock.core.config import ServerConfig
-from interlock.core.config.model import SubserversConfig
 from interlock.core.upstreams.supervisor import Supervisor
 from interlock.protocol.mcp import Era
+from interlock.tree.config import SubserversConfig
 from interlock.tree.dial_in import DialIn
 from interlock.tree.registrar import Registrar
 from interlock.tree.store import TreeStore

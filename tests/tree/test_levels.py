@@ -13,7 +13,8 @@ import uvloop
 from mcp import Client
 
 from interlock.app.node import Node
-from interlock.core.config import Config, ParentConfig, ServerConfig
+from interlock.core.config import Config, ServerConfig
+from interlock.tree.config import ParentConfig
 from tests.patience import PATIENCE
 from tests.tree.ax_list import list_for_ax
 
@@ -44,7 +45,7 @@ class Chain:
         config = Config(
             listen="127.0.0.1:0",
             state_dir=str(self._folder / str(level)),
-            parent=parent,
+            sections=[] if parent is None else [parent],
             servers={"demo": DEMO} if level == self._levels - 1 else {},
         )
         node = Node(config, base_dir=self._folder)

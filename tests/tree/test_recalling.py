@@ -8,9 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from interlock.core.call import Caller, Credentials, Revoked
-from interlock.core.config import ParentConfig, TokenConfig
+from interlock.core.config import TokenConfig
 from interlock.core.paths import access_path
 from interlock.errors import InterlockError
+from interlock.tree.config import ParentConfig
 from interlock.trust.identity.component import RECALLED_FOR, Identity
 from interlock.trust.identity.opaque import KEPT_FOR
 from interlock.trust.identity.token_store import AccessStore
@@ -63,9 +64,8 @@ def test_who_called_through_the_parent_is_recalled_as_long_as_it_is_somebody(des
     # There is no parent any more, or never was.
     assert desk.identity.recall(through) is None
     assert desk.identity.recall(unlimited) is None
-    below = replace(
-        desk.config_with(), parent=ParentConfig(url="wss://above.example", segment="edge")
-    )
+    parent = ParentConfig(url="wss://above.example", segment="edge")
+    below = desk.config_with().with_sections(parent)
     desk.identity.configure(below)
     assert desk.identity.recall(through) == through
     assert desk.identity.recall(unlimited) == unlimited

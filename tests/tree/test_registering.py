@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from interlock.core.config import SubserversConfig
 from interlock.protocol import mcpax as ax
+from interlock.tree.config import SubserversConfig
 from tests.tree.rig import HELLO, OTHER_PARENT, PARENT, Hub, hub_test, settle, tool, uuid
 
 
@@ -162,7 +162,8 @@ def test_the_deadline_is_three_intervals(tmp_path: Path, interval: int, deadline
 
 @pytest.mark.spec("AX-6.2-4", "AX-11.4-1")
 def test_the_budget_is_the_configs_whatever_is_asked_for(tmp_path: Path) -> None:
-    from interlock.core.config import BudgetConfig, SubserverLink
+    from interlock.core.config import BudgetConfig
+    from interlock.tree.config import SubserverLink
 
     links = {"vip": SubserverLink(budget=BudgetConfig(calls_per_minute=600))}
     everybody = BudgetConfig(calls_per_minute=60, mutable_calls=10)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from interlock.core.call import Caller
-from interlock.core.config import SubserversConfig
 from interlock.protocol.scopes import LEVELS
+from interlock.tree.config import SubserversConfig
 from interlock.tree.registrar import granted_scope
 from tests.tree.rig import Child, Hub, hub_test, settle, tool
 

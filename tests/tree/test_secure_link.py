@@ -10,8 +10,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from interlock.app.node import Node
-from interlock.core.config import Config, ParentConfig, SubserversConfig, TlsConfig, TokenConfig
+from interlock.core.config import Config, TlsConfig, TokenConfig
 from interlock.errors import InterlockError
+from interlock.tree.config import ParentConfig, SubserversConfig
 from interlock.tree.registrant import State
 from interlock.tree.subserver import Subserver
 from tests.channels.certificates import Authority
@@ -48,7 +49,7 @@ class Root:
                 state_dir=str(folder / "root"),
                 tls=TlsConfig(certificate=own.certificate, key=own.key, client_ca=self.ca.file),
                 tokens=[TokenConfig(name="edge", token="${env:T}", may=["register"])],
-                subservers=SubserversConfig(proof="always", trust=["trusted.pem"]),
+                sections=[SubserversConfig(proof="always", trust=["trusted.pem"])],
             ),
             base_dir=folder,
             environ={"T": TOKEN, "HOME": str(folder)},
@@ -142,9 +143,9 @@ def test_without_a_proof_nothing_that_changes_anything_is_ever_listed(
             Config(
                 listen="127.0.0.1:0",
                 state_dir=str(tmp_path / "child"),
-                parent=ParentConfig(
-                    url=root.url, segment="edge", token="${env:T}", ca=root.ca.file
-                ),
+                sections=[
+                    ParentConfig(url=root.url, segment="edge", token="${env:T}", ca=root.ca.file)
+                ],
             ),
             base_dir=tmp_path,
             environ={"T": TOKEN, "HOME": str(tmp_path)},

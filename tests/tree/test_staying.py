@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from interlock.core.call import UpstreamGoneError
-from interlock.core.config.model import SubserversConfig
 from interlock.core.upstreams.supervisor import State
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE
+from interlock.tree.config import SubserversConfig
 from tests.tree.rig import OTHER_PARENT, PARENT, Hub, hub_test, settle, tool, uuid
 from tests.tree.test_registering import error_of
 

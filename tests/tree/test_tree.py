@@ -21,7 +21,8 @@ from mcp.client.sse import sse_client
 from mcp.types import Implementation
 
 from interlock.app.node import Node
-from interlock.core.config import PolicyConfig, ServerConfig, SubserversConfig
+from interlock.core.config import PolicyConfig, ServerConfig
+from interlock.tree.config import ParentConfig, SubserversConfig
 from interlock.tree.subserver import Subserver
 from tests.patience import PATIENCE
 from tests.tree.ax_list import list_for_ax
@@ -366,9 +367,9 @@ def test_no_circle_and_no_second_place_in_one_tree(tmp_path: Path) -> None:
                     await asyncio.sleep(0.01)
             # Who is below cannot be above too.
             circle = one.config
-            config = msgspec.structs.replace(
-                circle,
-                parent=msgspec.structs.replace(top.config.parent, url=ax_url(top), segment="one"),
+            parent = top.config.section(ParentConfig)
+            config = circle.with_sections(
+                msgspec.structs.replace(parent, url=ax_url(top), segment="one")
             )
             await one.apply(config)
             registrant = one.tree.registrant

@@ -10,9 +10,10 @@ import msgspec
 import pytest
 import uvloop
 
-from interlock.core.config import ConfigError, ParentConfig, SubserversConfig, TokenConfig
+from interlock.core.config import ConfigError, TokenConfig
 from interlock.core.journal.reader import JournalReader
 from interlock.errors import InterlockError
+from interlock.tree.config import ParentConfig, SubserversConfig
 from tests.patience import PATIENCE
 from tests.tree.grove import Grove, ax_url, lists, until
 from tests.tree.test_tree import plant
@@ -64,7 +65,7 @@ def test_a_parent_that_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
             before = edge.config, edge.tree.registrant
             parent = ParentConfig(url=ax_url(root), segment="edge", token="${env:NO_SUCH_TOKEN}")
             with pytest.raises(ConfigError):
-                await edge.apply(msgspec.structs.replace(edge.config, parent=parent))
+                await edge.apply(edge.config.with_sections(parent))
             assert (edge.config, edge.tree.registrant) == before
 
     uvloop.run(run())
@@ -103,7 +104,7 @@ def test_settings_of_a_link_are_live(tmp_path: Path) -> None:
                     {"links": {"plant": {"min_latency_class": "slow", "timeout": 7.0}}},
                     SubserversConfig,
                 )
-                await root.apply(msgspec.structs.replace(root.config, subservers=settings))
+                await root.apply(root.config.with_sections(settings))
                 assert shown() == "slow"
                 assert root.supervisor("ax:plant").timeout == 7.0
 

@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 from interlock.app.node import Node
-from interlock.core.config import SubserversConfig
+from interlock.tree.config import SubserversConfig
 from tests.patience import PATIENCE
 from tests.tree.grove import Grove, ax_url, lists, until
 from tests.tree.test_tree import AX_CLIENT, plant, start_leaf

@@ -11,8 +11,9 @@ from typing import Any
 
 from interlock.app.node import Node
 from interlock.core.call import Call, Caller
-from interlock.core.config import ParentConfig, TokenConfig
+from interlock.core.config import TokenConfig
 from interlock.core.config.feature_sections import make_config
+from interlock.tree.config import ParentConfig
 from tests.tree.grove import Grove, ax_url
 from tests.tree.rig import Child
 

@@ -26,6 +26,7 @@ from interlock.core.instance_lock import StateLock
 from interlock.core.paths import state_dir, status_path
 from interlock.errors import InterlockError
 from interlock.terminal.forced_exit import end_at_once
+from interlock.tree.config import ParentConfig
 from interlock.tree.socket import TreeSocket, tree_socket_path
 
 _log = logging.getLogger("interlock.node")
@@ -41,7 +42,7 @@ STOP_WITHIN: Final = 20.0
 
 
 async def _register(node: Node) -> None:
-    if node.config.parent is not None:
+    if node.config.optional_section(ParentConfig) is not None:
         await node.until_settled(REGISTERED_AFTER)
     node.register()
 

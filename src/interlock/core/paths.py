@@ -18,7 +18,6 @@ from interlock.core.config import Config
 from interlock.errors import CONFIG, InterlockError
 
 _SOCKET_NAME: Final = "node.sock"
-_SUBSERVER_SOCKET_NAME: Final = "ax.sock"
 _TOKENS_NAME: Final = "tokens.db"
 _log = logging.getLogger("interlock.node")
 _SEAL_KEY_NAME: Final = "seal.key"
@@ -57,22 +56,6 @@ def socket_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> P
 def status_path(socket: Path) -> Path:
     """The socket beside it, on which a node tells how it fares."""
     return socket.with_name("status.sock")
-
-
-def subserver_socket_path(socket: Path) -> Path:
-    """The socket beside it, on which subservers of this machine dial in."""
-    return socket.with_name(_SUBSERVER_SOCKET_NAME)
-
-
-def tree_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
-    """What the node remembers of the tree: its identities, and who owns which segment."""
-    return state_dir(config, environ, base_dir) / "tree.db"
-
-
-def shared_leases_path(config: Config, base_dir: Path) -> Path | None:
-    """The registration store that this node shares with others, if it does."""
-    store = config.subservers.store
-    return None if store is None else base_dir / Path(store).expanduser()
 
 
 def user_config(environ: Mapping[str, str]) -> Path:

@@ -13,14 +13,7 @@ from msgspec import to_builtins
 
 from interlock.contracts.paths import registry_path
 from interlock.core.config import Config
-from interlock.core.paths import (
-    journal_path,
-    shared_leases_path,
-    socket_path,
-    state_dir,
-    state_home,
-    user_config,
-)
+from interlock.core.paths import journal_path, socket_path, state_dir, state_home, user_config
 from interlock.drivers.config import DriversConfig
 
 _DRIVER_STATES_NAME: Final = "driver-states.db"
@@ -70,25 +63,29 @@ def hidden_from_drivers(
         *_secret_files(config, base_dir),
     }
     # Files that the config puts somewhere else, with what SQLite keeps beside them.
-    elsewhere = [journal_path(config, environ, base_dir), shared_leases_path(config, base_dir)]
-    for path in elsewhere:
-        if path is not None:
-            beside = (path.with_name(path.name + end) for end in ("", "-wal", "-shm"))
-            places |= {one for one in beside if one.is_file()}
+    for path in (journal_path(config, environ, base_dir), *_private_files(config, base_dir)):
+        beside = (path.with_name(path.name + end) for end in ("", "-wal", "-shm"))
+        places |= {one for one in beside if one.is_file()}
     return tuple(sorted(places))
 
 
 def _secret_files(config: Config, base_dir: Path) -> Iterator[Path]:
     """Private keys, and files behind `${file:}`, that are there."""
     named = list(_paths(to_builtins(config), whole=False))
-    for section in (config.tls, config.parent):
-        if section is not None and section.key is not None:
-            named.append(os.path.expanduser(section.key))
+    if config.tls is not None:
+        named.append(os.path.expanduser(config.tls.key))
     for name in named:
         path = base_dir / name
         if os.path.isfile(path):
             # A link cannot be covered: what it leads to is.
             yield Path(os.path.realpath(path))
+
+
+def _private_files(config: Config, base_dir: Path) -> Iterator[Path]:
+    """Those that sections of features name, whether they are there or not."""
+    for section in config.sections:
+        for name in section.private_files():
+            yield Path(os.path.realpath(base_dir / os.path.expanduser(name)))
 
 
 def guarded_from_drivers(

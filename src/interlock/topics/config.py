@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, field
@@ -183,3 +184,6 @@ class TopicsConfig(FeatureSection, frozen=True):
     rooms: Annotated[dict[Text, TopicConfig], says("Topics by name or glob.")] = field(
         default_factory=dict
     )
+
+    def paths(self) -> Iterable[str]:
+        return (self.path,)

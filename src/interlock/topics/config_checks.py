@@ -6,7 +6,8 @@ import re
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from interlock.core.config.model import Config, ServerConfig, SubserversConfig
+from interlock.core.config.feature_sections import taken_paths
+from interlock.core.config.model import Config, ServerConfig
 from interlock.core.config.problems import KeyPath, quoted
 from interlock.core.config.quantities import default_segment
 from interlock.core.config.reader import NodeReader
@@ -34,8 +35,8 @@ def check_topics(reader: NodeReader, values: dict[str, Any]) -> None:
     topics: TopicsConfig | None = values.get("topics")
     if topics is None or ("topics",) not in reader.places:
         return
-    subservers: SubserversConfig = values.get("subservers") or _DEFAULTS.subservers
-    if topics.path in (values.get("path") or _DEFAULTS.path, subservers.path):
+    taken_by_others = taken_paths(values, but=TopicsConfig)
+    if topics.path in (values.get("path") or _DEFAULTS.path, *taken_by_others):
         reader.report(("topics", "path"), "something else answers there", "choose another path")
     taken: dict[str, KeyPath] = {}
     servers: dict[str, ServerConfig] = values.get("servers", {})

@@ -23,10 +23,9 @@ from interlock.core.call import Call, Caller, Client, Credentials
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import OfferingTerms, own_offering
 from interlock.core.catalog.server_info import for_parent
-from interlock.core.config import Config, ParentConfig, ServerConfig, resolve_parent
+from interlock.core.config import Config, ServerConfig
 from interlock.core.feature import Component
 from interlock.core.journal.audit import Audit
-from interlock.core.paths import shared_leases_path, subserver_socket_path, tree_path
 from interlock.core.pipeline.admission import MOST_UNSETTLED
 from interlock.core.pipeline.authentication import LOCAL_CALLER, Unsettled
 from interlock.core.pipeline.pipeline import Pipeline
@@ -47,9 +46,11 @@ from interlock.protocol import mcpax as ax
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import LATEST_SESSION, Era
 from interlock.tree.child_connector import ChildConnector
+from interlock.tree.config import ParentConfig, SubserversConfig, resolve_parent
 from interlock.tree.dial_in import DialIn
 from interlock.tree.overview import Entry, Session, routing_table
 from interlock.tree.parent_conversation import AxConversation
+from interlock.tree.paths import shared_leases_path, subserver_socket_path, tree_path
 from interlock.tree.registrant import Registrant
 from interlock.tree.registrar import Registrar
 from interlock.tree.store import TreeStore
@@ -136,7 +137,7 @@ class Tree(Component, UpstreamExtension):
             self.id = self._store.identity("aggregator")
         self.registrar = Registrar(
             store=self._store,
-            settings=config.subservers,
+            settings=config.section(SubserversConfig),
             aggregator_id=self.id,
             own_info=own_info,
             begin=self._subserver_begins,
@@ -165,8 +166,9 @@ class Tree(Component, UpstreamExtension):
 
     def start(self) -> None:
         """Look for the parent, if there is to be one."""
-        if self._config.parent is not None:
-            self._register_with(self._config.parent)
+        parent = self._config.optional_section(ParentConfig)
+        if parent is not None:
+            self._register_with(parent)
 
     def register_on_stdio(self, segment: str) -> Registrant:
         """Be the child of the node that started this one."""
@@ -175,7 +177,7 @@ class Tree(Component, UpstreamExtension):
 
     async def listen_locally(self, socket: Path) -> None:
         """Open the Unix socket by which this user's programs register. Raises OSError."""
-        if not self._config.subservers.enabled or self._leaf:
+        if not self._config.section(SubserversConfig).enabled or self._leaf:
             return
         path = subserver_socket_path(socket)
         path.unlink(missing_ok=True)
@@ -202,38 +204,40 @@ class Tree(Component, UpstreamExtension):
 
     def dismiss(self, callers: Container[str]) -> None:
         """Send away who was let in as one of these callers: their tokens were revoked."""
-        self.registrar.configure(self._config.subservers, EverybodyBut(callers))
+        self.registrar.configure(self._config.section(SubserversConfig), EverybodyBut(callers))
 
     def check(self, config: Config) -> None:
         """Raises ConfigError when the parent of a config cannot be used."""
-        if config.parent is not None:
-            resolve_parent(config.parent, environ=self._environ, base_dir=self._base_dir)
+        parent = config.optional_section(ParentConfig)
+        if parent is not None:
+            resolve_parent(parent, environ=self._environ, base_dir=self._base_dir)
 
     async def apply(self, old: Config, new: Config) -> None:
         config = new
         before, self._config = self._config, new
         named = {one.name for one in config.tokens if "register" in one.may}
         known = self.registrants or {LOCAL_CALLER.name, *named}
-        self.registrar.configure(config.subservers, known)
-        if config.subservers != before.subservers:
+        settings = config.section(SubserversConfig)
+        self.registrar.configure(settings, known)
+        if settings != before.section(SubserversConfig):
             for key, info in self.subservers().items():
                 upstream = self._upstreams.get(key)
                 if isinstance(upstream, Supervisor) and key == key_of(info.segment):
                     upstream.configure(self._server_of(info))
         for pace in self._paces.values():
             pace.configure(
-                per_second=config.subservers.notifications_per_second,
-                kept=config.subservers.notifications_kept,
+                per_second=settings.notifications_per_second, kept=settings.notifications_kept
             )
         if config.root_segment != before.root_segment:
             self._name_itself()
-        if config.parent != before.parent:
+        parent = config.optional_section(ParentConfig)
+        if parent != before.optional_section(ParentConfig):
             if self.registrant is not None:
                 await self.registrant.end()
                 self.registrant = None
                 self._without_parent()
-            if config.parent is not None:
-                self._register_with(config.parent)
+            if parent is not None:
+                self._register_with(parent)
 
     # -- who dials in
 
@@ -242,9 +246,12 @@ class Tree(Component, UpstreamExtension):
             StatusDocument("/tree", lambda: self._view(UNSET)),
             StatusDocument("/routes", self.routing_table),
         )
-        if not self._config.subservers.enabled:
+        if not self._config.section(SubserversConfig).enabled:
             return documents
-        return (*documents, WebSocketRoute(self._config.subservers.path, self.dialled_in))
+        return (
+            *documents,
+            WebSocketRoute(self._config.section(SubserversConfig).path, self.dialled_in),
+        )
 
     def dialled_in(self, upgrade: Upgrade) -> None:
         """Somebody wants a channel: let in by the same rules as callers are."""
@@ -317,7 +324,7 @@ class Tree(Component, UpstreamExtension):
         info = self.subserver(supervisor.key)
         if info is None:
             return {}
-        link = self._config.subservers.links.get(info.segment)
+        link = self._config.section(SubserversConfig).links.get(info.segment)
         return {
             "registered": "aggregator" if info.role == "aggregator" else "leaf",
             # Who comes back lists first, and is ready then.
@@ -341,7 +348,7 @@ class Tree(Component, UpstreamExtension):
 
     def _server_of(self, info: Subserver) -> ServerConfig:
         """What the config would say of it."""
-        settings = self._config.subservers
+        settings = self._config.section(SubserversConfig)
         link = settings.links.get(info.segment)
         return ServerConfig(
             segment=info.segment,
@@ -399,7 +406,7 @@ class Tree(Component, UpstreamExtension):
     def _pace(self, info: Subserver) -> Pace:
         pace = self._paces.get(info.key)
         if pace is None:
-            settings = self._config.subservers
+            settings = self._config.section(SubserversConfig)
             segment = info.segment
             pace = self._paces[info.key] = Pace(
                 per_second=settings.notifications_per_second,

@@ -14,5 +14,6 @@ FEATURE: Final = Feature(
         Command("tree", "tree.commands.tree", "Look"),
         Command("claims", "tree.commands.claims", "Look"),
     ),
+    sections=("tree.config_section:PARENT", "tree.config_section:SUBSERVERS"),
     reports="tree.commands.reports:REPORTS",
 )

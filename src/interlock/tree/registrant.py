@@ -28,7 +28,7 @@ from interlock import __version__
 from interlock.channels.channel import Channel
 from interlock.channels.dial import dial as dial_channel
 from interlock.channels.tls import client_context
-from interlock.core.config import ConfigError, ParentConfig
+from interlock.core.config import ConfigError
 from interlock.core.ports import Clock
 from interlock.errors import (
     AUTHORITY_REJECTED,
@@ -56,6 +56,7 @@ from interlock.protocol import mcpax as ax
 from interlock.protocol.jsonrpc import ErrorObject, Message, decode_value
 from interlock.protocol.mcpax import Proof, dns_name
 from interlock.protocol.scopes import ADMIN
+from interlock.tree.config import ParentConfig
 from interlock.tree.status import ParentStatus
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from msgspec import UNSET, Raw, UnsetType
 
 from interlock.channels.channel import Channel
 from interlock.core.call import Caller
-from interlock.core.config.model import SubserversConfig
 from interlock.core.ports import Clock
 from interlock.core.upstreams.listing import RawOffer
 from interlock.errors import (
@@ -41,6 +40,7 @@ from interlock.protocol import mcpax as ax
 from interlock.protocol.aql_terms import SEGMENT
 from interlock.protocol.scopes import ADMIN, READ, WRITE, highest, lowest, parse
 from interlock.tree.authority import check_authority, must_prove, refuse_mutable
+from interlock.tree.config import SubserversConfig
 from interlock.tree.dial_in import DialIn
 from interlock.tree.leases import Leases, split_brain
 from interlock.tree.subserver_record import (

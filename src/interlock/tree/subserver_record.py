@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 
-from interlock.core.config.model import SubserversConfig
 from interlock.core.config.trust import BudgetConfig
 from interlock.core.ports import Clock
 from interlock.core.upstreams.listing import RawOffer
@@ -22,6 +21,7 @@ from interlock.protocol.mcpax import (
     heartbeat_deadline_ms,
 )
 from interlock.protocol.scopes import ADMIN
+from interlock.tree.config import SubserversConfig
 
 if TYPE_CHECKING:
     from interlock.tree.subserver_session import AxSession

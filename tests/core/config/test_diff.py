@@ -64,28 +64,10 @@ tokens: [{name: a, token: "${env:A}"}]
     assert change.live == ("names", "tokens", "timeout", "limits")
 
 
-def test_a_parent_is_changed_live_and_tls_is_not() -> None:
-    new = parse_config(
-        """
-parent: {url: "unix:/run/ax.sock", segment: edge}
-tls: {certificate: c.pem, key: k.pem}
-latency_in_results: true
-"""
-    )
+def test_tls_waits_for_a_new_start() -> None:
+    new = parse_config("tls: {certificate: c.pem, key: k.pem}\nlatency_in_results: true\n")
     change = diff(parse_config(""), new)
-    assert change.restart == ("tls",)
-    assert change.live == ("parent", "latency_in_results")
-
-
-def test_limits_of_subservers_are_live_and_their_place_is_not() -> None:
-    old = parse_config("")
-    limits = diff(old, parse_config("subservers: {most: 5, links: {a: {timeout: 5s}}}"))
-    assert (limits.live, limits.restart) == (("subservers",), ())
-    place = diff(old, parse_config("subservers: {enabled: false, path: /x, store: shared.db}"))
-    assert place.live == ()
-    assert place.restart == ("subservers.enabled", "subservers.path", "subservers.store")
-    both = diff(old, parse_config("subservers: {path: /x, grace: 0}"))
-    assert (both.live, both.restart) == (("subservers",), ("subservers.path",))
+    assert (change.live, change.restart) == (("latency_in_results",), ("tls",))
 
 
 def test_a_latency_class_keeps_the_link() -> None:

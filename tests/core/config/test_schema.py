@@ -11,21 +11,17 @@ from hypothesis import given
 
 from interlock.core.config import (
     BreakerConfig,
-    BudgetConfig,
     Config,
     ConfigError,
     JournalConfig,
     Limits,
-    ParentConfig,
     ServerConfig,
-    SubserverLink,
-    SubserversConfig,
     TlsConfig,
     TokenConfig,
     config_json_schema,
     parse_config,
 )
-from interlock.core.config.feature_sections import fields_of
+from interlock.core.config.feature_sections import fields_of, section_definitions
 from interlock.core.config.render import plain_server
 from tests.core.config.strategies import server_sets
 
@@ -185,7 +181,7 @@ def test_what_only_the_node_can_tell(document: Any) -> None:
 def test_every_field_is_there_and_described() -> None:
     structs = [
         ServerConfig, TokenConfig, Limits, BreakerConfig, JournalConfig,
-        ParentConfig, TlsConfig, SubserversConfig, SubserverLink, BudgetConfig,
+        TlsConfig, *(definition.struct for definition in section_definitions()),
     ]  # fmt: skip
     schemas = {struct: SCHEMA["$defs"][struct.__name__] for struct in structs}
     for struct, schema in {Config: SCHEMA, **schemas}.items():
@@ -200,7 +196,7 @@ def test_defaults_are_written_as_a_person_would() -> None:
     assert SCHEMA["properties"]["timeout"]["default"] == "1m"
     assert SCHEMA["$defs"]["Limits"]["properties"]["body_bytes"]["default"] == "4MiB"
     assert SCHEMA["properties"]["listen"]["default"] == "127.0.0.1:8420"
-    for struct in (Config, ServerConfig, Limits, BreakerConfig, JournalConfig, SubserversConfig):
+    for struct in (Config, ServerConfig, Limits, BreakerConfig, JournalConfig):
         schema = SCHEMA if struct is Config else SCHEMA["$defs"][struct.__name__]
         written = {k: f["default"] for k, f in schema["properties"].items() if "default" in f}
         document: Any = written
@@ -209,7 +205,6 @@ def test_defaults_are_written_as_a_person_would() -> None:
         elif struct is not Config:
             section = {
                 Limits: "limits", BreakerConfig: "breaker", JournalConfig: "journal",
-                SubserversConfig: "subservers",
             }  # fmt: skip
             document = {section[struct]: written}
         config = parse_config(json.dumps(document))

@@ -28,7 +28,6 @@ from interlock.core.config.problems import (
 )
 from interlock.core.config.reader import NodeReader
 from interlock.core.config.secrets import resolve
-from interlock.core.config.tree_checks import check_tree
 from interlock.core.config.trust import IdentityConfig
 
 TOKEN_LINE: Final = 'tokens: [{name: me, token: "${env:INTERLOCK_TOKEN}"}]'
@@ -48,7 +47,6 @@ def check_document(reader: NodeReader, values: dict[str, Any]) -> None:
     _check_tokens(reader, values)
     _check_exposure(reader, values)
     _check_own_address(reader, servers, values)
-    check_tree(reader, values)
     check_policy(reader, values)
     check_identity(reader, values)
     check_aql(reader, values)

@@ -6,15 +6,13 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from interlock.core.config.model import Config, SubserversConfig
+from interlock.core.config.model import Config
 from interlock.core.config.section import FeatureSection, Section
 
 RESTART_FIELDS: Final = (
     "listen", "path", "state_dir", "journal", "input_timeout", "tls", "wakeful",
 )  # fmt: skip
 """Fields of the node that only a new start can change."""
-RESTART_SUBSERVERS: Final = ("enabled", "path", "store")
-"""The same, of `subservers`: they are shown as `subservers.path`."""
 
 CATALOG_FIELDS: Final = frozenset(
     {
@@ -60,13 +58,6 @@ def diff(old: Config, new: Config) -> ConfigChange:
         if not names or not {*names} <= {*struct.RESTART}:
             node_fields.append(struct.KEY)
         restart += [f"{struct.KEY}.{name}" for name in names if name in struct.RESTART]
-    below = [
-        name
-        for name in SubserversConfig.__struct_fields__
-        if getattr(old.subservers, name) != getattr(new.subservers, name)
-    ]
-    if below and all(name in RESTART_SUBSERVERS for name in below):
-        node_fields.remove("subservers")
     changed = {}
     for key, server in new.servers.items():
         if key in old.servers and (names := _changed_fields(old.servers[key], server)):
@@ -78,7 +69,6 @@ def diff(old: Config, new: Config) -> ConfigChange:
         live=tuple(name for name in node_fields if name not in RESTART_FIELDS),
         restart=(
             *(name for name in node_fields if name in RESTART_FIELDS),
-            *(f"subservers.{name}" for name in below if name in RESTART_SUBSERVERS),
             *restart,
         ),
     )

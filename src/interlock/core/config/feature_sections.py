@@ -54,6 +54,16 @@ def make_config(values: Mapping[str, Any]) -> Config:
     return Config(**own, sections=sections)
 
 
+def taken_paths(values: Mapping[str, Any], but: type[FeatureSection]) -> set[str]:
+    """The paths of the HTTP listener that other sections take, by the values that were read."""
+    found: set[str] = set()
+    for definition in section_definitions():
+        if definition.struct is not but:
+            section = values.get(definition.struct.KEY) or default_section(definition.struct)
+            found.update(() if section is None else section.paths())
+    return found
+
+
 def apply_environment(config: Config, environ: Mapping[str, str]) -> Config:
     """The config as a node runs by it: the environment may say something else than the file.
     Raises ConfigError."""

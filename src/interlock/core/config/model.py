@@ -41,7 +41,6 @@ from interlock.core.config.section import (
 )
 from interlock.core.config.trust import (
     ApprovalsConfig,
-    BudgetConfig,
     BudgetsConfig,
     EffectName,
     IdentityConfig,
@@ -65,7 +64,6 @@ Sharing = Literal["auto", "shared", "private"]
 Protocol = Literal["auto", "session", "stateless"]
 AllowDeny = Literal["allow", "deny"]
 LatencyClass = Literal["realtime", "fast", "standard", "slow", "batch"]
-ProofPolicy = Literal["remote", "always", "never"]
 GrantName = Literal["authorization_code", "client_credentials"]
 
 
@@ -232,100 +230,6 @@ class ServerConfig(Section, frozen=True):
     ] = None
 
 
-class SubserverLink(Section, frozen=True):
-    """What is known beforehand about one registered subserver."""
-
-    min_latency_class: Annotated[
-        LatencyClass | None, says("No tool behind this link is shown as quicker than this.")
-    ] = None
-    timeout: Annotated[
-        Duration | None, says("Deadline of a call to it. Default: by its tools' latency classes.")
-    ] = None
-    budget: Annotated[BudgetConfig | None, says("Its budget instead of the one for all.")] = None
-
-
-class SubserversConfig(Section, frozen=True):
-    """Servers and nodes that dial in and register, as MCP-AX describes it."""
-
-    enabled: Annotated[bool, says("false: nobody may register with this node.")] = True
-    path: Annotated[
-        Annotated[str, Meta(pattern=PATH_PATTERN, extra={"kind": "path"})],
-        says("Where they dial in (WebSocket). A Unix socket, ax.sock, is in the state folder."),
-    ] = "/ax"
-    most: Annotated[Count, says("The most registrations at once.")] = 10_000
-    grace: Annotated[
-        DurationOrZero, says("How long the tools of a lost one stay listed, as degraded.")
-    ] = 300.0
-    list_ttl: Annotated[Duration, says("How long a subserver's list is believed.")] = 60.0
-    budget: BudgetConfig = field(default_factory=BudgetConfig)
-    notifications_per_second: Annotated[
-        Count, says("So many notifications of one subserver are passed on at once.")
-    ] = 100
-    notifications_kept: Annotated[
-        Annotated[int, Meta(ge=0)], says("So many more wait; then the oldest are dropped.")
-    ] = 1_000
-    proof: Annotated[
-        ProofPolicy,
-        says(
-            "Who must prove the authority for a namespace with tools that change something: those "
-            "from other machines, everybody, or nobody."
-        ),
-    ] = "remote"
-    trust: Annotated[
-        list[Text],
-        says("Files with the public keys (PEM, JWK or JWKS) by which proofs are checked."),
-    ] = field(default_factory=list)
-    sticky: Annotated[
-        bool, says("Whether a segment stays with the authority that had it, also when it is gone.")
-    ] = True
-    store: Annotated[
-        Text | None,
-        says("A registration store (SQLite file) that several nodes of a tree share."),
-    ] = None
-    links: Annotated[
-        dict[Segment, SubserverLink], says("Settings for single subservers, by segment.")
-    ] = field(default_factory=dict)
-
-
-class ParentConfig(Section, frozen=True):
-    """The node that this one registers with."""
-
-    url: Annotated[
-        Annotated[str, kind("parent_url")],
-        says("wss://host/ax, ws://127.0.0.1:port/ax or unix:/path/to/ax.sock."),
-    ]
-    segment: Annotated[
-        Segment, says("What this node is called there: the names of its tools begin with it.")
-    ]
-    backup: Annotated[
-        list[Annotated[str, kind("parent_url")]],
-        says("Other parents, tried in turn when this one cannot be reached."),
-    ] = field(default_factory=list)
-    token: Annotated[
-        SecretReference | None, says("The bearer token for the parent, by reference.")
-    ] = None
-    heartbeat: Annotated[
-        DurationOrZero, says("How often this node says that it is there; 0 never does.")
-    ] = 5.0
-    authority: Annotated[
-        Annotated[str, kind("authority")] | None,
-        says("Who owns the segment, such as dns:edge01.factory.example.com."),
-    ] = None
-    authority_key: Annotated[
-        SecretReference | None,
-        says("The private key (PEM) that signs the proof of it, by reference: ${file:path}."),
-    ] = None
-    ca: Annotated[Text | None, says("The CA file that signed the parent's certificate.")] = None
-    certificate: Annotated[
-        Text | None, says("This node's client certificate (PEM), shown to the parent.")
-    ] = None
-    key: Annotated[Text | None, says("The file with the certificate's private key.")] = None
-
-    def __repr__(self) -> str:
-        # Once its references are resolved it holds secrets.
-        return f"ParentConfig({self.segment} at {self.url})"
-
-
 class TlsConfig(Section, frozen=True):
     """TLS on the HTTP listener, 1.3 only."""
 
@@ -374,9 +278,6 @@ class Config(Section, frozen=True):
         list[Origin], says("Browser origins that may call, such as https://app.example.com.")
     ] = field(default_factory=list)
     tls: Annotated[TlsConfig | None, says("TLS on the listener. Default: plain HTTP.")] = None
-    parent: Annotated[
-        ParentConfig | None, says("The node that this one registers with. Default: none.")
-    ] = None
     unannotated: Annotated[
         UnannotatedName,
         says(
@@ -385,7 +286,6 @@ class Config(Section, frozen=True):
             "inferred to read. allow: all run."
         ),
     ] = "infer"
-    subservers: SubserversConfig = field(default_factory=SubserversConfig)
     latency_in_results: Annotated[
         bool, says("Whether results say how long they took: _meta x-mcpax-latency-ms.")
     ] = False

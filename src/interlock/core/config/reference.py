@@ -32,10 +32,7 @@ from interlock.core.config.model import (
     Config,
     Limits,
     OAuthConfig,
-    ParentConfig,
     ServerConfig,
-    SubserverLink,
-    SubserversConfig,
     TlsConfig,
 )
 from interlock.core.config.scalars import unwrap
@@ -43,7 +40,6 @@ from interlock.core.config.schema import written_default
 from interlock.core.config.trust import (
     AnchorConfig,
     ApprovalsConfig,
-    BudgetConfig,
     BudgetsConfig,
     CallerBudget,
     CertificateConfig,
@@ -147,26 +143,6 @@ _SECTIONS: Final[tuple[tuple[str, type[Struct], str], ...]] = (
         "Files are looked for in the config file's folder. A client that shows a certificate which "
         "`client_ca` signed proves its names (SAN) with it; one that shows none is served too.",
     ),
-    (
-        "`parent`",
-        ParentConfig,
-        "`ws://` is for this machine only: to another one write `wss://`, which takes TLS 1.3. "
-        "A node with a parent has no `root_segment` of its own. `authority` is a claim; the proof "
-        "of it is a token signed with `authority_key`, or the client `certificate`. A changed "
-        "`parent` takes effect at once: the node leaves the old one and registers with the new.",
-    ),
-    (
-        "`subservers`",
-        SubserversConfig,
-        "Everybody who may call may also register. `enabled`, `path` and `store` take a new start "
-        "of the node, the rest takes effect at once.",
-    ),
-    (
-        "`subservers.budget` and `subservers.links.SEGMENT.budget`",
-        BudgetConfig,
-        "A call beyond it is answered with `budget_exceeded`.",
-    ),
-    ("`subservers.links.SEGMENT`", SubserverLink, ""),
     (
         "`identity`",
         IdentityConfig,

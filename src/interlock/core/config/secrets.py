@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from interlock.core.config.model import ParentConfig, ServerConfig, TlsConfig
+from interlock.core.config.model import ServerConfig, TlsConfig
 from interlock.core.config.problems import BadValue, ConfigError
-from interlock.core.config.quantities import check_parent_url
+from interlock.core.config.section import Section
 from interlock.core.config.trust import TokenConfig
 
 MAX_SECRET_BYTES: Final = 1024 * 1024
@@ -28,9 +28,6 @@ OAUTH_REFERENCES: Final = (
     "issuer", "client_id", "client_secret", "private_key", "client_metadata_url",
 )  # fmt: skip
 """The fields of `oauth` in which references stand."""
-PARENT_REFERENCES: Final = ("url", "token", "authority_key")
-"""The fields of `parent` in which references stand; each of its `backup` may hold one too."""
-PARENT_FILES: Final = ("ca", "certificate", "key")
 TLS_FILES: Final = ("certificate", "key", "client_ca")
 
 _REFERENCE: Final = re.compile(r"\$\$\{|\$\{(?P<body>[^}]*)(?P<end>\}?)")
@@ -199,36 +196,27 @@ def resolve_server(
     )
 
 
-def resolve_parent(
-    parent: ParentConfig, *, environ: Mapping[str, str], base_dir: Path
-) -> ParentConfig:
-    """The parent as its link needs it: every reference resolved, every file absolute and there.
-
-    Raises ConfigError, also for an address that is none once it is resolved.
-    """
-
-    def whole(text: str | None) -> str | None:
-        return None if text is None else resolve(text, environ=environ, base_dir=base_dir)
-
-    def address(text: str) -> str:
-        try:
-            return check_parent_url(whole(text) or "")
-        except BadValue as bad:
-            raise ConfigError.of(f"the parent's address: {bad.message}", bad.hint) from None
-
-    return replace(
-        parent,
-        url=address(parent.url),
-        backup=[address(url) for url in parent.backup],
-        token=whole(parent.token),
-        authority_key=whole(parent.authority_key),
-        **_files(parent, PARENT_FILES, environ, base_dir),
-    )
-
-
 def resolve_tls(tls: TlsConfig, *, environ: Mapping[str, str], base_dir: Path) -> TlsConfig:
     """The listener's TLS with every file absolute and there. Raises ConfigError."""
-    return replace(tls, **_files(tls, TLS_FILES, environ, base_dir))
+    return replace(tls, **resolve_files(tls, TLS_FILES, environ, base_dir))
+
+
+def resolve_files(
+    section: Section,
+    names: tuple[str, ...],
+    environ: Mapping[str, str],
+    base_dir: Path,
+) -> dict[str, str]:
+    """The files that a section names, by field, as absolute paths. Raises ConfigError."""
+    found: dict[str, str] = {}
+    for name in names:
+        path = getattr(section, name)
+        if path is not None:
+            problem = missing_file(path, environ=environ, base_dir=base_dir)
+            if problem is not None:
+                raise ConfigError.of(*problem)
+            found[name] = str(_located(path, environ, base_dir))
+    return found
 
 
 def missing_file(
@@ -249,24 +237,6 @@ def missing_file(
             f"the file {path} cannot be read ({reason.lower()})",
             "make it readable for this user",
         )
-
-
-def _files(
-    section: ParentConfig | TlsConfig,
-    names: tuple[str, ...],
-    environ: Mapping[str, str],
-    base_dir: Path,
-) -> dict[str, str]:
-    """The files that a section names, by field, as absolute paths."""
-    found: dict[str, str] = {}
-    for name in names:
-        path = getattr(section, name)
-        if path is not None:
-            problem = missing_file(path, environ=environ, base_dir=base_dir)
-            if problem is not None:
-                raise ConfigError.of(*problem)
-            found[name] = str(_located(path, environ, base_dir))
-    return found
 
 
 def _located(path: str, environ: Mapping[str, str], base_dir: Path) -> Path:

@@ -67,6 +67,13 @@ class FeatureSection(Section, frozen=True):
     RESTART: ClassVar[tuple[str, ...]] = ()
     """Fields that only a new start of the node can change."""
 
+    CALLER_KINDS: ClassVar[frozenset[str]] = frozenset()
+    """Kinds of callers that there are only where the file has this section."""
+
+    def paths(self) -> Iterable[str]:
+        """Paths of the HTTP listener that it takes."""
+        return ()
+
     def private_files(self) -> Iterable[str]:
         """The files that it names and nobody but the node may read, beside `${file:path}`."""
         return ()

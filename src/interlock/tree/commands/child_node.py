@@ -17,6 +17,7 @@ from interlock.core.paths import state_home
 from interlock.protocol.mcpax import ID_VARIABLE, SEGMENT_VARIABLE, is_segment
 from interlock.terminal import log_lines
 from interlock.terminal.config_source import ConfigSource
+from interlock.tree.config import ParentConfig
 
 _log = logging.getLogger("interlock.node")
 
@@ -56,7 +57,7 @@ def _with_own_folder(source: ConfigSource) -> Config:
     """The config, with a state folder of its own: by their addresses, which they do not listen on,
     all children would have the same."""
     config = source.load()
-    if config.parent is not None:
+    if config.optional_section(ParentConfig) is not None:
         raise ConfigError.of(
             "`parent` is in the config, and --stdio-parent says that the parent started this node",
             "leave one of the two out",

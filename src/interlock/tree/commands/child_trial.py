@@ -14,10 +14,11 @@ from uuid import uuid4
 
 import msgspec
 
-from interlock.core.config import ServerConfig, SubserversConfig
+from interlock.core.config import ServerConfig
 from interlock.terminal.feature_reports import Trial
 from interlock.terminal.node_client import OWN_INFO
 from interlock.tree.child_connector import ChildConnector
+from interlock.tree.config import SubserversConfig
 from interlock.tree.registrar import Registrar
 from interlock.tree.store import TreeStore
 

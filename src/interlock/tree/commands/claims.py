@@ -81,8 +81,8 @@ def forget(
 
 def _store(meant: running.Meant) -> TreeStore:
     """What the node that is meant remembers of its tree. Raises ConfigError, InterlockError."""
-    from interlock.core.paths import tree_path
     from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
+    from interlock.tree.paths import tree_path
     from interlock.tree.store import TreeStore
 
     path = tree_path(meant.config, os.environ, meant.base_dir)

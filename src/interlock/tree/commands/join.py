@@ -18,16 +18,7 @@ import typer
 from msgspec.structs import replace
 
 from interlock.app.node import Node
-from interlock.core.config import (
-    Config,
-    ConfigError,
-    ParentConfig,
-    ServerConfig,
-    SubserversConfig,
-    parse_config,
-    redact_about,
-    resolve_parent,
-)
+from interlock.core.config import Config, ConfigError, ServerConfig, parse_config, redact_about
 from interlock.core.config.quantities import VARIABLE_PATTERN
 from interlock.core.instance_lock import alone
 from interlock.core.paths import state_home
@@ -39,6 +30,7 @@ from interlock.terminal import output as say
 from interlock.terminal.forced_exit import end_at_once
 from interlock.terminal.server_options import CommandArgument, EnvOption, HeaderOption, UrlOption
 from interlock.terminal.times import read_duration
+from interlock.tree.config import ParentConfig, SubserversConfig, resolve_parent
 from interlock.tree.registrant import Registrant, State, advice
 
 # -- The node that `interlock join` is given, held to the same rules as one in a config. Whatever
@@ -93,12 +85,11 @@ def _checked(url: str, given: Mapping[str, object]) -> ParentConfig:
     # It listens nowhere, so no parent can be itself.
     document = {"listen": "127.0.0.1:0", "parent": {"url": url, **settings}}
     try:
-        parent = parse_config(msgspec.json.encode(document).decode()).parent
+        parent = parse_config(msgspec.json.encode(document).decode()).section(ParentConfig)
     except ConfigError as error:
         first = error.problems[0]
         where = first.path.removeprefix("parent.").partition("[")[0]
         raise typer.BadParameter(f"{_option(where)}: {first.message}; {first.hint}.") from None
-    assert parent is not None
     return parent
 
 
@@ -151,8 +142,7 @@ async def stay_joined(name: str, server: ServerConfig, parent: ParentConfig) -> 
     config = Config(
         listen="127.0.0.1:0",
         servers={name: replace(server, segment=parent.segment)},
-        subservers=SubserversConfig(enabled=False),
-        parent=parent,
+        sections=[SubserversConfig(enabled=False), parent],
         state_dir=str(folder),
     )
     otherwise = "end that one first, or choose another --segment"

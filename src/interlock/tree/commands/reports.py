@@ -5,13 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from interlock.terminal.feature_reports import FeatureReports, Line, OtherServers, Trial
+from interlock.tree.config import (
+    PARENT_FILES,
+    PARENT_REFERENCES,
+    ParentConfig,
+    SubserversConfig,
+    resolve_parent,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from interlock.core.config import Config, ParentConfig, ServerConfig
+    from interlock.core.config import Config, ServerConfig
     from interlock.core.config.problems import KeyPath
     from interlock.core.status import StatusReport
     from interlock.core.upstreams.connection import ConnectorOptions
@@ -22,28 +29,26 @@ class TreeReports(FeatureReports):
     # -- the config
 
     def references(self, config: Config) -> Iterator[tuple[KeyPath, str]]:
-        from interlock.core.config.secrets import PARENT_REFERENCES
-
-        if config.parent is not None:
+        parent = config.optional_section(ParentConfig)
+        if parent is not None:
             for name in PARENT_REFERENCES:
-                text = getattr(config.parent, name)
+                text = getattr(parent, name)
                 if text is not None:
                     yield ("parent", name), text
-            for index, backup in enumerate(config.parent.backup):
+            for index, backup in enumerate(parent.backup):
                 yield ("parent", "backup", index), backup
 
     def files(self, config: Config) -> Iterator[tuple[KeyPath, str]]:
-        from interlock.core.config.secrets import PARENT_FILES
-
+        parent = config.optional_section(ParentConfig)
         for name in PARENT_FILES:
-            file = None if config.parent is None else getattr(config.parent, name)
+            file = None if parent is None else getattr(parent, name)
             if file is not None:
                 yield ("parent", name), file
-        for index, file in enumerate(config.subservers.trust):
+        for index, file in enumerate(config.section(SubserversConfig).trust):
             yield ("subservers", "trust", index), file
 
     def other_servers(self, config: Config) -> OtherServers:
-        subservers = config.subservers
+        subservers = config.section(SubserversConfig)
         return OtherServers(names=frozenset(subservers.links), unknown=subservers.enabled)
 
     # -- a running node
@@ -77,8 +82,8 @@ class TreeReports(FeatureReports):
         now = None if report is None else report.part(TreeStatus).parent
         if now is not None:
             yield Finding("parent", parent_is_well(now), parent_line(now))
-        elif config.parent is not None:
-            yield _could_dial(config.parent, base_dir)
+        elif (parent := config.optional_section(ParentConfig)) is not None:
+            yield _could_dial(parent, base_dir)
 
     def diagnoses(self, report: StatusReport) -> Iterator[Diagnosis]:
         from interlock.tree.commands.parent_status import diagnose_subserver, is_subserver
@@ -99,7 +104,7 @@ def _could_dial(parent: ParentConfig, base_dir: Path) -> Finding:
     """Whether a node could dial its parent, where none is running."""
     import os
 
-    from interlock.core.config import ConfigError, resolve_parent
+    from interlock.core.config import ConfigError
     from interlock.terminal.findings import Finding
     from interlock.tree.registrant import check_presented
 

@@ -11,12 +11,13 @@ from typing import Any, Final
 from interlock.channels.channel import Channel
 from interlock.channels.dial import dial
 from interlock.channels.lines import over_stdio
-from interlock.core.config import ConfigError, ParentConfig
+from interlock.core.config import ConfigError
 from interlock.core.config.problems import BadValue
 from interlock.core.config.quantities import check_parent_url
 from interlock.core.instance_lock import alone
 from interlock.core.paths import make_private, state_home
 from interlock.protocol import mcpax as ax
+from interlock.tree.config import ParentConfig
 from interlock.tree.registrant import Dial, check_presented
 from interlock.tree.store import TreeStore
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 
-from interlock.core.config import ParentConfig
 from interlock.errors import UPSTREAM_LOST, InterlockError
 from interlock.sdk.awaited_state import Waited
+from interlock.tree.config import ParentConfig
 from interlock.tree.registrant import Registrant, State, advice
 
 _log = logging.getLogger("interlock.subserver")

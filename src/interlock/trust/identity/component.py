@@ -184,7 +184,8 @@ class Identity:
                 return None
             return caller_of_token(token)
         if caller.kind == PARENT_KIND:
-            return None if self._parts.config.parent is None else caller
+            sections = self._parts.config.sections
+            return caller if any(PARENT_KIND in one.CALLER_KINDS for one in sections) else None
         return self._parts.callers.get((caller.kind, caller.name))
 
     def _just_good(self, caller: Caller) -> bool:

@@ -6,14 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from interlock.core.config import (
-    ConfigError,
-    ParentConfig,
-    TlsConfig,
-    parse_config,
-    resolve_parent,
-    resolve_tls,
-)
+from interlock.core.config import ConfigError, TlsConfig, diff, parse_config, resolve_tls
+from interlock.tree.config import ParentConfig, SubserversConfig, resolve_parent
 
 WHOLE = """
 tls: {certificate: tls/node.pem, key: tls/node.key, client_ca: tls/ca.pem}
@@ -138,14 +132,13 @@ MISTAKES = {
 
 def test_a_whole_one_is_read() -> None:
     config = parse_config(WHOLE)
-    assert config.parent is not None
-    assert config.parent.backup[1] == "unix:/run/interlock/ax.sock"
-    assert config.parent.heartbeat == 2.0
+    assert config.section(ParentConfig).backup[1] == "unix:/run/interlock/ax.sock"
+    assert config.section(ParentConfig).heartbeat == 2.0
     assert config.tls == TlsConfig(
         certificate="tls/node.pem", key="tls/node.key", client_ca="tls/ca.pem"
     )
-    assert config.subservers.budget.calls_per_minute == 60
-    assert config.subservers.links["sat"].min_latency_class == "slow"
+    assert config.section(SubserversConfig).budget.calls_per_minute == 60
+    assert config.section(SubserversConfig).links["sat"].min_latency_class == "slow"
     assert config.servers["child"].transport == "ax"
 
 
@@ -162,8 +155,7 @@ def test_the_words_for_a_mistake(text: str, said: str) -> None:
     "url", ["wss://x/ax", "ws://127.0.0.1:1/ax", "ws://localhost/", "ws://[::1]:9", "unix:a/b.sock"]
 )
 def test_addresses_of_parents(url: str) -> None:
-    parent = parse_config(f'parent: {{url: "{url}", segment: a}}').parent
-    assert parent is not None
+    parent = parse_config(f'parent: {{url: "{url}", segment: a}}').section(ParentConfig)
     assert parent.url == url
 
 
@@ -220,3 +212,26 @@ def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
     resolved = resolve_tls(tls, environ={}, base_dir=tmp_path)
     assert resolved.key == str(tmp_path / "k.pem")
     assert resolved.client_ca is None
+
+
+def test_a_parent_is_changed_live_and_tls_is_not() -> None:
+    new = parse_config(
+        """
+parent: {url: "unix:/run/ax.sock", segment: edge}
+tls: {certificate: c.pem, key: k.pem}
+"""
+    )
+    change = diff(parse_config(""), new)
+    assert change.restart == ("tls",)
+    assert change.live == ("parent",)
+
+
+def test_limits_of_subservers_are_live_and_their_place_is_not() -> None:
+    old = parse_config("")
+    limits = diff(old, parse_config("subservers: {most: 5, links: {a: {timeout: 5s}}}"))
+    assert (limits.live, limits.restart) == (("subservers",), ())
+    place = diff(old, parse_config("subservers: {enabled: false, path: /x, store: shared.db}"))
+    assert place.live == ()
+    assert place.restart == ("subservers.enabled", "subservers.path", "subservers.store")
+    both = diff(old, parse_config("subservers: {path: /x, grace: 0}"))
+    assert (both.live, both.restart) == (("subservers",), ("subservers.path",))

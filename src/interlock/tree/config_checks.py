@@ -1,18 +1,16 @@
-"""What must hold for a node's place in a tree: its parent, those that register with it, its TLS.
-
-Runs with `checks.py`, on whatever could be read.
-"""
+"""What must hold for a node's place in a tree: its parent, and those that register with it."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from interlock.core.config import quantities
-from interlock.core.config.model import Config, ParentConfig, SubserversConfig
+from interlock.core.config.model import Config
 from interlock.core.config.own_node import is_own_url
 from interlock.core.config.problems import KeyPath, quoted
 from interlock.core.config.reader import NodeReader
 from interlock.protocol.mcpax import MOST_INTERVAL_MS, RESERVED_SEGMENTS
+from interlock.tree.config import ParentConfig, SubserversConfig
 
 SHORTEST_HEARTBEAT: Final = 0.01
 _TLS_KEYS: Final = ("ca", "certificate", "key")
@@ -60,7 +58,7 @@ def _check_reserved(reader: NodeReader, values: dict[str, Any]) -> None:
 
 
 def _check_path(reader: NodeReader, values: dict[str, Any]) -> None:
-    subservers: SubserversConfig = values.get("subservers", _DEFAULTS.subservers)
+    subservers: SubserversConfig = values.get("subservers") or SubserversConfig()
     path = values.get("path", _DEFAULTS.path)
     if subservers.enabled and subservers.path == path:
         own: KeyPath = ("subservers", "path")
@@ -72,7 +70,7 @@ def _check_path(reader: NodeReader, values: dict[str, Any]) -> None:
 
 
 def _check_urls(reader: NodeReader, parent: ParentConfig, values: dict[str, Any]) -> None:
-    subservers: SubserversConfig = values.get("subservers", _DEFAULTS.subservers)
+    subservers: SubserversConfig = values.get("subservers") or SubserversConfig()
     listen = values.get("listen", _DEFAULTS.listen)
     seen: set[str] = set()
     places: list[KeyPath] = [("parent", "url")]
