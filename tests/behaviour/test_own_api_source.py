@@ -32,7 +32,7 @@ from interlock.tree.status import ParentStatus
 from interlock.trust.approvals import operators, record
 from interlock.trust.approvals import web as approvals_face
 from interlock.trust.approvals import web as verification
-from interlock.trust.approvals.passkeys import Creation
+from interlock.trust.approvals.proofs import Creation
 from tests.behaviour.office import JSON, SCHEMAS, openapi_document, schema_of
 
 

@@ -25,8 +25,7 @@ from interlock.trust.approvals.operators import (
     page_base,
     page_origins,
 )
-from interlock.trust.approvals.passkeys import PREFIX
-from interlock.trust.approvals.proofs import PASSKEY, Anchors, Proofs
+from interlock.trust.approvals.proofs import PASSKEY, PREFIX, Anchors, Proofs
 from tests.trust.approvals.authenticator import ORIGIN, SoftKey
 from tests.trust.approvals_web.office import signed
 

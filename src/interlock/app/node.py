@@ -62,7 +62,7 @@ from interlock.topics.component import Topics
 from interlock.tree.component import Tree
 from interlock.tree.overview import TreeNode
 from interlock.tree.route_check import RouteCheck
-from interlock.trust.approvals.held_call import journal_digest
+from interlock.trust.approvals.record import journal_digest
 from interlock.trust.component import Trust
 from interlock.trust.signing_keys import SigningKeys
 

@@ -29,8 +29,15 @@ from interlock.primitives.rate_limits import KeyedWindows
 from interlock.primitives.timestamps import format_utc
 from interlock.protocol.aql_terms import Category, Danger
 from interlock.protocol.jsonrpc import decode_members, decode_value
-from interlock.trust.approvals.held_call import whole
-from interlock.trust.approvals.record import APPROVED, EXPIRED, PENDING, VOID, Approval, digest_of
+from interlock.trust.approvals.record import (
+    APPROVED,
+    EXPIRED,
+    PENDING,
+    VOID,
+    Approval,
+    digest_of,
+    whole,
+)
 from interlock.trust.approvals.response import OPERATORS_ENROLLED
 from interlock.trust.approvals.service import Approvals
 

@@ -16,8 +16,7 @@ from interlock.core.call import Call
 from interlock.core.config import LearnedRule
 from interlock.errors import DENIED, InterlockError
 from interlock.protocol.mcp import TOOLS_CALL
-from interlock.trust.approvals.held_call import brought_along
-from interlock.trust.approvals.record import exact
+from interlock.trust.approvals.record import brought_along, exact
 from interlock.trust.policy.attributes import read_arguments
 from interlock.trust.policy.decision import Action, Decision, decision
 from interlock.trust.policy.policy import about_call

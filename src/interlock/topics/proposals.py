@@ -61,8 +61,6 @@ from interlock.topics.requests import (
 )
 from interlock.topics.wire.envelope import Head
 from interlock.topics.wire.payloads import Proposal, chat_payload
-from interlock.trust.approvals.held_call import only_sent_along
-from interlock.trust.approvals.outcome import told
 from interlock.trust.approvals.record import (
     DISPATCHING,
     DONE,
@@ -71,8 +69,9 @@ from interlock.trust.approvals.record import (
     REFUSED,
     VOID,
     Approval,
+    only_sent_along,
 )
-from interlock.trust.approvals.response import needed_below
+from interlock.trust.approvals.response import needed_below, told
 from interlock.trust.approvals.service import Approvals
 
 if TYPE_CHECKING:

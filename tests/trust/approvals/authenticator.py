@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from interlock.trust.approvals.passkeys import (
+from interlock.trust.approvals.proofs import (
     EDDSA,
     ES256,
     PREFIX,

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from interlock.trust.approvals.operator_chain import SUBJECT, Draft, Enrolled
 from interlock.trust.approvals.operator_store import Invitation
 from interlock.trust.approvals.operators import enrolled_key
-from interlock.trust.approvals.passkeys import Passkey
+from interlock.trust.approvals.proofs import Passkey
 from tests.trust.approvals.authenticator import SoftKey
 from tests.trust.approvals_web.office import signed
 

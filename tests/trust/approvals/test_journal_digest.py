@@ -7,8 +7,7 @@ from hashlib import sha256
 import pytest
 
 from interlock.core.call import Call, Caller
-from interlock.trust.approvals.held_call import journal_digest
-from interlock.trust.approvals.record import MOST_ARGUMENTS, digest_of
+from interlock.trust.approvals.record import MOST_ARGUMENTS, digest_of, journal_digest
 from tests.core.pipeline.calls import tool_call
 
 

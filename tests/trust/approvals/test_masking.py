@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from interlock.core.config.model import Config, ServerConfig
 from interlock.core.config.secrets import digest_of_secret, secret_digests
 from interlock.core.redaction import MASK
-from interlock.trust.approvals.held_call import mask_secrets
+from interlock.trust.approvals.record import mask_secrets
 
 SECRET = "correct horse battery"
 HIDDEN = "*** (hidden: a secret of 21 characters)"

@@ -17,8 +17,8 @@ from interlock.errors import (
     InterlockError,
     all_failures,
 )
-from interlock.trust.approvals.outcome import with_error
 from interlock.trust.approvals.record import APPROVED, DISPATCHING, DONE, LOST, VOID
+from interlock.trust.approvals.response import with_error
 from tests.trust.approvals.test_proofs import approval
 
 UNANSWERED = {

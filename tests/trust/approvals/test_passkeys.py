@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.errors import PROOF_INVALID, InterlockError
-from interlock.trust.approvals.passkeys import (
+from interlock.trust.approvals.proofs import (
     ALGORITHMS,
     EDDSA,
     ES256,

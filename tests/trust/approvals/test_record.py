@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from interlock.core import crash_points as faults
 from interlock.core.call import Caller
 from interlock.errors import INVALID_ARGUMENTS, InterlockError
-from interlock.trust.approvals.held_call import shown
 from interlock.trust.approvals.record import (
     APPROVED,
     DISPATCHING,
@@ -27,6 +26,7 @@ from interlock.trust.approvals.record import (
     digest_of,
     exact,
     new_id,
+    shown,
 )
 from tests.trust.approvals.test_proofs import approval
 

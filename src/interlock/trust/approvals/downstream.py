@@ -33,12 +33,10 @@ from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol.jsonrpc import decode_members, decode_value
 from interlock.protocol.mcp import LATEST_STATELESS, Era
 from interlock.protocol.mcpax import CONFIRM
-from interlock.trust.approvals.held_call import about
 from interlock.trust.approvals.inbox import Entry, Inbox, Kept
-from interlock.trust.approvals.outcome import after_below
-from interlock.trust.approvals.record import APPROVED, DONE, Approval, canonical
+from interlock.trust.approvals.record import APPROVED, DONE, Approval, about, canonical
 from interlock.trust.approvals.record import CONFIRM as CONFIRM_ACTION
-from interlock.trust.approvals.response import needed_below, seconds_of
+from interlock.trust.approvals.response import after_below, needed_below, seconds_of
 
 MOST_REMEMBERED: Final = 10_000
 MOST_ASKING: Final = 32

@@ -27,23 +27,7 @@ from interlock.protocol.mcp import TOOLS_CALL, Era
 from interlock.protocol.mcpax import APPROVAL
 from interlock.protocol.mcpx_terms import FACE as TOPIC
 from interlock.trust.approvals.downstream import HeldBelow, leaves_with, may_ask_below
-from interlock.trust.approvals.held_call import (
-    Whole,
-    about,
-    check_context,
-    sent_along,
-    tell_of,
-    whole,
-    written_down,
-)
 from interlock.trust.approvals.inbox import Entry, Inbox, Kept, Told, whose
-from interlock.trust.approvals.outcome import (
-    told,
-    unwritten,
-    with_error,
-    with_outcome,
-    worth_telling,
-)
 from interlock.trust.approvals.record import (
     APPROVED,
     DISPATCHING,
@@ -52,7 +36,14 @@ from interlock.trust.approvals.record import (
     REFUSED,
     VOID,
     Approval,
+    Whole,
+    about,
+    check_context,
     digest_of,
+    sent_along,
+    tell_of,
+    whole,
+    written_down,
 )
 from interlock.trust.approvals.response import (
     COMPLETE_NOTICE,
@@ -62,8 +53,13 @@ from interlock.trust.approvals.response import (
     held_result,
     marked_as_kept,
     opens_pages,
+    told,
+    unwritten,
     url_error,
     url_needed,
+    with_error,
+    with_outcome,
+    worth_telling,
 )
 from interlock.trust.policy.decision import ACTIONS, Decision
 

@@ -16,14 +16,16 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from interlock.errors import PROOF_INVALID, InterlockError
-from interlock.trust.approvals.passkeys import (
+from interlock.trust.approvals.proofs import (
+    APPROVE,
     PREFIX,
     Passkey,
     PasskeyChecker,
     from_base64url,
+    jws_header,
     to_base64url,
+    verified_by,
 )
-from interlock.trust.approvals.proofs import APPROVE, jws_header, verified_by
 
 SUBJECT: Final = "operators"
 """`jti` of what an operator signs about the chain: no approval has such an id."""

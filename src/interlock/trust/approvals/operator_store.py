@@ -36,7 +36,7 @@ from interlock.trust.approvals.operator_chain import (
     digest_of,
     verify_chain,
 )
-from interlock.trust.approvals.passkeys import plain_code, to_base64url
+from interlock.trust.approvals.proofs import plain_code, to_base64url
 
 SCHEMA_VERSION: Final = 2
 CODE_LASTS: Final = 600.0

@@ -44,22 +44,20 @@ from interlock.trust.approvals.operator_store import (
     Pending,
     Reading,
 )
-from interlock.trust.approvals.passkeys import (
-    PREFIX,
-    Creation,
-    Passkey,
-    PasskeyChecker,
-    from_base64url,
-    to_base64url,
-)
 from interlock.trust.approvals.proofs import (
     APPROVE,
     OPERATOR,
     PASSKEY,
+    PREFIX,
     Anchor,
     Anchors,
+    Creation,
+    Passkey,
+    PasskeyChecker,
     Proofs,
+    from_base64url,
     public_key,
+    to_base64url,
 )
 from interlock.trust.approvals.record import VERIFY, Approval
 

@@ -1,31 +1,39 @@
 """An approval: one stopped call, written down whole, and everything that became of it.
 
 A record never changes: each step makes another one, and `TRANSITIONS` says which steps there are.
-People see the arguments in full, except for values that are declared secret (`masking`). The exact
-arguments are kept for the call itself, and only for as long as it may still be made.
+People see the arguments in full, except for values that are declared secret. The exact arguments
+are kept for the call itself, and only for as long as it may still be made.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import secrets
 import string
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from interlock.core.call import Caller, Client, Proposed
+from interlock.core.call import Call, Caller, Client, Proposed
+from interlock.core.catalog.effects import EffectLevel
+from interlock.core.catalog.offering import CONTRACTS, META_CONTEXT, META_DRIVER, Tool
+from interlock.core.catalog.tool_contracts import approved_digest
+from interlock.core.config.secrets import digest_of_secret
+from interlock.core.redaction import hidden
 from interlock.errors import INVALID_ARGUMENTS, InterlockError
 from interlock.primitives.timestamps import format_utc
+from interlock.protocol.jsonrpc import decode_members, encode_members
 from interlock.protocol.lookalike_members import members_once
 from interlock.protocol.mcp import Era
 from interlock.protocol.mcpax import Hop
+from interlock.trust.policy.decision import Decision
 
 PENDING: Final = "pending"
 APPROVED: Final = "approved"
@@ -330,3 +338,311 @@ def _integer(text: str) -> int:
 
 def _no_number(text: str) -> float:
     raise ValueError(f"{text} is no JSON")
+
+
+# -- A call as it is written down when it is stopped: everything that a human must know of it, and
+# all that it takes to make it later.
+#
+# First its secret arguments are masked, and nothing else.
+#
+# A person approves what they read, so arguments are shown in full. A value is masked only where
+# the tool's schema declares it secret (`format: password`, `writeOnly: true`) or where it equals
+# a secret of the config. Only whole values are masked, never a part of a text: a command could be
+# hidden under the mask. Redaction for logs (`core.redaction`) goes by names and forms and must
+# not be used for approvals.
+
+_MOST_STEPS: Final = 20_000
+"""Schemas visited for one call. Beyond that nothing more is masked: the person sees too much rather
+than too little."""
+_ALTERNATIVES: Final = ("allOf", "anyOf", "oneOf")
+_CONDITIONAL: Final = ("if", "then", "else")
+
+Masked = tuple[Any, tuple[str, ...]]
+
+
+def mask_secrets(
+    value: Any, schema: Any, *, secrets: frozenset[bytes] = frozenset(), pointer: str = ""
+) -> Masked:
+    """A copy of `value` with secrets masked, and JSON pointers (RFC 6901) to the masked values.
+
+    Args:
+        value: decoded JSON.
+        schema: the JSON Schema of `value`; anything else declares nothing secret.
+        secrets: digests of texts that are secret where they are the whole value.
+        pointer: the pointer of `value` itself.
+    """
+    masker = _Masker(schema, secrets)
+    shown = masker.copy(value, [schema], pointer, False)
+    return shown, tuple(masker.pointers)
+
+
+class _Masker:
+    def __init__(self, root: Any, secrets: frozenset[bytes]) -> None:
+        self._root = root
+        self._secrets = secrets
+        self._left = _MOST_STEPS
+        self.pointers: list[str] = []
+
+    def copy(self, value: Any, schemas: list[Any], pointer: str, secret: bool) -> Any:
+        found = self._expand(schemas)
+        secret = secret or any(map(_declares_secret, found))
+        if isinstance(value, dict):
+            return {
+                name: self.copy(
+                    member, _of_member(found, name), f"{pointer}/{_escape(name)}", secret
+                )
+                for name, member in value.items()
+            }
+        if isinstance(value, list):
+            return [
+                self.copy(item, _of_item(found, index), f"{pointer}/{index}", secret)
+                for index, item in enumerate(value)
+            ]
+        if value is None or isinstance(value, bool):
+            return value
+        if secret or self._is_known(value):
+            self.pointers.append(pointer)
+            return hidden(len(value) if isinstance(value, str) else len(json.dumps(value)))
+        return value
+
+    def _is_known(self, value: Any) -> bool:
+        if not self._secrets or not isinstance(value, str):
+            return False
+        return digest_of_secret(value) in self._secrets
+
+    def _expand(self, schemas: list[Any]) -> list[dict[str, Any]]:
+        """These schemas and all that they refer to for the same value, each once."""
+        found: dict[int, dict[str, Any]] = {}
+        waiting = list(schemas)
+        while waiting and self._left > 0:
+            schema = waiting.pop()
+            if not isinstance(schema, dict) or id(schema) in found:
+                continue
+            self._left -= 1
+            found[id(schema)] = schema
+            reference = schema.get("$ref")
+            if isinstance(reference, str):
+                waiting.append(self._referred(reference))
+            for keyword in _ALTERNATIVES:
+                parts = schema.get(keyword)
+                if isinstance(parts, list):
+                    waiting += parts
+            waiting += [schema[keyword] for keyword in _CONDITIONAL if keyword in schema]
+        return list(found.values())
+
+    def _referred(self, reference: str) -> Any:
+        """What a reference within the schema points to. None: nothing here."""
+        if reference == "#":
+            return self._root
+        if not reference.startswith("#/"):
+            return None
+        found = self._root
+        for step in reference[2:].split("/"):
+            name = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list) and name.isascii() and name.isdigit():
+                found = found[int(name)] if int(name) < len(found) else None
+            else:
+                found = found.get(name) if isinstance(found, dict) else None
+        return found
+
+
+def _declares_secret(schema: dict[str, Any]) -> bool:
+    return schema.get("writeOnly") is True or schema.get("format") == "password"
+
+
+def _of_member(schemas: list[dict[str, Any]], name: str) -> list[Any]:
+    found: list[Any] = []
+    for schema in schemas:
+        properties = schema.get("properties")
+        if isinstance(properties, dict) and name in properties:
+            found.append(properties[name])
+        else:
+            found.append(schema.get("additionalProperties"))
+    return found
+
+
+def _of_item(schemas: list[dict[str, Any]], index: int) -> list[Any]:
+    found: list[Any] = []
+    for schema in schemas:
+        first = schema.get("prefixItems")
+        if isinstance(first, list) and index < len(first):
+            found.append(first[index])
+        else:
+            found.append(schema.get("items"))
+    return found
+
+
+def _escape(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+DIGEST: Final = "args_sha256:"
+RAW_DIGEST: Final = "args_raw_sha256:"
+
+_log = logging.getLogger("interlock.approvals")
+
+_SENT_ALONG: Final = (META_CONTEXT, META_DRIVER)
+"""What of the `_meta` of a call decides what it does: drivers read it. Everything else is about the
+request that was held, and not about the one that is made for it."""
+
+
+class Whole(NamedTuple):
+    """All of a call that a human lets through, as it can be read in one way only."""
+
+    arguments: Any
+    meta: dict[str, Any] | None = None
+    """What of its `_meta` is sent with it. None: nothing."""
+    raw_meta: bytes = b""
+
+
+def brought_along(call: Call, route: object) -> dict[str, Raw]:
+    """What of its `_meta` decides what a call does. `route`: what is called."""
+    if not isinstance(route, Tool) or route.upstream != CONTRACTS:
+        return {}
+    return only_sent_along(call.meta) or {}
+
+
+def only_sent_along(meta: dict[str, Raw] | None) -> dict[str, Raw] | None:
+    """What of a `_meta` could decide what a call does."""
+    return {name: meta[name] for name in _SENT_ALONG if name in meta} or None if meta else None
+
+
+def whole(call: Call, route: object) -> Whole:
+    """All of it. `route`: what is called. Raises InterlockError."""
+    arguments, along = exact(call.arguments), brought_along(call, route)
+    if not along:
+        return Whole(arguments)
+    raw = encode_members(along)
+    return Whole(arguments, exact(raw), raw)
+
+
+def check_context(route: object, asked: Whole) -> None:
+    """No human is asked about a call of a contract that would be refused for its context. Raises
+    InterlockError."""
+    check = route.check_context if isinstance(route, Tool) else None
+    if check is not None:
+        context = (asked.meta or {}).get(META_CONTEXT)
+        check({} if context is None else context)
+
+
+def sent_along(raw_meta: bytes) -> dict[str, Raw] | None:
+    """The `_meta` of a call that is made for an approval."""
+    return decode_members(raw_meta) if raw_meta else None
+
+
+def about(call: Call) -> tuple[str, str]:
+    """The canonical name of the tool and the digest of its contract, and of who serves it."""
+    route = call.route
+    if route is None:
+        return call.name, ""
+    return route.canonical, approved_digest(route) if isinstance(route, Tool) else ""
+
+
+def journal_digest(call: Call) -> str:
+    """What the journal says of a call's arguments: `args_sha256`, as an approval of it has.
+    Arguments that can be read in two ways, or that are too long for an approval, have no such
+    digest: then `args_raw_sha256`, of their bytes."""
+    caller = call.caller
+    assert caller is not None
+    try:
+        asked = whole(call, call.route)
+        tool, contract = about(call)
+        digest = digest_of(tool, asked.arguments, contract, caller, asked.meta)
+    except InterlockError:
+        return f"{RAW_DIGEST}{sha256(call.arguments).hexdigest()}"
+    return f"{DIGEST}{digest}"
+
+
+def written_down(
+    call: Call,
+    decision: Decision,
+    asked: Whole,
+    *,
+    audience: str,
+    policy: str,
+    created: float,
+    expires: float,
+    secrets: frozenset[bytes] = frozenset(),
+) -> Approval:
+    """The record of a call that waits from now on. `asked`: all of it, read. `secrets`: digests
+    of the config's secrets."""
+    route, caller, client = call.route, call.caller, call.client
+    assert caller is not None
+    tool, contract = about(call)
+    listed = route if isinstance(route, Tool) else None
+    schema = None if listed is None else listed.input_schema()
+    arguments, masked = shown(asked.arguments, schema, secrets, "/arguments")
+    meta, masked_meta = shown(asked.meta, None, secrets, "/meta") if asked.meta else (b"", ())
+    return Approval(
+        id=new_id(),
+        audience=audience,
+        nonce=new_id(),
+        caller=caller,
+        # What it promised is for whoever waits for an answer, and then nobody may.
+        client=Client(client.era, client.revision, client.name),
+        face=call.face,
+        name=call.name,
+        tool=tool,
+        upstream=call.upstream,
+        route=tuple(tool.split(".")) if call.hop is None else call.hop.route,
+        hop=call.hop,
+        arguments=bytes(call.arguments),
+        shown=arguments,
+        meta=asked.raw_meta,
+        meta_shown=meta,
+        masked=masked + masked_meta,
+        capability=b"{}" if listed is None else bytes(listed.capability()),
+        effect=call.effect,
+        description="" if listed is None else listed.description,
+        digest=digest_of(tool, asked.arguments, contract, caller, asked.meta),
+        contract=contract,
+        policy=policy,
+        rule=decision.rule,
+        action=decision.action.word,
+        reason=decision.reason if listed is None else _reason(decision, listed),
+        created=created,
+        expires=expires,
+        proposal=call.proposal,
+    )
+
+
+def _reason(decision: Decision, tool: Tool) -> str:
+    """Why it waits, what that was inferred from, and which drivers could serve the call."""
+    said = [decision.reason] if decision.reason else []
+    effect = tool.effect
+    if effect.level is EffectLevel.IRREVERSIBLE and effect.assumed and effect.reason:
+        said.append(f"Its server does not say what it does; assumed from: {effect.reason}.")
+    if tool.served_by:
+        drivers = " or ".join(one.partition(" ")[0] for one in tool.served_by)
+        said.append(f"It would be served by {drivers}.")
+    return " ".join(said)
+
+
+def shown(
+    value: Any, schema: Any, secrets: frozenset[bytes], pointer: str
+) -> tuple[bytes, tuple[str, ...]]:
+    """What people see of it, and pointers to what is masked. Raises InterlockError for what nobody
+    could look through."""
+    try:
+        seen, masked = mask_secrets(value, schema, secrets=secrets, pointer=pointer)
+        return canonical(seen), masked
+    except RecursionError:
+        raise InterlockError(
+            INVALID_ARGUMENTS,
+            "A human must look at this call, and its arguments are nested too deeply for that: "
+            "make them flatter.",
+        ) from None
+
+
+def revealed(approval: Approval) -> Approval:
+    """The same with the real values in place of the masked ones. Only while it is pending."""
+    meta = canonical(exact(approval.meta)) if approval.meta else b""
+    return replace(approval, shown=canonical(exact(approval.arguments)), meta_shown=meta)
+
+
+def tell_of(told: Callable[[Tool, str], None], tool: Tool, by: str) -> None:
+    """Have it noted that a human let a call of this tool through. Never raises."""
+    try:
+        told(tool, by)
+    except Exception:
+        _log.exception("%s could not be noted as approved", tool.canonical)

@@ -36,7 +36,6 @@ from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.protocol.mcp import Era
 from interlock.trust.approvals.downstream import Below, Child, HeldBelow, ShownBelow, unknown
 from interlock.trust.approvals.gate import Gate
-from interlock.trust.approvals.held_call import revealed
 from interlock.trust.approvals.inbox import Entry, Inbox, Keeper, Kept
 from interlock.trust.approvals.proofs import REFUSE, Proofs, Verdict, invalid
 from interlock.trust.approvals.record import (
@@ -46,6 +45,7 @@ from interlock.trust.approvals.record import (
     REFUSED,
     VOID,
     Approval,
+    revealed,
     view,
 )
 

@@ -1,0 +1,201 @@
+"""Trace the path of a call through the package on a live node.
+
+    python -m tools.trace_call [plain|held|approval|approval-http ...] [--functions]
+
+A node with the demo server (stdio) runs in this process and is asked over HTTP, on a connection that
+is warm. Printed are the functions on the path, the files they are in, and the jumps between files.
+
+What is counted: every Python function of the package `interlock` that is entered on the event loop's
+thread, from the bytes of the request to the bytes of the response. Lambdas and nested functions
+count. Not counted: the standard library and other packages, comprehensions, the second and later
+entries of a coroutine (it only goes on), and the threads that write to the disk. A jump is an entry
+in another file than the entry before.
+
+- `plain`: a call of a tool that only reads.
+- `held`: a call of a destructive tool, until its caller is told that an operator must approve it.
+- `approval`: a signed proof from `Approvals.confirm` until that returns what the call came to.
+- `approval-http`: the same from the bytes of the operator's request to those of the response.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Awaitable, Callable
+from itertools import groupby, pairwise
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from joserfc import jws
+from joserfc.jwk import OKPKey
+
+import interlock
+from interlock.app.node import Node
+from interlock.core.config import Config, ServerConfig
+from interlock.core.config.trust import AnchorConfig, ApprovalsConfig
+
+PACKAGE = str(Path(interlock.__file__).parent) + "/"
+PATHS = ("plain", "held", "approval", "approval-http")
+WARM_UP = 4
+_INLINE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+
+Entry = tuple[str, str]
+"""A file and a function in it."""
+
+
+async def trace(path: Awaitable[Any]) -> tuple[list[Entry], Any]:
+    """The entries on a path, and what it returned."""
+    entries: list[Entry] = []
+    begun: set[FrameType] = set()
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event != "call" or not code.co_filename.startswith(PACKAGE):
+            return
+        if code.co_name in _INLINE or frame in begun:
+            return
+        begun.add(frame)
+        entries.append((code.co_filename.removeprefix(PACKAGE), code.co_qualname))
+
+    sys.setprofile(profile)
+    try:
+        result = await path
+    finally:
+        sys.setprofile(None)
+    return entries, result
+
+
+class TracedNode:
+    """A node with one operator, and a client on one connection."""
+
+    def __init__(self, folder: Path) -> None:
+        self.key = OKPKey.generate_key("Ed25519")
+        (folder / "operator.pem").write_bytes(self.key.as_pem(private=False))
+        self.node = Node(
+            Config(
+                servers={
+                    "demo": ServerConfig(command=sys.executable, args=["-m", "interlock.demo"])
+                },
+                listen="127.0.0.1:0",
+                state_dir=str(folder / "state"),
+                approvals=ApprovalsConfig(
+                    anchors=[AnchorConfig(name="operator", key=str(folder / "operator.pem"))]
+                ),
+            ),
+            base_dir=folder,
+        )
+        self._number = 0
+
+    async def start(self) -> None:
+        self.node.start()
+        self._host = (await self.node.listen()).split("//")[1].partition("/")[0]
+        await self.node.until_settled(30.0)
+        host, _, port = self._host.rpartition(":")
+        self._reader, self._writer = await asyncio.open_connection(host, int(port))
+
+    async def post(self, path: str, body: Any, *fields: str) -> Any:
+        raw = json.dumps(body).encode()
+        head = (
+            f"POST {path} HTTP/1.1", f"Host: {self._host}", "Content-Type: application/json",
+            "Accept: application/json, text/event-stream", *fields, f"Content-Length: {len(raw)}",
+        )  # fmt: skip
+        self._writer.write("\r\n".join(head).encode() + b"\r\n\r\n" + raw)
+        answer = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(answer.partition("content-length:")[2].split()[0])
+        return json.loads(await self._reader.readexactly(length))
+
+    async def call(self, tool: str, **arguments: Any) -> Any:
+        self._number += 1
+        meta = {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": {"name": "trace", "version": "1"},
+            "io.modelcontextprotocol/clientCapabilities": {},
+        }
+        params = {"name": tool, "arguments": arguments, "_meta": meta}
+        answer = await self.post(
+            "/mcp",
+            {"jsonrpc": "2.0", "id": self._number, "method": "tools/call", "params": params},
+            "MCP-Protocol-Version: 2026-07-28",
+            "Mcp-Method: tools/call",
+            f"Mcp-Name: {tool}",
+        )
+        return answer["result"]
+
+    def plain(self) -> Awaitable[Any]:
+        return self.call("demo.time_now")
+
+    def held(self) -> Awaitable[Any]:
+        return self.call("demo.notes_delete", id=self._number)
+
+    async def proof(self) -> tuple[str, str]:
+        """The id of an approval that is pending, and an operator's proof for it."""
+        held = (await self.held())["structuredContent"]
+        now = int(time.time())
+        claims = {
+            "aud": held["aud"], "jti": held["confirmation_id"], "args_sha256": held["args_sha256"],
+            "iat": now, "exp": now + 300, "decision": "approve",
+        }  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            signed = jws.serialize_compact(
+                {"alg": "EdDSA"}, json.dumps(claims).encode(), self.key, algorithms=["EdDSA"]
+            )
+        return held["confirmation_id"], signed
+
+    async def trace(self, path: str) -> list[Entry]:
+        if path in ("plain", "held"):
+            ask: Callable[[], Awaitable[Any]] = self.plain if path == "plain" else self.held
+            return (await trace(ask()))[0]
+        id, proof = await self.proof()
+        if path == "approval-http":
+            sent = {"proof": proof, "accept_masked": True}
+            entries, answer = await trace(self.post(f"/approvals/{id}", sent))
+            assert answer["state"] == "done", answer
+            return entries
+        approving = self.node.trust.approving
+        assert approving is not None
+        return (await trace(approving.approvals.confirm(id, proof)))[0]
+
+
+def describe(path: str, entries: list[Entry], *, functions: bool) -> str:
+    files = [file for file, _ in entries]
+    jumps = sum(before != after for before, after in pairwise(files))
+    lines = [
+        f"{path}: {len(set(entries))} functions, {len(set(files))} files, {jumps} jumps "
+        f"({len(entries)} entries)"
+    ]
+    if functions:
+        for file, some in groupby(entries, key=lambda entry: entry[0]):
+            lines.append(f"  {file}: {', '.join(name for _, name in some)}")
+    return "\n".join(lines)
+
+
+async def run(paths: list[str], *, functions: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        traced = TracedNode(Path(folder))
+        await traced.start()
+        try:
+            for path in paths:
+                for _ in range(WARM_UP):
+                    entries = await traced.trace(path)
+                print(describe(path, entries, functions=functions))
+        finally:
+            await traced.node.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Trace the path of a call on a live node.")
+    parser.add_argument("paths", nargs="*", default=list(PATHS), metavar="PATH")
+    parser.add_argument("--functions", action="store_true", help="print every function")
+    given = parser.parse_args()
+    asyncio.run(run(given.paths, functions=given.functions))
+
+
+if __name__ == "__main__":
+    main()
