@@ -2,14 +2,15 @@
 
     python -m tools.trace_call [plain|held|approval|approval-http ...] [--functions]
 
-A node with the demo server (stdio) runs in this process and is asked over HTTP, on a connection that
-is warm. Printed are the functions on the path, the files they are in, and the jumps between files.
+A node with the demo server (stdio) runs in this process and is asked over HTTP, on a warm
+connection. Printed are the functions on the path, their files, and the jumps between files.
 
-What is counted: every Python function of the package `interlock` that is entered on the event loop's
-thread, from the bytes of the request to the bytes of the response. Lambdas and nested functions
-count. Not counted: the standard library and other packages, comprehensions, the second and later
-entries of a coroutine (it only goes on), and the threads that write to the disk. A jump is an entry
-in another file than the entry before.
+What is counted: every Python function of the package `interlock` that is entered on the thread of
+the event loop, from the bytes of the request to the bytes of the response. Lambdas and nested
+functions count. Not counted: other packages, comprehensions, the second and later entries of a
+coroutine (it only goes on), and the threads that write to the disk. A jump is an entry in another
+file than the entry before. Of several traces the shortest counts: timers of the node that happen to
+fire meanwhile are no part of the path.
 
 - `plain`: a call of a tool that only reads.
 - `held`: a call of a destructive tool, until its caller is told that an operator must approve it.
@@ -42,7 +43,8 @@ from interlock.core.config.trust import AnchorConfig, ApprovalsConfig
 
 PACKAGE = str(Path(interlock.__file__).parent) + "/"
 PATHS = ("plain", "held", "approval", "approval-http")
-WARM_UP = 4
+TRACES = 8
+"""The first ones warm up."""
 _INLINE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 Entry = tuple[str, str]
@@ -77,11 +79,10 @@ class TracedNode:
     def __init__(self, folder: Path) -> None:
         self.key = OKPKey.generate_key("Ed25519")
         (folder / "operator.pem").write_bytes(self.key.as_pem(private=False))
+        demo = ServerConfig(command=sys.executable, args=["-m", "interlock.demo"])
         self.node = Node(
             Config(
-                servers={
-                    "demo": ServerConfig(command=sys.executable, args=["-m", "interlock.demo"])
-                },
+                servers={"demo": demo},
                 listen="127.0.0.1:0",
                 state_dir=str(folder / "state"),
                 approvals=ApprovalsConfig(
@@ -182,9 +183,8 @@ async def run(paths: list[str], *, functions: bool) -> None:
         await traced.start()
         try:
             for path in paths:
-                for _ in range(WARM_UP):
-                    entries = await traced.trace(path)
-                print(describe(path, entries, functions=functions))
+                traces = [await traced.trace(path) for _ in range(TRACES)]
+                print(describe(path, min(traces, key=len), functions=functions))
         finally:
             await traced.node.stop()
 

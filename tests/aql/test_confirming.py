@@ -228,7 +228,7 @@ def test_a_held_call_says_that_no_operator_is_enrolled(tmp_path: Path) -> None:
         answer = await desk.ask()
         assert "operators_enrolled" not in answer["error"]["details"]
         assert "keys new" not in answer["error"]["message"]
-        desk.gate.approvals.gate.anybody = lambda: False
+        desk.gate.approvals.gate.anybody = False
         answer = await desk.ask()
         assert answer["error"]["details"]["operators_enrolled"] is False
         assert "No operator of this node is enrolled" in answer["error"]["message"]

@@ -8,7 +8,7 @@ import pytest
 
 from interlock.core.config import Config
 from interlock.trust.approvals.record import APPROVED
-from interlock.trust.component import log_pending
+from interlock.trust.component import log_pending, node_option
 from tests.trust.approvals.test_proofs import approval
 
 
@@ -26,7 +26,7 @@ def test_it_names_a_node_that_is_not_at_the_default_address(
 ) -> None:
     pending = approval()
     with caplog.at_level(logging.INFO, "interlock"):
-        log_pending(pending, listen)
-        log_pending(pending.step(APPROVED), listen)
+        log_pending(pending, node_option(listen))
+        log_pending(pending.step(APPROVED), node_option(listen))
     [record] = caplog.records
     assert record.getMessage().endswith(f": interlock approve {pending.id}{options}")

@@ -20,7 +20,6 @@ from interlock.aql.language.request import CONFIRMATION
 from interlock.aql.operations import Native, Operation, Parameter
 from interlock.aql.request import Asked
 from interlock.core.call import Call, Caller, Principal, principal
-from interlock.core.catalog.tool_contracts import approved_digest
 from interlock.core.config.aql import OperationConfig
 from interlock.core.journal.audit import Audit
 from interlock.core.redaction import MASK
@@ -35,7 +34,6 @@ from interlock.trust.approvals.record import (
     PENDING,
     VOID,
     Approval,
-    digest_of,
     whole,
 )
 from interlock.trust.approvals.response import OPERATORS_ENROLLED
@@ -131,7 +129,7 @@ class Tokens:
         """The operations of approvals whose tokens were given out."""
         self._below: dict[str, tuple[Principal, str]] = {}
         """Of those that a node below holds: whose they are, and for which call."""
-        self.close = approvals.watch(self._stepped)
+        self.close = approvals.watch(self._stepped, (APPROVED, VOID, EXPIRED))
         """Ends that it hears of approvals."""
 
     # -- a token is given out
@@ -382,10 +380,7 @@ class Tokens:
 def _digest(call: Call, operation: Operation) -> str:
     """What the approval of a call would be about."""
     assert call.caller is not None
-    tool = operation.tool
-    given = whole(call, tool)
-    digest = approved_digest(tool)
-    return digest_of(tool.canonical, given.arguments, digest, call.caller, given.meta)
+    return whole(call, operation.tool).digest
 
 
 def invalid() -> AqlError:

@@ -17,6 +17,7 @@ from interlock.core.config import Config, LearnedRule
 from interlock.core.feature import Component
 from interlock.core.journal.audit import Audit
 from interlock.errors import InterlockError
+from interlock.trust.approvals.record import APPROVED, REFUSED
 from interlock.trust.approvals.service import Approvals
 from interlock.trust.authorization import HELD, Authorizer, DecisionStep
 
@@ -59,7 +60,9 @@ class Automation(Component):
         if config.section(AutomationConfig).enabled and self._stop is None:
             if self._store is None:
                 self._store = self._opened(config.section(AutomationConfig))
-            self._stop = self._approvals.watch(Watching(self._store, time.time).heard)
+            self._stop = self._approvals.watch(
+                Watching(self._store, time.time).heard, (APPROVED, REFUSED)
+            )
         elif not config.section(AutomationConfig).enabled:
             self._hear_no_more()
 

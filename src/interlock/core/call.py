@@ -321,6 +321,8 @@ class Call(msgspec.Struct, eq=False):
     """The request that is under way for it."""
     approval: str = ""
     """The id of the approval that it is made for: a human let exactly this call through."""
+    digest: str = ""
+    """Of an approved call: what the approval is about, once the gate has held the call to it."""
     reserved: Sequence[object] | None = None
     """What it has taken from budgets, until it is settled or given back."""
     asked: OperationRequest | None = None

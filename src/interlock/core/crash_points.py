@@ -33,6 +33,8 @@ POINTS: Final = (
 _AT: Final = os.environ.get("INTERLOCK_FAULT", "")
 _AFTER: Final = int(os.environ.get("INTERLOCK_FAULT_AFTER", "0") or "0")
 """How often the point is passed unharmed first."""
+ARMED: Final = bool(_AT)
+"""Whether the process is to end at one of them. Looked at before `at`, which only tests call."""
 _passed = 0
 
 

@@ -112,7 +112,7 @@ class Trust(Component):
         approvals = self.approving.approvals
         pipeline.open_gate(approvals.gate, approvals.confirm_call)
         approvals.gate.on_approved_tool = self.pins.approved
-        approvals.watch(partial(log_pending, listen=config.listen))
+        approvals.watch(partial(log_pending, option=node_option(config.listen)), (PENDING,))
         self.identity.watch.on_change = partial(self._audit.record_change, "tokens")
         self.approving.operators.watch.on_change = partial(self._audit.record_change, "keys")
         return self.approving
@@ -190,12 +190,12 @@ class Trust(Component):
         self.pins.configure(new.pins.mode)
 
 
-def log_pending(approval: Approval, listen: str) -> None:
+def log_pending(approval: Approval, option: str) -> None:
     """Log a new approval with the command that decides it.
 
     Args:
         approval: what took a step; only a pending one of this node is logged.
-        listen: the node's address. Commands look for a node at the default one.
+        option: what the command needs to find the node, as of `node_option`.
     """
     if approval.state == PENDING and not approval.at:
         _log.info(
@@ -203,7 +203,7 @@ def log_pending(approval: Approval, listen: str) -> None:
             approval.tool,
             approval.caller.name,
             approval.id,
-            node_option(listen),
+            option,
         )
 
 

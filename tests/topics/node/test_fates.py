@@ -117,7 +117,7 @@ def test_how_it_ended_is_known_when_the_inbox_has_forgotten_it(
         else:
             await table.gated.confirm(approval)
         async with asyncio.timeout(PATIENCE):
-            while (entry := approvals._inbox.get(approval.id)) is None or entry.writing:
+            while (entry := approvals._inbox.entries.get(approval.id)) is None or entry.writing:
                 await turns(1)
         assert entry.record.collected
         table.gated.pass_time(11)

@@ -102,7 +102,7 @@ class Pair:
     def forget(self) -> None:
         """The outer node knows nothing of it any more."""
         self.outer.approvals._below._known.clear()
-        self.outer.approvals._inbox._entries.clear()
+        self.outer.approvals._inbox.entries.clear()
 
     def close(self) -> None:
         self.outer.close()

@@ -10,7 +10,7 @@ import pytest
 
 from interlock.core.call import Caller
 from interlock.errors import INVALID_ARGUMENTS, PROOF_INVALID, TOO_BUSY, InterlockError
-from interlock.trust.approvals import inbox
+from interlock.trust.approvals import gate
 from interlock.trust.approvals.proofs import Verdict
 from interlock.trust.approvals.record import NOT_SHOWN, Approval
 from interlock.trust.approvals.response import sentence
@@ -34,7 +34,7 @@ def test_a_client_that_cannot_be_told_strands_nothing(tmp_path: Path, decision: 
     async def run() -> None:
         gated = Gated(tmp_path)
         held = await gated.hold()
-        entry = gated.approvals._inbox.get(held.id)
+        entry = gated.approvals._inbox.entries.get(held.id)
         assert entry is not None
         entry.session, entry.url_offered = BadSession(), True  # type: ignore[assignment]
         if decision == "approve":
@@ -169,7 +169,7 @@ def test_nobody_is_asked_about_more_than_anybody_reads(tmp_path: Path) -> None:
 
 
 def test_a_caller_has_a_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox, "MOST_WAITING_OF_ONE", 10_000)
+    monkeypatch.setattr(gate, "MOST_WAITING_BYTES_OF_ONE", 10_000)
 
     async def run() -> None:
         gated = Gated(tmp_path)
@@ -203,7 +203,7 @@ def test_what_was_never_executed_leaves_no_arguments_behind(tmp_path: Path) -> N
 def test_results_are_kept_as_long_as_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inbox, "MOST_KEPT_OF_ONE", 5_000)
+    monkeypatch.setattr(gate, "MOST_KEPT_OF_ONE", 5_000)
     long = "r" * 3000
 
     async def run() -> None:
@@ -216,7 +216,7 @@ def test_results_are_kept_as_long_as_there_is_room(
             async with asyncio.timeout(PATIENCE):
                 assert long in (await task).result.decode()
             gated.pass_time(1)
-        kept = sum(inbox.size(one.record) for one in gated.approvals._inbox)
+        kept = sum(gate.size(one.record) for one in gated.approvals._inbox)
         assert kept <= 5_000
         # The oldest was not kept, and that it was executed still is: it is not made again.
         first = await gated.ask(wipe({"disk": 0}))

@@ -25,7 +25,7 @@ def test_what_waits_is_void_at_once(tmp_path: Path) -> None:
         held = await gated.hold()
         told: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         gated.approvals.watch(lambda one: told.put_nowait((one.id, one.state)))
-        entry = gated.approvals._inbox.get(held.id)
+        entry = gated.approvals._inbox.entries.get(held.id)
         assert entry is not None
         waiting: asyncio.Future[InterlockError | None]
         waiting = asyncio.get_running_loop().create_future()

@@ -24,7 +24,7 @@ async def stopped_in(folder: Path, state: str) -> Gated:
     gated = Gated(folder)
     approval = await gated.hold()
     if state != "pending":
-        entry = gated.approvals._inbox.get(approval.id)
+        entry = gated.approvals._inbox.entries.get(approval.id)
         assert entry is not None
         step = approval.step(APPROVED, by="clerk", proof="operator", decided=gated.wall)
         for one in (step, step.step(DISPATCHING))[: 1 if state == APPROVED else 2]:

@@ -20,7 +20,7 @@ from interlock.core.catalog.offering import CONTRACTS, Offering, contract_offeri
 from interlock.core.config.secrets import digest_of_secret
 from interlock.errors import CONFIRMATION_EXPIRED, INVALID_ARGUMENTS, InterlockError
 from interlock.trust.approvals.downstream import said_below
-from interlock.trust.approvals.inbox import size
+from interlock.trust.approvals.gate import size
 from interlock.trust.approvals.record import APPROVED, Approval, view
 from interlock.trust.approvals.web import seen, summed_up
 from tests.core.catalog.offers import definition
@@ -115,7 +115,7 @@ def test_secrets_are_masked_for_people_and_sent_as_they_are(tmp_path: Path) -> N
     async def run() -> None:
         gated = Served(tmp_path, contracts())
         known = frozenset({digest_of_secret("hunter2hunter2")})
-        gated.approvals.gate.secrets = lambda: known
+        gated.approvals.gate.secrets = known
         given = {CONTEXT: {"api_key": "hunter2hunter2", "token": "shown"}}
         answer = await gated.ask(asked(given))
         [approval] = gated.approvals.pending()
@@ -141,7 +141,7 @@ def test_a_record_that_says_something_else_is_not_sent(tmp_path: Path, meta: byt
     async def run() -> None:
         gated = Served(tmp_path, contracts())
         approval = await gated.hold(asked(TENANT))
-        entry = gated.approvals._inbox.get(approval.id)
+        entry = gated.approvals._inbox.entries.get(approval.id)
         assert entry is not None
         entry.record = msgspec.structs.replace(approval, meta=meta)
         with pytest.raises(InterlockError, match="the call changed") as error:
@@ -157,7 +157,7 @@ def test_what_was_approved_before_the_node_was_started_anew_is_sent_with_it(tmp_
     async def run() -> None:
         before = Served(tmp_path, contracts())
         approval = await before.hold(asked(TENANT))
-        entry = before.approvals._inbox.get(approval.id)
+        entry = before.approvals._inbox.entries.get(approval.id)
         assert entry is not None
         over = asyncio.get_running_loop().create_future()
         step = approval.step(APPROVED, by="clerk", proof="operator", decided=before.wall)

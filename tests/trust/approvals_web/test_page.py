@@ -122,7 +122,7 @@ def test_what_is_sent_beside_the_arguments_is_seen(office: Office, browser: Brow
     browser.open(address(office, told))
     browser.until_text("#arguments", "orders")
     assert browser.script("return document.querySelector('#beside')") is None
-    entry = office.approving.approvals._inbox.get(told["confirmation_id"])
+    entry = office.approving.approvals._inbox.entries.get(told["confirmation_id"])
     assert entry is not None
     # As of a call of a contract, which this node has none of.
     shown = b'{"dev.interlock/context":{"tenant":"blue","api_key":"*** (hidden)"}}'

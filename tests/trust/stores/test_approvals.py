@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from interlock.errors import InterlockError
-from interlock.trust.approvals.inbox import Kept
 from interlock.trust.approvals.record import APPROVED, DISPATCHING, REFUSED, Approval
-from interlock.trust.approvals.store import SCHEMA_VERSION, ApprovalStore
+from interlock.trust.approvals.store import SCHEMA_VERSION, ApprovalStore, Kept
 from tests.core.state.telling import Told
 from tests.trust.approvals.test_proofs import approval
 

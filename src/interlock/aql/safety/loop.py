@@ -48,7 +48,7 @@ from interlock.protocol.aql_terms import OWN, Danger
 from interlock.protocol.input_required import REQUEST_STATE
 from interlock.protocol.mcp import TASKS_CANCEL, TOOLS_CALL
 from interlock.trust.approvals.proofs import Proofs
-from interlock.trust.approvals.record import Approval
+from interlock.trust.approvals.record import DISPATCHING, PENDING, STATES, Approval
 from interlock.trust.authorization import EVERYTHING, DecisionStep
 from interlock.trust.policy.decision import ACTIONS, Action, Decision, decision
 
@@ -134,7 +134,7 @@ class Loop:
         self.pauses.on_over = self._pause_over
         self.pauses.on_gone = lambda one: self.notices.clear(one.who, one.id)
         proofs.register(CODE, self.challenges.proof)
-        self._unhear = approvals.watch(self._heard)
+        self._unhear = approvals.watch(self._heard, STATES - {DISPATCHING})
 
     # -- life
 
@@ -453,19 +453,18 @@ class Loop:
     # -- approvals
 
     def _heard(self, approval: Approval) -> None:
-        """Every step of every approval."""
+        """An approval came to another state."""
         if approval.at:
             return
         if approval.tool in OWN_QUESTIONS and approval.upstream == OWN:
-            arguments = json.loads(approval.arguments) if approval.waits else {}
+            arguments = json.loads(approval.arguments) if approval.state == PENDING else {}
             if approval.tool == UNBLOCK_TOOL:
                 self.challenges.heard(approval, arguments)
             elif approval.tool == PROCEED_TOOL:
                 self.pauses.heard(approval, arguments)
             return
-        who = principal(approval.caller)
-        if approval.waits:
-            if who in self.watched:
+        if approval.state == PENDING:
+            if self.watched and (who := principal(approval.caller)) in self.watched:
                 url = self._approvals.url_of(approval.id) or ""
                 told = notification(
                     "permission_pending",
@@ -478,10 +477,12 @@ class Loop:
                     url=url,
                 )
                 self.notices.stand(who, approval.id, told)
-        elif self.notices.clear(who, approval.id) and approval.state in ("refused", "expired"):
-            self.notices.once(
-                who, "status", f"A call was {approval.state}.", operation=approval.tool
-            )
+        elif self.notices.standing:
+            who = principal(approval.caller)
+            if self.notices.clear(who, approval.id) and approval.state in ("refused", "expired"):
+                self.notices.once(
+                    who, "status", f"A call was {approval.state}.", operation=approval.tool
+                )
 
 
 def _least(effect: str) -> Danger:

@@ -20,20 +20,21 @@ class Notices:
         """`blocks`: looked at anew each time."""
         self._now = wall_clock
         self._blocks = blocks
-        self._standing: dict[Principal, dict[str, Notification]] = {}
+        self.standing: dict[Principal, dict[str, Notification]] = {}
+        """What is told until it is cleared: by key, of everybody."""
         self._once: dict[Principal, list[Notification]] = {}
 
     def stand(self, who: Principal, key: str, told: Notification) -> None:
         """Told until it is cleared."""
-        self._standing.setdefault(who, {})[key] = told
+        self.standing.setdefault(who, {})[key] = told
 
     def clear(self, who: Principal, key: str) -> bool:
         """Whether there was something to clear."""
-        standing = self._standing.get(who)
+        standing = self.standing.get(who)
         if standing is None or standing.pop(key, None) is None:
             return False
         if not standing:
-            del self._standing[who]
+            del self.standing[who]
         return True
 
     def once(self, who: Principal, type: NotificationType, message: str, **about: str) -> None:
@@ -43,17 +44,17 @@ class Notices:
 
     def pending(self, who: Principal) -> list[Notification]:
         """The permissions that it waits for."""
-        standing = self._standing.get(who, {}).values()
+        standing = self.standing.get(who, {}).values()
         return [one for one in standing if one.type == "permission_pending"]
 
     def take(self, who: Principal) -> list[Notification]:
         """All that is to be told to it now."""
-        told = [*self._standing.get(who, {}).values(), *self._once.pop(who, ())]
+        told = [*self.standing.get(who, {}).values(), *self._once.pop(who, ())]
         return [*(self._danger(one, who) for one in self._blocks), *told][:_MOST]
 
     def forget(self, who: Principal) -> None:
         """It has no execution any more."""
-        self._standing.pop(who, None)
+        self.standing.pop(who, None)
         self._once.pop(who, None)
 
     @staticmethod

@@ -5,7 +5,7 @@ lets the node make that call."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, Protocol
 
 from interlock.core.call import Call, Caller, Client, Credentials, Outcome
@@ -45,7 +45,9 @@ class ApprovalsLike(Protocol):
 
     def url_of(self, id: str) -> str | None: ...
 
-    def watch(self, callback: Callable[[Approval], None]) -> Callable[[], None]: ...
+    def watch(
+        self, callback: Callable[[Approval], None], states: Collection[str] = ...
+    ) -> Callable[[], None]: ...
 
     async def confirm(self, id: str, proof: str, presented_by: Caller | None = None) -> Outcome: ...
 

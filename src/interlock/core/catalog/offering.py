@@ -321,7 +321,8 @@ class Tool(Listed):
     """One tool, and what it does to the world.
 
     Immutable but for `validator` and what belongs to it, which the validation stage compiles on the
-    first call, and for `digest`, which is made when somebody asks for it.
+    first call, and for `digest` and `described`, which are made when somebody asks for
+    them.
     """
 
     __slots__ = (
@@ -332,6 +333,7 @@ class Tool(Listed):
         "check_context",
         "cost_units",
         "counter",
+        "described",
         "digest",
         "effect",
         "effect_word",
@@ -422,6 +424,8 @@ class Tool(Listed):
         """Of a contract: of the file that says it, which says more than is listed."""
         self.check_context: Callable[[Any], None] | None = None
         """Of a contract that takes a context: raises InterlockError for one that is none."""
+        self.described: tuple[Any, bytes] | None = None
+        """What `describe` returned, once it was asked."""
         self.digest = ""
         """Of its contract: ask `pinning.contract_digest`."""
 
@@ -438,6 +442,11 @@ class Tool(Listed):
     def capability(self) -> Raw:
         """The capability annotation, as clients see it."""
         return shown_capability(decode_members(b"{" + self.listed[1:]), self.effect)
+
+    def describe(self) -> tuple[Any, bytes]:
+        """The schema and the capability, as an approval of a call shows them. Read once."""
+        self.described = self.input_schema(), bytes(self.capability())
+        return self.described
 
 
 class Resource(msgspec.Struct, frozen=True):

@@ -384,9 +384,11 @@ class Pipeline:
                     "The call was not made: the journal cannot be written, and what changes "
                     "something must be on record first. `interlock status` says what is wrong.",
                 )
-            faults.at("dispatch.recorded")
+            if faults.ARMED:
+                faults.at("dispatch.recorded")
             self.depart(call, self._clock())
-            faults.at("dispatch.sent")
+            if faults.ARMED:
+                faults.at("dispatch.sent")
         except InterlockError as error:
             self.settled(call, None, error)
         except Exception as bug:

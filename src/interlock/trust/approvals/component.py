@@ -98,9 +98,8 @@ class Approving:
             children=children,
             journals_digests=config.journal.arguments == "digest",
         )
-        self._secrets = self._secret_digests(config)
-        self.approvals.gate.secrets = lambda: self._secrets
-        self.approvals.gate.anybody = lambda: bool(len(self.anchors) or watch.enrolled)
+        self.approvals.gate.secrets = self._secret_digests(config)
+        self._count_operators()
         self._app = VerificationApp(
             approvals=self.approvals,
             desk=self.operators,
@@ -144,9 +143,12 @@ class Approving:
         """Run by a new config. Raises InterlockError, and changes nothing, when a trust anchor of
         it cannot be used."""
         self.anchors.configure(config.approvals)
-        self._config, self._secrets = config, self._secret_digests(config)
+        self._config = config
+        gate = self.approvals.gate
+        gate.secrets, gate.page = self._secret_digests(config), None
         self.operators.watch.recovery_delay = config.approvals.recovery_delay
         self.approvals.configure(config.approvals)
+        self._count_operators()
 
     def retain_only(self, callers: Container[str]) -> None:
         """Only these callers are known any more: what others listen to ends."""
@@ -154,7 +156,12 @@ class Approving:
 
     def _operators_changed(self) -> None:
         """Who listens is looked at anew."""
+        self._count_operators()
         self._app.look_again()
+
+    def _count_operators(self) -> None:
+        """Whether there is somebody whose proof could count."""
+        self.approvals.gate.anybody = bool(len(self.anchors) or self.operators.watch.enrolled)
 
     def let_go(self) -> None:
         """Nobody listens for what happens any longer."""

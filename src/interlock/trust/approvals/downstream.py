@@ -33,10 +33,11 @@ from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol.jsonrpc import decode_members, decode_value
 from interlock.protocol.mcp import LATEST_STATELESS, Era
 from interlock.protocol.mcpax import CONFIRM
-from interlock.trust.approvals.inbox import Entry, Inbox, Kept
-from interlock.trust.approvals.record import APPROVED, DONE, Approval, about, canonical
+from interlock.trust.approvals.gate import Entry, Inbox
 from interlock.trust.approvals.record import CONFIRM as CONFIRM_ACTION
+from interlock.trust.approvals.record import DONE, Approval, about, canonical
 from interlock.trust.approvals.response import after_below, needed_below, seconds_of
+from interlock.trust.approvals.store import Kept
 
 MOST_REMEMBERED: Final = 10_000
 MOST_ASKING: Final = 32
@@ -317,7 +318,7 @@ class HeldBelow:
         if needed is not None:
             self._remember(needed[0], call.upstream, needed[1])
             assert call.caller is not None
-            tool, _ = about(call)
+            tool, _ = about(call.name, call.route)
             self._tell(outcome.result, call.upstream, tool, call.caller, call.effect)
 
     def settle(self, entry: Entry, done: Approval, now: float) -> Approval:
@@ -369,34 +370,3 @@ class HeldBelow:
         )
         if said is not None:
             self._show(said)
-
-
-# -- A call that was let through here and stopped at a gate below: whether it may be sent there
-# again, to hear what became of it. Pure.
-#
-# It cannot be executed twice by that:
-#
-# - The call that was sent before was held below and not executed: the gate there said so, and no
-#   other answer sets `below`.
-# - That gate knows the identical call of the same caller. It answers with the pending approval,
-#   with the rejection, or with the outcome. It makes the call once, for a proof of its own only.
-#   A call that it has forgotten is held again.
-# - If there is no gate any more the call is made now, under the approval of here: for the first
-#   time, and the last, since its answer sets no `below`.
-# - Like the first time, `dispatching` is on disk before it leaves. A node that is killed after that
-#   comes back to `lost`, and asks no more.
-
-
-def may_ask_below(record: Approval, changed: list[str], now: float, keep: float) -> bool:
-    """`changed`: what is not as it was when a human said yes. What was said is good for as long as
-    the gate below waits, and never for longer than outcomes are kept (`keep`)."""
-    return not changed and now < min(record.below_until, record.decided + keep)
-
-
-def leaves_with(entry: Entry, call: Call) -> bool:
-    """Whether a call may leave with this approval: it was just given, or the call was sent before,
-    stopped below, and this one asks there again."""
-    record = entry.record
-    if record.state == DONE and record.below:
-        return entry.call is call
-    return record.state == APPROVED

@@ -1,45 +1,53 @@
 """Where a call stops that a human must let through, and where it goes on when one did.
 
-`hold` never makes anybody wait for a human: the call is written down and answered. What comes back
-with an approval comes through the whole pipeline again, is held against what was approved, and is
-let go once, after that is written down. Whoever makes the identical call meanwhile is told of the
-same approval, waits for the call that is under way, or is given what it came to.
+`Gate.hold` never makes anybody wait for a human: the call is written down and answered. What comes
+back with an approval comes through the whole pipeline again, is held against what was approved, and
+is let go once, after that is written down. Whoever makes the identical call meanwhile is told of
+the same approval, waits for the call that is under way, or is given what it came to.
+
+`Inbox` has all approvals that a node knows, and takes them from state to state. A step is written
+down before anybody acts on it or hears of it. One record takes one step at a time, so of two who
+decide at once exactly one does. Time is looked at twice: on the wall clock, by which a record says
+when it expires, and on the clock that never goes back, so that a wall clock that is set back gives
+nobody more time.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from interlock.core import crash_points as faults
 from interlock.core.call import Call, Caller, ClientSession, Credentials, Outcome
-from interlock.core.catalog.offering import Tool
+from interlock.core.catalog.offering import META_CONTEXT, Tool
+from interlock.core.config.trust import ApprovalsConfig
 from interlock.core.journal.audit import COLLECTED
 from interlock.core.pending import Pending
 from interlock.core.pipeline.internal_error import fault
 from interlock.core.pipeline.request_state import Sealed, Seals
-from interlock.core.ports import Host
+from interlock.core.ports import Clock, Host, Recorder
 from interlock.errors import CONFIRMATION_EXPIRED, DEADLINE_EXCEEDED, TOO_BUSY, InterlockError
+from interlock.protocol.aql_terms import OWN
 from interlock.protocol.input_required import REQUEST_STATE
 from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.protocol.mcp import TOOLS_CALL, Era
 from interlock.protocol.mcpax import APPROVAL
 from interlock.protocol.mcpx_terms import FACE as TOPIC
-from interlock.trust.approvals.downstream import HeldBelow, leaves_with, may_ask_below
-from interlock.trust.approvals.inbox import Entry, Inbox, Kept, Told, whose
 from interlock.trust.approvals.record import (
     APPROVED,
     DISPATCHING,
+    DONE,
+    ENDS,
     EXPIRED,
+    LOST,
     PENDING,
     REFUSED,
+    STATES,
     VOID,
     Approval,
     Whole,
-    about,
-    check_context,
-    digest_of,
     sent_along,
     tell_of,
     whole,
@@ -61,7 +69,479 @@ from interlock.trust.approvals.response import (
     with_outcome,
     worth_telling,
 )
+from interlock.trust.approvals.store import Kept, RecordStore
 from interlock.trust.policy.decision import ACTIONS, Decision
+
+if TYPE_CHECKING:
+    from interlock.trust.approvals.downstream import HeldBelow
+
+FUTURE: Final = 5.0
+"""So much may a wall clock be behind the one by which a record was made."""
+MOST_WAITING_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of arguments, exact and as they are shown, of all calls that wait together."""
+MOST_WAITING_BYTES_OF_ONE: Final = 4 * 1024 * 1024
+"""The same of one caller."""
+MOST_KEPT: Final = 64 * 1024 * 1024
+"""Bytes of results, and of arguments as they are shown, of all calls that are over."""
+MOST_KEPT_OF_ONE: Final = 16 * 1024 * 1024
+"""The same of one caller."""
+VERB: Final = "approval"
+"""What its entries in the journal are about."""
+
+_log = logging.getLogger("interlock.approvals")
+
+Whose = tuple[str, str, str, str, int]
+Told = Callable[["Outcome | None", "InterlockError | None"], None]
+
+
+def size(record: Approval) -> int:
+    """How many bytes of it there may be many of."""
+    asked = len(record.arguments) + len(record.meta)
+    return asked + len(record.shown) + len(record.meta_shown) + len(record.result)
+
+
+def _trim(entries: list[Entry], most: int, newest: Approval | None) -> None:
+    total = sum(size(one.record) for one in entries)
+    if total <= most:
+        return
+    for one in sorted(entries, key=lambda one: (not one.record.collected, one.record.ended)):
+        if one.record is not newest:
+            before = size(one.record)
+            one.record = one.record.without_bulk()
+            total -= before - size(one.record)
+            if total <= most:
+                return
+
+
+def whose(caller: Caller, digest: str, session: ClientSession | None = None) -> Whose:
+    """By what the identical call of the same client is known. `session`: the client's, on the
+    session protocol; several clients may be one caller."""
+    asker = 0 if session is None else id(session)
+    return caller.name, caller.kind, caller.above, digest, asker
+
+
+class Entry:
+    """A record, and what there is beside it for as long as the process lives."""
+
+    __slots__ = (
+        "asked_plainly",
+        "asker",
+        "call",
+        "early",
+        "heard_below",
+        "live",
+        "on_over",
+        "on_written",
+        "own",
+        "record",
+        "session",
+        "timer",
+        "told",
+        "until",
+        "url_offered",
+        "waiters",
+        "writing",
+        "written",
+        "wrong",
+    )  # fmt: skip
+
+    def __init__(self, record: Approval, written: str | None) -> None:
+        self.record = record
+        self.written = written
+        """The state that is on disk. None: none is yet."""
+        self.writing = False
+        """A step is on its way to the disk."""
+        self.until = 0.0
+        """When it expires, on the clock that never goes back."""
+        self.timer: Any = None
+        self.session: ClientSession | None = None
+        self.asker: ClientSession | None = None
+        """The session whose repeated call is this one. None: calls without a session."""
+        self.url_offered = False
+        self.asked_plainly = written is not None
+        """Whether its caller was told of it outside of a room, too, and comes for what it came to.
+        Of one from before a restart nobody knows: it may."""
+        self.told = False
+        """Whether its caller was told the outcome. The record says so once that is written."""
+        self.live = False
+        """Whether somebody has just approved it, and it is about to be dispatched."""
+        self.call: Call | None = None
+        """The call that it is used for."""
+        self.early: tuple[Outcome | None, InterlockError | None] | None = None
+        self.heard_below: tuple[str, Outcome] | None = None
+        """What a gate below (its approval's id) let through while it was being asked about."""
+        self.on_written: list[Callable[[Kept, Entry], None]] = []
+        self.waiters: list[Told] = []
+        """The identical calls of its caller that wait for what becomes of it."""
+        self.on_over: list[Told] = []
+        """Those who confirmed it."""
+        self.own = False
+        """Whether its own caller brought the proof, and is told so."""
+        self.wrong = 0
+        """How many proofs of it did not count."""
+
+    @property
+    def only_proposed(self) -> bool:
+        """Whether it came from a room alone, which is told what becomes of it: nobody else comes
+        for that."""
+        return self.record.proposal is not None and not self.asked_plainly
+
+
+class Inbox:
+    """Keeps the entries, and takes them from state to state."""
+
+    def __init__(
+        self,
+        keeper: RecordStore,
+        *,
+        settings: ApprovalsConfig,
+        recorder: Recorder | None,
+        clock: Clock,
+        wall_clock: Callable[[], float],
+        call_later: Callable[[float, Callable[[], None]], Any],
+        journals_digests: bool = True,
+    ) -> None:
+        """`journals_digests`: whether the journal has `args_sha256` of what is held."""
+        self.settings = settings
+        self._journals_digests = journals_digests
+        self.seconds_of: Callable[[Call], float | None] | None = None
+        """For how long calls in a view, and of operations of the node's own, wait for a human.
+        None: as long as any other."""
+        self.wall_clock = wall_clock
+        self._keeper = keeper
+        self._recorder = recorder
+        self._clock = clock
+        self._call_later = call_later
+        self.entries: dict[str, Entry] = {}
+        """By the id of the approval."""
+        self.by_call: dict[Whose, Entry] = {}
+        """The approval of the identical call of a client, if its outcome was not told yet."""
+        self._below: dict[str, str] = {}
+        """From an approval of a node below to the one here whose call waits, or waited, for it."""
+        self._watchers: list[tuple[Callable[[Approval], None], Collection[str]]] = []
+        self.on_ended: Callable[[Entry], None] = lambda _: None
+        """Told when a record that nobody used for a call came to its end."""
+
+    # -- what there is
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(list(self.entries.values()))
+
+    def named(self, id: str) -> Entry | None:
+        """The approval of this id, or the one whose call waited for this approval of a node below:
+        then its caller was told that id."""
+        return self.entries.get(self._below.get(id, id))
+
+    def waits_below(self, record: Approval) -> None:
+        """The call of this approval waits for one of a node below, and its caller is told that."""
+        if record.below not in self.entries:
+            self._below[record.below] = record.id
+
+    def watch(
+        self, callback: Callable[[Approval], None], states: Collection[str] = STATES
+    ) -> Callable[[], None]:
+        """Hear of every record that comes to one of these states. Returns what ends that."""
+        watcher = (callback, states)
+        self._watchers.append(watcher)
+
+        def stop() -> None:
+            if watcher in self._watchers:
+                self._watchers.remove(watcher)
+
+        return stop
+
+    # -- life
+
+    def load(self) -> None:
+        """Take up what an earlier process left. Raises InterlockError when it cannot be read."""
+        now = self.wall_clock()
+        for record in self._keeper.load():
+            entry = Entry(record, record.state)
+            self.entries[record.id] = entry
+            if record.below:
+                self.waits_below(record)
+            if record.state in ENDS:
+                self._keep(entry, record.ended + self.settings.keep - now)
+                if not record.collected:
+                    self.index(entry)
+                continue
+            self.index(entry)
+            # What is left of its time, and never more than it had in all.
+            left = min(record.expires - now, record.expires - record.created)
+            entry.until = self._clock() + left
+            if record.state == DISPATCHING:
+                self.end(
+                    entry,
+                    LOST,
+                    note="The node stopped while the call was under way. Whether it was executed "
+                    "is not known: look before it is made again.",
+                    outcome="lost",
+                    # What it heard from a gate below before it asked there again is past.
+                    result=b"",
+                    below="",
+                    below_until=0.0,
+                )
+            elif record.created > now + FUTURE:
+                self.end(entry, VOID, note="It was made in the future: the clock was set back.")
+            else:
+                self._arm(entry)
+        self._make_room()
+
+    def close(self) -> None:
+        """Write what is left. Not for the event loop: it waits. Timers that are still to come find
+        a store that takes nothing any more."""
+        self._keeper.close()
+
+    # -- steps
+
+    def add(
+        self,
+        record: Approval,
+        session: ClientSession | None,
+        asker: ClientSession | None,
+        then: Callable[[Kept, Entry], None],
+    ) -> None:
+        """Write a new one down, and tell `then` of it. `asker`: the session that it is bound to.
+        Raises InterlockError when too many wait already."""
+        waiting = [one.record for one in self.entries.values() if one.record.state == PENDING]
+        settings = self.settings
+        if len(waiting) >= settings.most:
+            raise InterlockError(TOO_BUSY, "Too many calls wait for an approval. Try again later.")
+        own_size = size(record)
+        if own_size + sum(map(size, waiting)) > MOST_WAITING_BYTES:
+            raise InterlockError(TOO_BUSY, "What waits for an approval is too much. Try later.")
+        own = [one for one in waiting if one.caller.name == record.caller.name]
+        if (
+            len(own) >= settings.most_per_caller
+            or own_size + sum(map(size, own)) > MOST_WAITING_BYTES_OF_ONE
+        ):
+            raise InterlockError(
+                TOO_BUSY,
+                f"{len(own)} calls of {record.caller.name} wait for an approval already: wait "
+                "until some are decided.",
+            )
+        entry = Entry(record, None)
+        entry.session, entry.asker = session, asker
+        entry.on_written.append(then)
+        entry.until = self._clock() + (record.expires - record.created)
+        self.entries[record.id] = entry
+        self.index(entry)
+        if faults.ARMED:
+            faults.at("hold.begun")
+
+        def written(kept: Kept) -> None:
+            if kept is Kept.WRITTEN:
+                if faults.ARMED:
+                    faults.at("hold.written")
+                self._arm(entry)
+            else:
+                self._drop(entry)
+            told, entry.on_written = entry.on_written, []
+            for tell in told:
+                try:
+                    tell(kept, entry)
+                except Exception:
+                    _log.exception("who waited for approval %s could not be told", record.id)
+
+        self.step(entry, record, written)
+
+    def step(
+        self,
+        entry: Entry,
+        record: Approval,
+        then: Callable[[Kept], None],
+        *,
+        token: tuple[str, str] | None = None,
+    ) -> None:
+        """Write a step, and take it once it is written. One at a time: see `Entry.writing`."""
+        assert not entry.writing
+        entry.writing = True
+        before = entry.record
+        new = entry.written is None
+
+        def written(kept: Kept) -> None:
+            entry.writing = False
+            # An end that cannot be written is an end all the same: nothing of it is called again.
+            if kept is Kept.WRITTEN or (kept is Kept.FAILED and record.state in ENDS):
+                entry.record = record
+                if kept is Kept.WRITTEN:
+                    entry.written = record.state
+                if new or (record.state, record.below) != (before.state, before.below):
+                    self._stepped(entry)
+            then(kept)
+
+        self._keeper.write(record, entry.written, written, token=token)
+
+    def end(
+        self,
+        entry: Entry,
+        state: str,
+        then: Callable[[Kept], None] = lambda _: None,
+        *,
+        token: tuple[str, str] | None = None,
+        **changes: Any,
+    ) -> None:
+        """Bring a record to its end without a call."""
+        record = entry.record.step(state, ended=self.wall_clock(), **changes)
+
+        def written(kept: Kept) -> None:
+            if entry.record is record:
+                try:
+                    self.on_ended(entry)
+                except Exception:
+                    _log.exception("the end of approval %s could not be told", record.id)
+            then(kept)
+
+        self.step(entry, record, written, token=token)
+
+    def collected(self, entry: Entry, then: Callable[[], None]) -> None:
+        """Its caller is about to be told: once."""
+        self.unindex(entry)
+        entry.told = True
+        if entry.writing or entry.record.collected:
+            then()
+            return
+        if faults.ARMED:
+            faults.at("collect.begun")
+        record = entry.record.step(entry.record.state, collected=True)
+
+        def written(kept: Kept) -> None:
+            if faults.ARMED:
+                faults.at("collect.written")
+            then()
+
+        self.step(entry, record, written)
+
+    def expired(self, entry: Entry) -> bool:
+        """Whether its time is over, by either clock."""
+        now = self.wall_clock()
+        record = entry.record
+        return (
+            now >= record.expires or self._clock() >= entry.until or now < record.created - FUTURE
+        )
+
+    def unindex(self, entry: Entry) -> None:
+        """The next identical call is a new one."""
+        key = whose(entry.record.caller, entry.record.digest, entry.asker)
+        if self.by_call.get(key) is entry:
+            del self.by_call[key]
+
+    def note(self, record: Approval, word: str, detail: str = "") -> None:
+        """Write an entry of the journal about it."""
+        if self._recorder is None:
+            return
+        about = f"approval:{record.id}"
+        self._recorder.record(
+            (
+                int(self.wall_clock() * 1e9),
+                record.caller.name,
+                record.face,
+                VERB,
+                record.tool,
+                record.upstream,
+                record.effect,
+                word,
+                0,
+                f"{about} {detail}"[:500] if detail else about,
+            )
+        )
+
+    # -- inside
+
+    def _stepped(self, entry: Entry) -> None:
+        record = entry.record
+        word = "held" if record.state == PENDING else record.state
+        detail = record.note
+        if record.state == PENDING:
+            detail = f"{record.action} by {record.rule}"
+            if self._journals_digests:
+                detail = f"args_sha256:{record.digest} {detail}"
+        elif record.state == APPROVED:
+            detail = f"by {record.by} ({record.proof})"
+        elif record.state in ENDS and record.outcome:
+            detail = f"{record.outcome} {record.note}".rstrip()
+        if record.state in ENDS:
+            if entry.timer is not None:
+                entry.timer.cancel()
+            self._keep(entry, self.settings.keep)
+            self._make_room(record)
+        if record.by and record.state != APPROVED:
+            detail = f"{detail} (by {record.by})".lstrip()
+        try:
+            self.note(record, word, detail)
+        except Exception:
+            _log.exception("a step of approval %s could not be recorded", record.id)
+        self.tell_watchers(record)
+
+    def tell_watchers(self, record: Approval) -> None:
+        for callback, states in list(self._watchers):
+            if record.state not in states:
+                continue
+            try:
+                callback(record)
+            except Exception:
+                _log.exception("somebody who watches approvals failed")
+
+    def index(self, entry: Entry) -> None:
+        entry.told = False
+        self.by_call[whose(entry.record.caller, entry.record.digest, entry.asker)] = entry
+
+    def _arm(self, entry: Entry) -> None:
+        left = min(entry.until - self._clock(), entry.record.expires - self.wall_clock())
+        entry.timer = self._call_later(max(0.0, left), lambda: self._time_is_up(entry))
+
+    def _time_is_up(self, entry: Entry) -> None:
+        entry.timer = None
+        if entry.record.state not in (PENDING, APPROVED) or entry.call is not None:
+            return
+        if entry.writing:
+            # Somebody decides this very moment: who was in time is in time.
+            entry.timer = self._call_later(1.0, lambda: self._time_is_up(entry))
+        elif self.expired(entry):
+            self.expire(entry)
+        else:
+            self._arm(entry)
+
+    def expire(self, entry: Entry) -> None:
+        """Nobody answered in time."""
+        waited = entry.record.state == PENDING
+        note = "Nobody decided in time." if waited else "It was not made in time."
+        self.end(entry, EXPIRED, note=f"{note} It was not executed.")
+
+    def _keep(self, entry: Entry, seconds: float) -> None:
+        entry.timer = self._call_later(max(0.0, seconds), lambda: self._forget(entry))
+
+    def _make_room(self, newest: Approval | None = None) -> None:
+        """Results are kept as long as there is room for them: who is over its share, or all
+        together, loses the oldest first, and what was told before that. That it was executed is
+        kept. `newest`: the one that just came to its end, which keeps its own."""
+        over = [
+            one
+            for one in self.entries.values()
+            if one.record.state in ENDS and not one.record.below and not one.writing
+        ]
+        whose_are: dict[str, list[Entry]] = {}
+        for one in over:
+            if newest is None or one.record.caller.name == newest.caller.name:
+                whose_are.setdefault(one.record.caller.name, []).append(one)
+        for some in whose_are.values():
+            _trim(some, MOST_KEPT_OF_ONE, newest)
+        _trim(over, MOST_KEPT, newest)
+
+    def _forget(self, entry: Entry) -> None:
+        entry.timer = None
+        if entry.writing or entry.call is not None:
+            self._keep(entry, 1.0)
+            return
+        self._drop(entry)
+        self._keeper.forget([entry.record.id])
+
+    def _drop(self, entry: Entry) -> None:
+        self.entries.pop(entry.record.id, None)
+        for id in [below for below, own in self._below.items() if own == entry.record.id]:
+            del self._below[id]
+        self.unindex(entry)
+
 
 # -- A call that waits for an identical one which is under way, or for a human who is being asked.
 
@@ -116,16 +596,6 @@ NOBODY: Final = Credentials("approved")
 """What a call comes with that is made for an approval: its caller is recalled, not authenticated.
 No wire can say this."""
 
-_log = logging.getLogger("interlock.approvals")
-
-
-def asker_of(call: Call) -> ClientSession | None:
-    """The session that a call's approval is bound to. None: it came without one, from a topic, or
-    from the node above, which tells its clients apart itself."""
-    if call.proposal is not None or _is_from_above(call):
-        return None
-    return call.session
-
 
 def _is_from_above(call: Call) -> bool:
     return bool(call.credentials.known_as) or call.hop is not None
@@ -149,69 +619,95 @@ class Gate:
         *,
         node_id: Callable[[], str],
         policy_version: Callable[[], str],
-        page: Callable[[str], str | None],
+        page: Callable[[], str | None],
         seals: Seals,
         below: HeldBelow,
     ) -> None:
-        """`page`: the address of one approval's page, where people can reach it."""
+        """`page`: the address of the approval page (`…/approvals`), where people can reach it."""
         self._inbox = inbox
         self._node_id = node_id
+        self._audience = ""
         self.policy_version = policy_version
-        self._page = page
+        self._find_page = page
+        self.page: str | None = None
+        """The address of the page, once it was asked for. None: it is to be asked for."""
         self._seals = seals
         self.below = below
-        self.anybody: Callable[[], bool] = lambda: True
+        self.anybody = True
         """Whether there is somebody whose proof could count."""
-        self.secrets: Callable[[], frozenset[bytes]] = frozenset
+        self.secrets: frozenset[bytes] = frozenset()
         """Digests of the config's secrets: such a value is masked where it is a whole argument."""
         self.on_approved_tool: Callable[[Tool, str], None] = lambda *_: None
         """Told of the tool whose call a human let through, and whose proof that was."""
         inbox.on_ended = self.ended
 
+    def url_of(self, id: str) -> str | None:
+        """Where a human decides this one. None: there is no page that people could reach."""
+        base = self.page or self._find_page()
+        if base is None:
+            return None
+        self.page = base
+        return f"{base.rstrip('/')}/{id}"
+
+    def _know_audience(self) -> str:
+        """The id of the node: it never changes."""
+        self._audience = self._node_id()
+        return self._audience
+
     # -- a call comes
 
     def hold(self, call: Call, decision: Decision) -> None:
         """Stop it, or let it go if it is approved. Raises InterlockError."""
-        asked = whole(call, call.route)
+        route = call.route
+        asked = whole(call, route)
         if call.approval:
             self._consume(call, decision, asked)
             return
-        caller = call.caller
-        assert caller is not None
-        tool, contract = about(call)
-        digest = digest_of(tool, asked.arguments, contract, caller, asked.meta)
-        entry = self._asked_before(call, caller, digest)
+        # The session that its approval is bound to. None: it came without one, from a topic, or
+        # from the node above, which tells its clients apart itself.
+        unbound = call.proposal is not None or call.credentials.known_as or call.hop is not None
+        asker = None if unbound else call.session
+        entry = self._asked_before(call, asked.digest, asker)
         if entry is not None and self._goes_on(call, entry, decision, asked):
             return
-        check_context(call.route, asked)
+        if isinstance(route, Tool) and route.check_context is not None:
+            # No human is asked about a call of a contract that would be refused for its context.
+            context = (asked.meta or {}).get(META_CONTEXT)
+            route.check_context({} if context is None else context)
+        inbox = self._inbox
         if entry is not None:
-            self._inbox.unindex(entry)
-        now = self._inbox.wall_clock()
+            inbox.unindex(entry)
+        now, expiry = inbox.wall_clock(), inbox.settings.expiry
+        if inbox.seconds_of is not None and (call.view is not None or call.upstream == OWN):
+            own = inbox.seconds_of(call)
+            expiry = expiry if own is None else own
         record = written_down(
             call,
             decision,
             asked,
-            audience=self._node_id(),
+            audience=self._audience or self._know_audience(),
             policy=self.policy_version(),
             created=now,
-            expires=now + self._inbox.expiry_of(call),
-            secrets=self.secrets(),
+            expires=now + expiry,
+            secrets=self.secrets,
         )
-        entry = self._inbox.add(record, call.session, asker_of(call))
-        self._when_written(entry, call)
+        inbox.add(record, call.session, asker, partial(self._answer_held, call))
 
-    def _asked_before(self, call: Call, caller: Caller, digest: str) -> Entry | None:
+    def _asked_before(self, call: Call, digest: str, asker: ClientSession | None) -> Entry | None:
         """The approval that this call belongs to: the one that it names, else the one of the
         identical call of the same session. Several clients may be one caller (they share a token,
         or the node has none), so the caller's name alone does not give a call an outcome."""
-        named = self._named(call)
-        entry = self._inbox.named(named) if named else None
-        if entry is not None and not (entry.told or entry.record.collected):
-            record = entry.record
-            if whose(record.caller, record.digest) == whose(caller, digest):
-                return entry
-        asker = asker_of(call)
-        entry = self._inbox.of_call(caller, digest, asker)
+        caller = call.caller
+        assert caller is not None
+        inbox = self._inbox
+        meta = call.meta
+        if call.extra is not None or call.asked is not None or (meta and APPROVAL in meta):
+            entry = inbox.named(self._named(call))
+            if entry is not None and not (entry.told or entry.record.collected):
+                record = entry.record
+                if whose(record.caller, record.digest) == whose(caller, digest):
+                    return entry
+        entry = inbox.by_call.get(whose(caller, digest, asker))
         if entry is None or asker is not None or _is_bound(call, entry.record):
             return entry
         # Nobody knows which client this is. While it is pending there is nothing to hand out, and
@@ -239,7 +735,7 @@ class Gate:
         """The same was asked before. False: that is past, and this is a new call."""
         record = entry.record
         if entry.written is None:
-            self._when_written(entry, call)
+            entry.on_written.append(partial(self._answer_held, call))
         elif record.state == PENDING:
             if self._inbox.expired(entry) or record.policy != self.policy_version():
                 return False
@@ -265,7 +761,7 @@ class Gate:
                 record.arguments, None, sent_along(record.meta)
             )  # fmt: skip
             self._consume(call, decision, asked)
-        elif not record.over:
+        elif record.state not in ENDS:
             self._wait(call, entry, DISPATCH_WAIT)
         elif record.below:
             changed = self._changes(record, call, decision, asked)
@@ -322,26 +818,26 @@ class Gate:
             outcome = marked_as_kept(outcome, entry.record, in_text=told_in_text)
         self.host.over(call, outcome, error, COLLECTED)
 
-    def _when_written(self, entry: Entry, call: Call) -> None:
+    def _answer_held(self, call: Call, kept: Kept, entry: Entry) -> None:
         """Nobody is told of an approval that is not on disk."""
-
-        def then(kept: Kept) -> None:
-            if kept is Kept.WRITTEN:
-                self._answer(call, entry)
-            else:
-                self.host.over(call, None, unwritten())
-
-        entry.on_written.append(then)
+        if kept is Kept.WRITTEN:
+            self._answer(call, entry)
+        else:
+            self.host.over(call, None, unwritten())
 
     def _answer(self, call: Call, entry: Entry) -> None:
         """Tell a caller that its call waits. Never raises."""
         record, host = entry.record, self.host
         if call.proposal is None:
             entry.asked_plainly = True
-        above = _is_from_above(call)
-        url = self._page(record.id)
-        if url is None or above or not opens_pages(call.client) or accepted(call) is False:
-            nobody = not self.anybody()
+        url = self.url_of(record.id)
+        if (
+            url is None
+            or not opens_pages(call.client)
+            or _is_from_above(call)
+            or accepted(call) is False
+        ):
+            nobody = not self.anybody
             host.over(call, held_result(record, url, nobody=nobody), None, REQUIRED)
             return
         entry.url_offered = True
@@ -382,7 +878,7 @@ class Gate:
 
     def _consume(self, call: Call, decision: Decision, asked: Whole) -> None:
         """Raises InterlockError when this is not the call that was approved."""
-        entry = self._inbox.get(call.approval)
+        entry = self._inbox.entries.get(call.approval)
         if entry is None or not leaves_with(entry, call) or entry.writing:
             call.approval = ""
             raise InterlockError(CONFIRMATION_EXPIRED, "There is no approval for this call.")
@@ -402,7 +898,9 @@ class Gate:
             )
         # Whatever the tool says of itself: what a human let through is sent once.
         call.repeatable = False
-        faults.at("gate.checked")
+        call.digest = asked.digest
+        if faults.ARMED:
+            faults.at("gate.checked")
 
         def then(kept: Kept) -> None:
             if entry.early is not None:
@@ -410,7 +908,8 @@ class Gate:
                 entry.early = None
                 self._finish(entry, outcome, error, dispatched=False)
             elif kept is Kept.WRITTEN:
-                faults.at("gate.dispatching")
+                if faults.ARMED:
+                    faults.at("gate.dispatching")
                 route = call.route
                 if isinstance(route, Tool) and not record.below:
                     tell_of(self.on_approved_tool, route, record.by)
@@ -418,24 +917,22 @@ class Gate:
                     self.host.write_first(call)
                 except Exception as bug:
                     self.host.over(call, None, fault(call, bug))
-                faults.at("dispatch.begun")
+                if faults.ARMED:
+                    faults.at("dispatch.begun")
             else:
                 self.host.over(call, None, unwritten())
 
         self._inbox.step(entry, record.step(DISPATCHING), then)
 
     def _changes(self, record: Approval, call: Call, decision: Decision, asked: Whole) -> list[str]:
-        assert call.caller is not None
-        tool, contract = about(call)
         changed = []
-        if tool != record.tool or call.upstream != record.upstream:
+        if asked.tool != record.tool or call.upstream != record.upstream:
             changed.append("the tool")
-        elif contract != record.contract:
+        elif asked.contract != record.contract:
             changed.append("the tool's definition")
         if self.policy_version() != record.policy or decision.action > ACTIONS[record.action]:
             changed.append("the policy")
-        digest = digest_of(tool, asked.arguments, contract, call.caller, asked.meta)
-        if not changed and digest != record.digest:
+        if not changed and asked.digest != record.digest:
             changed.append("the call")
         return changed
 
@@ -448,11 +945,12 @@ class Gate:
             if outcome is not None and call.route is not None and call.route.way:
                 self.below.note(call, outcome)
             return
-        entry = self._inbox.get(call.approval)
+        entry = self._inbox.entries.get(call.approval)
         if entry is None or entry.call is not call:
             return
         entry.call = None
-        faults.at("dispatch.answered")
+        if faults.ARMED:
+            faults.at("dispatch.answered")
         if entry.writing:
             # It ended while its start was being written, so it was never sent.
             entry.early = (outcome, error)
@@ -481,7 +979,8 @@ class Gate:
         entry.live = False
 
         def then(kept: Kept) -> None:
-            faults.at("outcome.written")
+            if faults.ARMED:
+                faults.at("outcome.written")
             if entry.record.collected:
                 self._inbox.unindex(entry)
             self._tell(entry, outcome, error)
@@ -555,3 +1054,34 @@ class Gate:
                 {"confirmation_id": entry.record.id},
             ),
         )
+
+
+# -- A call that was let through here and stopped at a gate below: whether it may be sent there
+# again, to hear what became of it. Pure.
+#
+# It cannot be executed twice by that:
+#
+# - The call that was sent before was held below and not executed: the gate there said so, and no
+#   other answer sets `below`.
+# - That gate knows the identical call of the same caller. It answers with the pending approval,
+#   with the rejection, or with the outcome. It makes the call once, for a proof of its own only.
+#   A call that it has forgotten is held again.
+# - If there is no gate any more the call is made now, under the approval of here: for the first
+#   time, and the last, since its answer sets no `below`.
+# - Like the first time, `dispatching` is on disk before it leaves. A node that is killed after that
+#   comes back to `lost`, and asks no more.
+
+
+def may_ask_below(record: Approval, changed: list[str], now: float, keep: float) -> bool:
+    """`changed`: what is not as it was when a human said yes. What was said is good for as long as
+    the gate below waits, and never for longer than outcomes are kept (`keep`)."""
+    return not changed and now < min(record.below_until, record.decided + keep)
+
+
+def leaves_with(entry: Entry, call: Call) -> bool:
+    """Whether a call may leave with this approval: it was just given, or the call was sent before,
+    stopped below, and this one asks there again."""
+    record = entry.record
+    if record.state == DONE and record.below:
+        return entry.call is call
+    return record.state == APPROVED

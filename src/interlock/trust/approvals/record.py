@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from interlock.core.call import Call, Caller, Client, Proposed
+from interlock.core.call import Call, Caller, Client, Proposed, Route
 from interlock.core.catalog.effects import EffectLevel
 from interlock.core.catalog.offering import CONTRACTS, META_CONTEXT, META_DRIVER, Tool
 from interlock.core.catalog.tool_contracts import approved_digest
@@ -61,6 +61,7 @@ TRANSITIONS: Final[dict[str, frozenset[str]]] = {
 }
 """From a state to those that may follow. An end follows itself when it is collected."""
 ENDS: Final = frozenset({DONE, REFUSED, EXPIRED, VOID, LOST})
+STATES: Final = frozenset(TRANSITIONS)
 
 CONFIRM: Final = "confirm"
 VERIFY: Final = "verify"
@@ -385,11 +386,16 @@ class _Masker:
 
     def copy(self, value: Any, schemas: list[Any], pointer: str, secret: bool) -> Any:
         found = self._expand(schemas)
-        secret = secret or any(map(_declares_secret, found))
+        for schema in found:
+            if schema.get("writeOnly") is True or schema.get("format") == "password":
+                secret = True
         if isinstance(value, dict):
             return {
                 name: self.copy(
-                    member, _of_member(found, name), f"{pointer}/{_escape(name)}", secret
+                    member,
+                    _of_member(found, name),
+                    f"{pointer}/{name.replace('~', '~0').replace('/', '~1')}",
+                    secret,
                 )
                 for name, member in value.items()
             }
@@ -400,15 +406,12 @@ class _Masker:
             ]
         if value is None or isinstance(value, bool):
             return value
-        if secret or self._is_known(value):
+        if not secret and self._secrets and isinstance(value, str):
+            secret = digest_of_secret(value) in self._secrets
+        if secret:
             self.pointers.append(pointer)
             return hidden(len(value) if isinstance(value, str) else len(json.dumps(value)))
         return value
-
-    def _is_known(self, value: Any) -> bool:
-        if not self._secrets or not isinstance(value, str):
-            return False
-        return digest_of_secret(value) in self._secrets
 
     def _expand(self, schemas: list[Any]) -> list[dict[str, Any]]:
         """These schemas and all that they refer to for the same value, each once."""
@@ -446,10 +449,6 @@ class _Masker:
         return found
 
 
-def _declares_secret(schema: dict[str, Any]) -> bool:
-    return schema.get("writeOnly") is True or schema.get("format") == "password"
-
-
 def _of_member(schemas: list[dict[str, Any]], name: str) -> list[Any]:
     found: list[Any] = []
     for schema in schemas:
@@ -472,10 +471,6 @@ def _of_item(schemas: list[dict[str, Any]], index: int) -> list[Any]:
     return found
 
 
-def _escape(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
-
-
 DIGEST: Final = "args_sha256:"
 RAW_DIGEST: Final = "args_raw_sha256:"
 
@@ -490,9 +485,15 @@ class Whole(NamedTuple):
     """All of a call that a human lets through, as it can be read in one way only."""
 
     arguments: Any
-    meta: dict[str, Any] | None = None
+    meta: dict[str, Any] | None
     """What of its `_meta` is sent with it. None: nothing."""
-    raw_meta: bytes = b""
+    raw_meta: bytes
+    tool: str
+    """The canonical name of the tool."""
+    contract: str
+    """The digest of the contract of the tool, and of who serves it."""
+    digest: str
+    """What a proof is about."""
 
 
 def brought_along(call: Call, route: object) -> dict[str, Raw]:
@@ -507,22 +508,18 @@ def only_sent_along(meta: dict[str, Raw] | None) -> dict[str, Raw] | None:
     return {name: meta[name] for name in _SENT_ALONG if name in meta} or None if meta else None
 
 
-def whole(call: Call, route: object) -> Whole:
+def whole(call: Call, route: Route | None) -> Whole:
     """All of it. `route`: what is called. Raises InterlockError."""
-    arguments, along = exact(call.arguments), brought_along(call, route)
-    if not along:
-        return Whole(arguments)
-    raw = encode_members(along)
-    return Whole(arguments, exact(raw), raw)
-
-
-def check_context(route: object, asked: Whole) -> None:
-    """No human is asked about a call of a contract that would be refused for its context. Raises
-    InterlockError."""
-    check = route.check_context if isinstance(route, Tool) else None
-    if check is not None:
-        context = (asked.meta or {}).get(META_CONTEXT)
-        check({} if context is None else context)
+    assert call.caller is not None
+    arguments, meta, raw_meta = exact(call.arguments), None, b""
+    if isinstance(route, Tool) and route.upstream == CONTRACTS:
+        along = brought_along(call, route)
+        if along:
+            raw_meta = encode_members(along)
+            meta = exact(raw_meta)
+    tool, contract = about(call.name, route)
+    digest = digest_of(tool, arguments, contract, call.caller, meta)
+    return Whole(arguments, meta, raw_meta, tool, contract, digest)
 
 
 def sent_along(raw_meta: bytes) -> dict[str, Raw] | None:
@@ -530,27 +527,25 @@ def sent_along(raw_meta: bytes) -> dict[str, Raw] | None:
     return decode_members(raw_meta) if raw_meta else None
 
 
-def about(call: Call) -> tuple[str, str]:
-    """The canonical name of the tool and the digest of its contract, and of who serves it."""
-    route = call.route
-    if route is None:
-        return call.name, ""
-    return route.canonical, approved_digest(route) if isinstance(route, Tool) else ""
+def about(name: str, route: Route | None) -> tuple[str, str]:
+    """The canonical name of the tool and the digest of its contract, and of who serves it. `name`:
+    as the caller says, which counts where no tool was found."""
+    if not isinstance(route, Tool):
+        return (name if route is None else route.canonical), ""
+    # It is made once for each tool; only drivers add to it.
+    known = route.digest and not route.served_by
+    return route.canonical, route.digest if known else approved_digest(route)
 
 
 def journal_digest(call: Call) -> str:
     """What the journal says of a call's arguments: `args_sha256`, as an approval of it has.
     Arguments that can be read in two ways, or that are too long for an approval, have no such
     digest: then `args_raw_sha256`, of their bytes."""
-    caller = call.caller
-    assert caller is not None
     try:
-        asked = whole(call, call.route)
-        tool, contract = about(call)
-        digest = digest_of(tool, asked.arguments, contract, caller, asked.meta)
+        # The gate has read it, where the call is made for an approval.
+        return f"{DIGEST}{call.digest or whole(call, call.route).digest}"
     except InterlockError:
         return f"{RAW_DIGEST}{sha256(call.arguments).hexdigest()}"
-    return f"{DIGEST}{digest}"
 
 
 def written_down(
@@ -568,9 +563,10 @@ def written_down(
     of the config's secrets."""
     route, caller, client = call.route, call.caller, call.client
     assert caller is not None
-    tool, contract = about(call)
     listed = route if isinstance(route, Tool) else None
-    schema = None if listed is None else listed.input_schema()
+    schema, capability = None, b"{}"
+    if listed is not None:
+        schema, capability = listed.described or listed.describe()
     arguments, masked = shown(asked.arguments, schema, secrets, "/arguments")
     meta, masked_meta = shown(asked.meta, None, secrets, "/meta") if asked.meta else (b"", ())
     return Approval(
@@ -582,20 +578,20 @@ def written_down(
         client=Client(client.era, client.revision, client.name),
         face=call.face,
         name=call.name,
-        tool=tool,
+        tool=asked.tool,
         upstream=call.upstream,
-        route=tuple(tool.split(".")) if call.hop is None else call.hop.route,
+        route=tuple(asked.tool.split(".")) if call.hop is None else call.hop.route,
         hop=call.hop,
         arguments=bytes(call.arguments),
         shown=arguments,
         meta=asked.raw_meta,
         meta_shown=meta,
         masked=masked + masked_meta,
-        capability=b"{}" if listed is None else bytes(listed.capability()),
+        capability=capability,
         effect=call.effect,
         description="" if listed is None else listed.description,
-        digest=digest_of(tool, asked.arguments, contract, caller, asked.meta),
-        contract=contract,
+        digest=asked.digest,
+        contract=asked.contract,
         policy=policy,
         rule=decision.rule,
         action=decision.action.word,

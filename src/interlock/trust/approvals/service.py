@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from interlock.core import crash_points as faults
@@ -35,19 +35,20 @@ from interlock.errors import (
 from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.protocol.mcp import Era
 from interlock.trust.approvals.downstream import Below, Child, HeldBelow, ShownBelow, unknown
-from interlock.trust.approvals.gate import Gate
-from interlock.trust.approvals.inbox import Entry, Inbox, Keeper, Kept
+from interlock.trust.approvals.gate import Entry, Gate, Inbox
 from interlock.trust.approvals.proofs import REFUSE, Proofs, Verdict, invalid
 from interlock.trust.approvals.record import (
     APPROVED,
     EXPIRED,
     PENDING,
     REFUSED,
+    STATES,
     VOID,
     Approval,
     revealed,
     view,
 )
+from interlock.trust.approvals.store import Kept, RecordStore
 
 _MOST_REASON = 500
 _MOST_NOTED = 20
@@ -60,7 +61,7 @@ class Approvals:
 
     def __init__(
         self,
-        keeper: Keeper,
+        keeper: RecordStore,
         proofs: Proofs,
         *,
         settings: ApprovalsConfig,
@@ -78,7 +79,6 @@ class Approvals:
         """`page`: the address under which people reach the approval page (`…/approvals`), if they
         do. `children`: the nodes registered here, by the keys of their upstreams.
         `journals_digests`: whether the journal has `args_sha256` of what is held."""
-        self._page = page
         self._proofs = proofs
         self._node_id = node_id
         self._wall_clock = wall_clock
@@ -97,7 +97,7 @@ class Approvals:
             self._inbox,
             node_id=node_id,
             policy_version=policy_version,
-            page=self.url_of,
+            page=page,
             seals=seals,
             below=HeldBelow(
                 self._inbox,
@@ -128,7 +128,7 @@ class Approvals:
                 self._outdated(entry)
 
     def _outdated(self, entry: Entry) -> None:
-        def written(kept: Kept) -> None:
+        def written(kept: Kept, entry: Entry) -> None:
             if kept is Kept.WRITTEN:
                 self._outdated(entry)
 
@@ -172,14 +172,16 @@ class Approvals:
 
     def find(self, id: str) -> Approval | None:
         """An approval of this node; else what a node below said of one of its own (`at`)."""
-        entry = self._inbox.get(id)
+        entry = self._inbox.entries.get(id)
         if entry is None:
             return self._shown_below.find(id, self._wall_clock())
         return None if entry.written is None else entry.record
 
     def _show_below(self, approval: Approval) -> None:
         # What names this node, or one of its approvals, is none of a node below.
-        own = approval.audience == self._node_id() or self._inbox.get(approval.id) is not None
+        own = (
+            approval.audience == self._node_id() or self._inbox.entries.get(approval.id) is not None
+        )
         if not own and self._shown_below.add(approval):
             self._inbox.tell_watchers(approval)
 
@@ -194,14 +196,16 @@ class Approvals:
         known = [one.record for one in self._inbox if one.written is not None]
         return sorted(known, key=lambda one: one.created, reverse=True)[:most]
 
-    def watch(self, callback: Callable[[Approval], None]) -> Callable[[], None]:
-        """Hear of every step of every approval. Returns what ends that."""
-        return self._inbox.watch(callback)
+    def watch(
+        self, callback: Callable[[Approval], None], states: Collection[str] = STATES
+    ) -> Callable[[], None]:
+        """Hear of every approval that comes to one of these states, also of those at the nodes
+        below. Returns what ends that."""
+        return self._inbox.watch(callback, states)
 
     def url_of(self, id: str) -> str | None:
         """Where a human decides this one. None: there is no page that people could reach."""
-        base = self._page()
-        return None if base is None else f"{base.rstrip('/')}/{id}"
+        return self.gate.url_of(id)
 
     def view(self, approval: Approval) -> dict[str, Any]:
         """What people may see of it, as plain data."""
@@ -210,7 +214,7 @@ class Approvals:
     def reveal(self, id: str, to: str) -> Approval:
         """A pending approval with the real values of its masked arguments. The journal says to whom
         they were shown. Raises InterlockError."""
-        entry = self._inbox.get(id)
+        entry = self._inbox.entries.get(id)
         if entry is None and self._shown_below.find(id, self._wall_clock()) is not None:
             raise InterlockError(
                 FORBIDDEN, "A node below holds this call: reveal its arguments at that node."
@@ -245,9 +249,9 @@ class Approvals:
         """
         if not accept_masked:
             below = self._shown_below.find(id, self._wall_clock())
-            if below is not None and self._inbox.get(id) is None and below.masked:
+            if below is not None and self._inbox.entries.get(id) is None and below.masked:
                 raise _masked(below)
-        entry = self._inbox.get(id)
+        entry = self._inbox.entries.get(id)
         if entry is None or entry.written is None:
             try:
                 outcome = await self._below.confirm(id, proof)
@@ -278,7 +282,7 @@ class Approvals:
     ) -> Approval:
         """Refuse a call: with a proof, as somebody who may see approvals, or as this machine's own
         user (`local`). Raises InterlockError."""
-        entry = self._inbox.get(id)
+        entry = self._inbox.entries.get(id)
         if self._shown_below.find(id, self._wall_clock()) is not None and entry is None:
             raise InterlockError(
                 FORBIDDEN, "A node below holds this call: to refuse it here takes a proof."
@@ -366,7 +370,8 @@ class Approvals:
     async def _approve(
         self, entry: Entry, verdict: Verdict, presented_by: Caller | None
     ) -> Outcome:
-        faults.at("confirm.checked")
+        if faults.ARMED:
+            faults.at("confirm.checked")
         over: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
         def tell(outcome: Outcome | None, error: InterlockError | None) -> None:
@@ -381,7 +386,8 @@ class Approvals:
             if kept is not Kept.WRITTEN:
                 tell(None, _why_not(kept, entry.record))
                 return
-            faults.at("confirm.approved")
+            if faults.ARMED:
+                faults.at("confirm.approved")
             entry.live = True
             entry.on_over.append(tell)
             entry.own = presented_by is not None and _same(presented_by, entry.record.caller)
@@ -414,12 +420,13 @@ class Approvals:
             )
 
     async def _refuse(self, entry: Entry, by: str, kind: str, reason: str, token: str) -> None:
-        faults.at("refuse.checked")
+        if faults.ARMED:
+            faults.at("refuse.checked")
         over: asyncio.Future[Kept] = asyncio.get_running_loop().create_future()
         now = self._wall_clock()
 
         def written(kept: Kept) -> None:
-            if kept is Kept.WRITTEN:
+            if kept is Kept.WRITTEN and faults.ARMED:
                 faults.at("refuse.written")
             if not over.done():
                 over.set_result(kept)

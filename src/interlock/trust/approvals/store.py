@@ -12,8 +12,9 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable
+from enum import Enum
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -23,8 +24,53 @@ from interlock.core.journal.file import advice
 from interlock.core.state.database import OwnFile, make_private
 from interlock.core.state.row_ownership import Keeper
 from interlock.errors import InterlockError
-from interlock.trust.approvals.inbox import Kept
 from interlock.trust.approvals.record import Approval
+
+# -- What approvals ask of a store.
+
+
+class Kept(Enum):
+    """What became of a record that was to be written."""
+
+    WRITTEN = "written"
+    """It is on the disk, and stays there through a power cut."""
+    TAKEN = "taken"
+    """It was no longer in the state that it was thought to be in: nothing was written."""
+    USED = "used"
+    """The one-time token was used before: nothing was written."""
+    FAILED = "failed"
+    """It could not be written."""
+
+
+class RecordStore(Protocol):
+    """A durable store of approvals. `write` and `forget` return at once."""
+
+    def load(self) -> list[Approval]:
+        """All that nobody else looks after, the oldest first. Waits. Raises InterlockError."""
+        ...
+
+    def write(
+        self,
+        approval: Approval,
+        before: str | None,
+        then: Callable[[Kept], None],
+        *,
+        token: tuple[str, str] | None = None,
+    ) -> None:
+        """Write a record whose last written state was `before` (None: it is new).
+
+        `token`: an anchor and the id of its one-time token, used from now on and for good. `then`
+        is told on the event loop.
+        """
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Nobody asks for these any more."""
+
+    def close(self) -> None:
+        """Write what is left, and stop."""
+
+
+# -- The store of a node.
 
 SCHEMA_VERSION: Final = 1
 _KIND: Final = OwnFile(
@@ -188,7 +234,8 @@ class ApprovalStore:
                     "DELETE FROM approval WHERE id = ? AND keeper = ?",
                     [(id, self._keeper.name) for id in forgotten],
                 )
-                faults.at("store.committing")
+                if faults.ARMED:
+                    faults.at("store.committing")
                 file.execute("COMMIT")
             except Exception as error:
                 # A connection that failed is not trusted again; closing it rolls back as well.
