@@ -24,13 +24,13 @@ from bench.processes import ROOT
 from bench.real_servers import Listed, list_real_servers
 from bench.report import console, note, show_bars, show_table
 from bench.task_sentences import TASKS, TaskSentence
+from interlock.aql.config import AqlConfig
 from interlock.aql.operations import Operation, OperationBook, OperationsAt
 from interlock.aql.search.embeddings import EmbeddingSearcher, installed, texts_of
 from interlock.aql.search.searcher import LexicalSearcher, Searcher
 from interlock.core.catalog.offering import read_offering
 from interlock.core.catalog.snapshot import Snapshot
 from interlock.core.config import ServerConfig
-from interlock.core.config.aql import AqlConfig
 from interlock.protocol.aql_terms import fits
 
 TOOLS = 600

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from interlock.aql.config import ExecutionsConfig
 from interlock.aql.execution_store import ExecutionStore
 from interlock.aql.executions import Executions
 from interlock.aql.language import envelope
@@ -16,7 +17,6 @@ from interlock.aql.operations import Operation, Signature
 from interlock.aql.request import Asked
 from interlock.core.call import Call, Caller, Client, Outcome
 from interlock.core.catalog.offering import Tool
-from interlock.core.config.aql import ExecutionsConfig
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import Category, Danger, Face, Family
 from tests.core.catalog.offers import definition, offer

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from interlock.aql.config import AqlConfig
 from interlock.aql.introspection import Introspection
 from interlock.aql.language.cursors import Cursors
 from interlock.aql.operations import (
@@ -22,7 +23,6 @@ from interlock.aql.search.searcher import LexicalSearcher
 from interlock.core.catalog.offering import Offering, read_offering
 from interlock.core.catalog.snapshot import Snapshot, View
 from interlock.core.config import ServerConfig
-from interlock.core.config.aql import AqlConfig
 from interlock.core.server.mcp.views import Views
 from interlock.protocol.aql_terms import OWN, SEGMENT, Category, Face
 from tests.core.catalog.offers import definition, merged, offer

@@ -11,6 +11,7 @@ from typing import Any
 
 from interlock.aql.batch import Batches
 from interlock.aql.builtin_operations import OwnOperations, hidden
+from interlock.aql.config import AqlConfig
 from interlock.aql.confirmation_tokens import Tokens, confirming_natives
 from interlock.aql.execution_store import ExecutionStore
 from interlock.aql.executions import Executions
@@ -25,7 +26,6 @@ from interlock.aql.stage import BATCH, MERGE, PREVIEW, START, Stage
 from interlock.aql.view import Surface, choose
 from interlock.core.call import Call, Client, Outcome
 from interlock.core.catalog.offering import Offering
-from interlock.core.config.aql import AqlConfig
 from interlock.core.ports import Back, Exchange
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import OWN, Category, Face, Family

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from interlock.aql.config import AqlConfig, SafetyConfig
 from interlock.aql.floors import FIRM_FLOORS, FLOORS
 from interlock.aql.safety import operations as natives
 from interlock.aql.search import embeddings
 from interlock.core.config import ConfigError
-from interlock.core.config.aql import AqlConfig, SafetyConfig
 from interlock.core.config.model import ServerConfig
 from interlock.core.config.trust import IdentityConfig, PolicyConfig, RuleConfig
 from tests.aql.server.aql import AqlClient

@@ -15,8 +15,8 @@ import pytest
 import uvloop
 
 from interlock.aql.code_channels import CommandChannel, KnockChannel, channels_of, desktop
+from interlock.aql.config import ChannelConfig
 from interlock.aql.safety.codes import Codes
-from interlock.core.config.aql import ChannelConfig
 from tests.patience import PATIENCE
 
 KEEPS = (

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from interlock.aql.config import AqlConfig, AqlLimits
 from interlock.aql.operations import Native, OperationsAt
 from interlock.aql.request import Asked
 from interlock.core.call import Call
-from interlock.core.config.aql import AqlConfig, AqlLimits
 from interlock.core.config.trust import RuleConfig
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import Category, Face

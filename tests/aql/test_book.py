@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from interlock.aql.config import AqlConfig
 from interlock.aql.operations import OperationBook
 from interlock.core.catalog.catalog import Catalog
-from interlock.core.config.aql import AqlConfig
 from interlock.protocol.aql_terms import OWN, Category
 from tests.aql.shelf import NEEDED, book, config, native, posted, tool
 from tests.core.catalog.offers import merged, offer

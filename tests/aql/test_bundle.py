@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from interlock.aql import bundle
+from interlock.aql.config import AqlConfig
 from interlock.aql.operations import OperationBook
-from interlock.core.config.aql import AqlConfig
 from tests.core.catalog.offers import merged, offer
 
 ORIGINS = {
@@ -108,7 +108,7 @@ def test_everything_inferred_says_how_and_guesses_are_flagged(exported: dict[str
 
 
 def test_what_the_operator_says_is_an_override() -> None:
-    from interlock.core.config.aql import OperationConfig
+    from interlock.aql.config import OperationConfig
 
     offering = offer("acme", ["frobnicate"])
     config = AqlConfig(operations={"acme.*": OperationConfig(category="READ", name="look")})

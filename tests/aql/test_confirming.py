@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from interlock.aql.config import AqlConfig
 from interlock.aql.confirmation_tokens import MOST, WINDOW, expiry, hidden, token_of
 from interlock.aql.language.errors import lawful
 from interlock.aql.request import Asked
 from interlock.core.call import Credentials
-from interlock.core.config.aql import AqlConfig
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.primitives.timestamps import format_utc
 from interlock.protocol.aql_terms import Danger, Face

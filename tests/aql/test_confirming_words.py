@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.config.aql import AqlConfig, OperationConfig
+from interlock.aql.config import AqlConfig, OperationConfig
 from tests.aql.staged import DELETES
 from tests.aql.test_confirming import Desk, going
 from tests.core.catalog.offers import definition, offer

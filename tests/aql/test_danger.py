@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from interlock.aql import danger
+from interlock.aql.config import AqlConfig
 from interlock.aql.danger import TRUST, level, matrix
 from interlock.aql.operations import OperationBook, Trusting
 from interlock.core.catalog.effects import EffectLevel
-from interlock.core.config.aql import AqlConfig
 from interlock.protocol.aql_terms import Category, Danger
 from tests.aql.shelf import NEEDED, STRING, book, only, tool
 from tests.core.catalog.offers import merged, offer

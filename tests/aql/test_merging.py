@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from interlock.aql.config import AqlConfig, OperationConfig
 from interlock.aql.execution_store import Execution, ExecutionStore
 from interlock.aql.executions import Executions
 from interlock.aql.operations import Native, Parameter
 from interlock.aql.request import Asked
 from interlock.core.call import Call
-from interlock.core.config.aql import AqlConfig, OperationConfig
 from interlock.core.config.trust import RuleConfig
 from interlock.protocol.aql_terms import Category
 from tests.aql.staged import FIVE, Staged, gated, read, staged, text_result

@@ -12,6 +12,7 @@ import pytest
 from msgspec import Raw
 
 from interlock.aql.builtin_operations import OwnOperations, hidden
+from interlock.aql.config import AqlConfig
 from interlock.aql.execution_operations import execution_natives
 from interlock.aql.execution_store import ExecutionStore
 from interlock.aql.execution_tasks import ExecutionTasks
@@ -28,7 +29,6 @@ from interlock.aql.response_writer import Teller
 from interlock.aql.stage import START, Stage
 from interlock.aql.view import Surface
 from interlock.core.call import Call, Client, Outcome
-from interlock.core.config.aql import AqlConfig
 from interlock.core.config.trust import PolicyConfig
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import OWN

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.config.aql import AqlConfig, OperationConfig
+from interlock.aql.config import AqlConfig, OperationConfig
 from interlock.core.config.trust import RuleConfig
 from tests.aql.staged import FIVE, READS, SINGLE, Staged, gated, props, read, staged, text_result
 from tests.aql.test_batch import going

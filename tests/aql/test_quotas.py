@@ -12,6 +12,7 @@ import pytest
 
 from interlock import errors
 from interlock.aql.builtin_operations import OwnOperations
+from interlock.aql.config import AqlConfig
 from interlock.aql.error_mapping import Blame
 from interlock.aql.language import errors as faults
 from interlock.aql.language.errors import AqlError
@@ -27,7 +28,6 @@ from interlock.core.call import (
     UpstreamAnsweredError,
     UpstreamGoneError,
 )
-from interlock.core.config.aql import AqlConfig
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import PLAIN
 from interlock.protocol.mcp import Era

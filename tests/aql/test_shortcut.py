@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from interlock.aql import fast_path as shortcut
+from interlock.aql.config import AqlConfig
 from interlock.aql.stage import CHECKED, GOES_ON
 from interlock.core.call import Call, Caller, Outcome
 from interlock.core.catalog.offering import Offering
-from interlock.core.config.aql import AqlConfig
 from interlock.core.config.trust import PolicyConfig
 from interlock.core.pipeline.resolution import resolve
 from interlock.core.pipeline.validation import validate

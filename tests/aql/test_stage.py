@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from interlock.aql.config import AqlConfig
 from interlock.core.call import Client, Credentials
-from interlock.core.config.aql import AqlConfig
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.errors import UNKNOWN_TOOL, InterlockError
 from interlock.protocol.mcp import TOOLS_LIST, Era

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from interlock.aql.config import AqlConfig, AqlLimits, OperationConfig
 from interlock.core.call import Client, Outcome
-from interlock.core.config.aql import AqlConfig, AqlLimits, OperationConfig
 from interlock.errors import InterlockError, by_name
 from interlock.protocol.mcp import TASKS_GET, Era, glance_at
 from tests.aql.staged import FIVE, Staged, read, staged, text_result

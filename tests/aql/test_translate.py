@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interlock.core.config.aql import AqlConfig
+from interlock.aql.config import AqlConfig
 from tests.aql.staged import FIVE, READS, SINGLE, Staged, props, staged, text_result
 from tests.core.catalog.offers import definition, offer
 

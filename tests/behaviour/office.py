@@ -12,8 +12,8 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
+from interlock.aql.config import AqlConfig, SafetyConfig
 from interlock.contracts.schemas.reader import read_json, read_yaml
-from interlock.core.config.aql import AqlConfig, SafetyConfig
 from interlock.topics.config import TopicsConfig
 from tests.behaviour.adversary import CLERK, TOKENS, Fortress, Stateless
 from tests.behaviour.test_aql_adversary import Keep

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from interlock.aql.config import AqlConfig, SafetyConfig
 from interlock.aql.safety.store import Challenge
-from interlock.core.config.aql import AqlConfig, SafetyConfig
 from tests.behaviour.adversary import (
     CLERK,
     FACES,

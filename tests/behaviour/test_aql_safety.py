@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from interlock.aql.config import AqlConfig, SafetyConfig
 from interlock.core.config import Config
-from interlock.core.config.aql import AqlConfig, SafetyConfig
 from interlock.core.journal.reader import JournalReader
 from interlock.protocol.aql_terms import RESERVED
 from tests.behaviour.adversary import TOKENS, Fortress

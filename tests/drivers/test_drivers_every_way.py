@@ -14,9 +14,9 @@ import pytest
 from msgspec import Raw, convert
 
 from interlock.app.node import Node
+from interlock.aql.config import AqlConfig
 from interlock.core.call import Call, Credentials
 from interlock.core.config import LearnedRule, ServerConfig
-from interlock.core.config.aql import AqlConfig
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.drivers.config import DriversConfig
 from interlock.protocol.mcp import TOOLS_CALL

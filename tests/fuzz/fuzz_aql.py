@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from interlock.aql.config import AqlLimits
 from interlock.aql.language import envelope, fields
 from interlock.aql.language import errors as faults
 from interlock.aql.language.collections import Kind, shape
 from interlock.aql.language.cursors import Cursors
 from interlock.aql.language.errors import AqlError
 from interlock.aql.language.request import Batch, Single, item, read, unreadable
-from interlock.core.config.aql import AqlLimits
 
 SEEDS = [
     b'{"operation":"list_users"}',

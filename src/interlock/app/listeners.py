@@ -65,7 +65,7 @@ class Doors(Component):
         self._hello = hello
         self._listeners = listeners
         self._guard = guard
-        self.views = views or Views(config.aql)
+        self.views = views or Views(config)
         self._http: HttpServer | None = None
         self._unix: asyncio.Server | None = None
         self._unix_path: Path | None = None
@@ -165,7 +165,7 @@ class Doors(Component):
     async def apply(self, old: Config, new: Config) -> None:
         """Apply what may change while they are open. A new `listen` or `path` waits for a start."""
         self._config = config = new
-        self.views.configure(config.aql)
+        self.views.configure(config)
         self._guard.configure(config.allowed_hosts, config.allowed_origins)
         self._legacy.most = config.limits.sessions
         self._lane.limits = config.limits

@@ -14,6 +14,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from interlock import __version__
 from interlock.app.delegation import Hops
+from interlock.app.features import load_features
 from interlock.app.lifecycle import Lifecycle, stop_each
 from interlock.app.listeners import Doors
 from interlock.app.revocation import Leaving
@@ -26,7 +27,7 @@ from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import CONTRACTS
 from interlock.core.catalog.server_info import merge
 from interlock.core.config import Config, ConfigChange, diff
-from interlock.core.config.aql_environment import with_environment
+from interlock.core.config.feature_sections import apply_environment
 from interlock.core.feature import Component
 from interlock.core.journal.audit import Audit
 from interlock.core.journal.commit_waiters import deliver_on
@@ -176,7 +177,8 @@ class Node:
         somebody has to run `interlock login`. A `leaf` stands for its one server in the tree of
         somebody else, and nobody registers with it."""
         loop = asyncio.get_running_loop()
-        config = with_environment(config, environ)
+        load_features()
+        config = apply_environment(config, environ)
         self.config = config
         self.base_dir = base_dir
         self.environ = environ
@@ -517,7 +519,7 @@ class Node:
         Raises InterlockError when the new config cannot be used. After any failure every component
         runs by the previous config again.
         """
-        old, new = self.config, with_environment(config, self.environ)
+        old, new = self.config, apply_environment(config, self.environ)
         try:
             self.config = new
             await self._lifecycle.apply(old, new)

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from interlock.aql import error_mapping as blame
 from interlock.aql.builtin_operations import EXPIRED
 from interlock.aql.child_calls import Unread, child_of
+from interlock.aql.config import AqlConfig
 from interlock.aql.language import envelope
 from interlock.aql.language import errors as faults
 from interlock.aql.language.envelope import Halt, Item
@@ -25,7 +26,6 @@ from interlock.aql.operations import Operation
 from interlock.aql.request import Asked
 from interlock.aql.warnings import none_succeeded_warning
 from interlock.core.call import Call
-from interlock.core.config.aql import AqlConfig
 from interlock.core.ports import Host
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import Category, Face

@@ -13,11 +13,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.aql.config import AqlConfig
 from interlock.aql.operations import Book, Operation, OperationBook, Parameter
 from interlock.core.catalog.offering import Offering, Tool, read_offering
 from interlock.core.catalog.snapshot import Snapshot
 from interlock.core.config import ServerConfig
-from interlock.core.config.aql import AqlConfig
 from interlock.protocol.aql_terms import SPEC
 from interlock.protocol.json_pointer import escaped
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_value

@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from interlock.aql.config import ChannelConfig
 from interlock.aql.safety.codes import Channel, Codes
-from interlock.core.config.aql import ChannelConfig
 from interlock.core.config.secrets import resolve
 
 AT_DESK: Final = ("terminal", "page")

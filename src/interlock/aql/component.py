@@ -16,6 +16,7 @@ from interlock.aql import view as surface
 from interlock.aql.batch import Batches
 from interlock.aql.builtin_operations import OwnOperations, hidden
 from interlock.aql.code_channels import channels_of
+from interlock.aql.config import AqlConfig
 from interlock.aql.confirmation_tokens import Tokens, confirming_natives
 from interlock.aql.execution_operations import execution_natives
 from interlock.aql.execution_store import ExecutionStore
@@ -97,7 +98,7 @@ class Aql(Component):
     ) -> None:
         """`registered`: whether a server came by itself, and not by the config."""
         loop = asyncio.get_running_loop()
-        settings = config.aql
+        settings = config.section(AqlConfig)
         self._settings = settings
         self._concurrent_calls = config.limits.concurrent_calls
         self._started = False
@@ -249,9 +250,9 @@ class Aql(Component):
             *relation_natives(relations, listing),
             *safety_natives(self.safety),
         ]
-        if config.aql.notes:
+        if config.section(AqlConfig).notes:
             found += note_natives(Notes(self._notes_kept, time.time), listing, time.time)
-        if config.aql.safety_only:
+        if config.section(AqlConfig).safety_only:
             return [one for one in found if one.name in RESERVED]
         return found
 
@@ -328,7 +329,7 @@ class Aql(Component):
             self._chores = asyncio.get_running_loop().create_task(self._keep_up(), name="aql")
 
     async def apply(self, old: Config, new: Config) -> None:
-        config, settings = new, new.aql
+        config, settings = new, new.section(AqlConfig)
         self._settings = settings
         self._concurrent_calls = config.limits.concurrent_calls
         previous = self._channels
@@ -346,7 +347,7 @@ class Aql(Component):
 
     def _use(self, config: Config) -> None:
         """What the authorizer and the stage ask only where there is something to be asked."""
-        settings = config.aql
+        settings = config.section(AqlConfig)
         self._risk.forget()
         for problem in self.trusting.configure(settings.trust):
             _log.warning("%s", problem)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from interlock.aql.config import OperationConfig
 from interlock.aql.error_mapping import Blame
 from interlock.aql.language import errors as faults
 from interlock.aql.language import errors as quoting
@@ -20,7 +21,6 @@ from interlock.aql.language.request import CONFIRMATION
 from interlock.aql.operations import Native, Operation, Parameter
 from interlock.aql.request import Asked
 from interlock.core.call import Call, Caller, Principal, principal
-from interlock.core.config.aql import OperationConfig
 from interlock.core.journal.audit import Audit
 from interlock.core.redaction import MASK
 from interlock.errors import InterlockError, ProtocolError

@@ -13,5 +13,6 @@ FEATURE: Final = Feature(
         Command("operations", "aql.commands.operations", "Use"),
         Command("operator", "aql.commands.operator", "Trust"),
     ),
+    sections=("aql.config_section:SECTION",),
     reports="aql.commands.reports:REPORTS",
 )

@@ -17,11 +17,11 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from interlock.aql import danger
+from interlock.aql.config import AqlConfig, OperationConfig
 from interlock.aql.danger import TRUST, Trust
 from interlock.core.catalog.effects import Annotations, Effect, EffectLevel
 from interlock.core.catalog.offering import Tool
 from interlock.core.catalog.snapshot import Snapshot
-from interlock.core.config.aql import AqlConfig, OperationConfig
 from interlock.errors import ProtocolError
 from interlock.protocol.aql_terms import OWN, RESERVED, Category, Danger, Face, fits
 from interlock.protocol.json_pointer import at_pointer

@@ -17,6 +17,7 @@ from math import ceil
 from typing import Any, Final, NamedTuple
 
 from interlock.aql import error_mapping as blame
+from interlock.aql.config import ApiLimit, AqlConfig, QuotaConfig
 from interlock.aql.error_mapping import Blame
 from interlock.aql.language.envelope import text_of
 from interlock.aql.language.errors import AqlError
@@ -42,7 +43,6 @@ from interlock.core.call import (
     UpstreamGoneError,
     principal,
 )
-from interlock.core.config.aql import ApiLimit, AqlConfig, QuotaConfig
 from interlock.errors import InterlockError
 from interlock.primitives.bounded_dict import BoundedDict
 from interlock.primitives.timestamps import format_utc

@@ -17,6 +17,7 @@ from msgspec import Raw
 from interlock import errors
 from interlock.aql import argument_errors as fitting
 from interlock.aql import error_mapping as blame
+from interlock.aql.config import AqlConfig, OperationConfig
 from interlock.aql.confirmation_tokens import Tokens
 from interlock.aql.error_mapping import Blame
 from interlock.aql.fast_path import UNSTRUCTURED
@@ -38,7 +39,6 @@ from interlock.aql.warnings import (
     truncated_warning,
 )
 from interlock.core.call import Call, Client, Outcome, UpstreamAnsweredError
-from interlock.core.config.aql import AqlConfig, OperationConfig
 from interlock.core.pipeline.internal_error import fault
 from interlock.core.ports import Over
 from interlock.errors import InterlockError, ProtocolError

@@ -16,6 +16,7 @@ from interlock.aql import operations as naming
 from interlock.aql import translation as translate
 from interlock.aql.builtin_operations import OwnOperations
 from interlock.aql.child_calls import Unread, child_of
+from interlock.aql.config import AqlConfig
 from interlock.aql.fast_path import Shortcut
 from interlock.aql.language import collections as formats
 from interlock.aql.language import errors as faults
@@ -30,7 +31,6 @@ from interlock.core.catalog.effects import EffectLevel
 from interlock.core.catalog.offering import Tool
 from interlock.core.catalog.snapshot import Snapshot, View
 from interlock.core.catalog.token_costs import tool_tokens
-from interlock.core.config.aql import AqlConfig
 from interlock.core.pipeline.internal_error import fault
 from interlock.core.ports import Host, Over, Taken
 from interlock.errors import INVALID_CURSOR, UNKNOWN_TOOL, InterlockError

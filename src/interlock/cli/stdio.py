@@ -199,7 +199,7 @@ def stdio(
 
     if view is not None:
         try:
-            Views(meant.config.aql).by_name(view)
+            Views(meant.config).by_name(view)
         except ProtocolError as error:
             raise typer.BadParameter(error.message, param_hint="--view") from None
     first = b"" if view is None else notification(CHOSEN, encode_value({"view": view})) + b"\n"

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from interlock.aql.config import KIBIBYTE, MEBIBYTE, AqlConfig, AqlLimits
 from interlock.aql.language import errors as faults
 from interlock.aql.language import limits
 from interlock.aql.language.errors import AqlError
 from interlock.aql.language.limits import check, check_response, depth_of, unsafe_integers
-from interlock.core.config.aql import KIBIBYTE, MEBIBYTE, AqlLimits
 from interlock.core.config.load import parse_config
 from interlock.errors import InterlockError
 from tests.protocol.json_values import values
@@ -28,7 +28,7 @@ def as_json(value: Any) -> bytes:
 
 
 def configured(name: str, value: int) -> AqlLimits:
-    return parse_config(json.dumps({"aql": {"limits": {name: value}}})).aql.limits
+    return parse_config(json.dumps({"aql": {"limits": {name: value}}})).section(AqlConfig).limits
 
 
 def nested(levels: int) -> bytes:

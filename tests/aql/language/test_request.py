@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from interlock.aql.config import AqlLimits
 from interlock.aql.language import errors as faults
 from interlock.aql.language.errors import AqlError
 from interlock.aql.language.request import Batch, Single, item, kind_of, read, unreadable
-from interlock.core.config.aql import AqlLimits
 from tests.aql.language.schemas import OPERATION_INPUT, fits
 from tests.protocol.json_values import objects, values
 

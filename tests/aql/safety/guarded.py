@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from interlock.aql.builtin_operations import OwnOperations
+from interlock.aql.config import AqlConfig, SafetyConfig
 from interlock.aql.floors import FIRM_FLOORS, FLOORS
 from interlock.aql.language.errors import AqlError, lawful
 from interlock.aql.operations import OperationBook
@@ -22,7 +23,6 @@ from interlock.aql.safety.operations import internal_natives, safety_natives
 from interlock.aql.safety.store import Challenge
 from interlock.core.call import Call, Credentials
 from interlock.core.catalog.offering import Offering
-from interlock.core.config.aql import AqlConfig, SafetyConfig
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import OWN
 from interlock.trust.approvals.record import Approval

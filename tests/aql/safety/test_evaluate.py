@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from interlock.aql.config import AgentSafety, SafetyConfig
 from interlock.aql.safety import evaluation as evaluate
 from interlock.aql.safety.evaluation import Action, Rules, Verdict, rules_for
 from interlock.aql.safety.patterns import Patterns, read
 from interlock.aql.safety.risk_score import MIDPOINTS, RANGES, score, tier_of
-from interlock.core.config.aql import AgentSafety, SafetyConfig
 from interlock.protocol.aql_terms import Danger
 
 EXAMPLE = SafetyConfig(

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from interlock.aql.config import AqlConfig
 from interlock.aql.operations import OperationBook, OperationsAt
 from interlock.aql.search.searcher import Hit
-from interlock.core.config.aql import AqlConfig
 from tests.core.catalog.offers import merged, offer
 
 Described = tuple[str, str] | tuple[str, str, Mapping[str, Any]]

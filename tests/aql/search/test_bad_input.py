@@ -66,8 +66,8 @@ def test_an_empty_catalog_has_nothing() -> None:
 )
 def test_odd_tools_are_indexed(schema: dict[str, Any]) -> None:
     odd = {"name": "send_mail", "description": "x" * 102_400, "inputSchema": schema, "title": 7}
+    from interlock.aql.config import AqlConfig
     from interlock.aql.operations import OperationBook
-    from interlock.core.config.aql import AqlConfig
 
     shelf = OperationBook(AqlConfig()).at(merged(offer("odd", [json.dumps(odd).encode()])))
     assert names(LexicalSearcher(lambda: shelf).search("send mail", None, 1)) == ["odd.send_mail"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from interlock.aql.config import AqlConfig, AqlLimits, OperationConfig, QuotaConfig
 from interlock.aql.language.errors import lawful
-from interlock.core.config.aql import AqlConfig, AqlLimits, OperationConfig, QuotaConfig
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from tests.aql.language.schemas import OPERATION_RESULT, fits
 from tests.aql.server.aql import AqlClient

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from interlock import errors
-from interlock.core.config.aql import ApiLimit, AqlConfig, ClientView, OperationConfig, QuotaConfig
+from interlock.aql.config import ApiLimit, AqlConfig, ClientView, OperationConfig, QuotaConfig
 from interlock.trust.authorization import PLAIN
 from tests.aql.server.aql import ERAS, FIVE, AqlClient
 from tests.aql.server.test_aql_views import READ, listed_as

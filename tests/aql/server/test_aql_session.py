@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from interlock.aql.config import AqlConfig, OperationConfig
 from interlock.aql.language.errors import lawful
-from interlock.core.config.aql import AqlConfig, OperationConfig
 from tests.aql.server.aql import ERAS, FIVE, AqlClient, code, envelope
 from tests.core.server.running import Running
 from tests.core.server.wire import message, meta

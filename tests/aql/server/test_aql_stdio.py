@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from mcp import Client
 
-from interlock.core.config.aql import AqlConfig, OperationConfig
+from interlock.aql.config import AqlConfig, OperationConfig
 from interlock.core.server.mcp.views import CHOSEN
 from tests.aql.server.aql import ERAS, FIVE, envelope
 from tests.core.server.running import Running

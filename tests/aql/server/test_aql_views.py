@@ -7,13 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.core.config.aql import (
-    AqlConfig,
-    ClientView,
-    FamilyConfig,
-    OperationConfig,
-    ProfileConfig,
-)
+from interlock.aql.config import AqlConfig, ClientView, FamilyConfig, OperationConfig, ProfileConfig
 from tests.aql.server.aql import ERAS, FIVE, AqlClient, code
 from tests.core.server.running import Running
 from tests.core.server.wire import META, initialize, message, meta

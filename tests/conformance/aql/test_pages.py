@@ -87,7 +87,7 @@ def test_links_between_the_pages_lead_somewhere() -> None:
 
 
 def test_the_break_even_on_the_page_is_about_what_auto_goes_by() -> None:
-    from interlock.core.config.aql import AUTO_TOKENS
+    from interlock.aql.config import AUTO_TOKENS
 
     said = int(re.search(r"below about ([\d,]+) tokens", PAGE)[1].replace(",", ""))  # type: ignore[index]
     assert said <= AUTO_TOKENS <= 2.5 * said

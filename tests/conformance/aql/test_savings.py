@@ -12,7 +12,7 @@ import pytest
 from bench.synthetic_tools import synthetic_tool
 from bench.targets import TargetMissing
 from bench.tokenizer import count_tokens, installed
-from interlock.core.config.aql import AqlConfig, OperationConfig
+from interlock.aql.config import AqlConfig, OperationConfig
 from tests.aql.server.aql import AqlClient
 from tests.core.server.running import Running
 from tests.core.server.workshop import Workshop

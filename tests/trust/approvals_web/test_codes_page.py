@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from interlock.aql.config import AqlConfig, SafetyConfig
 from interlock.aql.safety.evaluation import Verdict
 from interlock.core.call import Caller
-from interlock.core.config.aql import AqlConfig, SafetyConfig
 from tests.needs import requires_browser
 from tests.trust.approvals_web.browser import Browser
 from tests.trust.approvals_web.office import Office

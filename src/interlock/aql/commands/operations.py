@@ -12,6 +12,7 @@ import typer
 from msgspec import Raw
 from msgspec.structs import replace
 
+from interlock.aql.config import AqlConfig
 from interlock.aql.operations import OperationBook, OperationsAt
 from interlock.core.catalog.offering import Offering, read_offering
 from interlock.core.catalog.snapshot import Snapshot
@@ -109,7 +110,7 @@ def shelf_of(
             trust_annotations=known.trust_annotations,
         )
         offerings[key] = read_offering(key, settings, tools, root_segment=root or None)
-    operations = OperationBook(config.aql)
+    operations = OperationBook(config.section(AqlConfig))
     snapshot = Snapshot(1, offerings.values(), page_size=0, server_info=b"{}", key=b"\0" * 32)
     return Shelf(config, operations, operations.at(snapshot), offerings, trouble, listed)
 
@@ -335,7 +336,7 @@ def _shelf(config: Any, node: str | None, server: str | None) -> Shelf:
 def _face(found: Shelf, view: str) -> Face:
     from interlock.core.server.mcp.views import Views
 
-    views = Views(found.config.aql)
+    views = Views(found.config)
     face = views.named(f"view={view}".encode()) if view in views.names else None
     if face is None or not face.families:
         known = ", ".join(name for name in views.names if name != "plain")
@@ -360,7 +361,7 @@ def _searcher(found: Shelf, *, words: bool) -> Searcher:
     from interlock.aql.search.usage import NO_USAGE
     from interlock.aql.usage_store import SearchMemory
 
-    asked = "off" if words else found.config.aql.search.embeddings
+    asked = "off" if words else found.config.section(AqlConfig).search.embeddings
     # With a model: the vectors that a node has made, and what is made now for the next time.
     kept = None if asked == "off" or found.folder is None else found.folder / "aql-search.db"
     memory = None if kept is None else SearchMemory.at(kept)

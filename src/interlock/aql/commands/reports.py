@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from interlock.aql.config import AqlConfig
 from interlock.terminal.feature_reports import FeatureReports, all_other_servers
 
 if TYPE_CHECKING:
@@ -19,13 +20,13 @@ _CLOSE: Final = 0.75
 class AqlReports(FeatureReports):
     def doubts(self, config: Config, source: ConfigSource) -> Iterator[Doubt]:
         """Servers that are trusted, and are not there."""
-        if not config.aql.trust:
+        if not config.section(AqlConfig).trust:
             return
         import difflib
 
         others = all_other_servers(config)
         known = {*config.servers, *others.names}
-        for key in config.aql.trust:
+        for key in config.section(AqlConfig).trust:
             close = difflib.get_close_matches(key, known, n=1, cutoff=_CLOSE)
             if key in known or (not close and others.unknown):
                 continue
@@ -35,16 +36,16 @@ class AqlReports(FeatureReports):
     def safety_config(self, config: Config) -> Config:
         from msgspec.structs import replace
 
-        aql = config.aql
+        aql = config.section(AqlConfig)
         safety = aql.safety
         if safety.mode == "disabled":
             safety = replace(safety, mode="enforcing")
         view = "aql" if aql.view == "plain" else aql.view
         only = replace(aql, view=view, safety=safety, safety_only=True)
-        return replace(config, servers={}, aql=only)
+        return replace(config, servers={}).with_sections(only)
 
     def client_lines(self, config: Config, url: str) -> Iterator[tuple[str, str]]:
-        if config.aql.view == "plain":
+        if config.section(AqlConfig).view == "plain":
             yield "Many tools?", f"{url}?view=aql   five endpoints instead of every tool"
 
 

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from interlock.aql.config import SafetyConfig
 from interlock.aql.safety.store import Attempts, SafetyKeeper
 from interlock.core.call import Principal
-from interlock.core.config.aql import SafetyConfig
 from interlock.errors import InterlockError
 from interlock.primitives.backoff import exponential_delay
 

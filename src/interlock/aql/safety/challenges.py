@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from interlock.aql.config import SafetyConfig
 from interlock.aql.language.errors import AqlError
 from interlock.aql.safety.attempts import Tries
 from interlock.aql.safety.codes import Codes, fits
 from interlock.aql.safety.pending_questions import UNBLOCK, ApprovalsLike, Questions
 from interlock.aql.safety.store import Challenge, SafetyKeeper, Tier
 from interlock.core.call import Caller, Principal, principal
-from interlock.core.config.aql import SafetyConfig
 from interlock.core.redaction import redact
 from interlock.errors import PROOF_INVALID, InterlockError
 from interlock.trust.approvals.proofs import APPROVE, OPERATOR, Verdict, invalid

@@ -8,10 +8,10 @@ from typing import Final, Literal
 
 import msgspec
 
+from interlock.aql.config import AgentSafety, SafetyConfig
 from interlock.aql.safety.patterns import Hint, Patterns, read
 from interlock.aql.safety.risk_score import TOLERANCES, Score, score, tier_of
 from interlock.aql.safety.store import Tier
-from interlock.core.config.aql import AgentSafety, SafetyConfig
 from interlock.protocol.aql_terms import Danger, fits
 
 STEP_LIMIT: Final = "Step limit exceeded"

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
+from interlock.aql.config import SafetyConfig
 from interlock.aql.language.errors import AqlError
 from interlock.aql.operations import Book, Operation
 from interlock.aql.safety import end_execution as ending
@@ -40,7 +41,6 @@ from interlock.aql.safety.store import Block, Challenge, SafetyKeeper, Saved
 from interlock.aql.safety.store_sync import Looking
 from interlock.core.call import Call, Caller, Principal, principal
 from interlock.core.catalog.offering import Tool
-from interlock.core.config.aql import SafetyConfig
 from interlock.core.journal.audit import Audit
 from interlock.core.pipeline.resolution import is_passed_on
 from interlock.core.redaction import redact

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from interlock.aql.config import SafetyConfig
 from interlock.aql.language.errors import AqlError, missing, wrong_type
 from interlock.aql.operations import Native, Parameter
 from interlock.aql.request import Asked
@@ -25,7 +26,6 @@ from interlock.aql.safety.pending_questions import PROCEED, UNBLOCK
 from interlock.aql.safety.reports import Report, digest
 from interlock.aql.safety.store import CANCELLED, COMPLETED, FAILED
 from interlock.core.call import Caller, principal
-from interlock.core.config.aql import SafetyConfig
 from interlock.core.redaction import redact
 from interlock.protocol.aql_terms import Category
 

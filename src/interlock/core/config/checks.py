@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from interlock.core.config import quantities
-from interlock.core.config.aql_checks import check_aql
 from interlock.core.config.feature_sections import section_definitions
 from interlock.core.config.identity_checks import check_identity, is_own_name
 from interlock.core.config.model import COMMAND_TRANSPORTS, URL_TRANSPORTS, Config, ServerConfig
@@ -49,7 +48,6 @@ def check_document(reader: NodeReader, values: dict[str, Any]) -> None:
     _check_own_address(reader, servers, values)
     check_policy(reader, values)
     check_identity(reader, values)
-    check_aql(reader, values)
     for definition in section_definitions():
         if definition.check is not None:
             definition.check(reader, values)

@@ -19,7 +19,9 @@ from interlock.core.feature import load_object
 from interlock.core.section_registry import registered_sections
 
 if TYPE_CHECKING:
+    from interlock.core.config.problems import KeyPath
     from interlock.core.config.reader import NodeReader
+    from interlock.core.server.mcp.views import ViewTable
 
 
 class SectionDefinition(NamedTuple):
@@ -32,6 +34,8 @@ class SectionDefinition(NamedTuple):
     """Reports problems between the values that were read. Called for every file."""
     environment: Callable[[Config, Mapping[str, str]], Config] | None = None
     """The config with what the environment says instead. Raises ConfigError."""
+    views: Callable[[Config], ViewTable] | None = None
+    """The views that clients may choose, beside the plain one."""
     reference: tuple[tuple[str, type[Struct], str], ...] = ()
     """Its part of the reference: a title, the struct of the table, and a text for each."""
 
@@ -45,6 +49,14 @@ def fields_of(struct: type[Struct]) -> dict[str, inspect.Field]:
     """The struct's fields by name. Those of `Config` are the keys of a config file: its own, then
     the registered sections."""
     return _document_fields(registered_sections()) if struct is Config else _struct_fields(struct)
+
+
+def removed_key(path: KeyPath) -> str | None:
+    """What to do instead of writing a key of a section that earlier versions had."""
+    for definition in section_definitions():
+        if len(path) == 2 and path[0] == definition.struct.KEY:
+            return definition.struct.REMOVED.get(str(path[1]))
+    return None
 
 
 def make_config(values: Mapping[str, Any]) -> Config:

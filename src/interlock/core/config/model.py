@@ -13,7 +13,6 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, field
 from msgspec.structs import force_setattr, replace
 
-from interlock.core.config.aql import AqlConfig
 from interlock.core.config.quantities import PATH_PATTERN, Address, default_segment, parse_listen
 from interlock.core.config.section import (
     AnySection,
@@ -305,7 +304,6 @@ class Config(Section, frozen=True):
     budgets: BudgetsConfig = field(default_factory=BudgetsConfig)
     pins: PinsConfig = field(default_factory=PinsConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)
-    aql: AqlConfig = field(default_factory=AqlConfig)
     state_dir: Annotated[
         Text | None,
         says("Where the node keeps its files. Default: ~/.local/state/interlock/ADDRESS."),

@@ -13,7 +13,7 @@ from msgspec import Struct, inspect
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from interlock.core.config import quantities, yaml_text
-from interlock.core.config.feature_sections import fields_of
+from interlock.core.config.feature_sections import fields_of, removed_key
 from interlock.core.config.model import ServerConfig
 from interlock.core.config.problems import BadValue, ConfigError, KeyPath, Problem, format_path
 from interlock.core.config.scalars import DESCRIBED, as_text, check_pattern, read_scalar, unwrap
@@ -26,13 +26,6 @@ INVALID: Final = object()
 """What reading gives for a value that has a problem."""
 
 # Words of other formats, where spelling alone would not lead to ours.
-_REMOVED: Final[dict[KeyPath, str]] = {
-    ("aql", "danger"): (
-        "what waits for approval is the same in every view now: delete the line, and choose with "
-        "`unannotated`, `effects` of a server and `policy`"
-    ),
-}
-"""Keys of earlier versions, and what to do instead."""
 _MEANT: Final = {
     "mcpServers": "servers", "mcp_servers": "servers", "upstreams": "servers", "type": "transport",
     "disabled": "enabled", "environment": "env", "workdir": "cwd", "working_dir": "cwd",
@@ -253,7 +246,7 @@ class NodeReader:
         return DESCRIBED.get(node.tag, "something else")
 
     def _unknown_key(self, key: str, valid: list[str], path: KeyPath) -> None:
-        removed = _REMOVED.get(path)
+        removed = removed_key(path)
         if removed is not None:
             self.report(path, "this key was removed", removed)
             self.misspelt.add(path[:-1])

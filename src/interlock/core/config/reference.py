@@ -10,21 +10,6 @@ from typing import Any, Final
 
 from msgspec import NODEFAULT, Struct, inspect
 
-from interlock.core.config.aql import (
-    AgentSafety,
-    ApiLimit,
-    AqlConfig,
-    AqlLimits,
-    ChannelConfig,
-    ClientView,
-    ExecutionsConfig,
-    FamilyConfig,
-    OperationConfig,
-    ProfileConfig,
-    QuotaConfig,
-    SafetyConfig,
-    SearchConfig,
-)
 from interlock.core.config.feature_sections import fields_of, section_definitions
 from interlock.core.config.model import (
     AskConfig,
@@ -166,19 +151,6 @@ _SECTIONS: Final[tuple[tuple[str, type[Struct], str], ...]] = (
     ("`limits`", Limits, ""),
     ("`breaker`", BreakerConfig, ""),
     ("`journal`", JournalConfig, ""),
-    ("`aql`", AqlConfig, "See [aql.md](aql.md)."),
-    ("`aql.clients`", ClientView, "A list."),
-    ("`aql.profiles.NAME`", ProfileConfig, ""),
-    ("`aql.profiles.NAME.families.NAME`", FamilyConfig, ""),
-    ("`aql.operations.GLOB`", OperationConfig, ""),
-    ("`aql.limits`", AqlLimits, ""),
-    ("`aql.safety`", SafetyConfig, "See [aql-safety.md](aql-safety.md)."),
-    ("`aql.safety.agents.GLOB`", AgentSafety, ""),
-    ("`aql.channels`", ChannelConfig, "A list."),
-    ("`aql.executions`", ExecutionsConfig, ""),
-    ("`aql.search`", SearchConfig, ""),
-    ("`aql.quotas`", QuotaConfig, "A list."),
-    ("`aql.api_limits`", ApiLimit, "A list."),
     (
         "`policy.learned`",
         LearnedRule,

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Annotated, ClassVar, TypeVar
 
@@ -67,6 +67,8 @@ class FeatureSection(Section, frozen=True):
     RESTART: ClassVar[tuple[str, ...]] = ()
     """Fields that only a new start of the node can change."""
 
+    REMOVED: ClassVar[Mapping[str, str]] = {}
+    """Keys that earlier versions had in it, and what to do instead."""
     CALLER_KINDS: ClassVar[frozenset[str]] = frozenset()
     """Kinds of callers that there are only where the file has this section."""
 

@@ -1,4 +1,4 @@
-"""Which view a client sees: every tool, or AQL's endpoints.
+"""Which view a client sees: every tool, or what a feature shows instead (AQL's endpoints).
 
 Whoever asks in its URL (`?view=aql`) gets what it asks for; else the config says it, by client and
 caller. Where the config denies the plain view, nobody gets it by asking, by default or by what it
@@ -8,74 +8,77 @@ shows is made elsewhere.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 from urllib.parse import parse_qs
 
-from interlock.core.config.aql import AqlConfig, ClientView, FamilyConfig
+from interlock.core.config.feature_sections import section_definitions
+from interlock.core.config.model import Config
 from interlock.errors import INVALID_REQUEST, ProtocolError
-from interlock.protocol.aql_terms import PLAIN, Category, Face, Family, Mode, fits
+from interlock.protocol.aql_terms import PLAIN, Face, fits
 
 CHOSEN: Final = "notifications/interlock/view"
 """How a client of lines, which has no URL, names a view before it says anything else."""
 _OURSELVES: Final = frozenset({"interlock", "interlock-cli"})
 """What nodes and the command line call themselves as clients: they want tools."""
-CRUDE: Final = "crude"
-SEMANTIC: Final = "semantic"
-_BUILT_IN: Final[dict[str, dict[str, FamilyConfig]]] = {
-    CRUDE: {
-        "create": FamilyConfig(categories=["CREATE"]),
-        "read": FamilyConfig(categories=["READ"]),
-        "update": FamilyConfig(categories=["UPDATE"]),
-        "delete": FamilyConfig(categories=["DELETE"]),
-        "execute": FamilyConfig(categories=["EXECUTE"]),
-    },
-    SEMANTIC: {
-        "discover": FamilyConfig(operations=["introspect"]),
-        "query": FamilyConfig(categories=["READ"]),
-        "manage": FamilyConfig(categories=["CREATE", "UPDATE", "DELETE"]),
-        "operate": FamilyConfig(categories=["EXECUTE"]),
-    },
-}
-_MODES: Final[dict[str, Mode]] = {
-    "aql": "semantic",
-    "aql-single": "single",
-    "aql-all": "all",
-    "auto": "auto",
-}
+_PLAIN: Final = "plain"
+
+
+class ViewRule(NamedTuple):
+    """Who sees which view. Every list that is not empty must fit."""
+
+    view: str
+    clients: Sequence[str] = ()
+    """Globs of client names."""
+    callers: Sequence[str] = ()
+    """Globs of callers."""
+
+
+class ViewTable(NamedTuple):
+    """The views of a feature, and who sees which."""
+
+    faces: Mapping[str, Face]
+    """By name; without the plain one."""
+    default: str
+    """What clients see that ask for nothing."""
+    instead: Face
+    """What replaces the plain view: where it is denied, and for a namespace without a view."""
+    rules: Sequence[ViewRule] = ()
+    """Who sees something else than the default: the first rule that fits."""
+    denied: bool = False
+    """Whether nobody gets the plain view."""
+
+
+_ONLY_PLAIN: Final = ViewTable({}, _PLAIN, PLAIN)
+
+
+def view_table(config: Config) -> ViewTable:
+    """The views that this config has, of the first feature that has any."""
+    for definition in section_definitions():
+        if definition.views is not None:
+            return definition.views(config)
+    return _ONLY_PLAIN
 
 
 class Views:
     """The views of one node. None stands for the plain one, where nobody asked for it."""
 
-    def __init__(self, config: AqlConfig | None = None, *, local: bool = False) -> None:
+    def __init__(self, config: Config | None = None, *, local: bool = False) -> None:
         """`local`: for who comes by the node's own socket."""
-        self._clients: list[ClientView] = []
+        self._table = _ONLY_PLAIN
         self._default: Face | None = None
         self._faces: dict[str, Face] = {}
-        self._denied = False
         self._local = local
-        config = config or AqlConfig()
+        config = config or Config()
         self.local = self if local else Views(config, local=True)
         """The same for who comes by the node's own socket: only this user gets there."""
         self.configure(config)
 
-    def configure(self, config: AqlConfig) -> None:
+    def configure(self, config: Config) -> None:
         """What the config says from now on. Who is there already keeps what it has."""
-        profiles = {name: dict(one.families) for name, one in config.profiles.items()}
-        faces = {"plain": PLAIN}
-        crude = _families(_BUILT_IN[CRUDE], config.prefix)
-        for name, mode in _MODES.items():
-            faces[name] = Face(mode, CRUDE, crude, config.prefix)
-        for name, families in {**_BUILT_IN, **profiles}.items():
-            faces[name] = Face("semantic", name, _families(families, config.prefix), config.prefix)
-        self._denied = config.plain == "deny"
-        if self._denied:
-            # Neither by name, nor because it is shorter.
-            del faces["plain"]
-            faces["auto"] = faces["aql"]
-        self._faces = faces
-        self._clients = config.clients
-        self._default = self._seen(config.view)
+        self._table = table = view_table(config)
+        self._faces = {**({} if table.denied else {_PLAIN: PLAIN}), **table.faces}
+        self._default = self._seen(table.default)
         if not self._local:
             self.local.configure(config)
 
@@ -94,7 +97,7 @@ class Views:
         views, namespaces = asked.get("view"), asked.get("namespace")
         if views is None and namespaces is None:
             return None
-        face = self.by_name(views[-1]) if views else self._default or self._faces["aql"]
+        face = self.by_name(views[-1]) if views else self._default or self._table.instead
         if namespaces and face is not PLAIN:
             face = Face(face.mode, face.profile, face.families, face.prefix, namespaces[-1][:255])
         return face
@@ -102,7 +105,7 @@ class Views:
     def by_name(self, name: str) -> Face:
         """A view that somebody names. Raises ProtocolError."""
         face = self._faces.get(name)
-        if face is None and name == "plain":
+        if face is None and name == _PLAIN:
             raise ProtocolError(
                 f"The plain view is not open here; there are {', '.join(self._faces)}.",
                 INVALID_REQUEST,
@@ -115,8 +118,8 @@ class Views:
 
     def of_client(self, client: str, caller: str) -> Face | None:
         """What somebody sees who asks for nothing."""
-        ourselves = client in _OURSELVES and (self._local or not self._denied)
-        for rule in self._clients:
+        ourselves = client in _OURSELVES and (self._local or not self._table.denied)
+        for rule in self._table.rules:
             if ourselves and not rule.clients:
                 continue
             if _fits_one(rule.clients, client) and _fits_one(rule.callers, caller):
@@ -125,22 +128,10 @@ class Views:
 
     def _seen(self, name: str) -> Face | None:
         face = self._faces.get(name)
-        if self._denied:
-            return face or self._faces["aql"]
+        if self._table.denied:
+            return face or self._table.instead
         return None if face is PLAIN else face
 
 
-def _fits_one(globs: list[str], name: str) -> bool:
+def _fits_one(globs: Sequence[str], name: str) -> bool:
     return not globs or any(fits(glob, name) for glob in globs)
-
-
-def _families(families: dict[str, FamilyConfig], prefix: str) -> tuple[Family, ...]:
-    return tuple(
-        Family(
-            name,
-            f"{prefix}mcp_aql_{name}",
-            frozenset(Category(category) for category in family.categories),
-            tuple(family.operations),
-        )
-        for name, family in families.items()
-    )

@@ -6,8 +6,9 @@ import logging
 
 import pytest
 
+from interlock.aql.config import AqlConfig
+from interlock.aql.config_environment import with_environment
 from interlock.core.config import Config, ConfigError, parse_config
-from interlock.core.config.aql_environment import with_environment
 
 PROFILED = parse_config(
     "aql: {profiles: {mine: {families: {all: {categories: "
@@ -32,7 +33,7 @@ PROFILED = parse_config(
 )
 @pytest.mark.spec("AQ-EPM-3.1-1")
 def test_modes_and_profiles(said: dict[str, str], view: str) -> None:
-    assert with_environment(PROFILED, said).aql.view == view
+    assert with_environment(PROFILED, said).section(AqlConfig).view == view
 
 
 @pytest.mark.spec("AQ-EPM-3.1-1")
@@ -45,7 +46,7 @@ def test_the_old_word_for_a_mode_is_noted(caplog: pytest.LogCaptureFixture) -> N
 def test_a_prefix_and_the_safety_loop() -> None:
     found = with_environment(
         Config(), {"MCP_AQL_TOOL_PREFIX": "home_", "MCPAQL_SAFETY_LOOP": "enforcing"}
-    ).aql
+    ).section(AqlConfig)
     assert (found.prefix, found.safety.mode) == ("home_", "enforcing")
 
 
@@ -54,8 +55,11 @@ def test_a_prefix_and_the_safety_loop() -> None:
 @pytest.mark.parametrize("file", ["enforcing", "disabled"])
 def test_the_variable_of_the_safety_loop_wins_over_the_file(file: str, mode: str) -> None:
     config = parse_config(f"aql: {{safety: {{mode: {file}}}}}", "interlock.yaml")
-    assert with_environment(config, {}).aql.safety.mode == file
-    assert with_environment(config, {"MCPAQL_SAFETY_LOOP": mode}).aql.safety.mode == mode
+    assert with_environment(config, {}).section(AqlConfig).safety.mode == file
+    assert (
+        with_environment(config, {"MCPAQL_SAFETY_LOOP": mode}).section(AqlConfig).safety.mode
+        == mode
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Final, get_args
 
 from msgspec.structs import replace
 
-from interlock.core.config.aql import BUILT_IN_VIEWS, SafetyMode
+from interlock.aql.config import BUILT_IN_VIEWS, AqlConfig, SafetyMode
 from interlock.core.config.model import Config
 from interlock.core.config.problems import ConfigError, quoted
 
@@ -26,7 +26,7 @@ _log = logging.getLogger("interlock.config")
 
 def with_environment(config: Config, environ: Mapping[str, str]) -> Config:
     """The config as a node runs by it. Raises ConfigError."""
-    aql = config.aql
+    before = aql = config.section(AqlConfig)
     mode, profile = environ.get(MODE), environ.get(PROFILE)
     if mode:
         if mode not in _MODES:
@@ -53,7 +53,7 @@ def with_environment(config: Config, environ: Mapping[str, str]) -> Config:
         if safety not in get_args(SafetyMode):
             raise _wrong(SAFETY, safety, get_args(SafetyMode))
         aql = replace(aql, safety=replace(aql.safety, mode=safety))
-    return config if aql is config.aql else replace(config, aql=aql)
+    return config if aql is before else config.with_sections(aql)
 
 
 def _wrong(name: str, value: str, known: Iterable[str]) -> ConfigError:

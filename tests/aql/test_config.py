@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from interlock.aql.config import AqlConfig, SafetyConfig
 from interlock.core.config import ConfigError, parse_config
+from interlock.core.config.reference import config_reference
 
 WHOLE = """
 aql:
@@ -55,7 +57,7 @@ MISTAKES = {
 
 
 def test_all_of_it_is_read() -> None:
-    config = parse_config(WHOLE, "interlock.yaml").aql
+    config = parse_config(WHOLE, "interlock.yaml").section(AqlConfig)
     assert config.clients[1].view == "office"
     assert config.profiles["office"].families["change"].operations == ["*_archive"]
     assert config.operations["github.*"].danger == "reversible"
@@ -68,3 +70,14 @@ def test_the_words_for_a_mistake(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(text, "interlock.yaml")
     assert MISTAKES[text] in str(caught.value)
+
+
+def test_lists_that_are_there_from_the_start_are_shown() -> None:
+    page = config_reference()
+    for name, values in (
+        ("deny", SafetyConfig().deny),
+        ("requires_approval", SafetyConfig().requires_approval),
+        ("auto_approve", SafetyConfig().auto_approve),
+    ):
+        shown = ", ".join(f"`{one}`" for one in values)
+        assert f"| `{name}` | list of text | {shown} |" in page

@@ -3,7 +3,8 @@ called, how much a request may hold, and how closely executions are watched."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta, field
 
@@ -11,6 +12,7 @@ from interlock.core.config.section import (
     Count,
     Duration,
     DurationOrZero,
+    FeatureSection,
     Glob,
     Reference,
     Section,
@@ -224,8 +226,16 @@ class SearchConfig(Section, frozen=True):
     ] = "auto"
 
 
-class AqlConfig(Section, frozen=True):
+class AqlConfig(FeatureSection, frozen=True):
     """AQL: a few endpoints instead of every tool."""
+
+    KEY = "aql"
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        "danger": (
+            "what waits for approval is the same in every view now: delete the line, and choose "
+            "with `unannotated`, `effects` of a server and `policy`"
+        ),
+    }
 
     view: Annotated[
         ViewName,

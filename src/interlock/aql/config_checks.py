@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final, get_args
 
-from interlock.core.config.aql import (
+from interlock.aql.config import (
     BUILT_IN_VIEWS,
     KIBIBYTE,
     MEBIBYTE,

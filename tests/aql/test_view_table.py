@@ -1,0 +1,144 @@
+"""Which view a client sees: by its URL, by the config, and never by accident."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.core.config import parse_config
+from interlock.core.server.mcp.views import Views
+from interlock.errors import ProtocolError
+from interlock.protocol.aql_terms import PLAIN, Category, Face
+
+
+def views(text: str = "") -> Views:
+    return Views(parse_config(text, "interlock.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("query", "tools"),
+    [
+        (b"view=aql", ["create", "read", "update", "delete", "execute"]),
+        (b"view=semantic", ["discover", "query", "manage", "operate"]),
+        (b"a=1&view=crude&b", ["create", "read", "update", "delete", "execute"]),
+    ],
+)
+@pytest.mark.spec("AQ-EPM-2.1-1")
+def test_a_url_names_endpoints(query: bytes, tools: list[str]) -> None:
+    face = views().named(query)
+    assert face is not None
+    assert list(face.tools) == [f"mcp_aql_{name}" for name in tools]
+
+
+def test_one_endpoint_takes_everything() -> None:
+    face = views("aql: {prefix: home_}").named(b"view=aql-single")
+    assert face is not None
+    assert face.tools == {"home_mcp_aql": None}
+    both = views().named(b"view=aql-all")
+    assert both is not None
+    assert len(both.tools) == 6
+
+
+def test_no_view_is_the_plain_one_until_the_config_says_otherwise() -> None:
+    assert views().named(b"") is None
+    assert views().named(b"other=1") is None
+    assert views().of_client("claude-code", "local") is None
+    assert views("aql: {view: plain}").of_client("x", "y") is None
+    assert views("aql: {view: aql}").of_client("x", "y") is not None
+    assert views("aql: {view: aql}").named(b"view=plain") is PLAIN
+
+
+def test_the_first_rule_that_fits_a_client_and_its_caller_counts() -> None:
+    found = views(
+        "aql:\n"
+        "  view: aql\n"
+        "  clients:\n"
+        "    - {clients: ['claude*'], view: aql-single}\n"
+        "    - {callers: [ci], view: plain}\n"
+    )
+    one, none, default = (
+        found.of_client("claude-code", "ci"),
+        found.of_client("cursor", "ci"),
+        found.of_client("cursor", "local"),
+    )
+    assert one is not None
+    assert one.mode == "single"
+    assert none is None
+    assert default is not None
+    assert default.mode == "semantic"
+
+
+@pytest.mark.parametrize("name", ["interlock", "interlock-cli"])
+def test_nodes_and_the_command_line_see_tools(name: str) -> None:
+    assert views("aql: {view: aql}").of_client(name, "local") is None
+    asked = views(f"aql: {{clients: [{{clients: [{name}], view: aql}}]}}")
+    assert asked.of_client(name, "local") is not None
+
+
+DENIED = "aql: {plain: deny, clients: [{callers: [ci], view: aql-single}]}"
+
+
+@pytest.mark.parametrize("client", ["claude-code", "interlock", "interlock-cli", ""])
+def test_where_the_plain_view_is_denied_nobody_gets_it(client: str) -> None:
+    found = views(DENIED)
+    default = found.of_client(client, "local")
+    assert default is not None
+    assert default.mode == "semantic"
+    assert found.of_client(client, "ci").mode == "single"  # type: ignore[union-attr]
+    for query in (b"view=plain", b"view=aql&view=plain", b"view=plain&namespace=x"):
+        with pytest.raises(ProtocolError, match="not open here; there are aql, aql-single"):
+            found.named(query)
+    with pytest.raises(ProtocolError, match="not open"):
+        found.by_name("plain")
+    assert "plain" not in found.names
+    # It would be plain where that is shorter.
+    assert found.by_name("auto").mode == "semantic"
+
+
+@pytest.mark.parametrize("name", ["interlock", "interlock-cli"])
+def test_the_command_line_of_this_machine_sees_tools_all_the_same(name: str) -> None:
+    found = views(DENIED)
+    assert found.local.of_client(name, "local") is None
+    assert found.local.of_client("claude-code", "local") is not None
+    with pytest.raises(ProtocolError, match="not open"):
+        found.local.by_name("plain")
+    found.configure(parse_config("aql: {}", "interlock.yaml"))
+    assert found.local.of_client("claude-code", "local") is None
+    assert found.named(b"view=plain") is PLAIN
+
+
+def test_a_view_that_is_not_there_is_refused_with_those_that_are() -> None:
+    with pytest.raises(ProtocolError, match="aql-single"):
+        views().named(b"view=everything")
+
+
+def test_a_namespace_is_a_view_of_its_own() -> None:
+    face = views().named(b"view=aql&namespace=github")
+    assert face is not None
+    assert face.namespace == "github"
+    assert face != views().named(b"view=aql")
+    assert hash(face) == hash(views().named(b"namespace=github&view=aql"))
+
+
+@given(st.binary(max_size=200))
+def test_whatever_a_url_says_is_a_view_or_refused(query: bytes) -> None:
+    try:
+        face = views().named(b"view=" + query)
+    except ProtocolError:
+        return
+    assert face is None or isinstance(face, Face)
+
+
+def test_a_url_with_too_much_in_it_is_refused() -> None:
+    with pytest.raises(ProtocolError):
+        views().named(b"&".join([b"a=1"] * 100))
+
+
+@given(st.sampled_from(["aql", "semantic", "crude"]), st.sampled_from(list(Category)), st.text())
+def test_every_operation_belongs_to_exactly_one_endpoint(
+    view: str, category: Category, name: str
+) -> None:
+    face = views().named(f"view={view}".encode())
+    assert face is not None
+    assert face.family_of(name, category) in face.families
