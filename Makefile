@@ -76,6 +76,11 @@ peers: # real programs that pip does not carry; a test whose peer is absent skip
 frameworks: # LLM frameworks that tests run as clients; where they cannot be had, those tests skip
 	@tools/install_frameworks.sh $(FRAMEWORKS) $(BIN)/python $(FRAMEWORK_REQUIREMENTS)
 
+.PHONY: test-without
+test-without: $(DEV) peers ## the tests of a build without a feature (FEATURE=topics)
+	@$(BIN)/python -m tools.test_without $(FEATURE) -- --numprocesses $(WORKERS) --dist loadfile \
+		--no-loadscope-reorder $(ARGS)
+
 .PHONY: lint
 lint: $(DEV) ## ruff, mypy and the import layers
 	@echo "· ruff"

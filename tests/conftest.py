@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import signal
-import socket
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from interlock.app.features import load_features
+from tests import ports
 from tests.core.server.fixtures import plain, start  # noqa: F401 - fixtures for all tests
 
 # `make test` takes "ci": the same examples every time, so that a red run can be repeated.
@@ -42,7 +42,13 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where several share the work, nobody is to begin with the longest files at the end."""
+    """Skip tests of features that this build lacks. Where several share the work, nobody is to
+    begin with the longest files at the end."""
+    built = {feature.name for feature in load_features()}
+    for item in items:
+        for mark in item.iter_markers("feature"):
+            for name in set(mark.args) - built:
+                item.add_marker(pytest.mark.skip(reason=f"this build has no {name}"))
     if not hasattr(config, "workerinput"):
         return
 
@@ -75,8 +81,5 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port of 127.0.0.1 that nobody listens on."""
+    return ports.free_port()

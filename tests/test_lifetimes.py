@@ -11,6 +11,7 @@ from pathlib import Path
 import uvloop
 
 from interlock.app import Node
+from interlock.aql.component import Aql
 from interlock.core.call import Call
 from interlock.core.config import parse_config
 from interlock.core.upstreams.pending_request import Exchange
@@ -93,8 +94,8 @@ def test_a_node_of_tools_alone_makes_no_operations(tmp_path: Path) -> None:
             port = int(url.split(":")[2].split("/")[0])
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             assert b"characters" in await http_call(reader, writer, 1)
-            assert not node.aql._expected
-            assert not node.aql.stage.in_use
+            assert not node.component(Aql)._expected
+            assert not node.component(Aql).stage.in_use
             writer.close()
         finally:
             await node.stop()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from interlock.aql.component import Aql
 from interlock.aql.config import AqlConfig, SafetyConfig
 from interlock.aql.floors import FIRM_FLOORS, FLOORS
 from interlock.aql.safety import operations as natives
@@ -123,7 +124,7 @@ def test_a_variable_that_nobody_knows_keeps_it_from_starting(tmp_path: Path, nam
 def test_a_server_that_breaks_what_it_promised_is_trusted_less(tmp_path: Path) -> None:
     node = Running(tmp_path, aql=AqlConfig(trust={"shop": "certified"}))
     try:
-        aql, journal = node.node.aql, []
+        aql, journal = node.node.component(Aql), []
         aql._audit.record_change = lambda *entry: journal.append(entry)  # type: ignore[method-assign]
         AqlClient(node).introspect()
         assert aql.trusting("shop") == "certified"

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from interlock.app import Node
+from interlock.automation.component import Automation
 from interlock.automation.dismissal import Dismissed
 from interlock.core.config import Config, LearnedRule, parse_config
 
@@ -26,7 +27,7 @@ def test_the_journal_says_who_took_a_rule_back(tmp_path: Path) -> None:
     async def scene() -> list[str]:
         node = Node(config(RULE), base_dir=tmp_path)
         try:
-            store = node.automation._store
+            store = node.component(Automation)._store
             assert store is not None
             for by, name in (("eve", "another"), ("ada", "counting is fine")):
                 rule = LearnedRule(name=name, then="allow", tools=["demo.count"])

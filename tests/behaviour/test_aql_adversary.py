@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from interlock.aql.component import Aql
 from interlock.aql.config import AqlConfig, SafetyConfig
 from interlock.aql.safety.store import Challenge
 from tests.behaviour.adversary import (
@@ -116,7 +117,7 @@ class Keep(Fortress):
             found[:] = [one.id for one in approving.approvals.pending() if one.tool == tool]
             if tool == "aql.unblock":
                 # One whose challenge was replaced may be pending for a moment longer.
-                asked = [one.approval for one in self.node.aql.safety.challenges]
+                asked = [one.approval for one in self.node.component(Aql).safety.challenges]
                 found[:] = [id for id in found if id in asked] if all(asked) else []
             return bool(found)
 
@@ -125,15 +126,15 @@ class Keep(Fortress):
 
     def code(self, id: str) -> str:
         """What the keeper is shown."""
-        code = self.do(lambda: self.node.aql.codes.reveal(id))
+        code = self.do(lambda: self.node.component(Aql).codes.reveal(id))
         assert code is not None
         return code
 
     def challenges(self) -> list[Challenge]:
-        return self.do(lambda: list(self.node.aql.safety.challenges))
+        return self.do(lambda: list(self.node.component(Aql).safety.challenges))
 
     def blocked(self) -> bool:
-        return self.do(lambda: self.node.aql.safety.blocks.get(WHO) is not None)
+        return self.do(lambda: self.node.component(Aql).safety.blocks.get(WHO) is not None)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from interlock.errors import InterlockError
 from tests.core.server.running import Running, text_of
 from tests.core.server.wire import Wire, message
 from tests.core.server.workshop import Workshop
+from tests.ports import free_port
 
 
 def names(node: Running) -> set[str]:
@@ -25,13 +26,6 @@ def apply(node: Running, **changes: Any) -> Any:
     change = node.wait(node.node.apply(node.config(**changes)))
     node.wait(node.node.until_settled(10))
     return change
-
-
-def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.mark.spec("ST-4.4.1-1")
@@ -62,7 +56,7 @@ def test_a_server_that_moves_to_where_nobody_answers_is_no_longer_shown(start: A
     shop = Workshop()
     node = start(workshops={"shop": shop})
     assert names(node) == {"shop"}
-    gone = ServerConfig(url=f"http://127.0.0.1:{closed_port()}/mcp")
+    gone = ServerConfig(url=f"http://127.0.0.1:{free_port()}/mcp")
     apply(node, servers={"shop": gone})
     assert names(node) == set()
     apply(node)

@@ -67,7 +67,7 @@ def child(office: Office, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         parent=parent,
     )
     try:
-        node.do(node.node.register)
+        node.do(node.node.settled)
         office.until(
             lambda: any("edge.shop." in one for one in office.node.catalog.current.by_name),
             "the child's tools",
@@ -137,7 +137,7 @@ def test_how_drivers_fare(tmp_path: Path) -> None:
         async with on_workspace(workspace) as node:
 
             def look() -> dict[str, str]:
-                told = json.loads(msgspec.json.encode(node.node.status()))
+                told = json.loads(msgspec.json.encode(node.node.report().document()))
                 must_be("NodeStatus", told)
                 assert [one["key"] for one in told["contracts"]] == ["text.echo@1"]
                 return {one["id"]: one["state"] for one in told["drivers"]}

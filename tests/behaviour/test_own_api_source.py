@@ -9,8 +9,7 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from interlock.app.status import NodeStatus, TopicStatus
-from interlock.contracts.changed_tools import Breaks, ToolChange
+from interlock.contracts.changed_tools import Breaks, ContractsStatus, ToolChange
 from interlock.contracts.registry import records as contract_records
 from interlock.contracts.schemas.build import build_all
 from interlock.contracts.schemas.drift import Side, differences
@@ -19,16 +18,17 @@ from interlock.contracts.schemas.reader import read_json
 from interlock.contracts.sightings import Noted
 from interlock.core.journal.journal import JournalHealth
 from interlock.core.pipeline.breaker import Circuit
+from interlock.core.status import NodeStatus
 from interlock.core.upstreams.registry import UpstreamStatus
 from interlock.core.upstreams.supervisor import State as UpstreamState
-from interlock.drivers.status import BindingStatus, ContractStatus, DriverStatus
+from interlock.drivers.status import BindingStatus, ContractStatus, DriversStatus, DriverStatus
 from interlock.topics import admin_api as admin
 from interlock.topics.gateway import Connection
 from interlock.topics.member import Change
-from interlock.topics.overview import MemberNow, TopicNow
+from interlock.topics.overview import MemberNow, TopicNow, TopicsStatus, TopicStatus
 from interlock.tree.overview import Entry, TreeNode
 from interlock.tree.registrant import State
-from interlock.tree.status import ParentStatus
+from interlock.tree.status import ParentStatus, TreeStatus
 from interlock.trust.approvals import operators, record
 from interlock.trust.approvals import web as approvals_face
 from interlock.trust.approvals import web as verification
@@ -72,8 +72,17 @@ def test_everything_is_described() -> None:
             assert all(one.about for one in service.methods), service.full_name
 
 
+WHOLE_STATUS = msgspec.defstruct(
+    "NodeStatus",
+    [
+        (field.name, field.type, msgspec.field(default=None))
+        for part in (NodeStatus, TreeStatus, TopicsStatus, DriversStatus, ContractsStatus)
+        for field in msgspec.structs.fields(part)
+    ],
+)
+"""The node's own fields with those of its features, as they are written."""
 STRUCTS: dict[str, Any] = {
-    "NodeStatus": NodeStatus,
+    "NodeStatus": WHOLE_STATUS,
     "UpstreamStatus": UpstreamStatus,
     "TopicStatus": TopicStatus,
     "ParentStatus": ParentStatus,

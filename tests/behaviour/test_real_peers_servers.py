@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-import socket
 import subprocess
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -45,6 +44,7 @@ from interlock.core.config import ServerConfig
 from tests.conformance import fetched
 from tests.core.server.running import Running
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 MODES = {"auto": "2026-07-28", "legacy": "2025-11-25"}
 STATIC = "demo://resource/static/document/architecture.md"
@@ -77,9 +77,7 @@ def node_program() -> str:
 
 @contextmanager
 def everything_over_http(node_program: str, transport: str) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen(
         [node_program, program(fetched.SERVER_EVERYTHING), transport],
         env={**os.environ, "PORT": str(port)},

@@ -15,11 +15,12 @@ from interlock.core.feature import Component
 from interlock.drivers.config import DriversConfig
 from interlock.errors import INTERNAL, InterlockError
 from interlock.topics.config import TopicConfig, TopicsConfig
+from interlock.topics.overview import TopicsStatus
 from tests.core.server.running import Running, text_of
 from tests.core.server.workshop import Workshop
 
 COMPONENTS = (
-    "listeners", "trust", "aql", "settings", "tree", "upstreams", "contracts", "drivers",
+    "listeners", "trust", "settings", "tree", "upstreams", "contracts", "drivers", "aql",
     "automation", "topics", "introduction",
 )  # fmt: skip
 FAULT = InterlockError(INTERNAL, "The disk is full.")
@@ -51,7 +52,7 @@ def observe(node: Running) -> dict[str, Any]:
         "pages": "nextCursor" in tools,
         "upstreams": [(one.key, one.state, one.restarts) for one in status.upstreams],
         "policy": status.policy,
-        "topics": sorted(status.topics),
+        "topics": sorted(node.do(node.node.report).part(TopicsStatus).topics),
         "problems": status.problems,
         "call": text_of(node.once(node.call("echo", {"text": "x"}))),
     }
@@ -101,7 +102,7 @@ def test_failure_of_any_component_restores_the_previous_config(
     # The fault is gone: the same config applies now.
     change = node.wait(node.node.apply(changed_config(node)))
     assert change.added == ("added",)
-    assert sorted(node.do(node.node.status).topics) == ["ops"]
+    assert sorted(node.do(node.node.report).part(TopicsStatus).topics) == ["ops"]
     refused = node.once(node.call("echo", {"text": "x"}))
     assert refused.status == 401
 

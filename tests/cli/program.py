@@ -11,7 +11,6 @@ import os
 import queue
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,23 +26,10 @@ import pytest
 from interlock.cli.main import main
 from tests.cli.waiting import PATIENCE, wait_until
 from tests.cli.warm_start import WarmProcess, WarmStarter, build_commands_once
+from tests.ports import free_port
 
 INTERLOCK = [sys.executable, "-m", "interlock"]
 DEMO = f"{sys.executable} -m interlock.demo"
-
-
-_given_out: set[int] = set()
-
-
-def free_port() -> int:
-    """One that nobody listens on, and that this run has not given to anybody else."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = cast("int", probe.getsockname()[1])
-        if port not in _given_out:
-            _given_out.add(port)
-            return port
 
 
 @contextlib.contextmanager

@@ -12,9 +12,10 @@ import pytest
 from interlock.drivers.commands import rows as driver_rows
 from interlock.drivers.status import BindingStatus, DriverStatus
 from tests.cli.drivers_workspace import STARTED, contract, driver, entry, secrets
-from tests.cli.program import INTERLOCK, RunningNode, World, free_port
+from tests.cli.program import INTERLOCK, RunningNode, World
 from tests.cli.screen import screen
 from tests.cli.waiting import PATIENCE, wait_until
+from tests.ports import free_port
 
 LACKING = (
     "keyed-mcp is not signed in: it has no A_KEY. Say in interlock.yaml where its secrets are: by "

@@ -15,8 +15,9 @@ from bench.certificates import Authority
 from interlock.topics.client import Participant
 from interlock.topics.commands.admin import overview
 from interlock.topics.overview import MemberNow, TopicNow
-from tests.cli.program import World, free_port
+from tests.cli.program import World
 from tests.cli.waiting import PATIENCE
+from tests.ports import free_port
 
 NAMES = ("agent", "worker", "boss")
 SECRETS = {name: f"{name}-0123456789abcdef0123456789abcdef" for name in NAMES}

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import World, free_port
+from tests.cli.program import World
 from tests.cli.waiting import PATIENCE
+from tests.ports import free_port
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "topic-room"
 

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from interlock.topics.client import Chat, Event, Participant
-from tests.cli.program import INTERLOCK, World, free_port
+from tests.cli.program import INTERLOCK, World
 from tests.cli.topic_room import TopicRoom, at_terminal, room
 from tests.cli.waiting import PATIENCE, wait_until
+from tests.ports import free_port
 
 __all__ = ["room"]
 

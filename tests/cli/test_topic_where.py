@@ -19,8 +19,9 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.topics.commands.gateway_target import gateway, token_of
-from tests.cli.program import World, free_port
+from tests.cli.program import World
 from tests.cli.topic_room import at_terminal
+from tests.ports import free_port
 
 SEATS = [{"callers": ["local"], "id": "operator", "profile": "full_access"}]
 

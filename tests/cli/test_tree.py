@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from bench.certificates import Authority
-from tests.cli.program import DEMO, INTERLOCK, World, free_port
+from tests.cli.program import DEMO, INTERLOCK, World
 from tests.cli.waiting import PATIENCE, wait_until
+from tests.ports import free_port
 
 
 @pytest.fixture

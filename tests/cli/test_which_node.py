@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import DEMO, World, free_port
+from tests.cli.program import DEMO, World
 from tests.cli.waiting import wait_until
+from tests.ports import free_port
 
 CRASHES = "import sys; print('no LICENCE found', file=sys.stderr); sys.exit(3)"
 

@@ -47,40 +47,19 @@ class ChangingShop:
             **{"policy": PolicyConfig(default="allow"), **more},
         )
         node = self.running.node
-        # Where the node brings none of its own, one is put beside it.
-        found = getattr(node, "contracts", None)
-        self._own = found is None
-        self.contracts: Contracts = found or self.running.do(self._put)
+        self.contracts = node.component(Contracts)
         self.settle()
-
-    def _put(self) -> Contracts:
-        node = self.running.node
-        contracts = Contracts(
-            node.config,
-            base_dir=node.base_dir,
-            environ={},
-            catalog=node.catalog,
-            audit=node.audit,
-            pins=node.trust.pins,
-            pipeline=node.pipeline,
-        )
-        contracts.start()
-        return contracts
 
     @property
     def shop(self) -> Workshop:
         return self.running.shop
 
     def close(self) -> None:
-        if self._own:
-            self.running.wait(self.contracts.stop())
         self.running.stop()
 
     def configure(self, **settings: Any) -> None:
         config = self.running.config(contracts=ContractsConfig(**settings))
         self.running.wait(self.running.node.apply(config))
-        if self._own:
-            self.running.wait(self.contracts.apply(self.running.node.config, config))
 
     # -- what happens
 
@@ -144,7 +123,7 @@ class ChangingShop:
         return sightings_path(node.config, {}, node.base_dir)
 
     def status(self) -> list[ToolChange]:
-        return self.running.do(self.contracts.status)
+        return self.running.do(self.contracts.changes)
 
     def listed(self) -> list[str]:
         return self.running.do(

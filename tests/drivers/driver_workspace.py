@@ -18,6 +18,7 @@ from interlock.core.call import Call, Client, Credentials, Hear
 from interlock.core.config import Config, parse_config
 from interlock.core.journal.reader import Row
 from interlock.drivers.driver import Driver
+from interlock.drivers.folders import DriverFolders
 from interlock.drivers.status import DriverStatus
 from interlock.errors import InterlockError
 from interlock.protocol.jsonrpc import decode_value
@@ -137,6 +138,7 @@ class Running:
 
     def __init__(self, node: Node) -> None:
         self.node = node
+        self.drivers = node.component(DriverFolders).drivers
         self._ids = itertools.count(1)
 
     def request(
@@ -207,10 +209,10 @@ class Running:
         return told
 
     def driver(self, id: str = "echo-mcp", major: int = 1) -> Driver:
-        return self.node.drivers.care.drivers[f"driver:{id}@{major}"]
+        return self.drivers.care.drivers[f"driver:{id}@{major}"]
 
     def status(self, id: str = "echo-mcp") -> DriverStatus:
-        (found,) = [one for one in self.node.drivers.status() if one.id == id]
+        (found,) = [one for one in self.drivers.status() if one.id == id]
         return found
 
     def pid(self, id: str = "echo-mcp") -> int | None:
@@ -278,7 +280,7 @@ class Clock:
 
     def take_over(self, node: Node) -> None:
         """Have the drivers of a node live by this clock."""
-        care = node.drivers.care
+        care = node.component(DriverFolders).drivers.care
         care.clock = self
         care.call_later = self.call_later  # type: ignore[method-assign, assignment]
 

@@ -40,7 +40,7 @@ def test_a_contract_that_cannot_be_used_is_told(
 
     async def made() -> Driver:
         async with running(workspace) as node:
-            drivers = node.node.drivers
+            drivers = node.drivers
             with caplog.at_level(logging.WARNING):
                 return make_driver(
                     files.drivers["echo-mcp@1"],

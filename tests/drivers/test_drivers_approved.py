@@ -188,7 +188,7 @@ def test_a_file_that_changes_while_an_approved_call_is_written_down(
     async def body() -> None:
         async with running(workspace, config) as node:
             waiting = held(await node.result("note.add", {"text": "x", "file": str(notes)}))
-            pipeline, drivers = node.node.pipeline, node.node.drivers
+            pipeline, drivers = node.node.pipeline, node.drivers
             write_first = pipeline.write_first
 
             def change_first(call: Call) -> None:
@@ -215,7 +215,7 @@ def test_a_call_that_was_judged_by_another_contract_is_not_made(tmp_path: Path) 
 
     async def body() -> None:
         async with running(workspace, workspace.config(more=ALLOWED)) as node:
-            pipeline, drivers = node.node.pipeline, node.node.drivers
+            pipeline, drivers = node.node.pipeline, node.drivers
             write_first = pipeline.write_first
 
             def change_first(call: Call) -> None:

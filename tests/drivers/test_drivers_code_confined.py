@@ -19,6 +19,7 @@ import pytest
 
 from interlock.app.node import Node
 from interlock.drivers import code_process
+from interlock.drivers.folders import DriverFolders
 from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, Workspace, running
 from tests.drivers.sandbox.cells import needs_confinement
@@ -343,7 +344,9 @@ def test_a_node_that_is_killed_leaves_no_code_running(tmp_path: Path) -> None:
 
 
 def _ids(node: Node) -> list[str]:
-    return [one.id for one in node.drivers.status() if one.state != "refused"]
+    return [
+        one.id for one in node.component(DriverFolders).drivers.status() if one.state != "refused"
+    ]
 
 
 def _is_free(lock: Path) -> bool:

@@ -209,8 +209,11 @@ def test_no_request_goes_to_the_node_itself(tmp_path: Path) -> None:
                     network={"egress": [f"{host}:{port}"]},
                     health_check={"method": "http", "http": {"url": url}, "every": "60s"},
                 )
-            await node.until(lambda: len(node.node.drivers.care.drivers) == 3, "the drivers")
-            found = [one.health for one in node.node.drivers.care.drivers.values()]
+            await node.until(
+                lambda: len(node.drivers.care.drivers) == 3,
+                "the drivers",
+            )
+            found = [one.health for one in node.drivers.care.drivers.values()]
             await node.until(
                 lambda: all(one is not None and one.failed_at for one in found), "the checks"
             )
@@ -329,7 +332,7 @@ def test_nothing_of_a_refused_driver_is_run(tmp_path: Path) -> None:
                 driver = node.driver()
                 driver.look_for_sign_in()
                 assert not await driver.until_ready(10)
-                verifier = node.node.drivers.verifying.task
+                verifier = node.drivers.verifying.task
                 if verifier is not None:
                     await verifier
                 assert driver.health is None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from interlock.contracts.accepted_contracts import AcceptedContracts
+from interlock.contracts.changed_tools import ContractsStatus
 from interlock.core.config import Config
 from interlock.manifests.tool_reader import load_contract
 from tests.core.upstreams.harness import run
@@ -91,10 +92,10 @@ def test_a_break_is_held_also_after_a_restart_until_it_is_accepted(tmp_path: Pat
             await node.call("text.echo", text="hello")
             workspace.contract(inputs=NEW_INPUT)
             await node.until(lambda: "text.echo" not in node.tools, "the list without it")
-            [contract] = node.node.drivers.contract_status()
+            [contract] = node.drivers.contract_status()
             assert "no new major version" in contract.problem
             assert "REQUIRED" in contract.problem
-            [row] = node.node.status().changed_contracts
+            [row] = node.node.report().part(ContractsStatus).changed_contracts
             assert (row.tool, row.held, row.breaks.drivers) == ("text.echo", True, ["echo-mcp"])
             assert (await node.refused("text.echo", text="hello")).failure.name == "unknown_tool"
             journal = node.node._journal
@@ -109,7 +110,7 @@ def test_a_break_is_held_also_after_a_restart_until_it_is_accepted(tmp_path: Pat
             known = AcceptedContracts.of(hold, {}, tmp_path)
             known.accept(load_contract(tmp_path / "tools" / "text.echo-1" / "TOOL.md").value)  # type: ignore[arg-type]
             await node.until(lambda: "text.echo" in node.tools, "the accepted contract")
-            assert node.node.status().changed_contracts == []
+            assert node.node.report().part(ContractsStatus).changed_contracts == []
 
     run(breaking)
     run(again)
@@ -137,8 +138,10 @@ def test_where_breaks_are_only_reported_it_is_served_and_said(tmp_path: Path) ->
         async with running(workspace, config(workspace, "report")) as node:
             await node.call("text.echo", text="hello")
             workspace.contract(inputs=MAY_HAVE, outputs={"type": "object"})
-            await node.until(lambda: node.node.status().changed_contracts, "the break")
-            [row] = node.node.status().changed_contracts
+            await node.until(
+                lambda: node.node.report().part(ContractsStatus).changed_contracts, "the break"
+            )
+            [row] = node.node.report().part(ContractsStatus).changed_contracts
             assert (row.tool, row.held) == ("text.echo", False)
             assert any("new major" in one for one in node.status().warnings)
             assert "text.echo" in node.tools

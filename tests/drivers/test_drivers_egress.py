@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from interlock.app.node import Node
 from interlock.drivers import sandboxes as driver_walls
+from interlock.drivers.folders import DriverFolders
 from interlock.drivers.sandbox.confinement import Confinement
 from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, SERVER, Workspace, running
@@ -172,7 +173,7 @@ def test_what_cannot_be_confined_is_not_started(
             await asyncio.sleep(0)
 
         def take_over(node: Node) -> None:
-            node.drivers.care.sleep = nap
+            node.component(DriverFolders).drivers.care.sleep = nap
 
         async with running(workspace, workspace.config(verify="start"), before=take_over) as node:
             await node.until(lambda: node.status("dial-mcp").problem, "the refusal")

@@ -213,7 +213,7 @@ def test_from_a_parent(tmp_path: Path) -> None:
             parent = ParentConfig(url=ax_url(root), segment="edge")
             config = workspace.config(more="policy: {default: allow}\n" + human.config)
             async with running(workspace, config.with_sections(parent)) as child:
-                child.node.register()
+                child.node.settled()
                 await until(root, lambda: lists(root, f"edge.{TOOL}"))
                 given = Raw(json.dumps({"text": "milk", "file": str(file)}).encode())
                 call = Call(

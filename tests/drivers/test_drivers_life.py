@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from interlock.app.node import Node
+from interlock.drivers.folders import DriverFolders
 from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, Workspace, running
 
@@ -50,7 +51,7 @@ def test_a_server_that_is_just_starting_is_not_ended_for_another(tmp_path: Path)
             await woken.wait()
 
         def take_over(node: Node) -> None:
-            node.drivers.care.sleep = nap
+            node.component(DriverFolders).drivers.care.sleep = nap
 
         config = workspace.config(most_processes=1)
         async with running(workspace, config, before=take_over) as node:
@@ -102,7 +103,7 @@ def test_checks_go_on_for_a_changed_driver_and_end_for_a_removed_one(tmp_path: P
 
     async def body() -> None:
         async with running(workspace) as node:
-            care = node.node.drivers.care
+            care = node.drivers.care
             old = node.driver()
             workspace.driver(
                 "echo-mcp", workspace.echoes(contract), health_check=HEALTHY, version="1.1.0"
@@ -139,7 +140,10 @@ def test_a_driver_that_is_no_more_is_not_looked_for(tmp_path: Path) -> None:
             await supervisor.peer.link.close()
             supervisor.peer.lost("it is gone")
             assert (await waiting).failure.name == "upstream_lost"
-            await node.until(lambda: not node.node.drivers._ending, "the end of everything")
+            await node.until(
+                lambda: not node.drivers._ending,
+                "the end of everything",
+            )
             assert driver.supervisor is None
             assert driver._reviving is None
             assert len(workspace.heard("initialize")) == 1

@@ -47,7 +47,7 @@ def test_a_contract_takes_no_name_of_a_server(
                 await node.result(name, {"message": "transfer"})
             assert workspace.heard() == []
             assert heard.read_text().count("tools/call") == 2
-            (status,) = node.node.drivers.contract_status()
+            (status,) = node.drivers.contract_status()
             assert status.names == []
             assert "the server bank has bank.echo" in status.problem
 
@@ -65,7 +65,7 @@ def test_a_contract_beside_others_of_a_server_is_offered(tmp_path: Path) -> None
             assert {"bank.echo", "bank.other"} <= set(node.tools)
             await node.result("bank__other", {"message": "x"})
             assert len(workspace.heard("tools/call")) == 1
-            (status,) = node.node.drivers.contract_status()
+            (status,) = node.drivers.contract_status()
             assert (status.names, status.problem) == (["bank.other"], "")
 
     run(body)
@@ -102,7 +102,7 @@ def test_a_contract_takes_no_name_before_the_server_is_there(tmp_path: Path) -> 
                 error = await node.refused(name, message="transfer")
                 assert error.failure.name == "unknown_tool"
             assert node.tools == []
-            problems = [one.problem for one in node.node.drivers.contract_status()]
+            problems = [one.problem for one in node.drivers.contract_status()]
             assert all("the server bank is not there" in one for one in problems)
             down.unlink()
             await until_bank(node)

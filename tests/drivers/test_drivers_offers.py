@@ -195,7 +195,7 @@ def test_two_majors_of_a_driver_keep_their_prompts_apart(tmp_path: Path) -> None
 
     async def body() -> None:
         async with running(workspace, workspace.config(verify="start")) as node:
-            care = node.node.drivers.care
+            care = node.drivers.care
             await node.until(lambda: all(one.verified for one in care.drivers.values()), "both")
             names = {one["name"] for one in (await ask(node, "prompts/list"))["prompts"]}
             assert names == {
@@ -212,10 +212,10 @@ def test_what_a_driver_can_do_is_known_to_who_introduces_the_node(tmp_path: Path
     async def body() -> None:
         told: list[bool] = []
         async with running(workspace, workspace.config(verify="start")) as node:
-            node.node.drivers.on_voices = lambda: told.append(True)
+            node.drivers.on_voices = lambda: told.append(True)
             await verified(node)
             await node.until(lambda: told, "the word")
-            (voice,) = node.node.drivers.voices()
+            (voice,) = node.drivers.voices()
             assert "prompts" in voice.capabilities
             assert "resources" not in voice.capabilities
             page = node.node.catalog.current.page("prompts/list", Era.SESSION, "dotted")

@@ -181,7 +181,7 @@ def test_a_contract_that_breaks_below_its_reference_is_held(tmp_path: Path) -> N
             for broken in (number, nested):
                 workspace.contract("tree.show", inputs=broken, outputs=ANY)
                 await node.until(lambda: "tree.show" not in node.tools, "it is held")
-                (found,) = node.node.drivers.broken_contracts()
+                (found,) = node.drivers.broken_contracts()
                 assert found.tool == "tree.show"
                 workspace.contract("tree.show", inputs=TREE, outputs=ANY)
                 await node.until(lambda: "tree.show" in node.tools, "it is back")

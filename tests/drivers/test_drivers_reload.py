@@ -12,6 +12,7 @@ import pytest
 from interlock.app.node import Node
 from interlock.drivers import component as node_drivers
 from interlock.drivers.component import make_driver
+from interlock.drivers.folders import DriverFolders
 from interlock.errors import InterlockError
 from tests.core.upstreams.harness import PATIENCE, run
 from tests.drivers.driver_workspace import ANY, Clock, Running, Workspace, running
@@ -91,7 +92,10 @@ def test_a_new_driver_comes_and_a_removed_one_goes(tmp_path: Path) -> None:
             await node.until(lambda: "text.third" not in node.tools, "the list without it")
             error = await node.refused("text.third", text="x")
             assert error.failure.name == "unknown_tool"
-            assert [one.id for one in node.node.drivers.status()] == ["echo-mcp", "other-mcp"]
+            assert [one.id for one in node.drivers.status()] == [
+                "echo-mcp",
+                "other-mcp",
+            ]
             assert node.pid("other-mcp") == other
 
     run(body)
@@ -137,7 +141,10 @@ def test_a_driver_whose_file_becomes_invalid_keeps_its_last_valid_version(
             assert node.status().problem == ""
             file = spoil()
             await node.until(lambda: node.status().problem, "the problem in the status")
-            assert [one.id for one in node.node.drivers.status()] == ["echo-mcp", "other-mcp"]
+            assert [one.id for one in node.drivers.status()] == [
+                "echo-mcp",
+                "other-mcp",
+            ]
             status = node.status()
             assert (status.state, status.version) == ("running", "1.0.0")
             assert str(file) in status.problem
@@ -187,7 +194,7 @@ def test_a_contract_version_is_mended_while_the_node_runs(tmp_path: Path, wrong:
 
     async def body() -> None:
         async with running(workspace) as node:
-            drivers = node.node.drivers
+            drivers = node.drivers
             for _ in range(2):
                 # A file that is being written may be seen empty first: that is refused too.
                 await node.until(
@@ -255,7 +262,7 @@ def test_who_waits_for_a_server_whose_driver_goes_is_told(tmp_path: Path) -> Non
             await asyncio.Event().wait()
 
         async with running(workspace) as node:
-            node.node.drivers.care.sleep = nap
+            node.drivers.care.sleep = nap
             waiting = asyncio.create_task(node.refused("text.echo", text="x"))
             await napping.wait()
             file.unlink()
@@ -325,7 +332,7 @@ def test_a_config_that_wants_no_drivers_takes_them_all_away(tmp_path: Path) -> N
             await node.call("text.echo", text="one")
             await node.node.apply(workspace.config(enabled=False))
             assert node.tools == []
-            assert node.node.drivers.status() == []
+            assert node.drivers.status() == []
             assert not [key for key in node.node.roster.upstreams if key.startswith("driver")]
             await node.node.apply(workspace.config())
             assert node.tools == ["text.echo", "text.other"]
@@ -365,7 +372,7 @@ def test_a_call_ends_by_its_own_deadline_when_its_driver_changes(tmp_path: Path)
     async def body() -> None:
         def turned(node: Node) -> None:
             clock.take_over(node)
-            node.drivers.care.sleep = glance
+            node.component(DriverFolders).drivers.care.sleep = glance
 
         async with running(workspace, before=turned) as node:
             late, server = await under_way(workspace, node)
@@ -392,7 +399,7 @@ def test_a_node_that_stops_waits_for_nobody_at_an_old_server(tmp_path: Path) -> 
             await node.until(lambda: node.status("late-mcp").version == "1.1.0", "the new file")
             # As when the drivers' settings are others now.
             async with asyncio.timeout(PATIENCE):
-                await node.node.drivers.close()
+                await node.drivers.close()
             assert server.peer is None
             with pytest.raises(InterlockError):
                 await late

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from interlock.core.config import Config, redact
+from interlock.drivers.folders import DriverFolders
 from interlock.drivers.lifecycle import NODE_USER, workspace_id
 from interlock.drivers.paths import driver_states_path
 from interlock.drivers.store import DriverStates
@@ -74,7 +75,7 @@ def test_a_secret_reaches_its_server_and_nothing_else(
             assert "FOO" not in seen
             assert "SHOP_KEY" not in seen
             assert set(seen) <= {"KEY", "MODE", "PATH", "HOME", "LANG", "TMPDIR", "LC_CTYPE"}
-            assert KEY not in str(node.node.drivers.status())
+            assert KEY not in str(node.drivers.status())
             assert KEY.encode() not in encode_value(_plain(node.node.status()))
             (row,) = [row for _, row in await node.rows("secret.reveal")]
             assert row["slug"] == "shop-key"
@@ -304,7 +305,10 @@ def test_who_may_not_have_a_secret_does_not_get_it(tmp_path: Path) -> None:
             workspace.secrets(entry(access={"bind": [{"tool": "shop.look"}]}), driver="shop-mcp")
             await node.until(
                 lambda: (
-                    node.node.drivers.care.inventory.entries["shop-key"].access["bind"][0].value
+                    node.node.component(DriverFolders)
+                    .drivers.care.inventory.entries["shop-key"]
+                    .access["bind"][0]
+                    .value
                     == "shop.look"
                 ),
                 "the new inventory",
@@ -349,7 +353,7 @@ def test_a_secret_that_two_inventories_list_is_neithers(tmp_path: Path) -> None:
         async def body(workspace: Workspace = workspace) -> None:
             async with running(workspace, given(workspace), environ={"SHOP_KEY": KEY}) as node:
                 assert node.tools == []
-                told = [one.problem for one in node.node.drivers.status()]
+                told = [one.problem for one in node.drivers.status()]
                 assert len(told) == 4
                 for id in ("aaa-mcp", "shop-mcp"):
                     assert sum(f"{id}/SECRETS.md" in one for one in told) >= 2

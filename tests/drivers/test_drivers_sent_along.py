@@ -19,6 +19,7 @@ SCHEMA = {
     "required": ["tenant"],
 }
 CODE = """
+from interlock.drivers.folders import DriverFolders
 from interlock.drivers.sdk import define_driver
 
 def build_arguments(args):
@@ -97,7 +98,7 @@ def test_the_driver_that_the_call_asked_for_serves_it(tmp_path: Path, pin: str) 
             assert waiting["meta"] == {**BLUE, DRIVER: pin}
             await human.confirms(node, waiting)
             assert sent(workspace) == [{"tenant": "blue"}]
-            served = [one.id for one in node.node.drivers.status() if one.state == "running"]
+            served = [one.id for one in node.drivers.status() if one.state == "running"]
             assert served == [pin]
 
     run(body)

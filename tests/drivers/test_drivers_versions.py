@@ -42,7 +42,7 @@ def test_two_majors_of_a_contract_are_two_tools(tmp_path: Path) -> None:
             error = await node.refused("v2.text.echo", text="d")
             assert error.failure.name == "invalid_arguments"
             assert (node.status("one-mcp").calls, node.status("two-mcp").calls) == (2, 1)
-            keys = {one.key: one.names for one in node.node.drivers.contract_status()}
+            keys = {one.key: one.names for one in node.drivers.contract_status()}
             assert keys == {
                 "text.echo@1": ["text.echo", "v1.text.echo"],
                 "text.echo@2": ["v2.text.echo"],
@@ -60,7 +60,7 @@ def test_two_majors_of_a_driver_are_two_drivers(tmp_path: Path) -> None:
 
     async def body() -> None:
         async with running(workspace) as node:
-            versions = [one.version for one in node.node.drivers.status()]
+            versions = [one.version for one in node.drivers.status()]
             assert sorted(versions) == ["1.0.0", "2.0.0"]
             for pin in ("echo-mcp@1", "echo-mcp@2"):
                 await node.call("text.echo", {"dev.interlock/driver": pin}, text="x")
@@ -85,7 +85,7 @@ def test_a_major_that_ends_is_announced_and_then_says_where_to_go_on(tmp_path: P
 
     async def body() -> None:
         async with running(workspace) as node:
-            drivers = node.node.drivers
+            drivers = node.drivers
             drivers.deprecations = deprecations
             await node.until(
                 lambda: "deprecation" in node.listed("text.echo")["_meta"], "the announcement"
@@ -119,14 +119,14 @@ def test_the_last_major_that_ended_still_says_so(tmp_path: Path) -> None:
 
     async def body() -> None:
         async with running(workspace) as node:
-            node.node.drivers.deprecations = lambda contracts: {one.key: end for one in contracts}
+            node.drivers.deprecations = lambda contracts: {one.key: end for one in contracts}
             await node.until(lambda: node.tools == [], "the empty list")
             # Nobody is asked for a yes to something that is not done.
             for name in ("text.echo", "v1.text.echo"):
                 error = await node.refused(name, anything="at all")
                 assert error.failure.name == "deprecated_version"
             assert workspace.heard() == []
-            node.node.drivers.deprecations = lambda _: {}
+            node.drivers.deprecations = lambda _: {}
             await node.until(lambda: node.tools == ["text.echo"], "its return")
 
     run(body)
@@ -138,10 +138,10 @@ def test_the_end_of_a_major_is_not_missed(tmp_path: Path) -> None:
 
     async def body() -> None:
         async with running(workspace) as node:
-            publishing = node.node.drivers.publishing
+            publishing = node.drivers.publishing
             now = time.time()
             end = Deprecation(deprecated_at=now - 10, sunset_at=now + 0.3)
-            node.node.drivers.deprecations = lambda contracts: {
+            node.drivers.deprecations = lambda contracts: {
                 one.key: end for one in contracts if one.major == 1
             }
             await node.until(lambda: publishing._later is not None, "the timer")

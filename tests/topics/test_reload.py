@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from interlock.core.pipeline.authentication import Unsettled
+from interlock.topics.component import Topics
 from interlock.topics.config import TopicsConfig
 from tests.core.server.running import Running
 from tests.topics.peers import joined
@@ -84,14 +85,16 @@ def test_whose_issuer_has_to_be_asked_is_looked_at_when_it_has_answered(
                         return known(credentials)
 
                     monkeypatch.setattr(enter, "authenticate", authenticate)
-                    await node.node.topics.apply(node.node.config, node.config(topics=OPEN))
+                    await node.node.component(Topics).apply(
+                        node.node.config, node.config(topics=OPEN)
+                    )
 
                 node.wait(run())
 
             await asyncio.to_thread(apply_unsettled)
             await asyncio.to_thread(node.until, lambda: asked == ["settled"], "it to be asked")
             if settles:
-                assert node.node.topics.gateway.outside() != []
+                assert node.node.component(Topics).gateway.outside() != []
             else:
                 assert (await agent.closed())[0] == 4003
 

@@ -49,7 +49,7 @@ class Grove:
         self._nodes.append(node)
         await node.listen()
         node.start()
-        node.register()
+        node.settled()
         return node
 
     async def stop(self, node: Node) -> None:

@@ -20,6 +20,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from interlock.app.node import Node
+from interlock.tree.component import Tree
 from tests.patience import PATIENCE
 from tests.tree.grove import Grove, ax_url, lists, until
 
@@ -124,7 +125,7 @@ def descendants(node: Node) -> set[str]:
     """Everything that a node knows to be below it."""
     return {
         id
-        for info in node.tree.registrar.subservers()
+        for info in node.component(Tree).registrar.subservers()
         if info.live
         for id in (info.subserver_id, *info.descendant_ids)
     }
@@ -217,12 +218,12 @@ def test_a_node_announces_every_aggregator_below_it(tmp_path: Path) -> None:
             low = await grove.start("low", below=mid, heartbeat=3600.0)
 
             def announced() -> set[str]:
-                (info,) = root.tree.registrar.subservers()
+                (info,) = root.component(Tree).registrar.subservers()
                 return set(info.subtree_ids)
 
             async with asyncio.timeout(PATIENCE):
-                while not root.tree.registrar.subservers() or len(announced()) < 2:  # noqa: ASYNC110
+                while not root.component(Tree).registrar.subservers() or len(announced()) < 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.001)
-            assert announced() == {mid.tree.id, low.tree.id}
+            assert announced() == {mid.place.id, low.place.id}
 
     uvloop.run(run())

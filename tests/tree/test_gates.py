@@ -114,7 +114,7 @@ class Tree:
 
     def whose(self, held: dict[str, Any]) -> str:
         """Which hop wants a proof."""
-        return next(name for name, node in self.nodes.items() if node.tree.id == held["aud"])
+        return next(name for name, node in self.nodes.items() if node.place.id == held["aud"])
 
     def executed(self, button: str) -> int:
         if not self.ledger.exists():
@@ -329,7 +329,7 @@ def test_a_lower_gate_is_seen_and_opened_from_the_top(tmp_path: Path) -> None:
             status, seen = await asyncio.to_thread(_http, f"{base}/{id}")
             assert status == 200
             assert seen["at"] == "mid"
-            assert seen["aud"] == tree.nodes["edge"].tree.id
+            assert seen["aud"] == tree.nodes["edge"].place.id
             assert seen["args_sha256"] == wanted["args_sha256"]
             assert seen["arguments"] == {"button": "a"}
             assert seen["route"] == wanted["route"]

@@ -14,6 +14,7 @@ from mcp import Client
 
 from interlock.app.node import Node
 from interlock.core.config import Config, ServerConfig
+from interlock.tree.component import Tree
 from interlock.tree.config import ParentConfig
 from tests.patience import PATIENCE
 from tests.tree.ax_list import list_for_ax
@@ -52,7 +53,7 @@ class Chain:
         self.nodes.append(node)
         await node.listen()
         node.start()
-        node.register()
+        node.settled()
 
     async def until_listed(self, level: int, name: str) -> None:
         node = self.nodes[level]
@@ -96,7 +97,7 @@ def test_levels(levels: int, tmp_path: Path) -> None:
                 own = ".".join([*segments[level:], "demo", "roll_dice"])
                 assert own in node.catalog.current.by_name
                 assert node.status().calls == 2
-            tree = msgspec.to_builtins(await chain.nodes[0].tree_below())
+            tree = msgspec.to_builtins(await chain.nodes[0].component(Tree).view())
             assert names_down(tree) == ["root", *segments, "demo"]
 
     uvloop.run(run())

@@ -13,6 +13,7 @@ import pytest
 from interlock.app.node import Node
 from interlock.core.config import Config
 from interlock.core.config.trust import IdentityConfig, IntrospectionConfig, IssuerConfig
+from interlock.tree.component import Tree
 from interlock.tree.subserver import Subserver
 from interlock.trust.identity.token_store import AccessStore
 from tests.core.upstreams.oauth.authority import Asked, Authority, Reply
@@ -133,6 +134,8 @@ def test_who_loses_its_token_loses_its_place(
             await root.until(root.listed)
             root.store.revoke([made.id])
             root.node.trust.identity.watch.look()
-            await root.until(lambda: not root.node.tree.registrar.subservers() or not root.listed())
+            await root.until(
+                lambda: not root.node.component(Tree).registrar.subservers() or not root.listed()
+            )
 
     play(tmp_path, scene)

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from interlock.app.node import Node
 from interlock.core.config import Config, TlsConfig, TokenConfig
 from interlock.errors import InterlockError
+from interlock.tree.component import Tree
 from interlock.tree.config import ParentConfig, SubserversConfig
 from interlock.tree.registrant import State
 from interlock.tree.subserver import Subserver
@@ -106,7 +107,7 @@ def test_a_signed_token_proves_the_authority(
             authority_key=pem(root.signing),
         ):
             await root.until(lambda: root.tools() == {"plant.open_valve"})
-            (info,) = root.node.tree.registrar.subservers()
+            (info,) = root.node.component(Tree).registrar.subservers()
             assert info.verified
 
     play(tmp_path, scene, monkeypatch)
@@ -161,8 +162,8 @@ def test_without_a_proof_nothing_that_changes_anything_is_ever_listed(
                 ):
                     changed.clear()
                     await changed.wait()
-            child.register()
-            registrant = child.tree.registrant
+            child.settled()
+            registrant = child.component(Tree).registrant
             assert registrant is not None
 
             def moved(one: Any) -> None:

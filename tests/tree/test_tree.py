@@ -22,6 +22,7 @@ from mcp.types import Implementation
 
 from interlock.app.node import Node
 from interlock.core.config import PolicyConfig, ServerConfig
+from interlock.tree.component import Tree
 from interlock.tree.config import ParentConfig, SubserversConfig
 from interlock.tree.subserver import Subserver
 from tests.patience import PATIENCE
@@ -104,7 +105,7 @@ def test_one_flat_list_for_stock_clients(tmp_path: Path) -> None:
                     assert not any(name.startswith("infra") for name in names)
                     told = await client.call_tool("plant.temperature", {"sensor": "b"})
                     assert told.structured_content["sensor"] == "b"
-                seen = msgspec.to_builtins(await root.tree_below())
+                seen = msgspec.to_builtins(await root.component(Tree).view())
                 roles = {one["name"]: one["role"] for one in _walk(seen)}
                 assert roles == {
                     "infra": "root", "edge": "aggregator", "plant": "leaf", "local": "leaf"
@@ -236,7 +237,7 @@ def test_a_killed_leaf_is_degraded_and_comes_back_with_its_new_list(tmp_path: Pa
             try:
                 await until(root, lambda: lists(root, "leaf.who"))
                 tool = root.catalog.current.by_name["leaf.who"]
-                entry = root.tree.routing_table()["leaf.who"]
+                entry = root.component(Tree).routing_table()["leaf.who"]
                 assert entry.downstream_session
                 assert time.strptime(entry.registered_at, "%Y-%m-%dT%H:%M:%SZ")
                 leaf.send_signal(signal.SIGKILL)
@@ -254,7 +255,7 @@ def test_a_killed_leaf_is_degraded_and_comes_back_with_its_new_list(tmp_path: Pa
                     assert data["retry_after_ms"] == 500
                     since = time.strptime(data["since"], "%Y-%m-%dT%H:%M:%SZ")
                     assert abs(_utc(since) - before) < 30
-                (entry,) = root.tree.routing_table().values()
+                (entry,) = root.component(Tree).routing_table().values()
                 assert entry.downstream_name == "who"
                 answer = await _as_ax_client(root, "leaf.who")
                 assert answer["error"]["code"] == -32002
@@ -361,9 +362,9 @@ def test_no_circle_and_no_second_place_in_one_tree(tmp_path: Path) -> None:
                 async with same.connected(ax_url(other)):
                     await until(other, lambda: lists(other, "plant.temperature"))
             top = await grove.start("top", below=two)
-            assert top.tree.registrant is not None
+            assert top.component(Tree).registrant is not None
             async with asyncio.timeout(PATIENCE):
-                while top.tree.registrar.tree_id != one.tree.id:  # noqa: ASYNC110
+                while top.component(Tree).registrar.tree_id != one.place.id:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             # Who is below cannot be above too.
             circle = one.config
@@ -372,7 +373,7 @@ def test_no_circle_and_no_second_place_in_one_tree(tmp_path: Path) -> None:
                 msgspec.structs.replace(parent, url=ax_url(top), segment="one")
             )
             await one.apply(config)
-            registrant = one.tree.registrant
+            registrant = one.component(Tree).registrant
             assert registrant is not None
             async with asyncio.timeout(PATIENCE):
                 while registrant.problem is None:  # noqa: ASYNC110

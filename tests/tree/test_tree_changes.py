@@ -13,6 +13,7 @@ import uvloop
 from interlock.core.config import ConfigError, TokenConfig
 from interlock.core.journal.reader import JournalReader
 from interlock.errors import InterlockError
+from interlock.tree.component import Tree
 from interlock.tree.config import ParentConfig, SubserversConfig
 from tests.patience import PATIENCE
 from tests.tree.grove import Grove, ax_url, lists, until
@@ -62,11 +63,11 @@ def test_a_parent_that_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
             root = await grove.start("root")
             edge = await grove.start("edge", below=root)
             await until(root, lambda: lists(root, "notifications_dropped"))
-            before = edge.config, edge.tree.registrant
+            before = edge.config, edge.component(Tree).registrant
             parent = ParentConfig(url=ax_url(root), segment="edge", token="${env:NO_SUCH_TOKEN}")
             with pytest.raises(ConfigError):
                 await edge.apply(edge.config.with_sections(parent))
-            assert (edge.config, edge.tree.registrant) == before
+            assert (edge.config, edge.component(Tree).registrant) == before
 
     uvloop.run(run())
 
@@ -142,8 +143,8 @@ def test_nothing_is_kept_of_those_who_are_gone(tmp_path: Path) -> None:
                     name = f"plant{number}.vent"
                     await until(root, lambda name=name: lists(root, name))
                 await until(root, lambda name=name: not lists(root, name))
-            assert not root.tree._paces
-            assert not root.tree._lost
+            assert not root.component(Tree)._paces
+            assert not root.component(Tree)._lost
             assert not root.roster.supervisors
 
     uvloop.run(run())

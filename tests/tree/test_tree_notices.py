@@ -16,6 +16,7 @@ import uvloop
 
 from interlock.app.node import Node
 from interlock.tree.config import SubserversConfig
+from interlock.tree.status import TreeStatus
 from tests.patience import PATIENCE
 from tests.tree.grove import Grove, ax_url, lists, until
 from tests.tree.test_tree import AX_CLIENT, plant, start_leaf
@@ -148,7 +149,7 @@ def test_a_flood_is_cut_counted_and_told(tmp_path: Path) -> None:
                     counted = await client.ask(
                         "tools/call", {"name": "edge.notifications_dropped", "arguments": {}}
                     )
-                    shown = edge.status().notifications_dropped
+                    shown = edge.report().part(TreeStatus).notifications_dropped
         assert heard == sorted(set(heard))
         dropped = counted["structuredContent"]
         assert dropped == {"total": most - len(heard), "by_subserver": {"plant": most - len(heard)}}

@@ -18,6 +18,7 @@ from interlock.cli.about import version_text
 from interlock.core.config import ServerConfig
 from interlock.protocol import mcpax as ax
 from interlock.protocol.capabilities import DERIVED
+from interlock.tree.component import Tree
 from interlock.tree.registrar import Registrar
 from interlock.tree.subserver import Subserver
 from tests.patience import PATIENCE
@@ -150,7 +151,7 @@ def test_resources_and_prompts_come_up_the_tree_too(tmp_path: Path) -> None:
                 assert read.contents
                 prompts = {one.name for one in (await client.list_prompts()).prompts}
                 assert all(name.startswith("edge__complete__") for name in prompts)
-            (info,) = root.tree.subservers().values()
+            (info,) = root.component(Tree).subservers().values()
             assert info.offers.resources
 
     uvloop.run(run())

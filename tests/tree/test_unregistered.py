@@ -11,7 +11,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from interlock.protocol.websocket import TOO_BIG, FrameDecoder
-from interlock.tree.component import MAX_UNREGISTERED
+from interlock.tree.component import MAX_UNREGISTERED, Tree
 from interlock.tree.subserver import Subserver
 from tests.core.pipeline.rig import turns
 from tests.tree.grove import Grove, ax_url, lists, until
@@ -45,7 +45,7 @@ def test_half_a_message_is_forgotten_with_its_connection(tmp_path: Path) -> None
             while not any(one.pending > half for one in decoders()):
                 await turns(1)
             socket.transport.abort()
-            while node.tree.registrar.channels:
+            while node.component(Tree).registrar.channels:
                 await turns(1)
             await turns(3)
             assert not any(one.pending > half for one in decoders())

@@ -13,6 +13,7 @@ from interlock.app.node import Node
 from interlock.core.call import Call, Caller
 from interlock.core.config import TokenConfig
 from interlock.core.config.feature_sections import make_config
+from interlock.tree.component import Tree
 from interlock.tree.config import ParentConfig
 from tests.tree.grove import Grove, ax_url
 from tests.tree.rig import Child
@@ -55,7 +56,7 @@ class HopGrove(Grove):
         node.pipeline.begin = watched  # type: ignore[method-assign]
         await node.listen()
         node.start()
-        node.register()
+        node.settled()
         return node
 
     def callers(self, node: Node) -> list[Caller | None]:
@@ -65,7 +66,7 @@ class HopGrove(Grove):
 
 class _Registers:
     def __init__(self, node: Node) -> None:
-        self.registrar = node.tree.registrar
+        self.registrar = node.component(Tree).registrar
 
 
 class Leaf(Child):

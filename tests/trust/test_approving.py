@@ -177,7 +177,7 @@ def test_signing_keys_that_somebody_holds_do_not_hold_up_the_node(
         node = Node(Config(state_dir=str(tmp_path)), base_dir=tmp_path, environ={})
         try:
             path = signing_keys_path(node.config, {}, tmp_path)
-            before = node.hops.public_keys()
+            before = node.tokens.public_keys()
             SigningKeys(path).rotate()
             waits, goes_on = threading.Event(), threading.Event()
             flock = fcntl.flock
@@ -188,16 +188,16 @@ def test_signing_keys_that_somebody_holds_do_not_hold_up_the_node(
                 flock(file, how)
 
             monkeypatch.setattr(fcntl, "flock", held)
-            node.hops._look()
+            node.tokens._look()
             # The loop goes on while the file is waited for: else this would not be reached.
             assert await asyncio.to_thread(waits.wait, PATIENCE)
-            node.hops._look()
-            assert node.hops.public_keys() == before
+            node.tokens._look()
+            assert node.tokens.public_keys() == before
             goes_on.set()
-            looking = node.hops._looking
+            looking = node.tokens._looking
             assert looking is not None
             await looking
-            assert node.hops.public_keys() != before
+            assert node.tokens.public_keys() != before
         finally:
             monkeypatch.undo()
             await node.stop()

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 import uvloop
 
-from interlock.app.delegation import KEYS_PATH
 from interlock.app.node import Node
 from interlock.core.call import Caller
 from interlock.core.config import ServerConfig, TokenConfig
 from interlock.core.paths import signing_keys_path
+from interlock.tree.component import Tree
 from interlock.trust.hop_tokens import Stamp
 from interlock.trust.signing_keys import SigningKeys
+from interlock.trust.token_issuer import KEYS_PATH
 from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
 from tests.tree.grove import lists, until
 from tests.tree.rig import tool
@@ -73,14 +74,14 @@ def test_every_hop_has_its_own_token_for_the_same_caller(tmp_path: Path) -> None
         assert [one["sub"] for one in said] == ["owner", "owner", "deputy"]
         assert [one["scope"] for one in said] == ["read:read", "write:add", "write:add"]
         assert {one["aud"] for one in said} == {leaf_id(edge)}
-        assert {one["iss"] for one in said} == {edge.tree.id}
+        assert {one["iss"] for one in said} == {edge.place.id}
         assert all(0 < one["exp"] - one["iat"] <= 60 for one in said)
 
     play(scene, tmp_path)
 
 
 def leaf_id(edge: Node) -> str:
-    info = edge.tree.registrar.subserver("ax:leaf")
+    info = edge.component(Tree).registrar.subserver("ax:leaf")
     assert info is not None
     return info.subserver_id
 
@@ -180,7 +181,7 @@ def test_the_node_below_checks_for_itself(tmp_path: Path) -> None:
             # Signed by nobody that the edge knows.
             member(stranger.sign(good)): -31030,
             # By the root, for somebody else.
-            member(made.sign({**good, "aud": root.tree.id})): -31030,
+            member(made.sign({**good, "aud": root.place.id})): -31030,
             member(made.sign({**good, "exp": good["iat"] - 100, "iat": good["iat"] - 160})): -31030,
             member(made.sign({**good, "exp": good["iat"] + 901})): -31030,
             member(for_read.split(b'"')[3].decode()[:-9]): -31030,
@@ -209,7 +210,7 @@ def test_keys_change_under_way_and_nothing_is_refused(tmp_path: Path) -> None:
         before = kid_shown(edge)
         # By hand, in another process as it were.
         new = SigningKeys(signing_keys_path(root.config, {}, root.base_dir)).rotate()
-        await root.hops.look()
+        await root.tokens.look()
         for secret in (DEPUTY, OWNER):
             assert "content" in await call(root, secret, "edge.leaf.read")
         kids = [
@@ -224,8 +225,8 @@ def test_keys_change_under_way_and_nothing_is_refused(tmp_path: Path) -> None:
         assert [one["kid"] for one in document["keys"]] == [new, *before]
         assert not any("d" in one for one in document["keys"])
         # The leaf hears of its own parent's keys.
-        edge.hops._keys.rotate()
-        edge.tree.registrar.keys_changed()
+        edge.tokens.keys.rotate()
+        edge.component(Tree).registrar.keys_changed()
         [told] = [one for one in leaf.heard if str(one.get("method")).endswith("keys_changed")]
         assert len(told["params"]["jwks"]["keys"]) == 2
         assert len(leaf.beat()["result"]["jwks"]["keys"]) == 2
@@ -235,9 +236,9 @@ def test_keys_change_under_way_and_nothing_is_refused(tmp_path: Path) -> None:
 
 
 def kid_shown(node: Node) -> list[str]:
-    registrant = node.tree.registrant
+    registrant = node.component(Tree).registrant
     assert registrant is not None
-    above = node.hops._above()
+    above = node.component(Tree).tokens.above()
     assert above is not None
     return [one["kid"] for one in json.loads(bytes(above.jwks))["keys"]]
 

@@ -5,30 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import UNSET, Raw, UnsetType
-
 from interlock import __version__
-from interlock.app.delegation import Hops
-from interlock.app.features import load_features
+from interlock.app.features import create_components, load_features
 from interlock.app.lifecycle import Lifecycle, stop_each
 from interlock.app.listeners import Doors
-from interlock.app.revocation import Leaving
-from interlock.app.status import NodeStatus
-from interlock.app.status_report import node_status, node_tree
-from interlock.aql.component import Aql
-from interlock.automation.component import Automation
-from interlock.contracts.component import Contracts
+from interlock.app.revocation import Revocation
 from interlock.core.catalog.catalog import Catalog
-from interlock.core.catalog.offering import CONTRACTS
 from interlock.core.catalog.server_info import merge
 from interlock.core.config import Config, ConfigChange, diff
 from interlock.core.config.feature_sections import apply_environment
-from interlock.core.feature import Component
+from interlock.core.feature import Component, FeatureComponent
 from interlock.core.journal.audit import Audit
 from interlock.core.journal.commit_waiters import deliver_on
 from interlock.core.journal.journal import Journal
@@ -46,30 +37,27 @@ from interlock.core.pipeline.breaker import Breakers
 from interlock.core.pipeline.busy_poll import can_stay_awake
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.pipeline.request_state import KEY_BYTES, Seals
+from interlock.core.place import Place
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.router import StatusDocument
 from interlock.core.server.mcp.change_notifications import Listeners
 from interlock.core.server.mcp.server_info import Hello, Introduction
 from interlock.core.server.mcp.sessions import Sessions
 from interlock.core.server.mcp.stream import McpStream
-from interlock.core.upstreams.client import Peer
+from interlock.core.status import NodeStatus, StatusReport
 from interlock.core.upstreams.oauth.keyring import Keyring
 from interlock.core.upstreams.oauth.token_store import TokenStore
 from interlock.core.upstreams.registry import UpstreamRegistry
 from interlock.core.upstreams.supervisor import Supervisor
-from interlock.drivers.folders import DriverFolders
 from interlock.protocol.jsonrpc import encode_value
-from interlock.topics.component import Topics
-from interlock.tree.component import Tree
-from interlock.tree.overview import TreeNode
-from interlock.tree.route_check import RouteCheck
 from interlock.trust.approvals.record import journal_digest
 from interlock.trust.component import Trust
+from interlock.trust.node_context import Kind, NodeContext
 from interlock.trust.signing_keys import SigningKeys
+from interlock.trust.token_issuer import TokenIssuer
 
 if TYPE_CHECKING:
     from interlock.core.upstreams.oauth.sign_in import Browser
-    from interlock.drivers.component import Drivers
 
 
 # -- How a node introduces itself: what its upstreams say of themselves, as one. Whoever is shown
@@ -85,22 +73,22 @@ class Introducing:
     def __init__(
         self,
         roster: UpstreamRegistry,
-        driver_folders: DriverFolders,
+        features: Iterable[FeatureComponent],
         *,
         pipeline: Pipeline,
         listeners: Listeners,
-        on_changed: Callable[[], None],
     ) -> None:
-        """`on_changed`: the parent is told by somebody else."""
         self._roster = roster
-        self._driver_folders = driver_folders
+        self._features = features
         self._pipeline = pipeline
         self._listeners = listeners
-        self._on_changed = on_changed
         self.hello = Hello(self.introduce)
 
     def introduce(self) -> Introduction:
-        merged = merge([*self._roster.voices(), *self._driver_folders.voices()])
+        voices = self._roster.voices()
+        for feature in self._features:
+            voices += feature.introductions()
+        merged = merge(voices)
         return Introduction(
             merged.server_info or OWN_INFO, merged.capabilities, merged.instructions
         )
@@ -108,7 +96,8 @@ class Introducing:
     def refresh(self) -> None:
         """What the node can say of itself may be another now."""
         self.hello.refresh()
-        self._on_changed()
+        for feature in self._features:
+            feature.introduction_changed()
 
     def choose_transparent(self) -> None:
         """By the config: which upstream is shown as itself, if one is."""
@@ -183,6 +172,7 @@ class Node:
         self.base_dir = base_dir
         self.environ = environ
         self._started = time.monotonic()
+        self._restored = False
         self.own_info = encode_value(OWN_INFO)
         # Before anything of it is read.
         check_state(state_dir(config, environ, base_dir))
@@ -212,8 +202,8 @@ class Node:
             base_dir=base_dir,
             catalog=self.catalog,
             audit=self.audit,
-            on_revoked=lambda names: self.leaving.revoked(names),
-            on_expired=lambda names: self.leaving.expired(names),
+            on_revoked=lambda names: self.revocation.revoked(names),
+            on_expired=lambda names: self.revocation.expired(names),
             on_held=lambda held: self.audit.record_held(held.tool, held.message),
         )
         challenges = self.trust.identity.challenges
@@ -251,127 +241,71 @@ class Node:
             ask_policy=self.roster.ask_policy,
             seals=seals,
             input_seconds=config.input_timeout,
-            route_check=RouteCheck(lambda: self.tree.own_segment),
             observers=(self.roster.measures,),
         )
         self.roster.attach(self.pipeline)
         self.pipeline.latency_in_results = config.latency_in_results
         self.pipeline.read_tools = self.roster.read_tools
         self._listeners = Listeners(self.pipeline.subscriptions)
-        self.contracts = Contracts(
-            config,
-            base_dir=base_dir,
-            environ=environ,
-            catalog=self.catalog,
-            audit=self.audit,
-            pins=self.trust.pins,
-            pipeline=self.pipeline,
-            guard=guard,
-            challenges=challenges,
-            unwatched=(CONTRACTS,),
-        )
-        self.driver_folders = DriverFolders(
-            config,
-            environ=environ,
-            base_dir=base_dir,
-            own_info=self.own_info,
-            catalog=self.catalog,
-            pipeline=self.pipeline,
-            floors=self.trust.authorizer.contract_floors,
-            upstreams=self.roster.upstreams,
-            audit=self.audit,
-            breakers=self.breakers,
-            contracts=self.contracts,
-            on_voices=lambda: self.introducing.refresh(),
-        )
+        self._features: dict[type[FeatureComponent], FeatureComponent] = {}
+        features = self._features.values()
         self.introducing = Introducing(
-            self.roster,
-            self.driver_folders,
-            pipeline=self.pipeline,
-            listeners=self._listeners,
-            on_changed=lambda: self.tree.refresh(),
+            self.roster, features, pipeline=self.pipeline, listeners=self._listeners
         )
         self.sessions = Sessions(
             most=config.limits.sessions, idle=config.limits.session_idle, clock=loop.time
         )
         self.catalog.on_change(self._listeners.changed)
-        self.tree = Tree(
-            config,
-            environ=environ,
-            base_dir=base_dir,
-            own_info=self.own_info,
-            leaf=leaf,
-            pipeline=self.pipeline,
-            budgets=self.trust.authorizer.budgets,
-            audit=self.audit,
-            catalog=self.catalog,
-            introduce=self.introducing.introduce,
-            listeners=self._listeners,
-            upstreams=self.roster.upstreams,
-            begin=self.roster.begin_registered,
-            end=self.roster.end_registered,
-            new_session=self.roster.not_measured,
-            configured=lambda: self.config.servers,
-            view=self.tree_below,
-            guard=guard,
-        )
-        self.tree.registrants = self.trust.identity.registrants
-        self.hops = Hops(
+        self.place = Place(seals)
+        self.tokens = TokenIssuer(
             SigningKeys(signing_keys_path(config, environ, base_dir)),
-            registrar=self.tree.registrar,
-            registrant=lambda: self.tree.registrant,
-            issuer=lambda: self.config.identity.resource or self.url or self.tree.id,
+            issuer=lambda: self.config.identity.resource or self.url or self.place.id,
             root_segment=lambda: self.config.root_segment,
         )
-        self.hops.stand_between(self.trust.authorizer, self.trust.identity)
-        self.roster.extend(self.tree, self.hops)
         approving = self.trust.stand_before(
             self.pipeline,
             config,
-            node_id=lambda: self.tree.id,
+            node_id=lambda: self.place.id,
             url=lambda: self.url,
             seals=seals,
             guard=guard,
             recorder=self._journal,
-            children=self.nodes_below,
+            children=lambda: self.place.nodes_below(),
         )
-        self.aql = Aql(
-            config,
+        context = NodeContext(
+            config=config,
             environ=environ,
             base_dir=base_dir,
-            server_info=self.own_info,
-            catalog=self.catalog,
-            pipeline=self.pipeline,
-            authorizer=self.trust.authorizer,
-            upstreams=self.roster.upstreams,
-            approving=approving,
-            audit=self.audit,
-            seals=seals,
-            # Contracts of drivers are the operator's own files.
-            registered=lambda key: key != CONTRACTS and key not in self.config.servers,
-        )
-        self.introducing.hello.about_operations = self.aql.instructions
-        self.automation = Automation(
-            config,
-            environ=environ,
-            base_dir=base_dir,
-            approvals=approving.approvals,
-            authorizer=self.trust.authorizer,
-            audit=self.audit,
-        )
-        self.topics = Topics(
-            config,
-            pipeline=self.pipeline,
-            catalog=self.catalog,
-            audit=self.audit,
-            approvals=approving.approvals,
-            hello=self.introducing.hello,
+            leaf=leaf,
             own_info=self.own_info,
-            roster=self.roster,
+            current_config=lambda: self.config,
+            origin=lambda: self.doors.origin,
+            uptime=lambda: self.uptime,
+            component=self.component,
+            catalog=self.catalog,
+            audit=self.audit,
+            recorder=self._journal,
+            breakers=self.breakers,
+            upstreams=self.roster,
+            pipeline=self.pipeline,
+            seals=seals,
+            listeners=self._listeners,
+            hello=self.introducing.hello,
+            introduce=self.introducing.introduce,
+            introduction_changed=self.introducing.refresh,
+            place=self.place,
             guard=guard,
             challenges=challenges,
-            recorder=self._journal,
+            authorizer=self.trust.authorizer,
+            identity=self.trust.identity,
+            pins=self.trust.pins,
+            approving=approving,
+            tokens=self.tokens,
         )
+        named: dict[str, FeatureComponent] = {}
+        for name, feature in create_components(context):
+            self._features[type(feature)] = named[name] = feature
+        self.roster.extend(self.tokens)
         self.doors = Doors(
             config,
             environ=environ,
@@ -383,36 +317,30 @@ class Node:
             guard=guard,
             challenges=challenges,
             routes=[
-                StatusDocument("/status", self.status),
-                *self.hops.routes(),
+                StatusDocument("/status", lambda: self.report().document()),
+                *self.tokens.routes(),
                 *self.trust.routes(),
-                *self.contracts.routes(),
-                *self.topics.routes(),
-                *self.tree.routes(),
+                *(route for feature in features for route in feature.routes()),
             ],
         )
-        self.leaving = Leaving(
+        self.revocation = Revocation(
             sessions=self.sessions,
             listeners=self._listeners,
             doors=self.doors,
             approving=approving,
-            tree=self.tree,
-            topics=self.topics,
+            features=features,
             pipeline=self.pipeline,
         )
+        first = {key for key, one in named.items() if one.takes_config_before_upstreams}
         # In this order a new config is applied.
         self._lifecycle = Lifecycle(
             {
                 "listeners": self.doors,
                 "trust": self.trust,
-                "aql": self.aql,
                 "settings": _Settings(self),
-                "tree": self.tree,
+                **{key: one for key, one in named.items() if key in first},
                 "upstreams": self.roster,
-                "contracts": self.contracts,
-                "drivers": self.driver_folders,
-                "automation": self.automation,
-                "topics": self.topics,
+                **{key: one for key, one in named.items() if key not in first},
                 "introduction": _Transparency(self.introducing),
             }
         )
@@ -421,29 +349,36 @@ class Node:
 
     def start(self) -> None:
         """Begin to connect to every upstream, each on its own."""
-        self.trust.start()
-        self.aql.start()
-        self.hops.start()
-        self.contracts.start()
+        self._restore()
+        self.tokens.start()
         for key, server in self.config.servers.items():
             self.roster.begin(key, server)
-        self.driver_folders.start()
-        self.topics.start()
+        for feature in self._features.values():
+            feature.start()
         self.introducing.choose_transparent()
 
-    def register(self) -> None:
-        """Begin to look for the parent of the config, if there is one."""
-        self.tree.start()
+    def _restore(self) -> None:
+        """Take up what an earlier run left. Once, whoever begins."""
+        if not self._restored:
+            self._restored = True
+            self.trust.start()
+            for feature in self._features.values():
+                feature.restore()
+
+    def settled(self) -> None:
+        """Say that every upstream was tried once: from now on others may be told of the node."""
+        for feature in self._features.values():
+            feature.settled()
 
     async def listen(self) -> str:
         """Open the HTTP face; returns its URL. Raises InterlockError when it cannot be."""
-        self.trust.start()
-        self.aql.start()
+        self._restore()
         url = await self.doors.listen()
-        self.leaving.sweep()
+        self.revocation.sweep()
         identity = self.trust.identity
         identity.listening_at(url)
-        self.driver_folders.listening_at(url)
+        for feature in self._features.values():
+            feature.listening_at(url)
         await identity.start()
         return url
 
@@ -453,7 +388,8 @@ class Node:
         Raises OSError when they cannot be, also when another node has them.
         """
         path = await self.doors.listen_locally()
-        await self.tree.listen_locally(path)
+        for feature in self._features.values():
+            await feature.listen_locally(path)
         if self.trust.approving is not None:
             await self.trust.approving.listen_locally(path)
         return path
@@ -479,24 +415,21 @@ class Node:
 
     async def stop(self) -> None:
         """Stop every component, those that accept callers first. A failure stops no other."""
+        features = [(type(one).__name__.lower(), one) for one in reversed(self._features.values())]
         # Nobody new from here on; then those who wait are told.
         await stop_each(
             (
-                ("the registration with the parent", self.tree.leave),
+                *((f"{name} before the end", one.leave) for name, one in features),
                 ("accepting connections", self.doors.let_nobody_in),
                 ("the approval inbox", self._release_approvals),
-                ("session expiry", self.leaving.close),
+                ("session expiry", self.revocation.close),
                 ("change notifications", self._listeners.close),
                 ("calls under way", partial(self.pipeline.drain, LAST_CALLS)),
-                ("topics", self.topics.stop),
-                ("the tree", self.tree.stop),
+                *((f"the connections of {name}", one.disconnect) for name, one in features),
                 ("listeners", self.doors.stop),
-                ("signing keys", self.hops.close),
-                ("aql", self.aql.stop),
-                ("automation", self.automation.stop),
+                ("signing keys", self.tokens.stop),
+                *((name, one.stop) for name, one in features),
                 ("trust", self.trust.stop),
-                ("drivers", self.driver_folders.stop),
-                ("contracts", self.contracts.stop),
                 ("upstreams", self.roster.stop),
                 ("sign-ins", self._keyring.close),
                 ("the journal", self._close_journal),
@@ -527,33 +460,48 @@ class Node:
             self.config = old
             raise
         # Only now, because it cannot be undone: whoever is no longer known hears nothing more.
-        self.leaving.all_but(self.trust.identity)
+        self.revocation.all_but(self.trust.identity)
         return diff(old, new)
 
     # -- parts
 
-    @property
-    def drivers(self) -> Drivers:
-        return self.driver_folders.drivers
-
-    def nodes_below(self) -> dict[str, Peer]:
-        """The nodes that are registered here now, by the keys of their upstreams."""
-        return {
-            key: supervisor.peer
-            for key, info in self.tree.subservers().items()
-            if info.role == "aggregator"
-            and (supervisor := self.roster.supervisors.get(key)) is not None
-            and supervisor.peer is not None
-        }
+    def component(self, kind: type[Kind]) -> Kind:
+        """The component of a feature by its class. Raises KeyError: the node has none."""
+        found = self._features[kind]
+        assert isinstance(found, kind)
+        return found
 
     # -- how it fares
 
     def status(self) -> NodeStatus:
-        return node_status(self)
+        """The node's own fields of its status."""
+        problems = self.trust.problems()
+        for feature in self._features.values():
+            problems += feature.problems()
+        return NodeStatus(
+            version=__version__,
+            pid=os.getpid(),
+            url=self.url,
+            uptime=self.uptime,
+            upstreams=self.roster.status(),
+            tools=len(self.catalog.current.plain_tools),
+            calls=self.audit.total.calls,
+            failed=self.audit.total.failed,
+            sessions=self.open_sessions,
+            listeners=self.open_listeners,
+            under_way=len(list(self.pipeline.under_way())),
+            tasks=len(asyncio.all_tasks()),
+            journal=self.journal_health,
+            held=sorted(held.tool for held in self.trust.pins.held.values()),
+            waiting=self.trust.waiting,
+            policy=self.trust.policy.version,
+            problems=problems,
+        )
 
-    async def tree_below(self, params: Raw | UnsetType = UNSET) -> TreeNode:
-        """The tree from this node down. `params`: how far and how long a parent wants to look."""
-        return await node_tree(self, params)
+    def report(self) -> StatusReport:
+        """The status of the node and of its features."""
+        parts = (feature.status() for feature in self._features.values())
+        return StatusReport(self.status(), {type(one): one for one in parts if one is not None})
 
     @property
     def uptime(self) -> float:

@@ -1,19 +1,18 @@
-"""Who has to leave a node that goes on: callers whose tokens do not count any more, and sessions
-that nobody uses. What each of them has open is in many rooms, and ends in all of them here."""
+"""Ends what callers have open in a node that goes on: those whose tokens do not count any more, and
+sessions that nobody uses."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Final
 
 from interlock.app.listeners import Doors
 from interlock.core.call import Revoked
+from interlock.core.feature import FeatureComponent
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.server.mcp.change_notifications import Listeners
 from interlock.core.server.mcp.sessions import Sessions
-from interlock.topics.component import Topics
-from interlock.tree.component import Tree
 from interlock.trust.approvals.component import Approving
 from interlock.trust.identity.component import EverybodyBut
 
@@ -21,7 +20,7 @@ SWEEP: Final = 60.0
 """How often quiet sessions are looked for."""
 
 
-class Leaving:
+class Revocation:
     """Ends what callers have open."""
 
     def __init__(
@@ -31,16 +30,14 @@ class Leaving:
         listeners: Listeners,
         doors: Doors,
         approving: Approving,
-        tree: Tree,
-        topics: Topics,
+        features: Iterable[FeatureComponent],
         pipeline: Pipeline,
     ) -> None:
         self._sessions = sessions
         self._listeners = listeners
         self._doors = doors
         self._approving = approving
-        self._tree = tree
-        self._topics = topics
+        self._features = features
         self._pipeline = pipeline
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -61,8 +58,8 @@ class Leaving:
     def revoked(self, names: Revoked) -> None:
         """Their tokens do not count any more: everything of theirs ends now."""
         self.all_but(EverybodyBut(names))
-        self._tree.dismiss(names)
-        self._topics.disconnect(names)
+        for feature in self._features:
+            feature.revoked(names)
         for call in list(self._pipeline.under_way()):
             if call.caller is not None and names.ends(call.caller):
                 self._pipeline.cancel(call, "The caller's token was revoked.")
@@ -72,7 +69,8 @@ class Leaving:
         rest = EverybodyBut(names)
         self._sessions.hang_up_on_all_but(rest)
         self._end_listening(rest)
-        self._topics.disconnect(names)
+        for feature in self._features:
+            feature.expired(names)
 
     def _end_listening(self, callers: Container[str]) -> None:
         self._listeners.retain_only(callers)

@@ -26,8 +26,6 @@ from interlock.core.instance_lock import StateLock
 from interlock.core.paths import state_dir, status_path
 from interlock.errors import InterlockError
 from interlock.terminal.forced_exit import end_at_once
-from interlock.tree.config import ParentConfig
-from interlock.tree.socket import TreeSocket, tree_socket_path
 
 _log = logging.getLogger("interlock.node")
 
@@ -42,9 +40,8 @@ STOP_WITHIN: Final = 20.0
 
 
 async def _register(node: Node) -> None:
-    if node.config.optional_section(ParentConfig) is not None:
-        await node.until_settled(REGISTERED_AFTER)
-    node.register()
+    await node.until_settled(REGISTERED_AFTER)
+    node.settled()
 
 
 class NodeRun:
@@ -89,7 +86,6 @@ class NodeRun:
         self._tasks: list[asyncio.Task[None]] = []
         self._status: asyncio.Server | None = None
         self._status_path: Path | None = None
-        self._tree_socket: TreeSocket | None = None
         self._lock: StateLock | None = None
         self._collector: Collector | None = None
 
@@ -177,8 +173,6 @@ class NodeRun:
             )
             path.chmod(0o600)
             self._status_path = path
-            self._tree_socket = TreeSocket(node.tree_below)
-            await self._tree_socket.open(tree_socket_path(socket))
         except (OSError, InterlockError) as error:
             # The node is of use without it: only `interlock stdio` and its like do not find it.
             _log.warning("no local socket, so other commands do not find this node: %s", error)
@@ -195,8 +189,6 @@ class NodeRun:
             self._status.close()
         if self._status_path is not None:
             self._status_path.unlink(missing_ok=True)
-        if self._tree_socket is not None:
-            self._tree_socket.close()
 
     # -- signals
 
@@ -289,7 +281,7 @@ class _Telling(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         out = cast("asyncio.WriteTransport", transport)
-        out.write(msgspec.json.encode(self._node.status()))
+        out.write(msgspec.json.encode(self._node.report().document()))
         out.close()
 
 

@@ -53,9 +53,9 @@ from interlock.aql.stage import BATCH, MERGE, PREVIEW, START, Stage, Used
 from interlock.aql.usage_store import SearchMemory
 from interlock.core.call import Call, principal
 from interlock.core.catalog.catalog import Catalog
-from interlock.core.catalog.offering import Tool
+from interlock.core.catalog.offering import CONTRACTS, Tool
 from interlock.core.config import Config
-from interlock.core.feature import Component
+from interlock.core.feature import FeatureComponent
 from interlock.core.journal.audit import Audit
 from interlock.core.paths import make_private, state_dir
 from interlock.core.pipeline.pipeline import Pipeline
@@ -66,6 +66,7 @@ from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import OWN, RESERVED, Danger, Face
 from interlock.trust.approvals.component import Approving
 from interlock.trust.authorization import HELD, IN_VIEW, PLAIN, Authorizer, DecisionStep
+from interlock.trust.node_context import NodeContext
 
 _log = logging.getLogger("interlock.aql")
 
@@ -77,7 +78,7 @@ _BRIEFLY: Final = 120.0
 """So long a human is asked about what is forbidden otherwise."""
 
 
-class Aql(Component):
+class Aql(FeatureComponent):
     """The operations of one node."""
 
     def __init__(
@@ -316,7 +317,7 @@ class Aql(Component):
 
     # -- life
 
-    def start(self) -> None:
+    def restore(self) -> None:
         """Take up what an earlier process left, once the approvals are loaded. Once, whoever
         begins."""
         if not self._started:
@@ -453,3 +454,23 @@ def _is_ours(approving: Approving, token: str) -> bool:
 
 def _warn(asked: Asked, code: str, message: str, details: dict[str, Any]) -> None:
     asked.warnings = [*(asked.warnings or ()), Warning(code, message, details)]
+
+
+def create(context: NodeContext) -> Aql:
+    aql = Aql(
+        context.config,
+        environ=context.environ,
+        base_dir=context.base_dir,
+        server_info=context.own_info,
+        catalog=context.catalog,
+        pipeline=context.pipeline,
+        authorizer=context.authorizer,
+        upstreams=context.upstreams.upstreams,
+        approving=context.approving,
+        audit=context.audit,
+        seals=context.seals,
+        # Contracts of drivers are the operator's own files.
+        registered=lambda key: key != CONTRACTS and key not in context.current_config().servers,
+    )
+    context.hello.about_operations = aql.instructions
+    return aql

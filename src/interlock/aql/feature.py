@@ -15,4 +15,5 @@ FEATURE: Final = Feature(
     ),
     sections=("aql.config_section:SECTION",),
     reports="aql.commands.reports:REPORTS",
+    component="aql.component:create",
 )

@@ -14,15 +14,16 @@ from interlock.automation.paths import decisions_path
 from interlock.automation.recorder import Watching
 from interlock.automation.store import DecisionStore
 from interlock.core.config import Config, LearnedRule
-from interlock.core.feature import Component
+from interlock.core.feature import FeatureComponent
 from interlock.core.journal.audit import Audit
 from interlock.errors import InterlockError
 from interlock.trust.approvals.record import APPROVED, REFUSED
 from interlock.trust.approvals.service import Approvals
 from interlock.trust.authorization import HELD, Authorizer, DecisionStep
+from interlock.trust.node_context import NodeContext
 
 
-class Automation(Component):
+class Automation(FeatureComponent):
     """What a node learns."""
 
     def __init__(
@@ -110,3 +111,14 @@ class Automation(Component):
         stop, self._stop = self._stop, None
         if stop is not None:
             stop()
+
+
+def create(context: NodeContext) -> Automation:
+    return Automation(
+        context.config,
+        environ=context.environ,
+        base_dir=context.base_dir,
+        approvals=context.approving.approvals,
+        authorizer=context.authorizer,
+        audit=context.audit,
+    )

@@ -11,4 +11,5 @@ FEATURE: Final = Feature(
     "Rules that are learned from the decisions of operators.",
     commands=(Command("automation", "automation.commands", "Trust"),),
     sections=("automation.config:SECTION",),
+    component="automation.component:create",
 )

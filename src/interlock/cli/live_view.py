@@ -20,6 +20,7 @@ from rich.text import Text
 from interlock.cli.upstream_table import UpstreamRows, upstream_row
 from interlock.core.config import redact_about
 from interlock.drivers.commands import rows as driver_rows
+from interlock.drivers.status import DriversStatus
 from interlock.primitives.text import format_count
 from interlock.terminal import output as say
 from interlock.terminal.log_lines import KeptLines
@@ -70,12 +71,13 @@ class LiveView:
 
     def drawn_anew(self) -> RenderableType | None:
         """The view, or None when it would look the same as before."""
-        status = self._run.node.status()
+        report = self._run.node.report()
+        status = report.node
         self._looks.append((status.uptime, status.calls))
         rate = self._rate()
         rows = [upstream_row(one) for one in status.upstreams]
-        drivers = list(filter(None, [driver_rows.summary(status.drivers)]))
-        wrong = driver_rows.troubles(status.drivers, _PROBLEMS_SHOWN)
+        drivers = list(filter(None, [driver_rows.summary(report.part(DriversStatus).drivers)]))
+        wrong = driver_rows.troubles(report.part(DriversStatus).drivers, _PROBLEMS_SHOWN)
         size = self._console.size
         shown = (
             rows,

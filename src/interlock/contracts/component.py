@@ -23,6 +23,7 @@ from interlock.contracts.changed_tools import (
     REMOVED,
     RESTORED,
     Breaks,
+    ContractsStatus,
     News,
     ToolChange,
     classes,
@@ -40,7 +41,7 @@ from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import CONTRACTS, Offering, Tool
 from interlock.core.catalog.tool_contracts import contract, contract_digest
 from interlock.core.config import Config
-from interlock.core.feature import Component
+from interlock.core.feature import FeatureComponent
 from interlock.core.journal.audit import Audit
 from interlock.core.paths import journal_path
 from interlock.core.pipeline.pipeline import Pipeline
@@ -50,6 +51,7 @@ from interlock.core.server.http.router import AppRoute, Route
 from interlock.errors import InterlockError
 from interlock.primitives.timestamps import format_utc
 from interlock.protocol.aql_terms import OWN
+from interlock.trust.node_context import NodeContext
 from interlock.trust.pins import Held, Pins
 
 if TYPE_CHECKING:
@@ -103,7 +105,7 @@ class HeldContract(Held):
         )
 
 
-class Contracts(Component):
+class Contracts(FeatureComponent):
     """What a node does about contracts."""
 
     def __init__(
@@ -146,6 +148,8 @@ class Contracts(Component):
         """Majors that end, by `name@major`."""
         self.on_ends: Callable[[], None] = lambda: None
         """Told when somebody deprecated a major, or thought better of it."""
+        self.also_changed: Callable[[], list[ToolChange]] = list
+        """Changes that another component found out; shown first."""
         self._held_of: dict[str, list[Tool]] = {}
         self._asked = AskedRegistry()
         pins.beside = self._review
@@ -391,7 +395,10 @@ class Contracts(Component):
 
     # -- how it fares
 
-    def status(self) -> list[ToolChange]:
+    def status(self) -> ContractsStatus:
+        return ContractsStatus([*self.also_changed(), *self.changes()])
+
+    def changes(self) -> list[ToolChange]:
         """Tools that are not what they were: first what breaks, until somebody accepts it, then
         what changed lately and breaks nobody."""
         held = {held.tool for held in self._pins.held.values() if isinstance(held, HeldContract)}
@@ -424,3 +431,18 @@ class Contracts(Component):
 
     def _is_served(self) -> bool:
         return self._config.section(ContractsConfig).serve and self._asked.is_there
+
+
+def create(context: NodeContext) -> Contracts:
+    return Contracts(
+        context.config,
+        base_dir=context.base_dir,
+        environ=context.environ,
+        catalog=context.catalog,
+        audit=context.audit,
+        pins=context.pins,
+        pipeline=context.pipeline,
+        guard=context.guard,
+        challenges=context.challenges,
+        unwatched=(CONTRACTS,),
+    )

@@ -11,4 +11,5 @@ FEATURE: Final = Feature(
     "Versions of tool schemas, and a registry of them.",
     commands=(Command("contracts", "contracts.commands.contracts", "Use"),),
     sections=("contracts.config:SECTION",),
+    component="contracts.component:create",
 )

@@ -66,11 +66,7 @@ def load_object(reference: str) -> Any:
 
 
 class Component:
-    """A part of a node that starts, follows the config, and stops. Every method is optional.
-
-    A node calls `restore`, `start`, `listening_at`, `listen_locally`, `settled` in this order, each
-    once and only if it gets so far; then `apply` for every new config; at the end `leave`, `stop`.
-    """
+    """A part of a node that starts, follows the config, and stops. Every method is optional."""
 
     def check(self, config: Config) -> None:
         """Raise InterlockError if this component cannot run with `config`. Change nothing."""
@@ -79,11 +75,31 @@ class Component:
         """Its paths of the HTTP listener. Called once, when the node is made."""
         return ()
 
+    def start(self) -> None:
+        """Begin to work. Called once."""
+
+    async def apply(self, old: Config, new: Config) -> None:
+        """Switch from the config `old` to `new`, which was checked.
+
+        When this or a later component fails, the node calls it again with both exchanged. So it has
+        to undo its own changes, also after it failed half-way.
+        """
+
+    async def stop(self) -> None:
+        """Release everything. Called once, when no call is under way any more."""
+
+
+class FeatureComponent(Component):
+    """The component of a feature. A node calls `restore`, `listening_at`, `start`,
+    `listen_locally` and `settled` in this order, each once and only if it gets so far; then `apply`
+    for every new config; at the end `leave`, `disconnect` and `stop`.
+    """
+
+    takes_config_before_upstreams = False
+    """Whether `apply` is called before that of the upstreams: it frees names that they may take."""
+
     def restore(self) -> None:
         """Take up what an earlier run left. Called before the node accepts callers."""
-
-    def start(self) -> None:
-        """Begin to work."""
 
     def listening_at(self, url: str) -> None:
         """The node accepts callers at this URL now."""
@@ -94,24 +110,20 @@ class Component:
     def settled(self) -> None:
         """Every upstream of the config was tried once."""
 
-    async def apply(self, old: Config, new: Config) -> None:
-        """Switch from the config `old` to `new`, which was checked.
-
-        When this or a later component fails, the node calls it again with both exchanged. So it has
-        to undo its own changes, also after it failed half-way.
-        """
-
     async def leave(self) -> None:
         """The node is about to stop, and still accepts callers. Say so where somebody must know."""
 
-    async def stop(self) -> None:
-        """Release everything. Called once, when no call is under way any more."""
+    async def disconnect(self) -> None:
+        """End the connections of its own: no call is under way. The listeners close next."""
 
     # -- what it adds to the node
 
     def introductions(self) -> Iterable[Voice]:
         """What its servers say of themselves, beside the upstreams of the config."""
         return ()
+
+    def introduction_changed(self) -> None:
+        """What the node says of itself may have changed."""
 
     def status(self) -> msgspec.Struct | None:
         """Its part of the node's status. The fields stand beside those of the node."""

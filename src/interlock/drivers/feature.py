@@ -12,4 +12,6 @@ FEATURE: Final = Feature(
     commands=(Command("drivers", "drivers.commands.drivers", "Use"),),
     sections=("drivers.config:SECTION",),
     reports="drivers.commands.reports:REPORTS",
+    component="drivers.folders:create",
+    requires=("contracts",),
 )

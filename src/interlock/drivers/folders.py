@@ -13,14 +13,15 @@ from interlock.contracts.component import Contracts
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.server_info import Voice
 from interlock.core.config import Config
-from interlock.core.feature import Component
+from interlock.core.feature import FeatureComponent
 from interlock.core.journal.audit import Audit
 from interlock.core.pipeline.breaker import Breakers
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.ports import Upstream
 from interlock.drivers.config import DriversConfig
-from interlock.drivers.status import ContractStatus, DriverStatus
+from interlock.drivers.status import DriversStatus
 from interlock.trust.authorization import ContractFloors
+from interlock.trust.node_context import NodeContext
 
 if TYPE_CHECKING:
     from interlock.drivers.component import Drivers
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 LOOK_EVERY: Final = 0.5
 
 
-class DriverFolders(Component):
+class DriverFolders(FeatureComponent):
     """Has drivers, as soon as there are any."""
 
     def __init__(
@@ -60,6 +61,7 @@ class DriverFolders(Component):
         self._audit = audit
         self._breakers = breakers
         self._contracts = contracts
+        contracts.also_changed = self._broken_contracts
         self._on_voices = on_voices
         self._made: Drivers | None = None
         self._begun = False
@@ -105,7 +107,7 @@ class DriverFolders(Component):
         if self._made is not None:
             self._made.care.walls.listening_at(url)
 
-    def voices(self) -> list[Voice]:
+    def introductions(self) -> list[Voice]:
         """What the servers of drivers can do beside contracts."""
         return [] if self._made is None else self._made.voices()
 
@@ -150,12 +152,28 @@ class DriverFolders(Component):
             looking.cancel()
             await asyncio.gather(looking, return_exceptions=True)
 
-    def status(self) -> list[DriverStatus]:
-        return [] if self._made is None else self._made.status()
+    def status(self) -> DriversStatus:
+        if self._made is None:
+            return DriversStatus()
+        return DriversStatus(self._made.status(), self._made.contract_status())
 
-    def contract_status(self) -> list[ContractStatus]:
-        return [] if self._made is None else self._made.contract_status()
-
-    def broken_contracts(self) -> list[ToolChange]:
+    def _broken_contracts(self) -> list[ToolChange]:
         """Contracts of drivers that changed so that callers break."""
         return [] if self._made is None else self._made.broken_contracts()
+
+
+def create(context: NodeContext) -> DriverFolders:
+    return DriverFolders(
+        context.config,
+        environ=context.environ,
+        base_dir=context.base_dir,
+        own_info=context.own_info,
+        catalog=context.catalog,
+        pipeline=context.pipeline,
+        floors=context.authorizer.contract_floors,
+        upstreams=context.upstreams.upstreams,
+        audit=context.audit,
+        breakers=context.breakers,
+        contracts=context.component(Contracts),
+        on_voices=context.introduction_changed,
+    )

@@ -8,11 +8,12 @@ import asyncio
 import resource
 import time
 import uuid
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 
+from interlock.core.call import Revoked
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.config import Config
-from interlock.core.feature import Component
+from interlock.core.feature import FeatureComponent
 from interlock.core.journal.audit import Audit
 from interlock.core.pipeline.authentication import Unsettled
 from interlock.core.pipeline.pipeline import Pipeline
@@ -31,16 +32,17 @@ from interlock.topics.endpoint import Door
 from interlock.topics.gateway import Gateway
 from interlock.topics.member import Member
 from interlock.topics.node_participant import NodeSeat
-from interlock.topics.overview import TopicStatus
+from interlock.topics.overview import TopicsStatus, TopicStatus
 from interlock.topics.participant_upstream import RoomUpstreams
 from interlock.topics.proposals import MOST_OPEN, Fulfilments
 from interlock.topics.recorder import seat_recorder
 from interlock.topics.room import Room
 from interlock.topics.socket import utc_now
 from interlock.trust.approvals.service import Approvals
+from interlock.trust.node_context import NodeContext
 
 
-class Topics(Component):
+class Topics(FeatureComponent):
     """The topics of one node."""
 
     def __init__(
@@ -57,7 +59,9 @@ class Topics(Component):
         guard: Guard,
         challenges: Challenges,
         recorder: Recorder | None,
+        origin: Callable[[], str | None],
     ) -> None:
+        """`origin`: scheme, host and port at which the node listens."""
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._pipeline = pipeline
@@ -68,6 +72,7 @@ class Topics(Component):
         self._own_info = own_info
         self._roster = roster
         self._recorder = recorder
+        self._origin = origin
         self._seats: dict[str, NodeSeat] = {}
         self._fulfilments: dict[str, Fulfilments] = {}
         """By room: what goes on when a new config gives the node another seat there."""
@@ -98,7 +103,7 @@ class Topics(Component):
             self._started = True
             self.gateway.start()
 
-    async def stop(self) -> None:
+    async def disconnect(self) -> None:
         """Everybody is told that the node stops, and let go."""
         for task in list(self._settling):
             task.cancel()
@@ -171,18 +176,21 @@ class Topics(Component):
         else:
             self.gateway.look_again(member)
 
-    def disconnect(self, callers: Container[str]) -> None:
-        """What these callers showed does not count any more."""
+    def revoked(self, callers: Revoked) -> None:
+        self.gateway.disconnect(callers)
+
+    def expired(self, callers: Container[str]) -> None:
         self.gateway.disconnect(callers)
 
     # -- how it fares
 
-    def status(self) -> dict[str, TopicStatus]:
-        """How the rooms fare that are open."""
-        return {
+    def status(self) -> TopicsStatus:
+        """The rooms that are open."""
+        rooms = {
             name: TopicStatus(len(room.members), room.refused)
             for name, room in self.gateway.rooms.items()
         }
+        return TopicsStatus(rooms, self.url(self._origin()))
 
     # -- the node's own seats
 
@@ -228,6 +236,23 @@ class Topics(Component):
             seat.close()
         if self.gateway.rooms.get(room.name) is not room:
             self._fulfilments.pop(room.name, None)
+
+
+def create(context: NodeContext) -> Topics:
+    return Topics(
+        context.config,
+        pipeline=context.pipeline,
+        catalog=context.catalog,
+        audit=context.audit,
+        approvals=context.approving.approvals,
+        hello=context.hello,
+        own_info=context.own_info,
+        roster=context.upstreams,
+        guard=context.guard,
+        challenges=context.challenges,
+        recorder=context.recorder,
+        origin=context.origin,
+    )
 
 
 def _new_id() -> str:

@@ -12,4 +12,5 @@ FEATURE: Final = Feature(
     commands=(Command("topic", "topics.commands.topic", "Use"),),
     reports="topics.commands.reports:REPORTS",
     sections=("topics.config_section:SECTION",),
+    component="topics.component:create",
 )

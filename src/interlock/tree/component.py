@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,15 +19,15 @@ from msgspec import UNSET, Raw, UnsetType
 
 from interlock.channels.channel import MAX_MESSAGE, Channel
 from interlock.channels.lines import LinesServerProtocol, over_stdio
-from interlock.core.call import Call, Caller, Client, Credentials
+from interlock.core.call import Call, Caller, Client, Credentials, Revoked
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import OfferingTerms, own_offering
 from interlock.core.catalog.server_info import for_parent
 from interlock.core.config import Config, ServerConfig
-from interlock.core.feature import Component
+from interlock.core.feature import FeatureComponent
 from interlock.core.journal.audit import Audit
 from interlock.core.pipeline.admission import MOST_UNSETTLED
-from interlock.core.pipeline.authentication import LOCAL_CALLER, Unsettled
+from interlock.core.pipeline.authentication import Unsettled
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.router import Route, StatusDocument, WebSocketRoute
@@ -39,24 +39,39 @@ from interlock.core.upstreams.client import Peer
 from interlock.core.upstreams.connection import ConnectorOptions, Connects
 from interlock.core.upstreams.extension import UpstreamExtension
 from interlock.core.upstreams.notification_limits import Pace
+from interlock.core.upstreams.registry import UpstreamStatus
 from interlock.core.upstreams.supervisor import Supervisor
 from interlock.errors import FORBIDDEN, FOREIGN_ORIGIN, INTERNAL, InterlockError
 from interlock.primitives.timestamps import format_utc
 from interlock.protocol import mcpax as ax
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import LATEST_SESSION, Era
+from interlock.tree.caller_tokens import CallerTokens
 from interlock.tree.child_connector import ChildConnector
 from interlock.tree.config import ParentConfig, SubserversConfig, resolve_parent
 from interlock.tree.dial_in import DialIn
-from interlock.tree.overview import Entry, Session, routing_table
+from interlock.tree.overview import (
+    Entry,
+    Session,
+    TreeNode,
+    gather,
+    own_part,
+    read_asked,
+    routing_table,
+)
 from interlock.tree.parent_conversation import AxConversation
 from interlock.tree.paths import shared_leases_path, subserver_socket_path, tree_path
 from interlock.tree.registrant import Registrant
 from interlock.tree.registrar import Registrar
+from interlock.tree.route_check import RouteCheck
+from interlock.tree.socket import TreeSocket, tree_socket_path
+from interlock.tree.status import TreeStatus
 from interlock.tree.store import TreeStore
 from interlock.tree.subserver_record import Subserver, key_of
 from interlock.trust.budgets import Budgets
 from interlock.trust.identity.component import EverybodyBut
+from interlock.trust.node_context import NodeContext
+from interlock.trust.token_issuer import TokenIssuer
 
 AX_FACE: Final = "ax"
 STDIO: Final = "stdio:"
@@ -71,8 +86,10 @@ _log = logging.getLogger("interlock.node")
 Begin = Callable[[str, ServerConfig, DialIn], Supervisor]
 
 
-class Tree(Component, UpstreamExtension):
+class Tree(FeatureComponent, UpstreamExtension):
     """Everything of a node that is about its tree."""
+
+    takes_config_before_upstreams = True
 
     def __init__(
         self,
@@ -93,12 +110,16 @@ class Tree(Component, UpstreamExtension):
         end: Callable[[str], None],
         new_session: Callable[[str], None],
         configured: Callable[[], Mapping[str, ServerConfig]],
-        view: Callable[[Raw | UnsetType], Awaitable[Any]],
+        uptime: Callable[[], float],
+        upstream_status: Callable[[], list[UpstreamStatus]],
         guard: Guard,
+        issuer: TokenIssuer,
+        registrants: Container[str],
     ) -> None:
         """`leaf`: it stands for one server only, and nobody registers with it. `begin` and `end`
         are about the upstream of a subserver; `new_session`: nothing that was found out about it
-        holds any longer. `configured` gives the servers of the config."""
+        holds any longer. `configured` gives the servers of the config. `issuer` makes the tokens
+        for subservers. `registrants`: callers who may be registered here."""
         self._config = config
         self._environ = environ
         self._base_dir = base_dir
@@ -112,15 +133,17 @@ class Tree(Component, UpstreamExtension):
         self._upstreams = upstreams
         self._begin = begin
         self._new_session = new_session
-        self._view = view
+        self._configured = configured
+        self._uptime = uptime
+        self._upstream_status = upstream_status
+        self._told = TreeSocket(self.view)
         self._guard = guard
         self._paces: dict[str, Pace] = {}
         self._dropped_by_gone = 0
         self._unix: asyncio.Server | None = None
         self._unix_path: Path | None = None
         self._lost: set[str] = set()
-        self.registrants: Container[str] | None = None
-        """Callers who may be registered here. None: those of the config's tokens."""
+        self._registrants = registrants
         self._settling: set[asyncio.Future[None]] = set()
         self._sessions: dict[str, str] = {}
         """Which session each subserver had last, by key."""
@@ -157,14 +180,14 @@ class Tree(Component, UpstreamExtension):
         """What the parent calls this node, or the root itself. Empty: it has no name. An attribute,
         as every call from a parent is held against it."""
         self._own = OwnTools(self._dropped)
+        self.tokens = CallerTokens(issuer, self.registrar, lambda: self.registrant)
 
-    def refresh(self) -> None:
-        """Who this node is may have changed."""
+    def introduction_changed(self) -> None:
         self._hello.refresh()
 
     # -- life
 
-    def start(self) -> None:
+    def settled(self) -> None:
         """Look for the parent, if there is to be one."""
         parent = self._config.optional_section(ParentConfig)
         if parent is not None:
@@ -176,7 +199,9 @@ class Tree(Component, UpstreamExtension):
         return self._register_with(parent, dial=_dial_stdio, once=True)
 
     async def listen_locally(self, socket: Path) -> None:
-        """Open the Unix socket by which this user's programs register. Raises OSError."""
+        """Open the Unix sockets by which this user's programs register, and read the tree. Raises
+        OSError."""
+        await self._told.open(tree_socket_path(socket))
         if not self._config.section(SubserversConfig).enabled or self._leaf:
             return
         path = subserver_socket_path(socket)
@@ -192,18 +217,19 @@ class Tree(Component, UpstreamExtension):
         if self.registrant is not None:
             await self.registrant.end()
 
-    async def stop(self) -> None:
+    async def disconnect(self) -> None:
         """Send away who is registered here."""
         if self._unix is not None and self._unix_path is not None:
             self._unix.close()
             self._unix_path.unlink(missing_ok=True)
+        self._told.close()
         self.registrar.close()
         for pace in self._paces.values():
             pace.close()
         self._store.close()
 
-    def dismiss(self, callers: Container[str]) -> None:
-        """Send away who was let in as one of these callers: their tokens were revoked."""
+    def revoked(self, callers: Revoked) -> None:
+        """Send away who was let in as one of these callers."""
         self.registrar.configure(self._config.section(SubserversConfig), EverybodyBut(callers))
 
     def check(self, config: Config) -> None:
@@ -215,10 +241,8 @@ class Tree(Component, UpstreamExtension):
     async def apply(self, old: Config, new: Config) -> None:
         config = new
         before, self._config = self._config, new
-        named = {one.name for one in config.tokens if "register" in one.may}
-        known = self.registrants or {LOCAL_CALLER.name, *named}
         settings = config.section(SubserversConfig)
-        self.registrar.configure(settings, known)
+        self.registrar.configure(settings, self._registrants)
         if settings != before.section(SubserversConfig):
             for key, info in self.subservers().items():
                 upstream = self._upstreams.get(key)
@@ -243,7 +267,7 @@ class Tree(Component, UpstreamExtension):
 
     def routes(self) -> Sequence[Route]:
         documents = (
-            StatusDocument("/tree", lambda: self._view(UNSET)),
+            StatusDocument("/tree", self.view),
             StatusDocument("/routes", self.routing_table),
         )
         if not self._config.section(SubserversConfig).enabled:
@@ -395,6 +419,39 @@ class Tree(Component, UpstreamExtension):
         if self.registrant is not None:
             self.registrant.changed()
 
+    def nodes_below(self) -> dict[str, Peer]:
+        """The nodes that are registered here now, by the keys of their upstreams."""
+        return {
+            key: upstream.peer
+            for key, info in self.subservers().items()
+            if info.role == "aggregator"
+            and isinstance(upstream := self._upstreams.get(key), Supervisor)
+            and upstream.peer is not None
+        }
+
+    async def view(self, params: Raw | UnsetType = UNSET) -> TreeNode:
+        """The tree from this node down. `params`: how far and how long a parent wants to look."""
+        within, levels = read_asked(params)
+        above = None if self.registrant is None else self.registrant.status()
+        subservers = self.subservers()
+        own = own_part(
+            name=self.own_segment or "root",
+            id=self.id,
+            parent=None if above is None else above.url,
+            problem=None if above is None else above.problem,
+            since=time.time() - self._uptime(),
+            under_way=len(list(self._pipeline.under_way())),
+            upstreams=self._upstream_status(),
+            servers=self._configured(),
+            subservers=subservers,
+        )
+        below = {subservers[key].segment: peer for key, peer in self.nodes_below().items()}
+        return await gather(own, below, within=within, levels=levels)
+
+    def status(self) -> TreeStatus:
+        above = None if self.registrant is None else self.registrant.status()
+        return TreeStatus(above, self.notifications_dropped)
+
     # -- what comes up
 
     def announce(self, method: str, params: bytes | Raw) -> None:
@@ -477,7 +534,7 @@ class Tree(Component, UpstreamExtension):
             send=channel.send,
             peer=channel.peer,
             identify=registrant.identity,
-            tree=self._view,
+            tree=self.view,
             on_keys=registrant.keys_changed,
         )
 
@@ -502,6 +559,41 @@ class Tree(Component, UpstreamExtension):
         self.registrar.parent_id = None
         self.registrar.tree_id = self.id
         self.registrar.budget_cap = ax.Budget()
+
+
+def create(context: NodeContext) -> Tree:
+    """The tree of a node, which tells the node its place."""
+    upstreams = context.upstreams
+    tree = Tree(
+        context.config,
+        environ=context.environ,
+        base_dir=context.base_dir,
+        own_info=context.own_info,
+        leaf=context.leaf,
+        pipeline=context.pipeline,
+        budgets=context.authorizer.budgets,
+        audit=context.audit,
+        catalog=context.catalog,
+        introduce=context.introduce,
+        listeners=context.listeners,
+        upstreams=upstreams.upstreams,
+        begin=upstreams.begin_registered,
+        end=upstreams.end_registered,
+        new_session=upstreams.not_measured,
+        configured=lambda: context.current_config().servers,
+        uptime=context.uptime,
+        upstream_status=upstreams.status,
+        guard=context.guard,
+        issuer=context.tokens,
+        registrants=context.identity.registrants,
+    )
+    context.place.id = tree.id
+    context.place.nodes_below = tree.nodes_below
+    context.pipeline.route_check = RouteCheck(lambda: tree.own_segment)
+    context.authorizer.limit_scopes(tree.registrar.grants.limits)
+    context.identity.minted = tree.tokens.read
+    upstreams.extend(tree, tree.tokens)
+    return tree
 
 
 def _must_register(caller: Caller) -> None:

@@ -16,4 +16,5 @@ FEATURE: Final = Feature(
     ),
     sections=("tree.config_section:PARENT", "tree.config_section:SUBSERVERS"),
     reports="tree.commands.reports:REPORTS",
+    component="tree.component:create",
 )

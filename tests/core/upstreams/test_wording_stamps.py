@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from interlock.app.delegation import as_member
 from interlock.core.call import Call, Client
 from interlock.core.catalog.offering import Tool
 from interlock.core.upstreams.client import Wording
 from interlock.core.upstreams.transports.http import as_header
 from interlock.protocol.mcp import RESOURCES_READ, Era
 from interlock.protocol.mcpax import Hop
+from interlock.tree.caller_tokens import as_member
 from tests.core.pipeline.calls import LOCAL, SESSION, STATELESS
 from tests.core.upstreams.test_wording_ax import (
     OWN,

@@ -19,6 +19,7 @@ import pytest
 
 from interlock.core.config import ConfigError
 from interlock.errors import FORBIDDEN, NAMESPACE_CONFLICT, InterlockError
+from interlock.tree.component import Tree
 from interlock.tree.registrant import Registrant, State, check_presented
 from interlock.tree.subserver import Subserver
 from interlock.tree.subserver.parent import parent_of
@@ -63,13 +64,13 @@ def url_of(running: Running) -> str:
 
 def session_at(running: Running) -> AxSession:
     """The one that is registered."""
-    (session,) = [one for one in running.node.tree.registrar._channels if one.live]
+    (session,) = [one for one in running.node.component(Tree).registrar._channels if one.live]
     return session
 
 
 def dismiss(running: Running, error: InterlockError) -> None:
     """The node changes its mind about whoever is registered."""
-    running.node.tree.registrar.dismiss(session_at(running), error)
+    running.node.component(Tree).registrar.dismiss(session_at(running), error)
 
 
 async def stay(url: str, subserver: Subserver, entered: Callable[[], None]) -> None:
@@ -83,7 +84,7 @@ def test_who_is_sent_away_for_good_is_told_why(running: Running) -> None:
     with pytest.raises(InterlockError, match=r"Not any more\. Ask whoever runs") as caught:
         running.wait(stay(url_of(running), Subserver("plant"), lambda: dismiss(running, error)))
     assert caught.value.failure is FORBIDDEN
-    assert not running.do(running.node.tree.registrar.subservers)
+    assert not running.do(running.node.component(Tree).registrar.subservers)
 
 
 def test_two_of_the_same_do_not_drive_each_other_out_for_ever(running: Running) -> None:
@@ -103,7 +104,7 @@ def test_two_of_the_same_do_not_drive_each_other_out_for_ever(running: Running) 
         await asyncio.wait([second])
 
     running.wait(both())
-    assert not running.do(running.node.tree.registrar.subservers)
+    assert not running.do(running.node.component(Tree).registrar.subservers)
 
 
 def test_who_keeps_its_id_is_alone_on_this_machine(running: Running) -> None:

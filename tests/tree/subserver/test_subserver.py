@@ -18,6 +18,7 @@ import pytest
 from interlock.core.config import ConfigError, ServerConfig
 from interlock.errors import NAMESPACE_CONFLICT, InterlockError
 from interlock.protocol.mcp import META_LOG_LEVEL, META_TIMEOUT
+from interlock.tree.component import Tree
 from interlock.tree.subserver import Progress, Subserver
 from tests.core.server.running import Running
 from tests.core.server.wire import PATIENCE
@@ -146,7 +147,7 @@ def test_it_is_known_again_by_its_id(start: Callable[..., Running], tmp_path: Pa
     seen = []
     for _ in range(2):
         with Joined(running, plant()):
-            (info,) = running.do(running.node.tree.registrar.subservers)
+            (info,) = running.do(running.node.component(Tree).registrar.subservers)
             seen.append((info.subserver_id, info.session_id))
     assert seen[0][0] == seen[1][0]
     assert seen[0][1] != seen[1][1]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from interlock.aql.component import Aql
 from interlock.aql.config import AqlConfig, SafetyConfig
 from interlock.aql.safety.evaluation import Verdict
 from interlock.core.call import Caller
@@ -30,7 +31,7 @@ def office(tmp_path: Path) -> Iterator[Office]:
 
 @pytest.mark.spec("AQ-8.8.6-1", "AQ-8.8.2-5")
 def test_an_operator_reads_a_code(office: Office, browser: Browser, passkeys: str) -> None:
-    safety = office.node.aql.safety
+    safety = office.node.component(Aql).safety
 
     def block() -> str:
         run = safety.runs.begin(Caller("local"), "agent", None, "")
@@ -38,7 +39,7 @@ def test_an_operator_reads_a_code(office: Office, browser: Browser, passkeys: st
         return safety.block(run, "drop_table <b>users</b>", verdict).challenge
 
     id = office.do(block)
-    code = office.do(lambda: office.node.aql.codes.reveal(id))
+    code = office.do(lambda: office.node.component(Aql).codes.reveal(id))
     assert code is not None
     enrol(office, browser, "passkey")
     browser.open(office.page)
@@ -52,7 +53,7 @@ def test_an_operator_reads_a_code(office: Office, browser: Browser, passkeys: st
     browser.click(f"{card} button")
     office.until(lambda: safety.challenges.get(id) is None, "it was renewed")
     [other] = office.do(lambda: list(safety.challenges))
-    renewed = office.do(lambda: office.node.aql.codes.reveal(other.id))
+    renewed = office.do(lambda: office.node.component(Aql).codes.reveal(other.id))
     assert renewed is not None
     browser.until_text(f"#code-{other.id}", renewed)
     # Who has the passkey need not tell anybody a code.

@@ -218,7 +218,8 @@ class Pipeline:
         self._clock = clock
         self._timeout = timeout
         self._last_limit: tuple[Route | None, float | None, float, float] = (None, None, 0.0, 0.0)
-        self._route_check = route_check
+        self.route_check = route_check
+        """Set by the tree, before the node accepts callers."""
         self.authorizer = authorizer
         self._gate: Gate | None = None
         self.latency_in_results = False
@@ -297,8 +298,8 @@ class Pipeline:
                     return
             verb = call.verb
             if verb == TOOLS_CALL:
-                if call.hop is not None and self._route_check is not None:
-                    self._route_check.check(call, call.hop)
+                if call.hop is not None and self.route_check is not None:
+                    self.route_check.check(call, call.hop)
                 authorizer = self.authorizer
                 if self.transparent is not None:
                     find_transparently(call, self.transparent, self._catalog, authorizer)
@@ -568,7 +569,7 @@ class Pipeline:
             told = error.reason if isinstance(error, HiddenError) else error
             word, detail = word if word == COLLECTED else told.failure.name, told.message
             if error.failure is DEADLINE_EXCEEDED and not isinstance(error, RelayedError):
-                hop = "" if self._route_check is None else self._route_check.place(call)
+                hop = "" if self.route_check is None else self.route_check.place(call)
                 error.data = {"upstream": call.upstream, **(error.data or {}), "hop": hop}
         elif outcome is not None and outcome.glance is not None and outcome.glance.is_error:
             word = word if word == COLLECTED else TOOL_ERROR

@@ -17,6 +17,7 @@ from interlock.core.paths import state_home
 from interlock.protocol.mcpax import ID_VARIABLE, SEGMENT_VARIABLE, is_segment
 from interlock.terminal import log_lines
 from interlock.terminal.config_source import ConfigSource
+from interlock.tree.component import Tree
 from interlock.tree.config import ParentConfig
 
 _log = logging.getLogger("interlock.node")
@@ -42,7 +43,7 @@ async def run_as_child(source: ConfigSource) -> None:
     node = await run.start()
     # The parent is to see everything at once that comes soon.
     await node.until_settled(REGISTERED_AFTER)
-    registrant = node.tree.register_on_stdio(segment)
+    registrant = node.component(Tree).register_on_stdio(segment)
     over = asyncio.ensure_future(registrant.until_over())
     stopping = asyncio.ensure_future(run.stopping.wait())
     try:

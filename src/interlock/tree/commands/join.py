@@ -30,6 +30,7 @@ from interlock.terminal import output as say
 from interlock.terminal.forced_exit import end_at_once
 from interlock.terminal.server_options import CommandArgument, EnvOption, HeaderOption, UrlOption
 from interlock.terminal.times import read_duration
+from interlock.tree.component import Tree
 from interlock.tree.config import ParentConfig, SubserversConfig, resolve_parent
 from interlock.tree.registrant import Registrant, State, advice
 
@@ -156,12 +157,12 @@ async def stay_joined(name: str, server: ServerConfig, parent: ParentConfig) -> 
             if not stopping.is_set():
                 # From now on it is started again when it fails, and somebody may want to know.
                 logging.getLogger("interlock.upstreams").setLevel(logging.WARNING)
-                node.register()
+                node.settled()
                 await _first_of(
                     stopping, _Telling(node, backed=bool(parent.backup)).until_refused()
                 )
         finally:
-            registrant = node.tree.registrant
+            registrant = node.component(Tree).registrant
             left = registrant is not None and registrant.state is State.REGISTERED
             await node.stop()
             if left and registrant is not None:
@@ -192,7 +193,7 @@ class _Telling:
 
     def __init__(self, node: Node, *, backed: bool) -> None:
         """`backed`: there are other parents to be tried before a refusal is the end."""
-        registrant = node.tree.registrant
+        registrant = node.component(Tree).registrant
         assert registrant is not None
         self._node = node
         self._backed = backed

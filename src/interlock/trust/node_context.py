@@ -1,0 +1,75 @@
+"""What a feature gets of the node when its component is created."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeVar
+
+from interlock.core.catalog.catalog import Catalog
+from interlock.core.config import Config
+from interlock.core.feature import FeatureComponent
+from interlock.core.journal.audit import Audit
+from interlock.core.pipeline.breaker import Breakers
+from interlock.core.pipeline.pipeline import Pipeline
+from interlock.core.pipeline.request_state import Seals
+from interlock.core.place import Place
+from interlock.core.ports import Recorder
+from interlock.core.server.http.guard import Guard
+from interlock.core.server.http.resource_metadata import Challenges
+from interlock.core.server.mcp.change_notifications import Listeners
+from interlock.core.server.mcp.server_info import Hello, Introduction
+from interlock.core.upstreams.registry import UpstreamRegistry
+from interlock.trust.approvals.component import Approving
+from interlock.trust.authorization import Authorizer
+from interlock.trust.identity.component import Identity
+from interlock.trust.pins import Pins
+from interlock.trust.token_issuer import TokenIssuer
+
+Kind = TypeVar("Kind", bound=FeatureComponent)
+
+
+class FindsComponents(Protocol):
+    """Finds the component of a feature that was created before."""
+
+    def __call__(self, kind: type[Kind], /) -> Kind: ...
+
+
+class NodeContext(NamedTuple):
+    """The parts of a node that features build on."""
+
+    config: Config
+    """As it is now; later ones come with `apply`."""
+    environ: Mapping[str, str]
+    base_dir: Path
+    leaf: bool
+    """Whether the node stands for its one server in somebody else's tree."""
+    own_info: bytes
+    """The node's `serverInfo`."""
+    current_config: Callable[[], Config]
+    origin: Callable[[], str | None]
+    """Scheme, host and port of the HTTP listener. None: it is not open."""
+    uptime: Callable[[], float]
+    component: FindsComponents
+    # -- core
+    catalog: Catalog
+    audit: Audit
+    recorder: Recorder | None
+    breakers: Breakers
+    upstreams: UpstreamRegistry
+    pipeline: Pipeline
+    seals: Seals
+    listeners: Listeners
+    hello: Hello
+    introduce: Callable[[], Introduction]
+    introduction_changed: Callable[[], None]
+    """Say that `Component.introductions` gives something else now."""
+    place: Place
+    guard: Guard
+    challenges: Challenges
+    # -- trust
+    authorizer: Authorizer
+    identity: Identity
+    pins: Pins
+    approving: Approving
+    tokens: TokenIssuer

@@ -1,0 +1,184 @@
+"""Run the tests on a build without a feature: `make test-without FEATURE=topics`.
+
+Copies the tracked files to a temporary folder, deletes the feature's folder and its line in
+`app/features.py` (and those of features that require it), and runs the tests there. Left out are
+the tests of the feature: its folder below `tests`, modules that import it, and tests that are
+marked `@pytest.mark.feature("topics")`. Requirements that only those prove are printed as absent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from interlock.app.features import load_features
+from tools.spec_markers import read_tests
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("tests", "tools", "bench")
+"""What is not part of the build, and may import it."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    absent = without(options.feature)
+    with tempfile.TemporaryDirectory(prefix="interlock-without-") as folder:
+        copy = Path(folder)
+        _copy(copy)
+        for name in absent:
+            shutil.rmtree(copy / "src" / "interlock" / name)
+            shutil.rmtree(copy / "tests" / name, ignore_errors=True)
+        listed = copy / "src" / "interlock" / "app" / "features.py"
+        lines = listed.read_text(encoding="utf-8").splitlines(keepends=True)
+        dropped = {f'"{name}",' for name in absent}
+        kept = "".join(line for line in lines if line.strip() not in dropped)
+        listed.write_text(kept, encoding="utf-8")
+        gone = modules_that_import(copy, absent)
+        for path in gone:
+            path.unlink()
+        print(f"· without {', '.join(absent)}: {len(gone)} test modules import it", flush=True)
+        if options.list:
+            for path in gone:
+                print(path.relative_to(copy))
+        code = _run(_environment(copy), copy, options.pytest)
+        _print_absent(copy, absent)
+    return code
+
+
+def without(feature: str) -> list[str]:
+    """The feature, and those that require it."""
+    features = {one.name: one for one in load_features()}
+    if feature not in features:
+        raise SystemExit(f"there is no feature {feature}: choose one of {', '.join(features)}")
+    absent = [feature]
+    for name, one in features.items():
+        if name not in absent and set(one.requires) & set(absent):
+            absent.append(name)
+    return absent
+
+
+def modules_that_import(root: Path, absent: Iterable[str]) -> list[Path]:
+    """Modules beside the build that import an absent feature, or another such module."""
+    modules = {
+        ".".join(path.relative_to(root).with_suffix("").parts): path
+        for package in PACKAGES
+        for path in sorted((root / package).rglob("*.py"))
+    }
+    imports = {name: _imports(path) for name, path in modules.items()}
+    roots = tuple(f"{top}.{name}" for name in absent for top in ("interlock", "tests"))
+    gone: set[str] = set()
+    while True:
+        found = {
+            name
+            for name, used in imports.items()
+            if name not in gone
+            and any(one.startswith(f"{start}.") or one == start for one in used for start in roots)
+        }
+        found |= {name for name, used in imports.items() if name not in gone and used & gone}
+        if not found:
+            return [modules[name] for name in sorted(gone)]
+        gone |= found
+
+
+def _imports(path: Path) -> set[str]:
+    """What a module imports when it is imported itself."""
+    found: set[str] = set()
+    pending: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Import):
+            found |= {one.name for one in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            pending += ast.iter_child_nodes(node)
+    return found
+
+
+def _copy(to: Path) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True,
+    )  # fmt: skip
+    for name in listed.stdout.decode().split("\0"):
+        source = ROOT / name
+        if not name or not (source.is_file() or source.is_symlink()):
+            continue
+        target = to / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
+def _environment(copy: Path) -> Path:
+    """A virtual environment with the packages of this one, and the build of the copy."""
+    here = Path(sys.prefix)
+    made = copy / ".venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(made)], check=True)
+    (packages,) = made.glob("lib/python*/site-packages")
+    own = here / packages.relative_to(made)
+    # The build of the copy comes first; the path file of this environment is not read again.
+    (packages / "without.pth").write_text(f"{copy / 'src'}\n{own}\n", encoding="utf-8")
+    for script in (here / "bin").iterdir():
+        target = made / "bin" / script.name
+        if target.exists() or not script.is_file():
+            continue
+        body = script.read_bytes()
+        if body.startswith(b"#!"):
+            body = body.replace(str(here).encode(), str(made).encode())
+        target.write_bytes(body)
+        target.chmod(0o755)
+    return made / "bin" / "python"
+
+
+def _run(python: Path, copy: Path, arguments: Sequence[str]) -> int:
+    environ = {**os.environ, "PYTHONHASHSEED": "0", "VIRTUAL_ENV": str(python.parent.parent)}
+    environ.pop("PYTHONPATH", None)
+    command = [str(python), "-m", "pytest", "--quiet", "--hypothesis-profile=ci", *arguments]
+    return subprocess.run(command, cwd=copy, env=environ, check=False).returncode
+
+
+def _print_absent(copy: Path, absent: Sequence[str]) -> None:
+    before = {proof.item for proof in read_tests(ROOT / "tests").proofs}
+    marked = _marked(copy / "tests", absent)
+    left = {
+        proof.item
+        for proof in read_tests(copy / "tests").proofs
+        if proof.test.partition("[")[0] not in marked
+    }
+    lost = sorted(before - left)
+    print(f"· {len(lost)} of {len(before)} proven requirements are absent without {absent[0]}")
+    print("  " + " ".join(lost))
+
+
+def _marked(tests: Path, absent: Sequence[str]) -> set[str]:
+    """Tests that are marked with an absent feature, as proofs name them."""
+    found: set[str] = set()
+    for path in tests.rglob("test_*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and any(
+                isinstance(one, ast.Call)
+                and ast.unparse(one.func) == "pytest.mark.feature"
+                and {ast.literal_eval(value) for value in one.args} & set(absent)
+                for one in node.decorator_list
+            ):
+                found.add(f"{path.relative_to(tests)}::{node.name}")
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="test_without", description=__doc__)
+    parser.add_argument("feature", help="the feature to delete, such as topics")
+    parser.add_argument("--list", action="store_true", help="print the test modules left out")
+    parser.add_argument("pytest", nargs="*", help="arguments of pytest, behind --")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
