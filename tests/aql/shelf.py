@@ -22,7 +22,7 @@ from interlock.aql.request import Asked
 from interlock.aql.search.searcher import LexicalSearcher
 from interlock.core.catalog.offering import Offering, read_offering
 from interlock.core.catalog.snapshot import Snapshot, View
-from interlock.core.config import ServerConfig
+from interlock.core.config import Config, ServerConfig
 from interlock.core.server.mcp.views import Views
 from interlock.protocol.aql_terms import OWN, SEGMENT, Category, Face
 from tests.core.catalog.offers import definition, merged, offer
@@ -40,7 +40,7 @@ def config(**settings: Any) -> AqlConfig:
 
 
 def face(query: str, **settings: Any) -> Face:
-    found = Views(config(**settings)).named(query.encode())
+    found = Views(Config(sections=[config(**settings)])).named(query.encode())
     assert found is not None
     return found
 

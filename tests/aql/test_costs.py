@@ -12,8 +12,8 @@ from interlock.core.catalog.token_costs import definition_tokens, estimated, too
 from interlock.core.config import parse_config
 from interlock.terminal.tool_table import read_listing
 from tests.aql.shelf import NEEDED, book, tool
+from tests.aql.test_view_table import views
 from tests.core.catalog.offers import offer
-from tests.core.server.test_views import views
 
 MUCH = {
     "title": "T" * 4_000,
