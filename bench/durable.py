@@ -27,8 +27,7 @@ from bench.load_process import LoadProcess
 from bench.load_run import LoadPlan
 from bench.report import console, show_bars, show_table
 from bench.targets import Bench, TargetFailure
-from interlock.core.journal.commit_waiters import tell_all
-from interlock.core.journal.journal import Journal
+from interlock.core.journal.journal import Journal, tell_all
 
 RECORD = b"x" * 8192
 """About what one commit of one entry appends: two pages of SQLite's."""

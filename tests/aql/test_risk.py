@@ -271,6 +271,7 @@ def test_in_a_view_what_destroys_waits_at_the_gate(
         levels: dict[str, Trust] = {}
         trusting = Trusting(levels, wall_clock=lambda: 0.0)
         risk = Risk(node.stage.book, trusting, journalled(node.rig.audit))
+        trusting.on_change = risk.forget
         authorizer.install(danger_step(risk))
 
         async def ask(operation: str, **params: Any) -> Any:

@@ -57,6 +57,7 @@ def test_every_code_of_the_robust_part_can_be_met(tmp_path: Path) -> None:
             levels: dict[str, Any] = {"hub": trust}
             trusting = Trusting(levels, wall_clock=lambda: 0.0)
             risk = Risk(desk.node.stage.book, trusting, journalled(desk.node.rig.audit))
+            trusting.on_change = risk.forget
             authorizer.install(danger_step(risk))
             found.danger = danger
             met.add(code(await desk.ask()))

@@ -14,6 +14,7 @@ from interlock.automation.decision import (
     MOST_KEPT,
     MOST_TEXT,
     decided,
+    is_decision,
     is_hidden,
     is_long_prose,
     is_long_text,
@@ -62,8 +63,9 @@ def approval(**fields: Any) -> Approval:
 
 
 def test_a_humans_yes() -> None:
-    found = decided(approval(), 7.0)
-    assert found is not None
+    decision = approval()
+    assert is_decision(decision)
+    found = decided(decision, 7.0)
     assert (found.time, found.source, found.caller, found.tool) == (
         5.0, "approval", "agent", "files.write",
     )  # fmt: skip
@@ -75,15 +77,17 @@ def test_a_humans_yes() -> None:
 
 
 def test_a_proposal_says_so() -> None:
-    found = decided(approval(proposal=Proposed("room", "e1", "robot"), rule="proposal"), 7.0)
-    assert found is not None
+    decision = approval(proposal=Proposed("room", "e1", "robot"), rule="proposal")
+    assert is_decision(decision)
+    found = decided(decision, 7.0)
     assert found.source == "proposal"
 
 
 @pytest.mark.parametrize("proof", ["operator", "passkey", "local"])
 def test_a_humans_no(proof: str) -> None:
-    found = decided(approval(state="refused", proof=proof), 7.0)
-    assert found is not None
+    decision = approval(state="refused", proof=proof)
+    assert is_decision(decision)
+    found = decided(decision, 7.0)
     assert found.verdict == "refuse"
 
 
@@ -112,7 +116,7 @@ def test_a_humans_no(proof: str) -> None:
     ],
 )
 def test_what_is_no_decision_to_learn_from(fields: dict[str, Any]) -> None:
-    assert decided(approval(**fields), 7.0) is None
+    assert not is_decision(approval(**fields))
 
 
 def test_long_texts_are_left_out_and_known_to_be() -> None:

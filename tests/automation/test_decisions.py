@@ -57,7 +57,7 @@ def store(path: Path, clock: Clock) -> Iterator[DecisionStore]:
 def test_what_is_kept_is_there_again(path: Path, store: DecisionStore, clock: Clock) -> None:
     made = decisions(notes(3))
     for one in reversed(made):
-        store.write(one)
+        store.write(lambda one=one: one)
     store.close()
     other = opened(path, clock)
     assert other.history() == made
@@ -73,8 +73,8 @@ def test_nothing_is_made_by_looking(path: Path, store: DecisionStore) -> None:
 
 def test_an_approval_is_kept_once(store: DecisionStore) -> None:
     one = decision(notes(1)[0], approval="same")
-    store.write(one)
-    store.write(decision(notes(1)[0], "refuse", approval="same"))
+    store.write(lambda one=one: one)
+    store.write(lambda: decision(notes(1)[0], "refuse", approval="same"))
     store.close()
     assert store.history() == [one]
 
@@ -83,7 +83,7 @@ def test_two_nodes_share_a_file(path: Path, store: DecisionStore, clock: Clock) 
     other = opened(path, clock)
     made = decisions(notes(4))
     for number, one in enumerate(made):
-        (store, other)[number % 2].write(one)
+        (store, other)[number % 2].write(lambda one=one: one)
     store.close()
     other.close()
     assert other.history() == made
@@ -92,14 +92,14 @@ def test_two_nodes_share_a_file(path: Path, store: DecisionStore, clock: Clock) 
 def test_what_is_too_old_or_too_much_goes(path: Path, store: DecisionStore, clock: Clock) -> None:
     made = decisions(notes(120))
     for one in made:
-        store.write(one)
+        store.write(lambda one=one: one)
     store.close()
     clock.now = made[-1].time
     assert store.history() == made[-50:]
     # What is not looked at any more is not in the file for ever either.
     later = opened(path, clock)
     clock.now = made[60].time + SETTINGS.keep
-    later.write(decision(notes(1)[0], time=clock.now))
+    later.write(lambda: decision(notes(1)[0], time=clock.now))
     later.close()
     with closing(sqlite3.connect(path)) as file:
         [kept] = file.execute("SELECT count(*) FROM decision").fetchone()
@@ -120,7 +120,7 @@ def test_without_a_file_it_lasts_as_long_as_the_node(clock: Clock) -> None:
 
     store = DecisionStore(None, deliver=deliver, settings=SETTINGS, wall_clock=clock)
     one = decision(notes(1)[0])
-    store.write(one)
+    store.write(lambda one=one: one)
     assert written.wait(PATIENCE)
     assert store.history() == [one]
     store.close()
@@ -132,7 +132,7 @@ def test_what_cannot_be_written_is_told_to_the_log_alone(
     path.parent.mkdir(mode=0o700)
     path.write_bytes(b"this is no database, and it is long enough to be seen as none" * 20)
     store = opened(path, clock)
-    store.write(decision(notes(1)[0]))
+    store.write(lambda: decision(notes(1)[0]))
     store.close()
     assert "A decision is not remembered" in caplog.text
     assert str(path) in store.reason
@@ -159,7 +159,7 @@ def test_one_that_cannot_be_read_hides_no_other(
 ) -> None:
     made = decisions(notes(2))
     for one in made:
-        store.write(one)
+        store.write(lambda one=one: one)
     store.close()
     with closing(sqlite3.connect(path)) as file, file:
         file.execute("UPDATE decision SET record = x'00' WHERE approval = ?", (made[0].approval,))
@@ -179,7 +179,7 @@ store = DecisionStore(
     Path(sys.argv[1]), deliver=lambda what: (what(), told.release()),
     settings=AutomationConfig(), wall_clock=lambda: NOW,
 )
-store.write(decision({"path": "/a"}, approval="a", time=NOW))
+store.write(lambda: decision({"path": "/a"}, approval="a", time=NOW))
 told.acquire()
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -209,7 +209,7 @@ def no(id: str, **changes: Any) -> Dismissed:
 
 def test_what_nobody_wants_is_kept(path: Path, clock: Clock, store: DecisionStore) -> None:
     # A file that was made before there was any such thing.
-    store.write(decision(notes(1)[0]))
+    store.write(lambda: decision(notes(1)[0]))
     assert store.dismissed() == []
     store.dismiss(no("s2", time=NOW + 1))
     store.dismiss(no("s1"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -289,8 +290,8 @@ class Kept:
     def __init__(self) -> None:
         self.all: list[Decided] = []
 
-    def write(self, decided: Decided) -> None:
-        self.all.append(decided)
+    def write(self, make: Callable[[], Decided]) -> None:
+        self.all.append(make())
 
     def history(self) -> list[Decided]:
         return self.all

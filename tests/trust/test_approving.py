@@ -17,7 +17,7 @@ import pytest
 from interlock.app.node import Node
 from interlock.core.config import Config, ServerConfig, TlsConfig
 from interlock.core.config.trust import CertificateConfig, IdentityConfig
-from interlock.core.journal.commit_waiters import deliver_on
+from interlock.core.journal.journal import deliver_on
 from interlock.core.paths import signing_keys_path, socket_path
 from interlock.terminal.approvals_client import Inbox
 from interlock.terminal.node_discovery import Meant

@@ -21,8 +21,7 @@ from interlock.core.config import Config, ConfigChange, diff
 from interlock.core.config.feature_sections import apply_environment
 from interlock.core.feature import Component, FeatureComponent
 from interlock.core.journal.audit import Audit
-from interlock.core.journal.commit_waiters import deliver_on
-from interlock.core.journal.journal import Journal
+from interlock.core.journal.journal import Journal, deliver_on
 from interlock.core.paths import (
     check_state,
     journal_path,

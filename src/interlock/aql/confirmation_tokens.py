@@ -129,7 +129,7 @@ class Tokens:
         """The operations of approvals whose tokens were given out."""
         self._below: dict[str, tuple[Principal, str]] = {}
         """Of those that a node below holds: whose they are, and for which call."""
-        self.close = approvals.watch(self._stepped, (APPROVED, VOID, EXPIRED))
+        self.close = approvals.watch(self._stepped, (APPROVED, VOID, EXPIRED), ids=self._issued)
         """Ends that it hears of approvals."""
 
     # -- a token is given out

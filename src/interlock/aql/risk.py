@@ -71,18 +71,32 @@ class Risk:
         self._declared = declared
         self._harmless: set[object] = set()
         """Tools about which there is nothing to weigh. Nearly all calls are of one of them."""
+        self._known: dict[object, tuple[Operation, Trust, Danger, bool]] = {}
+        """Of tools of the current book: the operation, the trust in its server, the danger, and
+        whether the config declares that trust."""
+        self._known_of: Book | None = None
 
     def forget(self) -> None:
         """What is dangerous, or who is trusted, may be something else from now on."""
         self._harmless.clear()
+        self._known_of = None
 
     def __call__(self, call: Call, decided: Decision) -> Decision:
         """The stricter of what the policy says and what the danger asks for. Raises AqlError."""
         if call.route in self._harmless or call.upstream == OWN or call.route is None:
             return decided
-        operation = self._book().of(cast("Tool", call.route))
-        trust = self._trust(operation.server)
-        danger = danger_on(operation, trust)
+        book = self._book()
+        if book is not self._known_of:
+            self._known.clear()
+            self._known_of = book
+        known = self._known.get(call.route)
+        if known is None:
+            operation = book.of(cast("Tool", call.route))
+            trust = self._trust(operation.server)
+            danger = danger_on(operation, trust)
+            known = operation, trust, danger, self._declared(operation.server)
+            self._known[call.route] = known
+        operation, trust, danger, declared = known
         if operation.tool.effect.choices and call.effect != operation.tool.effect_word:
             # By its arguments this call is not what others of its tool are.
             if operation.origins.get("danger") != "override":
@@ -93,7 +107,9 @@ class Risk:
             self._harmless.add(call.route)
             return decided
         try:
-            if self._counts(call, operation.server, trust):
+            # Whether the trust in the server refuses anything of this call.
+            counts = call.view is not None and TRUST.index(trust) <= TRUST.index(REGISTERED)
+            if declared or counts:
                 self._refuse(operation, danger, trust)
             found = self._weigh(operation, danger, decided)
         except AqlError as refused:
@@ -105,12 +121,6 @@ class Risk:
                 outcome = "confirmed" if call.approval else "held"
             self._note(call, operation, trust, outcome, found.rule)
         return found
-
-    def _counts(self, call: Call, server: str, trust: Trust) -> bool:
-        """Whether the trust in a server refuses anything of this call."""
-        if self._declared(server):
-            return True
-        return call.view is not None and TRUST.index(trust) <= TRUST.index(REGISTERED)
 
     def _refuse(self, operation: Operation, danger: Danger, trust: Trust) -> None:
         """Raises AqlError for what a server so trusted may not be asked for."""

@@ -75,21 +75,22 @@ def is_known_by_name(caller: Caller) -> bool:
     return not caller.above and caller.kind not in (PARENT_KIND, GUEST)
 
 
-def decided(approval: Approval, now: float) -> Decided | None:
-    """The decision that this step of an approval is. None: it is no human's decision, or one that
-    no learned rule could ever take over."""
+def is_decision(approval: Approval) -> bool:
+    """Whether this step of an approval is a human's decision, and one that a learned rule could
+    take over."""
     if approval.proof not in _HUMAN.get(approval.state, ()):
-        return None
+        return False
     if approval.at or not is_known_by_name(approval.caller):
         # Of calls at other nodes we have their word only.
-        return None
+        return False
     if approval.action != CONFIRM or approval.rule.startswith(_OTHER_GATES):
-        return None
-    if approval.upstream == OWN or approval.shown == NOT_SHOWN:
-        return None
-    if approval.meta_shown:
-        # It was decided by more than its arguments, and a rule knows nothing else.
-        return None
+        return False
+    # What was decided by more than its arguments is no rule's: a rule knows nothing else.
+    return approval.upstream != OWN and approval.shown != NOT_SHOWN and not approval.meta_shown
+
+
+def decided(approval: Approval, now: float) -> Decided:
+    """The decision that this step of an approval is: see `is_decision`."""
     return Decided(
         time=approval.decided or now,
         source=APPROVAL if approval.proposal is None else PROPOSAL,

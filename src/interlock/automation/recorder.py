@@ -7,9 +7,10 @@ neither does what nobody decided in time.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
-from interlock.automation.decision import Decided, decided
+from interlock.automation.decision import Decided, decided, is_decision
 from interlock.trust.approvals.record import Approval
 
 # -- What watching decisions asks of whoever keeps them. Only shapes here.
@@ -18,8 +19,9 @@ from interlock.trust.approvals.record import Approval
 class DecisionKeeper(Protocol):
     """A durable memory of decisions."""
 
-    def write(self, decided: Decided) -> None:
-        """Keep it. Returns at once, and never raises: a decision counts whether it is remembered
+    def write(self, make: Callable[[], Decided]) -> None:
+        """Keep the decision that `make` returns. It is called on whatever thread: to mask secrets
+        takes a while. Returns at once, and never raises: a decision counts whether it is remembered
         or not."""
 
     def history(self) -> list[Decided]:
@@ -40,7 +42,6 @@ class Watching:
 
     def heard(self, approval: Approval) -> None:
         """One step of one approval."""
-        found = decided(approval, self._wall_clock())
-        if found is not None:
-            self._keeper.write(found)
+        if is_decision(approval):
+            self._keeper.write(partial(decided, approval, self._wall_clock()))
             self.kept += 1

@@ -75,13 +75,14 @@ class DecisionStore:
         self._settings = settings
         self._until_pruned = 0
 
-    def write(self, decided: Decided) -> None:
-        row = (decided.approval, decided.time, _encode(decided))
+    def write(self, make: Callable[[], Decided]) -> None:
         prune = self._until_pruned <= 0
         self._until_pruned = _EVERY if prune else self._until_pruned - 1
         settings, now = self._settings, self._wall_clock()
 
         def insert(file: sqlite3.Connection) -> None:
+            decided = make()
+            row = (decided.approval, decided.time, _encode(decided))
             file.execute("INSERT OR IGNORE INTO decision VALUES (?, ?, ?)", row)
             if prune:
                 _prune(file, now - settings.keep, settings.most)

@@ -336,6 +336,8 @@ class Authorizer:
 
     def explain(self, call: Call, decision: Decision) -> Decision:
         """The decision by which a call is held, with what could not be evaluated."""
+        if decision.rule not in self.policy.conditional:
+            return decision
         unjudged = self.policy.explain_unjudged(call, decision.rule)
         if not unjudged:
             return decision

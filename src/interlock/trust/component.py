@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from interlock.core.call import Caller
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.config import Config
 from interlock.core.feature import Component
@@ -21,7 +20,6 @@ from interlock.core.pipeline.request_state import Seals
 from interlock.core.ports import Recorder
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.router import Route
-from interlock.errors import UNAUTHENTICATED, InterlockError
 from interlock.trust.approvals.component import Approving, check_anchors
 from interlock.trust.approvals.downstream import Child
 from interlock.trust.approvals.record import PENDING, Approval
@@ -94,7 +92,7 @@ class Trust(Component):
         children: Callable[[], Mapping[str, Child]],
     ) -> Approving:
         """Take the place of these stages in the pipeline."""
-        pipeline.enter.recall = self.recall
+        pipeline.enter.recall = self.identity.recall
         self.approving = Approving(
             config,
             environ=self._environ,
@@ -122,15 +120,6 @@ class Trust(Component):
             word = "forgotten" if digest is None else "accepted"
             self._audit.record_change("pins", tool, word, digest or "")
         self.pins.changed(pins, wanted)
-
-    def recall(self, caller: Caller) -> Caller:
-        """Somebody who called earlier, with the rights of now. Raises InterlockError."""
-        known = self.identity.recall(caller)
-        if known is None:
-            raise InterlockError(
-                UNAUTHENTICATED, f"{caller.name} is not known here any more: the call is not made."
-            )
-        return known
 
     @property
     def waiting(self) -> int:

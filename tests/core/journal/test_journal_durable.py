@@ -16,12 +16,10 @@ from typing import Any
 
 import pytest
 
-from interlock.core.journal import commit_waiters as journal_promises
 from interlock.core.journal import journal as journal_module
 from interlock.core.journal import writer as journal_writer
-from interlock.core.journal.commit_waiters import Then
 from interlock.core.journal.file import cannot_open, open_for_writing
-from interlock.core.journal.journal import Entry, Journal, JournalReader
+from interlock.core.journal.journal import Entry, Journal, JournalReader, Then
 from interlock.core.journal.verification import verify
 from interlock.core.journal.writer import Fragment
 from tests.patience import PATIENCE
@@ -141,7 +139,7 @@ def test_what_comes_while_the_disk_is_busy_shares_the_next_commit(tmp_path: Path
 def test_a_disk_that_hangs_breaks_the_promise_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_promises, "_WATCH_SECONDS", 0.0)
+    monkeypatch.setattr(journal_module, "_WATCH_SECONDS", 0.0)
     now = [0.0]
     journal = SlowDisk(tmp_path / "journal.db", clock=lambda: now[0], wait=30.0)
     told = Told()

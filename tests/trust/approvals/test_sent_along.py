@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from interlock.automation.decision import decided
+from interlock.automation.decision import is_decision
 from interlock.core.call import Call
 from interlock.core.catalog.effects import EffectLevel
 from interlock.core.catalog.offering import CONTRACTS, Offering, contract_offering
@@ -286,5 +286,5 @@ def test_no_rule_is_learned_from_it(tmp_path: Path) -> None:
     """A rule looks at arguments only, and would let every other tenant through as well."""
     approval = asyncio.run(_held(tmp_path))
     yes = approval.step(APPROVED, by="clerk", proof="operator", decided=1.0)
-    assert decided(yes, 1.0) is None
-    assert decided(msgspec.structs.replace(yes, meta=b"", meta_shown=b""), 1.0) is not None
+    assert not is_decision(yes)
+    assert is_decision(msgspec.structs.replace(yes, meta=b"", meta_shown=b""))

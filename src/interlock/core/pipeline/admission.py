@@ -18,6 +18,7 @@ from interlock.errors import (
     INTERNAL,
     SHUTTING_DOWN,
     TOO_BUSY,
+    UNAUTHENTICATED,
     UNKNOWN_SESSION,
     InterlockError,
 )
@@ -57,8 +58,8 @@ class Entry:
         self.concurrent_calls = concurrent_calls
         self.closed = False
         """Whether the node stops, and takes nobody any more."""
-        self.recall: Callable[[Caller], Caller] = lambda caller: caller
-        """Looks whether somebody who called earlier still may. Raises InterlockError."""
+        self.recall: Callable[[Caller], Caller | None] = lambda caller: caller
+        """Somebody who called earlier, with the rights of now. None: it may not any more."""
         self._audit = audit
         self._under_way = under_way
         self._asking: set[asyncio.Task[None]] = set()
@@ -69,7 +70,13 @@ class Entry:
         """Let the call in: it learns whose it is. Raises InterlockError."""
         if call.approval and call.caller is not None:
             # Made by the gate, for somebody who called earlier. No face can say this.
-            caller = call.caller = self.recall(call.caller)
+            known = self.recall(call.caller)
+            if known is None:
+                raise InterlockError(
+                    UNAUTHENTICATED,
+                    f"{call.caller.name} is not known here any more: the call is not made.",
+                )
+            caller = call.caller = known
         else:
             # By its method: to call an object costs more than to call a method of it.
             caller = call.caller = self.authenticate.__call__(call.credentials)

@@ -15,7 +15,7 @@ nobody more time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,7 +49,6 @@ from interlock.trust.approvals.record import (
     Approval,
     Whole,
     sent_along,
-    tell_of,
     whole,
     written_down,
 )
@@ -218,7 +217,9 @@ class Inbox:
         """The approval of the identical call of a client, if its outcome was not told yet."""
         self._below: dict[str, str] = {}
         """From an approval of a node below to the one here whose call waits, or waited, for it."""
-        self._watchers: list[tuple[Callable[[Approval], None], Collection[str]]] = []
+        self._watchers: list[
+            tuple[Callable[[Approval], None], Collection[str], Container[str] | None]
+        ] = []
         self.on_ended: Callable[[Entry], None] = lambda _: None
         """Told when a record that nobody used for a call came to its end."""
 
@@ -238,10 +239,14 @@ class Inbox:
             self._below[record.below] = record.id
 
     def watch(
-        self, callback: Callable[[Approval], None], states: Collection[str] = STATES
+        self,
+        callback: Callable[[Approval], None],
+        states: Collection[str] = STATES,
+        ids: Container[str] | None = None,
     ) -> Callable[[], None]:
-        """Hear of every record that comes to one of these states. Returns what ends that."""
-        watcher = (callback, states)
+        """Hear of every record that comes to one of these states. `ids`: of these approvals only,
+        looked at anew each time. Returns what ends that."""
+        watcher = (callback, states, ids)
         self._watchers.append(watcher)
 
         def stop() -> None:
@@ -474,8 +479,8 @@ class Inbox:
         self.tell_watchers(record)
 
     def tell_watchers(self, record: Approval) -> None:
-        for callback, states in list(self._watchers):
-            if record.state not in states:
+        for callback, states, ids in list(self._watchers):
+            if record.state not in states or (ids is not None and record.id not in ids):
                 continue
             try:
                 callback(record)
@@ -912,7 +917,10 @@ class Gate:
                     faults.at("gate.dispatching")
                 route = call.route
                 if isinstance(route, Tool) and not record.below:
-                    tell_of(self.on_approved_tool, route, record.by)
+                    try:
+                        self.on_approved_tool(route, record.by)
+                    except Exception:
+                        _log.exception("%s could not be noted as approved", route.canonical)
                 try:
                     self.host.write_first(call)
                 except Exception as bug:
@@ -973,7 +981,9 @@ class Gate:
         else:
             assert error is not None
             done = with_error(record, error, collected, now, dispatched=dispatched)
-        settled = self.below.settle(entry, done, now)
+        settled = done
+        if entry.heard_below is not None or record.below or done.below:
+            settled = self.below.settle(entry, done, now)
         if settled is not done:
             outcome, error = told(settled)
         entry.live = False

@@ -187,7 +187,8 @@ class OperatorWatch:
                 _log.info("The operators' keys can be read again.")
             if take is not None:
                 take()
-            self._take(found)
+            if found is not None:
+                self._take(found)
         if take is not None or found is not None:
             self.on_changed()
 

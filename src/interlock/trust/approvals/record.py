@@ -12,7 +12,7 @@ import logging
 import math
 import secrets
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
@@ -606,7 +606,7 @@ def _reason(decision: Decision, tool: Tool) -> str:
     """Why it waits, what that was inferred from, and which drivers could serve the call."""
     said = [decision.reason] if decision.reason else []
     effect = tool.effect
-    if effect.level is EffectLevel.IRREVERSIBLE and effect.assumed and effect.reason:
+    if effect.reason and effect.assumed and effect.level is EffectLevel.IRREVERSIBLE:
         said.append(f"Its server does not say what it does; assumed from: {effect.reason}.")
     if tool.served_by:
         drivers = " or ".join(one.partition(" ")[0] for one in tool.served_by)
@@ -634,11 +634,3 @@ def revealed(approval: Approval) -> Approval:
     """The same with the real values in place of the masked ones. Only while it is pending."""
     meta = canonical(exact(approval.meta)) if approval.meta else b""
     return replace(approval, shown=canonical(exact(approval.arguments)), meta_shown=meta)
-
-
-def tell_of(told: Callable[[Tool, str], None], tool: Tool, by: str) -> None:
-    """Have it noted that a human let a call of this tool through. Never raises."""
-    try:
-        told(tool, by)
-    except Exception:
-        _log.exception("%s could not be noted as approved", tool.canonical)

@@ -83,16 +83,17 @@ NOBODY_YET: Final = (
 )
 
 
-def sentence(approval: Approval, url: str | None, *, nobody: bool = False) -> str:
+def sentence(approval: Approval, url: str | None, *, nobody: bool = False, until: str = "") -> str:
     """What a model reads, and should tell its person. `nobody`: no proof could count so far."""
     how = f"at {url}" if url else f"with `interlock approve {approval.id}`"
     who = "a human, with a key or passkey of their own," if approval.action == VERIFY else "a human"
+    until = until or format_utc(approval.expires)
     rule = f" Rule: {' '.join(approval.rule.split())}." if approval.rule else ""
     reason = " ".join(approval.reason.split())
     why = f" Why: {reason}{'' if reason[-1] in '.!?…' else '.'}" if reason else ""
     return (
         f"{approval.tool} was not called: {who} must confirm it first.{why}{rule} Ask your user to "
-        f"decide {how} until {format_utc(approval.expires)}. You cannot confirm it yourself. Once "
+        f"decide {how} until {until}. You cannot confirm it yourself. Once "
         "it is confirmed it is executed; make exactly the same call again to get its result. "
         f"Approval: {approval.id}.{NOBODY_YET if nobody else ''}"
     )
@@ -100,6 +101,7 @@ def sentence(approval: Approval, url: str | None, *, nobody: bool = False) -> st
 
 def held_result(approval: Approval, url: str | None, *, nobody: bool = False) -> Outcome:
     """`confirmation_required`, as a tool result."""
+    until = format_utc(approval.expires)
     content: dict[str, Any] = {
         "status": REQUIRED,
         "confirmation_id": approval.id,
@@ -107,7 +109,7 @@ def held_result(approval: Approval, url: str | None, *, nobody: bool = False) ->
         "arguments": Raw(approval.shown),
         "capability": Raw(approval.capability),
         "route": approval.route,
-        "expires_at": format_utc(approval.expires),
+        "expires_at": until,
         "args_sha256": approval.digest,
         "nonce": approval.nonce,
         "aud": approval.audience,
@@ -124,7 +126,7 @@ def held_result(approval: Approval, url: str | None, *, nobody: bool = False) ->
     if nobody:
         content[OPERATORS_ENROLLED] = False
     result = {
-        "content": [{"type": "text", "text": sentence(approval, url, nobody=nobody)}],
+        "content": [{"type": "text", "text": sentence(approval, url, nobody=nobody, until=until)}],
         "structuredContent": content,
         "isError": True,
         "_meta": {STATUS: REQUIRED},

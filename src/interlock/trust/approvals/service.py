@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from typing import Any
 
 from interlock.core import crash_points as faults
@@ -197,11 +197,14 @@ class Approvals:
         return sorted(known, key=lambda one: one.created, reverse=True)[:most]
 
     def watch(
-        self, callback: Callable[[Approval], None], states: Collection[str] = STATES
+        self,
+        callback: Callable[[Approval], None],
+        states: Collection[str] = STATES,
+        ids: Container[str] | None = None,
     ) -> Callable[[], None]:
         """Hear of every approval that comes to one of these states, also of those at the nodes
-        below. Returns what ends that."""
-        return self._inbox.watch(callback, states)
+        below. `ids`: of these approvals only, looked at anew each time. Returns what ends that."""
+        return self._inbox.watch(callback, states, ids)
 
     def url_of(self, id: str) -> str | None:
         """Where a human decides this one. None: there is no page that people could reach."""
@@ -405,7 +408,8 @@ class Approvals:
         record = entry.record.step(
             APPROVED, decided=self._wall_clock(), by=verdict.anchor, proof=verdict.kind
         )
-        self._inbox.step(entry, record, written, token=_token(verdict.anchor, verdict.token))
+        token = (verdict.anchor, verdict.token) if verdict.token else None
+        self._inbox.step(entry, record, written, token=token)
         return await over
 
     def _could_not_be_made(self, entry: Entry, bug: Exception) -> None:
@@ -435,7 +439,7 @@ class Approvals:
             entry,
             REFUSED,
             written,
-            token=_token(by, token),
+            token=(by, token) if token else None,
             decided=now,
             by=by,
             proof=kind,
@@ -445,10 +449,6 @@ class Approvals:
         kept = await over
         if kept is not Kept.WRITTEN:
             raise _why_not(kept, entry.record)
-
-
-def _token(anchor: str, token: str) -> tuple[str, str] | None:
-    return (anchor, token) if token else None
 
 
 def _same(one: Caller, other: Caller) -> bool:

@@ -93,7 +93,12 @@ class Approvals(Protocol):
         local: bool = False,
     ) -> Approval: ...
 
-    def watch(self, callback: Callable[[Approval], None]) -> Callable[[], None]: ...
+    def watch(
+        self,
+        callback: Callable[[Approval], None],
+        states: Collection[str] = ...,
+        ids: Container[str] | None = None,
+    ) -> Callable[[], None]: ...
 
 
 class Desk(Protocol):
@@ -589,11 +594,7 @@ class ApprovalsApp:
             loop = asyncio.get_running_loop()
             ending = loop.call_later(max(0.0, left), stream.end)
 
-        def changed(approval: Approval) -> None:
-            if only is None or approval.id == only:
-                stream.wake()
-
-        stop = self._approvals.watch(changed)
+        stop = self._approvals.watch(lambda _: stream.wake(), ids=None if only is None else (only,))
         try:
             await stream.run(event, tell, fields=SECURITY, ping=_PING, may=may)
         finally:

@@ -16,9 +16,10 @@ class Action(IntEnum):
     VERIFY = 2
     DENY = 3
 
-    @property
-    def word(self) -> str:
-        return self.name.lower()
+    word: str
+
+    def __init__(self, _: int) -> None:
+        self.word = self._name_.lower()
 
 
 ACTIONS: Final = {action.word: action for action in Action}

@@ -72,6 +72,10 @@ class Policy:
         self.rules: tuple[Rule, ...] = tuple(
             Rule(rule, number) for number, rule in enumerate(config.rules)
         )
+        self.conditional = frozenset(
+            rule.decision.rule for rule in self.rules if rule.condition is not None
+        )
+        """The names of the rules that have a condition."""
         self.version: str = version_of(config)
         """Changes whenever the rules do."""
         about_others = [rule for rule in self.rules if rule.kinds]
