@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
+from interlock.app.features import FEATURES
 from interlock.core.config import (
     BreakerConfig,
     Config,
@@ -21,11 +22,17 @@ from interlock.core.config.feature_sections import fields_of
 from interlock.core.config.reference import EXAMPLE, config_reference
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "configuration.md"
+DOCUMENTED = {"aql", "automation", "contracts", "drivers", "topics", "tree"}
 SECTIONS = [Config, ServerConfig, OAuthConfig, TokenConfig, Limits, BreakerConfig, JournalConfig]
 
 
 def test_the_page_is_not_stale() -> None:
-    assert PAGE.read_text(encoding="utf-8") == config_reference()
+    page = PAGE.read_text(encoding="utf-8")
+    if set(FEATURES) >= DOCUMENTED:
+        assert page == config_reference()
+    else:
+        # The page has the sections of all features; this build lacks some.
+        assert {*config_reference().splitlines()} <= {*page.splitlines()}
 
 
 @pytest.mark.parametrize("struct", SECTIONS)
