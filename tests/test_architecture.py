@@ -9,13 +9,14 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from interlock.app.features import load_features
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,6 +52,8 @@ class Facts(NamedTuple):
     docstring: str
     imported: frozenset[str]
     """The packages that it imports from, by their first names."""
+    modules: frozenset[str]
+    """The modules that it imports, or imports from, wherever in its text."""
     swallowing: tuple[int, ...]
     """The lines of handlers that drop every error."""
 
@@ -59,19 +62,21 @@ class Facts(NamedTuple):
 def facts(path: Path) -> Facts:
     """Read a module once for all tests of this file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    imported, swallowing = set[str](), []
+    modules, swallowing = set[str](), []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            imported |= {alias.name.split(".")[0] for alias in node.names}
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            imported.add((node.module or "").split(".")[0])
+            modules |= {f"{node.module or ''}.{alias.name}" for alias in node.names}
         elif (
             isinstance(node, ast.ExceptHandler)
             and (node.type is None or ast.unparse(node.type) in ("Exception", "BaseException"))
             and all(isinstance(part, ast.Pass) for part in node.body)
         ):
             swallowing.append(node.lineno)
-    return Facts(ast.get_docstring(tree) or "", frozenset(imported), tuple(swallowing))
+    imported = frozenset(name.split(".")[0] for name in modules)
+    docstring = ast.get_docstring(tree) or ""
+    return Facts(docstring, imported, frozenset(modules), tuple(swallowing))
 
 
 def lint_imports(source: Path) -> subprocess.CompletedProcess[str]:
@@ -127,6 +132,41 @@ def test_a_wrong_import_is_found(tmp_path: Path, room: str, line: str, contract:
     words = " ".join(run.stdout.split())
     assert run.returncode == 1, run.stdout + run.stderr
     assert re.search(re.escape(contract) + r"[^.]*? BROKEN", words), run.stdout
+
+
+def imports_of(features: Collection[str], path: Path) -> Iterator[str]:
+    """Where a module imports one of these features."""
+    for name in sorted(facts(path).modules):
+        top, _, rest = name.partition(".")
+        if top == "interlock" and rest.partition(".")[0] in features:
+            yield f"{path} imports {name}"
+
+
+def test_a_build_does_without_any_feature() -> None:
+    """Nothing but a feature itself, and features that require it, imports it, not even late."""
+    own = {one.name: {one.name, *one.requires} for one in load_features()}
+    package = ROOT / "src" / "interlock"
+    found = []
+    for path in python_files("src"):
+        top = path.relative_to(package).parts[0]
+        found += imports_of({*own} - own.get(top, set()), path)
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("import interlock.topics.room", True),
+        ("from interlock import tree", True),
+        ("def f() -> None:\n    from interlock.aql.view import X", True),
+        ("from interlock.drivers.paths import X", False),
+        ("import interlock.core.topics", False),
+    ],
+)
+def test_an_import_of_a_feature_is_found(tmp_path: Path, line: str, wrong: bool) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(line, encoding="utf-8")
+    assert bool([*imports_of({"topics", "tree", "aql"}, path)]) is wrong
 
 
 def test_every_module_says_what_it_is_for() -> None:

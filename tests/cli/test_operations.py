@@ -14,7 +14,12 @@ from interlock.aql import bundle
 from tests.cli.program import DEMO, World
 from tests.patience import PATIENCE
 
-PROGRAM = "from interlock.aql.commands.operations import operations; operations()"
+PROGRAM = """
+from interlock.app.features import load_features
+from interlock.aql.commands.operations import operations
+load_features()
+operations()
+"""
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
-"""The live view of `interlock up`: upstreams, drivers, rates and the latest log lines, on a
-terminal.
+"""The live view of `interlock up`: upstreams, servers of features, rates and the latest log
+lines, on a terminal.
 
 It is drawn on the node's own event loop, so it looks four times a second at most and draws only
 when something is new: an idle node costs nothing.
@@ -19,16 +19,15 @@ from rich.text import Text
 
 from interlock.cli.upstream_table import UpstreamRows, upstream_row
 from interlock.core.config import redact_about
-from interlock.drivers.commands import rows as driver_rows
-from interlock.drivers.status import DriversStatus
 from interlock.primitives.text import format_count
 from interlock.terminal import output as say
+from interlock.terminal.feature_reports import load_reports
 from interlock.terminal.log_lines import KeptLines
 from interlock.trust.component import node_option
 
 if TYPE_CHECKING:
-    from interlock.app import NodeStatus
     from interlock.app.run import NodeRun
+    from interlock.core.status import NodeStatus
 
 LOOK_EVERY: Final = 0.25
 MOST_TIME_SPENT: Final = 0.02
@@ -76,12 +75,13 @@ class LiveView:
         self._looks.append((status.uptime, status.calls))
         rate = self._rate()
         rows = [upstream_row(one) for one in status.upstreams]
-        drivers = list(filter(None, [driver_rows.summary(report.part(DriversStatus).drivers)]))
-        wrong = driver_rows.troubles(report.part(DriversStatus).drivers, _PROBLEMS_SHOWN)
+        features = load_reports()
+        summaries = list(filter(None, (one.servers_summary(report) for one in features)))
+        wrong = [line for one in features for line in one.server_problems(report, _PROBLEMS_SHOWN)]
         size = self._console.size
         shown = (
             rows,
-            drivers,
+            summaries,
             wrong,
             f"{rate:.0f}",
             status.failed,
@@ -99,12 +99,12 @@ class LiveView:
             for one in status.upstreams
             if one.problem
         ]
-        room = size.height - _BESIDE_THE_TABLE - len(drivers) - len(wrong)
-        # Who only has drivers needs no table of nothing.
-        table = [UpstreamRows(rows, max(3, room))] if rows or not drivers else []
+        room = size.height - _BESIDE_THE_TABLE - len(summaries) - len(wrong)
+        # Who only has servers of features needs no table of nothing.
+        table = [UpstreamRows(rows, max(3, room))] if rows or not summaries else []
         parts: list[RenderableType] = [
             *table,
-            *map(Text, drivers),
+            *map(Text, summaries),
             *(Text(line, style="red") for line in wrong),
             _totals(status, rate, node_option(self._run.node.config.listen)),
             *(Text(say.printable(line), style="red") for line in problems[:_PROBLEMS_SHOWN]),

@@ -68,8 +68,8 @@ def up(
         source = where.source(config, demo=demo, listen=where.listen_address(listen))
     if stdio_parent:
         source.load()
+        from interlock.cli.child_node import run_as_child
         from interlock.terminal.event_loop import run
-        from interlock.tree.commands.child_node import run_as_child
 
         run(run_as_child(source))
         return

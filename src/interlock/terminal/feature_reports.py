@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from interlock.core.feature import load_object
+from interlock.core.feature import FeatureComponent, load_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from interlock.terminal.config_problems import Doubt
     from interlock.terminal.config_source import ConfigSource
     from interlock.terminal.findings import Diagnosis, Finding
+
+Kind = TypeVar("Kind", bound=FeatureComponent)
 
 
 class Line(NamedTuple):
@@ -67,6 +69,26 @@ class Trial:
         """The trial is over, and the connection is closed next."""
 
 
+class Components(Protocol):
+    """A node, by what its features run in it."""
+
+    def component(self, kind: type[Kind]) -> Kind:
+        """The component of a feature, by its class."""
+        ...
+
+
+class Child:
+    """A node that another one started."""
+
+    def load(self, source: ConfigSource) -> Config:
+        """Its config. Raises ConfigError."""
+        raise NotImplementedError
+
+    async def stay_registered(self, node: Components) -> None:
+        """Register with the node that started it. Returns when that is gone."""
+        raise NotImplementedError
+
+
 class FeatureReports:
     """What one feature adds. Every method is optional."""
 
@@ -101,6 +123,10 @@ class FeatureReports:
         return None
 
     # -- a running node
+
+    def child(self) -> Child | None:
+        """How a node is run for `up --stdio-parent`. Raises ConfigError."""
+        return None
 
     def client_lines(self, config: Config, url: str) -> Iterable[tuple[str, str]]:
         """How it is reached, below the lines for clients: a label, and what to know."""

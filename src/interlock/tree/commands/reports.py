@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from interlock.terminal.feature_reports import FeatureReports, Line, OtherServers, Trial
+from interlock.terminal.feature_reports import Child, FeatureReports, Line, OtherServers, Trial
 from interlock.tree.config import (
     PARENT_FILES,
     PARENT_REFERENCES,
@@ -52,6 +52,11 @@ class TreeReports(FeatureReports):
         return OtherServers(names=frozenset(subservers.links), unknown=subservers.enabled)
 
     # -- a running node
+
+    def child(self) -> Child:
+        from interlock.tree.commands.child_node import StdioChild
+
+        return StdioChild()
 
     def status_lines(self, report: StatusReport) -> Iterator[Line]:
         from interlock.tree.commands.parent_status import parent_is_well, parent_line
