@@ -29,6 +29,11 @@ servers: {github: "http://127.0.0.1:9/mcp"}
 """
 
 MISTAKES = {
+    "aql: {danger: views}": (
+        "interlock.yaml:1:7: aql.danger: this key was removed; what waits for approval is the same "
+        "in every view now: delete the line, and choose with `unannotated`, `effects` of a server "
+        "and `policy`"
+    ),
     "aql: {view: aqll}": 'aql.view: there is no view "aqll"',
     "aql: {clients: [{view: nobody}]}": 'aql.clients[0].view: there is no view "nobody"',
     "aql: {limits: {request_bytes: 1KiB}}": "aql.limits.request_bytes: it must be 64KiB to 10MiB",

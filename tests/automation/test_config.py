@@ -17,6 +17,15 @@ def test_no_rule_is_made_of_less_than_three_decisions(decisions: int) -> None:
     assert config.section(AutomationConfig).decisions == 3
 
 
-def test_most_decisions_must_agree() -> None:
-    with pytest.raises(ConfigError, match=r"automation\.agreement"):
-        parse_config("automation: {agreement: 0.2}")
+@pytest.mark.parametrize(
+    ("agreement", "said"),
+    [
+        ("0.2", "automation.agreement"),
+        ("98", "1:14: automation.agreement: this must be at most 1; write 0.98 for 98 %"),
+        ("2", "1:14: automation.agreement: this must be at most 1; write 1 or less"),
+    ],
+)
+def test_an_agreement_is_a_share_of_at_least_half(agreement: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(f"automation: {{agreement: {agreement}}}")
+    assert said in str(caught.value)

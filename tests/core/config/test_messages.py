@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 
 from interlock.core.config import ConfigError, parse_config
+from interlock.core.config.feature_sections import section_definitions
 
-KEYS_OF_A_NODE = (
-    "the keys here are allowed_hosts, allowed_origins, approvals, aql, automation, breaker, "
-    "budgets, contracts, drivers, identity, input_timeout, journal, latency_in_results, limits, "
-    "listen, names, "
-    "page_size, parent, path, pins, policy, root_segment, servers, state_dir, subservers, timeout, "
-    "tls, tokens, topics, unannotated, wakeful"
-)
+KEYS_OF_CORE = (
+    "allowed_hosts", "allowed_origins", "approvals", "breaker", "budgets", "identity",
+    "input_timeout", "journal", "latency_in_results", "limits", "listen", "names", "page_size",
+    "path", "pins", "policy", "root_segment", "servers", "state_dir", "timeout", "tls", "tokens",
+    "unannotated", "wakeful",
+)  # fmt: skip
+KEYS_OF_FEATURES = [definition.struct.KEY for definition in section_definitions()]
+KEYS_OF_A_NODE = f"the keys here are {', '.join(sorted([*KEYS_OF_CORE, *KEYS_OF_FEATURES]))}"
 DURATION = "write it as 250ms, 30s, 5m, 1h or 7d, or as a plain number of seconds"
 SIZE = "write it as 512KiB or 4MiB, or as a plain number of bytes"
 LISTEN = "write host:port, such as 127.0.0.1:8420 or [::1]:8420, or a port"
@@ -23,10 +25,6 @@ NOT_A_URL = "this is not a URL of an MCP server; write http://host:port/path or 
 MISTAKES = {
     # Keys.
     "listn: x": '1:1: listn: unknown key; did you mean "listen"?',
-    "aql: {danger: views}": (
-        "1:7: aql.danger: this key was removed; what waits for approval is the same in every view "
-        "now: delete the line, and choose with `unannotated`, `effects` of a server and `policy`"
-    ),
     "zebra: 1": f"1:1: zebra: unknown key; {KEYS_OF_A_NODE}",
     "mcpServers: {}": (
         "1:1: mcpServers: unknown key; an MCP client's config is read with: interlock import FILE"
@@ -224,12 +222,6 @@ MISTAKES = {
     ),
     "tokens: [{name: a, token: '${A}'}]": (
         "1:20: tokens[0].token: ${A} is not a reference; write ${env:A}"
-    ),
-    "automation: {agreement: 98}": (
-        "1:14: automation.agreement: this must be at most 1; write 0.98 for 98 %"
-    ),
-    "automation: {agreement: 2}": (
-        "1:14: automation.agreement: this must be at most 1; write 1 or less"
     ),
     "tokens: [~]": "1:10: tokens[0]: there is nothing here; write its keys",
     'tokens: [{name: a, token: "${env:A}"}, {name: a, token: "${env:B}"}]': (
