@@ -1,0 +1,57 @@
+"""The JSON Schema of the sections `parent` and `subservers`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.core.config.test_schema import VALIDATOR, parses
+
+GOOD: list[Any] = [
+    {"parent": None, "subservers": None},
+    {"parent": {"url": "wss://x/ax", "segment": "a", "backup": ["unix:x", "ws://[::1]:1"]}},
+    {"parent": {"url": "${env:P}", "segment": "a", "heartbeat": 0, "authority": "dns:a.b"}},
+    {"subservers": {"path": "/x", "links": {"a": {"budget": None, "timeout": "1s"}}, "most": 1}},
+    {"subservers": {"budget": {"calls_per_minute": 1, "mutable_calls": 0}, "proof": "always"}},
+]
+BAD: list[Any] = [
+    {"parent": {"segment": "a"}},
+    {"parent": {"url": "ws://127.0.0.1/ax"}},
+    {"parent": {"url": "http://127.0.0.1/ax", "segment": "a"}},
+    {"parent": {"url": "unix:", "segment": "a"}},
+    {"parent": {"url": "wss://x", "segment": "A"}},
+    {"parent": {"url": "wss://x", "segment": "a", "token": "literal"}},
+    {"parent": {"url": "wss://x", "segment": "a", "authority": "edge01"}},
+    {"parent": {"url": "wss://x", "segment": "a", "heartbeat": -1}},
+    {"subservers": {"most": 0}},
+    {"subservers": {"proof": "sometimes"}},
+    {"subservers": {"budget": {"calls_per_minute": 0}}},
+    {"subservers": {"links": {"A": {}}}},
+    {"subservers": {"links": {"a": {"min_latency_class": "quick"}}}},
+]
+BEYOND_A_SCHEMA: list[Any] = [
+    {"parent": {"url": "ws://192.0.2.1/ax", "segment": "a"}},
+    {"parent": {"url": "wss://x", "segment": "a", "key": "k"}},
+    {"parent": {"url": "wss://x", "segment": "a"}, "root_segment": "r"},
+    {"subservers": {"path": "/mcp"}},
+]
+
+
+@pytest.mark.parametrize("document", GOOD, ids=json.dumps)
+def test_good_documents(document: Any) -> None:
+    assert parses(document)
+    assert VALIDATOR.is_valid(document)
+
+
+@pytest.mark.parametrize("document", BAD, ids=json.dumps)
+def test_bad_documents(document: Any) -> None:
+    assert not parses(document)
+    assert not VALIDATOR.is_valid(document)
+
+
+@pytest.mark.parametrize("document", BEYOND_A_SCHEMA, ids=json.dumps)
+def test_what_only_the_node_can_tell(document: Any) -> None:
+    assert not parses(document)
+    assert VALIDATOR.is_valid(document)
