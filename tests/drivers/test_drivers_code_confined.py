@@ -309,8 +309,11 @@ def test_the_process_ends_with_its_driver(tmp_path: Path) -> None:
 NODE = """
 import asyncio, sys
 from pathlib import Path
+from interlock.app.features import load_features
 from tests.drivers.driver_workspace import Workspace, running
 from tests.drivers.test_drivers_code import trusting
+
+load_features()
 
 async def main():
     workspace = Workspace(Path(sys.argv[1]))
