@@ -47,7 +47,8 @@ class Desk:
         )
         newest = max(one.time for one in made)
         for one in made:
-            store.write(msgspec.structs.replace(one, time=now - 3600 - newest + one.time))
+            moved = msgspec.structs.replace(one, time=now - 3600 - newest + one.time)
+            store.write(lambda moved=moved: moved)
         store.close()
 
     def __call__(self, *arguments: str, code: int = 0) -> str:
