@@ -98,7 +98,7 @@ class Trust(Component):
             environ=self._environ,
             base_dir=self._base_dir,
             node_id=node_id,
-            policy_version=lambda: self.policy.version,
+            authorizer=self.authorizer,
             url=url,
             seals=seals,
             guard=guard,

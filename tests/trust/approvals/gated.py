@@ -154,7 +154,7 @@ class Gated:
             self.proofs,
             settings=config,
             node_id=lambda: node_id,
-            policy_version=lambda: self.authorizer.policy.version,
+            authorizer=self.authorizer,
             page=lambda: page,
             seals=Seals(b"k" * 32, lambda: self.wall),
             recorder=self.journal,

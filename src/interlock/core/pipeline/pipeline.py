@@ -373,7 +373,7 @@ class Pipeline:
 
     def write_first(self, call: Call) -> None:
         """Let it leave once the journal has it on disk."""
-        self._audit.intend(call, lambda on_disk: self._written(call, on_disk))
+        self._audit.intend(call, partial(self._written, call))
 
     def _written(self, call: Call, on_disk: bool) -> None:
         if call not in self._under_way:
@@ -387,7 +387,11 @@ class Pipeline:
                 )
             if faults.ARMED:
                 faults.at("dispatch.recorded")
-            self.depart(call, self._clock())
+            now = self._clock()
+            if call.extra is None:
+                self.send(call, now)
+            else:
+                self.depart(call, now)
             if faults.ARMED:
                 faults.at("dispatch.sent")
         except InterlockError as error:

@@ -33,6 +33,7 @@ from interlock.trust.approvals.service import Approvals
 from interlock.trust.approvals.socket import ApprovalsSocket, approvals_socket_path
 from interlock.trust.approvals.store import ApprovalStore
 from interlock.trust.approvals.web import BASE, Verification, VerificationApp
+from interlock.trust.authorization import Authorizer
 
 
 class Approving:
@@ -45,7 +46,7 @@ class Approving:
         environ: Mapping[str, str],
         base_dir: Path,
         node_id: Callable[[], str],
-        policy_version: Callable[[], str],
+        authorizer: Authorizer,
         url: Callable[[], str | None],
         seals: Seals,
         recorder: Recorder | None,
@@ -88,7 +89,7 @@ class Approving:
             proofs,
             settings=config.approvals,
             node_id=node_id,
-            policy_version=policy_version,
+            authorizer=authorizer,
             page=lambda: page_base(self._config, self._url()),
             seals=seals,
             recorder=recorder,

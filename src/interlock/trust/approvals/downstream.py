@@ -33,9 +33,9 @@ from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol.jsonrpc import decode_members, decode_value
 from interlock.protocol.mcp import LATEST_STATELESS, Era
 from interlock.protocol.mcpax import CONFIRM
-from interlock.trust.approvals.gate import Entry, Inbox
+from interlock.trust.approvals.gate import Inbox
 from interlock.trust.approvals.record import CONFIRM as CONFIRM_ACTION
-from interlock.trust.approvals.record import DONE, Approval, about, canonical
+from interlock.trust.approvals.record import DONE, Approval, Entry, about, canonical
 from interlock.trust.approvals.response import after_below, needed_below, seconds_of
 from interlock.trust.approvals.store import Kept
 

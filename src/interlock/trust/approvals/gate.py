@@ -20,18 +20,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from interlock.core import crash_points as faults
-from interlock.core.call import Call, Caller, ClientSession, Credentials, Outcome
+from interlock.core.call import Call, ClientSession, Credentials, Outcome
 from interlock.core.catalog.offering import META_CONTEXT, Tool
 from interlock.core.config.trust import ApprovalsConfig
 from interlock.core.journal.audit import COLLECTED
 from interlock.core.pending import Pending
 from interlock.core.pipeline.internal_error import fault
-from interlock.core.pipeline.request_state import Sealed, Seals
+from interlock.core.pipeline.request_state import Seals
 from interlock.core.ports import Clock, Host, Recorder
-from interlock.errors import CONFIRMATION_EXPIRED, DEADLINE_EXCEEDED, TOO_BUSY, InterlockError
+from interlock.errors import (
+    ALREADY_DECIDED,
+    CONFIRMATION_EXPIRED,
+    DEADLINE_EXCEEDED,
+    TOO_BUSY,
+    InterlockError,
+)
 from interlock.protocol.aql_terms import OWN
-from interlock.protocol.input_required import REQUEST_STATE
-from interlock.protocol.jsonrpc import decode_value, encode_value
+from interlock.protocol.jsonrpc import decode_members, encode_value
 from interlock.protocol.mcp import TOOLS_CALL, Era
 from interlock.protocol.mcpax import APPROVAL
 from interlock.protocol.mcpx_terms import FACE as TOPIC
@@ -47,9 +52,13 @@ from interlock.trust.approvals.record import (
     STATES,
     VOID,
     Approval,
+    Entry,
+    Told,
     Whole,
-    sent_along,
+    Whose,
+    may_ask_below,
     whole,
+    whose,
     written_down,
 )
 from interlock.trust.approvals.response import (
@@ -59,7 +68,9 @@ from interlock.trust.approvals.response import (
     declined,
     held_result,
     marked_as_kept,
+    named_approval,
     opens_pages,
+    state_of,
     told,
     unwritten,
     url_error,
@@ -69,6 +80,7 @@ from interlock.trust.approvals.response import (
     worth_telling,
 )
 from interlock.trust.approvals.store import Kept, RecordStore
+from interlock.trust.authorization import Authorizer
 from interlock.trust.policy.decision import ACTIONS, Decision
 
 if TYPE_CHECKING:
@@ -88,9 +100,6 @@ VERB: Final = "approval"
 """What its entries in the journal are about."""
 
 _log = logging.getLogger("interlock.approvals")
-
-Whose = tuple[str, str, str, str, int]
-Told = Callable[["Outcome | None", "InterlockError | None"], None]
 
 
 def size(record: Approval) -> int:
@@ -112,78 +121,13 @@ def _trim(entries: list[Entry], most: int, newest: Approval | None) -> None:
                 return
 
 
-def whose(caller: Caller, digest: str, session: ClientSession | None = None) -> Whose:
-    """By what the identical call of the same client is known. `session`: the client's, on the
-    session protocol; several clients may be one caller."""
-    asker = 0 if session is None else id(session)
-    return caller.name, caller.kind, caller.above, digest, asker
-
-
-class Entry:
-    """A record, and what there is beside it for as long as the process lives."""
-
-    __slots__ = (
-        "asked_plainly",
-        "asker",
-        "call",
-        "early",
-        "heard_below",
-        "live",
-        "on_over",
-        "on_written",
-        "own",
-        "record",
-        "session",
-        "timer",
-        "told",
-        "until",
-        "url_offered",
-        "waiters",
-        "writing",
-        "written",
-        "wrong",
-    )  # fmt: skip
-
-    def __init__(self, record: Approval, written: str | None) -> None:
-        self.record = record
-        self.written = written
-        """The state that is on disk. None: none is yet."""
-        self.writing = False
-        """A step is on its way to the disk."""
-        self.until = 0.0
-        """When it expires, on the clock that never goes back."""
-        self.timer: Any = None
-        self.session: ClientSession | None = None
-        self.asker: ClientSession | None = None
-        """The session whose repeated call is this one. None: calls without a session."""
-        self.url_offered = False
-        self.asked_plainly = written is not None
-        """Whether its caller was told of it outside of a room, too, and comes for what it came to.
-        Of one from before a restart nobody knows: it may."""
-        self.told = False
-        """Whether its caller was told the outcome. The record says so once that is written."""
-        self.live = False
-        """Whether somebody has just approved it, and it is about to be dispatched."""
-        self.call: Call | None = None
-        """The call that it is used for."""
-        self.early: tuple[Outcome | None, InterlockError | None] | None = None
-        self.heard_below: tuple[str, Outcome] | None = None
-        """What a gate below (its approval's id) let through while it was being asked about."""
-        self.on_written: list[Callable[[Kept, Entry], None]] = []
-        self.waiters: list[Told] = []
-        """The identical calls of its caller that wait for what becomes of it."""
-        self.on_over: list[Told] = []
-        """Those who confirmed it."""
-        self.own = False
-        """Whether its own caller brought the proof, and is told so."""
-        self.wrong = 0
-        """How many proofs of it did not count."""
-
-    @property
-    def only_proposed(self) -> bool:
-        """Whether it came from a room alone, which is told what becomes of it: nobody else comes
-        for that."""
-        return self.record.proposal is not None and not self.asked_plainly
+def _expired(record: Approval) -> InterlockError:
+    note = record.note or "Nobody decided in time."
+    return InterlockError(
+        CONFIRMATION_EXPIRED,
+        f"This call can no longer be confirmed: {note}",
+        {"confirmation_id": record.id, "state": record.state},
+    )
 
 
 class Inbox:
@@ -304,7 +248,7 @@ class Inbox:
         record: Approval,
         session: ClientSession | None,
         asker: ClientSession | None,
-        then: Callable[[Kept, Entry], None],
+        then: Callable[[Entry, Kept], None],
     ) -> None:
         """Write a new one down, and tell `then` of it. `asker`: the session that it is bound to.
         Raises InterlockError when too many wait already."""
@@ -330,7 +274,7 @@ class Inbox:
         entry.on_written.append(then)
         entry.until = self._clock() + (record.expires - record.created)
         self.entries[record.id] = entry
-        self.index(entry)
+        self.by_call[whose(record.caller, record.digest, asker)] = entry
         if faults.ARMED:
             faults.at("hold.begun")
 
@@ -344,7 +288,7 @@ class Inbox:
             told, entry.on_written = entry.on_written, []
             for tell in told:
                 try:
-                    tell(kept, entry)
+                    tell(entry, kept)
                 except Exception:
                     _log.exception("who waited for approval %s could not be told", record.id)
 
@@ -361,21 +305,9 @@ class Inbox:
         """Write a step, and take it once it is written. One at a time: see `Entry.writing`."""
         assert not entry.writing
         entry.writing = True
-        before = entry.record
-        new = entry.written is None
-
-        def written(kept: Kept) -> None:
-            entry.writing = False
-            # An end that cannot be written is an end all the same: nothing of it is called again.
-            if kept is Kept.WRITTEN or (kept is Kept.FAILED and record.state in ENDS):
-                entry.record = record
-                if kept is Kept.WRITTEN:
-                    entry.written = record.state
-                if new or (record.state, record.below) != (before.state, before.below):
-                    self._stepped(entry)
-            then(kept)
-
-        self._keeper.write(record, entry.written, written, token=token)
+        self._keeper.write(
+            record, entry.written, partial(self._stepped, entry, record, then), token=token
+        )
 
     def end(
         self,
@@ -425,6 +357,26 @@ class Inbox:
             now >= record.expires or self._clock() >= entry.until or now < record.created - FUTURE
         )
 
+    def must_wait(self, entry: Entry) -> None:
+        """Raises InterlockError unless it can be decided now."""
+        record = entry.record
+        if record.state in (PENDING, APPROVED) and entry.call is None and not entry.writing:
+            if self.expired(entry):
+                self.expire(entry)
+                raise _expired(record)
+            if record.state == PENDING:
+                return
+        if record.state in (EXPIRED, VOID):
+            raise _expired(record)
+        now = f"it is {record.state}"
+        if record.state == PENDING:
+            now = "that is being written down"
+        raise InterlockError(
+            ALREADY_DECIDED,
+            f"This call has been decided already: {now}.",
+            {"confirmation_id": record.id, "state": record.state},
+        )
+
     def unindex(self, entry: Entry) -> None:
         """The next identical call is a new one."""
         key = whose(entry.record.caller, entry.record.digest, entry.asker)
@@ -453,8 +405,22 @@ class Inbox:
 
     # -- inside
 
-    def _stepped(self, entry: Entry) -> None:
-        record = entry.record
+    def _stepped(
+        self, entry: Entry, record: Approval, then: Callable[[Kept], None], kept: Kept
+    ) -> None:
+        """A step is written, or could not be."""
+        before, new = entry.record, entry.written is None
+        entry.writing = False
+        # An end that cannot be written is an end all the same: nothing of it is called again.
+        if kept is Kept.WRITTEN or (kept is Kept.FAILED and record.state in ENDS):
+            entry.record = record
+            if kept is Kept.WRITTEN:
+                entry.written = record.state
+            if new or (record.state, record.below) != (before.state, before.below):
+                self._tell_step(entry, record)
+        then(kept)
+
+    def _tell_step(self, entry: Entry, record: Approval) -> None:
         word = "held" if record.state == PENDING else record.state
         detail = record.note
         if record.state == PENDING:
@@ -602,6 +568,12 @@ NOBODY: Final = Credentials("approved")
 No wire can say this."""
 
 
+def _is_only_proposed(entry: Entry) -> bool:
+    """Whether it came from a room alone, which is told what becomes of it: nobody else comes for
+    that."""
+    return entry.record.proposal is not None and not entry.asked_plainly
+
+
 def _is_from_above(call: Call) -> bool:
     return bool(call.credentials.known_as) or call.hop is not None
 
@@ -623,16 +595,17 @@ class Gate:
         inbox: Inbox,
         *,
         node_id: Callable[[], str],
-        policy_version: Callable[[], str],
+        authorizer: Authorizer,
         page: Callable[[], str | None],
         seals: Seals,
         below: HeldBelow,
     ) -> None:
-        """`page`: the address of the approval page (`…/approvals`), where people can reach it."""
+        """`authorizer`: whose policy holds calls. `page`: the address of the approval page
+        (`…/approvals`), where people can reach it."""
         self._inbox = inbox
         self._node_id = node_id
         self._audience = ""
-        self.policy_version = policy_version
+        self._authorizer = authorizer
         self._find_page = page
         self.page: str | None = None
         """The address of the page, once it was asked for. None: it is to be asked for."""
@@ -691,12 +664,12 @@ class Gate:
             decision,
             asked,
             audience=self._audience or self._know_audience(),
-            policy=self.policy_version(),
+            policy=self._authorizer.policy.version,
             created=now,
             expires=now + expiry,
             secrets=self.secrets,
         )
-        inbox.add(record, call.session, asker, partial(self._answer_held, call))
+        inbox.add(record, call.session, asker, partial(self._answer, call))
 
     def _asked_before(self, call: Call, digest: str, asker: ClientSession | None) -> Entry | None:
         """The approval that this call belongs to: the one that it names, else the one of the
@@ -707,7 +680,7 @@ class Gate:
         inbox = self._inbox
         meta = call.meta
         if call.extra is not None or call.asked is not None or (meta and APPROVAL in meta):
-            entry = inbox.named(self._named(call))
+            entry = inbox.named(named_approval(call, self._seals))
             if entry is not None and not (entry.told or entry.record.collected):
                 record = entry.record
                 if whose(record.caller, record.digest) == whose(caller, digest):
@@ -719,35 +692,18 @@ class Gate:
         # a client that repeats its call must not make two of it.
         return entry if entry.record.state == PENDING else None
 
-    def _named(self, call: Call) -> str:
-        """The id of the approval that the call brings back: in its `requestState`, its `_meta`, or
-        as an AQL confirmation token. Empty: none."""
-        state = self._state(call)
-        if state is not None:
-            return state.held
-        if call.asked is not None:
-            token = call.asked.confirmation
-            if token:
-                return token.partition("_")[2]
-        raw = None if call.meta is None else call.meta.get(APPROVAL)
-        try:
-            named = None if raw is None else decode_value(raw)
-        except InterlockError:
-            return ""
-        return named if isinstance(named, str) else ""
-
     def _goes_on(self, call: Call, entry: Entry, decision: Decision, asked: Whole) -> bool:
         """The same was asked before. False: that is past, and this is a new call."""
         record = entry.record
         if entry.written is None:
-            entry.on_written.append(partial(self._answer_held, call))
+            entry.on_written.append(partial(self._answer, call))
         elif record.state == PENDING:
-            if self._inbox.expired(entry) or record.policy != self.policy_version():
+            if self._inbox.expired(entry) or record.policy != self._authorizer.policy.version:
                 return False
             if decision.action > ACTIONS[record.action]:
                 self._inbox.end(entry, VOID, note="more is asked for now")
                 return False
-            state = self._state(call)
+            state = state_of(call, self._seals)
             # The state of another approval of the identical call says nothing about this one.
             brings_state = state is not None and state.held == record.id
             if declined(call) and brings_state and not entry.writing:
@@ -762,9 +718,8 @@ class Gate:
             # Approved before the node was started anew: this is the call that was waited for.
             call.approval = record.id
             # Sent is what the human saw, and nothing that may stand beside it now.
-            call.arguments, call.extra, call.meta = (
-                record.arguments, None, sent_along(record.meta)
-            )  # fmt: skip
+            call.arguments, call.extra = record.arguments, None
+            call.meta = decode_members(record.meta) if record.meta else None
             self._consume(call, decision, asked)
         elif record.state not in ENDS:
             self._wait(call, entry, DISPATCH_WAIT)
@@ -781,17 +736,6 @@ class Gate:
             outcome, error = told(record)
             self._inbox.collected(entry, lambda: self._collect(call, entry, outcome, error))
         return True
-
-    def _state(self, call: Call) -> Sealed | None:
-        """What its caller was given when it was asked to open the page for this very call, and
-        brings back. None: nothing of the kind."""
-        raw = (call.extra or {}).get(REQUEST_STATE)
-        try:
-            state = None if raw is None else decode_value(raw)
-            opened = self._seals.open(state, call) if isinstance(state, str) else None
-        except InterlockError:
-            return None
-        return opened if opened is not None and opened.again else None
 
     def _withdraw(self, call: Call, entry: Entry) -> None:
         """The user of the client that asked declines the call."""
@@ -819,20 +763,17 @@ class Gate:
             # AQL reads a result as data, a topic is told in a message of its own, and a retry by
             # `requestState` is the same call.
             plain = call.asked is None and call.proposal is None
-            told_in_text = plain and self._state(call) is None
+            told_in_text = plain and state_of(call, self._seals) is None
             outcome = marked_as_kept(outcome, entry.record, in_text=told_in_text)
         self.host.over(call, outcome, error, COLLECTED)
 
-    def _answer_held(self, call: Call, kept: Kept, entry: Entry) -> None:
-        """Nobody is told of an approval that is not on disk."""
-        if kept is Kept.WRITTEN:
-            self._answer(call, entry)
-        else:
-            self.host.over(call, None, unwritten())
-
-    def _answer(self, call: Call, entry: Entry) -> None:
-        """Tell a caller that its call waits. Never raises."""
+    def _answer(self, call: Call, entry: Entry, kept: Kept = Kept.WRITTEN) -> None:
+        """Tell a caller that its call waits: nobody is told of an approval that is not on disk.
+        Never raises."""
         record, host = entry.record, self.host
+        if kept is not Kept.WRITTEN:
+            host.over(call, None, unwritten())
+            return
         if call.proposal is None:
             entry.asked_plainly = True
         url = self.url_of(record.id)
@@ -870,10 +811,12 @@ class Gate:
             client = session.client
         else:
             session = None
+        if arguments is None:
+            arguments, meta = record.arguments, record.meta
         call = Call(
             TOOLS_CALL, record.face, NOBODY, client, record.name,
-            arguments=record.arguments if arguments is None else arguments,
-            meta=sent_along(record.meta if arguments is None else meta),
+            arguments=arguments,
+            meta=decode_members(meta) if meta else None,
             session=session, hop=record.hop,
         )  # fmt: skip
         call.caller, call.proposal = record.caller, record.proposal
@@ -884,7 +827,16 @@ class Gate:
     def _consume(self, call: Call, decision: Decision, asked: Whole) -> None:
         """Raises InterlockError when this is not the call that was approved."""
         entry = self._inbox.entries.get(call.approval)
-        if entry is None or not leaves_with(entry, call) or entry.writing:
+        # It was just given; or the call was sent before, stopped below, and this one asks there
+        # again.
+        if (
+            entry is None
+            or entry.writing
+            or (
+                entry.record.state != APPROVED
+                and not (entry.record.state == DONE and entry.record.below and entry.call is call)
+            )
+        ):
             call.approval = ""
             raise InterlockError(CONFIRMATION_EXPIRED, "There is no approval for this call.")
         if entry.call is None:
@@ -938,7 +890,10 @@ class Gate:
             changed.append("the tool")
         elif asked.contract != record.contract:
             changed.append("the tool's definition")
-        if self.policy_version() != record.policy or decision.action > ACTIONS[record.action]:
+        if (
+            self._authorizer.policy.version != record.policy
+            or decision.action > ACTIONS[record.action]
+        ):
             changed.append("the policy")
         if not changed and asked.digest != record.digest:
             changed.append("the call")
@@ -974,7 +929,11 @@ class Gate:
         dispatched: bool,
     ) -> None:
         record = entry.record
-        collected = bool(entry.waiters) or entry.only_proposed or (entry.own and not record.below)
+        collected = bool(
+            entry.waiters
+            or (entry.own and not record.below)
+            or (record.proposal is not None and _is_only_proposed(entry))
+        )
         now = self._inbox.wall_clock()
         if outcome is not None:
             done = with_outcome(record, outcome, collected, now)
@@ -1001,7 +960,7 @@ class Gate:
         """A record came to its end without a call."""
         outcome, error = told(entry.record)
         self.decided(entry)
-        is_told = bool(entry.waiters) or entry.only_proposed
+        is_told = bool(entry.waiters) or _is_only_proposed(entry)
         self._tell(entry, outcome, error)
         if is_told:
             self._inbox.collected(entry, lambda: None)
@@ -1064,34 +1023,3 @@ class Gate:
                 {"confirmation_id": entry.record.id},
             ),
         )
-
-
-# -- A call that was let through here and stopped at a gate below: whether it may be sent there
-# again, to hear what became of it. Pure.
-#
-# It cannot be executed twice by that:
-#
-# - The call that was sent before was held below and not executed: the gate there said so, and no
-#   other answer sets `below`.
-# - That gate knows the identical call of the same caller. It answers with the pending approval,
-#   with the rejection, or with the outcome. It makes the call once, for a proof of its own only.
-#   A call that it has forgotten is held again.
-# - If there is no gate any more the call is made now, under the approval of here: for the first
-#   time, and the last, since its answer sets no `below`.
-# - Like the first time, `dispatching` is on disk before it leaves. A node that is killed after that
-#   comes back to `lost`, and asks no more.
-
-
-def may_ask_below(record: Approval, changed: list[str], now: float, keep: float) -> bool:
-    """`changed`: what is not as it was when a human said yes. What was said is good for as long as
-    the gate below waits, and never for longer than outcomes are kept (`keep`)."""
-    return not changed and now < min(record.below_until, record.decided + keep)
-
-
-def leaves_with(entry: Entry, call: Call) -> bool:
-    """Whether a call may leave with this approval: it was just given, or the call was sent before,
-    stopped below, and this one asks there again."""
-    record = entry.record
-    if record.state == DONE and record.below:
-        return entry.call is call
-    return record.state == APPROVED

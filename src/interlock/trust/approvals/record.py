@@ -12,16 +12,24 @@ import logging
 import math
 import secrets
 import string
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from interlock.core.call import Call, Caller, Client, Proposed, Route
+from interlock.core.call import (
+    Call,
+    Caller,
+    Client,
+    ClientSession,
+    Outcome,
+    Proposed,
+    Route,
+)
 from interlock.core.catalog.effects import EffectLevel
 from interlock.core.catalog.offering import CONTRACTS, META_CONTEXT, META_DRIVER, Tool
 from interlock.core.catalog.tool_contracts import approved_digest
@@ -29,11 +37,14 @@ from interlock.core.config.secrets import digest_of_secret
 from interlock.core.redaction import hidden
 from interlock.errors import INVALID_ARGUMENTS, InterlockError
 from interlock.primitives.timestamps import format_utc
-from interlock.protocol.jsonrpc import decode_members, encode_members
+from interlock.protocol.jsonrpc import encode_members
 from interlock.protocol.lookalike_members import members_once
 from interlock.protocol.mcp import Era
 from interlock.protocol.mcpax import Hop
 from interlock.trust.policy.decision import Decision
+
+if TYPE_CHECKING:
+    from interlock.trust.approvals.store import Kept
 
 PENDING: Final = "pending"
 APPROVED: Final = "approved"
@@ -522,11 +533,6 @@ def whole(call: Call, route: Route | None) -> Whole:
     return Whole(arguments, meta, raw_meta, tool, contract, digest)
 
 
-def sent_along(raw_meta: bytes) -> dict[str, Raw] | None:
-    """The `_meta` of a call that is made for an approval."""
-    return decode_members(raw_meta) if raw_meta else None
-
-
 def about(name: str, route: Route | None) -> tuple[str, str]:
     """The canonical name of the tool and the digest of its contract, and of who serves it. `name`:
     as the caller says, which counts where no tool was found."""
@@ -634,3 +640,99 @@ def revealed(approval: Approval) -> Approval:
     """The same with the real values in place of the masked ones. Only while it is pending."""
     meta = canonical(exact(approval.meta)) if approval.meta else b""
     return replace(approval, shown=canonical(exact(approval.arguments)), meta_shown=meta)
+
+
+# -- A record while its node runs.
+
+Whose = tuple[str, str, str, str, int]
+Told = Callable[["Outcome | None", "InterlockError | None"], None]
+
+
+def whose(caller: Caller, digest: str, session: ClientSession | None = None) -> Whose:
+    """By what the identical call of the same client is known. `session`: the client's, on the
+    session protocol; several clients may be one caller."""
+    asker = 0 if session is None else id(session)
+    return caller.name, caller.kind, caller.above, digest, asker
+
+
+class Entry:
+    """A record, and what there is beside it for as long as the process lives."""
+
+    __slots__ = (
+        "asked_plainly",
+        "asker",
+        "call",
+        "early",
+        "heard_below",
+        "live",
+        "on_over",
+        "on_written",
+        "own",
+        "record",
+        "session",
+        "timer",
+        "told",
+        "until",
+        "url_offered",
+        "waiters",
+        "writing",
+        "written",
+        "wrong",
+    )  # fmt: skip
+
+    def __init__(self, record: Approval, written: str | None) -> None:
+        self.record = record
+        self.written = written
+        """The state that is on disk. None: none is yet."""
+        self.writing = False
+        """A step is on its way to the disk."""
+        self.until = 0.0
+        """When it expires, on the clock that never goes back."""
+        self.timer: Any = None
+        self.session: ClientSession | None = None
+        self.asker: ClientSession | None = None
+        """The session whose repeated call is this one. None: calls without a session."""
+        self.url_offered = False
+        self.asked_plainly = written is not None
+        """Whether its caller was told of it outside of a room, too, and comes for what it came to.
+        Of one from before a restart nobody knows: it may."""
+        self.told = False
+        """Whether its caller was told the outcome. The record says so once that is written."""
+        self.live = False
+        """Whether somebody has just approved it, and it is about to be dispatched."""
+        self.call: Call | None = None
+        """The call that it is used for."""
+        self.early: tuple[Outcome | None, InterlockError | None] | None = None
+        self.heard_below: tuple[str, Outcome] | None = None
+        """What a gate below (its approval's id) let through while it was being asked about."""
+        self.on_written: list[Callable[[Entry, Kept], None]] = []
+        self.waiters: list[Told] = []
+        """The identical calls of its caller that wait for what becomes of it."""
+        self.on_over: list[Told] = []
+        """Those who confirmed it."""
+        self.own = False
+        """Whether its own caller brought the proof, and is told so."""
+        self.wrong = 0
+        """How many proofs of it did not count."""
+
+
+# -- A call that was let through here and stopped at a gate below: whether it may be sent there
+# again, to hear what became of it. Pure.
+#
+# It cannot be executed twice by that:
+#
+# - The call that was sent before was held below and not executed: the gate there said so, and no
+#   other answer sets `below`.
+# - That gate knows the identical call of the same caller. It answers with the pending approval,
+#   with the rejection, or with the outcome. It makes the call once, for a proof of its own only.
+#   A call that it has forgotten is held again.
+# - If there is no gate any more the call is made now, under the approval of here: for the first
+#   time, and the last, since its answer sets no `below`.
+# - Like the first time, `dispatching` is on disk before it leaves. A node that is killed after that
+#   comes back to `lost`, and asks no more.
+
+
+def may_ask_below(record: Approval, changed: list[str], now: float, keep: float) -> bool:
+    """`changed`: what is not as it was when a human said yes. What was said is good for as long as
+    the gate below waits, and never for longer than outcomes are kept (`keep`)."""
+    return not changed and now < min(record.below_until, record.decided + keep)

@@ -19,6 +19,7 @@ from msgspec import Raw
 from interlock.core.call import Call, Client, Outcome, RelayedError, UpstreamAnsweredError
 from interlock.core.journal.audit import OK, TOOL_ERROR
 from interlock.core.pipeline.client_requests import capabilities_of
+from interlock.core.pipeline.request_state import Sealed, Seals
 from interlock.errors import (
     APPROVAL_REFUSED,
     BUDGET_EXCEEDED,
@@ -37,7 +38,7 @@ from interlock.errors import (
     by_name,
 )
 from interlock.primitives.timestamps import format_utc
-from interlock.protocol.input_required import write_needed
+from interlock.protocol.input_required import REQUEST_STATE, write_needed
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_members, encode_value
 from interlock.protocol.mcp import ELICITATION, Era, glance_at
 from interlock.protocol.mcpax import APPROVAL, EXECUTED_AT, STATUS
@@ -177,6 +178,36 @@ def accepted(call: Call) -> bool | None:
 def declined(call: Call) -> bool:
     """Whether the user refused explicitly. A user that only closed the question decided nothing."""
     return _action(call) == "decline"
+
+
+def state_of(call: Call, seals: Seals) -> Sealed | None:
+    """What its caller was given when it was asked to open the page for this very call, and brings
+    back. None: nothing of the kind."""
+    raw = (call.extra or {}).get(REQUEST_STATE)
+    try:
+        state = None if raw is None else decode_value(raw)
+        opened = seals.open(state, call) if isinstance(state, str) else None
+    except InterlockError:
+        return None
+    return opened if opened is not None and opened.again else None
+
+
+def named_approval(call: Call, seals: Seals) -> str:
+    """The id of the approval that the call brings back: in its `requestState`, its `_meta`, or as
+    an AQL confirmation token. Empty: none."""
+    state = state_of(call, seals)
+    if state is not None:
+        return state.held
+    if call.asked is not None:
+        token = call.asked.confirmation
+        if token:
+            return token.partition("_")[2]
+    raw = None if call.meta is None else call.meta.get(APPROVAL)
+    try:
+        named = None if raw is None else decode_value(raw)
+    except InterlockError:
+        return ""
+    return named if isinstance(named, str) else ""
 
 
 def needed_below(result: bytes | Raw) -> tuple[str, float] | None:

@@ -35,20 +35,21 @@ from interlock.errors import (
 from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.protocol.mcp import Era
 from interlock.trust.approvals.downstream import Below, Child, HeldBelow, ShownBelow, unknown
-from interlock.trust.approvals.gate import Entry, Gate, Inbox
+from interlock.trust.approvals.gate import Gate, Inbox
 from interlock.trust.approvals.proofs import REFUSE, Proofs, Verdict, invalid
 from interlock.trust.approvals.record import (
     APPROVED,
-    EXPIRED,
     PENDING,
     REFUSED,
     STATES,
     VOID,
     Approval,
+    Entry,
     revealed,
     view,
 )
 from interlock.trust.approvals.store import Kept, RecordStore
+from interlock.trust.authorization import Authorizer
 
 _MOST_REASON = 500
 _MOST_NOTED = 20
@@ -66,7 +67,7 @@ class Approvals:
         *,
         settings: ApprovalsConfig,
         node_id: Callable[[], str],
-        policy_version: Callable[[], str],
+        authorizer: Authorizer,
         page: Callable[[], str | None],
         seals: Seals,
         recorder: Recorder | None,
@@ -81,6 +82,7 @@ class Approvals:
         `journals_digests`: whether the journal has `args_sha256` of what is held."""
         self._proofs = proofs
         self._node_id = node_id
+        self._authorizer = authorizer
         self._wall_clock = wall_clock
         self._inbox = Inbox(
             keeper,
@@ -96,7 +98,7 @@ class Approvals:
         self.gate = Gate(
             self._inbox,
             node_id=node_id,
-            policy_version=policy_version,
+            authorizer=authorizer,
             page=page,
             seals=seals,
             below=HeldBelow(
@@ -122,13 +124,13 @@ class Approvals:
     def policy_changed(self) -> None:
         """Calls are stopped by other rules now: what waits by the old ones waits in vain, since
         nothing is let through by a policy that it was not stopped by. Whoever waits is told."""
-        version = self.gate.policy_version()
+        version = self._authorizer.policy.version
         for entry in self._inbox:
             if entry.record.state == PENDING and entry.record.policy != version:
                 self._outdated(entry)
 
     def _outdated(self, entry: Entry) -> None:
-        def written(kept: Kept, entry: Entry) -> None:
+        def written(entry: Entry, kept: Kept) -> None:
             if kept is Kept.WRITTEN:
                 self._outdated(entry)
 
@@ -224,7 +226,7 @@ class Approvals:
             )
         if entry is None or entry.written is None:
             raise unknown(id)
-        self._must_wait(entry)
+        self._inbox.must_wait(entry)
         if entry.record.masked:
             self._inbox.note(entry.record, "revealed", f"to {to}")
         return revealed(entry.record)
@@ -300,7 +302,7 @@ class Approvals:
             by, kind, token = verdict.anchor, verdict.kind, verdict.token
             reason = verdict.reason or reason
         elif local or (presented_by is not None and presented_by.approves):
-            self._must_wait(entry)
+            self._inbox.must_wait(entry)
             by = presented_by.name if presented_by is not None else "local"
             kind, token = "local" if local else "caller", ""
         else:
@@ -333,30 +335,10 @@ class Approvals:
 
     # -- deciding
 
-    def _must_wait(self, entry: Entry) -> None:
-        """Raises InterlockError unless it can be decided now."""
-        record = entry.record
-        if record.state in (PENDING, APPROVED) and entry.call is None and not entry.writing:
-            if self._inbox.expired(entry):
-                self._inbox.expire(entry)
-                raise _expired(record)
-            if record.state == PENDING:
-                return
-        if record.state in (EXPIRED, VOID):
-            raise _expired(record)
-        now = f"it is {record.state}"
-        if record.state == PENDING:
-            now = "that is being written down"
-        raise InterlockError(
-            ALREADY_DECIDED,
-            f"This call has been decided already: {now}.",
-            {"confirmation_id": record.id, "state": record.state},
-        )
-
     async def _decide(self, entry: Entry, proof: str) -> Verdict:
         """The one place where a proof is believed, whichever way it came in. Raises
         InterlockError."""
-        self._must_wait(entry)
+        self._inbox.must_wait(entry)
         record = entry.record
         try:
             verdict = await self._proofs.judge(record, proof, self._wall_clock)
@@ -367,7 +349,7 @@ class Approvals:
                 self._inbox.note(record, error.failure.name, error.message)
             raise
         # Somebody else may have decided while it was looked at.
-        self._must_wait(entry)
+        self._inbox.must_wait(entry)
         return verdict
 
     async def _approve(
@@ -396,7 +378,8 @@ class Approvals:
             entry.own = presented_by is not None and _same(presented_by, entry.record.caller)
             # Nothing that goes wrong here may strand it: it is approved, and somebody waits.
             try:
-                self.gate.decided(entry)
+                if entry.url_offered:
+                    self.gate.decided(entry)
             except Exception:
                 _log.exception("the client of approval %s could not be told", entry.record.id)
             try:
@@ -472,15 +455,6 @@ def _masked(record: Approval) -> InterlockError:
         f"Nothing was decided: masked arguments ({len(record.masked)}). Reveal them, or state that "
         "you approve the call without seeing them (`accept_masked`).",
         {"confirmation_id": record.id, "masked": list(record.masked)},
-    )
-
-
-def _expired(record: Approval) -> InterlockError:
-    note = record.note or "Nobody decided in time."
-    return InterlockError(
-        CONFIRMATION_EXPIRED,
-        f"This call can no longer be confirmed: {note}",
-        {"confirmation_id": record.id, "state": record.state},
     )
 
 

@@ -166,7 +166,9 @@ class ApprovalStore:
         with self._wanted:
             if not self._closed:
                 self._steps.append(_Step(approval, before, then, token))
-                self._wake()
+                if self._thread is None:
+                    self._start()
+                self._wanted.notify()
                 return
         self._deliver(lambda: then(Kept.FAILED))
 
@@ -174,7 +176,9 @@ class ApprovalStore:
         with self._wanted:
             if not self._closed:
                 self._forgotten += ids
-                self._wake()
+                if self._thread is None:
+                    self._start()
+                self._wanted.notify()
 
     def close(self) -> None:
         """Write what is left, and stop. Waits for the disk."""
@@ -187,11 +191,9 @@ class ApprovalStore:
             self._let_go()
         self._keeper.close()
 
-    def _wake(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="approvals", daemon=True)
-            self._thread.start()
-        self._wanted.notify()
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="approvals", daemon=True)
+        self._thread.start()
 
     # -- on the thread that writes
 
