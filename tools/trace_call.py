@@ -43,7 +43,7 @@ from interlock.core.config.trust import AnchorConfig, ApprovalsConfig
 
 PACKAGE = str(Path(interlock.__file__).parent) + "/"
 PATHS = ("plain", "held", "approval", "approval-http")
-TRACES = 8
+TRACES = 20
 """The first ones warm up."""
 _INLINE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 

@@ -11,9 +11,8 @@ import pytest
 from msgspec import Raw
 
 from interlock.automation.config import AutomationConfig
-from interlock.automation.decision import Decided
+from interlock.automation.decision import Decided, Watching
 from interlock.automation.learned_rules import Learned
-from interlock.automation.recorder import Watching
 from interlock.automation.suggestion import suggest
 from interlock.core.call import Call, Caller, Proposed
 from interlock.core.catalog.effects import EffectLevel

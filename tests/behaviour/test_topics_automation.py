@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from interlock.automation.config import AutomationConfig
+from interlock.automation.decision import Watching
 from interlock.automation.learned_rules import Learned
-from interlock.automation.recorder import Watching
 from interlock.automation.store import DecisionStore
 from interlock.automation.suggestion import suggest
 from tests.cli.program import World

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from interlock.automation.config import AutomationConfig
+from interlock.automation.decision import Watching
 from interlock.automation.learned_rules import Learned
 from interlock.automation.paths import decisions_path
-from interlock.automation.recorder import Watching
 from interlock.automation.store import DecisionStore
 from interlock.core.config import Config, LearnedRule
 from interlock.core.feature import FeatureComponent

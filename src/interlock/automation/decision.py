@@ -1,15 +1,19 @@
 """What a human once decided about a call, as it is remembered: no secret, nothing endless.
 
-Pure. What stands for something that is not kept has the mask in it: no condition is made of it, and
-no condition about it is judged.
+What stands for something that is not kept has the mask in it: no condition is made of it, and no
+condition about it is judged. `Watching` hears of every approval that was decided, and has the
+decisions of humans kept. Only those: what a policy engine or a service let through says nothing
+about what a human would, and neither does what nobody decided in time.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -193,3 +197,37 @@ def is_hidden(value: Any) -> bool:
     if isinstance(value, dict):
         return any(MASK in name or is_hidden(one) for name, one in value.items())
     return isinstance(value, list) and any(is_hidden(one) for one in value)
+
+
+# -- What watching decisions asks of whoever keeps them. Only shapes here.
+
+
+class DecisionKeeper(Protocol):
+    """A durable memory of decisions."""
+
+    def write(self, make: Callable[[], Decided]) -> None:
+        """Keep the decision that `make` returns. It is called on whatever thread: to mask secrets
+        takes a while. Returns at once, and never raises: a decision counts whether it is remembered
+        or not."""
+
+    def history(self) -> list[Decided]:
+        """All that are kept, the oldest first. Waits. Raises InterlockError."""
+        ...
+
+    def close(self) -> None:
+        """Write what is left, and stop."""
+
+
+class Watching:
+    """Given to `approvals.watch`."""
+
+    def __init__(self, keeper: DecisionKeeper, wall_clock: Callable[[], float]) -> None:
+        self._keeper = keeper
+        self._wall_clock = wall_clock
+        self.kept = 0
+
+    def heard(self, approval: Approval) -> None:
+        """One step of one approval."""
+        if is_decision(approval):
+            self._keeper.write(partial(decided, approval, self._wall_clock()))
+            self.kept += 1

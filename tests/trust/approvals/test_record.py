@@ -22,12 +22,15 @@ from interlock.trust.approvals.record import (
     MOST_ARGUMENTS,
     REFUSED,
     TRANSITIONS,
+    Whole,
     canonical,
     digest_of,
     exact,
     new_id,
-    shown,
+    written_down,
 )
+from interlock.trust.policy.decision import Action, decision
+from tests.core.pipeline.calls import tool_call
 from tests.trust.approvals.test_proofs import approval
 
 DOCS = Path(__file__).parents[3] / "docs" / "approvals.md"
@@ -117,6 +120,16 @@ def test_what_nobody_could_look_through_is_refused() -> None:
     deep: Any = "x"
     for _ in range(2_000):
         deep = [deep]
+    call = tool_call("s.wipe")
+    call.caller = Caller("agent")
     with pytest.raises(InterlockError, match="nested too deeply") as caught:
-        shown(deep, None, frozenset(), "")
+        written_down(
+            call,
+            decision(Action.CONFIRM, "rule"),
+            Whole(deep, None, b"", "s.wipe", "", ""),
+            audience="",
+            policy="",
+            created=0.0,
+            expires=1.0,
+        )
     assert caught.value.failure is INVALID_ARGUMENTS

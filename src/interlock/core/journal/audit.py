@@ -114,24 +114,22 @@ class Audit(CallObserver):
         """Write down that a call is about to leave. `then` is told whether that is on disk: if not,
         it must not leave. The entry of how it ends names the same call."""
         recorder = self._recorder
-        if recorder is None or not self.writes_first:
-            if recorder is not None and call not in self._intended:
-                digest = self._digest_of(call)
-                if digest:
-                    self._intended[call] = digest
+        if recorder is None:
             then(True)
             return
         mark = self._intended.get(call)
         if mark is None:
-            mark = f"call:{self._run}-{next(self._numbers)} {self._digest_of(call)}".rstrip()
-            self._intended[call] = mark
-        recorder.record_durably(self._entry(call, DISPATCHING, 0, _told_of(call, mark, "")), then)
-
-    def _digest_of(self, call: Call) -> str:
-        # Arguments are read and sorted for it, which is too slow for calls that can be undone.
-        if self._digest is None or not (call.effect == _IRREVERSIBLE or call.approval):
-            return ""
-        return self._digest(call)
+            mark = f"call:{self._run}-{next(self._numbers)}" if self.writes_first else ""
+            # Arguments are read and sorted for it, which is too slow for calls that can be undone.
+            if self._digest is not None and (call.effect == _IRREVERSIBLE or call.approval):
+                mark = f"{mark} {self._digest(call)}".strip()
+            if mark:
+                self._intended[call] = mark
+        if self.writes_first:
+            detail = _told_of(call, mark, "")
+            recorder.record_durably(self._entry(call, DISPATCHING, 0, detail), then)
+        else:
+            then(True)
 
     def record(self, call: Call, word: str, duration_us: int, detail: str = "") -> None:
         """Write down what is no call on its way through the pipeline."""

@@ -29,7 +29,6 @@ from interlock.core.pipeline.internal_error import fault
 from interlock.core.pipeline.request_state import Seals
 from interlock.core.ports import Clock, Host, Recorder
 from interlock.errors import (
-    ALREADY_DECIDED,
     CONFIRMATION_EXPIRED,
     DEADLINE_EXCEEDED,
     TOO_BUSY,
@@ -121,15 +120,6 @@ def _trim(entries: list[Entry], most: int, newest: Approval | None) -> None:
                 return
 
 
-def _expired(record: Approval) -> InterlockError:
-    note = record.note or "Nobody decided in time."
-    return InterlockError(
-        CONFIRMATION_EXPIRED,
-        f"This call can no longer be confirmed: {note}",
-        {"confirmation_id": record.id, "state": record.state},
-    )
-
-
 class Inbox:
     """Keeps the entries, and takes them from state to state."""
 
@@ -205,7 +195,7 @@ class Inbox:
         """Take up what an earlier process left. Raises InterlockError when it cannot be read."""
         now = self.wall_clock()
         for record in self._keeper.load():
-            entry = Entry(record, record.state)
+            entry = Entry(record, record.state, asked_plainly=True)
             self.entries[record.id] = entry
             if record.below:
                 self.waits_below(record)
@@ -269,9 +259,7 @@ class Inbox:
                 f"{len(own)} calls of {record.caller.name} wait for an approval already: wait "
                 "until some are decided.",
             )
-        entry = Entry(record, None)
-        entry.session, entry.asker = session, asker
-        entry.on_written.append(then)
+        entry = Entry(record, session=session, asker=asker, on_written=[then])
         entry.until = self._clock() + (record.expires - record.created)
         self.entries[record.id] = entry
         self.by_call[whose(record.caller, record.digest, asker)] = entry
@@ -355,26 +343,6 @@ class Inbox:
         record = entry.record
         return (
             now >= record.expires or self._clock() >= entry.until or now < record.created - FUTURE
-        )
-
-    def must_wait(self, entry: Entry) -> None:
-        """Raises InterlockError unless it can be decided now."""
-        record = entry.record
-        if record.state in (PENDING, APPROVED) and entry.call is None and not entry.writing:
-            if self.expired(entry):
-                self.expire(entry)
-                raise _expired(record)
-            if record.state == PENDING:
-                return
-        if record.state in (EXPIRED, VOID):
-            raise _expired(record)
-        now = f"it is {record.state}"
-        if record.state == PENDING:
-            now = "that is being written down"
-        raise InterlockError(
-            ALREADY_DECIDED,
-            f"This call has been decided already: {now}.",
-            {"confirmation_id": record.id, "state": record.state},
         )
 
     def unindex(self, entry: Entry) -> None:

@@ -88,15 +88,16 @@ class Anchors:
         self._base_dir = base_dir
         self._enrolled = enrolled
         self._configured: tuple[Anchor, ...] = ()
-        self._all: tuple[Anchor, ...] = ()
+        self.all: tuple[Anchor, ...] = ()
+        """Those of the config, and those who are enrolled now."""
         self._stamp: tuple[object, ...] = ()
         self.reload()
 
     def __iter__(self) -> Iterator[Anchor]:
-        return iter(self._all)
+        return iter(self.all)
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self.all)
 
     @property
     def configured(self) -> tuple[Anchor, ...]:
@@ -105,7 +106,7 @@ class Anchors:
 
     def named(self, name: str) -> list[Anchor]:
         """The keys of one person or program."""
-        return [one for one in self._all if one.name == name]
+        return [one for one in self.all if one.name == name]
 
     def configure(self, config: ApprovalsConfig) -> None:
         """Raises InterlockError, and changes nothing, when a key of it cannot be used."""
@@ -139,7 +140,7 @@ class Anchors:
     def heed(self) -> None:
         """Count those who are enrolled now, beside those of the config. Reads no file."""
         enrolled = tuple(self._enrolled()) if self._config.enrolled else ()
-        self._all = (*self._configured, *enrolled)
+        self.all = (*self._configured, *enrolled)
 
     def _read(self, config: ApprovalsConfig) -> tuple[Anchor, ...]:
         found = tuple(
@@ -327,7 +328,8 @@ class Proofs:
         """What holds for every kind of proof. Raises InterlockError."""
         caller = approval.caller
         # One person may have several keys: what is said of any of them holds for the person.
-        known = self.anchors.named(verdict.anchor) or [Anchor(verdict.anchor, verdict.kind)]
+        named = [one for one in self.anchors.all if one.name == verdict.anchor]
+        known = named or [Anchor(verdict.anchor, verdict.kind)]
         if any(one.is_caller(caller.name, caller.above) for one in known):
             raise InterlockError(
                 FORBIDDEN, f"{verdict.anchor} asked for this call, and cannot confirm it as well."
@@ -371,7 +373,7 @@ class Proofs:
     def _believed(self, proof: str, header: dict[str, Any]) -> tuple[Anchor, bytes]:
         """Whose signature it is, and what is signed. Raises InterlockError."""
         algorithm, kid = header["alg"], header.get("kid")
-        fitting = [one for one in self.anchors if algorithm in one.algorithms]
+        fitting = [one for one in self.anchors.all if algorithm in one.algorithms]
         if kid is not None:
             # A hint only: it says where to look first, and proves nothing.
             fitting.sort(key=lambda one: one.name != kid)

@@ -388,12 +388,11 @@ def mask_secrets(
     return shown, tuple(masker.pointers)
 
 
-class _Masker:
-    def __init__(self, root: Any, secrets: frozenset[bytes]) -> None:
-        self._root = root
-        self._secrets = secrets
-        self._left = _MOST_STEPS
-        self.pointers: list[str] = []
+class _Masker(msgspec.Struct, eq=False):
+    root: Any
+    secrets: frozenset[bytes]
+    left: int = _MOST_STEPS
+    pointers: list[str] = []
 
     def copy(self, value: Any, schemas: list[Any], pointer: str, secret: bool) -> Any:
         found = self._expand(schemas)
@@ -417,8 +416,8 @@ class _Masker:
             ]
         if value is None or isinstance(value, bool):
             return value
-        if not secret and self._secrets and isinstance(value, str):
-            secret = digest_of_secret(value) in self._secrets
+        if not secret and self.secrets and isinstance(value, str):
+            secret = digest_of_secret(value) in self.secrets
         if secret:
             self.pointers.append(pointer)
             return hidden(len(value) if isinstance(value, str) else len(json.dumps(value)))
@@ -428,11 +427,11 @@ class _Masker:
         """These schemas and all that they refer to for the same value, each once."""
         found: dict[int, dict[str, Any]] = {}
         waiting = list(schemas)
-        while waiting and self._left > 0:
+        while waiting and self.left > 0:
             schema = waiting.pop()
             if not isinstance(schema, dict) or id(schema) in found:
                 continue
-            self._left -= 1
+            self.left -= 1
             found[id(schema)] = schema
             reference = schema.get("$ref")
             if isinstance(reference, str):
@@ -447,10 +446,10 @@ class _Masker:
     def _referred(self, reference: str) -> Any:
         """What a reference within the schema points to. None: nothing here."""
         if reference == "#":
-            return self._root
+            return self.root
         if not reference.startswith("#/"):
             return None
-        found = self._root
+        found = self.root
         for step in reference[2:].split("/"):
             name = step.replace("~1", "/").replace("~0", "~")
             if isinstance(found, list) and name.isascii() and name.isdigit():
@@ -566,15 +565,27 @@ def written_down(
     secrets: frozenset[bytes] = frozenset(),
 ) -> Approval:
     """The record of a call that waits from now on. `asked`: all of it, read. `secrets`: digests
-    of the config's secrets."""
+    of the config's secrets. Raises InterlockError for what nobody could look through."""
     route, caller, client = call.route, call.caller, call.client
     assert caller is not None
     listed = route if isinstance(route, Tool) else None
     schema, capability = None, b"{}"
     if listed is not None:
         schema, capability = listed.described or listed.describe()
-    arguments, masked = shown(asked.arguments, schema, secrets, "/arguments")
-    meta, masked_meta = shown(asked.meta, None, secrets, "/meta") if asked.meta else (b"", ())
+    meta_shown = b""
+    masked_meta: tuple[str, ...] = ()
+    try:
+        seen, masked = mask_secrets(asked.arguments, schema, secrets=secrets, pointer="/arguments")
+        arguments = canonical(seen)
+        if asked.meta:
+            seen, masked_meta = mask_secrets(asked.meta, None, secrets=secrets, pointer="/meta")
+            meta_shown = canonical(seen)
+    except RecursionError:
+        raise InterlockError(
+            INVALID_ARGUMENTS,
+            "A human must look at this call, and its arguments are nested too deeply for that: "
+            "make them flatter.",
+        ) from None
     return Approval(
         id=new_id(),
         audience=audience,
@@ -591,7 +602,7 @@ def written_down(
         arguments=bytes(call.arguments),
         shown=arguments,
         meta=asked.raw_meta,
-        meta_shown=meta,
+        meta_shown=meta_shown,
         masked=masked + masked_meta,
         capability=capability,
         effect=call.effect,
@@ -620,22 +631,6 @@ def _reason(decision: Decision, tool: Tool) -> str:
     return " ".join(said)
 
 
-def shown(
-    value: Any, schema: Any, secrets: frozenset[bytes], pointer: str
-) -> tuple[bytes, tuple[str, ...]]:
-    """What people see of it, and pointers to what is masked. Raises InterlockError for what nobody
-    could look through."""
-    try:
-        seen, masked = mask_secrets(value, schema, secrets=secrets, pointer=pointer)
-        return canonical(seen), masked
-    except RecursionError:
-        raise InterlockError(
-            INVALID_ARGUMENTS,
-            "A human must look at this call, and its arguments are nested too deeply for that: "
-            "make them flatter.",
-        ) from None
-
-
 def revealed(approval: Approval) -> Approval:
     """The same with the real values in place of the masked ones. Only while it is pending."""
     meta = canonical(exact(approval.meta)) if approval.meta else b""
@@ -655,65 +650,42 @@ def whose(caller: Caller, digest: str, session: ClientSession | None = None) -> 
     return caller.name, caller.kind, caller.above, digest, asker
 
 
-class Entry:
+class Entry(msgspec.Struct, eq=False):
     """A record, and what there is beside it for as long as the process lives."""
 
-    __slots__ = (
-        "asked_plainly",
-        "asker",
-        "call",
-        "early",
-        "heard_below",
-        "live",
-        "on_over",
-        "on_written",
-        "own",
-        "record",
-        "session",
-        "timer",
-        "told",
-        "until",
-        "url_offered",
-        "waiters",
-        "writing",
-        "written",
-        "wrong",
-    )  # fmt: skip
-
-    def __init__(self, record: Approval, written: str | None) -> None:
-        self.record = record
-        self.written = written
-        """The state that is on disk. None: none is yet."""
-        self.writing = False
-        """A step is on its way to the disk."""
-        self.until = 0.0
-        """When it expires, on the clock that never goes back."""
-        self.timer: Any = None
-        self.session: ClientSession | None = None
-        self.asker: ClientSession | None = None
-        """The session whose repeated call is this one. None: calls without a session."""
-        self.url_offered = False
-        self.asked_plainly = written is not None
-        """Whether its caller was told of it outside of a room, too, and comes for what it came to.
-        Of one from before a restart nobody knows: it may."""
-        self.told = False
-        """Whether its caller was told the outcome. The record says so once that is written."""
-        self.live = False
-        """Whether somebody has just approved it, and it is about to be dispatched."""
-        self.call: Call | None = None
-        """The call that it is used for."""
-        self.early: tuple[Outcome | None, InterlockError | None] | None = None
-        self.heard_below: tuple[str, Outcome] | None = None
-        """What a gate below (its approval's id) let through while it was being asked about."""
-        self.on_written: list[Callable[[Entry, Kept], None]] = []
-        self.waiters: list[Told] = []
-        """The identical calls of its caller that wait for what becomes of it."""
-        self.on_over: list[Told] = []
-        """Those who confirmed it."""
-        self.own = False
-        """Whether its own caller brought the proof, and is told so."""
-        self.wrong = 0
-        """How many proofs of it did not count."""
+    record: Approval
+    written: str | None = None
+    """The state that is on disk. None: none is yet."""
+    writing: bool = False
+    """A step is on its way to the disk."""
+    until: float = 0.0
+    """When it expires, on the clock that never goes back."""
+    timer: Any = None
+    session: ClientSession | None = None
+    asker: ClientSession | None = None
+    """The session whose repeated call is this one. None: calls without a session."""
+    url_offered: bool = False
+    asked_plainly: bool = False
+    """Whether its caller was told of it outside of a room, too, and comes for what it came to. Of
+    one from before a restart nobody knows: it may."""
+    told: bool = False
+    """Whether its caller was told the outcome. The record says so once that is written."""
+    live: bool = False
+    """Whether somebody has just approved it, and it is about to be dispatched."""
+    call: Call | None = None
+    """The call that it is used for."""
+    early: tuple[Outcome | None, InterlockError | None] | None = None
+    heard_below: tuple[str, Outcome] | None = None
+    """What a gate below (its approval's id) let through while it was being asked about."""
+    on_written: list[Callable[[Entry, Kept], None]] = []
+    waiters: list[Told] = []
+    """The identical calls of its caller that wait for what becomes of it."""
+    on_over: list[Told] = []
+    """Those who confirmed it."""
+    own: bool = False
+    """Whether its own caller brought the proof, and is told so."""
+    wrong: int = 0
+    """How many proofs of it did not count."""
 
 
 # -- A call that was let through here and stopped at a gate below: whether it may be sent there

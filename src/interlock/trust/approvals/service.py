@@ -39,6 +39,7 @@ from interlock.trust.approvals.gate import Gate, Inbox
 from interlock.trust.approvals.proofs import REFUSE, Proofs, Verdict, invalid
 from interlock.trust.approvals.record import (
     APPROVED,
+    EXPIRED,
     PENDING,
     REFUSED,
     STATES,
@@ -226,7 +227,7 @@ class Approvals:
             )
         if entry is None or entry.written is None:
             raise unknown(id)
-        self._inbox.must_wait(entry)
+        self._must_wait(entry)
         if entry.record.masked:
             self._inbox.note(entry.record, "revealed", f"to {to}")
         return revealed(entry.record)
@@ -302,7 +303,7 @@ class Approvals:
             by, kind, token = verdict.anchor, verdict.kind, verdict.token
             reason = verdict.reason or reason
         elif local or (presented_by is not None and presented_by.approves):
-            self._inbox.must_wait(entry)
+            self._must_wait(entry)
             by = presented_by.name if presented_by is not None else "local"
             kind, token = "local" if local else "caller", ""
         else:
@@ -335,10 +336,30 @@ class Approvals:
 
     # -- deciding
 
+    def _must_wait(self, entry: Entry) -> None:
+        """Raises InterlockError unless it can be decided now."""
+        record = entry.record
+        if record.state in (PENDING, APPROVED) and entry.call is None and not entry.writing:
+            if self._inbox.expired(entry):
+                self._inbox.expire(entry)
+                raise _expired(record)
+            if record.state == PENDING:
+                return
+        if record.state in (EXPIRED, VOID):
+            raise _expired(record)
+        now = f"it is {record.state}"
+        if record.state == PENDING:
+            now = "that is being written down"
+        raise InterlockError(
+            ALREADY_DECIDED,
+            f"This call has been decided already: {now}.",
+            {"confirmation_id": record.id, "state": record.state},
+        )
+
     async def _decide(self, entry: Entry, proof: str) -> Verdict:
         """The one place where a proof is believed, whichever way it came in. Raises
         InterlockError."""
-        self._inbox.must_wait(entry)
+        self._must_wait(entry)
         record = entry.record
         try:
             verdict = await self._proofs.judge(record, proof, self._wall_clock)
@@ -349,7 +370,7 @@ class Approvals:
                 self._inbox.note(record, error.failure.name, error.message)
             raise
         # Somebody else may have decided while it was looked at.
-        self._inbox.must_wait(entry)
+        self._must_wait(entry)
         return verdict
 
     async def _approve(
@@ -455,6 +476,15 @@ def _masked(record: Approval) -> InterlockError:
         f"Nothing was decided: masked arguments ({len(record.masked)}). Reveal them, or state that "
         "you approve the call without seeing them (`accept_masked`).",
         {"confirmation_id": record.id, "masked": list(record.masked)},
+    )
+
+
+def _expired(record: Approval) -> InterlockError:
+    note = record.note or "Nobody decided in time."
+    return InterlockError(
+        CONFIRMATION_EXPIRED,
+        f"This call can no longer be confirmed: {note}",
+        {"confirmation_id": record.id, "state": record.state},
     )
 
 
