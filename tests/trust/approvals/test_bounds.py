@@ -84,7 +84,7 @@ def test_who_was_removed_while_the_proof_was_looked_at(tmp_path: Path) -> None:
         async def look() -> None:
             nonlocal looked
             looked += 1
-            gated.anchors._all = ()
+            gated.anchors.all = ()
 
         gated.proofs.look = look
         for attempt in (
