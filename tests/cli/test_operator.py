@@ -18,8 +18,8 @@ from joserfc.jwk import OKPKey
 from typer.testing import CliRunner
 
 from interlock.aql.commands.operator import operator
-from interlock.core.paths import make_private
-from interlock.trust.approvals.socket import ApprovalsSocket, approvals_socket_path
+from interlock.core.paths import approvals_socket_path, make_private
+from interlock.trust.approvals.web import ApprovalsSocket
 from tests.aql.safety.guarded import verification
 from tests.cli.waiting import wait_until
 from tests.patience import PATIENCE

@@ -18,10 +18,14 @@ from interlock.app.node import Node
 from interlock.core.config import Config, ServerConfig, TlsConfig
 from interlock.core.config.trust import CertificateConfig, IdentityConfig
 from interlock.core.journal.journal import deliver_on
-from interlock.core.paths import signing_keys_path, socket_path
+from interlock.core.paths import (
+    approvals_socket_path,
+    approvals_sockets,
+    signing_keys_path,
+    socket_path,
+)
 from interlock.terminal.approvals_client import Inbox
 from interlock.terminal.node_discovery import Meant
-from interlock.trust.approvals.socket import approvals_socket_path, approvals_sockets
 from interlock.trust.signing_keys import SigningKeys
 from tests.channels.certificates import Authority
 from tests.patience import PATIENCE

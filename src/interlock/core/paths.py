@@ -53,6 +53,21 @@ def socket_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> P
     return Path(runtime) / _short_name(digest) / _SOCKET_NAME
 
 
+def approvals_socket_path(socket: Path) -> Path:
+    """Where the approvals socket of this process is; `socket`: the MCP socket of its state folder.
+
+    Several nodes may share that folder, such as one for each client that starts its own. The name
+    is short: a path of a socket may be no longer than about a hundred bytes.
+    """
+    return socket.with_name(f"ask-{os.getpid()}.sock")
+
+
+def approvals_sockets(socket: Path) -> list[Path]:
+    """The approvals sockets of all nodes that share the state folder; one may be left over from a
+    killed node."""
+    return sorted(socket.parent.glob("ask-*.sock"))
+
+
 def status_path(socket: Path) -> Path:
     """The socket beside it, on which a node tells how it fares."""
     return socket.with_name("status.sock")

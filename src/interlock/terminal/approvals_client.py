@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.core.paths import is_trusted, somebody_listens
+from interlock.core.paths import approvals_sockets, is_trusted, somebody_listens
 from interlock.errors import (
     INTERNAL,
     UNKNOWN_APPROVAL,
@@ -23,7 +23,6 @@ from interlock.errors import (
 from interlock.terminal import node_discovery as running
 from interlock.terminal import node_http
 from interlock.terminal.node_discovery import Meant
-from interlock.trust.approvals.socket import approvals_sockets
 
 _WITHIN: Final = 5.0
 _LOOK_UP: Final = 0.5

@@ -13,7 +13,7 @@ from pathlib import Path
 from interlock.core.call import Call, Caller, Credentials
 from interlock.core.config import Config
 from interlock.core.config.secrets import secret_digests
-from interlock.core.paths import make_private, state_dir
+from interlock.core.paths import approvals_socket_path, make_private, state_dir
 from interlock.core.pipeline.request_state import Seals
 from interlock.core.ports import Recorder
 from interlock.core.server.http.guard import Guard
@@ -30,9 +30,8 @@ from interlock.trust.approvals.operators import (
 )
 from interlock.trust.approvals.proofs import PASSKEY, Anchors, Proofs, must_have_anchors
 from interlock.trust.approvals.service import Approvals
-from interlock.trust.approvals.socket import ApprovalsSocket, approvals_socket_path
 from interlock.trust.approvals.store import ApprovalStore
-from interlock.trust.approvals.web import BASE, Verification, VerificationApp
+from interlock.trust.approvals.web import BASE, ApprovalsSocket, Verification, VerificationApp
 from interlock.trust.authorization import Authorizer
 
 

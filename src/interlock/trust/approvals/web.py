@@ -10,19 +10,25 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Container, Sequence
+from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
+import uvicorn
 from msgspec import Raw
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
 from interlock.core.call import Call, Caller, Credentials, Outcome
 from interlock.core.pipeline.authentication import LOCAL_PEER
 from interlock.core.redaction import MASK
 from interlock.core.server.http.asgi import (
     JSON,
+    App,
     EventStream,
     Receive,
     Scope,
@@ -779,3 +785,57 @@ class VerificationApp(ApprovalsApp):
 
 def _is_page(scope: Scope) -> bool:
     return scope["method"] == "GET" and b"text/html" in dict(scope["headers"]).get(b"accept", b"")
+
+
+# -- The Unix socket by which a node's own user sees and decides approvals: HTTP, as on the network.
+# Only that user can open it, so nobody is asked for a token; a proof is asked for all the same.
+
+
+class ApprovalsSocket:
+    """Opened with a node, closed before it."""
+
+    def __init__(self, app: App) -> None:
+        config = uvicorn.Config(
+            app,
+            http=HttpToolsProtocol,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+        )
+        config.load()
+        self._config = config
+        self._state = ServerState()
+        self._server: asyncio.Server | None = None
+        self._path: Path | None = None
+
+    async def open(self, path: Path) -> None:
+        """Raises OSError."""
+        _remove(path)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(
+            lambda: HttpToolsProtocol(self._config, self._state, {}, loop), path=str(path)
+        )
+        self._path = path
+        os.chmod(path, 0o600)
+
+    async def close(self) -> None:
+        """Take nobody any more; what is being answered is answered."""
+        if self._server is None:
+            return
+        self._server.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        if self._state.tasks:
+            await asyncio.wait(list(self._state.tasks), timeout=2.0)
+        if self._path is not None:
+            _remove(self._path)
+
+
+def _remove(path: Path) -> None:
+    """A socket of ours, or one that a killed node left behind."""
+    path.unlink(missing_ok=True)
