@@ -164,13 +164,15 @@ class TracedNode:
         return (await trace(approving.approvals.confirm(id, proof)))[0]
 
 
-def describe(path: str, entries: list[Entry], *, functions: bool) -> str:
+def count(entries: list[Entry]) -> tuple[int, int, int]:
+    """Functions, files, jumps."""
     files = [file for file, _ in entries]
     jumps = sum(before != after for before, after in pairwise(files))
-    lines = [
-        f"{path}: {len(set(entries))} functions, {len(set(files))} files, {jumps} jumps "
-        f"({len(entries)} entries)"
-    ]
+    return len(set(entries)), len(set(files)), jumps
+
+
+def describe(path: str, entries: list[Entry], *, functions: bool) -> str:
+    lines = ["{}: {} functions, {} files, {} jumps".format(path, *count(entries))]
     if functions:
         for file, some in groupby(entries, key=lambda entry: entry[0]):
             lines.append(f"  {file}: {', '.join(name for _, name in some)}")
@@ -184,7 +186,7 @@ async def run(paths: list[str], *, functions: bool) -> None:
         try:
             for path in paths:
                 traces = [await traced.trace(path) for _ in range(TRACES)]
-                print(describe(path, min(traces, key=len), functions=functions))
+                print(describe(path, min(traces, key=count), functions=functions))
         finally:
             await traced.node.stop()
 

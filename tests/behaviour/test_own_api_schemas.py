@@ -25,7 +25,7 @@ from interlock.contracts.schemas.build import build_all
 from interlock.contracts.schemas.publication import publications
 from interlock.core.server.http.resource_metadata import ResourceMetadata
 from interlock.tree.config import ParentConfig
-from interlock.trust.approvals.operator_store import Invitation
+from interlock.trust.operators.store import Invitation
 from tests.behaviour.adversary import CHILD, CLERK, MODEL, fresh
 from tests.behaviour.office import (
     PATIENCE,

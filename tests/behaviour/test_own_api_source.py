@@ -29,10 +29,11 @@ from interlock.topics.overview import MemberNow, TopicNow, TopicsStatus, TopicSt
 from interlock.tree.overview import Entry, TreeNode
 from interlock.tree.registrant import State
 from interlock.tree.status import ParentStatus, TreeStatus
-from interlock.trust.approvals import operators, record
+from interlock.trust.approvals import record
 from interlock.trust.approvals import web as approvals_face
 from interlock.trust.approvals import web as verification
 from interlock.trust.approvals.proofs import Creation
+from interlock.trust.operators import operators
 from tests.behaviour.office import JSON, SCHEMAS, openapi_document, schema_of
 
 

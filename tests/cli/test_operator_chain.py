@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from interlock.trust.approvals.operator_store import Invitation, OperatorStore
-from interlock.trust.approvals.operators import enrolled_key
+from interlock.trust.operators.operators import enrolled_key
+from interlock.trust.operators.store import Invitation, OperatorStore
 from tests.cli.program import DEMO, World
 from tests.cli.test_approvals import PHRASE, at_terminal, held, new_key, waiting
 from tests.cli.waiting import wait_until

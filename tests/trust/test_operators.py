@@ -16,8 +16,8 @@ from joserfc.jwk import ECKey, OKPKey
 from interlock.core.config import Config
 from interlock.core.config.trust import ApprovalsConfig
 from interlock.errors import PROOF_INVALID, UNAUTHENTICATED, InterlockError
-from interlock.trust.approvals.operator_store import Invitation, OperatorStore
-from interlock.trust.approvals.operators import (
+from interlock.trust.approvals.proofs import PASSKEY, PREFIX, Anchors, Proofs
+from interlock.trust.operators.operators import (
     QUESTION_SECONDS,
     SESSION_SECONDS,
     Operators,
@@ -25,7 +25,7 @@ from interlock.trust.approvals.operators import (
     page_base,
     page_origins,
 )
-from interlock.trust.approvals.proofs import PASSKEY, PREFIX, Anchors, Proofs
+from interlock.trust.operators.store import Invitation, OperatorStore
 from tests.trust.approvals.authenticator import ORIGIN, SoftKey
 from tests.trust.approvals_web.office import signed
 

@@ -20,8 +20,8 @@ from interlock.terminal import output as say
 from interlock.terminal.node_discovery import NodeOption
 
 if TYPE_CHECKING:
-    from interlock.trust.approvals.operator_chain import Draft, Enrolled
-    from interlock.trust.approvals.operator_store import OperatorStore, Pending
+    from interlock.trust.operators.chain import Draft, Enrolled
+    from interlock.trust.operators.store import OperatorStore, Pending
 
 keys = typer.Typer(no_args_is_help=True)
 keys.add_typer(node_keys, name="node")
@@ -111,8 +111,8 @@ def new(
       interlock keys new deputy --by chief
       interlock keys new ops --tool 'github.*'
     """
-    from interlock.trust.approvals.operator_store import Invitation
-    from interlock.trust.approvals.operators import enrolled_key
+    from interlock.trust.operators.operators import enrolled_key
+    from interlock.trust.operators.store import Invitation
 
     operator_key.checked_name(name)
     store = None
@@ -249,8 +249,8 @@ def enrol(
       interlock keys enrol chief
       interlock keys enrol chief --public chief.pub
     """
-    from interlock.trust.approvals.operator_store import CODE_LASTS, Invitation
-    from interlock.trust.approvals.operators import enrolled_key, local_base, page_base
+    from interlock.trust.operators.operators import enrolled_key, local_base, page_base
+    from interlock.trust.operators.store import CODE_LASTS, Invitation
 
     operator_key.checked_name(name)
     meant = running.with_files(config, node)
@@ -348,8 +348,8 @@ def recover(
       interlock keys recover chief --public ~/.config/interlock/keys/chief.pub
     """
     from interlock.errors import CONFIG, InterlockError
-    from interlock.trust.approvals.operator_store import Invitation
-    from interlock.trust.approvals.operators import enrolled_key
+    from interlock.trust.operators.operators import enrolled_key
+    from interlock.trust.operators.store import Invitation
 
     operator_key.checked_name(name)
     meant = running.with_files(config, node)

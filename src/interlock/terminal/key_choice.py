@@ -17,8 +17,8 @@ from interlock.terminal import operator_key
 if TYPE_CHECKING:
     from interlock.terminal.approvals_client import Waiting
     from interlock.terminal.node_discovery import Meant, Named
-    from interlock.trust.approvals.operator_store import OperatorStore
     from interlock.trust.approvals.proofs import Anchor
+    from interlock.trust.operators.store import OperatorStore
 
 
 def chosen(given: Path | None, one: Waiting, meant: Meant, *, here: bool) -> Path:
@@ -61,8 +61,8 @@ def own_keys() -> dict[Path, str]:
 
 def thumbprint_of(private: Path) -> str:
     """By the public file beside it: the private one may have a passphrase."""
-    from interlock.trust.approvals.operator_store import Invitation
-    from interlock.trust.approvals.operators import enrolled_key
+    from interlock.trust.operators.operators import enrolled_key
+    from interlock.trust.operators.store import Invitation
 
     for path in (private.with_suffix(".pub"), private):
         try:
@@ -83,8 +83,8 @@ def enrolment(private: Path, named: Named) -> str:
 
 def operator_store(meant: Meant) -> OperatorStore:
     """Who may confirm calls of the node that is meant."""
-    from interlock.trust.approvals.operator_store import OperatorStore
-    from interlock.trust.approvals.operators import operators_of, operators_path
+    from interlock.trust.operators.operators import operators_of, operators_path
+    from interlock.trust.operators.store import OperatorStore
 
     return OperatorStore(
         operators_path(meant.config, os.environ, meant.base_dir),
@@ -126,8 +126,8 @@ def _configured(meant: Meant) -> Iterator[Anchor]:
 
 def _counting(meant: Meant) -> Iterator[tuple[str, Anchor]]:
     """Every key whose proofs count: its thumbprint, and what it may confirm."""
-    from interlock.trust.approvals.operators import thumbprint
     from interlock.trust.approvals.proofs import Anchor
+    from interlock.trust.operators.operators import thumbprint
 
     if meant.config.approvals.enrolled:
         for one in operator_store(meant).all():

@@ -7,10 +7,10 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from interlock.trust.approvals.operator_chain import SUBJECT, Draft, Enrolled
-from interlock.trust.approvals.operator_store import Invitation
-from interlock.trust.approvals.operators import enrolled_key
 from interlock.trust.approvals.proofs import Passkey
+from interlock.trust.operators.chain import SUBJECT, Draft, Enrolled
+from interlock.trust.operators.operators import enrolled_key
+from interlock.trust.operators.store import Invitation
 from tests.trust.approvals.authenticator import SoftKey
 from tests.trust.approvals_web.office import signed
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interlock.trust.approvals.operator_chain import (
+from interlock.trust.operators.chain import (
     Chain,
     Enrolled,
     decode_entry,

@@ -11,9 +11,9 @@ from interlock.core.call import Caller
 from interlock.core.server.http.asgi import Scope
 from interlock.core.server.http.guard import Guard
 from interlock.errors import UNAUTHENTICATED, InterlockError
-from interlock.trust.approvals.operator_store import OperatorStore
-from interlock.trust.approvals.operators import Operators
 from interlock.trust.approvals.web import VerificationApp
+from interlock.trust.operators.operators import Operators
+from interlock.trust.operators.store import OperatorStore
 from tests.aql.safety.guarded import Guarded
 from tests.trust.approvals.gated import NODE, sign
 

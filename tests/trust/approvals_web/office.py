@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from interlock.trust.approvals.component import Approving
-from interlock.trust.approvals.operator_chain import Draft
-from interlock.trust.approvals.operator_store import Invitation, OperatorStore
-from interlock.trust.approvals.operators import enrolled_key
+from interlock.trust.operators.chain import Draft
+from interlock.trust.operators.operators import enrolled_key
+from interlock.trust.operators.store import Invitation, OperatorStore
 from tests.core.server.running import Running
 from tests.core.server.wire import Answer, Wire, request
 from tests.core.server.workshop import Workshop

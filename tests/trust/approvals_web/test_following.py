@@ -106,7 +106,7 @@ def _lets_in(office: Office, bearer: str) -> bool:
 
 
 def test_a_session_ends_at_its_time(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlock.trust.approvals.operators.SESSION_SECONDS", 0.5)
+    monkeypatch.setattr("interlock.trust.operators.operators.SESSION_SECONDS", 0.5)
     with follow(office, "/approvals/events", session_of(office)) as wire:
         assert event(wire) == {"approvals": []}
         wire.stream_end()

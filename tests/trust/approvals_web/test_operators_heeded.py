@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from interlock.core.config.trust import AnchorConfig, ApprovalsConfig
-from interlock.trust.approvals.operator_store import Invitation, OperatorStore
-from interlock.trust.approvals.operators import enrolled_key
+from interlock.trust.operators.operators import enrolled_key
+from interlock.trust.operators.store import Invitation, OperatorStore
 from tests.core.server.wire import Answer
 from tests.patience import PATIENCE
 from tests.trust.approvals_web.office import Office, session_of, signed

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from interlock.core.config.trust import ApprovalsConfig
-from interlock.trust.approvals.operator_store import Invitation
-from interlock.trust.approvals.operators import enrolled_key
+from interlock.trust.operators.operators import enrolled_key
+from interlock.trust.operators.store import Invitation
 from tests.needs import requires_browser
 from tests.trust.approvals_web.browser import Browser
 from tests.trust.approvals_web.office import Office

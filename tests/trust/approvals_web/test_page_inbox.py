@@ -6,7 +6,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from interlock.trust.approvals.operator_store import Invitation
+from interlock.trust.operators.store import Invitation
 from tests.needs import requires_browser
 from tests.trust.approvals_web.browser import Browser
 from tests.trust.approvals_web.office import Office, b64

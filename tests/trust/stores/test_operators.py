@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from interlock.errors import PROOF_INVALID, InterlockError
-from interlock.trust.approvals.operator_chain import Enrolled
-from interlock.trust.approvals.operator_store import (
+from interlock.trust.operators.chain import Enrolled
+from interlock.trust.operators.store import (
     CODE_LASTS,
     PENDING_LASTS,
     Invitation,
@@ -408,7 +408,7 @@ def test_a_running_node_notices_who_was_enrolled_and_removed(store: OperatorStor
 def test_a_file_that_cannot_be_read_is_said_and_then_read_whole(
     store: OperatorStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlock.trust.approvals.operator_store._BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("interlock.trust.operators.store._BUSY_SECONDS", 0.01)
     store.add(key())
     reader = OperatorReader(store)
     assert reader.changed()

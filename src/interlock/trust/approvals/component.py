@@ -20,19 +20,19 @@ from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.router import AppRoute, Route
 from interlock.errors import InterlockError
 from interlock.trust.approvals.downstream import Child
-from interlock.trust.approvals.operator_store import OperatorStore
-from interlock.trust.approvals.operators import (
+from interlock.trust.approvals.proofs import PASSKEY, Anchors, Proofs, must_have_anchors
+from interlock.trust.approvals.service import Approvals
+from interlock.trust.approvals.store import ApprovalStore
+from interlock.trust.approvals.web import BASE, ApprovalsSocket, Verification, VerificationApp
+from interlock.trust.authorization import Authorizer
+from interlock.trust.operators.operators import (
     Operators,
     operators_of,
     operators_path,
     page_base,
     page_origins,
 )
-from interlock.trust.approvals.proofs import PASSKEY, Anchors, Proofs, must_have_anchors
-from interlock.trust.approvals.service import Approvals
-from interlock.trust.approvals.store import ApprovalStore
-from interlock.trust.approvals.web import BASE, ApprovalsSocket, Verification, VerificationApp
-from interlock.trust.authorization import Authorizer
+from interlock.trust.operators.store import OperatorStore
 
 
 class Approving:

@@ -30,20 +30,6 @@ from interlock.errors import (
 from interlock.primitives.bounded_dict import BoundedDict
 from interlock.primitives.timestamps import format_local
 from interlock.protocol.mcp import LATEST_STATELESS, Era
-from interlock.trust.approvals.operator_chain import (
-    SUBJECT,
-    Enrolled,
-    algorithms_of,
-    digest_of,
-    key_of,
-)
-from interlock.trust.approvals.operator_store import (
-    Invitation,
-    OperatorReader,
-    OperatorStore,
-    Pending,
-    Reading,
-)
 from interlock.trust.approvals.proofs import (
     APPROVE,
     OPERATOR,
@@ -60,6 +46,20 @@ from interlock.trust.approvals.proofs import (
     to_base64url,
 )
 from interlock.trust.approvals.record import VERIFY, Approval
+from interlock.trust.operators.chain import (
+    SUBJECT,
+    Enrolled,
+    algorithms_of,
+    digest_of,
+    key_of,
+)
+from interlock.trust.operators.store import (
+    Invitation,
+    OperatorReader,
+    OperatorStore,
+    Pending,
+    Reading,
+)
 
 # -- Sees to it that a removed operator counts no more, and a new one at once: looks again and
 # again at who is enrolled and at the key files of the config, and whenever a proof comes in.

@@ -3,7 +3,7 @@ are pending, and codes to enrol more.
 
 A SQLite file in the node's state folder. The command line writes it and the node reads it, each
 call opening it for one transaction: they are rare, and whatever one process wrote the other sees
-at once. Writing the file makes nobody an operator: see `operator_chain`. Beside it the node keeps
+at once. Writing the file makes nobody an operator: see `chain`. Beside it the node keeps
 the end of the chain as it saw it last (`operators.head`), so that a chain that was cut or exchanged
 is noticed after a restart. No private key is ever in it, and of a code only its digest.
 """
@@ -27,7 +27,8 @@ import msgspec
 from interlock import errors
 from interlock.core.state.database import OwnFile, make_private
 from interlock.errors import InterlockError
-from interlock.trust.approvals.operator_chain import (
+from interlock.trust.approvals.proofs import plain_code, to_base64url
+from interlock.trust.operators.chain import (
     Chain,
     Draft,
     Enrolled,
@@ -36,7 +37,6 @@ from interlock.trust.approvals.operator_chain import (
     digest_of,
     verify_chain,
 )
-from interlock.trust.approvals.proofs import plain_code, to_base64url
 
 SCHEMA_VERSION: Final = 2
 CODE_LASTS: Final = 600.0
