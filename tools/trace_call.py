@@ -132,7 +132,7 @@ class TracedNode:
         return self.call("demo.time_now")
 
     def held(self) -> Awaitable[Any]:
-        return self.call("demo.notes_delete", id=self._number)
+        return self.call("demo.notes_delete", id=self._number + 1)
 
     async def proof(self) -> tuple[str, str]:
         """The id of an approval that is pending, and an operator's proof for it."""
