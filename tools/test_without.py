@@ -151,6 +151,7 @@ def _print_absent(copy: Path, absent: Sequence[str]) -> None:
         proof.item
         for proof in read_tests(copy / "tests").proofs
         if proof.test.partition("[")[0] not in marked
+        and proof.test.partition("::")[0] not in marked
     }
     lost = sorted(before - left)
     print(f"· {len(lost)} of {len(before)} proven requirements are absent without {absent[0]}")
@@ -158,18 +159,32 @@ def _print_absent(copy: Path, absent: Sequence[str]) -> None:
 
 
 def _marked(tests: Path, absent: Sequence[str]) -> set[str]:
-    """Tests that are marked with an absent feature, as proofs name them."""
+    """Tests that are marked with an absent feature, as proofs name them; or whole files."""
     found: set[str] = set()
     for path in tests.rglob("test_*.py"):
+        name = path.relative_to(tests).as_posix()
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.FunctionDef) and any(
-                isinstance(one, ast.Call)
-                and ast.unparse(one.func) == "pytest.mark.feature"
-                and {ast.literal_eval(value) for value in one.args} & set(absent)
-                for one in node.decorator_list
-            ):
-                found.add(f"{path.relative_to(tests)}::{node.name}")
+            if isinstance(node, ast.FunctionDef):
+                marks, marked = node.decorator_list, f"{name}::{node.name}"
+            elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
+                marks, marked = list(_each(node.value)), name
+            else:
+                continue
+            if any(_is_of(one, absent) for one in marks):
+                found.add(marked)
     return found
+
+
+def _each(marks: ast.expr) -> Iterable[ast.expr]:
+    return marks.elts if isinstance(marks, ast.List | ast.Tuple) else [marks]
+
+
+def _is_of(mark: ast.expr, absent: Sequence[str]) -> bool:
+    return (
+        isinstance(mark, ast.Call)
+        and ast.unparse(mark.func) == "pytest.mark.feature"
+        and bool({ast.literal_eval(value) for value in mark.args} & set(absent))
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -26,6 +26,8 @@ from tests.behaviour.adversary import (
 )
 from tests.core.server.wire import Answer, message
 
+pytestmark = pytest.mark.feature("aql")
+
 WHO = ("model", "token", "")
 BY_MODEL_FACES = [one for one in FACES if "lines" not in one]
 

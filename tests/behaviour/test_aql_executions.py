@@ -16,6 +16,8 @@ from tests.behaviour import test_approval_faults
 from tests.cli.program import RunningNode, World
 from tests.cli.waiting import PATIENCE, wait_until
 
+pytestmark = pytest.mark.feature("aql")
+
 TASKS = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 
 

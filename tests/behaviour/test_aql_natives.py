@@ -10,6 +10,8 @@ import pytest
 
 from tests.behaviour.test_aql_executions import Desk
 
+pytestmark = pytest.mark.feature("aql")
+
 RESERVED = {
     "introspect", "execute_agent", "record_execution_step", "complete_execution",
     "abort_execution", "confirm_operation", "verify_challenge",

@@ -15,6 +15,8 @@ from interlock.protocol.aql_terms import RESERVED
 from tests.behaviour.adversary import TOKENS, Fortress
 from tests.behaviour.test_aql_adversary import Keep, View
 
+pytestmark = pytest.mark.feature("aql")
+
 
 @pytest.mark.spec("AQ-8.6.1-2", "AQ-8.6.1-3", "AQ-8.6.7-1", "AQ-8.7.4-1", "AQ-8.7.2-2")
 @pytest.mark.parametrize("mode", ["enforcing", "monitoring", "logging", "disabled"])

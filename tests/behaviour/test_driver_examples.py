@@ -46,7 +46,7 @@ PUBLIC = {
     "postgres-mcp",
 }  # fmt: skip
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.feature("drivers"), pytest.mark.timeout(1800)]
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from tests.needs import requires_npm
 
 JOURNALLED = {"driver.resolved", "driver.invoked", "tool.invoked"}
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.feature("drivers"), pytest.mark.timeout(1800)]
 
 
 @pytest.fixture

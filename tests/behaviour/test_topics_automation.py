@@ -27,6 +27,8 @@ from tests.topics.node.table import PROPOSES, Guest, Table
 from tests.topics.peers import Envelope, Peer, joined
 from tests.trust.decision_steps import learned_step
 
+pytestmark = pytest.mark.feature("topics", "automation")
+
 DECISIONS = AutomationConfig(decisions=5)
 TOPIC, NODE = "ops", "interlock"
 BY_A_RULE = {"by": "policy", "proof": "learned"}

@@ -21,7 +21,7 @@ from tests.behaviour.topic_rooms import (
 )
 from tests.topics.peers import Peer
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.feature("topics"), pytest.mark.timeout(1800)]
 
 CALL = "mcp/request:tools/call"
 REQUEST = {

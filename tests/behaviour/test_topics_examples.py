@@ -23,7 +23,7 @@ from tests.behaviour.topic_rooms import (
 )
 from tests.topics.peers import Peer
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.feature("topics"), pytest.mark.timeout(1800)]
 
 CONTEXT = "dangerous_operation"
 PARAMS = {"name": CONTEXT, "arguments": {"target": "production"}}

@@ -25,7 +25,7 @@ from tests.behaviour.topic_rooms import (
 )
 from tests.topics.peers import PATIENCE, Peer
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.feature("topics"), pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")

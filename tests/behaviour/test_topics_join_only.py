@@ -15,6 +15,8 @@ from tests.cli.program import DEMO, World
 from tests.cli.test_topic_program import Running
 from tests.cli.waiting import PATIENCE, wait_until
 
+pytestmark = pytest.mark.feature("topics")
+
 AGENT = "agent-token-0123456789abcdef"
 BOSS = "boss-token-0123456789abcdef"
 

@@ -17,6 +17,8 @@ from tests.behaviour.topic_office import NODE, PRESS, TOPIC, Office, fulfilled, 
 from tests.behaviour.topic_rooms import is_now
 from tests.cli.program import World
 
+pytestmark = pytest.mark.feature("topics")
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:

@@ -17,6 +17,8 @@ from tests.behaviour.topic_office import NODE, PRESS, Office, fulfilled, propose
 from tests.cli.program import World
 from tests.topics.peers import Envelope, Peer
 
+pytestmark = pytest.mark.feature("topics")
+
 NOTE = {"name": "ledger.note", "arguments": {"text": "mine"}}
 LOOK = {"name": "ledger.look", "arguments": {}}
 CALL_NOTE = "mcp/request:tools/call:ledger.note"

@@ -20,7 +20,7 @@ from tests.topics.client.gateway import PATIENCE, Gateway, gateway
 from tests.topics.client.houses import until
 from tests.topics.peers import Envelope, Peer
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.feature("topics"), pytest.mark.timeout(1800)]
 
 CALL_WRITE = "mcp/request:tools/call:write"
 PARAMS = {"name": "write", "arguments": {"text": "hello"}}

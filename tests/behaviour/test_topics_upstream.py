@@ -19,7 +19,7 @@ from tests.behaviour.topic_rooms import LIBRARIES, TOKENS, Joins, Place, Play, p
 from tests.cli.program import World
 from tests.topics.peers import Envelope, Peer
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.feature("topics"), pytest.mark.timeout(1800)]
 
 TOPIC = "ops"
 NODE = "node"

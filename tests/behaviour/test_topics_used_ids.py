@@ -18,7 +18,7 @@ from tests.behaviour.topic_rooms import LIBRARIES, TOKENS, Joins, Place, Play, a
 from tests.topics.client.houses import until
 from tests.topics.peers import Envelope, Peer
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.feature("topics"), pytest.mark.timeout(1800)]
 
 REQUEST = "mcp/request:tools/call:write"
 RESPONSE = "mcp/response:tools/call:write"

@@ -18,6 +18,8 @@ from interlock.trust.approvals.web import PASSED_ON, seen
 from tests.trust.approvals.gated import NOW
 from tests.trust.approvals.test_shown_below import said
 
+pytestmark = pytest.mark.feature("tree")
+
 
 def answer(result: dict[str, Any]) -> bytes:
     shown = said()

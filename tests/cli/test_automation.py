@@ -20,6 +20,8 @@ from tests.automation.past import decisions, notes
 from tests.cli.program import World
 from tests.cli.test_approvals import at_terminal
 
+pytestmark = pytest.mark.feature("automation")
+
 CONFIG = """\
 # my node
 listen: 127.0.0.1:{port}

@@ -9,6 +9,8 @@ import pytest
 
 from tests.cli.program import World
 
+pytestmark = pytest.mark.feature("topics")
+
 TOKENS = [{"name": name, "token": f"${{env:{name.upper()}}}"} for name in ("agent", "worker")]
 JOINING = [{**one, "may": ["join"]} for one in TOKENS]
 SECRETS = {name: f"{name}-0123456789abcdef0123456789abcdef" for name in ("AGENT", "WORKER")}

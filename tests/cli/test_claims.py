@@ -11,6 +11,8 @@ import pytest
 from interlock.tree.store import TreeStore
 from tests.cli.program import World
 
+pytestmark = pytest.mark.feature("tree")
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:

@@ -19,6 +19,8 @@ from tests.cli.program import INTERLOCK, World
 from tests.contracts.registry.git_repositories import git
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.feature("contracts")
+
 ORDER: dict[str, Any] = {
     "type": "object",
     "properties": {"id": {"type": "string"}, "note": {"type": "string"}},

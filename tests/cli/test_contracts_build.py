@@ -16,6 +16,8 @@ from interlock.contracts.registry.registry import ContractRegistry
 from tests.cli.program import World
 from tests.contracts.schemas.folders import SEARCH, folder, shop
 
+pytestmark = pytest.mark.feature("contracts")
+
 ROOT = Path(__file__).resolve().parents[2]
 ORDER = "schemas/json/shop/v1/Order.schema.json"
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

@@ -12,6 +12,8 @@ from grpc_tools import protoc
 from tests.cli.program import World
 from tests.manifests.texts import tool_text, write
 
+pytestmark = pytest.mark.feature("contracts")
+
 ONE = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}}
 WITHOUT = {"type": "object", "properties": {"a": {"type": "string"}}}
 MORE = {"type": "object", "properties": {**ONE["properties"], "c": {"type": "integer"}}}  # type: ignore[dict-item]

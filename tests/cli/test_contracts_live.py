@@ -17,6 +17,8 @@ from tests.cli.waiting import wait_until
 from tests.contracts.registry.git_repositories import git
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.feature("contracts")
+
 SERVER = str(Path(__file__).with_name("changing_server.py"))
 
 

@@ -11,6 +11,8 @@ import pytest
 from tests.cli.drivers_workspace import STAND_IN, contract, driver, entry, secrets
 from tests.cli.program import World
 
+pytestmark = pytest.mark.feature("drivers")
+
 
 def checked(world: World, *more: str) -> dict[str, Any]:
     done = world.run_here("drivers", "check", "--json", *more)

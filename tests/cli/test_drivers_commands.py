@@ -17,6 +17,8 @@ from tests.cli.drivers_workspace import STARTED, contract, driver, entry, secret
 from tests.cli.program import World
 from tests.cli.waiting import wait_until
 
+pytestmark = pytest.mark.feature("drivers")
+
 
 def drivers(world: World, *arguments: str, code: int = 0, **environ: str) -> str:
     done = world.run_here("drivers", *arguments, **environ)

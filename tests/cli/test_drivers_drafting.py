@@ -22,6 +22,8 @@ from interlock.drivers.commands.new import (
     prefix_of,
 )
 
+pytestmark = pytest.mark.feature("drivers")
+
 
 @pytest.mark.parametrize(
     ("kind", "ref", "id"),

@@ -11,6 +11,8 @@ import yaml
 from tests.cli.drivers_workspace import STAND_IN, contract, listening
 from tests.cli.program import World
 
+pytestmark = pytest.mark.feature("drivers")
+
 TOOLS = {
     "read_file", "write_file", "list_directory", "query", "list_tables", "secret_length",
     "say_words",

@@ -14,6 +14,8 @@ from interlock.manifests.tool_reader import load_contract
 from tests.cli.drivers_workspace import PATH_INPUT, contract, driver
 from tests.cli.program import DEMO, World
 
+pytestmark = pytest.mark.feature("drivers")
+
 
 def found(world: World, *command: str) -> tuple[int, str]:
     done = world.run_here(*command, "--json")

@@ -17,6 +17,8 @@ from tests.cli.screen import screen
 from tests.cli.waiting import PATIENCE, wait_until
 from tests.ports import free_port
 
+pytestmark = pytest.mark.feature("drivers")
+
 LACKING = (
     "keyed-mcp is not signed in: it has no A_KEY. Say in interlock.yaml where its secrets are: by "
     "slug under drivers.secrets, or, to take A_KEY from the node's environment, in the list "

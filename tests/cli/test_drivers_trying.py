@@ -12,6 +12,8 @@ from interlock.drivers.commands.test import difference
 from tests.cli.drivers_workspace import STARTED, contract, driver, entry, listening
 from tests.cli.program import World
 
+pytestmark = pytest.mark.feature("drivers")
+
 GREETING = "Hello.\n"
 
 

@@ -15,6 +15,8 @@ from interlock.terminal.server_options import guessed_segment, server_of
 from tests.cli.program import DEMO, INTERLOCK, World
 from tests.cli.waiting import PATIENCE, wait_until
 
+pytestmark = pytest.mark.feature("tree")
+
 
 class Joined:
     """`interlock join`, running."""

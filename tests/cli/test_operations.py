@@ -14,6 +14,8 @@ from interlock.aql import bundle
 from tests.cli.program import DEMO, World
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.feature("aql")
+
 PROGRAM = """
 from interlock.app.features import load_features
 from interlock.aql.commands.operations import operations

@@ -25,6 +25,8 @@ from tests.cli.waiting import wait_until
 from tests.patience import PATIENCE
 from tests.trust.approvals_web.code_office import CodeOffice
 
+pytestmark = pytest.mark.feature("aql")
+
 T = TypeVar("T")
 
 

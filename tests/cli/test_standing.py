@@ -15,6 +15,8 @@ from interlock.tree.status import ParentStatus
 from tests.cli.program import DEMO, RunningNode, World
 from tests.cli.waiting import wait_until
 
+pytestmark = pytest.mark.feature("tree")
+
 LEAF = """
 import sys
 from interlock.tree.subserver import Subserver

@@ -19,6 +19,8 @@ from tests.cli.program import World
 from tests.cli.waiting import PATIENCE
 from tests.ports import free_port
 
+pytestmark = pytest.mark.feature("topics")
+
 NAMES = ("agent", "worker", "boss")
 SECRETS = {name: f"{name}-0123456789abcdef0123456789abcdef" for name in NAMES}
 ROOMS = {

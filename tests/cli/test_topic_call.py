@@ -15,6 +15,8 @@ from tests.cli.test_topic_program import Running
 from tests.cli.topic_room import TopicRoom, room
 from tests.cli.waiting import wait_until
 
+pytestmark = pytest.mark.feature("topics")
+
 __all__ = ["room"]
 
 

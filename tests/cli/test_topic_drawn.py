@@ -18,6 +18,8 @@ from interlock.topics.commands.pending_proposals import Proposed
 from interlock.topics.commands.screen import Screen, now_waiting, pressed, question
 from interlock.topics.commands.screen_view import drawn, undrawable
 
+pytestmark = pytest.mark.feature("topics")
+
 SCREEN = Screen("ops", own="human", connected=True)
 
 

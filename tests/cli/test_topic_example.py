@@ -17,6 +17,8 @@ from tests.cli.program import World
 from tests.cli.waiting import PATIENCE
 from tests.ports import free_port
 
+pytestmark = pytest.mark.feature("topics")
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "topic-room"
 
 

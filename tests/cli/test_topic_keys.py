@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from interlock.topics.commands.keyboard import Key, Keys
 
+pytestmark = pytest.mark.feature("topics")
+
 
 def pressed(*pieces: bytes) -> list[Key]:
     keys = Keys()

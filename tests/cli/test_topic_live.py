@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
 from interlock.topics.client import Participant
 from interlock.topics.commands.live import Live
 from tests.topics.client.places import Alone
+
+pytestmark = pytest.mark.feature("topics")
 
 
 def seated(alone: Alone) -> Participant:

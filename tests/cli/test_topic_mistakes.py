@@ -16,6 +16,8 @@ from tests.cli.program import INTERLOCK, World
 from tests.cli.topic_room import TopicRoom, at_terminal, room
 from tests.cli.waiting import PATIENCE, wait_until
 
+pytestmark = pytest.mark.feature("topics")
+
 __all__ = ["room"]
 
 SEATS = [{"callers": ["local"], "id": "operator", "profile": "full_access"}]

@@ -19,6 +19,8 @@ from tests.cli.topic_room import TopicRoom, at_terminal, room
 from tests.cli.waiting import PATIENCE, wait_until
 from tests.ports import free_port
 
+pytestmark = pytest.mark.feature("topics")
+
 __all__ = ["room"]
 
 OFFICIAL = Path(__file__).parents[1] / "behaviour" / "servers" / "official.py"

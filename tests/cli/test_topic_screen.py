@@ -33,6 +33,8 @@ from interlock.topics.commands.screen_view import drawn
 from interlock.topics.wire.envelope import Head, read_envelope, write_envelope
 from interlock.topics.wire.payloads import Content, read_content
 
+pytestmark = pytest.mark.feature("topics")
+
 WRITE = Proposed("p1", "agent", "worker", "tools/call write_file", b'{"path":"/a"}')
 READ = Proposed("p2", "other", "worker", "tools/call read_file", b'{"path":"/b"}')
 OWN = Proposed("p3", "human", "worker", "tools/call x", b"{}", mine=True)

@@ -20,6 +20,8 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from tests.cli.program import INTERLOCK, RunningNode, World
 from tests.cli.waiting import PATIENCE, wait_until
 
+pytestmark = pytest.mark.feature("topics")
+
 OFFICIAL = Path(__file__).parents[1] / "behaviour" / "servers" / "official.py"
 TOKENS = {name: f"{name}-0123456789abcdef0123456789abcdef" for name in ("worker", "client")}
 

@@ -25,6 +25,8 @@ from interlock.topics.commands.screen import (
 )
 from interlock.topics.commands.screen_view import drawn
 
+pytestmark = pytest.mark.feature("topics")
+
 EMPTY = Screen("ops", own="human", connected=True)
 
 

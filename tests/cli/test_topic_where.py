@@ -23,6 +23,8 @@ from tests.cli.program import World
 from tests.cli.topic_room import at_terminal
 from tests.ports import free_port
 
+pytestmark = pytest.mark.feature("topics")
+
 SEATS = [{"callers": ["local"], "id": "operator", "profile": "full_access"}]
 
 

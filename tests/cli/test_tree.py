@@ -20,6 +20,8 @@ from tests.cli.program import DEMO, INTERLOCK, World
 from tests.cli.waiting import PATIENCE, wait_until
 from tests.ports import free_port
 
+pytestmark = pytest.mark.feature("tree")
+
 
 @pytest.fixture
 def child(world: World) -> Iterator[World]:

@@ -11,6 +11,8 @@ from rich.console import Console
 from interlock.tree.commands.tree import Paces, TreeRows, lay_out, summary
 from interlock.tree.overview import TreeNode
 
+pytestmark = pytest.mark.feature("tree")
+
 
 def leaf(name: str, **facts: Any) -> TreeNode:
     return TreeNode(name=name, **{"link": "http", "tools": 1} | facts)

@@ -18,6 +18,8 @@ from tests.patience import PATIENCE
 from tools.aql_conformance import checks, report
 from tools.aql_conformance.__main__ import main
 
+pytestmark = pytest.mark.feature("aql")
+
 Spoil = Callable[[dict[str, Any]], Any]
 CHECKOUT = os.environ.get("AQL_SPEC_CHECKOUT", "")
 

@@ -18,6 +18,8 @@ from tools.aql_conformance.__main__ import main
 from tools.aql_conformance.evidence import gather
 from tools.aql_conformance.live import WAYS, Client, NoNode, started_node
 
+pytestmark = pytest.mark.feature("aql")
+
 CHECKOUT = os.environ.get("AQL_SPEC_CHECKOUT", "")
 
 

@@ -14,6 +14,8 @@ from bench import tokens
 from interlock.core.server.mcp.views import Views
 from tools.aql_conformance.live import Client, started_node
 
+pytestmark = pytest.mark.feature("aql")
+
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = (DOCS / "aql.md").read_text(encoding="utf-8")
 

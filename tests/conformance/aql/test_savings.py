@@ -17,6 +17,8 @@ from tests.aql.server.aql import AqlClient
 from tests.core.server.running import Running
 from tests.core.server.workshop import Workshop
 
+pytestmark = pytest.mark.feature("aql")
+
 TOOLS = 100
 
 
