@@ -1,0 +1,31 @@
+"""Which tests a build without a feature leaves out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tools.test_without import modules_that_import, without
+
+
+def write(root: Path, name: str, text: str) -> Path:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_feature_goes_with_those_that_require_it() -> None:
+    assert without("topics") == ["topics"]
+    assert without("contracts") == ["contracts", "drivers"]
+
+
+def test_modules_that_import_a_feature_are_left_out(tmp_path: Path) -> None:
+    direct = write(tmp_path, "tests/test_direct.py", "from interlock.topics.room import Room\n")
+    helper = write(tmp_path, "tests/rooms.py", "import interlock.topics\n")
+    through = write(tmp_path, "tests/test_through.py", "from tests.rooms import room\n")
+    below = write(tmp_path, "tests/test_below.py", "from tests.topics.peers import peer\n")
+    bench = write(tmp_path, "bench/load.py", "from tests import rooms\n")
+    write(tmp_path, "tests/test_late.py", "def test() -> None:\n    import interlock.topics\n")
+    write(tmp_path, "tests/test_other.py", "import interlock.topics_of_others\n")
+    found = modules_that_import(tmp_path, ["topics"])
+    assert found == sorted([bench, direct, helper, through, below])
