@@ -31,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     absent = without(options.feature)
     with tempfile.TemporaryDirectory(prefix="interlock-without-") as folder:
         copy = Path(folder)
+        # Some tests run as another user.
+        copy.chmod(0o755)
         _copy(copy)
         for name in absent:
             shutil.rmtree(copy / "src" / "interlock" / name)

@@ -38,6 +38,7 @@ def test_status_of_a_running_node(world: World) -> None:
     assert {one["key"] for one in told["upstreams"]} == {"demo", "gone"}
 
 
+@pytest.mark.feature("topics")
 def test_status_of_topics(world: World) -> None:
     rooms = {"ops": {"access": "private", "node": "hub"}}
     world.config({"demo": DEMO}, topics={"rooms": rooms})

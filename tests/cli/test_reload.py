@@ -102,6 +102,7 @@ def test_what_takes_a_new_start_is_said(world: World) -> None:
     wait_until("its socket gone", lambda: not any(one.exists() for one in sockets))
 
 
+@pytest.mark.feature("topics")
 def test_doubts_are_told_at_the_start_and_whenever_there_are_others(world: World) -> None:
     token = {"name": "supervisor", "token": "${env:SUPERVISOR}"}
     world.environ["SUPERVISOR"] = "0123456789abcdef0123456789abcdef"

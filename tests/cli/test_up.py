@@ -58,6 +58,7 @@ def test_it_says_how_each_client_is_pointed_at_it(world: World) -> None:
     assert f" {url}?view=aql " in said
 
 
+@pytest.mark.feature("topics")
 def test_it_says_where_topics_are(world: World) -> None:
     world.config(topics={"rooms": {"ops": {"access": "private"}, "t-*": {"access": "private"}}})
     node = world.up()
