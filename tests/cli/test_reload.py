@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
 from tests.cli.program import DEMO, World
 from tests.cli.waiting import wait_until, wait_until_gone
 
