@@ -19,8 +19,8 @@ SOME_TESTS = [
 
 @pytest.mark.parametrize("feature", ["topics", "tree"])
 def test_node_serves_without_a_feature(feature: str) -> None:
-    if not (ROOT / "src" / "interlock" / feature).is_dir():
-        pytest.skip(f"this build has no {feature}")
+    if not (ROOT / ".git").exists():
+        pytest.skip("only a checkout is copied")
     done = subprocess.run(
         [sys.executable, "-m", "tools.test_without", feature, "--", "-p", "no:xdist", *SOME_TESTS],
         cwd=ROOT, capture_output=True, text=True, check=False,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from interlock.app.features import load_features
 from interlock.automation.config import AutomationConfig
 from interlock.contracts.config import ContractsConfig
 from interlock.core.config import Config, ServerConfig
@@ -19,10 +20,14 @@ from interlock.topics.overview import TopicsStatus
 from tests.core.server.running import Running, text_of
 from tests.core.server.workshop import Workshop
 
-COMPONENTS = (
+ORDER = (
     "listeners", "trust", "settings", "tree", "upstreams", "contracts", "drivers", "aql",
     "automation", "topics", "introduction",
 )  # fmt: skip
+OF_CORE = {"listeners", "trust", "settings", "upstreams", "introduction"}
+COMPONENTS = tuple(
+    name for name in ORDER if name in OF_CORE or name in {one.name for one in load_features()}
+)
 FAULT = InterlockError(INTERNAL, "The disk is full.")
 
 

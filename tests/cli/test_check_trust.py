@@ -143,6 +143,7 @@ def test_rules_about_nobody_are_doubted(
         ("bank", {}, ""),
     ],
 )
+@pytest.mark.feature("aql")
 def test_trust_in_nobody_is_doubted(
     world: World, key: str, more: dict[str, Any], said: str
 ) -> None:

@@ -194,6 +194,7 @@ def test_a_recovery_is_shown_and_counts_after_its_delay(world: World) -> None:
     assert "recovery requested" in journal
 
 
+@pytest.mark.feature("aql")
 def test_the_codes_are_shown_with_the_key_that_is_enrolled_here(world: World) -> None:
     world.config({"demo": DEMO})
     world.up().wait_for_line("demo is ready")

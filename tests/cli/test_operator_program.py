@@ -66,6 +66,7 @@ def report(world: World, hint: str) -> dict[str, Any]:
 
 
 @pytest.mark.spec("AQ-8.8.2-5", "AQ-8.8.3-1", "AQ-8.8.6-1")
+@pytest.mark.feature("aql")
 def test_an_agent_is_blocked_survives_nothing_and_is_let_go(world: World) -> None:
     mail = world.cwd / "mail"
     program = "import sys; open(sys.argv[1], 'a').write(sys.stdin.read())"

@@ -72,6 +72,7 @@ def test_with_a_node_it_attaches_to_it(world: World) -> None:
 
 @pytest.mark.parametrize("attached", [False, True])
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
+@pytest.mark.feature("aql")
 def test_a_client_is_started_in_a_view(world: World, mode: str, attached: bool) -> None:
     world.config({"demo": DEMO})
     if attached:
@@ -91,6 +92,7 @@ def test_a_client_is_started_in_a_view(world: World, mode: str, attached: bool) 
 
 @pytest.mark.parametrize("attached", [False, True])
 @pytest.mark.parametrize("view", ["bogus", "aql&namespace=demo", ""])
+@pytest.mark.feature("aql")
 def test_a_view_that_is_not_there_is_no_other_view(world: World, view: str, attached: bool) -> None:
     world.config({"demo": DEMO})
     if attached:

@@ -46,6 +46,7 @@ def test_the_demo_answers_the_sdk_in_both_eras(world: World) -> None:
         assert len(names) == 9
 
 
+@pytest.mark.feature("aql")
 def test_it_says_how_each_client_is_pointed_at_it(world: World) -> None:
     node = world.up("--demo", "--listen", str(world.port))
     node.wait_for_line("Many tools")

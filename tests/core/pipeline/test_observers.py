@@ -80,6 +80,15 @@ def test_call_is_heard_of_from_its_start_to_its_end(name: str) -> None:
     ]
 
 
+def test_observer_that_is_added_hears_after_the_others() -> None:
+    first, added = Heard(), Heard()
+    node = rig(first)
+    added.events = first.events
+    node.pipeline.observe(added)
+    node.begin(tool_call("s.read"))
+    assert first.events[:2] == ["started", "started"]
+
+
 def test_rejected_call_is_settled_at_once() -> None:
     heard = Heard()
     rig(heard).refused(tool_call("s.nothing"))

@@ -88,6 +88,7 @@ def address(office: Office, told: dict[str, Any]) -> str:
 
 
 @pytest.mark.spec("AX-11.3-5", "AQ-8.8.2-5")
+@pytest.mark.feature("aql")
 def test_a_passkey_lets_a_call_through(office: Office, browser: Browser, passkeys: str) -> None:
     enrol(office, browser, "passkey")
     told = office.held(table="orders", rows=9007199254740991)

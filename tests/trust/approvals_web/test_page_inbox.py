@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from interlock.trust.operators.store import Invitation
@@ -51,6 +52,7 @@ def test_the_list_changes_without_a_reload(office: Office, browser: Browser) -> 
     assert browser.text("#live") == "Live"
 
 
+@pytest.mark.feature("aql")
 def test_a_card_shows_what_the_call_does(office: Office, browser: Browser) -> None:
     office.held(table="orders", rows=9007199254740991, note="a\nb")
     signed_in(office, browser)
@@ -107,6 +109,7 @@ def asks_to_enrol(office: Office, name: str) -> str:
     return str(answer.json["pending"])
 
 
+@pytest.mark.feature("aql")
 def test_an_operator_confirms_or_rejects_an_enrolment(office: Office, browser: Browser) -> None:
     signed_in(office, browser)
     browser.until_text("#live", "Live")

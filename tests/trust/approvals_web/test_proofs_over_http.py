@@ -96,6 +96,7 @@ def test_a_service_gives_a_token_that_works_once(engines: Engines) -> None:
     assert office.decide(other, engines.token(other, "t-2")).json["state"] == "done"
 
 
+@pytest.mark.feature("aql")
 def test_neither_approves_a_dangerous_name_that_no_rule_is_about(tmp_path: Path) -> None:
     engines = Engines(tmp_path)
     office = engines.office

@@ -61,9 +61,15 @@ Heard = tuple[Callable[..., None], ...]
 class Listeners:
     """The methods that hear of each event, in the order of the observers."""
 
-    __slots__ = ("decided", "dispatched", "latency", "settled", "started")
+    __slots__ = ("_observers", "decided", "dispatched", "latency", "settled", "started")
 
     def __init__(self, observers: tuple[CallObserver, ...]) -> None:
+        self._observers: tuple[CallObserver, ...] = ()
+        self.add(*observers)
+
+    def add(self, *more: CallObserver) -> None:
+        """Let these hear of every later call, after those that do already."""
+        observers = self._observers = (*self._observers, *more)
         self.started = _overridden(observers, "started")
         self.decided = _overridden(observers, "decided")
         self.dispatched = _overridden(observers, "dispatched")

@@ -650,6 +650,10 @@ class Pipeline:
         """`begin`, for those who can wait. Raises InterlockError, and nothing else."""
         return await outcome_of(call, self.begin, self.cancel)
 
+    def observe(self, observer: CallObserver) -> None:
+        """Let a feature hear of every call. Before the node accepts callers."""
+        self._on.add(observer)
+
     def configure(
         self, *, authenticate: Authenticator, names: str, timeout: float, concurrent_calls: int
     ) -> None:
