@@ -190,7 +190,6 @@ _DEFAULTS: Final = {
     "allow": "everything is allowed",
     "deny": "nothing is allowed but lists",
 }
-_SELECTORS: Final = ("callers", "roles", "scopes", "tools", "effects", "annotations", "kinds")
 
 
 @policy.callback()
@@ -221,12 +220,7 @@ def show(config: where.ConfigOption = None, json: Json = False) -> None:
     widest = max((len(rule.name) for rule, _ in ranked), default=0)
     for rule, written in ranked:
         word = rule.action.word
-        about = [
-            f"{name}: {_shown(getattr(written, name))}"
-            for name in _SELECTORS
-            if getattr(written, name)
-        ]
-        about += [f"when: {written.when}"] if written.when else []
+        about = [f"{name}: {_shown(value)}" for name, value in written.selectors().items()]
         line = Text.assemble(
             (f"{word:<8}", _STYLES[word]),
             say.printable(f"{rule.name:<{widest}}  "),
@@ -521,4 +515,4 @@ def _shown(value: Any) -> str:
         return ", ".join(
             f"{key} = {msgspec.json.encode(each).decode()}" for key, each in value.items()
         )
-    return ", ".join(value)
+    return value if isinstance(value, str) else ", ".join(value)

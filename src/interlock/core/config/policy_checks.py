@@ -19,9 +19,6 @@ RESERVED_NAMES: Final = "default:"
 _REQUESTS: Final = f"{REQUEST}:"
 _TOOL_CALLS: Final = request_kind(TOOLS_CALL)
 _METHODS: Final = ("tools/", "resources/", "prompts/")
-_SELECTORS: Final = (
-    "callers", "roles", "scopes", "tools", "effects", "annotations", "kinds", "when",
-)  # fmt: skip
 _GLOB: Final = frozenset("*?[")
 _OF_TOOLS: Final = ("tools", "effects", "annotations")
 
@@ -75,10 +72,7 @@ def can_hold(policy: PolicyConfig) -> bool:
     """Whether a call can come to wait for a human by these rules."""
     if any(rule.then in ("confirm", "verify") for rule in policy.rules):
         return True
-    frees_all = any(
-        rule.then == "allow" and not any(getattr(rule, name) for name in _SELECTORS)
-        for rule in policy.rules
-    )
+    frees_all = any(rule.then == "allow" and not rule.selectors() for rule in policy.rules)
     return policy.default == "safe" and not frees_all
 
 

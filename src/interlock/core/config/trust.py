@@ -3,7 +3,7 @@ is too much, and what is kept on record."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, field
 
@@ -172,6 +172,19 @@ class RuleConfig(Section, frozen=True):
         says("A CEL expression over args, tool, caller and effect that must be true."),
     ] = None
     reason: Annotated[str, says("Why: shown to whoever is refused, and to whoever confirms.")] = ""
+
+    def selectors(self) -> dict[str, Any]:
+        """What must fit, by key, in the order of the fields. Empty: it fits every tool call."""
+        said = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {
+            name: value
+            for name, value in said.items()
+            if name not in _NO_SELECTORS and value not in _LEFT_OUT
+        }
+
+
+_NO_SELECTORS: Final = frozenset({"name", "then", "reason"})
+_LEFT_OUT: Final[tuple[Any, ...]] = (None, [], {})
 
 
 class LearnedRule(Section, frozen=True):

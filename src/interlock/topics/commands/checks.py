@@ -207,7 +207,7 @@ def _free_elsewhere(config: Config, made: Sequence[AccessToken]) -> Iterator[Dou
 
 def _holds(rule: RuleConfig, caller: str) -> bool:
     """Whether a rule stops every tool call of a caller."""
-    limits = (rule.roles, rule.scopes, rule.effects, rule.annotations, rule.kinds, rule.when)
+    limits = rule.selectors().keys() - {"tools", "callers"}
     tools = not rule.tools or "*" in rule.tools
     who = not rule.callers or any(fnmatchcase(caller, glob) for glob in rule.callers)
-    return rule.then != "allow" and tools and who and not any(limits)
+    return rule.then != "allow" and tools and who and not limits

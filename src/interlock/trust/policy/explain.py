@@ -12,7 +12,7 @@ from interlock.core.config.conditions import CannotJudge
 from interlock.trust.policy.attributes import read_arguments
 from interlock.trust.policy.decision import Decision
 from interlock.trust.policy.policy import Policy, about_call
-from interlock.trust.policy.rules import Asked, Rule, same
+from interlock.trust.policy.rules import Asked, CallCondition, Rule, same
 
 MOST_NEARLY: Final = 10
 _MOST_SHOWN: Final = 3
@@ -49,7 +49,7 @@ def explain(policy: Policy, call: Call, asked: Asked) -> Explanation:
     caller = call.caller or Caller("")
     found = policy.judge_as(call, asked)
     about: Mapping[str, Any] | None = None
-    if any(rule.condition is not None for rule in policy.rules):
+    if any(rule.conditions for rule in policy.rules):
         about = about_call(call, caller, read_arguments(call))
     opinions = [_opinion(rule, caller, asked, about) for rule in policy.rules]
     ranked = sorted(
@@ -71,27 +71,27 @@ def explain(policy: Policy, call: Call, asked: Asked) -> Explanation:
 
 def _opinion(rule: Rule, caller: Caller, asked: Asked, about: Mapping[str, Any] | None) -> Opinion:
     misses = [*_misses_who(rule, caller), *_misses_what(rule, asked)]
-    note = ""
-    if rule.condition is not None and not misses:
-        holds, note = _condition(rule, about)
-        if not holds:
-            misses.append(note or f"when: {rule.condition.text} is not true")
-            note = ""
+    notes: list[str] = []
+    if not misses:
+        for condition in rule.conditions:
+            holds, note = _judged(rule, condition, about)
+            if not holds:
+                misses.append(note or condition.why_not())
+            elif note:
+                notes.append(note)
     decided: Decision = rule.decision
-    return Opinion(rule.name, rule.action.word, decided.reason, tuple(misses), note)
+    noted = "" if misses else "; ".join(notes)
+    return Opinion(rule.name, rule.action.word, decided.reason, tuple(misses), noted)
 
 
-def _condition(rule: Rule, about: Mapping[str, Any] | None) -> tuple[bool, str]:
-    assert rule.condition is not None
-    if about is None:
-        why = "the arguments hold what a condition cannot see whole"
-    else:
-        try:
-            return rule.condition.holds(about), ""
-        except CannotJudge as cannot:
-            why = str(cannot)
-    so = "so it is taken to be true" if rule.restricts else "so it lets nothing through"
-    return rule.restricts, f"when: {rule.condition.text} cannot be judged ({why}), {so}"
+def _judged(
+    rule: Rule, condition: CallCondition, about: Mapping[str, Any] | None
+) -> tuple[bool, str]:
+    try:
+        return condition.holds(about), ""
+    except CannotJudge as cannot:
+        so = "so it is taken to be true" if rule.restricts else "so it lets nothing through"
+        return rule.restricts, f"{condition.text} cannot be judged ({cannot}), {so}"
 
 
 def _misses_who(rule: Rule, caller: Caller) -> Iterator[str]:

@@ -72,9 +72,7 @@ class Policy:
         self.rules: tuple[Rule, ...] = tuple(
             Rule(rule, number) for number, rule in enumerate(config.rules)
         )
-        self.conditional = frozenset(
-            rule.decision.rule for rule in self.rules if rule.condition is not None
-        )
+        self.conditional = frozenset(rule.decision.rule for rule in self.rules if rule.conditions)
         """The names of the rules that have a condition."""
         self.version: str = version_of(config)
         """Changes whenever the rules do."""
@@ -163,15 +161,14 @@ class Policy:
         """Why the condition of the rule that decided has no answer for this call. Empty: it has
         one, or no condition. Not for the path of a call that is let through."""
         rule = next((one for one in self.rules if one.decision.rule == rule_name), None)
-        if rule is None or rule.condition is None:
+        if rule is None or not rule.conditions:
             return ""
         about = about_call(call, call.caller or _NOBODY, read_arguments(call))
-        if about is None:
-            return "its arguments cannot be read"
-        try:
-            rule.condition.holds(about)
-        except CannotJudge as why:
-            return str(why)
+        for condition in rule.conditions:
+            try:
+                condition.holds(about)
+            except CannotJudge as why:
+                return "its arguments cannot be read" if about is None else str(why)
         return ""
 
     def _judge_other(self, call: Call) -> Decision:
@@ -329,7 +326,7 @@ def _plan(fitting: list[Rule], default: Decision) -> Decision | Plan:
     if len(fitting) > 1:
         fitting.sort(key=_most_restrictive_first)
     for rule in fitting:
-        if rule.condition is None:
+        if not rule.conditions:
             found, worst = rule.decision, rule.action
             break
         conditional.append(rule)

@@ -6,7 +6,7 @@ import fnmatch
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -122,6 +122,49 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     """Members of the tool's annotations and of its capability."""
 
 
+class CallCondition(Protocol):
+    """What a rule says of the single call, beyond who asks for what. Never remembered."""
+
+    @property
+    def text(self) -> str:
+        """Its key and what it says, for people."""
+        ...
+
+    def holds(self, about: Mapping[str, Any] | None) -> bool:
+        """Whether it is true of a call (None: its arguments are beyond judgement). Raises
+        CannotJudge."""
+        ...
+
+    def why_not(self) -> str:
+        """For people, after it was not true."""
+        ...
+
+
+class When:
+    """`when`: an expression over the call."""
+
+    __slots__ = ("_condition",)
+
+    def __init__(self, expression: str) -> None:
+        self._condition: Condition = compile_condition(expression)
+
+    @property
+    def text(self) -> str:
+        return f"when: {self._condition.text}"
+
+    def holds(self, about: Mapping[str, Any] | None) -> bool:
+        if about is None:
+            raise CannotJudge("the arguments hold what a condition cannot see whole", "")
+        return self._condition.holds(about)
+
+    def why_not(self) -> str:
+        return f"{self.text} is not true"
+
+
+CONDITIONS: Final[Mapping[str, Callable[[Any], CallCondition]]] = {"when": When}
+"""What makes the conditions of a rule, by the key of the config."""
+
+
 class Rule:
     """A rule of the config. What it leaves out fits everybody and everything."""
 
@@ -129,7 +172,7 @@ class Rule:
         "action",
         "annotations",
         "callers",
-        "condition",
+        "conditions",
         "decision",
         "effects",
         "kinds",
@@ -158,8 +201,9 @@ class Rule:
         self.effects = frozenset(config.effects) if config.effects else None
         self.annotations = tuple(config.annotations.items())
         self.kinds: tuple[KindPattern, ...] = tuple(compiled(text) for text in config.kinds)
-        self.condition: Condition | None = (
-            None if config.when is None else compile_condition(config.when)
+        selectors = config.selectors()
+        self.conditions: tuple[CallCondition, ...] = tuple(
+            make(selectors[key]) for key, make in CONDITIONS.items() if key in selectors
         )
 
     @property
@@ -219,16 +263,16 @@ class Rule:
     # -- when
 
     def holds(self, about: Mapping[str, Any] | None) -> bool:
-        """Whether its condition is true of the call, or must be taken to be: what cannot be judged
-        (`about` None, too) holds back and lets nothing through."""
-        if self.condition is None:
-            return True
-        if about is None:
-            return self.restricts
-        try:
-            return self.condition.holds(about)
-        except CannotJudge:
-            return self.restricts
+        """Whether its conditions are true of the call, or must be taken to be: what cannot be
+        judged holds back and lets nothing through."""
+        for condition in self.conditions:
+            try:
+                if not condition.holds(about):
+                    return False
+            except CannotJudge:
+                if not self.restricts:
+                    return False
+        return True
 
 
 def same(one: Any, other: Any) -> bool:
