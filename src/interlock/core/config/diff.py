@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct, field
 
@@ -47,17 +47,28 @@ class ConfigChange(Struct, frozen=True, kw_only=True):
 
 def diff(old: Config, new: Config) -> ConfigChange:
     """What a node that runs `old` has to do to run `new`."""
-    node_fields = [
-        name
+    parts: list[tuple[str, Any, Any]] = [
+        (name, getattr(old, name), getattr(new, name))
         for name in Config.__struct_fields__
-        if name not in ("servers", "sections") and getattr(old, name) != getattr(new, name)
+        if name not in ("servers", "sections")
     ]
-    restart = []
-    for struct in _section_types(old, new):
-        names = _changed_in_section(old, new, struct)
-        if not names or not {*names} <= {*struct.RESTART}:
-            node_fields.append(struct.KEY)
-        restart += [f"{struct.KEY}.{name}" for name in names if name in struct.RESTART]
+    parts += [
+        (struct.KEY, old.optional_section(struct), new.optional_section(struct))
+        for struct in _section_types(old, new)
+    ]
+    live: list[str] = []
+    restart: list[str] = []
+    for name, before, after in parts:
+        if before == after:
+            continue
+        if name in RESTART_FIELDS:
+            restart.append(name)
+            continue
+        names = _changed_in_section(before, after)
+        waiting = [one for one in names if one in after.RESTART]
+        if not names or len(waiting) < len(names):
+            live.append(name)
+        restart += [f"{name}.{one}" for one in waiting]
     changed = {}
     for key, server in new.servers.items():
         if key in old.servers and (names := _changed_fields(old.servers[key], server)):
@@ -66,11 +77,8 @@ def diff(old: Config, new: Config) -> ConfigChange:
         added=tuple(key for key in new.servers if key not in old.servers),
         removed=tuple(key for key in old.servers if key not in new.servers),
         changed=changed,
-        live=tuple(name for name in node_fields if name not in RESTART_FIELDS),
-        restart=(
-            *(name for name in node_fields if name in RESTART_FIELDS),
-            *restart,
-        ),
+        live=tuple(live),
+        restart=tuple(restart),
     )
 
 
@@ -81,10 +89,9 @@ def _section_types(old: Config, new: Config) -> list[type[FeatureSection]]:
     return sorted(changed, key=lambda struct: struct.KEY)
 
 
-def _changed_in_section(old: Config, new: Config, struct: type[FeatureSection]) -> tuple[str, ...]:
-    """The fields that changed. None: the section came or went."""
-    before, after = old.optional_section(struct), new.optional_section(struct)
-    if before is None or after is None:
+def _changed_in_section(before: object, after: object) -> tuple[str, ...]:
+    """The fields that changed. None: it is no section, or it came or went."""
+    if not (isinstance(before, Section) and isinstance(after, Section)):
         return ()
     return _changed_fields(before, after)
 

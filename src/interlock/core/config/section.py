@@ -55,6 +55,9 @@ SecretReference = Annotated[str, kind("secret_reference")]
 class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A part of the config: immutable, every key known."""
 
+    RESTART: ClassVar[tuple[str, ...]] = ()
+    """Fields that only a new start of the node can change. Of sections at the top of the file."""
+
 
 class FeatureSection(Section, frozen=True):
     """A section of the config that belongs to a feature.
@@ -64,8 +67,6 @@ class FeatureSection(Section, frozen=True):
 
     KEY: ClassVar[str]
     """Its key in the file."""
-    RESTART: ClassVar[tuple[str, ...]] = ()
-    """Fields that only a new start of the node can change."""
 
     REMOVED: ClassVar[Mapping[str, str]] = {}
     """Keys that earlier versions had in it, and what to do instead."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from interlock.core.call import Call, Caller, Credentials
 from interlock.core.config import Config
 from interlock.core.config.secrets import secret_digests
-from interlock.core.paths import approvals_socket_path, make_private, state_dir
+from interlock.core.paths import approvals_socket_path, make_private
 from interlock.core.pipeline.request_state import Seals
 from interlock.core.ports import Recorder
 from interlock.core.server.http.guard import Guard
@@ -22,7 +22,7 @@ from interlock.errors import InterlockError
 from interlock.trust.approvals.downstream import Child
 from interlock.trust.approvals.proofs import PASSKEY, Anchors, Proofs, must_have_anchors
 from interlock.trust.approvals.service import Approvals
-from interlock.trust.approvals.store import ApprovalStore
+from interlock.trust.approvals.store import open_store
 from interlock.trust.approvals.web import BASE, ApprovalsSocket, Verification, VerificationApp
 from interlock.trust.authorization import Authorizer
 from interlock.trust.operators.operators import (
@@ -81,10 +81,7 @@ class Approving:
         proofs.look = watch.look
         proofs.register(PASSKEY, self.operators.passkeys)
         self.approvals = Approvals(
-            ApprovalStore(
-                state_dir(config, environ, base_dir) / "approvals.db",
-                deliver=loop.call_soon_threadsafe,
-            ),
+            open_store(config, environ, base_dir, deliver=loop.call_soon_threadsafe),
             proofs,
             settings=config.approvals,
             node_id=node_id,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -20,7 +20,9 @@ import msgspec
 
 from interlock import errors
 from interlock.core import crash_points as faults
+from interlock.core.config import Config
 from interlock.core.journal.file import advice
+from interlock.core.paths import state_dir
 from interlock.core.state.database import OwnFile, make_private
 from interlock.core.state.row_ownership import Keeper
 from interlock.errors import InterlockError
@@ -71,6 +73,18 @@ class RecordStore(Protocol):
 
 
 # -- The store of a node.
+
+
+def open_store(
+    config: Config,
+    environ: Mapping[str, str],
+    base_dir: Path,
+    *,
+    deliver: Callable[[Callable[[], None]], object],
+) -> RecordStore:
+    """The store that the config asks for. `deliver` runs something on the event loop."""
+    return ApprovalStore(state_dir(config, environ, base_dir) / "approvals.db", deliver=deliver)
+
 
 SCHEMA_VERSION: Final = 1
 _KIND: Final = OwnFile(
