@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from interlock.aql.language.errors import AqlError
 from interlock.aql.safety import database as aql_safety
+from interlock.aql.safety import store_sync
 from interlock.aql.safety.database import SafetyStore
 from interlock.aql.safety.evaluation import Verdict
 from interlock.aql.safety.patterns import read
@@ -22,6 +24,7 @@ from interlock.trust.policy.decision import Action, decision
 from tests.aql.safety.guarded import Guarded, types, verification
 from tests.aql.safety.test_loop import run
 from tests.core.pipeline.calls import LOCAL, SESSION
+from tests.patience import PATIENCE
 
 ALLOW = decision(Action.ALLOW, "default:allow")
 
@@ -154,7 +157,15 @@ def test_a_call_that_was_reported_harmlessly_stops_where_it_is_denied(tmp_path: 
     run(test())
 
 
-def test_a_process_that_shares_the_file_heeds_what_the_other_wrote(tmp_path: Path) -> None:
+def test_a_process_that_shares_the_file_heeds_what_the_other_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_read, really_read = threading.Event(), store_sync._read
+
+    def slow_read(*args: Any) -> Any:
+        assert may_read.wait(PATIENCE)
+        return really_read(*args)
+
     async def test() -> None:
         one = Guarded(tmp_path)
         (tmp_path / "beside").mkdir()
@@ -171,7 +182,9 @@ def test_a_process_that_shares_the_file_heeds_what_the_other_wrote(tmp_path: Pat
         await one.decide(await one.waiting("unblock"))
         two.pass_time(2)
         # Nobody waits for the file: whoever asks again is told.
+        monkeypatch.setattr(store_sync, "_read", slow_read)
         await two.refused("execute_agent", element_name="newer")
+        may_read.set()
         await two.loop.looking.close()
         assert (await two.native("execute_agent", element_name="newer"))["structuredContent"]
         assert len(two.loop.blocks) == 0
