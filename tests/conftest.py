@@ -26,8 +26,8 @@ load_features()
 
 TESTS = Path(__file__).parent
 LONGEST_FIRST = (
-    "conformance", "bench", "cli", "behaviour", "demo", "drivers", "core", "contracts", "tree",
-    "trust", "app",
+    "app", "conformance", "bench", "cli", "behaviour", "demo", "drivers", "core", "contracts",
+    "tree", "trust",
 )  # fmt: skip
 """The folders whose tests start programs and wait for them."""
 
