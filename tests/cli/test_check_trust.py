@@ -117,6 +117,7 @@ def test_somebody_who_counts_is_enough(world: World) -> None:
         (["root.demo.x", "*.dmeo.x"], {"root_segment": "root"}, ""),
     ],
 )
+@pytest.mark.feature("tree")
 def test_rules_about_nobody_are_doubted(
     world: World, tools: list[str], more: dict[str, Any], said: str
 ) -> None:
@@ -144,6 +145,7 @@ def test_rules_about_nobody_are_doubted(
     ],
 )
 @pytest.mark.feature("aql")
+@pytest.mark.feature("tree")
 def test_trust_in_nobody_is_doubted(
     world: World, key: str, more: dict[str, Any], said: str
 ) -> None:

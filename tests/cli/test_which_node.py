@@ -90,6 +90,7 @@ def test_an_address_without_a_node(world: World) -> None:
 @pytest.mark.parametrize(
     "command", [["tools"], ["status"], ["call", "demo.x"], ["approvals"], ["tree"], ["stdio"]]
 )
+@pytest.mark.feature("tree")
 def test_reports_a_wrong_config_though_another_node_runs(world: World, command: list[str]) -> None:
     world.config({})
     node = world.up()

@@ -47,6 +47,7 @@ def test_status(plain: Running) -> None:
     assert get(plain, "/status", method="HEAD").status == 200
 
 
+@pytest.mark.feature("tree")
 def test_tree(plain: Running) -> None:
     tree = get(plain, "/tree").json
     assert (tree["name"], tree["role"], tree["state"]) == ("root", "root", "ready")
@@ -92,11 +93,13 @@ def test_anything_else_says_where_to_go(plain: Running, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/healthz", "/status", "/tree"])
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+@pytest.mark.feature("tree")
 def test_they_are_for_reading(plain: Running, path: str, method: str) -> None:
     assert get(plain, path, method=method).status == 405
 
 
 @pytest.mark.parametrize("path", ["/status", "/tree"])
+@pytest.mark.feature("tree")
 def test_how_it_fares_is_for_those_with_a_token(start: Any, path: str) -> None:
     node = start(tokens={"clerk": "s3cret"})
     for headers in ([], [("Authorization", "Bearer wrong")], [("Authorization", "s3cret")]):

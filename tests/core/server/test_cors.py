@@ -89,6 +89,7 @@ def test_allowed_pages(start: Any) -> None:
     assert node.once(node.http(b"", page, ASKS[1], method="OPTIONS")).status == 403
 
 
+@pytest.mark.feature("tree")
 def test_page_of_another_local_port_opens_no_socket(start: Any) -> None:
     """A program that shows foreign content at another port of this machine is somebody else."""
     node = start(topics=TopicsConfig(rooms={"room": TopicConfig(access="private")}))

@@ -96,6 +96,7 @@ def owned_by(uid: int) -> Iterator[None]:
         libc.setfsuid(before)
 
 
+@pytest.mark.feature("tree")
 def test_own_user_needs_no_token(node: Running) -> None:
     assert text_of(node.once(node.call("echo", {"text": "mine"}))) == "mine"
     for path in PATHS:
@@ -109,6 +110,7 @@ def test_own_user_needs_no_token(node: Running) -> None:
 @requires_root
 @requires_linux
 @pytest.mark.skipif(None in (CURL, SETPRIV), reason="curl or setpriv is not installed")
+@pytest.mark.feature("tree")
 def test_another_user_needs_a_token(node: Running) -> None:
     before = calls(node)
     assert as_another_user(node, node.call("echo", {"text": "theirs"})) == 401
@@ -154,6 +156,7 @@ def test_another_user_who_hangs_up_at_once_does_not_pass_for_root(node: Running)
         ("Via", "1.1 proxy"),
     ],
 )
+@pytest.mark.feature("tree")
 def test_forwarded_request_needs_a_token(node: Running, header: tuple[str, str]) -> None:
     before = calls(node)
     assert node.once(node.call("echo", {"text": "x"}, 1, header)).status == 401
