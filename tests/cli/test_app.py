@@ -97,6 +97,7 @@ def groups_in(command: Any) -> Iterator[Any]:
             yield from groups_in(one)
 
 
+@pytest.mark.feature("automation")
 def test_a_group_alone_does_something_or_shows_what_it_has() -> None:
     groups = list(groups_in(typer.main.get_command(app_for(()))))
     assert {"keys", "node", "drivers", "automation"} <= {one.name for one in groups}
