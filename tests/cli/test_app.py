@@ -74,6 +74,7 @@ def test_the_shell_is_told_what_could_come_next(world: World) -> None:
     ],
     ids=["a command", "one of a group", "one before another program"],
 )  # fmt: skip
+@pytest.mark.feature("drivers")
 def test_an_option_before_its_command(world: World, written: list[str], instead: str) -> None:
     done = world.run_here(*written)
     assert done.returncode == 2
@@ -98,6 +99,7 @@ def groups_in(command: Any) -> Iterator[Any]:
 
 
 @pytest.mark.feature("automation")
+@pytest.mark.feature("drivers")
 def test_a_group_alone_does_something_or_shows_what_it_has() -> None:
     groups = list(groups_in(typer.main.get_command(app_for(()))))
     assert {"keys", "node", "drivers", "automation"} <= {one.name for one in groups}

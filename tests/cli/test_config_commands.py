@@ -48,6 +48,7 @@ def test_check_finds_every_problem(world: World) -> None:
     assert [(one["line"], one["column"]) for one in told["problems"]] == [(1, 1), (4, 5)]
 
 
+@pytest.mark.feature("drivers")
 def test_check_reports_all_kinds_of_problems_at_once(world: World) -> None:
     (world.cwd / "interlock.yaml").write_text(
         "lisen: 127.0.0.1:1\n"
