@@ -7,6 +7,7 @@ commands that need them.
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
@@ -77,16 +78,16 @@ class Components(Protocol):
         ...
 
 
-class Child:
+class Child(ABC):
     """A node that another one started."""
 
+    @abstractmethod
     def load(self, source: ConfigSource) -> Config:
         """Its config. Raises ConfigError."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def stay_registered(self, node: Components) -> None:
         """Register with the node that started it. Returns when that is gone."""
-        raise NotImplementedError
 
 
 class FeatureReports:
