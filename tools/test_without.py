@@ -1,6 +1,8 @@
-"""Run the tests on a build without a feature: `make test-without FEATURE=topics`.
+"""Run the tests on a build without features: `make test-without FEATURE=topics`.
 
-Copies the tracked files to a temporary folder, deletes the feature's folder and its line in
+Several are separated by commas; `all` leaves only the core.
+
+Copies the tracked files to a temporary folder, deletes each feature's folder and its line in
 `app/features.py` (and those of features that require it), and runs the tests there. Left out are
 the tests of the feature: its folder below `tests`, modules that import it, and tests that are
 marked `@pytest.mark.feature("topics")`. Requirements that only those prove are printed as absent.
@@ -50,18 +52,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for path in gone:
                 print(path.relative_to(copy))
         code = _run(_environment(copy), copy, options.pytest)
-        _print_absent(copy, absent)
+        _print_absent(copy, options.feature, absent)
     return code
 
 
-def without(feature: str) -> list[str]:
-    """The feature, and those that require it."""
-    features = {one.name: one for one in load_features()}
-    if feature not in features:
-        raise SystemExit(f"there is no feature {feature}: choose one of {', '.join(features)}")
-    absent = [feature]
-    for name, one in features.items():
-        if name not in absent and set(one.requires) & set(absent):
+def without(names: str) -> list[str]:
+    """The features of a list separated by commas, and those that require them."""
+    features = {feature.name: feature for feature in load_features()}
+    if names == "all":
+        return list(features)
+    absent = names.split(",")
+    for name in absent:
+        if name not in features:
+            raise SystemExit(f"there is no feature {name}: choose one of {', '.join(features)}")
+    for name, feature in features.items():
+        if name not in absent and set(feature.requires) & set(absent):
             absent.append(name)
     return absent
 
@@ -148,7 +153,7 @@ def _run(python: Path, copy: Path, arguments: Sequence[str]) -> int:
     return subprocess.run(command, cwd=copy, env=environ, check=False).returncode
 
 
-def _print_absent(copy: Path, absent: Sequence[str]) -> None:
+def _print_absent(copy: Path, names: str, absent: Sequence[str]) -> None:
     before = {proof.item for proof in read_tests(ROOT / "tests").proofs}
     marked = _marked(copy / "tests", absent)
     left = {
@@ -158,7 +163,7 @@ def _print_absent(copy: Path, absent: Sequence[str]) -> None:
         and proof.test.partition("::")[0] not in marked
     }
     lost = sorted(before - left)
-    print(f"· {len(lost)} of {len(before)} proven requirements are absent without {absent[0]}")
+    print(f"· {len(lost)} of {len(before)} proven requirements are absent without {names}")
     print("  " + " ".join(lost))
 
 
@@ -193,7 +198,7 @@ def _is_of(mark: ast.expr, absent: Sequence[str]) -> bool:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="test_without", description=__doc__)
-    parser.add_argument("feature", help="the feature to delete, such as topics")
+    parser.add_argument("feature", help="features to delete: topics, topics,tree, or all")
     parser.add_argument("--list", action="store_true", help="print the test modules left out")
     parser.add_argument("pytest", nargs="*", help="arguments of pytest, behind --")
     return parser
