@@ -169,6 +169,19 @@ def test_a_stateless_process_that_is_slow_to_start_is_understood_all_the_same(
     run(body)
 
 
+def test_probe_answered_after_initialize_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(negotiate, "PROBE_WAIT", 0.01)
+
+    async def body() -> None:
+        async with kept(process("--eras", "stateless", "--probe", "late")) as one:
+            await one.ready()
+            assert one.era is Era.STATELESS
+            assert one.supervisor.restarts == 0
+            assert await one.text("echo", text="hi") == "hi"
+
+    run(body)
+
+
 def test_unknown_ids_and_second_answers_are_dropped() -> None:
     async def body() -> None:
         async with kept(process()) as one:

@@ -71,6 +71,13 @@ async def _open_stateless(peer: Peer) -> None:
 class _Refused(InterlockError):
     """The server answered `initialize` with an error."""
 
+    def __init__(self, peer: Peer, error: UpstreamAnsweredError) -> None:
+        super().__init__(
+            UPSTREAM_PROTOCOL, f"{peer.label} refused to start a session: {error.message}"
+        )
+        self.is_modern = error.code in _MODERN_ERRORS
+        """Only a server of the stateless generation answers with this code."""
+
 
 async def _open(peer: Peer, session_first: bool, revision: str) -> None:
     if session_first:
@@ -92,8 +99,10 @@ async def _open(peer: Peer, session_first: bool, revision: str) -> None:
             try:
                 await _initialize(peer, revision)
                 return
-            except _Refused:
-                # Not old, but slow to start: it reads in order, and has answered the probe now.
+            except _Refused as refused:
+                # Not old, but slow to start. It has read the probe, and may answer it after this
+                # refusal: servers handle requests concurrently.
+                await asyncio.wait([probe], timeout=None if refused.is_modern else PROBE_WAIT)
                 found = probe.result() if probe.done() else None
                 if found is None:
                     raise
@@ -180,9 +189,7 @@ async def _initialize(peer: Peer, revision: str) -> None:
                 raise
             outcome = await peer.request(mcp.INITIALIZE, params)
     except UpstreamAnsweredError as error:
-        raise _Refused(
-            UPSTREAM_PROTOCOL, f"{peer.label} refused to start a session: {error.message}"
-        ) from None
+        raise _Refused(peer, error) from None
     try:
         answer = msgspec.json.decode(outcome.result, type=mcp.InitializeResult)
     except msgspec.DecodeError as exc:

@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any
 
-from toolbox import Death, Message, Send, Toolbox, error, notification, result, tool
+from toolbox import STATELESS, Death, Message, Send, Toolbox, error, notification, result, tool
 
 GARBAGE = (
     b"Listening on stdio...\n",
@@ -63,6 +63,7 @@ class StdioServer(Toolbox):
         self.asked: dict[Any, tuple[Message, Send]] = {}
         self.replies: list[Message] = []
         self.family: list[int] = []
+        self.late_probe: Message | None = None
         own = ("environ", "where", "family", "mute", "deaf", "twice", "strangers", "ask", "huge",
                "talk", "null", "batch", "pid", "wordless", "moody")  # fmt: skip
         self.tools += [tool(name) for name in own]
@@ -82,9 +83,16 @@ class StdioServer(Toolbox):
         if message.get("method") == "server/discover":
             if options.probe == "ignore":
                 return
+            if options.probe == "late":
+                self.late_probe = message
+                return
             if options.probe == "exit":
                 write(b"server/discover? Never heard of it.\n", 2)
                 sys.exit(3)
+        if message.get("method") == "initialize" and self.late_probe is not None:
+            # As a server that handles requests concurrently: the refusal overtakes the answer.
+            reply(error(message["id"], -32022, "Unsupported", {"supported": [STATELESS]}))
+            message, self.late_probe = self.late_probe, None
         if options.garbage:
             write(b"".join(GARBAGE))
         if message.get("method") is None and message.get("id") in self.asked:
@@ -175,7 +183,7 @@ def main() -> None:
     parser.add_argument("--revision", default="2025-11-25")
     parser.add_argument("--announces", action="store_true")
     parser.add_argument("--garbage", action="store_true")
-    parser.add_argument("--probe", choices=("answer", "ignore", "exit"), default="answer")
+    parser.add_argument("--probe", choices=("answer", "ignore", "exit", "late"), default="answer")
     parser.add_argument("--exit", type=int, help="end at once with this status")
     parser.add_argument("--say", default="", help="what to write to stderr at the start")
     parser.add_argument("--starts", help="a file to which every start adds a line")
