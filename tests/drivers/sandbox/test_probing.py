@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.drivers.sandbox import inside, plan
+from interlock.drivers.sandbox import launcher, plan
 from interlock.drivers.sandbox import self_test as probing
 from interlock.drivers.sandbox.confinement import Confinement
 from interlock.drivers.sandbox.patterns import Egress
@@ -171,8 +171,8 @@ def test_without_a_plan_nothing_is_run() -> None:
 
 
 def test_both_sides_use_the_same_words() -> None:
-    assert inside.PLAN == plan.PLAN
-    assert inside.PREFIX.decode() == plan.DISGUISE
+    assert launcher.PLAN == plan.PLAN
+    assert launcher.PREFIX.decode() == plan.DISGUISE
 
 
 @pytest.mark.spec("DR-30.security-4")

@@ -233,7 +233,7 @@ def test_what_says_what_it_may_do_cannot_be_changed(tmp_path: Path) -> None:
         drivers.mkdir()
         manifest.write_text("egress: []", encoding="utf-8")
         async with cell(read_only=[drivers]) as inside:
-            launcher = Path(sys.modules["interlock"].__path__[0]) / "drivers/sandbox/inside.py"
+            launcher = Path(sys.modules["interlock"].__path__[0]) / "drivers/sandbox/launcher.py"
             answers = await all_tried(
                 inside,
                 ("read", manifest),

@@ -1,6 +1,6 @@
 """A server that the node starts, kept from every network but the hosts that it may reach.
 
-`Confinement` changes a command so that it is run confined (`inside.py` does that, from a plan),
+`Confinement` changes a command so that it is run confined (`launcher.py` does that, from a plan),
 and is the other end of its ways out. It fails closed: where the machine cannot confine, opening one
 is refused, and a command whose confinement fails half-way never runs.
 """

@@ -1,4 +1,4 @@
-"""What `inside.py` is told: which namespaces, what is covered, and which addresses lead out.
+"""What `launcher.py` is told: which namespaces, what is covered, and which addresses lead out.
 
 An exactly named host gets an address of its own on the inner loopback (`127.64.0.1` and on), and
 the inner hosts file says so: programs that know nothing of proxies connect to it, and what listens
@@ -22,7 +22,7 @@ from msgspec import Struct, field
 from interlock.drivers.sandbox.patterns import Egress, Place, is_address, normal_host
 from interlock.drivers.sandbox.socket_filter import socket_filter
 
-LAUNCHER: Final = Path(__file__).with_name("inside.py")
+LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 PLAN: Final = "INTERLOCK_PLAN"
 """The variable that holds the plan."""
 DISGUISE: Final = "interlock:"
