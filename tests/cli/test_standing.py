@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.tree.commands.parent_status import parent_is_well, parent_line
+from interlock.tree.commands.reports import parent_is_well, parent_line
 from interlock.tree.status import ParentStatus
 from tests.cli.program import DEMO, RunningNode, World
 from tests.cli.waiting import wait_until

@@ -13,7 +13,7 @@ from interlock.core.paths import access_path
 from interlock.errors import InterlockError
 from interlock.tree.config import ParentConfig
 from interlock.trust.identity.component import RECALLED_FOR, Identity
-from interlock.trust.identity.opaque import KEPT_FOR
+from interlock.trust.identity.opaque_tokens import KEPT_FOR
 from interlock.trust.identity.token_store import AccessStore
 from tests.core.upstreams.oauth.authority import Authority, Reply
 from tests.trust.identities import Desk, desk, introspect, settled, with_authority

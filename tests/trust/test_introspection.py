@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from interlock.errors import CONFIG, InterlockError
-from interlock.trust.identity.introspection import Introspection
+from interlock.trust.identity.opaque_tokens import Introspection
 from tests.core.upstreams.oauth.authority import Asked, Authority, Reply
 
 SECRET = "s3cret: with / odd % signs"

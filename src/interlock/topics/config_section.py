@@ -2,11 +2,178 @@
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from fnmatch import fnmatchcase
+from typing import Any, Final
 
-from interlock.core.config.feature_sections import SectionDefinition
-from interlock.topics.config import ParticipantUpstream, SeatConfig, TopicConfig, TopicsConfig
-from interlock.topics.config_checks import check_topics
+from interlock.core.config.feature_sections import SectionDefinition, taken_paths
+from interlock.core.config.model import Config, ServerConfig
+from interlock.core.config.problems import KeyPath, quoted
+from interlock.core.config.quantities import default_segment
+from interlock.core.config.reader import NodeReader
+from interlock.protocol.kinds import problem_of
+from interlock.protocol.mcpx_terms import LONGEST_ID
+from interlock.topics.config import (
+    RECORDER,
+    ParticipantUpstream,
+    SeatConfig,
+    TopicConfig,
+    TopicsConfig,
+    can_be_read,
+    folded,
+    is_gateways,
+)
+
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,128}")
+_DEFAULTS: Final = Config()
+_GLOB: Final = frozenset("*?[")
+_SET: Final = re.compile(r"\[!?\]?[^\]]*\]")
+_TOO_FREE: Final = ("full_access", "tool_only")
+
+
+def check_topics(reader: NodeReader, values: dict[str, Any]) -> None:
+    """Report every problem between the settings of topics."""
+    topics: TopicsConfig | None = values.get("topics")
+    if topics is None or ("topics",) not in reader.places:
+        return
+    taken_by_others = taken_paths(values, but=TopicsConfig)
+    if topics.path in (values.get("path") or _DEFAULTS.path, *taken_by_others):
+        reader.report(("topics", "path"), "something else answers there", "choose another path")
+    taken: dict[str, KeyPath] = {}
+    servers: dict[str, ServerConfig] = values.get("servers", {})
+    for key, server in servers.items():
+        taken[server.segment or default_segment(key)] = ("servers", key)
+    globs: list[str] = []
+    for name, topic in topics.rooms.items():
+        path: KeyPath = ("topics", "rooms", name)
+        if not _TOPIC.fullmatch(name):
+            reader.report(
+                path,
+                f"{quoted(name)} is no name of a topic",
+                "use letters, digits, dots, dashes and underscores, and * ? [ ] in a glob",
+            )
+        _check_room(reader, path, name, topic)
+        above = next((one for one in globs if _covers(one, name)), None)
+        if _GLOB & {*name}:
+            globs.append(name)
+            if above is not None:
+                reader.report(
+                    path,
+                    f"{quoted(above)} above it takes every topic that it could be for",
+                    "put it first: the first glob that fits a topic holds there",
+                )
+        for id, upstream in topic.upstreams.items():
+            segment = upstream.segment or default_segment(id)
+            if segment in taken:
+                reader.report(
+                    (*path, "upstreams", id),
+                    f"the segment {quoted(segment)} is another server's",
+                    "write another one: segment: NAME",
+                )
+            taken[segment] = path
+
+
+def _covers(above: str, below: str) -> bool:
+    """Whether a glob takes all that another does. Stars only: then it does where it takes the
+    other's very text, since a star in that can only stand under a star. So does any one sign: what
+    is in brackets is one, and not its text."""
+    return "*" in above and not {*"?["} & {*above} and fnmatchcase(_SET.sub("?", below), above)
+
+
+def _is_taken(caller: str, above: list[str]) -> bool:
+    return any(one == caller or _covers(one, caller) for one in above)
+
+
+def _check_room(reader: NodeReader, path: KeyPath, name: str, topic: TopicConfig) -> None:
+    own = {folded(topic.node): "the node"} if topic.node is not None else {}
+    if topic.node is not None:
+        _check_id(reader, (*path, "node"), topic.node)
+        if folded(topic.node) == RECORDER:
+            reader.report((*path, "node"), "the recorder is called so", "choose another id")
+    if topic.access == "public" and topic.anonymous in _TOO_FREE:
+        reader.report(
+            (*path, "anonymous"),
+            "whoever can reach the node would call tools through it",
+            "write proposal_only, response_only, read_only or initial",
+        )
+    if topic.upstreams and topic.node is None:
+        reader.report(
+            (*path, "upstreams"),
+            "the node calls its upstreams from a seat of its own, and has none here",
+            "write node: ID beside it",
+        )
+    if topic.upstreams and _GLOB & {*name}:
+        reader.report(
+            (*path, "upstreams"),
+            "a participant is a server in one topic, and this is a glob",
+            "give the topic an entry of its own",
+        )
+    seen: set[str] = set()
+    for number, seat in enumerate(topic.seats):
+        at: KeyPath = (*path, "seats", number)
+        _check_seat(reader, at, seat)
+        above = [caller for one in topic.seats[:number] for caller in one.callers]
+        if seat.callers and not seat.roles and all(_is_taken(one, above) for one in seat.callers):
+            reader.report(
+                (*at, "callers"),
+                "a seat above it takes every caller that it could be for",
+                "put it first: the first seat that fits a caller is its own",
+            )
+        if seat.id is None:
+            continue
+        id = folded(seat.id)
+        others = {folded(name) for one in topic.seats if one is not seat for name in one.callers}
+        if id in own or id == RECORDER or id in seen:
+            whose = own.get(id) or ("the recorder" if id == RECORDER else "another seat")
+            reader.report((*at, "id"), f"{whose} is called {quoted(id)}", "choose another id")
+        elif id in others:
+            reader.report(
+                (*at, "id"),
+                f"a caller of another seat is called {quoted(id)}",
+                "choose another id: who reads it would take one for the other",
+            )
+        seen.add(id)
+    for id in topic.upstreams:
+        _check_id(reader, (*path, "upstreams", id), id)
+        if folded(id) in own or folded(id) == RECORDER:
+            reader.report((*path, "upstreams", id), "that is the node itself", "name another one")
+
+
+def _check_seat(reader: NodeReader, path: KeyPath, seat: SeatConfig) -> None:
+    if not seat.callers and not seat.roles:
+        reader.report(
+            path,
+            "the seat is nobody's",
+            "write callers: [NAME] or roles: [ROLE]; callers: ['*'] is everybody who is known",
+        )
+    if seat.id is not None:
+        _check_id(reader, (*path, "id"), seat.id)
+        if len(seat.callers) != 1 or seat.roles or _GLOB & {*seat.callers[0]}:
+            reader.report(
+                (*path, "id"),
+                "two callers would be one participant",
+                "name exactly one caller in a seat that has an id",
+            )
+    for number, pattern in enumerate(seat.capabilities):
+        problem = problem_of(pattern)
+        if problem:
+            reader.report(
+                (*path, "capabilities", number),
+                f"{quoted(pattern)} grants nothing: {problem}",
+                "write a kind, such as chat or mcp/request:tools/*",
+            )
+
+
+def _check_id(reader: NodeReader, path: KeyPath, id: str) -> None:
+    if not can_be_read(id):
+        reader.report(
+            path,
+            f"{quoted(id)} is no id of a participant",
+            f"use at most {LONGEST_ID} characters that can be seen, and no spaces",
+        )
+    elif is_gateways(id):
+        reader.report(path, "only the gateway is called so", "choose another id")
+
 
 SECTION: Final = SectionDefinition(
     TopicsConfig,

@@ -60,13 +60,12 @@ from interlock.tree.overview import (
     routing_table,
 )
 from interlock.tree.parent_conversation import AxConversation
-from interlock.tree.paths import shared_leases_path, subserver_socket_path, tree_path
 from interlock.tree.registrant import Registrant
 from interlock.tree.registrar import Registrar
 from interlock.tree.route_check import RouteCheck
 from interlock.tree.socket import TreeSocket, tree_socket_path
 from interlock.tree.status import TreeStatus
-from interlock.tree.store import TreeStore
+from interlock.tree.store import TreeStore, shared_leases_path, tree_path
 from interlock.tree.subserver_record import Subserver, key_of
 from interlock.trust.budgets import Budgets
 from interlock.trust.identity.component import EverybodyBut
@@ -75,15 +74,20 @@ from interlock.trust.token_issuer import TokenIssuer
 
 AX_FACE: Final = "ax"
 STDIO: Final = "stdio:"
+"""The address of a parent that started this node, and speaks to it on stdin and stdout."""
 MAX_UNREGISTERED: Final = 512 * 1024
 """Of a message over WebSocket before its sender is registered: a registration that names as many
 nodes below as there may be."""
-"""The address of a parent that started this node, and speaks to it on stdin and stdout."""
 _CLIENT: Final = Client(Era.SESSION, LATEST_SESSION, "subserver")
 
 _log = logging.getLogger("interlock.node")
 
 Begin = Callable[[str, ServerConfig, DialIn], Supervisor]
+
+
+def subserver_socket_path(socket: Path) -> Path:
+    """Where subservers of this machine dial in, for the node whose MCP socket this is."""
+    return socket.with_name("ax.sock")
 
 
 class Tree(FeatureComponent, UpstreamExtension):

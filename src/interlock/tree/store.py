@@ -13,15 +13,18 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import uuid4
 
 from interlock import errors
+from interlock.core.config import Config
+from interlock.core.paths import state_dir
 from interlock.core.state.database import OwnFile, transaction
 from interlock.errors import InterlockError
+from interlock.tree.config import SubserversConfig
 
 SCHEMA_VERSION: Final = 2
 UNPROVEN_KEPT: Final = 24 * 3600.0
@@ -58,6 +61,17 @@ _FILE: Final = OwnFile(
     "a registration store",
     "Name another file.",
 )
+
+
+def tree_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """The file with the identities of the node, and who owns which segment."""
+    return state_dir(config, environ, base_dir) / "tree.db"
+
+
+def shared_leases_path(config: Config, base_dir: Path) -> Path | None:
+    """The registration store that this node shares with others, if it does."""
+    store = config.section(SubserversConfig).store
+    return None if store is None else base_dir / Path(store).expanduser()
 
 
 class Claim(NamedTuple):

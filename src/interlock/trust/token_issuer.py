@@ -9,19 +9,20 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from msgspec import Raw
 
 from interlock.core.config import ServerConfig
+from interlock.core.config.quantities import is_confidential
 from interlock.core.feature import Component
 from interlock.core.ports import Clock
 from interlock.core.server.http.router import PublicDocument, Route
-from interlock.core.upstreams.connection import ConnectorOptions, Connects
+from interlock.core.upstreams.client import Peer
+from interlock.core.upstreams.connection import Connector, ConnectorOptions, Connects
 from interlock.core.upstreams.extension import UpstreamExtension
-from interlock.core.upstreams.transports.http import as_header
-from interlock.errors import InterlockError
-from interlock.trust.hop_token_connector import HopTokenConnector
+from interlock.core.upstreams.transports.http import StampedLink, as_header
+from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.trust.hop_tokens import Minter, Stamp, Stamps
 from interlock.trust.signing_keys import SigningKeys
 
@@ -119,3 +120,39 @@ class TokenIssuer(Component, UpstreamExtension):
     def public_keys(self) -> Raw:
         """The document at `KEYS_PATH`: for everybody."""
         return Raw(self.keys.jwks())
+
+
+class HopTokenConnector(Connector):
+    """The connector of `minted_tokens`: sends the caller's token with each call, over HTTP."""
+
+    def __init__(
+        self,
+        key: str,
+        server: ServerConfig,
+        *,
+        stamp: Callable[[str, str], Stamps],
+        **options: Unpack[ConnectorOptions],
+    ) -> None:
+        """`stamp` gives what makes tokens for the server at a URL, with this segment."""
+        super().__init__(key, server, **options)
+        self._stamp_for = stamp
+
+    async def _connect(self, server: ServerConfig, promises: bytes, session_first: bool) -> Peer:
+        url = server.url
+        if url is None or not is_confidential(url):
+            raise InterlockError(
+                UPSTREAM_UNAVAILABLE,
+                f"Cannot connect to {self._key}: tokens would go there, and its URL is not https.",
+            )
+        stamp = self._stamp_for(url, server.segment)
+        link = StampedLink(
+            self._key,
+            url,
+            server.headers,
+            connections=server.connections,
+            clock=self._clock,
+            stamp=stamp,
+        )
+        peer = await self._open(server, link, promises, session_first)
+        peer.stamp = stamp
+        return peer

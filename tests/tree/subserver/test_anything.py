@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from interlock.sdk.functions import FunctionTool
 from interlock.sdk.mcp_server import About
-from interlock.tree.subserver.conversation import ParentConversation
+from interlock.tree.subserver.connection import ParentConversation
 from tests.tree.parents import World
 from tests.tree.turned import pair, settle
 

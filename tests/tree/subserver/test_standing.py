@@ -22,7 +22,7 @@ from interlock.errors import FORBIDDEN, NAMESPACE_CONFLICT, InterlockError
 from interlock.tree.component import Tree
 from interlock.tree.registrant import Registrant, State, check_presented
 from interlock.tree.subserver import Subserver
-from interlock.tree.subserver.parent import parent_of
+from interlock.tree.subserver.connection import parent_of
 from interlock.tree.subserver_session import AxSession
 from tests.core.server.running import Running
 from tests.core.server.wire import PATIENCE

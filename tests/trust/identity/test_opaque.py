@@ -13,7 +13,7 @@ from interlock.core.pipeline.authentication import Known, Unsettled
 from interlock.errors import TOO_BUSY, UNAUTHENTICATED, InterlockError
 from interlock.trust.identity.api_tokens import Access
 from interlock.trust.identity.claims import LEEWAY, Terms
-from interlock.trust.identity.opaque import (
+from interlock.trust.identity.opaque_tokens import (
     FAILED_FOR,
     KEPT_FOR,
     MOST_ASKING,

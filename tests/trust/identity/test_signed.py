@@ -15,7 +15,7 @@ from interlock.core.pipeline.authentication import Known
 from interlock.errors import UNAUTHENTICATED, InterlockError
 from interlock.trust.identity.api_tokens import Access
 from interlock.trust.identity.claims import LEEWAY, Terms
-from interlock.trust.identity.signed import LONGEST_TOKEN, Issuer, SignedTokens
+from interlock.trust.identity.signed_tokens import LONGEST_TOKEN, Issuer, SignedTokens
 from tests.trust.identity.issuers import ISSUER, NODE, NOW, ShownKeys, Signer, claims, part
 
 

@@ -82,8 +82,7 @@ def forget(
 def _store(meant: running.Meant) -> TreeStore:
     """What the node that is meant remembers of its tree. Raises ConfigError, InterlockError."""
     from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
-    from interlock.tree.paths import tree_path
-    from interlock.tree.store import TreeStore
+    from interlock.tree.store import TreeStore, tree_path
 
     path = tree_path(meant.config, os.environ, meant.base_dir)
     if not path.exists():

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
+from interlock.core.config import redact_about
+from interlock.protocol.mcp import STATELESS_REVISIONS
+from interlock.terminal import output as say
 from interlock.terminal.feature_reports import Child, FeatureReports, Line, OtherServers, Trial
+from interlock.terminal.findings import Diagnosis, Finding
 from interlock.tree.config import (
     PARENT_FILES,
     PARENT_REFERENCES,
@@ -22,7 +27,8 @@ if TYPE_CHECKING:
     from interlock.core.config.problems import KeyPath
     from interlock.core.status import StatusReport
     from interlock.core.upstreams.connection import ConnectorOptions
-    from interlock.terminal.findings import Diagnosis, Finding
+    from interlock.core.upstreams.registry import UpstreamStatus
+    from interlock.tree.status import ParentStatus
 
 
 class TreeReports(FeatureReports):
@@ -54,12 +60,11 @@ class TreeReports(FeatureReports):
     # -- a running node
 
     def child(self) -> Child:
-        from interlock.tree.commands.child_node import StdioChild
+        from interlock.tree.commands.children import StdioChild
 
         return StdioChild()
 
     def status_lines(self, report: StatusReport) -> Iterator[Line]:
-        from interlock.tree.commands.parent_status import parent_is_well, parent_line
         from interlock.tree.status import TreeStatus
 
         parent = report.part(TreeStatus).parent
@@ -80,8 +85,6 @@ class TreeReports(FeatureReports):
     def findings(
         self, config: Config, base_dir: Path, report: StatusReport | None
     ) -> Iterator[Finding]:
-        from interlock.terminal.findings import Finding
-        from interlock.tree.commands.parent_status import parent_is_well, parent_line
         from interlock.tree.status import TreeStatus
 
         now = None if report is None else report.part(TreeStatus).parent
@@ -91,8 +94,6 @@ class TreeReports(FeatureReports):
             yield _could_dial(parent, base_dir)
 
     def diagnoses(self, report: StatusReport) -> Iterator[Diagnosis]:
-        from interlock.tree.commands.parent_status import diagnose_subserver, is_subserver
-
         yield from map(diagnose_subserver, filter(is_subserver, report.node.upstreams))
 
     def trial(
@@ -100,9 +101,55 @@ class TreeReports(FeatureReports):
     ) -> AbstractContextManager[Trial] | None:
         if server.transport != "ax":
             return None
-        from interlock.tree.commands.child_trial import try_child
+        from interlock.tree.commands.children import try_child
 
         return try_child(key, server, options)
+
+
+def parent_line(parent: ParentStatus) -> str:
+    """The state of the registration with the parent, and what to do about a problem."""
+    if parent.state == "registered":
+        since = time.strftime("%H:%M:%S", time.localtime(parent.since))
+        return f"registered as {parent.segment} with {parent.url} since {since}"
+    if parent.problem is None:
+        return f"not registered with {parent.url} yet: {parent.state}"
+    from interlock.tree.registrant import advice_on
+
+    what = redact_about(parent.url, parent.problem)
+    first = f"not registered as {parent.segment}"
+    # Most sentences begin with whom they are about.
+    where = "" if parent.url in what else f" with {parent.url}"
+    return say.printable(f"{first}{where}: {what} {advice_on(parent.symbol)}".strip())
+
+
+def parent_is_well(parent: ParentStatus) -> bool:
+    """Whether the node is registered with its parent, or nothing went wrong yet."""
+    return parent.state == "registered" or parent.problem is None
+
+
+def is_subserver(one: UpstreamStatus) -> bool:
+    """Whether it dialled in."""
+    return one.key.startswith("ax:")
+
+
+def diagnose_subserver(one: UpstreamStatus) -> Diagnosis:
+    """What a running node knows of a subserver."""
+    problem = redact_about(one.key, one.problem) if one.problem else f"it is {one.state}"
+    well = one.state == "ready"
+    era = "" if not one.revision else "session"
+    return Diagnosis(
+        key=one.key,
+        ok=well,
+        seconds=0.0,
+        registered=True,
+        era="stateless" if one.revision in STATELESS_REVISIONS else era,
+        revision=one.revision,
+        tools=one.tools,
+        set_aside=one.set_aside,
+        noise=one.noise,
+        problem="" if well else say.printable(problem),
+        advice=[] if well else ["start it again; until then its tools are degraded, then gone"],
+    )
 
 
 def _could_dial(parent: ParentConfig, base_dir: Path) -> Finding:
@@ -110,7 +157,6 @@ def _could_dial(parent: ParentConfig, base_dir: Path) -> Finding:
     import os
 
     from interlock.core.config import ConfigError
-    from interlock.terminal.findings import Finding
     from interlock.tree.registrant import check_presented
 
     try:

@@ -19,9 +19,16 @@ from interlock.sdk.functions import FunctionTool
 from interlock.sdk.mcp_server import About
 from interlock.tree.registrant import Registrant
 from interlock.tree.status import ParentStatus
-from interlock.tree.subserver.conversation import ParentConversation, working
-from interlock.tree.subserver.parent import STDIO, dial_of, known_as, parent_of
-from interlock.tree.subserver.standing import Standing, tell_on_stderr
+from interlock.tree.subserver.connection import (
+    STDIO,
+    ParentConversation,
+    Standing,
+    dial_of,
+    known_as,
+    parent_of,
+    tell_on_stderr,
+    working,
+)
 
 _FAREWELL: Final = 1.5
 """How long a node may take to hear that this subserver leaves, when the program is to end."""

@@ -28,11 +28,16 @@ from interlock.errors import CONFIG, InterlockError
 from interlock.trust.identity.api_tokens import ApiTokens, caller_of_token
 from interlock.trust.identity.certificates import Certificates
 from interlock.trust.identity.claims import Terms
-from interlock.trust.identity.introspection import Introspection
 from interlock.trust.identity.key_sets import KeySet
-from interlock.trust.identity.opaque import MOST_KEPT, Authority, Good, OpaqueTokens
+from interlock.trust.identity.opaque_tokens import (
+    MOST_KEPT,
+    Authority,
+    Good,
+    Introspection,
+    OpaqueTokens,
+)
 from interlock.trust.identity.revocation_watch import AccessWatch, Told, ToldRevoked
-from interlock.trust.identity.signed import Issuer, SignedTokens
+from interlock.trust.identity.signed_tokens import Issuer, SignedTokens
 
 FIRST_KEYS: Final = 3.0
 """How long a node that starts waits for the keys of its issuers."""

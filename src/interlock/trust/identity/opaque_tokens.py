@@ -1,21 +1,26 @@
-"""Opaque tokens: what the servers that were asked about them said, for as long as it counts.
+"""Opaque tokens: asks the servers that issued them (RFC 7662), and keeps their answers for a while.
 
 An answer is kept for a minute at most, and no longer than the token is good: a token that is
-revoked there is refused here within that time. Whoever asks is somebody else (`Asker`).
+revoked there is refused here within that time. The node asks with its own credentials.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 from collections.abc import Callable, Container, Sequence
 from hashlib import sha256
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
+from urllib.parse import quote, urlencode
 
 import msgspec
 
 from interlock.core.pipeline.authentication import Known, Unsettled
-from interlock.errors import TOO_BUSY, InterlockError
+from interlock.core.upstreams.oauth.errors import Trouble
+from interlock.core.upstreams.oauth.fetch import Fetch, fetch
+from interlock.core.upstreams.oauth.urls import is_secure
+from interlock.errors import CONFIG, TOO_BUSY, InterlockError
 from interlock.primitives.bounded_dict import BoundedDict
 from interlock.trust.identity.claims import (
     LEEWAY,
@@ -27,15 +32,19 @@ from interlock.trust.identity.claims import (
     issued,
     refused,
 )
-from interlock.trust.identity.signed import LONGEST_TOKEN, Revocations
+from interlock.trust.identity.signed_tokens import LONGEST_TOKEN, Revocations
 
+WITHIN: Final = 10.0
+"""How long a server may take to answer about a token."""
 KEPT_FOR: Final = 60.0
 """How long an answer counts."""
 FAILED_FOR: Final = 2.0
 """How long nobody asks again after a server could not be reached."""
 MOST_ASKING: Final = 32
 MOST_KEPT: Final = 10_000
+_FORM: Final = "application/x-www-form-urlencoded"
 
+_node_log = logging.getLogger("interlock.node")
 _log = logging.getLogger("interlock.pipeline")
 
 
@@ -49,6 +58,47 @@ class Asker(Protocol):
     async def __call__(self, token: str) -> Claims | None:
         """What it says of the token; None when it could not be asked. Never raises."""
         ...
+
+
+class Introspection:
+    """One introspection endpoint."""
+
+    def __init__(self, url: str, client_id: str, client_secret: str, *, ask: Fetch = fetch) -> None:
+        """Raises InterlockError for an address to which no secret may go."""
+        if not is_secure(url):
+            raise InterlockError(
+                CONFIG, "A `url` of `identity.introspection` is not https: tokens are sent there."
+            )
+        # In this header both are written as in a form (RFC 6749, 2.3.1).
+        pair = f"{quote(client_id, safe='')}:{quote(client_secret, safe='')}"
+        self._authorization = "Basic " + base64.b64encode(pair.encode()).decode()
+        self._url = url
+        self._fetch = ask
+        self.problem: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Introspection({self._url})"
+
+    async def __call__(self, token: str) -> dict[str, Any] | None:
+        """What the server says of the token; None when it could not be asked. Never raises."""
+        form = urlencode({"token": token, "token_type_hint": "access_token"}).encode()
+        headers = {"Content-Type": _FORM, "Authorization": self._authorization}
+        try:
+            async with asyncio.timeout(WITHIN):
+                answer = await self._fetch("POST", self._url, headers, form)
+            if answer.status != 200:
+                raise ValueError(f"HTTP {answer.status}")
+            said = msgspec.json.decode(answer.body, type=dict[str, Any])
+        except (Trouble, TimeoutError, ValueError, RecursionError, UnicodeDecodeError) as error:
+            why = error.why if isinstance(error, Trouble) else str(error) or "it took too long"
+            if self.problem is None:
+                _node_log.warning("%s cannot be asked about tokens: %s", self._url, why)
+            self.problem = why
+            return None
+        if self.problem is not None:
+            _node_log.info("%s can be asked about tokens again", self._url)
+        self.problem = None
+        return said
 
 
 class Authority(msgspec.Struct, frozen=True):
