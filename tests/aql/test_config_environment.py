@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from interlock.aql.config import AqlConfig
-from interlock.aql.config_environment import with_environment
+from interlock.aql.config_section import with_environment
 from interlock.core.config import Config, ConfigError, parse_config
 
 PROFILED = parse_config(
