@@ -11,7 +11,7 @@ import pytest
 
 from interlock.aql.component import Aql
 from interlock.aql.config import AqlConfig, SafetyConfig
-from interlock.aql.floors import FIRM_FLOORS, FLOORS
+from interlock.aql.decision_steps import FIRM_FLOORS, FLOORS
 from interlock.aql.safety import operations as natives
 from interlock.aql.search import embeddings
 from interlock.core.config import ConfigError

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.aql.quota_store import CounterStore
-from interlock.aql.usage_windows import Counted, Period, Sliding, period
+from interlock.aql.usage_counters import Counted, CounterStore, Period, Sliding, period
 from interlock.errors import InterlockError
 
 NOON = datetime(2026, 2, 4, 12, 30, 6, tzinfo=UTC).timestamp()

@@ -14,8 +14,7 @@ from interlock.aql.execution_tasks import ExecutionTasks
 from interlock.aql.language.cursors import Cursors
 from interlock.aql.language.errors import AqlError, lawful
 from interlock.aql.list_requests import Listing
-from interlock.aql.note_store import NoteStore
-from interlock.aql.notes import Notes, note_natives
+from interlock.aql.notes import Notes, NoteStore, note_natives
 from interlock.aql.operations import Native, Parameter
 from interlock.aql.relations import Relations, relation_natives
 from interlock.aql.request import Answer

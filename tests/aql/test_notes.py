@@ -12,8 +12,7 @@ import pytest
 from interlock.aql.language.cursors import Cursors
 from interlock.aql.language.errors import AqlError, lawful
 from interlock.aql.list_requests import Listing
-from interlock.aql.note_store import NoteStore
-from interlock.aql.notes import BODY_BYTES, MOST_TAGS, Notes, note_natives
+from interlock.aql.notes import BODY_BYTES, MOST_TAGS, Notes, NoteStore, note_natives
 from interlock.aql.operations import Native
 from interlock.aql.request import Answer, Asked
 from interlock.core.call import Call, Caller

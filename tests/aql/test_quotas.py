@@ -17,9 +17,9 @@ from interlock.aql.error_mapping import Blame
 from interlock.aql.language import errors as faults
 from interlock.aql.language.errors import AqlError
 from interlock.aql.operations import Operation
-from interlock.aql.quota_store import CounterStore
 from interlock.aql.quotas import CONTINUE, Pause, Quotas, quota_natives
 from interlock.aql.request import Asked, Warning
+from interlock.aql.usage_counters import CounterStore
 from interlock.core.call import (
     Call,
     Caller,

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from interlock.aql.danger import TRUST, Trust, matrix
+from interlock.aql.decision_steps import Risk, journalled, least_trust
 from interlock.aql.language import errors as faults
 from interlock.aql.language.errors import AqlError
 from interlock.aql.operations import OperationsAt, Trusting
-from interlock.aql.risk import Risk, journalled, least_trust
 from interlock.core.call import Caller, Credentials
 from interlock.core.config.trust import PolicyConfig
 from interlock.core.journal.audit import Audit

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from interlock.aql.confirmation_tokens import token_of
+from interlock.aql.decision_steps import Risk, journalled
 from interlock.aql.operations import Trusting
-from interlock.aql.risk import Risk, journalled
 from interlock.core.call import Credentials
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.protocol.aql_terms import Danger, Face

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from interlock.aql import error_mapping as blame
 from interlock.aql.builtin_operations import EXPIRED
-from interlock.aql.child_calls import Unread, child_of
 from interlock.aql.config import AqlConfig
 from interlock.aql.language import envelope
 from interlock.aql.language import errors as faults
@@ -23,7 +22,7 @@ from interlock.aql.language.envelope import Halt, Item
 from interlock.aql.language.errors import AqlError
 from interlock.aql.language.request import DRY_RUN, LONGEST_NAME, Single, item
 from interlock.aql.operations import Operation
-from interlock.aql.request import Asked
+from interlock.aql.request import Asked, Unread, child_of
 from interlock.aql.warnings import none_succeeded_warning
 from interlock.core.call import Call
 from interlock.core.ports import Host

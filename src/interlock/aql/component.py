@@ -18,39 +18,36 @@ from interlock.aql.builtin_operations import OwnOperations, hidden
 from interlock.aql.code_channels import channels_of
 from interlock.aql.config import AqlConfig
 from interlock.aql.confirmation_tokens import Tokens, confirming_natives
+from interlock.aql.decision_steps import FIRM_FLOORS, FLOORS, Plainly, Risk, journalled
 from interlock.aql.execution_operations import execution_natives
 from interlock.aql.execution_store import ExecutionStore
 from interlock.aql.execution_tasks import ExecutionTasks
 from interlock.aql.executions import Executions
-from interlock.aql.floors import FIRM_FLOORS, FLOORS
 from interlock.aql.introspection import natives as introspection_natives
 from interlock.aql.language.cursors import Cursors
 from interlock.aql.language.limits import published
 from interlock.aql.list_requests import Listing
 from interlock.aql.merge_updates import Merging
-from interlock.aql.note_store import NoteStore
-from interlock.aql.notes import Notes, note_natives
+from interlock.aql.notes import Notes, NoteStore, note_natives
 from interlock.aql.operations import Native, OperationBook, Trusting
-from interlock.aql.plain_call_limits import Plainly
 from interlock.aql.preview import Preview
 from interlock.aql.progress import Pulses
-from interlock.aql.quota_store import CounterStore
 from interlock.aql.quotas import CONTINUE, TOKEN_PREFIX, Quotas, quota_natives
 from interlock.aql.relations import Relations, relation_natives
 from interlock.aql.request import Asked, Warning
 from interlock.aql.resource_operations import Reaching, reach_natives
 from interlock.aql.response_writer import Teller
-from interlock.aql.risk import Risk, journalled
 from interlock.aql.safety.codes import Codes
-from interlock.aql.safety.database import SafetyStore
 from interlock.aql.safety.loop import Loop
 from interlock.aql.safety.operations import autonomy_config, internal_natives, safety_natives
 from interlock.aql.safety.operator_api import VerificationDesk
 from interlock.aql.safety.pending_questions import UNBLOCK
+from interlock.aql.safety.store import SafetyStore
 from interlock.aql.search.embeddings import EmbeddingSearcher, searcher_for
+from interlock.aql.search.store import SearchMemory
 from interlock.aql.search.usage import Usage
 from interlock.aql.stage import BATCH, MERGE, PREVIEW, START, Stage, Used
-from interlock.aql.usage_store import SearchMemory
+from interlock.aql.usage_counters import CounterStore
 from interlock.core.call import Call, principal
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import CONTRACTS, Tool

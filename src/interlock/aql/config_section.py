@@ -1,5 +1,5 @@
-"""The config section `aql` as the config reader uses it: checks between keys, environment variables,
-views, and the reference. The structs are in `config.py`, which costs little to import."""
+"""The config section `aql` as the config reader uses it: checks between keys, environment
+variables, views, and the reference. The structs are in `config.py`, which is cheap to import."""
 
 from __future__ import annotations
 

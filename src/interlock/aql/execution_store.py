@@ -1,6 +1,6 @@
-"""Executions on disk, with what they gave.
+"""Executions on disk, with their results.
 
-Those of a node that is gone are taken over by the next that starts: what ran there runs no more.
+A node that starts takes over the executions of nodes that are gone: they no longer run there.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -18,8 +18,6 @@ from interlock.core.call import Principal
 from interlock.core.state.database import OwnFile
 from interlock.core.state.row_ownership import Keeper
 from interlock.core.state.writer import WriterFile
-
-# -- What executions and notes are, and what is asked of whoever keeps them. Only shapes here.
 
 
 class Execution(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,72 +41,6 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     """Code, message and details, of one that failed."""
     size: int = 0
     """Of its result, in bytes."""
-
-
-class ExecutionKeeper(Protocol):
-    """A durable store of executions. `write` and `forget` return at once."""
-
-    @property
-    def reason(self) -> str:
-        """Why it cannot be written now. Empty: it can."""
-        ...
-
-    def load(self) -> list[Execution]:
-        """All that nobody else looks after, the oldest first. Waits. Raises InterlockError."""
-        ...
-
-    def write(
-        self, execution: Execution, result: bytes | None, then: Callable[[bool], None]
-    ) -> None:
-        """Write it, new or again. `then` is told on the event loop: True when it is on the disk,
-        and stays there through a power cut."""
-
-    def result(self, id: str) -> bytes | None:
-        """What one that has ended gave. Raises InterlockError."""
-        ...
-
-    def forget(self, ids: Iterable[str]) -> None:
-        """Nobody asks for these any more."""
-
-    def close(self) -> None:
-        """Write what is left, and stop. Waits."""
-
-
-class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that a caller wants to find again."""
-
-    id: str
-    owner: Principal
-    content: dict[str, Any]
-    """Title, body, tags and metadata, as far as they are set."""
-    etag: str
-    created: float
-    updated: float
-
-
-class NoteKeeper(Protocol):
-    """A durable store of notes. Everything raises InterlockError when it cannot be done."""
-
-    async def all(self, owner: Principal) -> list[Note]:
-        """The notes of one caller, the oldest first."""
-        ...
-
-    async def get(self, owner: Principal, id: str) -> Note | None: ...
-
-    async def add(self, note: Note, most: int) -> bool:
-        """False: its owner has so many already."""
-        ...
-
-    async def replace(self, note: Note, before: str) -> bool:
-        """False: what is there has another etag than `before`, or is gone."""
-        ...
-
-    async def remove(self, owner: Principal, id: str, before: str | None) -> bool:
-        """False: there is none, or it has another etag than `before`."""
-        ...
-
-    def close(self) -> None:
-        """Write what is left, and stop. Waits."""
 
 
 SCHEMA_VERSION: Final = 1
@@ -135,7 +67,8 @@ _decode = msgspec.json.Decoder(Execution).decode
 
 
 class ExecutionStore:
-    """The file at `path`. Without a path executions are gone with the node."""
+    """A durable store of executions: the file at `path`. Without a path executions are gone with
+    the node. `write` and `forget` return at once."""
 
     def __init__(
         self, path: Path | None, *, deliver: Callable[[Callable[[], None]], object]
@@ -152,6 +85,7 @@ class ExecutionStore:
 
     @property
     def reason(self) -> str:
+        """Why it cannot be written now. Empty: it can."""
         return self._file.reason
 
     @property
@@ -159,6 +93,7 @@ class ExecutionStore:
         return self._file.commits
 
     def load(self) -> list[Execution]:
+        """All that nobody else looks after, the oldest first. Waits. Raises InterlockError."""
         keeper = self._keeper
         if keeper is None or self.path is None or not self.path.exists():
             return []
@@ -174,6 +109,9 @@ class ExecutionStore:
     def write(
         self, execution: Execution, result: bytes | None, then: Callable[[bool], None]
     ) -> None:
+        """Write it, new or again. `then` is told on the event loop: True when it is on the disk,
+        and stays there through a power cut."""
+
         def put(file: sqlite3.Connection) -> None:
             if self._keeper is not None:
                 self._keeper.be_alive()
@@ -186,7 +124,10 @@ class ExecutionStore:
         self._file.submit(put, lambda _, error: then(error is None))
 
     def result(self, id: str) -> bytes | None:
-        """On a connection of its own: it does not wait for whoever writes."""
+        """The result of an execution that has ended. Raises InterlockError.
+
+        It is read on a connection of its own, and does not wait for the writer.
+        """
         query = "SELECT result FROM execution WHERE id = ?"
         try:
             if self.path is None:
@@ -209,6 +150,7 @@ class ExecutionStore:
         return None if row is None or row[0] is None else bytes(row[0])
 
     def forget(self, ids: Iterable[str]) -> None:
+        """Nobody asks for these any more."""
         gone = [(id, self._mine) for id in ids]
 
         def remove(file: sqlite3.Connection) -> None:
@@ -219,6 +161,7 @@ class ExecutionStore:
             self._file.submit(remove, lambda *_: None)
 
     def close(self) -> None:
+        """Write what is left, and stop. Waits."""
         self._file.close()
         self._stop_reading()
         if self._keeper is not None:

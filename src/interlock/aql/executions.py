@@ -21,7 +21,7 @@ from msgspec import Raw
 
 from interlock.aql.confirmation_tokens import PREFIX
 from interlock.aql.execution_states import TERMINAL, Event, State, after
-from interlock.aql.execution_store import Execution, ExecutionKeeper
+from interlock.aql.execution_store import Execution, ExecutionStore
 from interlock.aql.language.envelope import data_of
 from interlock.aql.language.errors import AqlError, code_of, no_operation, no_resource
 from interlock.aql.operations import Book, Operation
@@ -399,7 +399,7 @@ class Executions:
     def __init__(
         self,
         host: Host,
-        keeper: ExecutionKeeper,
+        keeper: ExecutionStore,
         *,
         book: Callable[[], Book],
         wall_clock: Callable[[], float],

@@ -13,12 +13,11 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import Raw
 
-from interlock.aql.child_calls import Unread, child_of
 from interlock.aql.language import envelope
 from interlock.aql.language import errors as faults
 from interlock.aql.language.request import Single
 from interlock.aql.operations import Operation
-from interlock.aql.request import Asked
+from interlock.aql.request import Asked, Unread, child_of
 from interlock.core.call import Call
 from interlock.core.ports import Host
 from interlock.protocol.aql_terms import Face

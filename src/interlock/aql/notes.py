@@ -1,14 +1,16 @@
-"""Notes: the one resource that the node keeps itself. Each caller has its own.
+"""Notes: the one resource that the node stores itself, and its operations. Each caller has its own.
 
-An update is merged into what is there; `_etag` says which version that was, and `if_match` beside
-the id has it changed only if it still is.
+An update is merged into the stored note. `_etag` is the version of a note; with `if_match` beside
+the id a note is changed only if it still has that version.
 """
 
 from __future__ import annotations
 
 import secrets
+import sqlite3
 from collections.abc import Awaitable, Callable
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -16,7 +18,6 @@ from msgspec.structs import replace
 
 from interlock.aql import merge_updates as merge
 from interlock.aql.execution_operations import age
-from interlock.aql.execution_store import Note, NoteKeeper
 from interlock.aql.language import errors as faults
 from interlock.aql.language.collections import Kind
 from interlock.aql.language.errors import AqlError
@@ -24,6 +25,8 @@ from interlock.aql.list_requests import FIELDS, LISTING, Listing, one_of, owner_
 from interlock.aql.operations import Native
 from interlock.aql.request import Answer, Asked
 from interlock.core.call import Principal
+from interlock.core.state.database import OwnFile
+from interlock.core.state.writer import WriterFile
 from interlock.errors import InterlockError
 from interlock.primitives.timestamps import format_utc_ms
 from interlock.protocol.aql_terms import Category
@@ -85,10 +88,22 @@ T = TypeVar("T")
 _size = msgspec.json.Encoder().encode
 
 
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a caller wants to find again."""
+
+    id: str
+    owner: Principal
+    content: dict[str, Any]
+    """Title, body, tags and metadata, as far as they are set."""
+    etag: str
+    created: float
+    updated: float
+
+
 class Notes:
     """The notes of every caller."""
 
-    def __init__(self, keeper: NoteKeeper, wall_clock: Callable[[], float]) -> None:
+    def __init__(self, keeper: NoteStore, wall_clock: Callable[[], float]) -> None:
         self._keeper = keeper
         self._wall_clock = wall_clock
 
@@ -374,3 +389,141 @@ def note_natives(
         ),
     ]  # fmt: skip
     return [replace(one, gives=_GIVES[one.returns]) for one in natives]
+
+
+# -- The store. A change is made only to the version that was read: the second writer, in this
+# process or in another, gets a conflict.
+
+SCHEMA_VERSION: Final = 1
+_FILE: Final = OwnFile(
+    0x494C414E,  # "ILAN"
+    SCHEMA_VERSION,
+    (
+        """CREATE TABLE note (
+            id      TEXT PRIMARY KEY,
+            owner   BLOB NOT NULL,
+            etag    TEXT NOT NULL,
+            created REAL NOT NULL,
+            updated REAL NOT NULL,
+            content BLOB NOT NULL
+        ) WITHOUT ROWID""",
+        "CREATE INDEX note_owner ON note (owner, created, id)",
+    ),
+    "The store of notes",
+    "a store of notes",
+)
+_COLUMNS: Final = "id, owner, etag, created, updated, content"
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_owner = msgspec.msgpack.Decoder(Principal).decode
+_encode_content = msgspec.json.Encoder().encode
+_decode_content = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class NoteStore:
+    """A durable store of notes: the file at `path`. Without a path notes are gone with the node.
+
+    Every method raises InterlockError when it fails.
+    """
+
+    def __init__(
+        self, path: Path | None, *, deliver: Callable[[Callable[[], None]], object]
+    ) -> None:
+        """`deliver` runs something on the event loop, such as `loop.call_soon_threadsafe`."""
+        self._file = WriterFile(path, _FILE, deliver=deliver)
+
+    @property
+    def reason(self) -> str:
+        return self._file.reason
+
+    async def all(self, owner: Principal) -> list[Note]:
+        """The notes of one caller, the oldest first."""
+
+        def read(file: sqlite3.Connection) -> list[Note]:
+            rows = file.execute(
+                f"SELECT {_COLUMNS} FROM note WHERE owner = ? ORDER BY created, id",
+                (_encode(owner),),
+            )
+            return [_note(row) for row in rows]
+
+        return await self._file.run(read)
+
+    async def get(self, owner: Principal, id: str) -> Note | None:
+        def read(file: sqlite3.Connection) -> Note | None:
+            row = file.execute(
+                f"SELECT {_COLUMNS} FROM note WHERE id = ? AND owner = ?", (id, _encode(owner))
+            ).fetchone()
+            return None if row is None else _note(row)
+
+        return await self._file.run(read)
+
+    async def add(self, note: Note, most: int) -> bool:
+        """False: its owner has so many already."""
+        owner = _encode(note.owner)
+
+        def insert(file: sqlite3.Connection) -> bool:
+            [there] = file.execute("SELECT count(*) FROM note WHERE owner = ?", (owner,)).fetchone()
+            if there >= most:
+                return False
+            file.execute(
+                f"INSERT INTO note ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
+                (
+                    note.id,
+                    owner,
+                    note.etag,
+                    note.created,
+                    note.updated,
+                    _encode_content(note.content),
+                ),
+            )
+            return True
+
+        return await self._file.run(insert)
+
+    async def replace(self, note: Note, before: str) -> bool:
+        """False: what is there has another etag than `before`, or is gone."""
+
+        def update(file: sqlite3.Connection) -> bool:
+            changed = file.execute(
+                "UPDATE note SET etag = ?, updated = ?, content = ?"
+                " WHERE id = ? AND owner = ? AND etag = ?",
+                (
+                    note.etag,
+                    note.updated,
+                    _encode_content(note.content),
+                    note.id,
+                    _encode(note.owner),
+                    before,
+                ),
+            )
+            return changed.rowcount > 0
+
+        return await self._file.run(update)
+
+    async def remove(self, owner: Principal, id: str, before: str | None) -> bool:
+        """False: there is none, or it has another etag than `before`."""
+
+        def delete(file: sqlite3.Connection) -> bool:
+            gone = file.execute(
+                "DELETE FROM note WHERE id = ? AND owner = ? AND etag = coalesce(?, etag)",
+                (id, _encode(owner), before),
+            )
+            return gone.rowcount > 0
+
+        return await self._file.run(delete)
+
+    def close(self) -> None:
+        """Write what is left, and stop. Waits."""
+        self._file.close()
+
+
+def _note(row: Any) -> Note:
+    id, owner, etag, created, updated, content = row
+    return Note(
+        id=id,
+        owner=_decode_owner(owner),
+        etag=etag,
+        created=created,
+        updated=updated,
+        content=_decode_content(content),
+    )

@@ -23,11 +23,11 @@ from interlock.aql.language.envelope import text_of
 from interlock.aql.language.errors import AqlError
 from interlock.aql.operations import Native, Operation, Parameter
 from interlock.aql.request import Asked
-from interlock.aql.usage_windows import (
+from interlock.aql.usage_counters import (
     MICRO,
     SECONDS,
     Counted,
-    CounterKeeper,
+    CounterStore,
     Mark,
     Period,
     Sliding,
@@ -261,7 +261,7 @@ class Quotas:
     def __init__(
         self,
         config: AqlConfig,
-        keeper: CounterKeeper | None,
+        keeper: CounterStore | None,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:

@@ -15,7 +15,6 @@ from interlock.aql import fast_path as shortcut
 from interlock.aql import operations as naming
 from interlock.aql import translation as translate
 from interlock.aql.builtin_operations import OwnOperations
-from interlock.aql.child_calls import Unread, child_of
 from interlock.aql.config import AqlConfig
 from interlock.aql.fast_path import Shortcut
 from interlock.aql.language import collections as formats
@@ -24,7 +23,7 @@ from interlock.aql.language import request
 from interlock.aql.language.errors import AqlError
 from interlock.aql.language.request import Batch, Single
 from interlock.aql.operations import Native, Operation, OperationBook, OperationsAt
-from interlock.aql.request import Asked
+from interlock.aql.request import Asked, Unread, child_of
 from interlock.core.call import EMPTY_OBJECT, Call, Outcome
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.effects import EffectLevel

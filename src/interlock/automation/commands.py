@@ -75,8 +75,7 @@ class Past:
     @contextmanager
     def store(self) -> Iterator[DecisionStore]:
         """Where all of this is kept."""
-        from interlock.automation.paths import decisions_path
-        from interlock.automation.store import DecisionStore
+        from interlock.automation.store import DecisionStore, decisions_path
 
         store = DecisionStore(
             decisions_path(self.config, os.environ, self.meant.base_dir),

@@ -11,8 +11,7 @@ from pathlib import Path
 from interlock.automation.config import AutomationConfig
 from interlock.automation.decision import Watching
 from interlock.automation.learned_rules import Learned
-from interlock.automation.paths import decisions_path
-from interlock.automation.store import DecisionStore
+from interlock.automation.store import DecisionStore, decisions_path
 from interlock.core.config import Config, LearnedRule
 from interlock.core.feature import FeatureComponent
 from interlock.core.journal.audit import Audit

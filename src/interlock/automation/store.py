@@ -1,14 +1,13 @@
-"""What humans decided, on disk: one small SQLite file, from which rules are suggested.
+"""Decisions of humans, and dismissals of suggestions, on disk: one small SQLite file.
 
-Nobody waits for it: a decision counts whether it is remembered or not, and one that cannot be
-written is told to the log. Each approval is kept once, whoever tells of it.
-"""
+Nobody waits for it: a decision counts whether it is stored or not, and one that cannot be written
+is logged. Each approval is stored once, whoever reports it."""
 
 from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +16,8 @@ import msgspec
 from interlock.automation.config import AutomationConfig
 from interlock.automation.decision import Decided
 from interlock.automation.dismissal import Dismissed
+from interlock.core.config import Config
+from interlock.core.paths import state_dir
 from interlock.core.state.database import OwnFile
 from interlock.core.state.writer import WriterFile
 from interlock.errors import InterlockError
@@ -47,6 +48,11 @@ _MAKE_DISMISSED: Final = (
     # Files that are older have no such table: it is made when it is first needed.
     "CREATE TABLE IF NOT EXISTS dismissed (id TEXT PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID"
 )
+
+
+def decisions_path(config: Config, environ: Mapping[str, str], base_dir: Path) -> Path:
+    """The path of the store of a node."""
+    return state_dir(config, environ, base_dir) / "decisions.db"
 
 
 class DecisionStore:

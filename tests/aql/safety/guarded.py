@@ -13,14 +13,13 @@ from msgspec.structs import replace
 
 from interlock.aql.builtin_operations import OwnOperations
 from interlock.aql.config import AqlConfig, SafetyConfig
-from interlock.aql.floors import FIRM_FLOORS, FLOORS
+from interlock.aql.decision_steps import FIRM_FLOORS, FLOORS
 from interlock.aql.language.errors import AqlError, lawful
 from interlock.aql.operations import OperationBook
 from interlock.aql.safety.codes import Codes
-from interlock.aql.safety.database import SafetyStore
 from interlock.aql.safety.loop import Loop
 from interlock.aql.safety.operations import internal_natives, safety_natives
-from interlock.aql.safety.store import Challenge
+from interlock.aql.safety.store import Challenge, SafetyStore
 from interlock.core.call import Call, Credentials
 from interlock.core.catalog.offering import Offering
 from interlock.errors import InterlockError

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from interlock.aql.language.errors import AqlError
-from interlock.aql.safety import database as aql_safety
-from interlock.aql.safety import store_sync
-from interlock.aql.safety.database import SafetyStore
+from interlock.aql.safety import blocks as blocks_module
+from interlock.aql.safety import store as aql_safety
 from interlock.aql.safety.evaluation import Verdict
 from interlock.aql.safety.patterns import read
 from interlock.aql.safety.reports import Report
-from interlock.aql.safety.store import Attempts
+from interlock.aql.safety.store import Attempts, SafetyStore
 from interlock.core.call import Call, Caller
 from interlock.errors import UNRECORDABLE, InterlockError
 from interlock.trust.policy.decision import Action, decision
@@ -160,7 +159,7 @@ def test_a_call_that_was_reported_harmlessly_stops_where_it_is_denied(tmp_path: 
 def test_a_process_that_shares_the_file_heeds_what_the_other_wrote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_read, really_read = threading.Event(), store_sync._read
+    may_read, really_read = threading.Event(), blocks_module._read
 
     def slow_read(*args: Any) -> Any:
         assert may_read.wait(PATIENCE)
@@ -182,7 +181,7 @@ def test_a_process_that_shares_the_file_heeds_what_the_other_wrote(
         await one.decide(await one.waiting("unblock"))
         two.pass_time(2)
         # Nobody waits for the file: whoever asks again is told.
-        monkeypatch.setattr(store_sync, "_read", slow_read)
+        monkeypatch.setattr(blocks_module, "_read", slow_read)
         await two.refused("execute_agent", element_name="newer")
         may_read.set()
         await two.loop.looking.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interlock.aql.safety.end_execution import IDLE
+from interlock.aql.safety.loop import IDLE
 from interlock.aql.safety.operator_api import VerificationDesk
 from interlock.errors import DENIED, InterlockError
 from tests.aql.safety.guarded import Guarded, types

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.aql.search.prefill import prefill, tokens_of
-from interlock.aql.search.searcher import LexicalSearcher, Weights
+from interlock.aql.search.searcher import LexicalSearcher, Weights, prefill, tokens_of
 from interlock.aql.search.usage import HALF_LIFE_S, NEVER, Usage
 from tests.aql.search.shelf import SMALL, book, names
 

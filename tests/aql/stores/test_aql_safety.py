@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from interlock.aql.safety.database import SafetyStore
-from interlock.aql.safety.store import Attempts, Block, Challenge, Execution, Saved, Sealed
+from interlock.aql.safety.store import (
+    Attempts,
+    Block,
+    Challenge,
+    Execution,
+    SafetyStore,
+    Saved,
+    Sealed,
+)
 from interlock.core.call import Caller
 from interlock.errors import CONFIG, UNRECORDABLE, InterlockError
 

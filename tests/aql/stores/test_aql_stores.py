@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from interlock.aql.execution_states import State
-from interlock.aql.execution_store import Execution, ExecutionStore, Note
-from interlock.aql.note_store import NoteStore
+from interlock.aql.execution_store import Execution, ExecutionStore
+from interlock.aql.notes import Note, NoteStore
 from interlock.errors import InterlockError
 from tests.core.state.telling import PATIENCE, Told
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from interlock.aql.search.store import SearchMemory
 from interlock.aql.search.usage import Usage
-from interlock.aql.usage_store import SearchMemory
 from interlock.errors import InterlockError
 
 

@@ -358,8 +358,8 @@ def _line(one: Operation, face: Face) -> dict[str, Any]:
 
 def _searcher(found: Shelf, *, words: bool) -> Searcher:
     from interlock.aql.search.embeddings import EmbeddingSearcher, searcher_for
+    from interlock.aql.search.store import SearchMemory
     from interlock.aql.search.usage import NO_USAGE
-    from interlock.aql.usage_store import SearchMemory
 
     asked = "off" if words else found.config.section(AqlConfig).search.embeddings
     # With a model: the vectors that a node has made, and what is made now for the next time.

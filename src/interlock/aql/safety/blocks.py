@@ -1,17 +1,26 @@
-"""Who may do nothing until a human says so. Bound to who somebody is, not to what it calls itself;
-kept on disk, so that neither a restart nor a new execution gets around it."""
+"""Blocked principals: those who may do nothing until a human says so.
+
+A block is bound to the identity of a principal, not to the name that an agent gives itself. It is
+stored, so that neither a restart nor a new execution gets around it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from msgspec.structs import replace
 
-from interlock.aql.safety.store import Block, Lift, SafetyKeeper, Saved
+from interlock.aql.safety.store import Block, Lift, SafetyStore, Saved
 from interlock.core.call import Principal
 from interlock.errors import InterlockError
 
+EVERY: Final = 1.0
+"""Seconds between two reads of the store."""
+STORE: Final = "safety store"
+"""The name of the store in the journal."""
 _log = logging.getLogger("interlock.safety")
 
 
@@ -20,7 +29,7 @@ class Blocks:
 
     def __init__(
         self,
-        keeper: SafetyKeeper,
+        keeper: SafetyStore,
         changed: Callable[[Principal], None],
         wall_clock: Callable[[], float],
     ) -> None:
@@ -100,3 +109,71 @@ class Blocks:
         del self._blocked[who]
         self._changed(who)
         return block
+
+
+# -- The store while the node runs: other nodes that share it may have blocked somebody, or lifted a
+# block. It is read in a thread. Nobody waits for it but who begins an execution: until it is read,
+# what was read last holds. A block that the store has lost is written again, and journalled.
+
+
+class Looking:
+    """The one of a node."""
+
+    def __init__(
+        self,
+        keeper: Callable[[], SafetyStore],
+        blocks: Blocks,
+        note: Callable[[str, str, str], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """`note`: writes an entry of the journal: its name, a word, and what there is to say."""
+        self._keeper = keeper
+        self._blocks = blocks
+        self._note = note
+        self._clock = clock
+        self._due = 0.0
+        self.task: asyncio.Task[None] | None = None
+        """The look that is under way."""
+
+    def soon(self) -> None:
+        """Look, if it is time. Returns at once."""
+        if self.task is None and self._clock() >= self._due:
+            self._due = self._clock() + EVERY
+            self.task = asyncio.get_running_loop().create_task(self._look(), name="safety")
+
+    async def _look(self) -> None:
+        try:
+            await self.now(wait=False)
+        except InterlockError as error:
+            _log.warning("%s Who is blocked stays blocked.", error.message)
+        finally:
+            self.task = None
+
+    async def now(self, *, wait: bool = True) -> None:
+        """Raises InterlockError when the file cannot be used; at once, if it is not to wait."""
+        known = list(self._blocks)
+        saved, missing = await asyncio.to_thread(_read, self._keeper(), known, wait)
+        if saved.rewritten:
+            self._note(STORE, "rewritten", "The file was gone, emptied or another one.")
+        for block in missing:
+            self._note(block.who[0], "block_kept", "The file did not have it any more.")
+        for lift in self._blocks.sync(saved):
+            self._note(lift.who[0], "unblocked", f"by {lift.by}, at another node of this folder")
+
+    async def close(self) -> None:
+        if self.task is not None:
+            await asyncio.wait([self.task])
+
+
+def _read(keeper: SafetyStore, known: list[Block], wait: bool) -> tuple[Saved, list[Block]]:
+    """In a thread. What the file says, and what it should have said and does now."""
+    saved = keeper.load(wait=wait)
+    there = {block.who for block in saved.blocks}
+    missing = [
+        block
+        for block in known
+        if block.who not in there and not any(lift.ends(block) for lift in saved.lifts)
+    ]
+    for block in missing:
+        keeper.keep_unless_lifted(block, wait=wait)
+    return saved, missing

@@ -1,6 +1,8 @@
-"""Out-of-band verification. A challenge is an approval of the tool `unblock`, and has a code beside
-it: whoever decides the one or enters the other does the same thing. A wrong code ends the challenge
-and makes another; a right one is used once."""
+"""Out-of-band verification: challenges, and the limit of wrong codes.
+
+A challenge is an approval of the tool `unblock` with a code beside it: to decide the approval and
+to enter the code have the same effect. A wrong code ends the challenge and makes another. A right
+code is used once."""
 
 from __future__ import annotations
 
@@ -15,13 +17,13 @@ from msgspec.structs import replace
 
 from interlock.aql.config import SafetyConfig
 from interlock.aql.language.errors import AqlError
-from interlock.aql.safety.attempts import Tries
 from interlock.aql.safety.codes import Codes, fits
 from interlock.aql.safety.pending_questions import UNBLOCK, ApprovalsLike, Questions
-from interlock.aql.safety.store import Challenge, SafetyKeeper, Tier
+from interlock.aql.safety.store import Attempts, Challenge, SafetyStore, Tier
 from interlock.core.call import Caller, Principal, principal
 from interlock.core.redaction import redact
 from interlock.errors import PROOF_INVALID, InterlockError
+from interlock.primitives.backoff import exponential_delay
 from interlock.trust.approvals.proofs import APPROVE, OPERATOR, Verdict, invalid
 from interlock.trust.approvals.record import Approval
 
@@ -29,11 +31,94 @@ CODE: Final = "code"
 """The kind of proof that a right code is. What follows it is drawn for one use, in this room."""
 MOST_SHOWN: Final = 200
 _WRITTEN_WITHIN: Final = 10.0
+_MOST_TIMES: Final = 1024.0
 
 _log = logging.getLogger("interlock.safety")
 
 Note = Callable[[str, str, str], None]
 """name, word, detail: an entry of the journal."""
+
+
+class Tries:
+    """Limits wrong codes: counted by principal, over all its challenges and over restarts, and by
+    two clocks, so that one that is set back gives nobody more attempts.
+
+    No `SlidingWindow`: every failure is stored, and too many lock the caller out for a time that
+    doubles with each lockout.
+    """
+
+    def __init__(
+        self,
+        keeper: SafetyStore,
+        config: SafetyConfig,
+        *,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self.config = config
+        self._keeper = keeper
+        self._clock = clock
+        self._now = wall_clock
+        self._of: dict[Principal, Attempts] = {}
+        self._until: dict[Principal, float] = {}
+        """The same on the clock that never goes back."""
+
+    def load(self, found: Iterable[Attempts]) -> None:
+        now = self._now()
+        for one in found:
+            self._of[one.who] = one
+            left = min(one.until - now, self._lockout(one.locked))
+            if left > 0:
+                self._until[one.who] = self._clock() + left
+
+    def wait(self, who: Principal) -> float:
+        """For how many seconds nothing is taken from it. 0: it may try."""
+        known = self._of.get(who)
+        if known is None:
+            return 0.0
+        left = self._until.get(who, 0.0) - self._clock()
+        by_wall = known.until - self._now()
+        # Never longer than it was locked out for, however far the clock was set back.
+        return max(left, min(by_wall, self._lockout(known.locked)), 0.0)
+
+    def failed(self, who: Principal) -> float:
+        """One more was wrong. Returns for how long nothing more is taken."""
+        now, config = self._now(), self.config
+        known = self._of.get(who) or Attempts(who)
+        # One that lies in the future was made before the clock was set back: it counts.
+        recent = [at for at in known.failures if at > now - config.attempts_within]
+        failures = (*recent, now)[-config.attempts :]
+        locked, until = known.locked, known.until
+        if len(failures) >= config.attempts:
+            locked += 1
+            failures = ()
+            until = now + self._lockout(locked)
+            self._until[who] = self._clock() + self._lockout(locked)
+        self._keep(Attempts(who, failures, locked, until))
+        return self.wait(who)
+
+    def passed(self, who: Principal) -> None:
+        """The right one was entered: it begins anew."""
+        known = self._of.pop(who, None)
+        self._until.pop(who, None)
+        if known is not None:
+            try:
+                self._keeper.drop(known)
+            except InterlockError as error:
+                _log.warning("wrong codes of %s are remembered too long: %s", who[0], error)
+
+    def _lockout(self, locked: int) -> float:
+        within = self.config.attempts_within
+        if not self.config.lockout:
+            return within
+        return exponential_delay(locked - 1, within, within * _MOST_TIMES)
+
+    def _keep(self, attempts: Attempts) -> None:
+        self._of[attempts.who] = attempts
+        try:
+            self._keeper.keep(attempts)
+        except InterlockError as error:
+            _log.error("wrong codes of %s count until the node stops: %s", attempts.who[0], error)
 
 
 class Challenges:
@@ -43,7 +128,7 @@ class Challenges:
         self,
         config: SafetyConfig,
         *,
-        keeper: SafetyKeeper,
+        keeper: SafetyStore,
         codes: Codes,
         questions: Questions,
         approvals: ApprovalsLike,

@@ -4,30 +4,32 @@ who is blocked does nothing at all."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from interlock.aql.config import SafetyConfig
 from interlock.aql.language.errors import AqlError
 from interlock.aql.operations import Book, Operation
-from interlock.aql.safety import end_execution as ending
 from interlock.aql.safety import evaluation as evaluate
-from interlock.aql.safety.blocks import Blocks
+from interlock.aql.safety.blocks import Blocks, Looking
 from interlock.aql.safety.challenges import CODE, Challenges
 from interlock.aql.safety.codes import Codes
 from interlock.aql.safety.directives import (
     UNREPORTED,
     Directive,
+    Notices,
     notification,
     unreported_in_plain_view,
 )
 from interlock.aql.safety.evaluation import Action as Doing
 from interlock.aql.safety.evaluation import Rules, Verdict, rules_for
 from interlock.aql.safety.executions import Run, Runs, sent
-from interlock.aql.safety.notices import Notices
 from interlock.aql.safety.pauses import Pause, Pauses
 from interlock.aql.safety.pending_questions import (
     OWN_QUESTIONS,
@@ -37,13 +39,13 @@ from interlock.aql.safety.pending_questions import (
     Questions,
 )
 from interlock.aql.safety.reports import Called, Reports
-from interlock.aql.safety.store import Block, Challenge, SafetyKeeper, Saved
-from interlock.aql.safety.store_sync import Looking
+from interlock.aql.safety.store import CANCELLED, Block, Challenge, SafetyStore, Saved
 from interlock.core.call import Call, Caller, Principal, principal
 from interlock.core.catalog.offering import Tool
 from interlock.core.journal.audit import Audit
 from interlock.core.pipeline.resolution import is_passed_on
 from interlock.core.redaction import redact
+from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import OWN, Danger
 from interlock.protocol.input_required import REQUEST_STATE
 from interlock.protocol.mcp import TASKS_CANCEL, TOOLS_CALL
@@ -59,6 +61,8 @@ WHILE_BLOCKED: Final = frozenset({"introspect", "verify_challenge", "confirm_ope
 """What somebody who is blocked may still ask of the node."""
 SAFETY: Final = "safety"
 """What its entries in the journal are about."""
+IDLE: Final = 24 * 3600.0
+"""Seconds without a step, after which an execution is ended."""
 _MOST_OF_HINT: Final = 100
 _BY_EFFECT: Final = {
     "read_only": Danger.SAFE,
@@ -79,7 +83,7 @@ class Loop:
         self,
         config: SafetyConfig,
         *,
-        keeper: SafetyKeeper,
+        keeper: SafetyStore,
         codes: Codes,
         approvals: ApprovalsLike,
         proofs: Proofs,
@@ -208,7 +212,7 @@ class Loop:
         if call.approval:
             # A human let exactly this through: it was reported when it was held.
             return self._as_held(call, found)
-        ending.end_idle(self)
+        self.end_idle()
         runs = self.runs.of(who)
         if not runs:
             return found
@@ -449,6 +453,45 @@ class Loop:
                 run.let[pause.step] = "confirm"
         if not passed:
             self.notices.once(pause.who, "status", "A paused step was not approved.")
+
+    # -- the end of an execution: by its agent, by an operator, or by itself. A block does not end
+    # with it.
+
+    async def end(self, run: Run, state: str, note: str, by: str) -> None:
+        """End an execution. `by`: who ends it, for the journal. Raises InterlockError where that
+        cannot be written."""
+        self._finish(run, state, note, by)
+        gone = replace(run.execution)
+        await asyncio.get_running_loop().run_in_executor(None, self.keeper.drop, gone)
+
+    def end_idle(self) -> None:
+        """End the executions whose agents have not reported a step for long."""
+        now = self.wall_clock()
+        for who in self.runs.everybody():
+            for run in self.runs.of(who):
+                if now - max(run.execution.started, run.execution.last) > IDLE:
+                    self._finish(run, CANCELLED, "No step was reported for 24 hours.", who[0])
+                    asyncio.get_running_loop().run_in_executor(None, self._drop, run)
+
+    def _drop(self, run: Run) -> None:
+        """Nobody waits for the disk: where it fails, the execution ends again after a restart."""
+        try:
+            self.keeper.drop(run.execution)
+        except InterlockError as error:
+            _log.warning("%s It will end again after a restart.", error.message)
+
+    def _finish(self, run: Run, state: str, note: str, by: str) -> None:
+        execution = run.execution
+        who = execution.who
+        self.runs.end(run, state, note)
+        self.reports.forget(who, execution.id)
+        self.pauses.forget(execution.id)
+        for challenge in self.challenges:
+            if challenge.execution == execution.id:
+                self.challenges.close(challenge, "The execution is over.")
+        if not self.runs.of(who):
+            self.notices.forget(who)
+        self.note(by, f"execution_{state}", f"{execution.id} {note}")
 
     # -- approvals
 

@@ -14,7 +14,6 @@ from interlock.aql.config import SafetyConfig
 from interlock.aql.language.errors import AqlError, missing, wrong_type
 from interlock.aql.operations import Native, Parameter
 from interlock.aql.request import Asked
-from interlock.aql.safety import end_execution as ending
 from interlock.aql.safety import evaluation as evaluate
 from interlock.aql.safety.directives import INSTRUCTIONS, Directive
 from interlock.aql.safety.evaluation import Verdict
@@ -99,7 +98,7 @@ class Steps:
         if outcome and outcome not in OUTCOMES:
             raise _no_choice("outcome", OUTCOMES)
         loop.refuse_blocked(who)
-        ending.end_idle(loop)
+        loop.end_idle()
         run = loop.runs.find(who, str(params.get("execution_id") or ""), element)
         hint = read(said)
         execution = run.execution
@@ -258,7 +257,7 @@ class Steps:
             raise missing("execution_id", name, "string", "or element_name")
         run = loop.runs.find(who, id, element)
         note = redact(str(params.get(why) or ""))[:500]
-        await ending.end(loop, run, state, note, caller.name)
+        await loop.end(run, state, note, caller.name)
         return {
             "execution_id": run.execution.id,
             "status": state,

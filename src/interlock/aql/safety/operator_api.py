@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from interlock.aql.safety import end_execution as ending
 from interlock.aql.safety.executions import Run
 from interlock.aql.safety.loop import Loop
 from interlock.aql.safety.store import CANCELLED, Block, Challenge, Execution
@@ -22,7 +21,7 @@ class VerificationDesk:
     def shown(self) -> dict[str, Any]:
         """Every open challenge with its code, and every block. For an operator's eyes only."""
         loop = self._loop
-        ending.end_idle(loop)
+        loop.end_idle()
         challenges = [self._challenge(one) for one in loop.challenges]
         return {
             "mode": loop.mode,
@@ -60,7 +59,7 @@ class VerificationDesk:
         if len(found) != 1:
             several = "Several executions begin with this." if found else "No such execution runs."
             raise InterlockError(UNKNOWN_APPROVAL, several)
-        await ending.end(self._loop, found[0], CANCELLED, "An operator ended it.", by)
+        await self._loop.end(found[0], CANCELLED, "An operator ended it.", by)
         return _execution(found[0].execution)
 
     def _running(self) -> list[Run]:

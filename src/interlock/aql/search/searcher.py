@@ -411,3 +411,33 @@ def _why(number: int, units: list[Unit]) -> tuple[str, ...]:
                 break
     said.sort(reverse=True)
     return tuple(word.replace("_", " ") for _, word in said[:4])
+
+
+# -- The hits that are shown to a model before it asks: good enough, and within a budget of tokens.
+
+_BYTES_PER_TOKEN = 4
+
+
+def tokens_of(operation: Operation) -> int:
+    """About what an operation's tool costs a model that is shown it."""
+    tool = operation.tool
+    return -(-(len(tool.upstream_name) + len(tool.listed)) // _BYTES_PER_TOKEN)
+
+
+def prefill(
+    hits: Iterable[Hit],
+    threshold: float,
+    budget: int,
+    cost: Callable[[Operation], int] = tokens_of,
+) -> list[Hit]:
+    """The hits whose score reaches the threshold and that together cost no more than the budget.
+
+    A hit that is too dear is passed over: a later one may still have room.
+    """
+    chosen = []
+    for hit in hits:
+        price = cost(hit.operation)
+        if hit.score >= threshold and price <= budget:
+            chosen.append(hit)
+            budget -= price
+    return chosen

@@ -1,15 +1,20 @@
-"""How much was used of something within a time: counters that outlive a restart.
+"""Counters of what callers used of quotas, and upstreams of their API limits, and their store.
 
-A quota begins anew with its minute, hour, day or month (UTC). What an API allows holds for every
-stretch of that length, so those counters slide.
+A quota starts again with its minute, hour, day or month (UTC). An API limit holds for every stretch
+of its length, so its counter is a sliding window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sqlite3
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Final, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
+from interlock.core.state.database import OwnFile
+from interlock.core.state.writer import WriterFile
+from interlock.errors import InterlockError
 from interlock.primitives.rate_limits import Group, SlidingWindow
 
 MICRO: Final = 1_000_000
@@ -32,25 +37,6 @@ class Counted(NamedTuple):
     amount: int
     until: float
     """On the wall clock: nobody asks for it later."""
-
-
-class CounterKeeper(Protocol):
-    """A durable store of counters. `add` returns at once."""
-
-    @property
-    def reason(self) -> str:
-        """Why it cannot be written now. Empty: it can."""
-        ...
-
-    def load(self, now: float) -> list[Counted]:
-        """All that somebody may still ask for. Waits. Raises InterlockError."""
-        ...
-
-    def add(self, counted: Counted) -> None:
-        """Add so much to a bucket, wherever it stands by now."""
-
-    def close(self) -> None:
-        """Write what is left, and stop. Waits."""
 
 
 class Period(NamedTuple):
@@ -76,7 +62,7 @@ class Totals:
     """Counters that begin anew with each period of the calendar. No sliding windows: a quota of a
     month is that of a month, and amounts are costs, not calls."""
 
-    def __init__(self, keeper: CounterKeeper | None) -> None:
+    def __init__(self, keeper: CounterStore | None) -> None:
         self._keeper = keeper
         self._amounts: dict[tuple[str, int], int] = {}
 
@@ -107,7 +93,7 @@ class Sliding:
 
     __slots__ = ("_keeper", "_slice", "_window", "key", "length")
 
-    def __init__(self, key: str, length: float, keeper: CounterKeeper | None) -> None:
+    def __init__(self, key: str, length: float, keeper: CounterStore | None) -> None:
         self.key = key
         self.length = length
         self._slice = length / _SLICES
@@ -145,3 +131,102 @@ class Sliding:
         if self._keeper is not None:
             until = (index + 1) * self._slice + self.length
             self._keeper.add(Counted(self.key, index, amount, until))
+
+
+# -- The store. Amounts that are counted while the disk is busy are written together, as sums to be
+# added: nodes that share a state folder do not overwrite each other. A counter that cannot be
+# written still counts.
+
+# "ILAC".
+_KIND: Final = OwnFile(
+    0x494C4143,
+    1,
+    (
+        """CREATE TABLE counter (
+            key    TEXT NOT NULL,
+            bucket INTEGER NOT NULL,
+            amount INTEGER NOT NULL,
+            until  REAL NOT NULL,
+            PRIMARY KEY (key, bucket)
+        ) WITHOUT ROWID""",
+    ),
+    "The store of counters",
+    "a store of counters",
+)
+_ADD: Final = """INSERT INTO counter VALUES (?, ?, ?, ?)
+    ON CONFLICT (key, bucket) DO UPDATE SET
+    amount = amount + excluded.amount, until = max(until, excluded.until)"""
+
+
+class CounterStore:
+    """A durable store of counters: the file at `path`, made with the first count. Without a path:
+    in memory. `add` returns at once."""
+
+    def __init__(
+        self, path: Path | None, *, deliver: Callable[[Callable[[], None]], object]
+    ) -> None:
+        """`deliver` runs something on the event loop, such as `loop.call_soon_threadsafe`."""
+        self._file = WriterFile(path, _KIND, deliver=deliver)
+        self._pending: dict[tuple[str, int], Counted] = {}
+        self._under_way: dict[tuple[str, int], Counted] = {}
+
+    @property
+    def reason(self) -> str:
+        """Why it cannot be written now. Empty: it can."""
+        return self._file.reason
+
+    def load(self, now: float) -> list[Counted]:
+        """All that somebody may still ask for. Waits. Raises InterlockError."""
+        path = self._file.path
+        if path is not None and not path.exists():
+            return []
+
+        def read(file: sqlite3.Connection) -> list[Counted]:
+            file.execute("DELETE FROM counter WHERE until <= ?", (now,))
+            rows = file.execute("SELECT key, bucket, amount, until FROM counter")
+            return [Counted(*row) for row in rows]
+
+        return self._file.at_once(read)
+
+    def add(self, counted: Counted) -> None:
+        """Add so much to a bucket, wherever it stands by now."""
+        _sum(self._pending, counted)
+        if not self._under_way:
+            self._write()
+
+    def close(self) -> None:
+        """Write what is left, and stop. Waits."""
+        if self._pending:
+            last, self._pending = self._pending, {}
+            self._file.submit(lambda file: _put(file, last), _nobody)
+        self._file.close()
+
+    def _write(self) -> None:
+        going, self._pending = self._pending, {}
+        self._under_way = going
+        self._file.submit(lambda file: _put(file, going), self._written)
+
+    def _written(self, _: Any, error: InterlockError | None) -> None:
+        going, self._under_way = self._under_way, {}
+        if error is not None:
+            # Told to the operator by the file itself. The next that is counted brings it along.
+            for one in going.values():
+                _sum(self._pending, one)
+        elif self._pending:
+            self._write()
+
+
+def _sum(into: dict[tuple[str, int], Counted], counted: Counted) -> None:
+    at = (counted.key, counted.bucket)
+    before = into.get(at)
+    if before is not None:
+        counted = counted._replace(amount=before.amount + counted.amount)
+    into[at] = counted
+
+
+def _put(file: sqlite3.Connection, counted: dict[tuple[str, int], Counted]) -> None:
+    file.executemany(_ADD, list(counted.values()))
+
+
+def _nobody(_: Any, __: InterlockError | None) -> None:
+    """The node is shutting down: nobody waits for it."""

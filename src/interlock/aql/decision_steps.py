@@ -1,5 +1,5 @@
-"""Danger and trust: whose approval a call needs, and whether its server may be asked for it. Makes
-the policy's decision stricter, never softer."""
+"""What AQL adds to the authorizer's decision about a call: danger and trust, quotas and API limits,
+and the least that the node's own operations need. A decision gets stricter here, never softer."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from msgspec.structs import replace
 from interlock.aql.danger import TRUST, Trust, matrix
 from interlock.aql.language.errors import AqlError
 from interlock.aql.operations import REGISTERED, Book, Operation
+from interlock.aql.quotas import CONTINUE, Quotas
+from interlock.aql.safety.pending_questions import PROCEED, UNBLOCK
 from interlock.core.call import Call
 from interlock.core.catalog.offering import Tool
 from interlock.protocol.aql_terms import OWN, Danger
@@ -216,3 +218,56 @@ def journalled(audit: Changes) -> Noting:
         audit.record_change("danger", operation.name, outcome, detail)
 
     return note
+
+
+# -- Calls outside of views. In a view the stage has counted a call before it gets here. A call that
+# a human let through comes here by its plain name, and is counted then.
+
+Weigh = Callable[[Call, Decision], Decision]
+"""Makes a decision stricter. Raises InterlockError."""
+
+PAUSED: Final = decision(
+    Action.CONFIRM, "aql:quota", "A quota is used up so far: a human lets each call go on."
+)
+
+
+class Plainly:
+    """Asked about every call of a server's tool, while there is something to be asked."""
+
+    def __init__(self, book: Callable[[], Book], quotas: Quotas, weigh: Weigh) -> None:
+        """`weigh`: what danger says."""
+        self._book = book
+        self._quotas = quotas
+        self._weigh = weigh
+        self.danger_everywhere = False
+        """Whether the config has something to say about the danger of calls that do not wait."""
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether calls outside of views have to be asked about at all."""
+        return self.danger_everywhere or self._quotas.configured
+
+    def __call__(self, call: Call, decided: Decision) -> Decision:
+        if decided.gated or call.view is not None or self.danger_everywhere:
+            decided = self._weigh(call, decided)
+        if call.asked is not None or call.route is None or not self._quotas.configured:
+            return decided
+        if decided.action is Action.DENY or (decided.gated and not call.approval):
+            # It does not go out now.
+            return decided
+        operation = self._book().of(cast("Tool", call.route))
+        return decided if self._quotas.admit_plain(call, operation) else PAUSED
+
+
+# -- The least that the node's own operations need before they run, whatever the rules allow
+
+FLOORS: Final[dict[str, Decision]] = {
+    "execute_agent": decision(
+        Action.CONFIRM, "default:aql", "An agent that is started acts by itself."
+    ),
+    UNBLOCK: decision(Action.VERIFY, "aql:unblock", "A human has to let it act again."),
+    CONTINUE: decision(Action.CONFIRM, "aql:quota", "A quota is used up so far."),
+    PROCEED: decision(Action.CONFIRM, "aql:proceed", "A human has to let this step be done."),
+}
+FIRM_FLOORS: Final = frozenset({UNBLOCK, PROCEED, CONTINUE})
+"""Operations that no rule of the config frees."""

@@ -1,7 +1,7 @@
-"""What the search remembers over a restart: what was called, and vectors of what tools say.
+"""What the search keeps over a restart: usage of tools, and vectors of their descriptions.
 
-One small SQLite file. All of it can be lost without harm, so that nothing waits for it: a write
-that fails is told to the log, and tried again with the next one.
+One small SQLite file. Losing it does no harm, so nothing waits for it: a write that fails is
+logged, and tried again with the next one.
 """
 
 from __future__ import annotations
