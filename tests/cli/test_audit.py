@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from interlock.cli.audit import audit
 from interlock.core.journal.journal import Journal
 from interlock.errors import InterlockError
-from interlock.terminal.times import moment_ns
+from interlock.terminal.options import moment_ns
 from tests.cli.program import DEMO, World
 from tests.cli.waiting import wait_until
 

@@ -14,17 +14,16 @@ from interlock.core.config import Config, Problem
 from interlock.core.config.problems import KeyPath
 from interlock.core.status import NodeStatus, StatusReport
 from interlock.terminal import feature_reports
-from interlock.terminal.config_problems import Doubt
-from interlock.terminal.config_source import ConfigSource
+from interlock.terminal.config_source import ConfigSource, Doubt
 from interlock.terminal.feature_reports import (
     Checked,
     FeatureReports,
+    Finding,
     Line,
     OtherServers,
     all_other_servers,
     load_reports,
 )
-from interlock.terminal.findings import Finding
 from interlock.terminal.node_discovery import Named
 from tests.cli.program import World
 

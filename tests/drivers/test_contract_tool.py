@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 
 from interlock import errors
 from interlock.core.catalog.effects import EffectLevel
-from interlock.drivers.contract_tool import (
+from interlock.drivers.contract_tool import approval_floor, definition, effect_level
+from interlock.drivers.limits import (
     Attempts,
-    approval_floor,
-    definition,
-    effect_level,
     effective_cost,
     effective_retry,
     effective_timeout_ms,

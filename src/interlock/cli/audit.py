@@ -24,7 +24,7 @@ from interlock.terminal import node_discovery as running
 from interlock.terminal import options
 from interlock.terminal import output as say
 from interlock.terminal.node_discovery import NodeOption
-from interlock.terminal.times import moment_ns
+from interlock.terminal.options import moment_ns
 
 if TYPE_CHECKING:
     from interlock.core.journal.reader import JournalReader, Question, Row

@@ -13,7 +13,7 @@ from interlock.cli.completion import complete_tool
 from interlock.terminal import config_source as where
 from interlock.terminal import node_discovery as running
 from interlock.terminal import output as say
-from interlock.terminal.call_options import (
+from interlock.terminal.call_arguments import (
     JsonOption,
     JsonOutputOption,
     WordsArgument,

@@ -97,7 +97,7 @@ def _new(problems: Iterable[Problem], known: list[Problem]) -> list[Problem]:
 def _weak(config: Config, source: where.ConfigSource) -> Iterator[Problem]:
     """Tokens with which a node that others can reach does not start."""
     from interlock.core.config.checks import weak_tokens
-    from interlock.terminal.config_problems import placed
+    from interlock.terminal.config_source import placed
 
     yield from placed(weak_tokens(config, environ=os.environ, base_dir=source.base_dir), source)
 
@@ -109,7 +109,7 @@ def _feature_problems(config: Config, source: where.ConfigSource) -> Iterator[Pr
 
 def missing_references(config: Config, source: where.ConfigSource) -> Iterator[Problem]:
     """Environment variables and files that the config refers to and that are not there."""
-    from interlock.terminal.config_problems import placed
+    from interlock.terminal.config_source import placed
 
     found: list[tuple[tuple[str | int, ...], str, str]]
     found = [(path, *wrong) for path, text in _texts(config) for wrong in _unresolved(text, source)]

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from interlock.core.config import Config, ConfigError, Problem, resolve
 from interlock.core.config.checks import SHORTEST_TOKEN
-from interlock.terminal.config_problems import Doubt, placed
-from interlock.terminal.config_source import ConfigSource
+from interlock.terminal.config_source import ConfigSource, Doubt, placed
 from interlock.terminal.feature_reports import all_other_servers, load_reports
 
 if TYPE_CHECKING:

@@ -43,8 +43,7 @@ from interlock.errors import InterlockError
 from interlock.protocol.mcp import RELAYED, without
 from interlock.terminal import output as say
 from interlock.terminal.assumed_effects import describe_assumed
-from interlock.terminal.feature_reports import Trial, load_reports
-from interlock.terminal.findings import Diagnosis
+from interlock.terminal.feature_reports import Diagnosis, Trial, load_reports
 from interlock.terminal.node_client import OWN_INFO
 
 _LIST_WITHIN: Final = 30.0

@@ -15,7 +15,7 @@ import typer
 from interlock.primitives.text import format_count
 from interlock.terminal import config_source as where
 from interlock.terminal import output as say
-from interlock.terminal.findings import Diagnosis, Finding
+from interlock.terminal.feature_reports import Diagnosis, Finding
 
 if TYPE_CHECKING:
     from interlock.core.config import Config

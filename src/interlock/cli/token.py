@@ -17,7 +17,7 @@ from interlock.terminal import config_source as where
 from interlock.terminal import node_discovery as running
 from interlock.terminal import output as say
 from interlock.terminal.node_discovery import NodeOption
-from interlock.terminal.times import MOST_SECONDS
+from interlock.terminal.options import MOST_SECONDS
 
 if TYPE_CHECKING:
     from interlock.trust.identity.api_tokens import AccessToken

@@ -14,7 +14,7 @@ from interlock.core.catalog.effects import EffectLevel, classify
 from interlock.core.catalog.names import Leaves
 from interlock.core.catalog.offering import Offering
 from interlock.core.config import Config, ServerConfig
-from interlock.terminal.config_problems import Doubt
+from interlock.terminal.config_source import Doubt
 
 _CLOSE: Final = 0.6
 _WILD: Final = "*?["

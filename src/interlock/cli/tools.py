@@ -81,7 +81,7 @@ def _unmatched(
     from interlock.core.catalog.effects import EffectLevel
     from interlock.core.catalog.names import Leaves
     from interlock.core.config import ConfigError
-    from interlock.terminal.config_problems import placed
+    from interlock.terminal.config_source import placed
 
     source = where.source_if_any(given)
     policy = whole.policy

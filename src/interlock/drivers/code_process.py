@@ -22,9 +22,8 @@ from msgspec import Struct
 from interlock.core.config import redact
 from interlock.core.upstreams.transports.process import STDERR, STDOUT, Process
 from interlock.drivers import processes
-from interlock.drivers.confined_commands import Opens, Walls
 from interlock.drivers.errors import ToolFault, is_namespaced
-from interlock.drivers.processes import minimal_environment
+from interlock.drivers.processes import Opens, Walls, minimal_environment
 from interlock.errors import (
     DEADLINE_EXCEEDED,
     INTERNAL,

@@ -6,12 +6,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from interlock.core.catalog.effects import EffectLevel
-from interlock.drivers.limits import Attempts as Attempts
-from interlock.drivers.limits import effective_cost as effective_cost
-from interlock.drivers.limits import effective_retry as effective_retry
-from interlock.drivers.limits import effective_timeout_ms as effective_timeout_ms
-from interlock.drivers.limits import may_repeat as may_repeat
-from interlock.drivers.limits import override_warnings as override_warnings
 from interlock.manifests.model import ToolContract
 from interlock.protocol.capabilities import class_for
 from interlock.protocol.jsonrpc import encode_value

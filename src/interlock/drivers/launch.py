@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -24,7 +24,7 @@ from interlock.core.upstreams.client import Peer
 from interlock.core.upstreams.connection import Connector
 from interlock.core.upstreams.transports.stdio import StdioLink
 from interlock.drivers.config import DriversConfig
-from interlock.drivers.processes import minimal_environment
+from interlock.drivers.processes import Confines, minimal_environment
 from interlock.drivers.sandbox.docker import client_of, docker_argv
 from interlock.drivers.sandbox.patterns import Egress
 from interlock.errors import (
@@ -57,16 +57,6 @@ _MARKING: Final = os.urandom(32)
 
 Secrets = Callable[[frozenset[str]], Awaitable[Mapping[str, str]]]
 """Gives the secrets of these names. Raises InterlockError where one is not to be had."""
-
-
-class Confines(Protocol):
-    """What keeps a started server from the network that it did not declare."""
-
-    def argv(self, argv: list[str]) -> list[str]: ...
-
-    def environment(self, env: Mapping[str, str]) -> dict[str, str]: ...
-
-
 Confine = Callable[[], Awaitable[Confines | None]]
 """Gives the confinement of a server that is to be started. None: it goes unconfined."""
 

@@ -19,7 +19,6 @@ from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.upstreams.supervisor import Supervisor
 from interlock.drivers import installation as installing
 from interlock.drivers.config import DriversConfig
-from interlock.drivers.confined_commands import confined
 from interlock.drivers.driver import LOOK_AGAIN, Driver
 from interlock.drivers.driver_server import DriverSupervisor, Sleep
 from interlock.drivers.health import Asks, Health, declared_only
@@ -27,7 +26,7 @@ from interlock.drivers.installation import INSTALL_AGAIN, FailedInstall, install
 from interlock.drivers.installation import LOOK_AGAIN as INSTALLED_SINCE
 from interlock.drivers.launch import DriverConnector, marked, passed_on, server_config
 from interlock.drivers.paths import driver_states_path, installed_drivers_path
-from interlock.drivers.processes import Runs
+from interlock.drivers.processes import Runs, confined
 from interlock.drivers.sandbox.remote import check_remote
 from interlock.drivers.sandboxes import Afterwards, DriverWalls
 from interlock.drivers.sign_in_state import AuthState, refresher

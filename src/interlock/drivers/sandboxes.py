@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 from interlock.core.config import Config
 from interlock.core.journal.audit import Audit
 from interlock.drivers.config import DriversConfig
-from interlock.drivers.confined_commands import Opens
 from interlock.drivers.driver import Driver
 from interlock.drivers.launch import Confine
 from interlock.drivers.paths import guarded_from_drivers, hidden_from_drivers
+from interlock.drivers.processes import Opens
 from interlock.drivers.sandbox.confinement import Confinement, Tell
 from interlock.drivers.sandbox.self_test import confinement_problem
 

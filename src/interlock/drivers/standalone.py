@@ -23,7 +23,6 @@ from interlock.core.upstreams.listing import RawOffer, list_offer
 from interlock.core.upstreams.outcome_future import Awaited
 from interlock.drivers.code_process import inspect_code
 from interlock.drivers.config import DriversConfig
-from interlock.drivers.confined_commands import confined
 from interlock.drivers.contract_exchange import DriverRoute
 from interlock.drivers.hooks import Hooks, make_hooks, read_code
 from interlock.drivers.installation import Prepared, Progress, driver_folder, prepare
@@ -35,6 +34,7 @@ from interlock.drivers.paths import (
     hidden_from_drivers,
     installed_drivers_path,
 )
+from interlock.drivers.processes import confined
 from interlock.drivers.sandbox.confinement import Confinement
 from interlock.drivers.sandbox.remote import check_remote
 from interlock.drivers.sandbox.self_test import confinement_problem

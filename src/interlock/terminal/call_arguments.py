@@ -1,4 +1,5 @@
-"""From `key=value` words to a tool's arguments, typed as the tool's schema wants them.
+"""A tool call on the command line: its options, and `key=value` words converted to the arguments
+that the tool's schema asks for.
 
 count=3          by the schema: a number here, a text there
 tags=a tags=b    a list, where the schema wants one
@@ -12,7 +13,36 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import typer
+
+from interlock.terminal.options import read_duration
+
+WordsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="Its arguments: key=value, key=@file, key:=JSON.",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[
+    str | None,
+    typer.Option(
+        "--json",
+        metavar="OBJECT",
+        help="All arguments as a JSON object; @file reads it from a file.",
+        show_default=False,
+    ),
+]
+JsonOutputOption = Annotated[
+    bool,
+    typer.Option(
+        "--json-output",
+        help="Print the structured result as JSON; the whole result when it has none.",
+    ),
+]
 
 _WORD: Final = re.compile(r"(?P<key>[^=:]+|[^=]+?)(?P<raw>:)?=(?P<value>.*)", re.DOTALL)
 _MOST_REFERENCES: Final = 20
@@ -25,6 +55,17 @@ _TYPES: Final = frozenset(
 
 class BadArgument(ValueError):
     """An argument that cannot be what the schema wants. The message is for a person."""
+
+
+def check_given_once(words: list[str] | None, json: str | None) -> None:
+    """Refuse arguments as words and as --json at once. Raises BadParameter."""
+    if json is not None and words:
+        raise typer.BadParameter("give the arguments as key=value or as --json, not both.")
+
+
+def read_timeout(text: str | None) -> float | None:
+    """What --timeout says, in seconds. Raises BadParameter."""
+    return None if text is None else read_duration(text, "--timeout")
 
 
 def read_arguments(words: list[str], schema: Mapping[str, Any]) -> dict[str, Any]:

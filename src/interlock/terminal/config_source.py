@@ -1,11 +1,12 @@
-"""Which config is meant: the one that is named, else the first that is found, else the demo."""
+"""The config of a command: the one that is named, else the first that is found, else the demo; and
+where in its file a problem is."""
 
 from __future__ import annotations
 
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,13 +18,15 @@ from interlock.core.config import (
     DEFAULT_NAME,
     Config,
     ConfigError,
+    Problem,
     ServerConfig,
     load_config,
     refuse_exposure,
     refuse_itself,
     refuse_weak_tokens,
 )
-from interlock.core.config.problems import BadValue
+from interlock.core.config.load import places_in
+from interlock.core.config.problems import BadValue, KeyPath, format_path
 from interlock.core.config.quantities import check_listen
 from interlock.errors import CONFIG, InterlockError
 from interlock.terminal.feature_reports import load_reports
@@ -41,6 +44,9 @@ ConfigOption = Annotated[
         show_default=False,
     ),
 ]
+
+Doubt = tuple[KeyPath, str, str]
+"""The value, what is odd about it, and what to do."""
 
 _NOWHERE: Final = """\
 there is no config: no --config, no $INTERLOCK_CONFIG, no ./interlock.yaml and no {user}
@@ -79,6 +85,17 @@ class ConfigSource(Struct, frozen=True):
         config = self.load()
         refuse_weak_tokens(config, environ=os.environ, base_dir=self.base_dir)
         return config
+
+
+def placed(found: Iterable[Doubt], source: ConfigSource) -> Iterator[Problem]:
+    """Doubts as problems, with the line of the config that each is about. Raises ConfigError."""
+    places = {} if source.path is None else places_in(source.path)
+    for path, message, hint in found:
+        # What a short form was split into has no place of its own.
+        known = next((path[:end] for end in range(len(path), 0, -1) if path[:end] in places), ())
+        line, column = places.get(known, (0, 0))
+        file = "" if source.path is None else str(source.path)
+        yield Problem(file, line, column, format_path(path), message, hint)
 
 
 def find(given: Path | None) -> Path | None:

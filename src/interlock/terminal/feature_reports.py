@@ -1,4 +1,5 @@
-"""What features add to the commands that belong to none of them: `check`, `up`, `status`, `doctor`.
+"""What features add to the commands that belong to none of them: `check`, `up`, `status`, `doctor`;
+and what these commands report.
 
 `app/features.py` registers the reports of the features once. Their modules are imported by the
 commands that need them.
@@ -11,6 +12,8 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
+from msgspec import Struct
+
 from interlock.core.feature import FeatureComponent, load_object
 
 if TYPE_CHECKING:
@@ -22,9 +25,7 @@ if TYPE_CHECKING:
     from interlock.core.config.problems import KeyPath
     from interlock.core.status import StatusReport
     from interlock.core.upstreams.connection import Connector, ConnectorOptions
-    from interlock.terminal.config_problems import Doubt
-    from interlock.terminal.config_source import ConfigSource
-    from interlock.terminal.findings import Diagnosis, Finding
+    from interlock.terminal.config_source import ConfigSource, Doubt
 
 Kind = TypeVar("Kind", bound=FeatureComponent)
 
@@ -43,6 +44,42 @@ class Checked(NamedTuple):
     warnings: Sequence[Problem] = ()
     summary: str = ""
     """What there is of it, for the last line."""
+
+
+class Finding(Struct, frozen=True):
+    """What `interlock doctor` found out about the node itself."""
+
+    what: str
+    ok: bool
+    message: str
+
+
+class Diagnosis(Struct, frozen=True):
+    """What `interlock doctor` found out about one upstream."""
+
+    key: str
+    ok: bool
+    seconds: float
+    """How long it took to get ready and to list its tools."""
+    era: str = ""
+    revision: str = ""
+    server: str = ""
+    """Who it says it is."""
+    tools: int = 0
+    set_aside: list[dict[str, str]] = []
+    """Tools that are not shown, and why."""
+    noise: int = 0
+    """Lines on its stdout that are not MCP."""
+    problem: str = ""
+    advice: list[str] = []
+    stderr: list[str] = []
+    """Its last lines, when it failed."""
+    assumed: list[str] = []
+    """What was assumed of its tools that have no annotations."""
+    warnings: list[str] = []
+    """Names in the config that match none of its tools."""
+    registered: bool = False
+    """Whether it dialled in to a running node, which is what was asked: it was not tried."""
 
 
 class OtherServers(NamedTuple):

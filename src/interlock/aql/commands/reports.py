@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from interlock.core.config import Config
-    from interlock.terminal.config_problems import Doubt
-    from interlock.terminal.config_source import ConfigSource
+    from interlock.terminal.config_source import ConfigSource, Doubt
 
 _CLOSE: Final = 0.75
 

@@ -40,8 +40,8 @@ def install(
       interlock drivers install filesystem-mcp
       interlock drivers install filesystem-mcp --yes
     """
-    from interlock.drivers.commands.standalone import prepared
     from interlock.drivers.commands.workspace import open_desk
+    from interlock.drivers.standalone import prepared
     from interlock.terminal.event_loop import run
 
     desk = open_desk(config)
@@ -162,9 +162,9 @@ def _needs_no_login(manifest: DriverManifest) -> None:
 
 
 async def _sign_in(desk: Desk, manifest: DriverManifest, no_browser: bool) -> None:
-    from interlock.drivers.commands.standalone import auth_state_of
     from interlock.drivers.health import declared_only
     from interlock.drivers.sign_in import sign_in
+    from interlock.drivers.standalone import auth_state_of
 
     async def show(url: str) -> None:
         shown = say.printable(url)
@@ -184,7 +184,7 @@ async def _sign_in(desk: Desk, manifest: DriverManifest, no_browser: bool) -> No
 
 
 async def _sign_out(desk: Desk, manifest: DriverManifest) -> None:
-    from interlock.drivers.commands.standalone import auth_state_of
+    from interlock.drivers.standalone import auth_state_of
 
     await auth_state_of(manifest, desk).sign_out()
 

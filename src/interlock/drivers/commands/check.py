@@ -12,7 +12,6 @@ import typer
 from msgspec import Struct, field
 
 from interlock.core.config import DEFAULT_NAME, Config, ConfigError, load_config
-from interlock.drivers.commands.options import Json
 from interlock.drivers.commands.workspace import Desk, desk_of, open_desk
 from interlock.drivers.config import DriversConfig
 from interlock.manifests.driver_reader import MANIFEST_FILE
@@ -22,6 +21,7 @@ from interlock.manifests.workspace import load_workspace
 from interlock.primitives.text import format_count
 from interlock.terminal import config_source as where
 from interlock.terminal import output as say
+from interlock.terminal.options import Json
 
 if TYPE_CHECKING:
     from interlock.drivers.commands.workspace import Desk
@@ -304,7 +304,7 @@ async def _one_server(report: Report, desk: Desk, manifest: DriverManifest, *, q
 
 def _undeclared(manifest: DriverManifest, offer: Any) -> Iterable[str]:
     """Prompts that a driver declares and its server does not have."""
-    from interlock.drivers.commands.standalone import named
+    from interlock.drivers.standalone import named
 
     offered = {one["name"] for one in named(offer.prompts)}
     for prompt in manifest.prompts:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from interlock.drivers.commands.options import Json, Pin, Region
+from interlock.drivers.commands.options import Pin, Region
 from interlock.terminal import config_source as where
 from interlock.terminal import node_discovery as running
 from interlock.terminal import output as say
 from interlock.terminal.node_discovery import NodeOption
+from interlock.terminal.options import Json
 
 if TYPE_CHECKING:
     from interlock.drivers.commands.workspace import Desk

@@ -18,9 +18,10 @@ from msgspec import Struct, field
 
 from interlock.core.config.render import PlainDumper
 from interlock.drivers.binding import check_binding
-from interlock.drivers.commands.standalone import named, objects, visit
+from interlock.drivers.commands.standalone import visit
 from interlock.drivers.commands.workspace import Desk
 from interlock.drivers.config import DriversConfig
+from interlock.drivers.standalone import named, objects
 from interlock.errors import CONFIG, InterlockError
 from interlock.manifests.driver_reader import MANIFEST_FILE, parse_driver
 from interlock.manifests.model import (

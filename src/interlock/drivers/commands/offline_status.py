@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable
 
 from interlock.drivers.binding import check_entry
-from interlock.drivers.commands.standalone import auth_state_of, installed_folder
 from interlock.drivers.commands.workspace import Desk
 from interlock.drivers.component import this_machine
 from interlock.drivers.config import DriversConfig
@@ -16,6 +15,7 @@ from interlock.drivers.installation import installed_bin, not_installed
 from interlock.drivers.resolver import Candidate, Decision, Standing, Workspace, route
 from interlock.drivers.sign_in_state import State
 from interlock.drivers.signature_check import refusal
+from interlock.drivers.standalone import auth_state_of, installed_folder
 from interlock.drivers.status import BindingStatus, DriverStatus
 from interlock.manifests.model import DriverManifest, ToolContract
 

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 OneDriver = Annotated[
     str, typer.Argument(metavar="ID", help="The id of a driver.", show_default=False)
 ]

@@ -41,7 +41,7 @@ class DriversReports(FeatureReports, ContractSource):
         from interlock.drivers.commands.rejections import refused, unknown_names, without_manifest
         from interlock.drivers.commands.workspace import desk_of
         from interlock.primitives.text import format_count
-        from interlock.terminal.config_problems import placed
+        from interlock.terminal.config_source import placed
 
         desk = desk_of(config, source.base_dir)
         wrong = [one for problems in desk.workspace.problems.values() for one in problems]

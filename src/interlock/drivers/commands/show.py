@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from interlock.drivers.commands.options import Json, OneDriver
+from interlock.drivers.commands.options import OneDriver
 from interlock.terminal import config_source as where
 from interlock.terminal import output as say
 from interlock.terminal.node_discovery import NodeOption
+from interlock.terminal.options import Json
 
 if TYPE_CHECKING:
     from interlock.drivers.commands.workspace import Desk
@@ -66,9 +67,9 @@ def show(
 
 def _server(manifest: DriverManifest, desk: Desk) -> dict[str, Any]:
     """Where the server is, or the words that start it."""
-    from interlock.drivers.commands.standalone import installed_folder
     from interlock.drivers.installation import installed_bin
     from interlock.drivers.launch import command_of
+    from interlock.drivers.standalone import installed_folder
     from interlock.errors import InterlockError
 
     server = manifest.server

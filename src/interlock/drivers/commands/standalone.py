@@ -11,14 +11,7 @@ from interlock.core.config import redact_about
 from interlock.drivers import standalone as visiting
 from interlock.drivers.commands.workspace import Desk
 from interlock.drivers.installation import Progress
-from interlock.drivers.standalone import Visit as Visit
-from interlock.drivers.standalone import asker_of as asker_of
-from interlock.drivers.standalone import auth_state_of as auth_state_of
-from interlock.drivers.standalone import installed_folder as installed_folder
-from interlock.drivers.standalone import named as named
-from interlock.drivers.standalone import objects as objects
-from interlock.drivers.standalone import prepared as prepared
-from interlock.drivers.standalone import vault_of as vault_of
+from interlock.drivers.standalone import Visit
 from interlock.errors import InterlockError
 from interlock.manifests.model import DriverManifest, SecretsInventory
 from interlock.terminal import output as say

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from msgspec import Struct, field
 
-from interlock.drivers.commands.options import Json
 from interlock.terminal import config_source as where
 from interlock.terminal import output as say
+from interlock.terminal.options import Json
 
 if TYPE_CHECKING:
-    from interlock.drivers.commands.standalone import Visit
     from interlock.drivers.commands.workspace import Desk
+    from interlock.drivers.standalone import Visit
     from interlock.manifests.binding import Binding
     from interlock.manifests.model import DriverManifest, Example
 

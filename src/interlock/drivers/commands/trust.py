@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interlock.drivers.commands.options import DriverIds, Json, OneDriver
+from interlock.drivers.commands.options import DriverIds, OneDriver
 from interlock.terminal import config_source as where
 from interlock.terminal import output as say
+from interlock.terminal.options import Json
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

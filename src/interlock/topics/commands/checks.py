@@ -12,7 +12,7 @@ from typing import Final
 from interlock.core.config import Config, RuleConfig, TokenConfig
 from interlock.protocol import mcp
 from interlock.protocol.kinds import CHAT, REQUEST, RESPONSE, KindPattern, grants_of
-from interlock.terminal.config_problems import Doubt
+from interlock.terminal.config_source import Doubt
 from interlock.topics.admission import RESTRICTED, capabilities_of
 from interlock.topics.config import SeatConfig, TopicConfig, TopicsConfig
 from interlock.trust.identity.api_tokens import AccessToken

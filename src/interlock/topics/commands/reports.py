@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
     from interlock.core.config import Config, ServerConfig
     from interlock.core.status import StatusReport
-    from interlock.terminal.config_problems import Doubt
-    from interlock.terminal.config_source import ConfigSource
+    from interlock.terminal.config_source import ConfigSource, Doubt
     from interlock.trust.identity.api_tokens import AccessToken
 
 _MOST_NAMED: Final = 8

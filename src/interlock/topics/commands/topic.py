@@ -10,7 +10,7 @@ import typer
 
 from interlock.terminal import config_source as where
 from interlock.terminal import output as say
-from interlock.terminal.call_options import (
+from interlock.terminal.call_arguments import (
     JsonOption,
     JsonOutputOption,
     WordsArgument,

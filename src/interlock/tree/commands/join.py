@@ -28,8 +28,8 @@ from interlock.primitives.text import format_count
 from interlock.terminal import log_lines
 from interlock.terminal import output as say
 from interlock.terminal.forced_exit import end_at_once
+from interlock.terminal.options import read_duration
 from interlock.terminal.server_options import CommandArgument, EnvOption, HeaderOption, UrlOption
-from interlock.terminal.times import read_duration
 from interlock.tree.component import Tree
 from interlock.tree.config import ParentConfig, SubserversConfig, resolve_parent
 from interlock.tree.registrant import Registrant, State, advice

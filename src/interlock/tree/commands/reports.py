@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Final
 from interlock.core.config import redact_about
 from interlock.protocol.mcp import STATELESS_REVISIONS
 from interlock.terminal import output as say
-from interlock.terminal.feature_reports import Child, FeatureReports, Line, OtherServers, Trial
-from interlock.terminal.findings import Diagnosis, Finding
+from interlock.terminal.feature_reports import (
+    Child,
+    Diagnosis,
+    FeatureReports,
+    Finding,
+    Line,
+    OtherServers,
+    Trial,
+)
 from interlock.tree.config import (
     PARENT_FILES,
     PARENT_REFERENCES,
