@@ -23,7 +23,7 @@ from bench.finding import CACHE
 from bench.real_server_table import SERVERS
 from bench.real_servers import Listed, list_real_servers
 from bench.report import note, show_table
-from interlock.core.catalog.effect_inference import Kind, infer
+from interlock.core.catalog.effect_inference import EffectKind, infer
 
 LABELS = Path(__file__).parent / "effect_labels.json"
 UNSEEN = Path(__file__).parent / "live_mcp_bench_effect_labels.json"
@@ -99,7 +99,7 @@ def judge(servers: Iterable[tuple[Listed, str]], labels: dict[str, Labels]) -> d
             if name not in known.hold and name not in known.run:
                 continue
             said = infer(name, tool.get("description") or "", tool.get("inputSchema"))
-            held = said.kind is Kind.IRREVERSIBLE
+            held = said.kind is EffectKind.IRREVERSIBLE
             for kind, group in groups.items():
                 counts = found[kind].setdefault(group, Counts())
                 counts.add(f"{server.server}.{name}", name in known.hold, held)

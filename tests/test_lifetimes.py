@@ -14,7 +14,7 @@ from interlock.app import Node
 from interlock.aql.component import Aql
 from interlock.core.call import Call
 from interlock.core.config import parse_config
-from interlock.core.upstreams.pending_request import Exchange
+from interlock.core.upstreams.pending_request import PendingRequest
 
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -58,7 +58,7 @@ def test_calls_are_freed_by_their_references_alone(tmp_path: Path) -> None:
             gc.disable()
             # Tests that ran before in this process may keep some of their own. They are held here,
             # so that no new one can be taken for an old one that stood at the same address.
-            known = [one for one in gc.get_objects() if isinstance(one, Call | Exchange)]
+            known = [one for one in gc.get_objects() if isinstance(one, Call | PendingRequest)]
             addresses = {id(one) for one in known}
             try:
                 for number in range(2, 30):
@@ -66,7 +66,7 @@ def test_calls_are_freed_by_their_references_alone(tmp_path: Path) -> None:
                 left = [
                     one
                     for one in gc.get_objects()
-                    if isinstance(one, Call | Exchange) and id(one) not in addresses
+                    if isinstance(one, Call | PendingRequest) and id(one) not in addresses
                 ]
                 # The last one may still be in the hands of whatever just answered it.
                 assert len(left) <= 2, f"{len(left)} calls or exchanges of 28 were left"

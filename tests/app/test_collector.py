@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from interlock.app.garbage_collector import EVERY, GROWTH, Collector, memory_in_use
+from interlock.app.garbage_collector import EVERY, GROWTH, GarbageCollector, memory_in_use
 from tests.core.pipeline.rig import HandClock
 
 
@@ -32,7 +32,7 @@ def ring() -> weakref.ref[Ring]:
 
 def test_young_cycles_are_freed_by_the_clock() -> None:
     clock = HandClock()
-    collector = Collector(clock.call_later, lambda: 0)
+    collector = GarbageCollector(clock.call_later, lambda: 0)
     collector.start()
     for _ in range(3):
         lost = ring()
@@ -45,7 +45,7 @@ def test_young_cycles_are_freed_by_the_clock() -> None:
 
 def test_old_cycles_are_freed_when_the_process_has_grown() -> None:
     clock, memory = HandClock(), [0]
-    collector = Collector(clock.call_later, lambda: memory[0])
+    collector = GarbageCollector(clock.call_later, lambda: memory[0])
     collector.start()
     kept = Ring()
     lost = weakref.ref(kept)

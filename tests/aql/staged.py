@@ -26,7 +26,7 @@ from interlock.aql.stage import BATCH, MERGE, PREVIEW, START, Stage
 from interlock.aql.view import Surface, choose
 from interlock.core.call import Call, Client, Outcome
 from interlock.core.catalog.offering import Offering
-from interlock.core.ports import Back, Exchange
+from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import OWN, Category, Face, Family
 from tests.core.catalog.offers import definition, offer
@@ -179,7 +179,7 @@ class Staged:
         self.hub = rig.upstreams["hub"]
         start = self.hub.start
 
-        def started(call: Call, back: Back) -> Exchange:
+        def started(call: Call, back: ResponseHandler) -> UpstreamRequest:
             exchange = start(call, back)
             if self._waiting is not None:
                 self._waiting.set()

@@ -23,7 +23,7 @@ from interlock.automation.conditions import (
     present,
     text,
 )
-from interlock.core.config.conditions import CannotJudge, compile_condition
+from interlock.core.config.conditions import UndecidableError, compile_condition
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
 HOSTILE = WORDS | st.sampled_from(
@@ -46,7 +46,7 @@ VALUES = st.recursive(
 def holds(cel: str, args: dict[str, Any]) -> bool | None:
     try:
         return compile_condition(cel).holds({"args": args})
-    except CannotJudge:
+    except UndecidableError:
         return None
 
 

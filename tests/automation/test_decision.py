@@ -21,7 +21,7 @@ from interlock.automation.decision import (
     kept,
     without_secrets,
 )
-from interlock.core.call import Caller, Client, Proposed
+from interlock.core.call import Caller, Client, ProposedCall
 from interlock.core.redaction import MASK, redact_value
 from interlock.protocol.mcp import Era
 from interlock.trust.approvals.record import Approval, canonical
@@ -77,7 +77,7 @@ def test_a_humans_yes() -> None:
 
 
 def test_a_proposal_says_so() -> None:
-    decision = approval(proposal=Proposed("room", "e1", "robot"), rule="proposal")
+    decision = approval(proposal=ProposedCall("room", "e1", "robot"), rule="proposal")
     assert is_decision(decision)
     found = decided(decision, 7.0)
     assert found.source == "proposal"

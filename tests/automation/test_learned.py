@@ -14,7 +14,7 @@ from interlock.automation.config import AutomationConfig
 from interlock.automation.decision import Decided, Watching
 from interlock.automation.learned_rules import Learned
 from interlock.automation.suggestion import suggest
-from interlock.core.call import Call, Caller, Proposed
+from interlock.core.call import Call, Caller, ProposedCall
 from interlock.core.catalog.effects import EffectLevel
 from interlock.core.catalog.offering import CONTRACTS, contract_offering
 from interlock.core.config import LearnedRule
@@ -242,7 +242,7 @@ def test_the_most_restrictive_rule_wins() -> None:
 
 def test_a_proposal_is_told_apart_in_the_journal() -> None:
     desk = Desk(rule())
-    desk(NOTE, proposal=Proposed("room", "e1", "robot"))
+    desk(NOTE, proposal=ProposedCall("room", "e1", "robot"))
     [(*_, detail)] = desk.journal.entries
     assert detail == "s.write of agent, proposed in room by robot"
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from interlock.core.config import Config
-from interlock.core.journal.reader import JournalReader, Question, Row
+from interlock.core.journal.reader import JournalQuery, JournalReader, JournalRow
 from interlock.core.journal.verification import verify
 from tests.core.server.running import Running, text_of
 
@@ -32,8 +32,8 @@ class Recording(Running):
         assert told is not None
         return told
 
-    def rows(self, name: str) -> list[Row]:
-        return list(JournalReader(self.journal).each(Question(name=name)))
+    def rows(self, name: str) -> list[JournalRow]:
+        return list(JournalReader(self.journal).each(JournalQuery(name=name)))
 
     def reads(self) -> bool:
         return text_of(self.once(self.call("echo", {"text": "read"}))) == "read"

@@ -16,10 +16,10 @@ from interlock.channels.tls import client_context
 from interlock.channels.websocket import WebSocketChannel
 from interlock.core.config import Limits
 from interlock.core.server.http.exchange import HttpExchange
-from interlock.core.server.http.protocol import FastLane
+from interlock.core.server.http.protocol import HttpProtocol
 from interlock.core.server.http.router import DirectRoute, RouteTable, WebSocketRoute
 from interlock.core.server.http.server import HttpServer, tls_context
-from interlock.core.server.http.upgrade import Upgrade
+from interlock.core.server.http.upgrade import WebSocketRequest
 from interlock.errors import CONFIG, UPSTREAM_UNAVAILABLE, InterlockError
 from tests.channels.certificates import Authority, Identity
 from tests.channels.conftest import Run
@@ -38,7 +38,7 @@ class Listening:
         self.channels: list[WebSocketChannel] = []
         self.bearers: list[str | None] = []
 
-    def take(self, upgrade: Upgrade) -> None:
+    def take(self, upgrade: WebSocketRequest) -> None:
         self.bearers.append(upgrade.credentials.bearer)
         channel = upgrade.accept()
         channel.on_message = channel.send
@@ -53,7 +53,7 @@ async def listening(context: ssl.SSLContext) -> AsyncIterator[Listening]:
     http = HttpServer("127.0.0.1", 0, context)
     there = Listening(http)
     table = RouteTable([DirectRoute("/mcp", serve), WebSocketRoute("/ax", there.take)])
-    lane = FastLane.bound(table, Limits())
+    lane = HttpProtocol.bound(table, Limits())
     await http.start(lane, app)
     try:
         yield there

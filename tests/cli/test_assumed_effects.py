@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.catalog.effect_inference import Choice
+from interlock.core.catalog.effect_inference import EffectChoice
 from interlock.core.catalog.effects import Effect, EffectLevel
 from interlock.terminal.assumed_effects import describe_assumed
 from tests.cli.program import World
@@ -37,7 +37,7 @@ def weather(world: World) -> World:
 
 
 def test_counts_what_is_held_what_runs_and_what_depends_on_arguments() -> None:
-    choice = Choice("action", frozenset({"list"}))
+    choice = EffectChoice("action", frozenset({"list"}))
     tools = [
         ("a", effect(EffectLevel.IRREVERSIBLE)),
         ("a", effect(EffectLevel.IRREVERSIBLE, choices=(choice,))),

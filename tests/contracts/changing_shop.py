@@ -14,7 +14,7 @@ from interlock.contracts.paths import sightings_path
 from interlock.contracts.registry.registry import ContractRegistry
 from interlock.contracts.sightings import Sightings
 from interlock.core.config import PolicyConfig
-from interlock.core.journal.reader import Row
+from interlock.core.journal.reader import JournalRow
 from tests.core.server.running import Running
 from tests.core.server.wire import PATIENCE, Answer
 from tests.core.server.workshop import Workshop, tool
@@ -130,7 +130,7 @@ class ChangingShop:
             lambda: sorted(one.canonical for one in self.running.node.catalog.current.tools)
         )
 
-    def journal(self, verb: str) -> list[Row]:
+    def journal(self, verb: str) -> list[JournalRow]:
         journal = self.running.node._journal
         assert journal is not None
         assert self.running.wait(journal.flush_async())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from interlock.core.call import Ask, Call, Client, ClientSession, Credentials, Outcome
+from interlock.core.call import Call, Client, ClientRequest, ClientSession, Credentials, Outcome
 from interlock.core.pending import ANSWERED, DeferredRequest
-from interlock.core.ports import Back, Exchange
+from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.errors import AUTH_REQUIRED, DEADLINE_EXCEEDED, InterlockError
 from interlock.protocol.mcp import Era
 from tests.core.upstreams.harness import run, within
@@ -34,7 +34,7 @@ class Waiting:
     def heard(self, call: Call, method: str, params: Any) -> None:
         raise AssertionError("nobody speaks")
 
-    def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
+    def asked(self, ask: ClientRequest, call: Call | None, session: ClientSession | None) -> None:
         raise AssertionError("nobody asks")
 
 
@@ -44,7 +44,7 @@ class Sent:
     def __init__(self) -> None:
         self.open = True
         self.did: list[str] = []
-        self.whose: tuple[Call, Back] | None = None
+        self.whose: tuple[Call, ResponseHandler] | None = None
 
     def abandon(self, reason: str) -> None:
         self.open = False
@@ -54,7 +54,7 @@ class Sent:
         self.open = False
         self.did.append("expire")
 
-    def hand_over(self, call: Call, back: Back) -> None:
+    def hand_over(self, call: Call, back: ResponseHandler) -> None:
         self.whose = (call, back)
 
 
@@ -62,7 +62,7 @@ def test_it_is_the_request_once_that_has_left() -> None:
     async def body() -> None:
         sent, waiting, gate = Sent(), Waiting(), asyncio.Event()
 
-        async def send(call: Call, back: Back) -> Exchange:
+        async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
             await gate.wait()
             return sent
 
@@ -86,7 +86,7 @@ def test_who_is_handed_over_before_it_leaves_is_told() -> None:
     async def body() -> None:
         first, second, gate = Waiting(), Waiting(), asyncio.Event()
 
-        async def send(call: Call, back: Back) -> Exchange:
+        async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
             await gate.wait()
             raise InterlockError(AUTH_REQUIRED, "Sign in.")
 
@@ -102,7 +102,7 @@ def test_who_is_handed_over_before_it_leaves_is_told() -> None:
 
 def test_what_expires_or_is_left_before_it_leaves_is_not_sent() -> None:
     async def body() -> None:
-        async def send(call: Call, back: Back) -> Exchange:
+        async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
             await asyncio.Event().wait()
             raise AssertionError("it is not to be sent")
 
@@ -124,7 +124,7 @@ def test_a_fault_of_ours_is_an_error_of_the_call() -> None:
     async def body() -> None:
         waiting = Waiting()
 
-        async def send(call: Call, back: Back) -> Exchange:
+        async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
             raise ZeroDivisionError
 
         DeferredRequest(request(), waiting, LATE, send)
@@ -138,7 +138,7 @@ def test_who_takes_over_before_it_leaves_gets_the_request() -> None:
     async def body() -> None:
         sent, first, second, gate = Sent(), Waiting(), Waiting(), asyncio.Event()
 
-        async def send(call: Call, back: Back) -> Exchange:
+        async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
             await gate.wait()
             return sent
 
@@ -159,7 +159,7 @@ def test_what_was_given_up_while_it_left_is_abandoned() -> None:
     async def body() -> None:
         sent, waiting = Sent(), Waiting()
 
-        async def send(call: Call, back: Back) -> Exchange:
+        async def send(call: Call, back: ResponseHandler) -> UpstreamRequest:
             exchange.waits = False
             return sent
 
@@ -186,7 +186,7 @@ def test_is_replaced_by_the_request_that_is_sent() -> None:
 
 
 def test_tells_once_that_it_cannot_be_sent() -> None:
-    def start(call: Call, back: Back) -> Exchange:
+    def start(call: Call, back: ResponseHandler) -> UpstreamRequest:
         raise InterlockError(AUTH_REQUIRED, "Sign in.")
 
     waiting = Waiting()
@@ -199,7 +199,7 @@ def test_tells_once_that_it_cannot_be_sent() -> None:
 
 
 def test_nothing_is_sent_for_a_call_that_was_given_up() -> None:
-    def start(call: Call, back: Back) -> Exchange:
+    def start(call: Call, back: ResponseHandler) -> UpstreamRequest:
         raise AssertionError("it is not to be sent")
 
     waiting = Waiting()

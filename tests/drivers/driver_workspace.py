@@ -16,7 +16,7 @@ from msgspec import Raw
 from interlock.app.node import Node
 from interlock.core.call import Call, Client, Credentials, Hear
 from interlock.core.config import Config, parse_config
-from interlock.core.journal.reader import Row
+from interlock.core.journal.reader import JournalRow
 from interlock.drivers.driver import Driver
 from interlock.drivers.folders import DriverFolders
 from interlock.drivers.status import DriverStatus
@@ -227,7 +227,7 @@ class Running:
         except TimeoutError:
             raise AssertionError(f"waited in vain: {what}") from None
 
-    async def rows(self, *kinds: str) -> list[tuple[Row, dict[str, Any]]]:
+    async def rows(self, *kinds: str) -> list[tuple[JournalRow, dict[str, Any]]]:
         """What the journal has of these kinds, in order: each entry and the row in it."""
         journal = self.node._journal
         assert journal is not None

@@ -17,7 +17,7 @@ from interlock.core.config import Limits
 from interlock.core.pipeline.authentication import Authenticator, BearerSource
 from interlock.core.server.http.exchange import HttpExchange
 from interlock.core.server.http.guard import Guard
-from interlock.core.server.http.protocol import FastLane
+from interlock.core.server.http.protocol import HttpProtocol
 from interlock.core.server.http.resource_metadata import Challenges
 from interlock.core.server.http.router import DirectRoute, Router, RouteTable, WebSocketRoute
 from interlock.core.server.http.server import HttpServer
@@ -114,7 +114,7 @@ class Rooms:
         )
         router = Router(table, pipeline=pipeline, guard=self.guard, challenges=self.challenges)
         self.guard.listen_at("127.0.0.1", self.http.port)
-        await self.http.start(FastLane.bound(table, Limits()), router)
+        await self.http.start(HttpProtocol.bound(table, Limits()), router)
         self.gateway.start()
 
     async def stop(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.core.upstreams.transports.transport import Ticket
+from interlock.core.upstreams.transports.transport import LinkRequest
 from interlock.errors import PAYLOAD_TOO_LARGE, TOO_BUSY, UPSTREAM_LOST, Failure, InterlockError
 from interlock.protocol import jsonrpc
 from interlock.protocol.mcpx_terms import LONGEST
@@ -40,17 +40,17 @@ class Receives:
     """The near end of a link."""
 
     def __init__(self) -> None:
-        self.delivered: list[tuple[Any, Ticket | None]] = []
+        self.delivered: list[tuple[Any, LinkRequest | None]] = []
         self.not_taken: list[tuple[int, str]] = []
         self.gone: list[str] = []
 
-    def deliver(self, data: bytes, ticket: Ticket | None) -> None:
+    def deliver(self, data: bytes, ticket: LinkRequest | None) -> None:
         self.delivered.append((json.loads(data), ticket))
 
     def undelivered(self, id: int, why: str) -> None:
         self.not_taken.append((id, why))
 
-    def interrupted(self, ticket: Ticket) -> None:
+    def interrupted(self, ticket: LinkRequest) -> None:
         raise AssertionError
 
     def retired(self, reason: str) -> None:

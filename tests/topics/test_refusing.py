@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from interlock.core.call import Caller
-from interlock.core.pipeline.authentication import Known, Unsettled
+from interlock.core.pipeline.authentication import KnownToken, PendingIdentity
 from interlock.core.server.http.server import tls_context
 from interlock.errors import FORBIDDEN, InterlockError
 from interlock.topics.config import TopicConfig
@@ -158,12 +158,12 @@ class Asks:
     def __init__(self) -> None:
         self.asked = 0
 
-    def find(self, bearer: str) -> Known | None:
+    def find(self, bearer: str) -> KnownToken | None:
         if bearer != "opaque":
             return None
         if not self.asked:
-            raise Unsettled(self._settle)
-        return Known(Caller("stranger", kind="introspection"))
+            raise PendingIdentity(self._settle)
+        return KnownToken(Caller("stranger", kind="introspection"))
 
     async def _settle(self) -> None:
         self.asked += 1
@@ -192,8 +192,8 @@ def test_not_everybody_is_asked_about_at_once(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("interlock.topics.endpoint.MOST_UNSETTLED", 3)
 
     class NeverAnswered(Asks):
-        def find(self, bearer: str) -> Known | None:
-            raise Unsettled(self._settle)
+        def find(self, bearer: str) -> KnownToken | None:
+            raise PendingIdentity(self._settle)
 
         async def _settle(self) -> None:
             self.asked += 1

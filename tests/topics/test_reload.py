@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.pipeline.authentication import Unsettled
+from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.topics.component import Topics
 from interlock.topics.config import TopicsConfig
 from tests.core.server.running import Running
@@ -81,7 +81,7 @@ def test_whose_issuer_has_to_be_asked_is_looked_at_when_it_has_answered(
 
                     def authenticate(credentials: Any) -> Any:
                         if not (asked and settles):
-                            raise Unsettled(settle)
+                            raise PendingIdentity(settle)
                         return known(credentials)
 
                     monkeypatch.setattr(enter, "authenticate", authenticate)

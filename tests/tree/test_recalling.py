@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from interlock.core.call import Caller, Credentials, Revoked
+from interlock.core.call import Caller, Credentials, RevokedCallers
 from interlock.core.config import TokenConfig
 from interlock.core.paths import access_path
 from interlock.errors import InterlockError
@@ -85,7 +85,7 @@ def test_a_revoked_token_ends_what_came_with_it_only(desk: Desk) -> None:
     desk.store.revoke([one.id])
     desk.identity.watch.look()
     [told] = desk.revoked
-    assert isinstance(told, Revoked)
+    assert isinstance(told, RevokedCallers)
     assert told == {"agent"}
     assert told.ends(by_one)
     assert not told.ends(by_two)
@@ -94,7 +94,7 @@ def test_a_revoked_token_ends_what_came_with_it_only(desk: Desk) -> None:
     desk.store.revoke([two.id])
     desk.identity.watch.look()
     last = desk.revoked[-1]
-    assert isinstance(last, Revoked)
+    assert isinstance(last, RevokedCallers)
     # Nothing of it is left, whatever it came with.
     assert last.ends(by_two)
     assert last.ends(Caller("agent", id="of a token that nobody remembers"))
@@ -108,8 +108,8 @@ def test_a_revoked_jti_ends_that_token_and_a_revoked_subject_all(desk: Desk) -> 
     desk.store.revoke_of_others("subject", "corp:somebody")
     desk.identity.watch.look()
     by_jti, by_subject = desk.revoked
-    assert isinstance(by_jti, Revoked)
-    assert isinstance(by_subject, Revoked)
+    assert isinstance(by_jti, RevokedCallers)
+    assert isinstance(by_subject, RevokedCallers)
     assert (by_jti.ends(some), by_jti.ends(other)) == (True, False)
     assert (by_subject.ends(some), by_subject.ends(other)) == (True, True)
 

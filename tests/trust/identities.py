@@ -13,7 +13,7 @@ from interlock.core.call import Caller, Credentials
 from interlock.core.config import Config
 from interlock.core.config.trust import IdentityConfig, IntrospectionConfig, IssuerConfig
 from interlock.core.paths import access_path
-from interlock.core.pipeline.authentication import Unsettled
+from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.errors import UNAUTHENTICATED, InterlockError
 from interlock.trust.identity.component import Identity
 from interlock.trust.identity.token_store import AccessStore
@@ -72,7 +72,7 @@ async def settled(act: Callable[[], Caller]) -> Caller:
     """As the pipeline does it."""
     try:
         return act()
-    except Unsettled as unsettled:
+    except PendingIdentity as unsettled:
         await unsettled.settle()
     return act()
 

@@ -14,7 +14,7 @@ import pytest
 from interlock.core.call import Caller, Credentials
 from interlock.core.config import Config, TlsConfig, TokenConfig
 from interlock.core.config.trust import CertificateConfig, IntrospectionConfig, IssuerConfig
-from interlock.core.pipeline.authentication import Unsettled
+from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.errors import CONFIG, InterlockError
 from interlock.trust.identity.claims import LEEWAY
 from interlock.trust.identity.component import EverybodyBut, Identity
@@ -341,7 +341,7 @@ def test_both_kinds_of_token_from_outside(tmp_path: Path) -> None:
         def shows(bearer: str) -> Callable[[], Caller]:
             return lambda: identity.authenticator(Credentials("192.0.2.7", bearer))
 
-        with pytest.raises(Unsettled):
+        with pytest.raises(PendingIdentity):
             shows(signed)()
         assert (await settled(shows(signed))).name == "corp:somebody"
         assert (await settled(shows("opaque"))).name == "app:robot"

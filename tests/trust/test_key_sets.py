@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from interlock.core.config.trust import IssuerConfig
-from interlock.core.upstreams.oauth.errors import Trouble
-from interlock.core.upstreams.oauth.fetch import Answer, fetch
+from interlock.core.upstreams.oauth.errors import SignInProblem
+from interlock.core.upstreams.oauth.fetch import FetchResponse, fetch
 from interlock.errors import CONFIG, InterlockError
 from interlock.trust.identity.key_sets import (
     KEPT_WITHOUT_NEWS,
@@ -206,10 +206,12 @@ def test_an_issuer_elsewhere_cannot_lead_to_this_machine(tmp_path: Path) -> None
     """Else whoever answers for it could make the node believe what listens here."""
 
     async def scene(desk: Desk) -> None:
-        async def ask(method: str, url: str, _: Mapping[str, str], body: bytes = b"") -> Answer:
+        async def ask(
+            method: str, url: str, _: Mapping[str, str], body: bytes = b""
+        ) -> FetchResponse:
             document = {"issuer": "https://a.example", "jwks_uri": f"{desk.authority.issuer}/jwks"}
             if url.startswith("https://a.example/"):
-                return Answer(200, {}, json.dumps(document).encode())
+                return FetchResponse(200, {}, json.dumps(document).encode())
             return await fetch(method, url, _, body)
 
         config = IssuerConfig(issuer="https://a.example")
@@ -227,9 +229,11 @@ def test_an_issuer_that_never_answers_is_given_up(
     monkeypatch.setattr("interlock.trust.identity.key_sets.WITHIN", 0.05)
 
     async def scene(desk: Desk) -> None:
-        async def ask(method: str, url: str, _: Mapping[str, str], body: bytes = b"") -> Answer:
+        async def ask(
+            method: str, url: str, _: Mapping[str, str], body: bytes = b""
+        ) -> FetchResponse:
             await asyncio.Event().wait()
-            raise Trouble("never")
+            raise SignInProblem("never")
 
         keys = KeySet(
             IssuerConfig(issuer="https://a.example"), tmp_path, clock=lambda: 0.0, ask=ask

@@ -34,7 +34,7 @@ def memory_in_use() -> int:
         return most if sys.platform == "darwin" else most * 1024
 
 
-class Collector:
+class GarbageCollector:
     """Collects by the clock."""
 
     def __init__(

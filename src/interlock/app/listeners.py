@@ -18,23 +18,23 @@ from interlock.core.feature import Component
 from interlock.core.paths import make_private, socket_path, somebody_listens
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.server.http.guard import Guard
-from interlock.core.server.http.protocol import FastLane
+from interlock.core.server.http.protocol import HttpProtocol
 from interlock.core.server.http.resource_metadata import Challenges
 from interlock.core.server.http.router import Route, Router, RouteTable, StatusDocument
 from interlock.core.server.http.server import HttpServer, tls_context
-from interlock.core.server.mcp.change_notifications import Listeners
-from interlock.core.server.mcp.endpoint import McpHttpFace
+from interlock.core.server.mcp.change_notifications import ChangeListeners
+from interlock.core.server.mcp.endpoint import McpEndpoint
 from interlock.core.server.mcp.legacy_sse import LegacySse
-from interlock.core.server.mcp.responder import Answering
-from interlock.core.server.mcp.server_info import Hello
-from interlock.core.server.mcp.session_protocol import SessionWire
+from interlock.core.server.mcp.responder import Responder
+from interlock.core.server.mcp.server_info import ServerInfo
+from interlock.core.server.mcp.session_protocol import SessionProtocol
 from interlock.core.server.mcp.sessions import Sessions
-from interlock.core.server.mcp.stateless_protocol import StatelessWire
+from interlock.core.server.mcp.stateless_protocol import StatelessProtocol
 from interlock.core.server.mcp.stream import McpStream, McpStreamServer
 from interlock.core.server.mcp.views import Views
 
 
-class Doors(Component):
+class NodeListeners(Component):
     """Everything that callers come in by."""
 
     def __init__(
@@ -44,8 +44,8 @@ class Doors(Component):
         environ: Mapping[str, str],
         base_dir: Path,
         pipeline: Pipeline,
-        hello: Hello,
-        listeners: Listeners,
+        hello: ServerInfo,
+        listeners: ChangeListeners,
         sessions: Sessions,
         routes: Iterable[Route],
         guard: Guard,
@@ -70,19 +70,19 @@ class Doors(Component):
         self._unix: asyncio.Server | None = None
         self._unix_path: Path | None = None
         self._local_clients: set[McpStreamServer] = set()
-        answering = Answering(
+        answering = Responder(
             pipeline=pipeline, hello=hello, clock=time.monotonic, challenges=challenges
         )
-        self._face = McpHttpFace(
+        self._face = McpEndpoint(
             guard=guard,
-            stateless=StatelessWire(
+            stateless=StatelessProtocol(
                 pipeline=pipeline,
                 hello=hello,
                 listeners=listeners,
                 answering=answering,
                 views=self.views,
             ),
-            session=SessionWire(
+            session=SessionProtocol(
                 pipeline=pipeline,
                 hello=hello,
                 listeners=listeners,
@@ -112,7 +112,7 @@ class Doors(Component):
             ]
         )
         self._router = Router(self.table, pipeline=pipeline, guard=guard, challenges=challenges)
-        self._lane = FastLane.bound(self.table, config.limits)
+        self._lane = HttpProtocol.bound(self.table, config.limits)
 
     # -- open
 

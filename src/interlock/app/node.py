@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from interlock import __version__
 from interlock.app.features import create_components, load_features
 from interlock.app.lifecycle import Lifecycle, stop_each
-from interlock.app.listeners import Doors
+from interlock.app.listeners import NodeListeners
 from interlock.app.revocation import Revocation
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.server_info import merge
@@ -35,16 +35,16 @@ from interlock.core.paths import (
 from interlock.core.pipeline.breaker import Breakers
 from interlock.core.pipeline.busy_poll import can_stay_awake
 from interlock.core.pipeline.pipeline import Pipeline
-from interlock.core.pipeline.request_state import KEY_BYTES, Seals
-from interlock.core.place import Place
+from interlock.core.pipeline.request_state import KEY_BYTES, StateSealer
+from interlock.core.place import NodePosition
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.router import StatusDocument
-from interlock.core.server.mcp.change_notifications import Listeners
-from interlock.core.server.mcp.server_info import Hello, Introduction
+from interlock.core.server.mcp.change_notifications import ChangeListeners
+from interlock.core.server.mcp.server_info import Introduction, ServerInfo
 from interlock.core.server.mcp.sessions import Sessions
 from interlock.core.server.mcp.stream import McpStream
 from interlock.core.status import NodeStatus, StatusReport
-from interlock.core.upstreams.oauth.keyring import Keyring
+from interlock.core.upstreams.oauth.keyring import BearerRegistry
 from interlock.core.upstreams.oauth.token_store import TokenStore
 from interlock.core.upstreams.registry import UpstreamRegistry
 from interlock.core.upstreams.supervisor import Supervisor
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 OWN_INFO: Final = {"name": "interlock", "title": "Interlock", "version": __version__}
 
 
-class Introducing:
+class NodeIntroduction:
     """What a node says of itself, to clients and to its parent."""
 
     def __init__(
@@ -75,13 +75,13 @@ class Introducing:
         features: Iterable[FeatureComponent],
         *,
         pipeline: Pipeline,
-        listeners: Listeners,
+        listeners: ChangeListeners,
     ) -> None:
         self._roster = roster
         self._features = features
         self._pipeline = pipeline
         self._listeners = listeners
-        self.hello = Hello(self.introduce)
+        self.hello = ServerInfo(self.introduce)
 
     def introduce(self) -> Introduction:
         voices = self._roster.voices()
@@ -142,7 +142,7 @@ class _Settings(Component):
 class _Transparency(Component):
     """Chooses the upstream that is shown as itself, once the upstreams have the new config."""
 
-    def __init__(self, introducing: Introducing) -> None:
+    def __init__(self, introducing: NodeIntroduction) -> None:
         self._introducing = introducing
 
     async def apply(self, old: Config, new: Config) -> None:
@@ -176,7 +176,7 @@ class Node:
         # Before anything of it is read.
         check_state(state_dir(config, environ, base_dir))
         tokens = TokenStore(tokens_path(config, environ, base_dir))
-        self._keyring = Keyring(tokens, browser=browser)
+        self._keyring = BearerRegistry(tokens, browser=browser)
         self._journal: Journal | None = None
         if config.journal.enabled:
             path = journal_path(config, environ, base_dir)
@@ -222,7 +222,7 @@ class Node:
             on_shown=lambda supervisor: self.introducing.shown(supervisor),
             on_changed=lambda: self.introducing.refresh(),
         )
-        seals = Seals(seal_key(config, environ, base_dir, KEY_BYTES), time.time)
+        seals = StateSealer(seal_key(config, environ, base_dir, KEY_BYTES), time.time)
         self.pipeline = Pipeline(
             catalog=self.catalog,
             authenticate=self.trust.identity.authenticator,
@@ -245,17 +245,17 @@ class Node:
         self.roster.attach(self.pipeline)
         self.pipeline.latency_in_results = config.latency_in_results
         self.pipeline.read_tools = self.roster.read_tools
-        self._listeners = Listeners(self.pipeline.subscriptions)
+        self._listeners = ChangeListeners(self.pipeline.subscriptions)
         self._features: dict[type[FeatureComponent], FeatureComponent] = {}
         features = self._features.values()
-        self.introducing = Introducing(
+        self.introducing = NodeIntroduction(
             self.roster, features, pipeline=self.pipeline, listeners=self._listeners
         )
         self.sessions = Sessions(
             most=config.limits.sessions, idle=config.limits.session_idle, clock=loop.time
         )
         self.catalog.on_change(self._listeners.changed)
-        self.place = Place(seals)
+        self.place = NodePosition(seals)
         self.tokens = TokenIssuer(
             SigningKeys(signing_keys_path(config, environ, base_dir)),
             issuer=lambda: self.config.identity.resource or self.url or self.place.id,
@@ -305,7 +305,7 @@ class Node:
         for name, feature in create_components(context):
             self._features[type(feature)] = named[name] = feature
         self.roster.extend(self.tokens)
-        self.doors = Doors(
+        self.doors = NodeListeners(
             config,
             environ=environ,
             base_dir=base_dir,

@@ -7,11 +7,11 @@ import asyncio
 from collections.abc import Container, Iterable
 from typing import Final
 
-from interlock.app.listeners import Doors
-from interlock.core.call import Revoked
+from interlock.app.listeners import NodeListeners
+from interlock.core.call import RevokedCallers
 from interlock.core.feature import FeatureComponent
 from interlock.core.pipeline.pipeline import Pipeline
-from interlock.core.server.mcp.change_notifications import Listeners
+from interlock.core.server.mcp.change_notifications import ChangeListeners
 from interlock.core.server.mcp.sessions import Sessions
 from interlock.trust.approvals.component import Approving
 from interlock.trust.identity.component import EverybodyBut
@@ -27,8 +27,8 @@ class Revocation:
         self,
         *,
         sessions: Sessions,
-        listeners: Listeners,
-        doors: Doors,
+        listeners: ChangeListeners,
+        doors: NodeListeners,
         approving: Approving,
         features: Iterable[FeatureComponent],
         pipeline: Pipeline,
@@ -55,7 +55,7 @@ class Revocation:
         self._sessions.retain_only(callers)
         self._end_listening(callers)
 
-    def revoked(self, names: Revoked) -> None:
+    def revoked(self, names: RevokedCallers) -> None:
         """Their tokens do not count any more: everything of theirs ends now."""
         self.all_but(EverybodyBut(names))
         for feature in self._features:

@@ -18,7 +18,7 @@ from typing import Final, cast
 import msgspec
 
 from interlock.app.file_watch import FileWatch
-from interlock.app.garbage_collector import Collector
+from interlock.app.garbage_collector import GarbageCollector
 from interlock.app.node import Node
 from interlock.core.catalog.offering import Offering
 from interlock.core.config import Config, ConfigChange, Problem, diff
@@ -87,7 +87,7 @@ class NodeRun:
         self._status: asyncio.Server | None = None
         self._status_path: Path | None = None
         self._lock: StateLock | None = None
-        self._collector: Collector | None = None
+        self._collector: GarbageCollector | None = None
 
     @property
     def node(self) -> Node:
@@ -136,7 +136,7 @@ class NodeRun:
     async def _calm_collector(self, node: Node) -> None:
         """Keep the garbage collector from walking over the node, once everything is started."""
         await node.until_settled(SETTLED_WITHIN)
-        self._collector = Collector(asyncio.get_running_loop().call_later)
+        self._collector = GarbageCollector(asyncio.get_running_loop().call_later)
         self._collector.start()
 
     async def stop(self) -> None:

@@ -25,7 +25,7 @@ from interlock.aql.operations import Operation
 from interlock.aql.request import Asked, Unread, child_of
 from interlock.aql.warnings import none_succeeded_warning
 from interlock.core.call import Call
-from interlock.core.ports import Host
+from interlock.core.ports import CallHost
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import Category, Face
 from interlock.protocol.jsonrpc import encode_value
@@ -42,7 +42,7 @@ Find = Callable[[str, Face], Operation | None]
 class Batches:
     """Runs them."""
 
-    def __init__(self, host: Host, config: AqlConfig, find: Find) -> None:
+    def __init__(self, host: CallHost, config: AqlConfig, find: Find) -> None:
         """`find`: what a name means in a face."""
         self._host = host
         self._find = find
@@ -103,7 +103,7 @@ class _Batch:
     """One of them, on its way."""
 
     def __init__(
-        self, host: Host, call: Call, endpoint: str, items: list[Raw], asked: Asked
+        self, host: CallHost, call: Call, endpoint: str, items: list[Raw], asked: Asked
     ) -> None:
         self.items = items
         self.names: list[str] = []

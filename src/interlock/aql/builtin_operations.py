@@ -16,7 +16,7 @@ from interlock.core.catalog.offering import Offering, Tool, read_offering
 from interlock.core.config import ServerConfig
 from interlock.core.pending import ANSWERED
 from interlock.core.pipeline.internal_error import fault
-from interlock.core.ports import Back, Exchange
+from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.errors import DEADLINE_EXCEEDED, UNKNOWN_TOOL, InterlockError
 from interlock.protocol.aql_terms import OWN, PLAIN, SEGMENT, Category, Danger
 from interlock.protocol.jsonrpc import encode_value
@@ -76,7 +76,7 @@ class OwnOperations:
                 self.hidden[native.name] = _unlisted(native, tool)
         return offering
 
-    def start(self, call: Call, back: Back) -> Exchange:
+    def start(self, call: Call, back: ResponseHandler) -> UpstreamRequest:
         route = call.route
         name = "" if route is None else route.upstream_name
         native = self.natives.get(name) or self._hidden.get(name)
@@ -133,7 +133,7 @@ class OwnOperations:
 class _Running:
     """An operation that takes its time."""
 
-    def __init__(self, call: Call, back: Back, work: Awaitable[Any]) -> None:
+    def __init__(self, call: Call, back: ResponseHandler, work: Awaitable[Any]) -> None:
         self._call = call
         self._back = back
         self._expired = False
@@ -156,7 +156,7 @@ class _Running:
             self._expired = True
             self._task.cancel(EXPIRED)
 
-    def hand_over(self, call: Call, back: Back) -> None:
+    def hand_over(self, call: Call, back: ResponseHandler) -> None:
         self._call, self._back = call, back
 
     def _over(self, task: asyncio.Future[Any]) -> None:

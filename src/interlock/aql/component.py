@@ -56,7 +56,7 @@ from interlock.core.feature import FeatureComponent
 from interlock.core.journal.audit import Audit
 from interlock.core.paths import make_private, state_dir
 from interlock.core.pipeline.pipeline import Pipeline
-from interlock.core.pipeline.request_state import Seals
+from interlock.core.pipeline.request_state import StateSealer
 from interlock.core.ports import Upstream
 from interlock.core.upstreams.supervisor import Supervisor
 from interlock.errors import InterlockError
@@ -91,7 +91,7 @@ class Aql(FeatureComponent):
         upstreams: dict[str, Upstream],
         approving: Approving,
         audit: Audit,
-        seals: Seals,
+        seals: StateSealer,
         registered: Callable[[str], bool],
     ) -> None:
         """`registered`: whether a server came by itself, and not by the config."""

@@ -15,8 +15,8 @@ import msgspec
 
 from interlock.aql.execution_states import State
 from interlock.core.call import Principal
-from interlock.core.state.database import OwnFile
-from interlock.core.state.row_ownership import Keeper
+from interlock.core.state.database import DatabaseKind
+from interlock.core.state.row_ownership import RowOwner
 from interlock.core.state.writer import WriterFile
 
 
@@ -44,7 +44,7 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SCHEMA_VERSION: Final = 1
-_KIND: Final = OwnFile(
+_KIND: Final = DatabaseKind(
     0x494C4158,  # "ILAX"
     SCHEMA_VERSION,
     (
@@ -76,7 +76,7 @@ class ExecutionStore:
         """`deliver` runs something on the event loop, such as `loop.call_soon_threadsafe`."""
         self.path = path
         self._file = WriterFile(path, _KIND, deliver=deliver)
-        self._keeper = None if path is None else Keeper(path)
+        self._keeper = None if path is None else RowOwner(path)
         self._reader: sqlite3.Connection | None = None
 
     @property

@@ -28,7 +28,7 @@ from interlock.aql.operations import Book, Operation
 from interlock.aql.request import Asked
 from interlock.core.call import Call, Client, Outcome, Principal, principal
 from interlock.core.pipeline.client_requests import capabilities_of
-from interlock.core.ports import Host
+from interlock.core.ports import CallHost
 from interlock.errors import CANCELLED, UNRECORDABLE, InterlockError
 from interlock.primitives.timestamps import format_utc_ms
 from interlock.protocol.aql_terms import SEGMENT
@@ -398,7 +398,7 @@ class Executions:
 
     def __init__(
         self,
-        host: Host,
+        host: CallHost,
         keeper: ExecutionStore,
         *,
         book: Callable[[], Book],

@@ -19,7 +19,7 @@ from interlock.aql.language.request import Single
 from interlock.aql.operations import Operation
 from interlock.aql.request import Asked, Unread, child_of
 from interlock.core.call import Call
-from interlock.core.ports import Host
+from interlock.core.ports import CallHost
 from interlock.protocol.aql_terms import Face
 from interlock.protocol.jsonrpc import decode_value, encode_value
 
@@ -57,7 +57,7 @@ class Merging:
     """Makes such updates."""
 
     def __init__(
-        self, host: Host, find: Find, check: Callable[[Call, Asked], None] | None = None
+        self, host: CallHost, find: Find, check: Callable[[Call, Asked], None] | None = None
     ) -> None:
         """`check`: looks at the confirmation token of an update. Raises AqlError."""
         self._host = host

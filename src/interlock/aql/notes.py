@@ -25,7 +25,7 @@ from interlock.aql.list_requests import FIELDS, LISTING, Listing, one_of, owner_
 from interlock.aql.operations import Native
 from interlock.aql.request import Answer, Asked
 from interlock.core.call import Principal
-from interlock.core.state.database import OwnFile
+from interlock.core.state.database import DatabaseKind
 from interlock.core.state.writer import WriterFile
 from interlock.errors import InterlockError
 from interlock.primitives.timestamps import format_utc_ms
@@ -395,7 +395,7 @@ def note_natives(
 # process or in another, gets a conflict.
 
 SCHEMA_VERSION: Final = 1
-_FILE: Final = OwnFile(
+_FILE: Final = DatabaseKind(
     0x494C414E,  # "ILAN"
     SCHEMA_VERSION,
     (

@@ -17,7 +17,7 @@ from interlock.aql.list_requests import LISTING, Listing, parameter
 from interlock.aql.operations import Native
 from interlock.aql.request import Answer, Asked
 from interlock.core.call import Call, UpstreamAnsweredError
-from interlock.core.ports import Host
+from interlock.core.ports import CallHost
 from interlock.errors import (
     METHOD_NOT_FOUND,
     UNKNOWN_PROMPT,
@@ -50,7 +50,7 @@ _OF_MCP: Final = frozenset({"resultType", "ttlMs", "cacheScope", "_meta"})
 class Reaching:
     """Makes the requests."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: CallHost) -> None:
         self._host = host
 
     async def resources(self, parent: Call) -> list[dict[str, Any]]:

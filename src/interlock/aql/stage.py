@@ -31,7 +31,7 @@ from interlock.core.catalog.offering import Tool
 from interlock.core.catalog.snapshot import Snapshot, View
 from interlock.core.catalog.token_costs import tool_tokens
 from interlock.core.pipeline.internal_error import fault
-from interlock.core.ports import Host, Over, Taken
+from interlock.core.ports import CallHost, Over, Taken
 from interlock.errors import INVALID_CURSOR, UNKNOWN_TOOL, InterlockError
 from interlock.protocol.aql_terms import PLAIN, Category, Face, Family
 from interlock.protocol.jsonrpc import decode_value
@@ -99,7 +99,7 @@ class Stage:
         self,
         config: AqlConfig,
         *,
-        host: Host,
+        host: CallHost,
         books: OperationBook,
         catalog: Catalog,
         own: OwnOperations,

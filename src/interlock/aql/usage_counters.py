@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from interlock.core.state.database import OwnFile
+from interlock.core.state.database import DatabaseKind
 from interlock.core.state.writer import WriterFile
 from interlock.errors import InterlockError
 from interlock.primitives.rate_limits import Group, SlidingWindow
@@ -138,7 +138,7 @@ class Sliding:
 # written still counts.
 
 # "ILAC".
-_KIND: Final = OwnFile(
+_KIND: Final = DatabaseKind(
     0x494C4143,
     1,
     (

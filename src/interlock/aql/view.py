@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from interlock.aql.language.request import BATCH
 from interlock.aql.operations import INPUT, Operation, OperationsAt
-from interlock.core.catalog.pages import Paging
+from interlock.core.catalog.pages import PageSettings
 from interlock.core.catalog.snapshot import View
 from interlock.core.catalog.token_costs import Counts, definition_tokens, estimated, tool_tokens
 from interlock.primitives.bounded_dict import BoundedDict
@@ -77,7 +77,7 @@ class Surface:
     """Makes the lists, and keeps them while nothing changes."""
 
     def __init__(self, server_info: bytes) -> None:
-        self._paging = Paging(size=0, server_info=server_info, key=b"")
+        self._paging = PageSettings(size=0, server_info=server_info, key=b"")
         self._kept: BoundedDict[Hashable, bytes] = BoundedDict(_MOST_KEPT)
         self._book: OperationsAt | None = None
 

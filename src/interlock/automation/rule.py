@@ -12,7 +12,7 @@ import msgspec
 from interlock.automation.decision import Decided, is_hidden, is_long_text, without_secrets
 from interlock.core.catalog.effects import EffectLevel
 from interlock.core.config import LearnedRule
-from interlock.core.config.conditions import CannotJudge, Condition, compile_condition
+from interlock.core.config.conditions import Condition, UndecidableError, compile_condition
 from interlock.core.redaction import is_secret_key
 from interlock.trust.policy.attributes import DEEPEST
 
@@ -107,7 +107,7 @@ class CompiledRule:
             return True
         try:
             return self._condition.holds(about)
-        except CannotJudge:
+        except UndecidableError:
             return None
 
     def _speaks_of_all(self, arguments: Mapping[str, Any]) -> bool:

@@ -18,12 +18,12 @@ from interlock.automation.decision import Decided
 from interlock.automation.dismissal import Dismissed
 from interlock.core.config import Config
 from interlock.core.paths import state_dir
-from interlock.core.state.database import OwnFile
+from interlock.core.state.database import DatabaseKind
 from interlock.core.state.writer import WriterFile
 from interlock.errors import InterlockError
 
 SCHEMA_VERSION: Final = 1
-_KIND: Final = OwnFile(
+_KIND: Final = DatabaseKind(
     0x494C4443,  # "ILDC"
     SCHEMA_VERSION,
     (

@@ -88,9 +88,9 @@ def add(
 
 def _reference(key: str, name: str, value: str) -> str:
     """What to write instead of a secret."""
-    from interlock.core.config.client_secrets import SecretLift
+    from interlock.core.config.client_secrets import SecretReplacer
 
-    lift = SecretLift()
+    lift = SecretReplacer()
     header = name.lower() == "authorization" or "-" in name
     return lift.header(key, name, value) if header else lift.environment(key, name, value)
 

@@ -27,8 +27,8 @@ from interlock.terminal.node_discovery import NodeOption
 from interlock.terminal.options import moment_ns
 
 if TYPE_CHECKING:
-    from interlock.core.journal.reader import JournalReader, Question, Row
-    from interlock.core.journal.verification import Progress, Verdict
+    from interlock.core.journal.reader import JournalQuery, JournalReader, JournalRow
+    from interlock.core.journal.verification import Progress, VerificationReport
 
 audit = typer.Typer(no_args_is_help=True)
 
@@ -231,11 +231,11 @@ def _question(
     effect: str | None,
     since: str,
     until: str,
-) -> Question:
-    from interlock.core.journal.reader import Question
+) -> JournalQuery:
+    from interlock.core.journal.reader import JournalQuery
 
     now = time.time_ns()
-    return Question(
+    return JournalQuery(
         name=name,
         caller=caller,
         outcome=outcome,
@@ -246,7 +246,9 @@ def _question(
     )
 
 
-def _about_approval(reader: JournalReader, question: Question, given: str | None) -> Question:
+def _about_approval(
+    reader: JournalReader, question: JournalQuery, given: str | None
+) -> JournalQuery:
     """The question, about one approval: by its id, or by a beginning that no other has."""
     if given is None:
         return question
@@ -273,17 +275,17 @@ def _opened(output: Path | None) -> Iterator[TextIO]:
         yield file
 
 
-def _write(file: TextIO, format: str, rows: Iterable[Row]) -> int:
+def _write(file: TextIO, format: str, rows: Iterable[JournalRow]) -> int:
     import csv
 
     import msgspec
 
     from interlock.core.journal.events import event_of, utc
-    from interlock.core.journal.reader import Row
+    from interlock.core.journal.reader import JournalRow
 
     table = csv.writer(file) if format == "csv" else None
     if table is not None:
-        table.writerow(["seq", "time", *Row._fields[2:]])
+        table.writerow(["seq", "time", *JournalRow._fields[2:]])
     written = 0
     for row in rows:
         if table is not None:
@@ -297,7 +299,7 @@ def _write(file: TextIO, format: str, rows: Iterable[Row]) -> int:
     return written
 
 
-def _described(row: Row) -> dict[str, object]:
+def _described(row: JournalRow) -> dict[str, object]:
     from interlock.core.journal.events import utc
 
     return {"seq": row.seq, "time": utc(row.time_ns), **row._asdict(), **row.digests}
@@ -339,7 +341,7 @@ class _Bar:
         self._shown.stop()
 
 
-def _as_dict(path: Path, verdict: Verdict) -> dict[str, object]:
+def _as_dict(path: Path, verdict: VerificationReport) -> dict[str, object]:
     return {
         "journal": str(path),
         "whole": verdict.whole,
@@ -353,7 +355,7 @@ def _as_dict(path: Path, verdict: Verdict) -> dict[str, object]:
     }
 
 
-def _tell(path: Path, verdict: Verdict) -> None:
+def _tell(path: Path, verdict: VerificationReport) -> None:
     for finding in verdict.findings:
         print(f"✗ {finding.sentence}")
     if verdict.more_findings:

@@ -25,7 +25,7 @@ async def _names(incomplete: str) -> list[str]:
 
     import msgspec
 
-    from interlock.core.upstreams.client import Peer
+    from interlock.core.upstreams.client import UpstreamClient
     from interlock.core.upstreams.listing import list_tools
     from interlock.core.upstreams.negotiation import open_peer
     from interlock.terminal import config_source as where
@@ -35,7 +35,7 @@ async def _names(incomplete: str) -> list[str]:
         link = await reach.running_node(*where.load_or_default(where.source_if_any(None)))
         if link is None:
             return []
-        peer = Peer("the node", link, msgspec.json.encode(reach.OWN_INFO))
+        peer = UpstreamClient("the node", link, msgspec.json.encode(reach.OWN_INFO))
         try:
             await open_peer(peer, session_first=False, timeout=_QUICK)
             tools = await list_tools(peer, timeout=_QUICK)

@@ -34,7 +34,7 @@ from interlock.core.config.problems import format_path
 from interlock.core.paths import tokens_path
 from interlock.core.upstreams.connection import Connector, ConnectorOptions
 from interlock.core.upstreams.listing import list_tools
-from interlock.core.upstreams.oauth.keyring import Keyring
+from interlock.core.upstreams.oauth.keyring import BearerRegistry
 from interlock.core.upstreams.oauth.token_store import TokenStore
 from interlock.core.upstreams.secret_mask import secret_values
 from interlock.core.upstreams.session_pool import denied
@@ -76,7 +76,7 @@ async def diagnose(key: str, server: ServerConfig, config: Config, base_dir: Pat
         "resolve": lambda one: _resolved(one, base_dir),
         "secrets": lambda one: secret_values(one, environ=os.environ, base_dir=base_dir),
         "clock": asyncio.get_running_loop().time,
-        "bearer": Keyring(TokenStore(tokens_path(config, os.environ, base_dir))).bearer(key),
+        "bearer": BearerRegistry(TokenStore(tokens_path(config, os.environ, base_dir))).bearer(key),
     }
     with _trial(key, server, options) as trial:
         return await _tried(key, server, config, base_dir, trial)

@@ -15,7 +15,7 @@ from interlock.terminal import output as say
 from interlock.terminal.node_discovery import NodeOption
 
 if TYPE_CHECKING:
-    from interlock.core.journal.reader import Row
+    from interlock.core.journal.reader import JournalRow
 
 _CALLER: Final = 10
 _OUTCOME: Final = 12
@@ -67,7 +67,7 @@ def show_newest(meant: running.Meant, count: int, *, json: bool) -> None:
         say.note("the journal is empty.")
 
 
-def show(rows: list[Row], *, json: bool) -> None:
+def show(rows: list[JournalRow], *, json: bool) -> None:
     """Print entries, one on a line; for people in columns that are wide enough for each."""
     caller = max((len(row.caller) for row in rows), default=0)
     outcome = max((len(row.outcome) for row in rows), default=0)
@@ -76,14 +76,14 @@ def show(rows: list[Row], *, json: bool) -> None:
         print(as_json(row) if json else as_line(row, widths))
 
 
-def as_json(row: Row) -> str:
+def as_json(row: JournalRow) -> str:
     """An entry for a program, on one line."""
     import msgspec
 
     return msgspec.json.encode(row._asdict() | row.digests).decode()
 
 
-def as_line(row: Row, widths: tuple[int, int] = (_CALLER, _OUTCOME)) -> str:
+def as_line(row: JournalRow, widths: tuple[int, int] = (_CALLER, _OUTCOME)) -> str:
     """An entry for a person, on one line. `widths`: of the caller, and of the outcome."""
     caller, outcome = widths
     moment = format_local(row.time_ns / 1e9, "seconds")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from interlock.core.config import Config, ServerConfig
-    from interlock.core.upstreams.oauth.grants import Grant, Wallet
+    from interlock.core.upstreams.oauth.grants import Grant, UpstreamGrants
     from interlock.core.upstreams.oauth.loopback import LoopbackBrowser
 
 _WITHIN: Final = 300.0
@@ -109,17 +109,19 @@ def _meant(config: Config, key: str, base_dir: Path) -> ServerConfig:
     return server
 
 
-def _wallet(config: Config, key: str, server: ServerConfig, base_dir: Path) -> Wallet:
+def _wallet(config: Config, key: str, server: ServerConfig, base_dir: Path) -> UpstreamGrants:
     from interlock.core.paths import tokens_path
-    from interlock.core.upstreams.oauth.grants import Wallet
+    from interlock.core.upstreams.oauth.grants import UpstreamGrants
     from interlock.core.upstreams.oauth.token_store import TokenStore
     from interlock.core.upstreams.oauth.urls import canonical
 
     store = TokenStore(tokens_path(config, os.environ, base_dir))
-    return Wallet(store, key, canonical(server.url or ""))
+    return UpstreamGrants(store, key, canonical(server.url or ""))
 
 
-async def _sign_in(key: str, server: ServerConfig, wallet: Wallet, no_browser: bool) -> Grant:
+async def _sign_in(
+    key: str, server: ServerConfig, wallet: UpstreamGrants, no_browser: bool
+) -> Grant:
     import time
 
     from interlock.core.upstreams.oauth import challenge as scopes
@@ -128,7 +130,7 @@ async def _sign_in(key: str, server: ServerConfig, wallet: Wallet, no_browser: b
     from interlock.core.upstreams.oauth.loopback import LoopbackBrowser
     from interlock.core.upstreams.oauth.probe import challenge_of
     from interlock.core.upstreams.oauth.registration import redirect_port
-    from interlock.core.upstreams.oauth.sign_in import Occasion, sign_in
+    from interlock.core.upstreams.oauth.sign_in import SignInRequest, sign_in
 
     kept = await wallet.grant()
     previous = None if kept is None else kept.grant
@@ -145,7 +147,7 @@ async def _sign_in(key: str, server: ServerConfig, wallet: Wallet, no_browser: b
         await browser.open(port, exact=bool(settings.redirect_port))
         try:
             challenge = await challenge_of(server, fetch)
-            occasion = Occasion(server.url or "", settings, challenge, previous, more)
+            occasion = SignInRequest(server.url or "", settings, challenge, previous, more)
             with _pasted(browser):
                 grant = await sign_in(occasion, browser, wallet, fetch, now=time.time())
         finally:
@@ -196,8 +198,8 @@ class _pasted:
             say.note("That is not the address of this sign-in.")
 
 
-async def _sign_out(key: str, server: ServerConfig, wallet: Wallet) -> bool:
-    from interlock.core.upstreams.oauth.errors import Trouble
+async def _sign_out(key: str, server: ServerConfig, wallet: UpstreamGrants) -> bool:
+    from interlock.core.upstreams.oauth.errors import SignInProblem
     from interlock.core.upstreams.oauth.fetch import fetch
     from interlock.core.upstreams.oauth.sign_out import give_back
 
@@ -205,6 +207,6 @@ async def _sign_out(key: str, server: ServerConfig, wallet: Wallet) -> bool:
     if kept is not None:
         try:
             await give_back(kept.grant, server.oauth, fetch)
-        except Trouble as trouble:
+        except SignInProblem as trouble:
             say.note(f"The token could not be given back: {trouble.why}")
     return await wallet.forget()

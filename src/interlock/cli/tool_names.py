@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from interlock.cli.config_warnings import split_glob
 from interlock.core.catalog.definitions import is_wanted
 from interlock.core.catalog.effects import EffectLevel, classify
-from interlock.core.catalog.names import Leaves
+from interlock.core.catalog.names import LeafNames
 from interlock.core.catalog.offering import Offering
 from interlock.core.config import Config, ServerConfig
 from interlock.terminal.config_source import Doubt
@@ -41,7 +41,7 @@ def tools_of(offering: Offering) -> list[KnownTool]:
         for tool in offering.tools
     ]
     return found + [
-        KnownTool(one.name, Leaves().take(one.name), irreversible=True)
+        KnownTool(one.name, LeafNames().take(one.name), irreversible=True)
         for one in offering.set_aside
     ]
 

@@ -79,7 +79,7 @@ def _unmatched(
     that nothing can be said then: `doctor` can."""
     from interlock.cli.tool_names import KnownTool, unmatched_names
     from interlock.core.catalog.effects import EffectLevel
-    from interlock.core.catalog.names import Leaves
+    from interlock.core.catalog.names import LeafNames
     from interlock.core.config import ConfigError
     from interlock.terminal.config_source import placed
 
@@ -97,7 +97,7 @@ def _unmatched(
             [
                 KnownTool(
                     tool.own,
-                    Leaves().take(tool.name.rpartition(".")[2]),
+                    LeafNames().take(tool.name.rpartition(".")[2]),
                     tool.classified.level is EffectLevel.IRREVERSIBLE,
                 )
                 for tool in tools

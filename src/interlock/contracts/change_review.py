@@ -24,7 +24,7 @@ from interlock.contracts.diff.compatibility import next_version
 from interlock.contracts.registry.changes import Taken, changes_between
 from interlock.contracts.sightings import FIRST_SEEN, Noted, Seen, Sighting
 from interlock.core.config import Config
-from interlock.core.journal.reader import JournalReader, Question
+from interlock.core.journal.reader import JournalQuery, JournalReader
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import TOOLS_CALL
 
@@ -47,7 +47,7 @@ def breaks_of(
 def _callers(tool: str, config: Config, journal: Path, now: float) -> list[str]:
     if not config.journal.enabled or not journal.exists():
         return []
-    question = Question(name=tool, since_ns=int((now - _LATELY) * 1e9))
+    question = JournalQuery(name=tool, since_ns=int((now - _LATELY) * 1e9))
     try:
         calls = JournalReader(journal).newest(question, _MOST_CALLS)
     except InterlockError as error:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from interlock.core.state.database import OwnFile
+from interlock.core.state.database import DatabaseKind
 from interlock.core.state.shared_database import SharedFile
 from interlock.errors import TOO_BUSY, InterlockError
 
@@ -28,7 +28,7 @@ _GLANCE: Final = 0.02
 """So long may somebody wait who has to answer others meanwhile."""
 _ONE: Final = "SELECT * FROM sighting WHERE tool = ?"
 # "ILSG". Tells our file from another program's.
-_FILE: Final = OwnFile(
+_FILE: Final = DatabaseKind(
     0x494C5347,
     1,
     (

@@ -20,7 +20,7 @@ from interlock.protocol.mcp import Era, ResultGlance
 from interlock.protocol.mcpax import Hop
 
 if TYPE_CHECKING:
-    from interlock.core.ports import Exchange
+    from interlock.core.ports import UpstreamRequest
 
 EMPTY_OBJECT: Final = b"{}"
 
@@ -93,7 +93,7 @@ Principal = tuple[str, str, str]
 """Who is behind a connection: name, kind, and for whom it speaks. Never a name from a request."""
 
 
-class Revoked(frozenset[str]):
+class RevokedCallers(frozenset[str]):
     """The names of callers of whom something was revoked, and what of each."""
 
     tokens: frozenset[str] = frozenset()
@@ -126,7 +126,7 @@ class Client(msgspec.Struct, frozen=True, gc=False):
     elicitation or roots."""
 
 
-class Ask(msgspec.Struct, eq=False):
+class ClientRequest(msgspec.Struct, eq=False):
     """A question that an upstream puts to whoever called it: a sample, a form, the roots.
 
     It is answered exactly once; what comes first counts.
@@ -135,24 +135,24 @@ class Ask(msgspec.Struct, eq=False):
     method: str
     params: bytes
     """A raw JSON object, empty when there are none."""
-    on_answer: Callable[[Answer], None]
+    on_answer: Callable[[ClientResponse], None]
     upstream: str = ""
     """Who asks."""
     open: bool = True
-    on_withdrawn: Callable[[Ask, str], None] | None = None
+    on_withdrawn: Callable[[ClientRequest, str], None] | None = None
     """Set by whoever relays it: told when the upstream no longer wants to know, and why."""
     progress_token: bytes | None = None
     """Raw: the upstream wants to hear how the answer comes along."""
     on_progress: Callable[[bytes | Raw], None] | None = None
     """Takes the raw params of the client's progress on this question."""
-    on_over: Callable[[Answer | str], None] | None = None
+    on_over: Callable[[ClientResponse | str], None] | None = None
     """Told once, before anybody else: the answer, or why there is none to come any more."""
 
     def reply(self, result: bytes | Raw) -> None:
-        self._answer(Answer(bytes(result)))
+        self._answer(ClientResponse(bytes(result)))
 
     def refuse(self, code: int, message: str, data: bytes | Raw | None = None) -> None:
-        self._answer(Answer(b"", code, message, data))
+        self._answer(ClientResponse(b"", code, message, data))
 
     def withdraw(self, reason: str) -> None:
         """The upstream no longer wants an answer."""
@@ -170,7 +170,7 @@ class Ask(msgspec.Struct, eq=False):
             if self.on_withdrawn is not None:
                 self.on_withdrawn(self, message)
 
-    def _answer(self, answer: Answer) -> None:
+    def _answer(self, answer: ClientResponse) -> None:
         if self.open:
             self.open = False
             if self.on_over is not None:
@@ -178,7 +178,7 @@ class Ask(msgspec.Struct, eq=False):
             self.on_answer(answer)
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False):
+class ClientResponse(msgspec.Struct, frozen=True, gc=False):
     """What a question came to: a raw result, or an error with its code."""
 
     result: bytes
@@ -215,7 +215,7 @@ class ClientSession(Protocol):
     def updated(self, uri: str) -> None:
         """Tell it that a resource which it follows is not what it was."""
 
-    def ask(self, ask: Ask, call: Call | None) -> bool:
+    def ask(self, ask: ClientRequest, call: Call | None) -> bool:
         """Put a question: on the stream of the call's own request where there is one.
 
         False: there is no way to the client now, and the question is as it was.
@@ -239,7 +239,7 @@ class Route(Protocol):
     `,"x-mcpax-route":[…],"x-mcpax-cursor":1`. Empty: there is no node below."""
 
 
-class Proposed(msgspec.Struct, frozen=True, gc=False):
+class ProposedCall(msgspec.Struct, frozen=True, gc=False):
     """A proposal in a topic that somebody addressed to the node."""
 
     topic: str
@@ -317,7 +317,7 @@ class Call(msgspec.Struct, eq=False):
     it back. A call that waits for the outcome of another is not dispatched."""
     rounds: int = 0
     """How often its server has asked for input instead of answering."""
-    exchange: Exchange | None = None
+    exchange: UpstreamRequest | None = None
     """The request that is under way for it."""
     approval: str = ""
     """The id of the approval that it is made for: a human let exactly this call through."""
@@ -327,7 +327,7 @@ class Call(msgspec.Struct, eq=False):
     """What it has taken from budgets, until it is settled or given back."""
     asked: OperationRequest | None = None
     """What the AQL stage keeps of the request until it is answered. No wire can set it."""
-    proposal: Proposed | None = None
+    proposal: ProposedCall | None = None
     """The proposal that it was made for: it waits for a human, unless a rule that a human accepted
     covers it. No wire can set it."""
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     import msgspec
 
-    from interlock.core.call import Revoked
-    from interlock.core.catalog.server_info import Voice
+    from interlock.core.call import RevokedCallers
+    from interlock.core.catalog.server_info import UpstreamIntroduction
     from interlock.core.config import Config
     from interlock.core.server.http.router import Route
 
@@ -118,7 +118,7 @@ class FeatureComponent(Component):
 
     # -- what it adds to the node
 
-    def introductions(self) -> Iterable[Voice]:
+    def introductions(self) -> Iterable[UpstreamIntroduction]:
         """What its servers say of themselves, beside the upstreams of the config."""
         return ()
 
@@ -133,7 +133,7 @@ class FeatureComponent(Component):
         """What is wrong now and needs a person, one sentence each."""
         return []
 
-    def revoked(self, callers: Revoked) -> None:
+    def revoked(self, callers: RevokedCallers) -> None:
         """The tokens of these callers do not count any more: end everything of theirs now."""
 
     def expired(self, callers: Container[str]) -> None:

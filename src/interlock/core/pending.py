@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from interlock.core.call import Call
-from interlock.core.ports import Back, Exchange
+from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.errors import INTERNAL, InterlockError
 
 _log = logging.getLogger("interlock.pipeline")
 
 
-class Pending:
+class PendingRequestBase:
     """The base of everything that stands for a request (`ports.Exchange`): nothing happens to it,
     and nobody takes it over."""
 
@@ -28,15 +28,15 @@ class Pending:
     def expire(self) -> None:
         """The deadline has passed."""
 
-    def hand_over(self, call: Call, back: Back) -> None:
+    def hand_over(self, call: Call, back: ResponseHandler) -> None:
         """Somebody else waits from now on."""
 
 
-ANSWERED: Final = Pending()
+ANSWERED: Final = PendingRequestBase()
 """Stands for a request that was answered when it was made."""
 
 
-class DeferredRequest(Pending):
+class DeferredRequest(PendingRequestBase):
     """Waits in the node until it can be sent, and is the request that was sent from then on.
 
     Whoever waits is told exactly once. Nothing is sent for a call that was given up.
@@ -45,9 +45,9 @@ class DeferredRequest(Pending):
     def __init__(
         self,
         call: Call,
-        back: Back,
+        back: ResponseHandler,
         late: InterlockError,
-        send: Callable[[Call, Back], Awaitable[Exchange]] | None = None,
+        send: Callable[[Call, ResponseHandler], Awaitable[UpstreamRequest]] | None = None,
     ) -> None:
         """Begin to wait.
 
@@ -60,7 +60,7 @@ class DeferredRequest(Pending):
         self.waits = True
         self._back = back
         self._late = late
-        self._sent: Exchange | None = None
+        self._sent: UpstreamRequest | None = None
         self.task: asyncio.Task[None] | None = None
         if send is not None:
             self.task = asyncio.get_running_loop().create_task(self._run(send))
@@ -69,7 +69,7 @@ class DeferredRequest(Pending):
     def open(self) -> bool:  # type: ignore[override]
         return self.waits or (self._sent is not None and self._sent.open)
 
-    def start(self, start: Callable[[Call, Back], Exchange]) -> None:
+    def start(self, start: Callable[[Call, ResponseHandler], UpstreamRequest]) -> None:
         """Send it now, unless nobody waits for it."""
         if not self.waits:
             return
@@ -85,7 +85,9 @@ class DeferredRequest(Pending):
             self.waits = False
             self._back.settled(self.call, None, error)
 
-    async def _run(self, send: Callable[[Call, Back], Awaitable[Exchange]]) -> None:
+    async def _run(
+        self, send: Callable[[Call, ResponseHandler], Awaitable[UpstreamRequest]]
+    ) -> None:
         call, back = self.call, self._back
         try:
             sent = await send(call, back)
@@ -104,7 +106,7 @@ class DeferredRequest(Pending):
             else:
                 sent.abandon("Nobody waits for it any more.")
 
-    def _become(self, sent: Exchange) -> None:
+    def _become(self, sent: UpstreamRequest) -> None:
         self._sent = sent
         if self.call.exchange is self:
             self.call.exchange = sent
@@ -126,7 +128,7 @@ class DeferredRequest(Pending):
             self._stop()
             self.fail(self._late)
 
-    def hand_over(self, call: Call, back: Back) -> None:
+    def hand_over(self, call: Call, back: ResponseHandler) -> None:
         self.call, self._back = call, back
         if self._sent is not None:
             self._sent.hand_over(call, back)

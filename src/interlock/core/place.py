@@ -5,17 +5,17 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 
-from interlock.core.pipeline.request_state import Seals
-from interlock.core.upstreams.client import Peer
+from interlock.core.pipeline.request_state import StateSealer
+from interlock.core.upstreams.client import UpstreamClient
 
 
-class Place:
+class NodePosition:
     """A node's id, and the nodes below it."""
 
-    def __init__(self, seals: Seals) -> None:
+    def __init__(self, seals: StateSealer) -> None:
         """`seals`: the id of a node without a tree is made from their key, so that it is the same
         after a restart."""
         self.id = str(uuid.UUID(bytes=seals.key_for(b"node id")[:16], version=4))
         """By what other nodes, and signed approvals, know this one."""
-        self.nodes_below: Callable[[], Mapping[str, Peer]] = dict
+        self.nodes_below: Callable[[], Mapping[str, UpstreamClient]] = dict
         """The nodes that are registered here now, by the keys of their upstreams."""

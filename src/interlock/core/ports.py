@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from msgspec import Raw
 
-from interlock.core.call import Ask, Call, ClientSession, Outcome
+from interlock.core.call import Call, ClientRequest, ClientSession, Outcome
 from interlock.core.catalog.snapshot import View
 from interlock.errors import InterlockError
 from interlock.protocol.mcpax import Hop
@@ -32,7 +32,7 @@ class Recorder(Protocol):
         cannot be written now. It may be told before this returns."""
 
 
-class Exchange(Protocol):
+class UpstreamRequest(Protocol):
     """A request on its way to an upstream."""
 
     @property
@@ -46,11 +46,11 @@ class Exchange(Protocol):
     def expire(self) -> None:
         """The deadline has passed: tell the upstream, fail whoever waits."""
 
-    def hand_over(self, call: Call, back: Back) -> None:
+    def hand_over(self, call: Call, back: ResponseHandler) -> None:
         """From now on somebody else waits for it."""
 
 
-class Back(Protocol):
+class ResponseHandler(Protocol):
     """The way back: what an upstream tells about the calls that it was given."""
 
     def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
@@ -59,7 +59,7 @@ class Back(Protocol):
     def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
         """What the upstream says before it answers: progress, log messages."""
 
-    def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
+    def asked(self, ask: ClientRequest, call: Call | None, session: ClientSession | None) -> None:
         """What the upstream wants to know before it answers.
 
         `call` is the one it is about. None: it is about none in particular, but the upstream
@@ -78,7 +78,7 @@ class Upstream(Protocol):
         """Its own limit for a call, when the config gives one."""
         ...
 
-    def start(self, call: Call, back: Back) -> Exchange:
+    def start(self, call: Call, back: ResponseHandler) -> UpstreamRequest:
         """Send the call, and set `call.dispatched` with the first byte that leaves. `back` is told
         what comes of it.
 
@@ -113,7 +113,7 @@ class Upstream(Protocol):
         ...
 
 
-class Host(Back, Protocol):
+class CallHost(ResponseHandler, Protocol):
     """The pipeline, as its stages and the features that make calls see it."""
 
     def begin(self, call: Call) -> None:
@@ -153,7 +153,7 @@ class Host(Back, Protocol):
         """End a call that goes on as a task."""
         ...
 
-    def take_over(self, call: Call, exchange: Exchange) -> None:
+    def take_over(self, call: Call, exchange: UpstreamRequest) -> None:
         """Have a call wait for a request that was sent for another one."""
 
 

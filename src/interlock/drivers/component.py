@@ -26,7 +26,7 @@ from interlock.contracts.changed_tools import ToolChange, classes
 from interlock.contracts.config import ContractsConfig
 from interlock.contracts.paths import registered_drivers_path
 from interlock.core.catalog.catalog import Catalog
-from interlock.core.catalog.server_info import Voice
+from interlock.core.catalog.server_info import UpstreamIntroduction
 from interlock.core.config import Config
 from interlock.core.journal.audit import Audit
 from interlock.core.pipeline.breaker import Breakers, Circuit
@@ -801,7 +801,7 @@ class Drivers:
         if driver.capabilities != before:
             self.on_voices()
 
-    def voices(self) -> list[Voice]:
+    def voices(self) -> list[UpstreamIntroduction]:
         """What the servers of drivers can do beside contracts, for whoever introduces the node."""
         return [voice_of(one) for one in self.care.drivers.values() if one.capabilities]
 

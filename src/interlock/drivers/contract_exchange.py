@@ -13,16 +13,16 @@ import msgspec
 from msgspec import Raw
 
 from interlock.core.call import (
-    Ask,
     Call,
+    ClientRequest,
     ClientSession,
     Outcome,
     UpstreamAnsweredError,
     UpstreamGoneError,
 )
 from interlock.core.catalog.effects import LEVELS
-from interlock.core.pending import Pending
-from interlock.core.ports import Back, Exchange
+from interlock.core.pending import PendingRequestBase
+from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.drivers.driver import Driver
 from interlock.drivers.errors import aip_code
 from interlock.drivers.limits import Attempts, may_repeat
@@ -91,7 +91,7 @@ class ContractExchange:
         self,
         upstream: ContractUpstream,
         call: Call,
-        back: Back,
+        back: ResponseHandler,
         served: Served,
         inputs: Mapping[str, Any],
         context: Any,
@@ -113,7 +113,7 @@ class ContractExchange:
         self._retries = 0
         self._driver: Driver | None = None
         self._child: Call | None = None
-        self._exchange: Exchange | None = None
+        self._exchange: UpstreamRequest | None = None
         self._pause: Any = None
         self._sent_at = 0.0
         self._dispatched = False
@@ -314,7 +314,7 @@ class ContractExchange:
         if self.open and call is self._child:
             self._back.heard(self._call, method, params)
 
-    def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
+    def asked(self, ask: ClientRequest, call: Call | None, session: ClientSession | None) -> None:
         self._back.asked(ask, self._call if call is self._child else call, session)
 
     def _result(self, result: Any, value: Any, *, parsed: bool = False) -> bytes:
@@ -455,7 +455,7 @@ class ContractExchange:
             self._pause.cancel()
             self._pause = None
 
-    def hand_over(self, call: Call, back: Back) -> None:
+    def hand_over(self, call: Call, back: ResponseHandler) -> None:
         self._call, self._back = call, back
         self._dispatched_before = True
 
@@ -466,7 +466,7 @@ class ContractExchange:
             self._call.upstream = self._driver.key
 
 
-class BodyExchange(Pending):
+class BodyExchange(PendingRequestBase):
     """A call that a driver's own code serves."""
 
     def __init__(

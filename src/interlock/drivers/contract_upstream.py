@@ -17,7 +17,7 @@ from interlock.core.call import Call, ClientSession
 from interlock.core.catalog.effects import EffectLevel
 from interlock.core.catalog.offering import CONTRACTS, META_CONTEXT, META_DRIVER, Tool
 from interlock.core.pending import DeferredRequest
-from interlock.core.ports import Back, Clock, Exchange
+from interlock.core.ports import Clock, ResponseHandler, UpstreamRequest
 from interlock.drivers.contract_exchange import Asker, ContractExchange, asker_of, gone
 from interlock.drivers.contract_shape import ContractShape
 from interlock.drivers.contract_tool import effect_level
@@ -98,7 +98,7 @@ class ContractUpstream:
 
     # -- what the pipeline asks
 
-    def start(self, call: Call, back: Back) -> Exchange:
+    def start(self, call: Call, back: ResponseHandler) -> UpstreamRequest:
         served = self._served(call)
         inputs = call.decoded if call.decoded is not None else decode_value(call.arguments)
         context = _context(call, served)
@@ -113,7 +113,9 @@ class ContractUpstream:
                 )
         return self._send(call, back, served, inputs, context, decision, asker)
 
-    async def _sign_in_first(self, unsigned: list[Driver], call: Call, back: Back) -> Exchange:
+    async def _sign_in_first(
+        self, unsigned: list[Driver], call: Call, back: ResponseHandler
+    ) -> UpstreamRequest:
         required: InterlockError | None = None
         for driver in unsigned:
             try:
@@ -136,13 +138,13 @@ class ContractUpstream:
     def _send(
         self,
         call: Call,
-        back: Back,
+        back: ResponseHandler,
         served: Served,
         inputs: Mapping[str, Any],
         context: Any,
         decision: Decision,
         asker: Asker | None,
-    ) -> Exchange:
+    ) -> UpstreamRequest:
         self.rows.resolved(call, served.contract, decision)
         if decision.selected is None:
             raise decision.error()

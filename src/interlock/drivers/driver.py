@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 
 from interlock.core.call import Call, ClientSession, UpstreamGoneError
 from interlock.core.catalog.effects import EffectLevel, least_level
-from interlock.core.ports import Back, Exchange
+from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.drivers.binding import check_listed
 from interlock.drivers.driver_server import (
     RETRY_AT_MOST,
@@ -124,7 +124,9 @@ class Driver:
 
     # -- what the pipeline asks
 
-    def start(self, call: Call, back: Back, check: Callable[[], None] | None = None) -> Exchange:
+    def start(
+        self, call: Call, back: ResponseHandler, check: Callable[[], None] | None = None
+    ) -> UpstreamRequest:
         """Send a request to its server, which is started for it if need be. `check` is asked when
         the server is there, before it hears of the request. Raises InterlockError."""
         if call.verb in ABOUT_RESOURCES:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from interlock.core.call import Call, UpstreamGoneError
 from interlock.core.config import ServerConfig
 from interlock.core.pending import DeferredRequest
-from interlock.core.ports import Back, Clock, Exchange
+from interlock.core.ports import Clock, ResponseHandler, UpstreamRequest
 from interlock.core.upstreams.supervisor import Supervisor
 from interlock.drivers.errors import not_ready
 from interlock.drivers.launch import DriverConnector, is_lasting
@@ -135,7 +135,9 @@ class DriverServer:
     def used(self) -> None:
         self.last_used = self._around.clock()
 
-    def start(self, call: Call, back: Back, check: Callable[[], None] | None = None) -> Exchange:
+    def start(
+        self, call: Call, back: ResponseHandler, check: Callable[[], None] | None = None
+    ) -> UpstreamRequest:
         """Send a request to it; it is started for that if need be. `check` is asked when it is
         there, before it hears of the request. Raises InterlockError."""
         self.used()
@@ -148,7 +150,9 @@ class DriverServer:
             return supervisor.start(call, back)
         return DeferredRequest(call, back, not_ready(), partial(self._woken, check))
 
-    async def _woken(self, check: Callable[[], None] | None, call: Call, back: Back) -> Exchange:
+    async def _woken(
+        self, check: Callable[[], None] | None, call: Call, back: ResponseHandler
+    ) -> UpstreamRequest:
         supervisor = await self.awake()
         if check is not None:
             check()

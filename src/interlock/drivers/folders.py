@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from interlock.contracts.changed_tools import ToolChange
 from interlock.contracts.component import Contracts
 from interlock.core.catalog.catalog import Catalog
-from interlock.core.catalog.server_info import Voice
+from interlock.core.catalog.server_info import UpstreamIntroduction
 from interlock.core.config import Config
 from interlock.core.feature import FeatureComponent
 from interlock.core.journal.audit import Audit
@@ -107,7 +107,7 @@ class DriverFolders(FeatureComponent):
         if self._made is not None:
             self._made.care.walls.listening_at(url)
 
-    def introductions(self) -> list[Voice]:
+    def introductions(self) -> list[UpstreamIntroduction]:
         """What the servers of drivers can do beside contracts."""
         return [] if self._made is None else self._made.voices()
 

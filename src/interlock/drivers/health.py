@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol
 
-from interlock.core.upstreams.oauth.errors import Trouble
+from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.fetch import fetch
 from interlock.core.upstreams.oauth.urls import is_secure, parts
 from interlock.drivers import processes
@@ -89,7 +89,7 @@ async def ask_server(
             answer = await fetch(probe.method, probe.url, {"Accept": "*/*", **(headers or {})})
     except TimeoutError:
         raise NoAnswer(f"{probe.url} did not answer within {within:g} s") from None
-    except Trouble as trouble:
+    except SignInProblem as trouble:
         raise NoAnswer(trouble.why.rstrip(".")) from None
     return answer.status
 

@@ -20,7 +20,7 @@ from interlock.core.call import UpstreamGoneError
 from interlock.core.config import Config, ServerConfig
 from interlock.core.config.secrets import EnvReference, references
 from interlock.core.ports import Clock
-from interlock.core.upstreams.client import Peer
+from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.connection import Connector
 from interlock.core.upstreams.transports.stdio import StdioLink
 from interlock.drivers.config import DriversConfig
@@ -225,7 +225,9 @@ class DriverConnector(Connector):
         if self._pinned:
             self._revision = version
 
-    async def connect(self, promises: bytes = b"{}", *, session_first: bool = False) -> Peer:
+    async def connect(
+        self, promises: bytes = b"{}", *, session_first: bool = False
+    ) -> UpstreamClient:
         self.trouble = None
         try:
             return await self._connected(promises, session_first=session_first)
@@ -236,7 +238,7 @@ class DriverConnector(Connector):
             # What was given is in its place: here it is not kept.
             self._filled = self._declared
 
-    async def _connected(self, promises: bytes, *, session_first: bool) -> Peer:
+    async def _connected(self, promises: bytes, *, session_first: bool) -> UpstreamClient:
         self._filled = await self._with_secrets()
         session_first = session_first or self._pinned
         try:

@@ -16,7 +16,7 @@ from interlock.core.catalog.offering import (
     contract_offering,
     read_offering,
 )
-from interlock.core.catalog.server_info import Voice
+from interlock.core.catalog.server_info import UpstreamIntroduction
 from interlock.core.config import Config, ServerConfig
 from interlock.core.config.quantities import default_segment
 from interlock.core.ports import Upstream
@@ -254,9 +254,9 @@ class Publishing:
         self._withdraw(driver.key)
 
 
-def voice_of(driver: Driver) -> Voice:
+def voice_of(driver: Driver) -> UpstreamIntroduction:
     """What a driver's server can do beside contracts, for whoever introduces the node."""
-    return Voice(default_segment(driver.manifest.id), driver.capabilities)
+    return UpstreamIntroduction(default_segment(driver.manifest.id), driver.capabilities)
 
 
 def _segment(driver: Driver, others: Iterable[Driver]) -> str:

@@ -15,7 +15,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Self
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from interlock.core.upstreams.loopback_callback import OTHER, PATH, Answer, Visit, WayBack
+from interlock.core.upstreams.loopback_callback import (
+    OTHER,
+    PATH,
+    CallbackPage,
+    CallbackRequest,
+    LoopbackCallback,
+)
 from interlock.drivers import health as health_probe
 from interlock.drivers import processes
 from interlock.drivers.health import Asks, NoAnswer
@@ -46,7 +52,7 @@ class Callback:
         self._clock = clock
         self._ends = 0.0
         self._state = secrets.token_urlsafe(24)
-        self._way_back = WayBack(self._answer)
+        self._way_back = LoopbackCallback(self._answer)
         self._visit: asyncio.Future[dict[str, str]]
 
     async def __aenter__(self) -> Self:
@@ -80,22 +86,22 @@ class Callback:
         except TimeoutError:
             raise NobodyCame from None
 
-    def _answer(self, visit: Visit) -> Answer:
+    def _answer(self, visit: CallbackRequest) -> CallbackPage:
         if not _is_navigation(visit.headers):
-            return Answer("403 Forbidden", OTHER)
+            return CallbackPage("403 Forbidden", OTHER)
         try:
             said = parse_qsl(visit.query, keep_blank_values=True, max_num_fields=50)
         except ValueError:
-            return Answer("400 Bad Request", OTHER)
+            return CallbackPage("400 Bad Request", OTHER)
         if self._visit.done() or self._clock() >= self._ends:
-            return Answer("410 Gone", _OVER)
+            return CallbackPage("410 Gone", _OVER)
         values = dict(said)
         if len(values) != len(said):
-            return Answer("400 Bad Request", OTHER)
+            return CallbackPage("400 Bad Request", OTHER)
         if not hmac.compare_digest(values.pop("state", "").encode(), self._state.encode()):
-            return Answer("403 Forbidden", OTHER)
+            return CallbackPage("403 Forbidden", OTHER)
         self._visit.set_result(values)
-        return Answer("200 OK", _TAKEN)
+        return CallbackPage("200 OK", _TAKEN)
 
 
 def _is_navigation(headers: dict[str, str]) -> bool:

@@ -18,9 +18,9 @@ from msgspec import Raw, Struct, field
 from interlock import __version__
 from interlock.core.call import Call, Client, Credentials, Outcome
 from interlock.core.config import Config, ServerConfig, resolve
-from interlock.core.upstreams.client import Peer
-from interlock.core.upstreams.listing import RawOffer, list_offer
-from interlock.core.upstreams.outcome_future import Awaited
+from interlock.core.upstreams.client import UpstreamClient
+from interlock.core.upstreams.listing import RawOffering, list_offer
+from interlock.core.upstreams.outcome_future import OutcomeFuture
 from interlock.drivers.code_process import inspect_code
 from interlock.drivers.config import DriversConfig
 from interlock.drivers.contract_exchange import DriverRoute
@@ -71,8 +71,8 @@ class Visit(Struct):
     """A server that is open for as long as the block lasts."""
 
     manifest: DriverManifest
-    peer: Peer
-    offer: RawOffer
+    peer: UpstreamClient
+    offer: RawOffering
     refused: list[str] = field(default_factory=list)
     """Places that it asked for in vain."""
     bound: list[str] = field(default_factory=list)
@@ -112,7 +112,7 @@ class Visit(Struct):
         call.name, call.arguments = tool, encode_value(dict(arguments))
         call.route = DriverRoute(tool, self.manifest.key, tool, encode_value(tool))
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        exchange = self.peer.start(call, Awaited(self.where, answer))
+        exchange = self.peer.start(call, OutcomeFuture(self.where, answer))
         try:
             async with asyncio.timeout(within):
                 outcome = await answer

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from interlock.core.state.database import OwnFile
+from interlock.core.state.database import DatabaseKind
 
 SCHEMA_VERSION: Final = 1
 
@@ -30,7 +30,7 @@ _SCHEMA: Final = (
         PRIMARY KEY (driver, workspace, user)
     )""",
 )
-_FILE: Final = OwnFile(
+_FILE: Final = DatabaseKind(
     _APPLICATION_ID,
     SCHEMA_VERSION,
     _SCHEMA,

@@ -24,10 +24,10 @@ from interlock.core.call import Call, Client, Credentials, Hear, Outcome
 from interlock.core.config import Config, redact_about
 from interlock.core.paths import is_trusted, socket_path
 from interlock.core.server.mcp.views import CHOSEN
-from interlock.core.upstreams.client import Peer
+from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.listing import list_tools
 from interlock.core.upstreams.negotiation import open_peer
-from interlock.core.upstreams.outcome_future import Awaited
+from interlock.core.upstreams.outcome_future import OutcomeFuture
 from interlock.core.upstreams.transports.unix import UnixLink
 from interlock.errors import UPSTREAM_PROTOCOL, InterlockError
 from interlock.protocol import mcp
@@ -112,7 +112,7 @@ class Reached:
     """A node at the other end of a stream."""
 
     def __init__(
-        self, peer: Peer, config: Config, unready: tuple[str, ...], running: Meant | None
+        self, peer: UpstreamClient, config: Config, unready: tuple[str, ...], running: Meant | None
     ) -> None:
         self.config = config
         self.unready = unready
@@ -181,7 +181,7 @@ class Reached:
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
         call.on_notification = hear
-        exchange = self._peer.start(call, Awaited("on the command line", answer))
+        exchange = self._peer.start(call, OutcomeFuture("on the command line", answer))
         try:
             async with asyncio.timeout(timeout):
                 return await answer
@@ -233,7 +233,7 @@ async def reach(
             link = await _link_to(started)
         elif meant.problem is not None:
             say.note(f"Note: the node runs by an earlier config: {meant.problem.problems[0]}")
-        peer = Peer("the node", link, msgspec.json.encode(OWN_INFO))
+        peer = UpstreamClient("the node", link, msgspec.json.encode(OWN_INFO))
         stack.push_async_callback(peer.close)
         await open_peer(peer, session_first=False, timeout=_HELLO_WITHIN)
         yield Reached(peer, meant.config, unready, reached)

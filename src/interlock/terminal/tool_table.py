@@ -159,7 +159,7 @@ def _owner(
         if name.startswith(prefix):
             shown = name[len(prefix) :]
             for own, renamed in server.rename.items():
-                if names.Leaves().take(renamed) == names.Leaves().take(shown):
+                if names.LeafNames().take(renamed) == names.LeafNames().take(shown):
                     return key, server, own
             return key, server, shown
     # A node may run by another config than the one that was read.

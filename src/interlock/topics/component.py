@@ -10,19 +10,19 @@ import time
 import uuid
 from collections.abc import Callable, Container, Sequence
 
-from interlock.core.call import Revoked
+from interlock.core.call import RevokedCallers
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.config import Config
 from interlock.core.feature import FeatureComponent
 from interlock.core.journal.audit import Audit
-from interlock.core.pipeline.authentication import Unsettled
+from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.ports import Recorder
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.resource_metadata import Challenges
 from interlock.core.server.http.router import Route, WebSocketRoute
-from interlock.core.server.http.upgrade import Upgrade
-from interlock.core.server.mcp.server_info import Hello
+from interlock.core.server.http.upgrade import WebSocketRequest
+from interlock.core.server.mcp.server_info import ServerInfo
 from interlock.core.upstreams.registry import UpstreamRegistry
 from interlock.errors import InterlockError
 from interlock.protocol.mcpx_terms import GUEST
@@ -53,7 +53,7 @@ class Topics(FeatureComponent):
         catalog: Catalog,
         audit: Audit,
         approvals: Approvals | None,
-        hello: Hello,
+        hello: ServerInfo,
         own_info: bytes,
         roster: UpstreamRegistry,
         guard: Guard,
@@ -122,7 +122,7 @@ class Topics(FeatureComponent):
         joined = WebSocketRoute(self._path, self.take, title="topics", is_there=self._has_rooms)
         return (joined, *app.routes())
 
-    def take(self, upgrade: Upgrade) -> None:
+    def take(self, upgrade: WebSocketRequest) -> None:
         """Somebody wants to come in."""
         if self._has_rooms():
             self.door.take(upgrade)
@@ -147,7 +147,7 @@ class Topics(FeatureComponent):
                 continue
             try:
                 self._recognise(member)
-            except Unsettled as unsettled:
+            except PendingIdentity as unsettled:
                 # Whoever knows has to be asked first: it stays who it was until then.
                 task = asyncio.ensure_future(self._settle(member, unsettled))
                 self._settling.add(task)
@@ -158,14 +158,14 @@ class Topics(FeatureComponent):
         """Who it is now, by what it came in with. Raises Unsettled."""
         try:
             caller = self._pipeline.enter.authenticate(member.credentials)
-        except Unsettled:
+        except PendingIdentity:
             raise
         except InterlockError as error:
             self.gateway.let_go(member, error.message)
         else:
             self.gateway.known_as(member, caller)
 
-    async def _settle(self, member: Member, unsettled: Unsettled) -> None:
+    async def _settle(self, member: Member, unsettled: PendingIdentity) -> None:
         """Look at it again once its issuer has said who it is."""
         try:
             await unsettled.settle()
@@ -176,7 +176,7 @@ class Topics(FeatureComponent):
         else:
             self.gateway.look_again(member)
 
-    def revoked(self, callers: Revoked) -> None:
+    def revoked(self, callers: RevokedCallers) -> None:
         self.gateway.disconnect(callers)
 
     def expired(self, callers: Container[str]) -> None:

@@ -20,11 +20,11 @@ from interlock.channels.websocket import CallLater
 from interlock.core.call import Call, Client, Credentials
 from interlock.core.journal.audit import OK, Audit
 from interlock.core.pipeline.admission import MOST_UNSETTLED
-from interlock.core.pipeline.authentication import Unsettled
+from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.resource_metadata import Challenges
-from interlock.core.server.http.upgrade import Upgrade
+from interlock.core.server.http.upgrade import WebSocketRequest
 from interlock.errors import (
     FORBIDDEN,
     FOREIGN_ORIGIN,
@@ -82,7 +82,7 @@ class Door:
         """How many are open, those that are closing included."""
         return len(self._sockets)
 
-    def take(self, upgrade: Upgrade) -> None:
+    def take(self, upgrade: WebSocketRequest) -> None:
         """Let it in, or say why not. It is decided when this returns."""
         call = Call(JOIN, FACE, Credentials(upgrade.credentials.peer), _CLIENT)
         shown = Shown()
@@ -105,7 +105,7 @@ class Door:
                 name=knock.topic if known else "",
             )
             participant = self._placed(call, knock.topic, shown)
-        except Unsettled as unsettled:
+        except PendingIdentity as unsettled:
             self._wait_for(upgrade, unsettled)
             return
         except InterlockError as error:
@@ -137,7 +137,7 @@ class Door:
         """Who it would be in the topic; it is not let in yet. Raises InterlockError."""
         try:
             call.caller = self._pipeline.enter.authenticate(call.credentials)
-        except Unsettled:
+        except PendingIdentity:
             raise
         except InterlockError as error:
             showed = shown.anything or call.credentials.certificate
@@ -147,7 +147,9 @@ class Door:
                 raise InterlockError(SHUTTING_DOWN, "The node is shutting down.") from None
         return self._gateway.admit(topic, call.caller)
 
-    def _let_in(self, upgrade: Upgrade, call: Call, shown: Shown, participant: Participant) -> bool:
+    def _let_in(
+        self, upgrade: WebSocketRequest, call: Call, shown: Shown, participant: Participant
+    ) -> bool:
         """Write down that it comes in. The pipeline has the last word on everybody it knows."""
         if call.caller is None:
             if self._audit is not None:
@@ -156,7 +158,7 @@ class Door:
             return True
         try:
             self._pipeline.admit(call)
-        except Unsettled as unsettled:
+        except PendingIdentity as unsettled:
             self._wait_for(upgrade, unsettled)
         except InterlockError as error:
             self._refuse(upgrade, error, shown)
@@ -164,7 +166,7 @@ class Door:
             return True
         return False
 
-    def _refuse(self, upgrade: Upgrade, error: InterlockError, shown: Shown) -> None:
+    def _refuse(self, upgrade: WebSocketRequest, error: InterlockError, shown: Shown) -> None:
         status = error.failure.http
         lines = _RETRY if status == 503 else b""
         challenge = self._challenges.challenge(error, shown=shown.bearer is not None)
@@ -172,7 +174,7 @@ class Door:
             lines += b"WWW-Authenticate: %b\r\n" % challenge
         upgrade.refuse(status, error.message, lines)
 
-    def _wait_for(self, upgrade: Upgrade, unsettled: Unsettled) -> None:
+    def _wait_for(self, upgrade: WebSocketRequest, unsettled: PendingIdentity) -> None:
         """It is decided now or never; who knocks again is known by then."""
         if len(self._settling) < MOST_UNSETTLED:
             task = asyncio.ensure_future(unsettled.settle())
@@ -184,7 +186,7 @@ class Door:
 
     def _seat(
         self,
-        upgrade: Upgrade,
+        upgrade: WebSocketRequest,
         call: Call,
         participant: Participant,
         settings: TopicConfig,

@@ -25,7 +25,7 @@ from interlock.core.call import Caller, Credentials
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.journal.audit import Audit
 from interlock.core.pipeline.pipeline import Pipeline
-from interlock.core.server.mcp.server_info import Hello
+from interlock.core.server.mcp.server_info import ServerInfo
 from interlock.errors import (
     INVALID_REQUEST,
     PAYLOAD_TOO_LARGE,
@@ -227,7 +227,7 @@ class NodeSeat:
         id: str,
         pipeline: Pipeline,
         approvals: Approvals | None,
-        hello: Hello,
+        hello: ServerInfo,
         catalog: Catalog,
         audit: Audit | None,
         call_soon: Callable[[Callable[[], None]], Any],

@@ -20,10 +20,15 @@ from msgspec import UNSET, Raw
 from interlock.core.catalog.definitions import is_wanted
 from interlock.core.config.model import AskConfig, ServerConfig
 from interlock.core.config.quantities import default_segment
-from interlock.core.upstreams.client import Peer
-from interlock.core.upstreams.listing import KINDS, RawOffer
+from interlock.core.upstreams.client import UpstreamClient
+from interlock.core.upstreams.listing import KINDS, RawOffering
 from interlock.core.upstreams.negotiation import open_peer
-from interlock.core.upstreams.transports.transport import NobodyYet, OneChannel, Receiver, Ticket
+from interlock.core.upstreams.transports.transport import (
+    EarlyReceiver,
+    LinkReceiver,
+    LinkRequest,
+    SingleChannel,
+)
 from interlock.errors import (
     PAYLOAD_TOO_LARGE,
     UPSTREAM_LOST,
@@ -103,18 +108,18 @@ def kind_of(payload: bytes) -> tuple[str, str]:
     return request_kind(said.method, context), said.method
 
 
-class ParticipantLink(OneChannel):
+class ParticipantLink(SingleChannel):
     """Carries the requests of one peer to one participant."""
 
-    receiver: Receiver
+    receiver: LinkReceiver
 
     def __init__(self, label: str, participant: str, say: Say) -> None:
         self.label = label
         self.participant = participant
-        self.receiver = NobodyYet()
+        self.receiver = EarlyReceiver()
         self._to = (participant,)
         self._say = say
-        self._sent: dict[str, tuple[Ticket, str]] = {}
+        self._sent: dict[str, tuple[LinkRequest, str]] = {}
         """Requests that are not answered yet: by their envelope, with the kind of the answer."""
         self._envelope_of: dict[int, str] = {}
         """The same envelopes, by JSON-RPC id."""
@@ -142,7 +147,7 @@ class ParticipantLink(OneChannel):
             if payload is not None:
                 self.receiver.deliver(payload, None if asked is None else asked[0])
 
-    def _answered(self, head: Head, text: bytes, ticket: Ticket, kind: str) -> None:
+    def _answered(self, head: Head, text: bytes, ticket: LinkRequest, kind: str) -> None:
         if head.kind != kind:
             self._unfit(ticket, f"it named the answer {head.kind[:100]!r} and not {kind[:100]!r}")
             return
@@ -158,7 +163,7 @@ class ParticipantLink(OneChannel):
         self._forget(ticket)
         self.receiver.deliver(payload, ticket)
 
-    def _unfit(self, ticket: Ticket, why: str) -> None:
+    def _unfit(self, ticket: LinkRequest, why: str) -> None:
         """It was asked and it answered, but not what was asked: nobody waits for another try."""
         self._forget(ticket)
         self.receiver.undelivered(ticket.id, f"{why}.")
@@ -187,7 +192,7 @@ class ParticipantLink(OneChannel):
 
     # -- Link
 
-    def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+    def send(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
         if self._over:
             ticket.fail(UPSTREAM_LOST, f"{self.label} is not in the room.", sent=False)
             return
@@ -208,7 +213,7 @@ class ParticipantLink(OneChannel):
         self._sent[envelope] = (ticket, RESPONSE + kind[len(REQUEST) :])
         self._envelope_of[ticket.id] = envelope
 
-    def send_open(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+    def send_open(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
         self.send(ticket, payload, headers)
 
     def post(self, payload: bytes, headers: bytes) -> None:
@@ -226,10 +231,10 @@ class ParticipantLink(OneChannel):
         # What is said first is heard first.
         self.post(payload, b"")
 
-    def drop(self, ticket: Ticket) -> None:
+    def drop(self, ticket: LinkRequest) -> None:
         self._forget(ticket)
 
-    def _forget(self, ticket: Ticket) -> None:
+    def _forget(self, ticket: LinkRequest) -> None:
         self._sent.pop(self._envelope_of.pop(ticket.id, ""), None)
 
     async def close(self) -> None:
@@ -403,7 +408,9 @@ class ParticipantConnector:
 
     # -- Connects
 
-    async def connect(self, promises: bytes = b"{}", *, session_first: bool = False) -> Peer:
+    async def connect(
+        self, promises: bytes = b"{}", *, session_first: bool = False
+    ) -> UpstreamClient:
         """Wait for it to be there. Raises InterlockError when it is and cannot be spoken to.
 
         Whatever the supervisor would promise, nobody can be asked anything in a room.
@@ -418,7 +425,7 @@ class ParticipantConnector:
                 "or the profile response_only.",
             )
         self._link = link = ParticipantLink(self._key, self.participant, self._say)
-        peer = Peer(self._key, link, self._own_info)
+        peer = UpstreamClient(self._key, link, self._own_info)
         try:
             await self._introduce(peer)
         except BaseException:
@@ -444,7 +451,7 @@ class ParticipantConnector:
             if self.present:
                 return
 
-    async def _introduce(self, peer: Peer) -> None:
+    async def _introduce(self, peer: UpstreamClient) -> None:
         asked = self._grants.grants(f"{RESPONSE}:{mcp.INITIALIZE}")
         if asked:
             # Silence and refusals are lawful: no handshake is needed between participants.
@@ -477,7 +484,7 @@ class ParticipantConnector:
     def retry_after_ms(self) -> int | None:
         return LEFT_RETRY_MS
 
-    def vet(self, offer: RawOffer) -> None:
+    def vet(self, offer: RawOffering) -> None:
         """Raises InterlockError when it has left while it was listed, or is a node after all, which
         its tools say whether it introduced itself or not."""
         if not self.present:

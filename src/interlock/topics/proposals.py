@@ -27,13 +27,13 @@ from interlock.core.call import (
     Caller,
     Credentials,
     Outcome,
-    Proposed,
+    ProposedCall,
 )
 from interlock.core.journal.audit import Audit
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.redaction import is_secret_value, redact
 from interlock.core.server.mcp.responses import write_error
-from interlock.core.server.mcp.server_info import Hello
+from interlock.core.server.mcp.server_info import ServerInfo
 from interlock.errors import (
     ALREADY_DECIDED,
     APPROVAL_REFUSED,
@@ -105,7 +105,7 @@ class Noting:
         self._in_vain: BoundedDict[str, Sampler] = BoundedDict(MOST_REMEMBERED)
         """By participant."""
 
-    def note(self, proposed: Proposed, caller: Caller, word: str, detail: str) -> None:
+    def note(self, proposed: ProposedCall, caller: Caller, word: str, detail: str) -> None:
         """Something came of a proposal."""
         if self._audit is None or caller.kind == GUEST:
             return
@@ -114,7 +114,7 @@ class Noting:
         about.caller = caller
         self._audit.record(about, word, 0, f"of {proposed.by}: {plain(detail)}")
 
-    def in_vain(self, proposed: Proposed, caller: Caller, word: str, detail: str) -> None:
+    def in_vain(self, proposed: ProposedCall, caller: Caller, word: str, detail: str) -> None:
         """Nothing came of it."""
         if self._audit is None or caller.kind == GUEST:
             return
@@ -184,7 +184,7 @@ class Fates:
     def get(self, id: str) -> Fate | None:
         return self._fates.get(id)
 
-    def remember(self, proposed: Proposed, state: str, approval: str = "") -> None:
+    def remember(self, proposed: ProposedCall, state: str, approval: str = "") -> None:
         """So it stands with it now."""
         self.forget(proposed.id)
         if len(self._fates) >= MOST_KNOWN:
@@ -343,7 +343,7 @@ class Proposing:
         pipeline: Pipeline,
         approvals: Approvals | None,
         *,
-        hello: Hello,
+        hello: ServerInfo,
         audit: Audit | None,
         fulfilments: Fulfilments | None = None,
     ) -> None:
@@ -360,7 +360,7 @@ class Proposing:
         self._under_way: Counter[str] = Counter()
         """How many proposals of a participant the pipeline has, and did not answer yet."""
         self._fulfilments = Fulfilments(MOST_OPEN) if fulfilments is None else fulfilments
-        self._beside: dict[str, list[tuple[Proposed, tuple[str, bytes]]]] = {}
+        self._beside: dict[str, list[tuple[ProposedCall, tuple[str, bytes]]]] = {}
         """By the id of an approval whose call is under way: who proposed the identical call while
         it waited, and what the room saw of it for them."""
         self._number = 0
@@ -388,7 +388,7 @@ class Proposing:
                 ended=METHOD_NOT_FOUND.name,
             )
             return
-        proposed = Proposed(self._seat.topic, head.id, member.id)
+        proposed = ProposedCall(self._seat.topic, head.id, member.id)
         try:
             if self._under_way[member.id] >= MOST_OF_ONE:
                 raise InterlockError(
@@ -432,7 +432,7 @@ class Proposing:
         else:
             self._made_at_once(call, proposed, outcome, None)
 
-    def _waits(self, call: Call, proposed: Proposed, approval: str) -> None:
+    def _waits(self, call: Call, proposed: ProposedCall, approval: str) -> None:
         record = None if self._approvals is None else self._approvals.find(approval)
         state = WAITS if record is None else state_of(record)
         self._fates.remember(proposed, state, approval)
@@ -459,7 +459,7 @@ class Proposing:
         self.chat(proposed.by, proposed.id, said)
         note(proposed, cast("Caller", call.context), word, f"{_named(call)} approval:{approval}")
 
-    def _made_before(self, call: Call, proposed: Proposed, outcome: Outcome) -> None:
+    def _made_before(self, call: Call, proposed: ProposedCall, outcome: Outcome) -> None:
         """Its caller has made the identical call, here or elsewhere, and collects what it came to.
         That is told once: where the room has not seen it, it sees it now."""
         self.chat(
@@ -487,7 +487,7 @@ class Proposing:
         fate = self._fates.get(before.id)
         return fate is not None and fate.shown
 
-    def _not_taken(self, proposed: Proposed, caller: Caller, error: InterlockError) -> None:
+    def _not_taken(self, proposed: ProposedCall, caller: Caller, error: InterlockError) -> None:
         """Nothing was made of it, nor will be."""
         self._fates.forget(proposed.id)
         said = f"Your proposal was not taken: {error.message}"
@@ -496,7 +496,11 @@ class Proposing:
         self._noting.in_vain(proposed, caller, "not_taken", why)
 
     def _made_at_once(
-        self, call: Call, proposed: Proposed, outcome: Outcome | None, error: InterlockError | None
+        self,
+        call: Call,
+        proposed: ProposedCall,
+        outcome: Outcome | None,
+        error: InterlockError | None,
     ) -> None:
         """A rule that a human accepted before has let it through: the room sees the same."""
         arguments, meta = bytes(call.arguments), encode_members(call.meta or {})
@@ -536,7 +540,7 @@ class Proposing:
             return
         first = None if record.proposal is None else record.proposal.id
         others = [
-            Proposed(self._seat.topic, id, by)
+            ProposedCall(self._seat.topic, id, by)
             for id, by in self._fates.waiting_for(record.id)
             if id != first
         ]
@@ -556,7 +560,7 @@ class Proposing:
             for one in others:
                 self._tell_in_vain(record, one)
 
-    def _fulfil(self, record: Approval, proposed: Proposed) -> None:
+    def _fulfil(self, record: Approval, proposed: ProposedCall) -> None:
         fulfilment = self._request(
             proposed, record.name, record.arguments, record.meta, record.by, record.proof
         )
@@ -564,7 +568,7 @@ class Proposing:
             self._fulfilments[record.id] = fulfilment
         self._note(record, proposed, "fulfilled", f"by {record.by} ({record.proof})")
 
-    def _ended(self, record: Approval, proposed: Proposed) -> None:
+    def _ended(self, record: Approval, proposed: ProposedCall) -> None:
         if record.below:
             # It looks like a result and is none: another gate wants a human, too.
             said = f"{record.tool} waits at a node below now: approval {record.below} there."
@@ -583,11 +587,11 @@ class Proposing:
             self.chat(proposed.by, proposed.id, f"{said} ({record.outcome or record.state}).")
             self._note(record, proposed, record.state, f"{record.outcome}")
 
-    def _came_to_nothing(self, record: Approval, proposed: Proposed) -> None:
+    def _came_to_nothing(self, record: Approval, proposed: ProposedCall) -> None:
         self._tell_in_vain(record, proposed)
         self._note(record, proposed, record.state, f"by {record.by or 'nobody'}")
 
-    def _tell_in_vain(self, record: Approval, proposed: Proposed) -> None:
+    def _tell_in_vain(self, record: Approval, proposed: ProposedCall) -> None:
         failure, why = CONFIRMATION_EXPIRED, record.note
         if record.state == REFUSED:
             failure = APPROVAL_REFUSED
@@ -598,7 +602,7 @@ class Proposing:
     # -- saying
 
     def _request(
-        self, proposed: Proposed, name: str, arguments: bytes, meta: bytes, by: str, proof: str
+        self, proposed: ProposedCall, name: str, arguments: bytes, meta: bytes, by: str, proof: str
     ) -> tuple[str, bytes] | None:
         """The fulfilment, as the room sees it. None: it could not be said."""
         self._number += 1
@@ -619,7 +623,7 @@ class Proposing:
     def _respond(
         self,
         fulfilment: tuple[str, bytes],
-        proposed: Proposed,
+        proposed: ProposedCall,
         name: str,
         outcome: Outcome | None,
         error: InterlockError | None,
@@ -654,7 +658,7 @@ class Proposing:
                 _log.info("something about a proposal was not said: %s", error.message)
             return None
 
-    def _note(self, record: Approval, proposed: Proposed, word: str, detail: str) -> None:
+    def _note(self, record: Approval, proposed: ProposedCall, word: str, detail: str) -> None:
         """The journal has what came of every proposal, whether its room is recorded or not."""
         said = f"{record.tool} approval:{record.id} {detail}"
         self._noting.note(proposed, record.caller, word, said)

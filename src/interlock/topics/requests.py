@@ -20,11 +20,11 @@ from msgspec import UNSET, Raw
 
 from interlock.core.call import Call, Client, Outcome
 from interlock.core.catalog.catalog import Catalog
-from interlock.core.pipeline.authentication import Unsettled
+from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.server.mcp.requests import read_call, read_meta
 from interlock.core.server.mcp.responses import write_error, write_result
-from interlock.core.server.mcp.server_info import Hello
+from interlock.core.server.mcp.server_info import ServerInfo
 from interlock.errors import (
     CANCELLED,
     INTERNAL,
@@ -76,7 +76,7 @@ class Asking:
     """Answers requests, each once."""
 
     def __init__(
-        self, seat: NodeSeat, pipeline: Pipeline, *, catalog: Catalog, hello: Hello
+        self, seat: NodeSeat, pipeline: Pipeline, *, catalog: Catalog, hello: ServerInfo
     ) -> None:
         self._seat = seat
         self._pipeline = pipeline
@@ -207,7 +207,7 @@ class Asking:
         )
         try:
             self._pipeline.admit(call)
-        except Unsettled as unsettled:
+        except PendingIdentity as unsettled:
             if again:
                 raise
             task = asyncio.get_running_loop().create_task(self._settle(unsettled, member, asked))
@@ -217,7 +217,7 @@ class Asking:
         result = self._hello.initialize_result(REVISION)
         self._answer(asked, jsonrpc.result_response(asked.id, result))
 
-    async def _settle(self, unsettled: Unsettled, member: Member, asked: Asked) -> None:
+    async def _settle(self, unsettled: PendingIdentity, member: Member, asked: Asked) -> None:
         await unsettled.settle()
         if self._is_open(asked):
             try:

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Raw
 
 from interlock.core.ports import Clock
-from interlock.core.upstreams.client import Peer
+from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.extension import UpstreamExtension
 from interlock.protocol import mcpax as ax
 from interlock.tree.registrant import Registrant
@@ -51,7 +51,7 @@ class CallerTokens(UpstreamExtension):
         registrar.grants.keys = issuer.keys.jwks
         issuer.on_new_keys(registrar.keys_changed)
 
-    def prepare(self, peer: Peer, key: str) -> None:
+    def prepare(self, peer: UpstreamClient, key: str) -> None:
         """Put tokens on what is sent to a subserver. Every other peer is left as it is."""
         info = self._registrar.subserver(key) if peer.speaks_ax else None
         if info is None:

@@ -14,12 +14,12 @@ from msgspec import UNSET
 
 from interlock.channels.channel import LOCAL, Channel, Endpoint
 from interlock.core.config import ServerConfig, redact
-from interlock.core.upstreams.client import Peer
+from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.connection import Connector, ConnectorOptions
-from interlock.core.upstreams.listing import RawOffer
+from interlock.core.upstreams.listing import RawOffering
 from interlock.core.upstreams.transports.process import child_environment
 from interlock.core.upstreams.transports.stdio import StdioLink
-from interlock.core.upstreams.transports.transport import NobodyYet, Receiver, Ticket
+from interlock.core.upstreams.transports.transport import EarlyReceiver, LinkReceiver, LinkRequest
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError, ProtocolError
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol.mcpax import ID_VARIABLE, SEGMENT_VARIABLE
@@ -57,7 +57,9 @@ class ChildConnector(Connector):
         self._registrar = registrar
         self._session: AxSession | None = None
 
-    async def _connect(self, server: ServerConfig, promises: bytes, session_first: bool) -> Peer:
+    async def _connect(
+        self, server: ServerConfig, promises: bytes, session_first: bool
+    ) -> UpstreamClient:
         child = await StartedChild.start(
             self._key,
             self._argv(server),
@@ -124,7 +126,7 @@ class ChildConnector(Connector):
     def retry_after_ms(self) -> int | None:
         return retry_ms_of(self._session)
 
-    def vet(self, offer: RawOffer) -> None:
+    def vet(self, offer: RawOffering) -> None:
         """Raises InterlockError when the child may not offer this."""
         if self._session is not None:
             self._session.vet(offer)
@@ -145,7 +147,7 @@ class StartedChannel(Endpoint):
 
     # -- what the process brings
 
-    def deliver(self, data: bytes, ticket: Ticket | None = None) -> None:
+    def deliver(self, data: bytes, ticket: LinkRequest | None = None) -> None:
         if data[:1] != b"{" and (said := data.strip()) and said[:1] != b"{":
             self.noise += 1
             self.stray = self.stray or said
@@ -155,7 +157,7 @@ class StartedChannel(Endpoint):
         """An answer was too long: whoever waits for it would wait for ever."""
         self._cut_off(why)
 
-    def interrupted(self, ticket: Ticket) -> None:
+    def interrupted(self, ticket: LinkRequest) -> None:
         """There are no streams here."""
 
     def retired(self, reason: str) -> None:
@@ -195,7 +197,7 @@ class StartedChild(StdioLink):
     ) -> None:
         super().__init__(label, stderr, mask)
         self.channel = StartedChannel(self)
-        self.receiver: Receiver = self.channel
+        self.receiver: LinkReceiver = self.channel
 
 
 ANSWERS_WITHIN: Final = 1.0
@@ -204,14 +206,14 @@ _SHOWN: Final = 100
 _ID: Final = 1
 
 
-class _Listener(NobodyYet):
+class _Listener(EarlyReceiver):
     """Waits for one answer."""
 
     def __init__(self) -> None:
         super().__init__()
         self.speaks: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-    def deliver(self, data: bytes, ticket: Ticket | None = None) -> None:
+    def deliver(self, data: bytes, ticket: LinkRequest | None = None) -> None:
         try:
             message = jsonrpc.decode_message(data)
         except ProtocolError:

@@ -19,7 +19,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from interlock.channels.channel import MAX_MESSAGE, Channel
 from interlock.channels.lines import LinesServerProtocol, over_stdio
-from interlock.core.call import Call, Caller, Client, Credentials, Revoked
+from interlock.core.call import Call, Caller, Client, Credentials, RevokedCallers
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import OfferingTerms, own_offering
 from interlock.core.catalog.server_info import for_parent
@@ -27,18 +27,18 @@ from interlock.core.config import Config, ServerConfig
 from interlock.core.feature import FeatureComponent
 from interlock.core.journal.audit import Audit
 from interlock.core.pipeline.admission import MOST_UNSETTLED
-from interlock.core.pipeline.authentication import Unsettled
+from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.router import Route, StatusDocument, WebSocketRoute
-from interlock.core.server.http.upgrade import Upgrade
-from interlock.core.server.mcp.change_notifications import Listeners
-from interlock.core.server.mcp.server_info import Hello, Introduction
-from interlock.core.upstreams.builtin_tools import OwnTools
-from interlock.core.upstreams.client import Peer
-from interlock.core.upstreams.connection import ConnectorOptions, Connects
+from interlock.core.server.http.upgrade import WebSocketRequest
+from interlock.core.server.mcp.change_notifications import ChangeListeners
+from interlock.core.server.mcp.server_info import Introduction, ServerInfo
+from interlock.core.upstreams.builtin_tools import BuiltinTools
+from interlock.core.upstreams.client import UpstreamClient
+from interlock.core.upstreams.connection import ConnectionOpener, ConnectorOptions
 from interlock.core.upstreams.extension import UpstreamExtension
-from interlock.core.upstreams.notification_limits import Pace
+from interlock.core.upstreams.notification_limits import NotificationLimiter
 from interlock.core.upstreams.registry import UpstreamStatus
 from interlock.core.upstreams.supervisor import Supervisor
 from interlock.errors import FORBIDDEN, FOREIGN_ORIGIN, INTERNAL, InterlockError
@@ -108,7 +108,7 @@ class Tree(FeatureComponent, UpstreamExtension):
         audit: Audit,
         catalog: Catalog,
         introduce: Callable[[], Introduction],
-        listeners: Listeners,
+        listeners: ChangeListeners,
         upstreams: dict[str, Any],
         begin: Begin,
         end: Callable[[str], None],
@@ -132,7 +132,7 @@ class Tree(FeatureComponent, UpstreamExtension):
         self._budgets = budgets
         self._audit = audit
         self._catalog = catalog
-        self._hello = Hello(lambda: _to_parent(introduce()))
+        self._hello = ServerInfo(lambda: _to_parent(introduce()))
         self._listeners = listeners
         self._upstreams = upstreams
         self._begin = begin
@@ -142,7 +142,7 @@ class Tree(FeatureComponent, UpstreamExtension):
         self._upstream_status = upstream_status
         self._told = TreeSocket(self.view)
         self._guard = guard
-        self._paces: dict[str, Pace] = {}
+        self._paces: dict[str, NotificationLimiter] = {}
         self._dropped_by_gone = 0
         self._unix: asyncio.Server | None = None
         self._unix_path: Path | None = None
@@ -183,7 +183,7 @@ class Tree(FeatureComponent, UpstreamExtension):
         self.own_segment = config.root_segment or ""
         """What the parent calls this node, or the root itself. Empty: it has no name. An attribute,
         as every call from a parent is held against it."""
-        self._own = OwnTools(self._dropped)
+        self._own = BuiltinTools(self._dropped)
         self.tokens = CallerTokens(issuer, self.registrar, lambda: self.registrant)
 
     def introduction_changed(self) -> None:
@@ -232,7 +232,7 @@ class Tree(FeatureComponent, UpstreamExtension):
             pace.close()
         self._store.close()
 
-    def revoked(self, callers: Revoked) -> None:
+    def revoked(self, callers: RevokedCallers) -> None:
         """Send away who was let in as one of these callers."""
         self.registrar.configure(self._config.section(SubserversConfig), EverybodyBut(callers))
 
@@ -281,7 +281,7 @@ class Tree(FeatureComponent, UpstreamExtension):
             WebSocketRoute(self._config.section(SubserversConfig).path, self.dialled_in),
         )
 
-    def dialled_in(self, upgrade: Upgrade) -> None:
+    def dialled_in(self, upgrade: WebSocketRequest) -> None:
         """Somebody wants a channel: let in by the same rules as callers are."""
         fields = upgrade.fields
         call = Call(ax.REGISTER, AX_FACE, upgrade.credentials, _CLIENT)
@@ -293,7 +293,7 @@ class Tree(FeatureComponent, UpstreamExtension):
         try:
             caller = self._pipeline.admit(call)
             _must_register(caller)
-        except Unsettled as unsettled:
+        except PendingIdentity as unsettled:
             # It is decided now or never; who dials again is known by then.
             self._settle(unsettled)
             upgrade.refuse(503, unsettled.message, b"Retry-After: 1\r\n")
@@ -306,7 +306,7 @@ class Tree(FeatureComponent, UpstreamExtension):
         channel = upgrade.accept(label=upgrade.credentials.peer, max_message=MAX_UNREGISTERED)
         self.registrar.accept(channel, caller, lambda: channel.allow(MAX_MESSAGE))
 
-    def _settle(self, unsettled: Unsettled) -> None:
+    def _settle(self, unsettled: PendingIdentity) -> None:
         if len(self._settling) >= MOST_UNSETTLED:
             return
         task = asyncio.ensure_future(unsettled.settle())
@@ -341,7 +341,7 @@ class Tree(FeatureComponent, UpstreamExtension):
 
     def connector(
         self, key: str, server: ServerConfig, options: ConnectorOptions
-    ) -> Connects | None:
+    ) -> ConnectionOpener | None:
         """What starts a child that registers (`transport: ax`)."""
         if server.transport != "ax":
             return None
@@ -361,7 +361,7 @@ class Tree(FeatureComponent, UpstreamExtension):
             "min_latency_class": None if link is None else link.min_latency_class,
         }
 
-    def prepare(self, peer: Peer, key: str) -> None:
+    def prepare(self, peer: UpstreamClient, key: str) -> None:
         """Hear what a subserver says, at the pace that it may."""
         info = self.subserver(key)
         if info is None:
@@ -423,7 +423,7 @@ class Tree(FeatureComponent, UpstreamExtension):
         if self.registrant is not None:
             self.registrant.changed()
 
-    def nodes_below(self) -> dict[str, Peer]:
+    def nodes_below(self) -> dict[str, UpstreamClient]:
         """The nodes that are registered here now, by the keys of their upstreams."""
         return {
             key: upstream.peer
@@ -464,12 +464,12 @@ class Tree(FeatureComponent, UpstreamExtension):
         if self.registrant is not None:
             self.registrant.tell(method, params)
 
-    def _pace(self, info: Subserver) -> Pace:
+    def _pace(self, info: Subserver) -> NotificationLimiter:
         pace = self._paces.get(info.key)
         if pace is None:
             settings = self._config.section(SubserversConfig)
             segment = info.segment
-            pace = self._paces[info.key] = Pace(
+            pace = self._paces[info.key] = NotificationLimiter(
                 per_second=settings.notifications_per_second,
                 kept=settings.notifications_kept,
                 clock=time.monotonic,

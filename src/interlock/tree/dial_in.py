@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from interlock.core.upstreams.client import Peer
-from interlock.core.upstreams.listing import KINDS, RawOffer
+from interlock.core.upstreams.client import UpstreamClient
+from interlock.core.upstreams.listing import KINDS, RawOffering
 from interlock.core.upstreams.negotiation import open_peer
 from interlock.core.upstreams.transports.channel import ChannelLink
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
@@ -45,11 +45,11 @@ async def speak(
     *,
     timeout: float = OPENING,
     patient: bool = True,
-) -> Peer:
+) -> UpstreamClient:
     """Be the MCP client on a registered subserver's channel. Raises InterlockError, when the
     channel is closed; or, without patience, is about to be."""
     link = ChannelLink(label, session.channel, session.closed)
-    peer = Peer(label, link, own_info, mask=mask)
+    peer = UpstreamClient(label, link, own_info, mask=mask)
     peer.promises = promises
     peer.speaks_ax = True
     peer.on_ax = session.heard
@@ -88,7 +88,9 @@ class DialIn:
         self._next = session
         self._arrived.set()
 
-    async def connect(self, promises: bytes = b"{}", *, session_first: bool = False) -> Peer:
+    async def connect(
+        self, promises: bytes = b"{}", *, session_first: bool = False
+    ) -> UpstreamClient:
         """Wait for it to register. Raises InterlockError when it did and cannot be spoken to."""
         while True:
             await self._arrived.wait()
@@ -100,7 +102,7 @@ class DialIn:
         # It may be here again already, on another channel.
         return await speak(session, self._key, self._own_info, promises, patient=False)
 
-    def vet(self, offer: RawOffer) -> None:
+    def vet(self, offer: RawOffering) -> None:
         """Raises InterlockError when it may not offer this."""
         session = self._session
         if session is None or not session.live:

@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from interlock.core.call import Call, Client, Credentials
 from interlock.core.pipeline.pipeline import Pipeline
-from interlock.core.server.mcp.change_notifications import Listeners
+from interlock.core.server.mcp.change_notifications import ChangeListeners
 from interlock.core.server.mcp.conversation import Conversation
 from interlock.core.server.mcp.requests import read_client
-from interlock.core.server.mcp.server_info import Hello
+from interlock.core.server.mcp.server_info import ServerInfo
 from interlock.errors import INTERNAL, TOO_BUSY, InterlockError, ProtocolError
 from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol import jsonrpc, mcp
@@ -66,8 +66,8 @@ class AxConversation(Conversation):
         self,
         *,
         pipeline: Pipeline,
-        hello: Hello,
-        listeners: Listeners,
+        hello: ServerInfo,
+        listeners: ChangeListeners,
         send: Callable[[bytes], None],
         peer: str,
         identify: Callable[[], ax.Identity],

@@ -19,7 +19,7 @@ from msgspec import UNSET, Raw, UnsetType
 from interlock.channels.channel import Channel
 from interlock.core.call import Caller
 from interlock.core.ports import Clock
-from interlock.core.upstreams.listing import RawOffer
+from interlock.core.upstreams.listing import RawOffering
 from interlock.errors import (
     AUTHORITY_REJECTED,
     CYCLE_DETECTED,
@@ -775,7 +775,7 @@ class Registrar:
     def renew(self, session: AxSession) -> None:
         self._leases.renew(session)
 
-    def vet(self, session: AxSession, offer: RawOffer) -> None:
+    def vet(self, session: AxSession, offer: RawOffering) -> None:
         record = self._record(session)
         if record is None:
             raise InterlockError(UPSTREAM_UNAVAILABLE, "It is not registered any more.")

@@ -22,7 +22,7 @@ from uuid import uuid4
 from interlock import errors
 from interlock.core.config import Config
 from interlock.core.paths import state_dir
-from interlock.core.state.database import OwnFile, transaction
+from interlock.core.state.database import DatabaseKind, transaction
 from interlock.errors import InterlockError
 from interlock.tree.config import SubserversConfig
 
@@ -53,7 +53,7 @@ _SCHEMA: Final = (
         PRIMARY KEY (subserver_id, aggregator_id)
     )""",
 )
-_FILE: Final = OwnFile(
+_FILE: Final = DatabaseKind(
     _APPLICATION_ID,
     SCHEMA_VERSION,
     _SCHEMA,

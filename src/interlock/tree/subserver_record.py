@@ -9,7 +9,7 @@ import msgspec
 
 from interlock.core.config.trust import BudgetConfig
 from interlock.core.ports import Clock
-from interlock.core.upstreams.listing import RawOffer
+from interlock.core.upstreams.listing import RawOffering
 from interlock.errors import InterlockError
 from interlock.protocol import mcpax as ax
 from interlock.protocol.mcpax import (
@@ -80,7 +80,7 @@ class Desk(Protocol):
     def renew(self, session: AxSession) -> None:
         """It is still there, though it need not say so."""
 
-    def vet(self, session: AxSession, offer: RawOffer) -> None:
+    def vet(self, session: AxSession, offer: RawOffering) -> None:
         """Whether it may offer this. Raises InterlockError when it may not, and has ended."""
 
     def dismiss(self, session: AxSession, error: InterlockError) -> None:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from interlock.channels.channel import Channel
 from interlock.core.call import Caller
-from interlock.core.upstreams.listing import RawOffer
+from interlock.core.upstreams.listing import RawOffering
 from interlock.core.upstreams.transports.channel import ChannelLink
 from interlock.errors import (
     INTERNAL,
@@ -329,7 +329,7 @@ class AxSession:
         """The channel is closed."""
         self._happen(Event.CLOSED, error=InterlockError(UNKNOWN_SESSION, reason))
 
-    def vet(self, offer: RawOffer) -> None:
+    def vet(self, offer: RawOffering) -> None:
         self._desk.vet(self, offer)
 
     # -- what comes in

@@ -16,7 +16,7 @@ from interlock.core.feature import Component
 from interlock.core.journal.audit import Audit
 from interlock.core.paths import pins_path
 from interlock.core.pipeline.pipeline import Pipeline
-from interlock.core.pipeline.request_state import Seals
+from interlock.core.pipeline.request_state import StateSealer
 from interlock.core.ports import Recorder
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.router import Route
@@ -86,7 +86,7 @@ class Trust(Component):
         *,
         node_id: Callable[[], str],
         url: Callable[[], str | None],
-        seals: Seals,
+        seals: StateSealer,
         guard: Guard,
         recorder: Recorder | None,
         children: Callable[[], Mapping[str, Child]],

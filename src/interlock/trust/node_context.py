@@ -12,13 +12,13 @@ from interlock.core.feature import FeatureComponent
 from interlock.core.journal.audit import Audit
 from interlock.core.pipeline.breaker import Breakers
 from interlock.core.pipeline.pipeline import Pipeline
-from interlock.core.pipeline.request_state import Seals
-from interlock.core.place import Place
+from interlock.core.pipeline.request_state import StateSealer
+from interlock.core.place import NodePosition
 from interlock.core.ports import Recorder
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.resource_metadata import Challenges
-from interlock.core.server.mcp.change_notifications import Listeners
-from interlock.core.server.mcp.server_info import Hello, Introduction
+from interlock.core.server.mcp.change_notifications import ChangeListeners
+from interlock.core.server.mcp.server_info import Introduction, ServerInfo
 from interlock.core.upstreams.registry import UpstreamRegistry
 from interlock.trust.approvals.component import Approving
 from interlock.trust.authorization import Authorizer
@@ -58,13 +58,13 @@ class NodeContext(NamedTuple):
     breakers: Breakers
     upstreams: UpstreamRegistry
     pipeline: Pipeline
-    seals: Seals
-    listeners: Listeners
-    hello: Hello
+    seals: StateSealer
+    listeners: ChangeListeners
+    hello: ServerInfo
     introduce: Callable[[], Introduction]
     introduction_changed: Callable[[], None]
     """Say that `Component.introductions` gives something else now."""
-    place: Place
+    place: NodePosition
     guard: Guard
     challenges: Challenges
     # -- trust

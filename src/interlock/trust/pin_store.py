@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
-from interlock.core.state.database import OwnFile
+from interlock.core.state.database import DatabaseKind
 from interlock.core.state.shared_database import SharedFile
 from interlock.errors import InterlockError
 
@@ -43,7 +43,7 @@ _SCHEMA: Final = (
     )""",
     "CREATE TABLE wanted (tool TEXT PRIMARY KEY, at REAL NOT NULL)",
 )
-_FILE: Final = OwnFile(
+_FILE: Final = DatabaseKind(
     _APPLICATION_ID, SCHEMA_VERSION, _SCHEMA, "The store of pins", "a store of pins"
 )
 

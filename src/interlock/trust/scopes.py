@@ -12,7 +12,7 @@ from typing import Final
 
 from interlock.core.call import Call, Caller
 from interlock.core.catalog.catalog import Catalog
-from interlock.core.catalog.offering import Listed, Tool
+from interlock.core.catalog.offering import ListedEntry, Tool
 from interlock.core.pipeline.authentication import PARENT_KIND
 from interlock.core.pipeline.resolution import is_passed_on
 from interlock.errors import FORBIDDEN, InterlockError
@@ -102,7 +102,7 @@ def prefix_of(upstream: str, catalog: Catalog) -> str:
     offering = catalog.offering(upstream)
     if offering is None:
         return ""
-    named: tuple[Listed, ...] = offering.tools or offering.prompts
+    named: tuple[ListedEntry, ...] = offering.tools or offering.prompts
     if named:
         one = named[0]
         return (one.alias or one.canonical).removesuffix(one.upstream_name)

@@ -18,10 +18,10 @@ from interlock.core.config.quantities import is_confidential
 from interlock.core.feature import Component
 from interlock.core.ports import Clock
 from interlock.core.server.http.router import PublicDocument, Route
-from interlock.core.upstreams.client import Peer
-from interlock.core.upstreams.connection import Connector, ConnectorOptions, Connects
+from interlock.core.upstreams.client import UpstreamClient
+from interlock.core.upstreams.connection import ConnectionOpener, Connector, ConnectorOptions
 from interlock.core.upstreams.extension import UpstreamExtension
-from interlock.core.upstreams.transports.http import StampedLink, as_header
+from interlock.core.upstreams.transports.http import HopTokenLink, as_header
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.trust.hop_tokens import Minter, Stamp, Stamps
 from interlock.trust.signing_keys import SigningKeys
@@ -95,7 +95,7 @@ class TokenIssuer(Component, UpstreamExtension):
 
     def connector(
         self, key: str, server: ServerConfig, options: ConnectorOptions
-    ) -> Connects | None:
+    ) -> ConnectionOpener | None:
         """What sends tokens to a server of the config that wants them (`minted_tokens`)."""
         if not server.minted_tokens:
             return None
@@ -137,7 +137,9 @@ class HopTokenConnector(Connector):
         super().__init__(key, server, **options)
         self._stamp_for = stamp
 
-    async def _connect(self, server: ServerConfig, promises: bytes, session_first: bool) -> Peer:
+    async def _connect(
+        self, server: ServerConfig, promises: bytes, session_first: bool
+    ) -> UpstreamClient:
         url = server.url
         if url is None or not is_confidential(url):
             raise InterlockError(
@@ -145,7 +147,7 @@ class HopTokenConnector(Connector):
                 f"Cannot connect to {self._key}: tokens would go there, and its URL is not https.",
             )
         stamp = self._stamp_for(url, server.segment)
-        link = StampedLink(
+        link = HopTokenLink(
             self._key,
             url,
             server.headers,

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.core.catalog.effect_inference import Kind, infer
+from interlock.core.catalog.effect_inference import EffectKind, infer
 from interlock.core.catalog.effects import Annotations, EffectLevel, classify
 from tests.core.catalog.offers import definition, offer
 
-HOLD, READ, CHANGE = Kind.IRREVERSIBLE, Kind.READS, Kind.CHANGES
+HOLD, READ, CHANGE = EffectKind.IRREVERSIBLE, EffectKind.READS, EffectKind.CHANGES
 
 
 def one_of(*values: str, name: str = "action") -> dict[str, Any]:
@@ -82,10 +82,10 @@ def one_of(*values: str, name: str = "action") -> dict[str, Any]:
         ("update_page", "Update a page. Use delete_page to delete one.", CHANGE),
         ("create_draft_email", "", CHANGE),
         ("set_title", "Set the title. Does not overwrite existing content.", CHANGE),
-        ("frobnicate", "", Kind.UNKNOWN),
+        ("frobnicate", "", EffectKind.UNKNOWN),
     ],
 )
-def test_words_tell_what_a_tool_does(name: str, description: str, kind: Kind) -> None:
+def test_words_tell_what_a_tool_does(name: str, description: str, kind: EffectKind) -> None:
     assert infer(name, description).kind is kind
 
 
@@ -263,9 +263,9 @@ JSON = st.recursive(
 
 @given(st.text(max_size=40), st.text(max_size=80), JSON)
 def test_whatever_a_server_lists_is_judged(name: str, description: str, schema: Any) -> None:
-    assert infer(name, description, schema).kind in Kind
-    assert infer(name, description, {"properties": schema}).kind in Kind
-    assert infer(name, description, {"properties": {"action": schema}}).kind in Kind
+    assert infer(name, description, schema).kind in EffectKind
+    assert infer(name, description, {"properties": schema}).kind in EffectKind
+    assert infer(name, description, {"properties": {"action": schema}}).kind in EffectKind
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_whatever_a_server_lists_is_judged(name: str, description: str, schema: 
 def test_a_name_that_reads_does_not_hide_what_the_description_says(
     name: str, description: str
 ) -> None:
-    assert infer(name, description).kind is Kind.IRREVERSIBLE
+    assert infer(name, description).kind is EffectKind.IRREVERSIBLE
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_a_name_that_reads_does_not_hide_what_the_description_says(
     ],
 )
 def test_a_description_about_others_holds_no_reading_tool(name: str, description: str) -> None:
-    assert infer(name, description).kind is Kind.READS
+    assert infer(name, description).kind is EffectKind.READS
 
 
 def _schema(**properties: Any) -> dict[str, Any]:
@@ -335,7 +335,7 @@ def test_no_parameter_hides_what_another_does(
     name: str, description: str, schema: Any, arguments: dict[str, Any]
 ) -> None:
     inferred = infer(name, description, schema)
-    assert inferred.kind is Kind.IRREVERSIBLE
+    assert inferred.kind is EffectKind.IRREVERSIBLE
     harmless = bool(inferred.choices) and all(
         one.is_harmless(arguments) for one in inferred.choices
     )
@@ -350,4 +350,4 @@ def test_harmless_values_still_run() -> None:
     inferred = infer("manage", "", both)
     assert all(one.is_harmless({"action": "list"}) for one in inferred.choices)
     reads = infer("run_query", "Runs a read-only SQL query.", _schema(sql=TEXT))
-    assert reads.kind is Kind.READS
+    assert reads.kind is EffectKind.READS

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.core.catalog.server_info import Voice, for_session, merge
+from interlock.core.catalog.server_info import UpstreamIntroduction, for_session, merge
 from tests.protocol import json_values
 
 TASKS = "io.modelcontextprotocol/tasks"
@@ -18,7 +18,9 @@ TOOLS = {"tools": {"listChanged": True}}
 
 
 def capabilities(*each: Any) -> dict[str, Any]:
-    return merge(Voice(f"s{number}", one) for number, one in enumerate(each)).capabilities
+    return merge(
+        UpstreamIntroduction(f"s{number}", one) for number, one in enumerate(each)
+    ).capabilities
 
 
 @pytest.mark.parametrize(
@@ -65,18 +67,22 @@ def test_an_extension_that_the_node_does_not_serve_is_not_announced() -> None:
     only = {"extensions": {"com.example/a": {}}}
     assert capabilities(only, {}) == TOOLS
     # What the node does not know it passes on to a server that is shown as itself.
-    merged = merge([Voice("a", {}), Voice("s", unknown, transparent=True)])
+    merged = merge(
+        [UpstreamIntroduction("a", {}), UpstreamIntroduction("s", unknown, transparent=True)]
+    )
     assert merged.capabilities == TOOLS | unknown
-    other = merge([Voice("a", unknown), Voice("s", {}, transparent=True)])
+    other = merge(
+        [UpstreamIntroduction("a", unknown), UpstreamIntroduction("s", {}, transparent=True)]
+    )
     assert other.capabilities == TOOLS | {"extensions": {UI: {}}}
 
 
 def test_instructions_stand_under_their_segments_in_one_order() -> None:
     voices = [
-        Voice("b", {}, "  Be brief.\n"),
-        Voice("a", {}, "Ask first."),
-        Voice("silent", {}, None),
-        Voice("empty", {}, " \n"),
+        UpstreamIntroduction("b", {}, "  Be brief.\n"),
+        UpstreamIntroduction("a", {}, "Ask first."),
+        UpstreamIntroduction("silent", {}, None),
+        UpstreamIntroduction("empty", {}, " \n"),
     ]
     for order in permutations(voices):
         assert merge(order).instructions == "# a\n\nAsk first.\n\n# b\n\nBe brief."
@@ -87,7 +93,7 @@ def test_instructions_stand_under_their_segments_in_one_order() -> None:
 def test_one_that_is_shown_as_itself_speaks_in_its_own_words() -> None:
     said = {"tools": {}, "tasks": {"list": {}}, "experimental": {"x": {}}, "new": 1}
     info = {"name": "everything", "version": "2", "icons": []}
-    merged = merge([Voice("s", said, "  As it is.\n", info, transparent=True)])
+    merged = merge([UpstreamIntroduction("s", said, "  As it is.\n", info, transparent=True)])
     # But for the tasks of the session wire, which are between two neighbours.
     assert merged.capabilities == {"tools": {}, "experimental": {"x": {}}, "new": 1}
     assert merged.instructions == "  As it is.\n"
@@ -97,7 +103,7 @@ def test_one_that_is_shown_as_itself_speaks_in_its_own_words() -> None:
 @pytest.mark.parametrize("transparent", [False, True])
 def test_tasks_are_offered_where_somebody_has_them(transparent: bool) -> None:
     def offered(said: Any, *, asks: bool) -> Any:
-        voice = Voice("s", said, transparent=transparent, asks=asks)
+        voice = UpstreamIntroduction("s", said, transparent=transparent, asks=asks)
         return merge([voice]).capabilities.get("extensions")
 
     tasks = "io.modelcontextprotocol/tasks"
@@ -124,8 +130,8 @@ def test_a_session_client_hears_nothing_of_tasks() -> None:
 def test_one_that_is_shown_as_itself_beside_others() -> None:
     merged = merge(
         [
-            Voice("a", {"prompts": {}}, "A.", {"name": "a"}),
-            Voice("z", {"logging": {}}, "Z.", {"name": "z"}, transparent=True),
+            UpstreamIntroduction("a", {"prompts": {}}, "A.", {"name": "a"}),
+            UpstreamIntroduction("z", {"logging": {}}, "Z.", {"name": "z"}, transparent=True),
         ]
     )
     assert merged.capabilities == TOOLS | {"prompts": {"listChanged": True}, "logging": {}}

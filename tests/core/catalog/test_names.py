@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.core.catalog import names
-from interlock.core.catalog.names import Leaves, hashed, is_safe, safe, style_for
+from interlock.core.catalog.names import LeafNames, hashed, is_safe, safe, style_for
 
 SAFE_FOR_EVERYBODY = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 any_name = st.text(min_size=1, max_size=100)
@@ -37,7 +37,7 @@ segments = st.from_regex(r"[a-z0-9_-]{1,63}", fullmatch=True)
     ],
 )
 def test_a_tools_own_name_as_a_segment(name: str, segment: str) -> None:
-    assert Leaves().take(name) == segment
+    assert LeafNames().take(name) == segment
     assert names.is_lawful(segment)
 
 
@@ -47,7 +47,7 @@ def test_what_is_no_segment(name: str) -> None:
 
 
 def test_a_clash_adds_a_number() -> None:
-    leaves = Leaves()
+    leaves = LeafNames()
     taken = [
         leaves.take(name) for name in ("getuser", "getUser", "get.user", "get_user", "GETUSER")
     ]
@@ -55,12 +55,12 @@ def test_a_clash_adds_a_number() -> None:
 
 
 def test_a_number_is_not_given_out_twice() -> None:
-    leaves = Leaves()
+    leaves = LeafNames()
     assert [leaves.take(name) for name in ("a_2", "a", "A", "a_2")] == ["a_2", "a", "a_3", "a_2_2"]
 
 
 def test_a_long_name_makes_room_for_its_number() -> None:
-    leaves = Leaves()
+    leaves = LeafNames()
     first, *others = [leaves.take("x" * 70) for _ in range(12)]
     assert first == "x" * 63
     assert others[0] == "x" * 61 + "_2"
@@ -69,7 +69,7 @@ def test_a_long_name_makes_room_for_its_number() -> None:
 
 @given(st.lists(any_name, max_size=40))
 def test_segments_are_lawful_and_distinct(tool_names: list[str]) -> None:
-    leaves = Leaves()
+    leaves = LeafNames()
     taken = [leaves.take(name) for name in tool_names]
     assert all(names.is_lawful(segment) for segment in taken)
     assert len(set(taken)) == len(taken)
@@ -83,7 +83,7 @@ def test_ten_thousand_names_that_all_become_the_same_are_numbered_at_once() -> N
             Counting.looked_up += 1
             return super().__contains__(name)
 
-    leaves = Leaves()
+    leaves = LeafNames()
     leaves._taken = Counting()
     for number in range(10_000):
         leaves.take(chr(0x4E00 + number) * 3)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from interlock.core.journal import file as journal_file
 from interlock.core.journal.archives import MOST_FINDINGS
-from interlock.core.journal.chain import START, Head, link
+from interlock.core.journal.chain import START, ChainHead, link
 from interlock.core.journal.journal import Entry, Journal, JournalReader
-from interlock.core.journal.verification import Verdict, head_of, verify
+from interlock.core.journal.verification import VerificationReport, head_of, verify
 from interlock.core.journal.writer import fragment_of, pages_of
 from interlock.errors import InterlockError
 
@@ -231,7 +231,7 @@ def test_it_works_while_a_node_writes(tmp_path: Path) -> None:
     journal.record(entry(0))
     assert journal.flush()
     stop = threading.Event()
-    verdicts: list[Verdict] = []
+    verdicts: list[VerificationReport] = []
 
     def look() -> None:
         while not stop.is_set():
@@ -357,4 +357,4 @@ def test_an_older_journal_without_entries(tmp_path: Path) -> None:
 
 
 def test_a_head_can_be_written_down() -> None:
-    assert str(Head(7, START)) == "7:" + "0" * 64
+    assert str(ChainHead(7, START)) == "7:" + "0" * 64

@@ -9,12 +9,12 @@ import pytest
 
 from interlock.core.config.trust import RuleConfig
 from interlock.core.journal.events import event_of
-from interlock.core.journal.reader import Row
+from interlock.core.journal.reader import JournalRow
 from tests.trust.approvals.gated import Gated, wipe
 
 
-def rows_of(gated: Gated) -> list[Row]:
-    return [Row(seq, *one.values()) for seq, one in enumerate(gated.journal.entries, 1)]
+def rows_of(gated: Gated) -> list[JournalRow]:
+    return [JournalRow(seq, *one.values()) for seq, one in enumerate(gated.journal.entries, 1)]
 
 
 @pytest.mark.spec("AQ-GK-5.1-1")
@@ -51,12 +51,12 @@ def test_a_gated_flow_tells_three_events(tmp_path: Path) -> None:
 
 def test_what_is_no_event() -> None:
     for verb, outcome in [("tools/call", "ok"), ("approval", "done"), ("approval", "dispatching")]:
-        row = Row(1, 0, "ci", "mcp", verb, "s.t", "s", "mutating", outcome, 0, "")
+        row = JournalRow(1, 0, "ci", "mcp", verb, "s.t", "s", "mutating", outcome, 0, "")
         assert event_of(row) is None
 
 
 def test_a_moment_that_no_calendar_has() -> None:
-    row = Row(1, 2**62, "ci", "mcp", "approval", "s.t", "s", "mutating", "expired", 0, "")
+    row = JournalRow(1, 2**62, "ci", "mcp", "approval", "s.t", "s", "mutating", "expired", 0, "")
     event = event_of(row)
     assert event is not None
     assert event["event"] == "OPERATION_DENIED"

@@ -9,21 +9,21 @@ from typing import Any
 from msgspec import Raw
 
 from interlock.core.call import (
-    Answer,
-    Ask,
     Call,
     Caller,
     Client,
+    ClientRequest,
+    ClientResponse,
     Credentials,
     Outcome,
     UpstreamAnsweredError,
 )
 from interlock.core.catalog.offering import Offering
 from interlock.core.pipeline.authentication import Authenticator
-from interlock.core.pipeline.client_requests import ANYTHING, AskPolicy
+from interlock.core.pipeline.client_requests import ANYTHING, ClientRequestPolicy
 from interlock.core.pipeline.pipeline import Pipeline
-from interlock.core.pipeline.request_state import Seals
-from interlock.core.ports import Back, Exchange, Upstream
+from interlock.core.pipeline.request_state import StateSealer
+from interlock.core.ports import ResponseHandler, Upstream, UpstreamRequest
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import ELICITATION, ROOTS, SAMPLING, TOOLS_CALL, Era, glance_at
 from interlock.trust.authorization import Authorizer
@@ -56,7 +56,7 @@ def stateless(capabilities: Any = EVERYTHING) -> Client:
 class Question:
     """What an upstream asked, and what it was told."""
 
-    def __init__(self, ask: Ask, answers: list[Answer]) -> None:
+    def __init__(self, ask: ClientRequest, answers: list[ClientResponse]) -> None:
         self.ask = ask
         self._answers = answers
 
@@ -81,17 +81,17 @@ class Question:
 class AskingExchange(ScriptedExchange):
     """A request of a server that may want to know something first."""
 
-    def __init__(self, call: Call, back: Back) -> None:
+    def __init__(self, call: Call, back: ResponseHandler) -> None:
         super().__init__(call, back)
         self.questions: list[Question] = []
 
     def ask(self, method: str = ELICITATION, params: Any = None) -> Question:
         """As a session server does it."""
-        answers: list[Answer] = []
+        answers: list[ClientResponse] = []
         if params is None:
             params = {ELICITATION: FORM, SAMPLING: SAMPLE, ROOTS: None}[method]
         raw = b"" if params is None else json.dumps(params).encode()
-        ask = Ask(method, raw, answers.append, self.call.upstream)
+        ask = ClientRequest(method, raw, answers.append, self.call.upstream)
         question = Question(ask, answers)
         self.questions.append(question)
         self.back.asked(ask, self.call, self.call.session)
@@ -139,7 +139,7 @@ class AskingExchange(ScriptedExchange):
 
 
 class AskingUpstream(ScriptedUpstream):
-    def start(self, call: Call, back: Back) -> Exchange:
+    def start(self, call: Call, back: ResponseHandler) -> UpstreamRequest:
         if self.refuse_with is not None:
             raise self.refuse_with
         exchange = AskingExchange(call, back)
@@ -177,8 +177,8 @@ class ScriptedSession:
         self.closed: list[Callable[[], None]] = []
         self.on_roots_changed: list[Callable[[], None]] = []
         self.reachable = True
-        self.asked: list[Ask] = []
-        self.withdrawn: list[tuple[Ask, str]] = []
+        self.asked: list[ClientRequest] = []
+        self.withdrawn: list[tuple[ClientRequest, str]] = []
         self.updates: list[str] = []
 
     def tell(self, method: str, params: bytes | Raw | None) -> None:
@@ -187,7 +187,7 @@ class ScriptedSession:
     def updated(self, uri: str) -> None:
         self.updates.append(uri)
 
-    def ask(self, ask: Ask, call: Call | None) -> bool:
+    def ask(self, ask: ClientRequest, call: Call | None) -> bool:
         if not self.reachable:
             return False
         ask.on_withdrawn = lambda ask, reason: self.withdrawn.append((ask, reason))
@@ -195,7 +195,7 @@ class ScriptedSession:
         return True
 
     @property
-    def last(self) -> Ask:
+    def last(self) -> ClientRequest:
         return self.asked[-1]
 
     @property
@@ -209,7 +209,7 @@ class AskingRig(Rig):
     def __init__(
         self,
         *offerings: Offering,
-        policy: AskPolicy = ANYTHING,
+        policy: ClientRequestPolicy = ANYTHING,
         key: bytes = KEY,
         seconds: float = 600.0,
         timeout: float = 60.0,
@@ -245,7 +245,7 @@ class AskingRig(Rig):
             timeout=timeout,
             concurrent_calls=100,
             ask_policy=lambda _: self.policy,
-            seals=Seals(key, lambda: self.wall),
+            seals=StateSealer(key, lambda: self.wall),
             input_seconds=seconds,
         )
 

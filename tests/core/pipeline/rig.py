@@ -26,7 +26,13 @@ from interlock.core.pipeline.authentication import Authenticator
 from interlock.core.pipeline.breaker import Breakers
 from interlock.core.pipeline.observers import CallObserver
 from interlock.core.pipeline.pipeline import Pipeline
-from interlock.core.ports import Back, Exchange, JournalEntry, RouteCheck, Upstream
+from interlock.core.ports import (
+    JournalEntry,
+    ResponseHandler,
+    RouteCheck,
+    Upstream,
+    UpstreamRequest,
+)
 from interlock.errors import DEADLINE_EXCEEDED, UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.mcp import Era, glance_at
 from interlock.trust.authorization import Authorizer
@@ -91,7 +97,7 @@ class HandClock:
 class ScriptedExchange:
     """A request that an upstream of a test has in hand."""
 
-    def __init__(self, call: Call, back: Back) -> None:
+    def __init__(self, call: Call, back: ResponseHandler) -> None:
         self.call = call
         self.open = True
         self.abandoned: list[str] = []
@@ -110,7 +116,7 @@ class ScriptedExchange:
             self.expired = True
             self.fail(InterlockError(DEADLINE_EXCEEDED, "It did not answer in time."))
 
-    def hand_over(self, call: Call, back: Back) -> None:
+    def hand_over(self, call: Call, back: ResponseHandler) -> None:
         self.call, self.back = call, back
 
     def say(self, method: str, params: bytes) -> None:
@@ -155,7 +161,7 @@ class ScriptedUpstream:
         self.watches: list[str] = []
         self.comes_back: Callable[[float], Awaitable[bool]] = self._at_once
 
-    def start(self, call: Call, back: Back) -> Exchange:
+    def start(self, call: Call, back: ResponseHandler) -> UpstreamRequest:
         if self.refuse_with is not None:
             raise self.refuse_with
         exchange = ScriptedExchange(call, back)

@@ -7,7 +7,7 @@ from typing import Any
 
 from interlock.core.call import Call, Caller, Credentials
 from interlock.core.pipeline.admission import MOST_UNSETTLED
-from interlock.core.pipeline.authentication import Unsettled
+from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.errors import CANCELLED, SHUTTING_DOWN, TOO_BUSY, UNAUTHENTICATED
 from tests.core.catalog.offers import definition, offer
 from tests.core.pipeline.calls import tool_call
@@ -28,7 +28,7 @@ class Door(Rig):
     def _who(self, credentials: Credentials) -> Caller:
         if credentials.bearer in self.known:
             return Caller(credentials.bearer or "")
-        raise Unsettled(self._ask)
+        raise PendingIdentity(self._ask)
 
     async def _ask(self) -> None:
         await self.answered.wait()

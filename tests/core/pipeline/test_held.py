@@ -9,7 +9,7 @@ import pytest
 from msgspec import Raw
 
 from interlock.core.call import Call
-from interlock.core.pipeline.client_requests import AskPolicy
+from interlock.core.pipeline.client_requests import ClientRequestPolicy
 from interlock.errors import CANCELLED, DEADLINE_EXCEEDED, UPSTREAM_LOST, InterlockError
 from interlock.protocol.mcp import (
     COMPLETE_ARGUMENT,
@@ -186,7 +186,7 @@ def test_a_question_that_is_withdrawn_while_held_needs_no_answer() -> None:
 
 @pytest.mark.parametrize("held", [False, True], ids=["in the same breath", "while held"])
 def test_further_questions_are_looked_at_too(held: bool) -> None:
-    rig = AskingRig(policy=AskPolicy(max_tokens=10))
+    rig = AskingRig(policy=ClientRequestPolicy(max_tokens=10))
     rig.begin(call_of(stateless({"elicitation": {}, "sampling": {}})))
     rig.s.last.ask()
     if held:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from interlock.core.call import Call
-from interlock.core.pipeline.client_requests import AskPolicy
+from interlock.core.pipeline.client_requests import ClientRequestPolicy
 from interlock.errors import (
     FORBIDDEN,
     INVALID_PARAMS,
@@ -159,7 +159,7 @@ def test_a_servers_own_state_in_the_open_is_refused() -> None:
 
 
 def test_samples_are_capped_here_too() -> None:
-    rig = AskingRig(policy=AskPolicy(max_tokens=10))
+    rig = AskingRig(policy=ClientRequestPolicy(max_tokens=10))
     rig.begin(call_of(CLIENT))
     rig.s.last.need({"a": (SAMPLING, SAMPLE), "b": (ELICITATION, FORM)}, state="theirs")
     asked = rig.last_result["inputRequests"]
@@ -193,7 +193,7 @@ def test_what_the_client_cannot_is_said_to_it(able: Any, question: Any, missing:
 
 
 def test_what_the_config_forbids_is_not_asked() -> None:
-    rig = AskingRig(policy=AskPolicy(elicitation=False))
+    rig = AskingRig(policy=ClientRequestPolicy(elicitation=False))
     rig.begin(call_of(CLIENT))
     rig.s.last.need(QUESTION)
     assert rig.last_error.failure is FORBIDDEN
@@ -260,7 +260,7 @@ def test_a_client_that_knows_no_urls_is_told_what_it_lacks(able: Any) -> None:
 
 
 def test_where_the_config_forbids_it_nobody_is_sent_anywhere() -> None:
-    rig = AskingRig(policy=AskPolicy(elicitation=False))
+    rig = AskingRig(policy=ClientRequestPolicy(elicitation=False))
     rig.begin(call_of(CLIENT))
     rig.s.last.go_there_first(PLACE)
     assert rig.last_error.failure is FORBIDDEN

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.core.call import Outcome
-from interlock.core.pipeline.latency import ENOUGH, REMEMBERED, Measures, with_latency
+from interlock.core.pipeline.latency import ENOUGH, REMEMBERED, LatencyMeasures, with_latency
 from interlock.errors import DEADLINE_EXCEEDED, InterlockError
 from interlock.protocol.capabilities import LATENCY_CLASSES, timeout_for
 from interlock.protocol.mcp import Era, glance_at
@@ -29,7 +29,7 @@ def declared(latency_class: str | None) -> bytes:
 def rig(latency_class: str | None) -> tuple[Rig, list[tuple[str, str, str]]]:
     found: list[tuple[str, str, str]] = []
     offering = offer("s", [declared(latency_class)], registered="leaf")
-    node = Rig(offering, observers=[Measures(lambda *slower: found.append(slower))])
+    node = Rig(offering, observers=[LatencyMeasures(lambda *slower: found.append(slower))])
     return node, found
 
 
@@ -125,7 +125,7 @@ def test_what_says_nothing_about_a_tool_is_left_out() -> None:
 def test_who_comes_back_as_another_begins_anew() -> None:
     node, found = rig("realtime")
     measures = node.observers[0]
-    assert isinstance(measures, Measures)
+    assert isinstance(measures, LatencyMeasures)
     node.upstreams["s"].timeout = 600.0
     answered_after(node, 0.9, ENOUGH - 1)
     measures.forget("s")
@@ -143,7 +143,7 @@ def test_a_class_is_only_ever_raised(latency_class: str, times: list[float]) -> 
     """And to one in which at most one call in twenty of those that told of it was late."""
     found: list[str] = []
     latest: list[float] = []
-    measures = Measures(lambda upstream, name, real: found.append(real))
+    measures = LatencyMeasures(lambda upstream, name, real: found.append(real))
     [tool] = offer("s", [declared(latency_class)], registered="leaf").tools
     for seconds in times:
         call = tool_call()

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.core.call import Answer, Ask, Client
+from interlock.core.call import Client, ClientRequest, ClientResponse
 from interlock.core.journal.audit import Audit
 from interlock.core.pipeline.client_requests import (
-    AskPolicy,
-    Questions,
-    Refusal,
+    ClientRequestFilter,
+    ClientRequestPolicy,
+    ClientRequestRefusal,
     capabilities_of,
     have_in_common,
 )
@@ -24,7 +24,7 @@ from tests.core.pipeline.asking import EVERYTHING, FORM, SAMPLE, URL, call_of, s
 from tests.protocol.json_values import objects, values
 
 
-def never(answer: Answer) -> None:
+def never(answer: ClientResponse) -> None:
     raise AssertionError("Looking at a question does not answer it.")
 
 
@@ -32,21 +32,21 @@ def look(
     method: str,
     params: Any = None,
     able: Any = EVERYTHING,
-    policy: AskPolicy | None = None,
+    policy: ClientRequestPolicy | None = None,
     *,
     era: Era = Era.SESSION,
-) -> tuple[Refusal | None, Ask]:
+) -> tuple[ClientRequestRefusal | None, ClientRequest]:
     """What comes of a question. `params` may be raw bytes."""
     raw = params if isinstance(params, bytes) else b"" if params is None else _json(params)
-    ask = Ask(method, raw, never, "s")
+    ask = ClientRequest(method, raw, never, "s")
     asked_of: list[str] = []
 
-    def policy_of(upstream: str) -> AskPolicy:
+    def policy_of(upstream: str) -> ClientRequestPolicy:
         asked_of.append(upstream)
-        return policy or AskPolicy()
+        return policy or ClientRequestPolicy()
 
     client = Client(era, "2025-11-25", "", able if isinstance(able, bytes) else _json(able))
-    refusal = Questions(policy_of, Audit(None), lambda: 0.0).look_at(ask, client, "s")
+    refusal = ClientRequestFilter(policy_of, Audit(None), lambda: 0.0).look_at(ask, client, "s")
     assert asked_of in ([], ["s"])
     return refusal, ask
 
@@ -135,7 +135,7 @@ def test_promises_that_cannot_be_read_are_none(able: bytes) -> None:
 @given(values, objects, st.sampled_from([ELICITATION, SAMPLING, ROOTS]))
 def test_no_promise_and_no_question_breaks_it(able: Any, params: Any, method: str) -> None:
     for said in (able, {"elicitation": able, "sampling": able, "roots": able}):
-        refusal, ask = look(method, params, said, AskPolicy(max_tokens=5))
+        refusal, ask = look(method, params, said, ClientRequestPolicy(max_tokens=5))
         if refusal is None:
             assert isinstance(json.loads(ask.params), dict)
             assert isinstance(said, dict)
@@ -147,12 +147,12 @@ def test_no_promise_and_no_question_breaks_it(able: Any, params: Any, method: st
 @pytest.mark.parametrize(
     ("method", "params", "policy"),
     [
-        (SAMPLING, SAMPLE, AskPolicy(sampling=False)),
-        (ELICITATION, FORM, AskPolicy(elicitation=False)),
-        (ROOTS, None, AskPolicy(roots=False)),
+        (SAMPLING, SAMPLE, ClientRequestPolicy(sampling=False)),
+        (ELICITATION, FORM, ClientRequestPolicy(elicitation=False)),
+        (ROOTS, None, ClientRequestPolicy(roots=False)),
     ],
 )
-def test_forbidden(method: str, params: Any, policy: AskPolicy) -> None:
+def test_forbidden(method: str, params: Any, policy: ClientRequestPolicy) -> None:
     refusal, _ = look(method, params, policy=policy)
     assert refusal is not None
     assert (refusal.code, refusal.missing) == (-1, None)
@@ -167,13 +167,15 @@ def test_forbidden(method: str, params: Any, policy: AskPolicy) -> None:
     [(5, 5), (10, 10), (11, 10), (10**30, 10), ("many", 10), (None, 10), (True, 10), (9.5, 9.5)],
 )
 def test_no_more_tokens_than_the_config_says(wanted: Any, given: Any) -> None:
-    refusal, ask = look(SAMPLING, {**SAMPLE, "maxTokens": wanted}, policy=AskPolicy(max_tokens=10))
+    refusal, ask = look(
+        SAMPLING, {**SAMPLE, "maxTokens": wanted}, policy=ClientRequestPolicy(max_tokens=10)
+    )
     assert refusal is None
     assert json.loads(ask.params) == {**SAMPLE, "maxTokens": given}
 
 
 def test_who_says_nothing_of_tokens_is_told() -> None:
-    _, ask = look(SAMPLING, {"messages": []}, policy=AskPolicy(max_tokens=10))
+    _, ask = look(SAMPLING, {"messages": []}, policy=ClientRequestPolicy(max_tokens=10))
     assert json.loads(ask.params) == {"messages": [], "maxTokens": 10}
 
 
@@ -203,10 +205,10 @@ def test_an_extension_in_common(able: Any, offered: Any, common: bool) -> None:
 
 
 def test_what_comes_first_counts() -> None:
-    answers: list[Answer] = []
+    answers: list[ClientResponse] = []
     withdrawn: list[str] = []
     over: list[Any] = []
-    ask = Ask(ROOTS, b"", answers.append)
+    ask = ClientRequest(ROOTS, b"", answers.append)
     ask.on_withdrawn = lambda ask, reason: withdrawn.append(reason)
     ask.on_over = over.append
     ask.reply(b"{}")
@@ -217,9 +219,9 @@ def test_what_comes_first_counts() -> None:
 
 
 def test_what_is_withdrawn_is_not_answered() -> None:
-    answers: list[Answer] = []
+    answers: list[ClientResponse] = []
     over: list[Any] = []
-    ask = Ask(ROOTS, b"", answers.append)
+    ask = ClientRequest(ROOTS, b"", answers.append)
     ask.on_over = over.append
     ask.withdraw("never mind")
     ask.withdraw("once more")
@@ -228,6 +230,6 @@ def test_what_is_withdrawn_is_not_answered() -> None:
 
 
 def test_an_error_is_a_refusal_whatever_its_code() -> None:
-    answers: list[Answer] = []
-    Ask(ROOTS, b"", answers.append).refuse(0, "no")
+    answers: list[ClientResponse] = []
+    ClientRequest(ROOTS, b"", answers.append).refuse(0, "no")
     assert answers[0].refused

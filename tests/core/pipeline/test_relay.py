@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.call import Ask, Call
+from interlock.core.call import Call, ClientRequest
 from interlock.core.journal.audit import MOST_QUESTIONS
 from interlock.core.pipeline import client_requests as relay
 from interlock.errors import CANCELLED, DEADLINE_EXCEEDED
@@ -97,8 +97,8 @@ def test_a_question_about_no_call_goes_to_the_session() -> None:
     assert (entry["caller"], entry["upstream"], entry["name"]) == ("operator", "s", "")
 
 
-def _ask(method: str, answers: list[Any]) -> Ask:
-    return Ask(method, b"", answers.append, "s")
+def _ask(method: str, answers: list[Any]) -> ClientRequest:
+    return ClientRequest(method, b"", answers.append, "s")
 
 
 def test_a_question_for_nobody_is_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 from msgspec import Raw
 
 from interlock.core.call import Call, UpstreamAnsweredError
-from interlock.core.pipeline.client_requests import MOST_ROUNDS, AskPolicy
+from interlock.core.pipeline.client_requests import MOST_ROUNDS, ClientRequestPolicy
 from interlock.errors import (
     CANCELLED,
     DEADLINE_EXCEEDED,
@@ -376,7 +376,7 @@ def test_a_newer_client_is_told_the_mode() -> None:
 
 
 def test_samples_are_capped() -> None:
-    rig, session = AskingRig(policy=AskPolicy(max_tokens=10)), ScriptedSession()
+    rig, session = AskingRig(policy=ClientRequestPolicy(max_tokens=10)), ScriptedSession()
     begin(rig, session)
     rig.s.last.need({"q": (SAMPLING, SAMPLE)})
     assert session.last_params == {**SAMPLE, "maxTokens": 10}
@@ -385,15 +385,17 @@ def test_samples_are_capped() -> None:
 @pytest.mark.parametrize(
     ("able", "policy", "question"),
     [
-        ({}, AskPolicy(), (ROOTS, None)),
-        ({"elicitation": {}}, AskPolicy(), (ELICITATION, URL)),
-        ({"elicitation": {"url": {}}}, AskPolicy(), (ELICITATION, FORM)),
-        ({"sampling": {}}, AskPolicy(), (SAMPLING, {**SAMPLE, "tools": []})),
-        ({"elicitation": {}}, AskPolicy(elicitation=False), (ELICITATION, FORM)),
-        ({}, AskPolicy(), ("tools/call", {})),
+        ({}, ClientRequestPolicy(), (ROOTS, None)),
+        ({"elicitation": {}}, ClientRequestPolicy(), (ELICITATION, URL)),
+        ({"elicitation": {"url": {}}}, ClientRequestPolicy(), (ELICITATION, FORM)),
+        ({"sampling": {}}, ClientRequestPolicy(), (SAMPLING, {**SAMPLE, "tools": []})),
+        ({"elicitation": {}}, ClientRequestPolicy(elicitation=False), (ELICITATION, FORM)),
+        ({}, ClientRequestPolicy(), ("tools/call", {})),
     ],
 )
-def test_what_may_not_be_asked_ends_the_call(able: Any, policy: AskPolicy, question: Any) -> None:
+def test_what_may_not_be_asked_ends_the_call(
+    able: Any, policy: ClientRequestPolicy, question: Any
+) -> None:
     rig, session = AskingRig(policy=policy), ScriptedSession(able)
     begin(rig, session)
     rig.s.last.need({"q": question})

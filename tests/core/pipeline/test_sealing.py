@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.core.call import Call, Caller
-from interlock.core.pipeline.request_state import Sealed, Seals, digest
+from interlock.core.pipeline.request_state import SealedState, StateSealer, digest
 from interlock.errors import INVALID_STATE, UPSTREAM_PROTOCOL, InterlockError
 from interlock.protocol.mcp import PROMPTS_GET
 from tests.core.pipeline.asking import KEY, call_of, stateless
@@ -22,8 +22,8 @@ from tests.protocol.json_values import objects
 NOW = 1_700_000_000.0
 
 
-def seals(key: bytes = KEY, now: float = NOW) -> Seals:
-    return Seals(key, lambda: now)
+def seals(key: bytes = KEY, now: float = NOW) -> StateSealer:
+    return StateSealer(key, lambda: now)
 
 
 def a_call(caller: str = "operator", **fields: Any) -> Call:
@@ -33,7 +33,7 @@ def a_call(caller: str = "operator", **fields: Any) -> Call:
     return call
 
 
-def refused(state: str, call: Call, by: Seals) -> InterlockError:
+def refused(state: str, call: Call, by: StateSealer) -> InterlockError:
     with pytest.raises(InterlockError) as caught:
         by.open(state, call)
     return caught.value
@@ -201,6 +201,6 @@ def test_parts_cannot_flow_into_each_other() -> None:
 
 
 def test_a_seal_is_small() -> None:
-    inside = Sealed("operator", b"d" * 16, NOW, "h" * 24)
+    inside = SealedState("operator", b"d" * 16, NOW, "h" * 24)
     state = seals().seal(a_call(), 60, held=inside.held)
     assert len(state) < 200

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from interlock.core.call import Call
 from interlock.core.catalog.catalog import Catalog
-from interlock.core.pipeline.subscriptions import Subscriptions
+from interlock.core.pipeline.subscriptions import ResourceSubscriptions
 from interlock.core.ports import Upstream
 from interlock.errors import METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.mcp import SUBSCRIBE, UNSUBSCRIBE
@@ -71,7 +71,7 @@ class Scene:
         catalog = Catalog(server_info=b"{}")
         catalog.post(offer("s", resources=uris or (URI,)))
         upstreams: dict[str, Upstream] = {"s": self.server}  # type: ignore[dict-item]
-        self.all = Subscriptions(catalog, upstreams)
+        self.all = ResourceSubscriptions(catalog, upstreams)
 
     def join(self, follower: Ears, uri: str = URI, call: Call = CALL) -> asyncio.Task[None]:
         return asyncio.get_running_loop().create_task(self.all.subscribe(follower, call, "s", uri))
@@ -375,7 +375,7 @@ def test_shared_uris_are_announced_as_their_followers_know_them() -> None:
         servers: dict[str, Any] = {"one": Server(), "two": Server()}
         for key in servers:
             catalog.post(offer(key, resources=[URI]))
-        everything = Subscriptions(catalog, servers)
+        everything = ResourceSubscriptions(catalog, servers)
         ears = Ears()
         asked = ["test://nothing", URI, f"interlock:two:{URI}"]
         assert await everything.follow(ears, CALL, asked) == [f"interlock:two:{URI}"]

@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from interlock.core.call import Call, Client
 from interlock.core.pipeline import tasks as own_tasks
-from interlock.core.pipeline.client_requests import AskPolicy
+from interlock.core.pipeline.client_requests import ClientRequestPolicy
 from interlock.core.pipeline.tasks import TaskIds, TaskName
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL, InterlockError
 from interlock.protocol.mcp import ELICITATION, SAMPLING, Era
@@ -234,7 +234,7 @@ def test_a_task_without_an_id_that_can_be_used(id: Any) -> None:
 
 
 def test_a_task_is_no_way_around_what_servers_may_ask() -> None:
-    rig = TaskRig(policy=AskPolicy(elicitation=False, max_tokens=10))
+    rig = TaskRig(policy=ClientRequestPolicy(elicitation=False, max_tokens=10))
     id = rig.relayed()
     state = {**CREATED, "resultType": "complete", "status": "input_required"}
     rig.begin(request("tasks/get", id))
@@ -383,7 +383,7 @@ def test_further_questions_are_looked_at_like_the_first() -> None:
     rig.hold(call_of(client))
     id = rig.last_result["taskId"]
     assert rig.s.last.ask(SAMPLING).refusal[0] == -32601
-    rig.policy = AskPolicy(elicitation=False)
+    rig.policy = ClientRequestPolicy(elicitation=False)
     assert rig.s.last.ask().refusal[0] == -1
     assert set(rig.get(id)["inputRequests"]) == {"input-1"}
 

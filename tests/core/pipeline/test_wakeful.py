@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from interlock.core.pipeline.busy_poll import ALONE_BEFORE, ANSWER_SECONDS, NEXT_SECONDS, Wakeful
+from interlock.core.pipeline.busy_poll import ALONE_BEFORE, ANSWER_SECONDS, NEXT_SECONDS, BusyPoll
 from tests.core.pipeline.calls import tool_call
 from tests.core.pipeline.test_pipeline import rig
 
@@ -18,7 +18,7 @@ class Loop:
         self.now = 0.0
         self.queue: list[Callable[[], None]] = []
         self.under_way: list[str] = []
-        self.wakeful = Wakeful(self.under_way, lambda: self.now, self.queue.append)
+        self.wakeful = BusyPoll(self.under_way, lambda: self.now, self.queue.append)
         self.wakeful.alone = ALONE_BEFORE
 
     def turn(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from interlock.core.call import Client
-from interlock.core.server.mcp.change_notifications import Listeners
+from interlock.core.server.mcp.change_notifications import ChangeListeners
 from interlock.core.server.mcp.sessions import Session
 from interlock.protocol.mcp import LATEST_SESSION, Era
 from tests.core.server.test_listeners import Ear
@@ -18,7 +18,7 @@ LOST = "notifications/mcpax/subserver_lost"
 SPEAKS = b'{"experimental":{"mcpax":{}}}'
 
 
-def listening(listeners: Listeners, level: str | None = None, promised: bytes = b"{}") -> Ear:
+def listening(listeners: ChangeListeners, level: str | None = None, promised: bytes = b"{}") -> Ear:
     ear = Ear()
     client = Client(Era.SESSION, LATEST_SESSION, capabilities=promised)
     session = Session("s", client, "operator", 0.0, ear)
@@ -34,7 +34,7 @@ def log(level: str) -> bytes:
 
 @pytest.mark.spec("AX-12-10", "AX-12-1")
 def test_log_messages_are_for_every_session_from_its_level_on() -> None:
-    listeners = Listeners()
+    listeners = ChangeListeners()
     silent, careful, curious = (listening(listeners, one) for one in (None, "error", "debug"))
     for level in ("info", "error"):
         listeners.announce(LOG, log(level))
@@ -53,7 +53,7 @@ def test_log_messages_are_for_every_session_from_its_level_on() -> None:
 
 @pytest.mark.spec("AX-12-6", "AX-3.1-4")
 def test_what_is_about_the_tree_is_for_those_who_speak_of_trees() -> None:
-    listeners = Listeners()
+    listeners = ChangeListeners()
     plain, speaks = listening(listeners, "emergency"), listening(listeners, promised=SPEAKS)
     listeners.announce(LOST, b'{"segment":"edge"}')
     listeners.announce("notifications/custom", b"{}")
@@ -65,7 +65,7 @@ def test_what_is_about_the_tree_is_for_those_who_speak_of_trees() -> None:
 def test_one_who_cannot_be_told_keeps_nothing_from_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    listeners = Listeners()
+    listeners = ChangeListeners()
     broken, other = listening(listeners), listening(listeners)
 
     def send(*_: Any, **__: Any) -> bool:
@@ -78,4 +78,4 @@ def test_one_who_cannot_be_told_keeps_nothing_from_the_others(
 
 
 def test_nobody_listens() -> None:
-    Listeners().announce(LOG, log("info"))
+    ChangeListeners().announce(LOG, log("info"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.server.http.protocol import FastLane
+from interlock.core.server.http.protocol import HttpProtocol
 from tests.core.server.running import Running, text_of
 from tests.core.server.wire import Wire, message, meta, stateless_headers
 
@@ -16,13 +16,13 @@ from tests.core.server.wire import Wire, message, meta, stateless_headers
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts the requests that went through the parser."""
     heads: list[int] = []
-    begin = FastLane.on_message_begin
+    begin = HttpProtocol.on_message_begin
 
-    def count(self: FastLane) -> None:
+    def count(self: HttpProtocol) -> None:
         heads.append(1)
         begin(self)
 
-    monkeypatch.setattr(FastLane, "on_message_begin", count)
+    monkeypatch.setattr(HttpProtocol, "on_message_begin", count)
     return heads
 
 

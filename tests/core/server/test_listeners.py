@@ -11,7 +11,7 @@ import pytest
 from msgspec import Raw
 
 from interlock.core.call import Call, Caller, Client, Credentials
-from interlock.core.server.mcp.change_notifications import Listeners
+from interlock.core.server.mcp.change_notifications import ChangeListeners
 from interlock.core.server.mcp.sessions import Session
 from interlock.errors import ProtocolError
 from interlock.protocol.mcp import LATEST_SESSION, LATEST_STATELESS, LISTEN, META_SUBSCRIPTION, Era
@@ -72,14 +72,14 @@ LISTEN_CALL = Call(LISTEN, "test", Credentials("local"), Client(Era.STATELESS, L
 
 def honoured(capabilities: Any = EVERYTHING, **wanted: Any) -> dict[str, Any]:
     params = {"notifications": Raw(json.dumps(wanted).encode())}
-    return Listeners.honoured(params, capabilities)
+    return ChangeListeners.honoured(params, capabilities)
 
 
 def session(ear: Ear) -> Session:
     return Session("s", Client(Era.SESSION, LATEST_SESSION), "operator", 0.0, ear)
 
 
-def tell_now(listeners: Listeners) -> None:
+def tell_now(listeners: ChangeListeners) -> None:
     """Do not wait for the end of a burst."""
     assert listeners._told is not None
     listeners._told.cancel()
@@ -113,7 +113,7 @@ def test_nothing_was_asked_for() -> None:
 def test_what_cannot_be_read() -> None:
     for params in ({}, {"notifications": Raw(b"[]")}, {"notifications": Raw(b"null")}):
         with pytest.raises(ProtocolError):
-            Listeners.honoured(params, EVERYTHING)
+            ChangeListeners.honoured(params, EVERYTHING)
     for uris in ("a:b", [1], {"a": 1}, ["a:b"] * 1_001):
         with pytest.raises(ProtocolError):
             honoured(resourceSubscriptions=uris)
@@ -124,7 +124,7 @@ def test_what_cannot_be_read() -> None:
 
 def test_each_kind_is_told_once_to_those_who_may_hear_it() -> None:
     async def check() -> None:
-        listeners = Listeners()
+        listeners = ChangeListeners()
         one, tools, prompts, nothing = Ear(), Ear(), Ear(), Ear()
         listeners.add_session(session(one))
         for id, (ear, wanted) in enumerate(
@@ -172,7 +172,7 @@ def test_each_kind_is_told_once_to_those_who_may_hear_it() -> None:
 
 def test_whoever_has_left_is_told_nothing() -> None:
     async def check() -> None:
-        listeners = Listeners()
+        listeners = ChangeListeners()
         one, other = Ear(), Ear()
         left = session(one)
         listeners.add_session(left)
@@ -196,7 +196,7 @@ def test_whoever_has_left_is_told_nothing() -> None:
 def test_followed_resources() -> None:
     async def check() -> None:
         followed = Followed()
-        listeners = Listeners(followed)
+        listeners = ChangeListeners(followed)
         ear, plain = Ear(), Ear()
         wanted = {"resourceSubscriptions": ["a:b", "c:d"]}
         wanted["resourceSubscriptions"].append("refused:it")
@@ -233,7 +233,7 @@ def test_followed_resources() -> None:
 def test_who_is_no_longer_known_is_told_nothing_more() -> None:
     async def check() -> None:
         followed = Followed()
-        listeners = Listeners(followed)
+        listeners = ChangeListeners(followed)
         known, gone, unsure = Ear(), Ear(), Ear()
         for ear, name in ((known, "operator"), (gone, "auditor")):
             call = Call(LISTEN, "test", Credentials("x"), LISTEN_CALL.client)
@@ -256,7 +256,7 @@ def test_who_is_no_longer_known_is_told_nothing_more() -> None:
 def test_a_node_that_stops_follows_nothing() -> None:
     async def check() -> None:
         followed = Followed()
-        listeners = Listeners(followed)
+        listeners = ChangeListeners(followed)
         ear = Ear()
         wanted = honoured(resourceSubscriptions=["a:b"])
         listeners.add_stateless(b"1", wanted, ear.take, ear.ping, ear.stop_listening, LISTEN_CALL)

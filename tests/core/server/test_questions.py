@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.call import Answer, Ask, Call
+from interlock.core.call import Call, ClientRequest, ClientResponse
 from interlock.core.server.mcp.sessions import Session as Served
 from tests.core.server.running import Running, Session, text_of
 from tests.core.server.wire import Wire, initialize, message
@@ -21,10 +21,10 @@ class Asked:
     """A question put to a client, and what became of it."""
 
     def __init__(self, method: str = "elicitation/create", params: Any = FORM) -> None:
-        self.answers: list[Answer] = []
+        self.answers: list[ClientResponse] = []
         self.progress: list[Any] = []
         raw = b"" if params is None else json.dumps(params).encode()
-        self.ask = Ask(method, raw, self.answers.append)
+        self.ask = ClientRequest(method, raw, self.answers.append)
         token = ((params or {}).get("_meta") or {}).get("progressToken")
         if token is not None:
             self.ask.progress_token = json.dumps(token).encode()

@@ -15,7 +15,7 @@ from interlock.core.call import Caller, Credentials
 from interlock.core.config.trust import IdentityConfig, IssuerConfig
 from interlock.core.journal.reader import JournalReader
 from interlock.core.pipeline.admission import MOST_UNSETTLED
-from interlock.core.pipeline.authentication import Unsettled
+from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.trust.identity.token_store import AccessStore
 from tests.core.server.running import Running, Session, text_of
 from tests.core.server.wire import initialize, message
@@ -298,7 +298,7 @@ def test_few_wait_until_it_is_known_who_they_are(own: Running) -> None:
         answered.set()
 
     def who(_: Credentials) -> Caller:
-        raise Unsettled(settle)
+        raise PendingIdentity(settle)
 
     own.node.pipeline.enter.authenticate = who  # type: ignore[assignment]
     assert own.node.doors._face is not None

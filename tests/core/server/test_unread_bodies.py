@@ -12,7 +12,7 @@ import pytest
 
 from interlock.core.call import Caller, Credentials
 from interlock.core.pipeline.admission import MOST_UNSETTLED
-from interlock.core.pipeline.authentication import LOCAL_CALLER, Unsettled
+from interlock.core.pipeline.authentication import LOCAL_CALLER, PendingIdentity
 from interlock.core.server.http import protocol as fast_lane
 from tests.core.server.running import Running, text_of
 from tests.patience import PATIENCE
@@ -202,7 +202,7 @@ class Asked:
     def __call__(self, _: Credentials) -> Caller:
         if self._settled and self._caller is not None:
             return self._caller
-        raise Unsettled(self._settle)
+        raise PendingIdentity(self._settle)
 
     async def _settle(self) -> None:
         await self._answered.wait()

@@ -18,10 +18,10 @@ from interlock.channels.websocket import WebSocketChannel
 from interlock.core.call import Credentials
 from interlock.core.config import Limits
 from interlock.core.server.http.exchange import HttpExchange
-from interlock.core.server.http.protocol import FastLane
+from interlock.core.server.http.protocol import HttpProtocol
 from interlock.core.server.http.router import DirectRoute, RouteTable, WebSocketRoute
 from interlock.core.server.http.server import HttpServer
-from interlock.core.server.http.upgrade import Upgrade
+from interlock.core.server.http.upgrade import WebSocketRequest
 from interlock.errors import InterlockError
 from interlock.protocol.websocket import text_frame
 from tests.patience import PATIENCE
@@ -48,16 +48,16 @@ def serve(exchange: HttpExchange) -> None:
 class Door:
     """Takes upgrade requests, as a test wants it."""
 
-    def __init__(self, decide: Callable[[Upgrade], object] | None = None) -> None:
-        self.asked: list[Upgrade] = []
+    def __init__(self, decide: Callable[[WebSocketRequest], object] | None = None) -> None:
+        self.asked: list[WebSocketRequest] = []
         self.channels: list[WebSocketChannel] = []
         self._decide = decide or self.echo
 
-    def take(self, upgrade: Upgrade) -> None:
+    def take(self, upgrade: WebSocketRequest) -> None:
         self.asked.append(upgrade)
         self._decide(upgrade)
 
-    def echo(self, upgrade: Upgrade) -> None:
+    def echo(self, upgrade: WebSocketRequest) -> None:
         channel = upgrade.accept()
         self.channels.append(channel)
         channel.on_message = channel.send
@@ -127,7 +127,7 @@ def run(
         taker = door or Door()
         http = HttpServer("127.0.0.1", 0)
         table = RouteTable([DirectRoute("/mcp", serve), WebSocketRoute("/ax", taker.take)])
-        lane = FastLane.bound(table, Limits(**limits))
+        lane = HttpProtocol.bound(table, Limits(**limits))
         await http.start(lane, app)
         try:
             async with asyncio.timeout(PATIENCE):
@@ -265,7 +265,7 @@ def test_behind_a_request_that_is_not_answered_yet() -> None:
 
 
 def test_a_refusal() -> None:
-    def refuse(upgrade: Upgrade) -> None:
+    def refuse(upgrade: WebSocketRequest) -> None:
         with pytest.raises(KeyError):
             upgrade.fields[b"authorization"]
         upgrade.refuse(401, 'Show a "token".', b"www-authenticate: Bearer\r\n")
@@ -283,7 +283,7 @@ def test_a_refusal() -> None:
 
 
 def test_nobody_decides() -> None:
-    def fail(upgrade: Upgrade) -> None:
+    def fail(upgrade: WebSocketRequest) -> None:
         raise LookupError("a mistake")
 
     async def test(server: Server) -> None:
@@ -297,7 +297,7 @@ def test_nobody_decides() -> None:
 def test_it_is_decided_once() -> None:
     door = Door()
 
-    def twice(upgrade: Upgrade) -> None:
+    def twice(upgrade: WebSocketRequest) -> None:
         door.echo(upgrade)
         with pytest.raises(RuntimeError):
             upgrade.accept()

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from interlock.contracts.sightings import Seen, Sightings, first_seen
-from interlock.core.state.database import OwnFile, transaction
+from interlock.core.state.database import DatabaseKind, transaction
 from interlock.core.state.shared_database import SharedFile
 from interlock.errors import CONFIG, TOO_BUSY, InterlockError
 from tests.patience import PATIENCE
 
-KIND = OwnFile(0x494C5453, 1, ("CREATE TABLE word (it TEXT)",), "The store of words", "words")
+KIND = DatabaseKind(0x494C5453, 1, ("CREATE TABLE word (it TEXT)",), "The store of words", "words")
 COUNT = "SELECT count(*) FROM word"
 
 

@@ -17,12 +17,17 @@ from interlock.core.journal.audit import Audit
 from interlock.core.pipeline.authentication import Authenticator
 from interlock.core.pipeline.breaker import Breakers
 from interlock.core.pipeline.pipeline import Pipeline
-from interlock.core.ports import Back, Upstream
-from interlock.core.server.mcp.change_notifications import Listeners
-from interlock.core.server.mcp.server_info import Hello, Introduction
-from interlock.core.upstreams.client import Peer
-from interlock.core.upstreams.pending_request import Exchange
-from interlock.core.upstreams.transports.transport import NobodyYet, OneChannel, Receiver, Ticket
+from interlock.core.ports import ResponseHandler, Upstream
+from interlock.core.server.mcp.change_notifications import ChangeListeners
+from interlock.core.server.mcp.server_info import Introduction, ServerInfo
+from interlock.core.upstreams.client import UpstreamClient
+from interlock.core.upstreams.pending_request import PendingRequest
+from interlock.core.upstreams.transports.transport import (
+    EarlyReceiver,
+    LinkReceiver,
+    LinkRequest,
+    SingleChannel,
+)
 from interlock.errors import InterlockError
 from interlock.protocol import mcpax as ax
 from interlock.protocol.mcp import LATEST_SESSION, LATEST_STATELESS, Era
@@ -39,13 +44,13 @@ Body = Callable[..., None]
 UUID = "7d1f0f0e-0000-4000-8000-000000000001"
 
 
-class Wire(OneChannel):
+class Wire(SingleChannel):
     """A link whose other end is a callable. `down` and `up` are what passed on it."""
 
-    receiver: Receiver
+    receiver: LinkReceiver
 
     def __init__(self, clock: HandClock, transit: float) -> None:
-        self.receiver = NobodyYet()
+        self.receiver = EarlyReceiver()
         self.far: Callable[[bytes], None] = lambda _: None
         self.clock = clock
         self.transit = transit
@@ -58,10 +63,10 @@ class Wire(OneChannel):
         else:
             what()
 
-    def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+    def send(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
         self.post(payload, headers)
 
-    def send_open(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+    def send_open(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
         self.post(payload, headers)
 
     def post(self, payload: bytes, headers: bytes) -> None:
@@ -76,7 +81,7 @@ class Wire(OneChannel):
     async def hand_over(self, payload: bytes) -> None:
         self.post(payload, b"")
 
-    def drop(self, ticket: Ticket) -> None:
+    def drop(self, ticket: LinkRequest) -> None:
         """It just comes, and nobody wants it."""
 
     async def close(self) -> None:
@@ -89,11 +94,11 @@ class Below:
     timeout: float | None = None
     capabilities: Mapping[str, Any] = {}
 
-    def __init__(self, key: str, peer: Peer) -> None:
+    def __init__(self, key: str, peer: UpstreamClient) -> None:
         self.key = key
         self.peer = peer
 
-    def start(self, call: Call, back: Back) -> Exchange:
+    def start(self, call: Call, back: ResponseHandler) -> PendingRequest:
         return self.peer.start(call, back)
 
     def set_level(self, level: str, session: ClientSession | None) -> None: ...
@@ -132,7 +137,7 @@ class NodeInRow:
             offer(below, tools, registered=role, root=segment or None if root else None)
         )
         self.wire = Wire(clock, transit)
-        self.peer = Peer(below, self.wire, OWN_INFO)
+        self.peer = UpstreamClient(below, self.wire, OWN_INFO)
         self.peer.speaks_ax = True
         self.peer.segment = below
         self.peer.adopt(era, LATEST_STATELESS if era is Era.STATELESS else LATEST_SESSION)
@@ -157,8 +162,10 @@ class NodeInRow:
         )
         self.said: list[tuple[str, dict[str, Any]]] = []
         self.peer.on_said = lambda method, params: self.said.append((method, json.loads(params)))
-        self.listeners = Listeners(self.pipeline.subscriptions)
-        hello = Hello(lambda: Introduction({"name": "interlock", "version": "1"}, {"tools": {}}))
+        self.listeners = ChangeListeners(self.pipeline.subscriptions)
+        hello = ServerInfo(
+            lambda: Introduction({"name": "interlock", "version": "1"}, {"tools": {}})
+        )
         self.to_parent: Callable[[bytes], None] = lambda _: None
         self.face = AxConversation(
             pipeline=self.pipeline,

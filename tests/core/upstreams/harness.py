@@ -22,7 +22,15 @@ import msgspec
 import uvloop
 from msgspec import Raw
 
-from interlock.core.call import Ask, Call, Client, ClientSession, Credentials, Hear, Outcome
+from interlock.core.call import (
+    Call,
+    Client,
+    ClientRequest,
+    ClientSession,
+    Credentials,
+    Hear,
+    Outcome,
+)
 from interlock.core.catalog.offering import Tool, read_offering
 from interlock.core.config import ServerConfig, resolve_server
 from interlock.core.upstreams.connection import Connector
@@ -217,7 +225,7 @@ class Sent:
         self.times_settled = 0
         self._future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         call.on_notification = hear
-        self.questions: asyncio.Queue[Ask] = asyncio.Queue()
+        self.questions: asyncio.Queue[ClientRequest] = asyncio.Queue()
         """What the upstream asked on the way."""
         self.exchange = supervisor.start(call, self)
 
@@ -225,7 +233,7 @@ class Sent:
         if call.on_notification is not None:
             call.on_notification(call, method, params)
 
-    def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
+    def asked(self, ask: ClientRequest, call: Call | None, session: ClientSession | None) -> None:
         self.questions.put_nowait(ask)
 
     def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:

@@ -9,23 +9,28 @@ from typing import Any
 import pytest
 
 from interlock.core.call import Call, Client, Credentials, Outcome, UpstreamGoneError
-from interlock.core.upstreams.client import Peer
-from interlock.core.upstreams.pending_request import Exchange
-from interlock.core.upstreams.transports.transport import NobodyYet, OneChannel, Receiver, Ticket
+from interlock.core.upstreams.client import UpstreamClient
+from interlock.core.upstreams.pending_request import PendingRequest
+from interlock.core.upstreams.transports.transport import (
+    EarlyReceiver,
+    LinkReceiver,
+    LinkRequest,
+    SingleChannel,
+)
 from interlock.errors import UPSTREAM_LOST, InterlockError
 from interlock.protocol.mcp import Era
 
 
-class Transport(OneChannel):
+class Transport(SingleChannel):
     """Takes requests, or refuses them at once."""
 
     def __init__(self) -> None:
-        self.receiver: Receiver = NobodyYet()
+        self.receiver: LinkReceiver = EarlyReceiver()
         self.refuses = False
         self.dispatched_when_sent: list[bool] = []
         self.call: Call | None = None
 
-    def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+    def send(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
         assert self.call is not None
         self.dispatched_when_sent.append(self.call.dispatched)
         if self.refuses:
@@ -37,7 +42,7 @@ class Transport(OneChannel):
 
     async def hand_over(self, payload: bytes) -> None: ...
 
-    def drop(self, ticket: Ticket) -> None: ...
+    def drop(self, ticket: LinkRequest) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -57,11 +62,11 @@ class Back:
 class Bench:
     def __init__(self) -> None:
         self.transport = Transport()
-        self.peer = Peer("s", self.transport, b"{}")
+        self.peer = UpstreamClient("s", self.transport, b"{}")
         self.peer.adopt(Era.SESSION, "2025-11-25")
         self.call = self.transport.call = new_call()
 
-    def start(self) -> Exchange:
+    def start(self) -> PendingRequest:
         return self.peer.start(self.call, Back())
 
 

@@ -18,12 +18,12 @@ from interlock.core.call import UpstreamAnsweredError
 from interlock.core.config import ServerConfig, resolve_server
 from interlock.core.upstreams import subscriptions as hearing
 from interlock.core.upstreams import subscriptions as listening
-from interlock.core.upstreams.client import Peer
+from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.connection import Connector
 from interlock.core.upstreams.subscriptions import (
     REOPEN_AFTER,
     REOPEN_AT_MOST,
-    Hearing,
+    UpstreamSubscriptions,
     reopen_delay,
 )
 from interlock.errors import InterlockError
@@ -38,7 +38,7 @@ LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 class Ears:
     """A hearing that is being kept, and everything that it led to."""
 
-    def __init__(self, peer: Peer, uris: tuple[str, ...]) -> None:
+    def __init__(self, peer: UpstreamClient, uris: tuple[str, ...]) -> None:
         self.peer = peer
         self.changed: list[str] = []
         self.updated: list[str] = []
@@ -47,7 +47,7 @@ class Ears:
         self.naps = Naps(self.poke)
         peer.on_changed = self._tell(self.changed)
         peer.on_updated = self._tell(self.updated)
-        self.hearing = Hearing(peer, relist=self._relist, sleep=self.naps, uris=uris)
+        self.hearing = UpstreamSubscriptions(peer, relist=self._relist, sleep=self.naps, uris=uris)
         self.task = asyncio.ensure_future(self.hearing.keep())
 
     def _tell(self, told: list[str]) -> Callable[[str], None]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from interlock.core.upstreams.oauth import fetch
-from interlock.core.upstreams.oauth.errors import Trouble
+from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.transports import http_pool
 from interlock.core.upstreams.transports.http_pool import HttpConnection, HttpPool, Origin
 from interlock.errors import UPSTREAM_LOST, Failure
@@ -114,7 +114,7 @@ def test_long_answer_of_an_authorization_server_is_not_read_to_its_end(
         # The server waits after that much, so only the limit can end the request.
         async with server_of(head, b"a" * PIECE, pieces) as pool:
             url = f"http://127.0.0.1:{pool.origin.port}/keys"
-            with pytest.raises(Trouble):
+            with pytest.raises(SignInProblem):
                 await within(fetch.fetch("GET", url, {}))
 
     run(body)

@@ -10,26 +10,39 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from interlock.core.call import Ask, Call, Caller, Client, ClientSession, Credentials, Outcome
+from interlock.core.call import (
+    Call,
+    Caller,
+    Client,
+    ClientRequest,
+    ClientSession,
+    Credentials,
+    Outcome,
+)
 from interlock.core.upstreams import client as peer_room
-from interlock.core.upstreams.client import Peer
-from interlock.core.upstreams.transports.transport import NobodyYet, OneChannel, Receiver, Ticket
+from interlock.core.upstreams.client import UpstreamClient
+from interlock.core.upstreams.transports.transport import (
+    EarlyReceiver,
+    LinkReceiver,
+    LinkRequest,
+    SingleChannel,
+)
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import Era
 
 OPERATOR, AUDITOR = Caller("operator"), Caller("auditor")
 
 
-class Channel(OneChannel):
+class Channel(SingleChannel):
     """A link that keeps what it is given."""
 
-    receiver: Receiver
+    receiver: LinkReceiver
 
     def __init__(self) -> None:
-        self.receiver = NobodyYet()
+        self.receiver = EarlyReceiver()
         self.sent: list[dict[str, Any]] = []
 
-    def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+    def send(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
         self.sent.append(json.loads(payload))
 
     send_open = send
@@ -40,7 +53,7 @@ class Channel(OneChannel):
     async def hand_over(self, payload: bytes) -> None:
         self.post(payload, b"")
 
-    def drop(self, ticket: Ticket) -> None:
+    def drop(self, ticket: LinkRequest) -> None:
         """One channel carries on."""
 
     async def close(self) -> None:
@@ -61,7 +74,7 @@ class Told:
         assert call.caller is not None
         self.heard_by.append(call.caller.name)
 
-    def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
+    def asked(self, ask: ClientRequest, call: Call | None, session: ClientSession | None) -> None:
         assert call is not None
         assert call.caller is not None
         self.asked_of.append(call.caller.name)
@@ -72,7 +85,7 @@ class Shared:
 
     def __init__(self) -> None:
         self.channel = Channel()
-        self.peer = Peer("s", self.channel, b"{}")
+        self.peer = UpstreamClient("s", self.channel, b"{}")
         self.peer.adopt(Era.SESSION, "2025-11-25")
         self.told = Told()
 

@@ -16,9 +16,9 @@ from msgspec import Raw
 
 from interlock.core.config import ServerConfig, resolve_server
 from interlock.core.upstreams import listing
-from interlock.core.upstreams.client import Peer
+from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.connection import Connector
-from interlock.core.upstreams.listing import RawOffer, list_offer
+from interlock.core.upstreams.listing import RawOffering, list_offer
 from interlock.errors import UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, InterlockError
 from tests.core.upstreams.harness import OWN_INFO, SERVERS, run
 from tests.patience import PATIENCE
@@ -36,7 +36,7 @@ LISTS: dict[str, Any] = {
 @asynccontextmanager
 async def opened(
     lists: dict[str, Any], capabilities: dict[str, Any] = EVERYTHING, era: str = "session"
-) -> AsyncIterator[Peer]:
+) -> AsyncIterator[UpstreamClient]:
     told = json.dumps({"era": era, "capabilities": capabilities, "lists": lists})
     args = ["-S", str(SERVERS / "offer_server.py"), told]
     connector = Connector(
@@ -53,14 +53,14 @@ async def opened(
         await peer.close()
 
 
-async def asked(peer: Peer) -> list[str]:
+async def asked(peer: UpstreamClient) -> list[str]:
     """Which lists the server was asked for."""
     outcome = await peer.request("test/asked")
     told: list[str] = json.loads(bytes(outcome.result))["asked"]
     return sorted(method for method in told if method.endswith("/list"))
 
 
-def read(offer: RawOffer) -> dict[str, list[Any]]:
+def read(offer: RawOffering) -> dict[str, list[Any]]:
     lists = {name: getattr(offer, name) for name in ("tools", "prompts", "resources", "templates")}
     return {name: [json.loads(bytes(raw)) for raw in raws] for name, raws in lists.items()}
 
@@ -244,7 +244,7 @@ def test_when_nothing_can_be_read_that_is_an_error() -> None:
 
 # --- again ---
 
-BEFORE = RawOffer(
+BEFORE = RawOffering(
     tools=[Raw(b'"old"')], prompts=[Raw(b'"old"')], resources=[Raw(b'"old"')],
     templates=[Raw(b'"old"')],
 )  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 
 from interlock.core.catalog.offering import own_offering
 from interlock.core.ports import Upstream
-from interlock.core.upstreams.builtin_tools import OwnTools
+from interlock.core.upstreams.builtin_tools import BuiltinTools
 from interlock.errors import INVALID_ARGUMENTS, UNKNOWN_TOOL, InterlockError
 from tests.core.pipeline.calls import tool_call
 from tests.core.pipeline.rig import Rig
@@ -18,7 +18,7 @@ DROPPED = {"edge": 400, "leaf": 0, "rack": 3}
 
 
 def rig(root: str | None = None, dropped: dict[str, int] = DROPPED) -> Rig:
-    own = OwnTools(lambda: dropped)
+    own = BuiltinTools(lambda: dropped)
     node = Rig(own_offering(root, own.definitions))
     upstream: Upstream = own
     node.upstreams[""] = upstream  # type: ignore[assignment]
@@ -67,10 +67,10 @@ def test_what_it_does_not_take(arguments: Any) -> None:
 
 
 def test_it_changes_nothing_and_may_be_listed() -> None:
-    [definition] = OwnTools.definitions
+    [definition] = BuiltinTools.definitions
     read = json.loads(definition)
     assert read["annotations"]["readOnlyHint"] is True
-    [tool] = own_offering(None, OwnTools.definitions).tools
+    [tool] = own_offering(None, BuiltinTools.definitions).tools
     assert tool.repeatable
     assert not tool.way
 
@@ -78,5 +78,5 @@ def test_it_changes_nothing_and_may_be_listed() -> None:
 def test_it_has_no_other_tool() -> None:
     call = tool_call("other")
     with pytest.raises(InterlockError, match="no tool 'other'") as caught:
-        OwnTools(dict).start(call, rig().pipeline)
+        BuiltinTools(dict).start(call, rig().pipeline)
     assert caught.value.failure is UNKNOWN_TOOL

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.core.upstreams.notification_limits import MOST_BYTES, Pace
+from interlock.core.upstreams.notification_limits import MOST_BYTES, NotificationLimiter
 from tests.core.pipeline.rig import HandClock
 
 
@@ -22,7 +22,7 @@ class Paced:
         self.began = self.clock()
         self.heard: list[tuple[float, int]] = []
         self.notices: list[tuple[float, int]] = []
-        self.pace = Pace(
+        self.pace = NotificationLimiter(
             per_second=per_second,
             kept=kept,
             clock=self.clock,

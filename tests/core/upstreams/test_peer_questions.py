@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from interlock.core.call import Ask, Call, Caller, Client, ClientSession, Credentials
+from interlock.core.call import Call, Caller, Client, ClientRequest, ClientSession, Credentials
 from interlock.core.config import ServerConfig
 from interlock.core.server.mcp.sessions import Sessions
 from interlock.errors import InterlockError
@@ -110,7 +110,7 @@ async def asker() -> AsyncIterator[Asker]:
             yield Asker(server, one)
 
 
-async def asked(sent: Sent) -> Ask:
+async def asked(sent: Sent) -> ClientRequest:
     return await within(sent.questions.get())
 
 

@@ -16,10 +16,10 @@ from interlock.core.catalog.offering import OfferingTerms
 from interlock.core.config import Config, ServerConfig
 from interlock.core.journal.audit import Audit
 from interlock.core.pipeline.breaker import Breakers
-from interlock.core.upstreams.client import Peer
+from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.connection import Connector, ConnectorOptions
 from interlock.core.upstreams.extension import UpstreamExtension
-from interlock.core.upstreams.oauth.keyring import Keyring
+from interlock.core.upstreams.oauth.keyring import BearerRegistry
 from interlock.core.upstreams.oauth.token_store import TokenStore
 from interlock.core.upstreams.registry import UpstreamRegistry
 from interlock.core.upstreams.supervisor import Supervisor
@@ -32,7 +32,9 @@ URL = "http://127.0.0.1:9/mcp"
 class Absent(Connector):
     """A connector of an own kind, whose upstream never comes."""
 
-    async def _connect(self, server: ServerConfig, promises: bytes, session_first: bool) -> Peer:
+    async def _connect(
+        self, server: ServerConfig, promises: bytes, session_first: bool
+    ) -> UpstreamClient:
         await asyncio.Event().wait()
         raise AssertionError("nobody waits for this")
 
@@ -55,7 +57,7 @@ class Extension(UpstreamExtension):
         self.heard.append((self.name, "terms", supervisor.key))
         return {"degraded": True} if self.transport else {"transport_class": self.name}
 
-    def prepare(self, peer: Peer, key: str) -> None:
+    def prepare(self, peer: UpstreamClient, key: str) -> None:
         self.heard.append((self.name, "prepare", key))
 
     def ended(self, key: str) -> None:
@@ -71,7 +73,7 @@ def registry_of(folder: Path, *extensions: UpstreamExtension) -> UpstreamRegistr
         catalog=Catalog(server_info=OWN_INFO, page_size=100),
         breakers=Breakers(time.monotonic, failures=5, cooldown=30),
         audit=Audit(None),
-        keyring=Keyring(TokenStore(folder / "tokens.db")),
+        keyring=BearerRegistry(TokenStore(folder / "tokens.db")),
         on_shown=lambda _: None,
         on_changed=lambda: None,
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from interlock.core.call import Caller
-from interlock.core.upstreams.notification_limits import Pace
+from interlock.core.upstreams.notification_limits import NotificationLimiter
 from interlock.protocol.mcp import META_LOG_LEVEL, Era
 from tests.core.upstreams.chain import SESSION, STATELESS, Row, on_a_loop, tool
 
@@ -115,8 +115,8 @@ class _Ear:
         self.told.append(json.loads(bytes(params))["data"])
 
 
-def paced(one: Row, per_second: int = 2, kept: int = 3) -> Pace:
-    pace = one.root.peer.pace = Pace(
+def paced(one: Row, per_second: int = 2, kept: int = 3) -> NotificationLimiter:
+    pace = one.root.peer.pace = NotificationLimiter(
         per_second=per_second, kept=kept, clock=one.clock, call_later=one.clock.call_later
     )
     return pace

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from interlock.core.call import UpstreamGoneError
-from interlock.core.upstreams.client import Peer
+from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.negotiation import open_peer
 from interlock.core.upstreams.secret_mask import Mask
 from interlock.core.upstreams.supervisor import State
@@ -207,7 +207,7 @@ def test_process_that_ended_before_it_was_spoken_to_failed_to_start(loop: str) -
         async with asyncio.timeout(PATIENCE):
             while not link._lost:  # noqa: ASYNC110 - nobody announces it
                 await asyncio.sleep(0.001)
-        peer = Peer("up", link, OWN_INFO)
+        peer = UpstreamClient("up", link, OWN_INFO)
         try:
             with pytest.raises(UpstreamGoneError, match="failed to start: exit status 3"):
                 await open_peer(peer, session_first=True, timeout=PATIENCE)

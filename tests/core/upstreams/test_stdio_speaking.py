@@ -15,7 +15,7 @@ from msgspec import Raw
 from interlock.core.call import UpstreamAnsweredError, UpstreamGoneError
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams import negotiation as negotiate
-from interlock.core.upstreams.client import Peer
+from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.transports import stdio
 from interlock.core.upstreams.transports.process import INHERITED
 from interlock.errors import UPSTREAM_PROTOCOL
@@ -149,10 +149,10 @@ def test_a_stateless_process_that_is_slow_to_start_is_understood_all_the_same(
     os.mkfifo(gate)
 
     async def body() -> None:
-        peers: list[Peer] = []
+        peers: list[UpstreamClient] = []
         initialize = negotiate._initialize
 
-        async def noticed(peer: Peer, revision: str) -> None:
+        async def noticed(peer: UpstreamClient, revision: str) -> None:
             peers.append(peer)
             asyncio.get_running_loop().call_soon(gate.write_text, "go")
             await initialize(peer, revision)

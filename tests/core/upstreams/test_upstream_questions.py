@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.call import Ask
+from interlock.core.call import ClientRequest
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams import negotiation as negotiate
 from interlock.core.upstreams import subscriptions, supervisor
@@ -72,7 +72,7 @@ class Asking:
         self.server.poke()
 
 
-async def asked(sent: Sent) -> Ask:
+async def asked(sent: Sent) -> ClientRequest:
     """The question of a call, once it is there."""
     return await within(sent.questions.get())
 

@@ -9,7 +9,7 @@ import pytest
 
 from interlock.core.upstreams import client as peer_module
 from interlock.core.upstreams.client import EVERYBODY, NOBODY, about
-from interlock.core.upstreams.notification_limits import Pace
+from interlock.core.upstreams.notification_limits import NotificationLimiter
 from interlock.protocol.mcp import META_LOG_LEVEL
 from tests.core.upstreams.chain import SESSION, STATELESS, Row, on_a_loop, tool
 
@@ -132,7 +132,7 @@ def test_what_is_about_a_request_of_the_nodes_own_is_for_nobody() -> None:
 @on_a_loop
 def test_what_nobody_hears_uses_up_no_pace() -> None:
     one = leaf()
-    pace = one.root.peer.pace = Pace(
+    pace = one.root.peer.pace = NotificationLimiter(
         per_second=1, kept=1, clock=one.clock, call_later=one.clock.call_later
     )
     one.call("leaf.t", client=STATELESS, meta={})

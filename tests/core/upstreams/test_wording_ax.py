@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from interlock.core.call import Call, Client
 from interlock.core.catalog.offering import Tool
-from interlock.core.upstreams.client import Wording
+from interlock.core.upstreams.client import RequestEncoder
 from interlock.protocol.mcp import META_CLIENT_CAPABILITIES, META_CLIENT_INFO, META_VERSION, Era
 from interlock.protocol.mcpax import Hop, read_hop
 from tests.core.catalog.offers import definition, offer
@@ -23,8 +23,8 @@ REVISIONS = {Era.SESSION: "2025-11-25", Era.STATELESS: "2026-07-28"}
 PARTS = ("infra", "edge", "stm32h7", "dma2d_status")
 
 
-def wording(era: Era, *, ax: bool) -> Wording:
-    return Wording(era, REVISIONS[era], OWN, http=False, ax=ax)
+def wording(era: Era, *, ax: bool) -> RequestEncoder:
+    return RequestEncoder(era, REVISIONS[era], OWN, http=False, ax=ax)
 
 
 def tool(name: str = "stm32h7.dma2d_status", way: bytes = b"") -> Tool:
@@ -210,7 +210,7 @@ def test_what_was_said_last_is_said_for_nobody_else() -> None:
 
 
 def test_the_headers_of_one_tool_are_not_those_of_another() -> None:
-    one = Wording(Era.STATELESS, REVISIONS[Era.STATELESS], OWN, http=True)
+    one = RequestEncoder(Era.STATELESS, REVISIONS[Era.STATELESS], OWN, http=True)
     for _ in range(2):
         for name in ("a", "b", "b", "a"):
             lines = one.header_lines("tools/call", call_of(tool(name), STATELESS))

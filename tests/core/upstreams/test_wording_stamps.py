@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from interlock.core.call import Call, Client
 from interlock.core.catalog.offering import Tool
-from interlock.core.upstreams.client import Wording
+from interlock.core.upstreams.client import RequestEncoder
 from interlock.core.upstreams.transports.http import as_header
 from interlock.protocol.mcp import RESOURCES_READ, Era
 from interlock.protocol.mcpax import Hop
@@ -30,8 +30,10 @@ from tests.core.upstreams.test_wording_ax import (
 TOKEN = "eyJhIjoxfQ.eyJiIjoyfQ.c2ln-_"
 
 
-def stamped(era: Era, *, ax: bool = True) -> Wording:
-    return Wording(era, REVISIONS[era], OWN, http=False, ax=ax, stamp=lambda _: as_member(TOKEN))
+def stamped(era: Era, *, ax: bool = True) -> RequestEncoder:
+    return RequestEncoder(
+        era, REVISIONS[era], OWN, http=False, ax=ax, stamp=lambda _: as_member(TOKEN)
+    )
 
 
 @pytest.mark.parametrize("era", list(Era))
@@ -47,7 +49,7 @@ def test_every_call_has_its_token_and_is_otherwise_as_it_was(
     meta = {**three(), **(given or {})} if client is STATELESS else given
     token = Raw(b'"mine"') if progress else None
 
-    def written(by: Wording, route: Tool | None) -> dict[str, Any]:
+    def written(by: RequestEncoder, route: Tool | None) -> dict[str, Any]:
         call = call_of(route, client, meta=meta, hop=hop)
         if extra:
             call.extra = {"name": Raw(b'"t"')} if route is None else {"task": Raw(b"{}")}
@@ -62,7 +64,7 @@ def test_every_call_has_its_token_and_is_otherwise_as_it_was(
 
 @pytest.mark.parametrize("era", list(Era))
 def test_without_a_token_nothing_stands_there(era: Era) -> None:
-    nobody = Wording(era, REVISIONS[era], OWN, http=False, ax=True, stamp=lambda _: b"")
+    nobody = RequestEncoder(era, REVISIONS[era], OWN, http=False, ax=True, stamp=lambda _: b"")
     for route in (tool(way=WAY), tool(), None):
         call = call_of(route)
         assert nobody.call(1, call, None) == wording(era, ax=True).call(1, call, None)

@@ -16,7 +16,7 @@ import pytest
 
 from interlock.core.upstreams.transports import stdio
 from interlock.core.upstreams.transports.stdio import StdioLink
-from interlock.core.upstreams.transports.transport import NobodyYet, Ticket
+from interlock.core.upstreams.transports.transport import EarlyReceiver, LinkRequest
 from interlock.drivers.sandbox.confinement import Confinement
 from tests.core.upstreams.harness import alive, death, run, within
 from tests.drivers.sandbox.cells import LOOPS, PLAIN, cell, needs_confinement, ran
@@ -47,7 +47,7 @@ while "stubborn" in sys.argv or "closes" in sys.argv:
 """
 
 
-class Heard(NobodyYet):
+class Heard(EarlyReceiver):
     """Keeps what a link delivers."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Heard(NobodyYet):
         self.messages: asyncio.Queue[bytes] = asyncio.Queue()
         self.end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    def deliver(self, data: bytes, ticket: Ticket | None = None) -> None:
+    def deliver(self, data: bytes, ticket: LinkRequest | None = None) -> None:
         self.messages.put_nowait(data)
 
     def lost(self, reason: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from interlock.core.call import Caller, Credentials
 from interlock.core.catalog.offering import Offering
-from interlock.core.server.mcp.server_info import Hello, Introduction
+from interlock.core.server.mcp.server_info import Introduction, ServerInfo
 from interlock.topics.config import TopicConfig, TopicsConfig
 from interlock.topics.gateway import Gateway
 from interlock.topics.member import Batch, Member, Participant
@@ -202,7 +202,7 @@ class Table:
                 id=NODE_ID,
                 pipeline=self.gated.pipeline,
                 approvals=self.gated.approvals,
-                hello=Hello(lambda: Introduction(INFO, {"tools": {}})),
+                hello=ServerInfo(lambda: Introduction(INFO, {"tools": {}})),
                 catalog=self.gated.rig.catalog,
                 audit=self.gated.rig.audit,
                 call_soon=loop.call_soon,

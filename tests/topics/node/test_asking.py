@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from interlock.core.call import Caller, Credentials
 from interlock.core.config.trust import RuleConfig
-from interlock.core.pipeline.authentication import Authenticator, Known, Unsettled
+from interlock.core.pipeline.authentication import Authenticator, KnownToken, PendingIdentity
 from interlock.errors import METHOD_NOT_FOUND, PAYLOAD_TOO_LARGE, TOO_BUSY, UNAUTHENTICATED
 from interlock.protocol.mcpx_terms import LONGEST
 from interlock.topics.requests import MOST_OF_ONE
@@ -134,11 +134,11 @@ def test_an_introduction_waits_until_it_is_known_who_asks(tmp_path: Path) -> Non
 
             demands = True
 
-            def find(self, bearer: str) -> Known | None:
+            def find(self, bearer: str) -> KnownToken | None:
                 async def settle() -> None:
                     table.gated.pipeline.enter.authenticate = known
 
-                raise Unsettled(settle)
+                raise PendingIdentity(settle)
 
         table.gated.pipeline.enter.authenticate = Authenticator({}, sources=[Asks()])
         payload = await ada.answered(ada.request("initialize"))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.core.call import Call, Proposed
+from interlock.core.call import Call, ProposedCall
 from interlock.core.catalog.effects import EffectLevel
 from interlock.core.catalog.offering import CONTRACTS, Offering, contract_offering
 from interlock.core.config.trust import RuleConfig
@@ -30,8 +30,8 @@ SEEN = {"content": [{"type": "text", "text": "seen"}]}
 CONTEXT, DRIVER = "dev.interlock/context", "dev.interlock/driver"
 
 
-def proposed(id: str, by: str = "ada") -> Proposed:
-    return Proposed(TOPIC, id, by)
+def proposed(id: str, by: str = "ada") -> ProposedCall:
+    return ProposedCall(TOPIC, id, by)
 
 
 async def waiting(table: Table, guest: Guest, arguments: Any = FILE) -> tuple[str, Approval]:

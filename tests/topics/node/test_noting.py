@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.core.call import Caller, Proposed
+from interlock.core.call import Caller, ProposedCall
 from interlock.core.journal.audit import MOST_STRANGERS, Audit
 from interlock.protocol.mcpx_terms import GUEST
 from interlock.topics.proposals import LONGEST_ID, MOST_IN_VAIN, MOST_REMEMBERED, Noting
@@ -85,10 +85,10 @@ def test_what_was_not_written_is_counted_in_the_next_entry() -> None:
     noting = Noting(Audit(journal), lambda: now[0])
     ada = Caller("ada")
     for number in range(MOST_IN_VAIN + 7):
-        noting.in_vain(Proposed(TOPIC, str(number), "ada"), ada, "not_taken", "x" * 1_000)
+        noting.in_vain(ProposedCall(TOPIC, str(number), "ada"), ada, "not_taken", "x" * 1_000)
     assert len(journal.entries) == MOST_IN_VAIN
     now[0] = 60.0
-    noting.in_vain(Proposed(TOPIC, "last", "ada"), ada, "not_taken", "x" * 1_000)
+    noting.in_vain(ProposedCall(TOPIC, "last", "ada"), ada, "not_taken", "x" * 1_000)
     assert journal.entries[-1]["detail"].endswith("(and 7 more in vain before it)")
     assert len(journal.entries[-1]["detail"]) <= 500
 
@@ -96,15 +96,17 @@ def test_what_was_not_written_is_counted_in_the_next_entry() -> None:
 def test_participants_that_are_counted_are_bounded() -> None:
     noting = Noting(Audit(KeptJournal()), lambda: 0.0)
     for number in range(MOST_REMEMBERED + 10):
-        noting.in_vain(Proposed(TOPIC, "p", f"p{number}"), Caller("x"), "not_taken", "")
+        noting.in_vain(ProposedCall(TOPIC, "p", f"p{number}"), Caller("x"), "not_taken", "")
     assert len(noting._in_vain) == MOST_REMEMBERED
 
 
 def test_ids_are_cut_and_secrets_masked() -> None:
     journal = KeptJournal()
     noting = Noting(Audit(journal))
-    noting.note(Proposed(TOPIC, "i" * 256, "ada"), Caller("ada"), "proposed", f"no tool {SECRET!r}")
-    noting.note(Proposed(TOPIC, SECRET, "ada"), Caller("ada"), "proposed", "")
+    noting.note(
+        ProposedCall(TOPIC, "i" * 256, "ada"), Caller("ada"), "proposed", f"no tool {SECRET!r}"
+    )
+    noting.note(ProposedCall(TOPIC, SECRET, "ada"), Caller("ada"), "proposed", "")
     first, second = journal.entries
     assert first["name"] == f"{TOPIC}/" + "i" * LONGEST_ID
     assert SECRET not in str(first) + str(second)
@@ -112,5 +114,5 @@ def test_ids_are_cut_and_secrets_masked() -> None:
 
 def test_without_a_journal_nothing_is_written() -> None:
     noting = Noting(None)
-    noting.note(Proposed(TOPIC, "p", "ada"), Caller("ada"), "proposed", "")
-    noting.in_vain(Proposed(TOPIC, "p", "ada"), Caller("ada"), "not_taken", "")
+    noting.note(ProposedCall(TOPIC, "p", "ada"), Caller("ada"), "proposed", "")
+    noting.in_vain(ProposedCall(TOPIC, "p", "ada"), Caller("ada"), "not_taken", "")

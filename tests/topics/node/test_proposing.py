@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from interlock.core.call import Call, Proposed
+from interlock.core.call import Call, ProposedCall
 from interlock.core.catalog.offering import Offering
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.errors import DENIED, InterlockError
@@ -44,7 +44,7 @@ def test_a_proposal_waits_for_a_human_whatever_the_rules_allow(tmp_path: Path) -
         ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
         proposal, approval = await waiting(table, ada)
         assert table.gated.upstream.started == []
-        assert approval.proposal == Proposed(TOPIC, proposal, "ada")
+        assert approval.proposal == ProposedCall(TOPIC, proposal, "ada")
         assert approval.caller.name == "ada"
         assert approval.rule == "proposal"
 

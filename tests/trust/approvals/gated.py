@@ -16,8 +16,8 @@ from msgspec import Raw
 from interlock.core.call import Call, Caller, Client, Outcome
 from interlock.core.catalog.offering import Offering
 from interlock.core.config.trust import AnchorConfig, ApprovalsConfig, PolicyConfig, RuleConfig
-from interlock.core.pipeline.request_state import Seals
-from interlock.core.ports import Back, Exchange
+from interlock.core.pipeline.request_state import StateSealer
+from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import Era
 from interlock.protocol.mcpax import APPROVAL, EXECUTED_AT
@@ -156,7 +156,7 @@ class Gated:
             node_id=lambda: node_id,
             authorizer=self.authorizer,
             page=lambda: page,
-            seals=Seals(b"k" * 32, lambda: self.wall),
+            seals=StateSealer(b"k" * 32, lambda: self.wall),
             recorder=self.journal,
             clock=self.rig.clock,
             wall_clock=lambda: self.wall,
@@ -173,8 +173,10 @@ class Gated:
     def close(self) -> None:
         self.approvals.close()
 
-    def _telling(self, start: Callable[[Call, Back], Exchange]) -> Callable[..., Exchange]:
-        def started(call: Call, back: Back) -> Exchange:
+    def _telling(
+        self, start: Callable[[Call, ResponseHandler], UpstreamRequest]
+    ) -> Callable[..., UpstreamRequest]:
+        def started(call: Call, back: ResponseHandler) -> UpstreamRequest:
             exchange = start(call, back)
             self._arrived.set()
             return exchange

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from interlock.core.call import Credentials, Proposed
+from interlock.core.call import Credentials, ProposedCall
 from interlock.core.config.trust import BudgetsConfig, CallerBudget
 from interlock.errors import SHUTTING_DOWN, TOO_BUSY, InterlockError
 from interlock.trust.approvals.gate import MOST_OF_CALLER, MOST_WAITING
@@ -20,7 +20,7 @@ from tests.patience import PATIENCE
 from tests.trust.approvals.gated import Gated, a_stateless_client, wipe
 
 WIPED = {"content": [{"type": "text", "text": "wiped"}]}
-PROPOSED = Proposed("ops", "p-1", "worker")
+PROPOSED = ProposedCall("ops", "p-1", "worker")
 ACCEPT = b'{"approval":{"action":"accept"}}'
 MODEL: dict[str, Any] = {"credentials": Credentials("x", "m"), "client": a_stateless_client()}
 

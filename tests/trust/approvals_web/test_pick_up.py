@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.journal.reader import JournalReader, Question
+from interlock.core.journal.reader import JournalQuery, JournalReader
 from interlock.protocol.mcpax import APPROVAL, EXECUTED_AT
 from tests.core.server.running import Session
 from tests.core.server.wire import SESSION
@@ -128,7 +128,7 @@ def test_the_journal_has_the_digest_that_was_approved(tmp_path: Path) -> None:
         finally:
             office.stop()
         reader = JournalReader(office.folder / "journal.db")
-        about = Question(word=f"approval:{held['confirmation_id']}")
+        about = JournalQuery(word=f"approval:{held['confirmation_id']}")
         digests = {(row.verb, row.outcome): row.digests for row in reader.newest(about, 10)}
         wanted = {"args_sha256": held["args_sha256"]} if arguments == "digest" else {}
         assert digests["approval", "held"] == wanted

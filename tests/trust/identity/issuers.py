@@ -14,7 +14,7 @@ from joserfc import jws
 from joserfc.errors import SecurityWarning
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
-from interlock.core.pipeline.authentication import Unsettled
+from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.trust.identity.keys import PublicKey, fitting, read_keys
 
 ISSUER = "https://login.example.com"
@@ -102,5 +102,5 @@ class ShownKeys:
     def find(self, kid: str | None, algorithm: str) -> Sequence[PublicKey]:
         return fitting(read_keys(self.signer.jwks()), kid, algorithm)
 
-    def ask(self) -> Unsettled | None:
+    def ask(self) -> PendingIdentity | None:
         return None

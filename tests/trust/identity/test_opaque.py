@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from interlock.core.call import Caller
-from interlock.core.pipeline.authentication import Known, Unsettled
+from interlock.core.pipeline.authentication import KnownToken, PendingIdentity
 from interlock.errors import TOO_BUSY, UNAUTHENTICATED, InterlockError
 from interlock.trust.identity.api_tokens import Access
 from interlock.trust.identity.claims import LEEWAY, Terms
@@ -46,18 +46,18 @@ class Desk:
             await self.gate.wait()
         return self.says
 
-    async def find(self, bearer: str) -> Known | None:
+    async def find(self, bearer: str) -> KnownToken | None:
         """As the pipeline does it: wait once, and ask again."""
         try:
             return self.tokens.find(bearer)
-        except Unsettled as unsettled:
+        except PendingIdentity as unsettled:
             await unsettled.settle()
         return self.tokens.find(bearer)
 
     async def refusal(self, bearer: str) -> str:
         with pytest.raises(InterlockError) as caught:
             await self.find(bearer)
-        assert not isinstance(caught.value, Unsettled)
+        assert not isinstance(caught.value, PendingIdentity)
         assert caught.value.failure is UNAUTHENTICATED
         assert bearer not in caught.value.message
         return caught.value.message

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from joserfc.jwk import ECKey, RSAKey
 
 from interlock.core.call import Caller
-from interlock.core.pipeline.authentication import Known
+from interlock.core.pipeline.authentication import KnownToken
 from interlock.errors import UNAUTHENTICATED, InterlockError
 from interlock.trust.identity.api_tokens import Access
 from interlock.trust.identity.claims import LEEWAY, Terms
@@ -56,7 +56,7 @@ class Desk:
 def test_a_token_of_a_known_issuer_is_believed(algorithm: str) -> None:
     signer = Signer(algorithm)
     known = Desk(signer).tokens.find(signer.token(roles=["developers", "on call"]))
-    assert known == Known(
+    assert known == KnownToken(
         Caller(
             "somebody",
             registers=False,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.core.call import Caller
-from interlock.core.config.conditions import CannotJudge, compile_condition
+from interlock.core.config.conditions import UndecidableError, compile_condition
 from interlock.core.config.problems import BadValue
 from interlock.errors import DENIED, INVALID_ARGUMENTS, INVALID_PARAMS, InterlockError
 from interlock.protocol.lookalike_members import refuse_twins
@@ -241,7 +241,7 @@ def is_judged(value: dict[str, Any]) -> bool:
         return False
     try:
         compile_condition(WHEN).holds({"args": value})
-    except CannotJudge:
+    except UndecidableError:
         return False
     return True
 

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 
 from interlock.core.call import Caller, Principal
-from interlock.core.state.database import OwnFile, make_private
+from interlock.core.state.database import DatabaseKind, make_private
 from interlock.errors import UNRECORDABLE, InterlockError
 
 Tier = Literal["advisory", "confirm", "verify", "danger_zone"]
@@ -144,7 +144,7 @@ _SCHEMA: Final = (
         PRIMARY KEY (kind, key)
     ) WITHOUT ROWID""",
 )
-_FILE: Final = OwnFile(
+_FILE: Final = DatabaseKind(
     _APPLICATION_ID, SCHEMA_VERSION, _SCHEMA, "The safety store", "a safety store"
 )
 _KINDS: Final[dict[str, type[Any]]] = {

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from interlock.aql.search.usage import Key, Tally, Usage
-from interlock.core.state.database import OwnFile, make_private
+from interlock.core.state.database import DatabaseKind, make_private
 from interlock.errors import CONFIG, InterlockError
 
 SCHEMA_VERSION: Final = 1
@@ -34,7 +34,7 @@ _SCHEMA: Final = (
     )""",
     "CREATE TABLE vector (digest TEXT PRIMARY KEY, made BLOB NOT NULL)",
 )
-_FILE: Final = OwnFile(
+_FILE: Final = DatabaseKind(
     _APPLICATION_ID, SCHEMA_VERSION, _SCHEMA, "The search's memory", "a memory of searches"
 )
 _log = logging.getLogger("interlock.state")

@@ -31,7 +31,7 @@ from interlock.contracts.registry.records import (
     moment_of,
     unusable,
 )
-from interlock.core.state.database import OwnFile, transaction
+from interlock.core.state.database import DatabaseKind, transaction
 from interlock.errors import InterlockError
 
 NAME: Final = "interlock-contracts.db"
@@ -51,7 +51,7 @@ _LISTED: Final = (
 )
 _log = logging.getLogger("interlock.state")
 # "ILCR". Tells our file from another program's.
-_FILE: Final = OwnFile(
+_FILE: Final = DatabaseKind(
     0x494C4352,
     1,
     (

@@ -60,7 +60,7 @@ _ALL: Final = Raw(b"true")
 _HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint")
 
 
-class Terms(NamedTuple):
+class AnnotationTerms(NamedTuple):
     """What holds for every tool of one upstream."""
 
     server: ServerConfig
@@ -110,7 +110,7 @@ class Terms(NamedTuple):
         return self.floor if measured is None else slower(self.floor, measured)
 
 
-class Annotated(NamedTuple):
+class ToolFacts(NamedTuple):
     """What is known of a tool, once its definition has been read."""
 
     effect: Effect
@@ -121,7 +121,7 @@ class Annotated(NamedTuple):
     problems: tuple[str, ...] = ()
 
 
-def annotate(definition: Definition, members: dict[str, Raw], terms: Terms) -> Annotated:
+def annotate(definition: Definition, members: dict[str, Raw], terms: AnnotationTerms) -> ToolFacts:
     """Read what a tool says of itself, and put into `members` what clients see of it."""
     raw = members.get("_meta")
     if raw is None:
@@ -174,9 +174,9 @@ def _without_capability(
     definition: Definition,
     members: dict[str, Raw],
     meta: dict[str, Raw] | None,
-    terms: Terms,
+    terms: AnnotationTerms,
     problems: tuple[str, ...] = (),
-) -> Annotated:
+) -> ToolFacts:
     name, hints = definition.name, definition.annotations
     flagged = meta is not None and _flagged_below(meta)
     if flagged:
@@ -193,7 +193,7 @@ def _without_capability(
             hops = 0 if terms.own else _hops(meta) + 1
             unsafe = _add_derived(meta, effect, terms.transport, floor, terms.degraded)
             members["_meta"] = _finished(meta, hops, unsafe or flagged)
-    return Annotated(effect, problems=problems)
+    return ToolFacts(effect, problems=problems)
 
 
 def _add_derived(
@@ -222,8 +222,8 @@ def _with_capability(
     members: dict[str, Raw],
     meta: dict[str, Raw],
     said: dict[str, Raw],
-    terms: Terms,
-) -> Annotated:
+    terms: AnnotationTerms,
+) -> ToolFacts:
     """`said`: the members of the annotation, of which there are some."""
     name = definition.name
     values, wrong = read_values(said)
@@ -235,7 +235,7 @@ def _with_capability(
     fallback = _derived(effect, terms.transport)
     capability = filled(values, fallback)
     if terms.transparent:
-        return Annotated(effect, capability.cost_units, problems=tuple(wrong.values()))
+        return ToolFacts(effect, capability.cost_units, problems=tuple(wrong.values()))
     shown = _shown(capability, terms.floor_of(name), terms.degraded)
     for one in Capability.__struct_fields__:
         if one in wrong or one not in said:
@@ -256,7 +256,7 @@ def _with_capability(
         )
     members["_meta"] = _finished(meta, hops, unsafe)
     latency_class = shown.latency_class if "latency_class" in declared else None
-    return Annotated(
+    return ToolFacts(
         effect,
         capability.cost_units,
         latency_class,

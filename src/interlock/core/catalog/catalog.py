@@ -14,7 +14,7 @@ from typing import Final
 from interlock.core.catalog.offering import (
     CONTRACTS,
     ENDED_CONTRACTS,
-    Listed,
+    ListedEntry,
     Offering,
     Resource,
     Skill,
@@ -222,7 +222,7 @@ def _tools_read_alike(some: Sequence[Tool], others: Sequence[Tool]) -> bool:
     )
 
 
-def _read_alike(some: Sequence[Listed], others: Sequence[Listed]) -> bool:
+def _read_alike(some: Sequence[ListedEntry], others: Sequence[ListedEntry]) -> bool:
     return len(some) == len(others) and all(
         a.canonical == b.canonical
         and a.safe_name == b.safe_name

@@ -30,7 +30,7 @@ MAX_REASONS: Final = 100
 T = TypeVar("T")
 
 
-class SetAside(msgspec.Struct, frozen=True, gc=False):
+class RejectedEntry(msgspec.Struct, frozen=True, gc=False):
     """An entry of a list that is not shown, and why."""
 
     name: str
@@ -40,12 +40,12 @@ class SetAside(msgspec.Struct, frozen=True, gc=False):
     """`tool`, `prompt`, `resource` or `template`."""
 
 
-class SetAsides:
+class RejectedEntries:
     """Collects the reasons of one kind, but not without end."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
-        self._first: list[SetAside] = []
+        self._first: list[RejectedEntry] = []
         self._more = 0
 
     def add(self, name: str, reason: str) -> None:
@@ -53,16 +53,18 @@ class SetAsides:
             self._more += 1
             return
         cut = name if len(name) <= 100 else name[:100] + "…"
-        self._first.append(SetAside(cut, reason, self._kind))
+        self._first.append(RejectedEntry(cut, reason, self._kind))
 
     @property
     def count(self) -> int:
         """How many entries there are, of which not all have their reason said."""
         return len(self._first) + self._more
 
-    def all(self) -> tuple[SetAside, ...]:
+    def all(self) -> tuple[RejectedEntry, ...]:
         if self._more:
-            rest = SetAside("and others", f"{self._more} more, for reasons like these.", self._kind)
+            rest = RejectedEntry(
+                "and others", f"{self._more} more, for reasons like these.", self._kind
+            )
             return (*self._first, rest)
         return tuple(self._first)
 
@@ -77,7 +79,7 @@ class UnusableEntry(Exception):
 
 def usable(
     entries: Iterable[Raw | bytes],
-    set_aside: SetAsides,
+    set_aside: RejectedEntries,
     read: Callable[[bytes], T],
     name_of: Callable[[T], str],
     wanted: Callable[[str], bool] = lambda _: True,
@@ -156,7 +158,7 @@ class Definition(msgspec.Struct, gc=False, rename="camel"):
 _decode_definition = msgspec.json.Decoder(Definition).decode
 
 
-class Wanted(NamedTuple):
+class AcceptedDefinition(NamedTuple):
     """A definition that is to be shown, before it has its names."""
 
     definition: Definition
@@ -166,8 +168,12 @@ class Wanted(NamedTuple):
 
 
 def sift_tools(
-    definitions: Iterable[Raw | bytes], server: ServerConfig, set_aside: SetAsides, *, http: bool
-) -> list[Wanted]:
+    definitions: Iterable[Raw | bytes],
+    server: ServerConfig,
+    set_aside: RejectedEntries,
+    *,
+    http: bool,
+) -> list[AcceptedDefinition]:
     """What of the definitions is to be shown, in their order."""
     return usable(
         definitions,
@@ -178,7 +184,7 @@ def sift_tools(
     )
 
 
-def _read(raw: bytes, *, http: bool) -> Wanted:
+def _read(raw: bytes, *, http: bool) -> AcceptedDefinition:
     definition, members = take_apart(raw, _decode_definition, "name", names.MAX_OWN)
     name = definition.name
     try:
@@ -201,7 +207,7 @@ def _read(raw: bytes, *, http: bool) -> Wanted:
             # The rule binds clients of HTTP servers; elsewhere the annotation means nothing.
             if http:
                 raise UnusableEntry(name, exc.message) from None
-    return Wanted(definition, members, params)
+    return AcceptedDefinition(definition, members, params)
 
 
 def session_members(members: dict[str, Raw]) -> dict[str, Raw]:

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 
-class Kind(IntEnum):
+class EffectKind(IntEnum):
     """What the words of a tool say that it does."""
 
     UNKNOWN = 0
@@ -28,7 +28,7 @@ class Kind(IntEnum):
     IRREVERSIBLE = 3
 
 
-class Choice(msgspec.Struct, frozen=True, gc=False):
+class EffectChoice(msgspec.Struct, frozen=True, gc=False):
     """A parameter whose value says what a call does, and the values that are not irreversible."""
 
     parameter: str
@@ -46,9 +46,9 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
 class Inference(msgspec.Struct, frozen=True, gc=False):
     """What was inferred about a tool, and from which word."""
 
-    kind: Kind
+    kind: EffectKind
     reason: str = ""
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[EffectChoice, ...] = ()
     """Of an irreversible tool: calls with only harmless values in these parameters are not."""
 
 
@@ -290,28 +290,28 @@ def infer(name: str, description: str = "", schema: Any = None) -> Inference:
     if chosen is not None:
         return _narrowed(chosen, switch, text, schema) if not nested else _without_choices(chosen)
     by_name = _of_name(words)
-    if by_name.kind is Kind.IRREVERSIBLE:
+    if by_name.kind is EffectKind.IRREVERSIBLE:
         if _claims_read_only(text) and _verb(words) in ("run", "execute", "exec", "query"):
-            return Inference(Kind.READS, "description says `read-only`")
+            return Inference(EffectKind.READS, "description says `read-only`")
         return by_name
     by_text = _of_text(text, by_name.kind)
-    if by_text is not None and by_text.kind is Kind.IRREVERSIBLE:
+    if by_text is not None and by_text.kind is EffectKind.IRREVERSIBLE:
         return by_text
-    if nested and by_name.kind is not Kind.READS:
-        return Inference(Kind.IRREVERSIBLE, nested)
-    if by_name.kind is Kind.UNKNOWN or set(words) & _MULTIPLEXERS:
+    if nested and by_name.kind is not EffectKind.READS:
+        return Inference(EffectKind.IRREVERSIBLE, nested)
+    if by_name.kind is EffectKind.UNKNOWN or set(words) & _MULTIPLEXERS:
         chooser = _free_choice(schema)
     else:
         chooser = _free_method(schema)
     if chooser:
-        return Inference(Kind.IRREVERSIBLE, f"parameter `{chooser}` decides what it does")
-    if by_name.kind is not Kind.READS or _verb(words) == "query":
+        return Inference(EffectKind.IRREVERSIBLE, f"parameter `{chooser}` decides what it does")
+    if by_name.kind is not EffectKind.READS or _verb(words) == "query":
         code = _runs_code(schema, by_name.kind, bool(_LANGUAGES & set(words)))
         if code and not _claims_read_only(text):
-            return Inference(Kind.IRREVERSIBLE, f"parameter `{code}` takes code")
-    if switch is not None and by_name.kind is not Kind.READS:
+            return Inference(EffectKind.IRREVERSIBLE, f"parameter `{code}` takes code")
+    if switch is not None and by_name.kind is not EffectKind.READS:
         return switch
-    if by_name.kind is Kind.UNKNOWN and by_text is not None:
+    if by_name.kind is EffectKind.UNKNOWN and by_text is not None:
         return by_text
     return by_name
 
@@ -324,7 +324,7 @@ def _narrowed(chosen: Inference, switch: Inference | None, text: str, schema: An
     """A tool that is judged by a parameter, where nothing else makes it irreversible: what else it
     takes may do the harm, whatever the parameter says."""
     says_so = any(not _is_denied(text, found) for found in _FINAL.finditer(text))
-    if says_so or _free_choice(schema) or _runs_code(schema, Kind.UNKNOWN, True):
+    if says_so or _free_choice(schema) or _runs_code(schema, EffectKind.UNKNOWN, True):
         return _without_choices(chosen)
     if switch is None:
         return chosen
@@ -359,35 +359,35 @@ def _of_name(words: list[str]) -> Inference:
     if len(words) > 2 and words[0] == "api" and words[1] in ("post", "put", "patch"):
         # Made from an HTTP description: the method is no verb of the trade.
         rest = _of_name(["", *words[2:]])
-        if rest.kind is Kind.IRREVERSIBLE:
+        if rest.kind is EffectKind.IRREVERSIBLE:
             return rest
-        return Inference(Kind.CHANGES, f"`{words[1]}` in its name")
+        return Inference(EffectKind.CHANGES, f"`{words[1]}` in its name")
     while len(words) > 1 and words[0] in _MODIFIERS:
         words = words[1:]
     words = [_base(word) for word in words]
     first, at = _leading_verb(words)
-    if first is Kind.UNKNOWN and words and words[-1] in _DOERS:
-        return Inference(Kind.IRREVERSIBLE, f"`{words[-1]}` in its name")
+    if first is EffectKind.UNKNOWN and words and words[-1] in _DOERS:
+        return Inference(EffectKind.IRREVERSIBLE, f"`{words[-1]}` in its name")
     for place, word in enumerate(words):
         if word not in _NEVER_NOUNS and not (place == at and word in _IRREVERSIBLE):
             continue
         following = words[place + 1] if place + 1 < len(words) else ""
-        if first is Kind.READS and place > at:
+        if first is EffectKind.READS and place > at:
             # `get_delete_status`, `list_executed`: the reading is about it.
             joined = words[place - 1] in _JOINS
             if not joined and (following in _NOUN_FOLLOWS or word not in _DESTROYS):
                 continue
-        return Inference(Kind.IRREVERSIBLE, f"`{word}` in its name")
-    if first is Kind.READS and at + 2 < len(words):
+        return Inference(EffectKind.IRREVERSIBLE, f"`{word}` in its name")
+    if first is EffectKind.READS and at + 2 < len(words):
         for place in range(at + 2, len(words)):
             if words[place - 1] in ("and", "then") and words[place] in _IRREVERSIBLE:
-                return Inference(Kind.IRREVERSIBLE, f"`{words[place]}` in its name")
-    if first is Kind.CHANGES or words[at : at + 1] == ["do"]:
+                return Inference(EffectKind.IRREVERSIBLE, f"`{words[place]}` in its name")
+    if first is EffectKind.CHANGES or words[at : at + 1] == ["do"]:
         word = _worst_object(words[at], set(words[at + 1 :]), set(words))
         if word:
-            return Inference(Kind.IRREVERSIBLE, f"`{word}` in its name")
-    if first is Kind.UNKNOWN:
-        return Inference(Kind.UNKNOWN)
+            return Inference(EffectKind.IRREVERSIBLE, f"`{word}` in its name")
+    if first is EffectKind.UNKNOWN:
+        return Inference(EffectKind.UNKNOWN)
     return Inference(first, f"`{words[at]}` in its name")
 
 
@@ -410,38 +410,38 @@ def _worst_object(verb: str, objects: set[str], words: set[str]) -> str:
     return ""
 
 
-def _leading_verb(words: list[str]) -> tuple[Kind, int]:
+def _leading_verb(words: list[str]) -> tuple[EffectKind, int]:
     """The verb of a name: its first word; else its last; else the first verb between them."""
     kinds = [
-        Kind.UNKNOWN if place and word in _OFTEN_NOUNS else _kind_of(word)
+        EffectKind.UNKNOWN if place and word in _OFTEN_NOUNS else _kind_of(word)
         for place, word in enumerate(words)
     ]
     if not kinds:
-        return Kind.UNKNOWN, 0
-    if kinds[0] is not Kind.UNKNOWN:
+        return EffectKind.UNKNOWN, 0
+    if kinds[0] is not EffectKind.UNKNOWN:
         return kinds[0], 0
-    if kinds[-1] is not Kind.UNKNOWN and (
-        len(words) == 2 or not any(kind is not Kind.UNKNOWN for kind in kinds[1:-1])
+    if kinds[-1] is not EffectKind.UNKNOWN and (
+        len(words) == 2 or not any(kind is not EffectKind.UNKNOWN for kind in kinds[1:-1])
     ):
         return kinds[-1], len(words) - 1
     for place, kind in enumerate(kinds):
-        if kind is not Kind.UNKNOWN:
+        if kind is not EffectKind.UNKNOWN:
             return kind, place
-    return Kind.UNKNOWN, 0
+    return EffectKind.UNKNOWN, 0
 
 
-def _kind_of(word: str) -> Kind:
+def _kind_of(word: str) -> EffectKind:
     if word in _IRREVERSIBLE:
-        return Kind.IRREVERSIBLE
+        return EffectKind.IRREVERSIBLE
     if word in _CHANGES:
-        return Kind.CHANGES
-    return Kind.READS if word in _READS else Kind.UNKNOWN
+        return EffectKind.CHANGES
+    return EffectKind.READS if word in _READS else EffectKind.UNKNOWN
 
 
 def _base(word: str) -> str:
     """The verb in a word that no list has: behind a prefix (`reinvite`), or before its object in a
     name without separators (`sendmail`). The word itself where there is none."""
-    if _kind_of(word) is not Kind.UNKNOWN:
+    if _kind_of(word) is not EffectKind.UNKNOWN:
         return word
     for prefix in _PREFIXES:
         rest = word.removeprefix(prefix)
@@ -457,33 +457,33 @@ def _base(word: str) -> str:
 # -- the description
 
 
-def _of_text(text: str, named: Kind) -> Inference | None:
+def _of_text(text: str, named: EffectKind) -> Inference | None:
     """What the description says. None: nothing."""
-    for found in (_FINAL if named is Kind.READS else _GONE).finditer(text):
+    for found in (_FINAL if named is EffectKind.READS else _GONE).finditer(text):
         if not _is_denied(text, found):
             return Inference(
-                Kind.IRREVERSIBLE, f"`{found.group().strip().lower()}` in its description"
+                EffectKind.IRREVERSIBLE, f"`{found.group().strip().lower()}` in its description"
             )
     first = _SENTENCE.split(text.strip(), maxsplit=1)[0].lower()
     tokens = _TOKEN.findall(first)
     if not tokens:
         return None
-    if named is Kind.READS:
+    if named is EffectKind.READS:
         for word in _said_verbs(tokens):
             leads = tokens[0] == word and _FORMS[word] in _DESTROYS
             if _FORMS[word] in _NEVER_NOUNS and (leads or _follows(tokens, word)):
-                return Inference(Kind.IRREVERSIBLE, f"`{word}` in its description")
+                return Inference(EffectKind.IRREVERSIBLE, f"`{word}` in its description")
     else:
         for word in _said_verbs(tokens):
-            if named is Kind.CHANGES and word in ("remove", "removes"):
+            if named is EffectKind.CHANGES and word in ("remove", "removes"):
                 # `Adds or removes labels`.
                 continue
-            return Inference(Kind.IRREVERSIBLE, f"`{word}` in its description")
+            return Inference(EffectKind.IRREVERSIBLE, f"`{word}` in its description")
     for token in tokens[:12]:
         if token in _READS or (token.endswith("s") and token[:-1] in _READS):
-            return Inference(Kind.READS, f"`{token}` in its description")
+            return Inference(EffectKind.READS, f"`{token}` in its description")
         if token in _CHANGES or (token.endswith("s") and token[:-1] in _CHANGES):
-            return Inference(Kind.CHANGES, f"`{token}` in its description")
+            return Inference(EffectKind.CHANGES, f"`{token}` in its description")
         if token not in _ADVERBS:
             break
     return None
@@ -552,8 +552,10 @@ def _destructive_switch(schema: Any) -> Inference | None:
     if not found:
         return None
     off = all(about.get("default") in (False, None) for _, about in found)
-    choices = tuple(Choice(name, frozenset(), switch=True) for name, _ in found) if off else ()
-    return Inference(Kind.IRREVERSIBLE, f"parameter `{found[0][0]}`", choices)
+    choices = (
+        tuple(EffectChoice(name, frozenset(), switch=True) for name, _ in found) if off else ()
+    )
+    return Inference(EffectKind.IRREVERSIBLE, f"parameter `{found[0][0]}`", choices)
 
 
 def _nested_value(schema: Any) -> str:
@@ -578,7 +580,7 @@ def _nested_value(schema: Any) -> str:
             if number and "_".join(split_name(str(name))) in _CHOOSING:
                 values = _values(about) or (about.get("const"),)
                 for value in values:
-                    if isinstance(value, str) and _of_value(value) is Kind.IRREVERSIBLE:
+                    if isinstance(value, str) and _of_value(value) is EffectKind.IRREVERSIBLE:
                         return f"`{value}` among the values of `{name}`"
             below.append(about)
         if depth < _DEEPEST:
@@ -610,7 +612,7 @@ def _values(about: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _choices(words: list[str], schema: Any) -> Inference | None:
     """Of a tool that does one of several things, by the value of a parameter."""
-    found: list[Choice] = []
+    found: list[EffectChoice] = []
     worst = ""
     by_name = _of_name(words)
     for name, about in _properties(schema):
@@ -618,25 +620,25 @@ def _choices(words: list[str], schema: Any) -> Inference | None:
             continue
         values = _values(about)
         kinds = {value: _of_value(value) for value in values}
-        if by_name.kind is Kind.READS and not any(
+        if by_name.kind is EffectKind.READS and not any(
             value.lower() in _IRREVERSIBLE | _UNSAFE_METHODS for value in values
         ):
             # `list_todos(action=merge_train_removed)`: it filters.
             continue
-        bad = [value for value, kind in kinds.items() if kind is Kind.IRREVERSIBLE]
+        bad = [value for value, kind in kinds.items() if kind is EffectKind.IRREVERSIBLE]
         if not bad:
             continue
         harmless = frozenset(
-            value for value, kind in kinds.items() if kind in (Kind.READS, Kind.CHANGES)
+            value for value, kind in kinds.items() if kind in (EffectKind.READS, EffectKind.CHANGES)
         )
-        found.append(Choice(name, harmless))
+        found.append(EffectChoice(name, harmless))
         worst = worst or f"`{bad[0]}` among the values of `{name}`"
     if not found:
         return None
-    if by_name.kind is Kind.IRREVERSIBLE and not set(words) & (_MULTIPLEXERS | _EXECUTES):
+    if by_name.kind is EffectKind.IRREVERSIBLE and not set(words) & (_MULTIPLEXERS | _EXECUTES):
         # `delete_item(mode=soft|delete)`: no value makes it harmless.
         return None
-    return Inference(Kind.IRREVERSIBLE, worst, tuple(found))
+    return Inference(EffectKind.IRREVERSIBLE, worst, tuple(found))
 
 
 def _free_choice(schema: Any) -> str:
@@ -659,19 +661,19 @@ def _free_method(schema: Any) -> str:
     return ""
 
 
-def _of_value(value: str) -> Kind:
+def _of_value(value: str) -> EffectKind:
     lowered = value.lower()
     if lowered in _UNSAFE_METHODS:
-        return Kind.IRREVERSIBLE
+        return EffectKind.IRREVERSIBLE
     words = split_name(value)
     if not words:
-        return Kind.UNKNOWN
+        return EffectKind.UNKNOWN
     if lowered in _METHODS:
-        return Kind.READS
+        return EffectKind.READS
     return _of_name(words).kind
 
 
-def _runs_code(schema: Any, named: Kind, languages: bool) -> str:
+def _runs_code(schema: Any, named: EffectKind, languages: bool) -> str:
     """The name of a parameter that takes code to run. Empty: there is none.
 
     Args:
@@ -685,7 +687,7 @@ def _runs_code(schema: Any, named: Kind, languages: bool) -> str:
             continue
         if _values(about):
             continue
-        if named is Kind.CHANGES and spelled in ("script", "command", "commands", "cmd"):
+        if named is EffectKind.CHANGES and spelled in ("script", "command", "commands", "cmd"):
             # `create_job(command)` keeps it for later.
             continue
         return name

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from interlock.core.catalog.effect_inference import Choice, Inference, Kind, infer
+from interlock.core.catalog.effect_inference import EffectChoice, EffectKind, Inference, infer
 
 Unannotated = Literal["infer", "confirm", "allow"]
 """What is assumed of tools whose annotations do not say what they do."""
@@ -55,7 +55,7 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
     """`config`, `contract`, `annotations`, `inferred` or `default`."""
     reason: str = ""
     """Of what was inferred or assumed: from which word, or by which setting."""
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[EffectChoice, ...] = ()
     """Parameters whose values say what a call does. Calls with only harmless values in them are
     `mutating`; all others have the level of the tool."""
     hint_ignored: bool = False
@@ -180,7 +180,7 @@ def classify(
     if hints.destructive_hint:
         if boilerplate and is_boilerplate(annotations) and unannotated == "infer":
             found = infer(name, description, schema)
-            if found.kind is Kind.READS:
+            if found.kind is EffectKind.READS:
                 why = f"{found.reason}; its library marks every tool as destructive"
                 return Effect(EffectLevel.MUTATING, False, "inferred", why, hint_ignored=True)
         # Together with `readOnlyHint` the worse of the two counts.
@@ -197,10 +197,10 @@ def classify(
 def _assumed(found: Inference, idempotent: bool, unannotated: Unannotated) -> Effect:
     """The effect of a tool that nobody says anything about. That it reads is never believed so far
     that a call would be repeated: it only keeps the tool from waiting for approval."""
-    if found.kind is Kind.IRREVERSIBLE:
+    if found.kind is EffectKind.IRREVERSIBLE:
         return Effect(EffectLevel.IRREVERSIBLE, idempotent, "inferred", found.reason, found.choices)
-    if unannotated == "confirm" and found.kind is not Kind.READS:
+    if unannotated == "confirm" and found.kind is not EffectKind.READS:
         return Effect(EffectLevel.IRREVERSIBLE, idempotent, "default", "unannotated: confirm")
-    if found.kind is Kind.UNKNOWN:
+    if found.kind is EffectKind.UNKNOWN:
         return Effect(EffectLevel.MUTATING, idempotent, "default")
     return Effect(EffectLevel.MUTATING, idempotent, "inferred", found.reason)

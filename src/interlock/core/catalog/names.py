@@ -68,7 +68,7 @@ class Names(NamedTuple):
     """Without a prefix, for an upstream that is shown as it is."""
 
 
-class Rule(Enum):
+class NameRule(Enum):
     """What becomes of a name that is no segment."""
 
     MENDED = "mended"
@@ -80,21 +80,21 @@ class Rule(Enum):
 
 
 def give(
-    wanted: Sequence[tuple[str, str]], prefix: str, *, bare: bool, rule: Rule = Rule.MENDED
+    wanted: Sequence[tuple[str, str]], prefix: str, *, bare: bool, rule: NameRule = NameRule.MENDED
 ) -> list[Names | str]:
     """Names for everything of one kind that one upstream offers: (its own name, the name shown).
 
     A sentence for what gets none. With `bare` there are names without a prefix.
     """
     given: list[Names | str] = [TOO_LONG] * len(wanted)
-    leaves = Leaves()
+    leaves = LeafNames()
     taken: set[str] = set()
     safe_names: set[str] = set()
     bare_names: set[str] = set()
     # Who gets which name must not depend on the order in which the upstream happens to list.
     for place in sorted(range(len(wanted)), key=lambda place: _precedence(*wanted[place])):
         own, shown = wanted[place]
-        if rule is Rule.MENDED:
+        if rule is NameRule.MENDED:
             canonical = _joined(prefix, leaves.take(shown))
         else:
             canonical = _joined(prefix, shown)
@@ -112,11 +112,11 @@ def give(
         is_bare = bare and shown not in bare_names
         bare_names.add(shown)
         safe_prefix, leaf = "" if is_bare else prefix, shown
-        if rule is Rule.DOTTED:
+        if rule is NameRule.DOTTED:
             safe_prefix, _, leaf = _joined(safe_prefix, shown).rpartition(".")
         # How deep a tool of an aggregator is cannot be known: `a__b__c` is `a.b.c`, so `b__c` in
         # `a` must be called otherwise, also while there is no `a.b.c`.
-        unclear = rule is Rule.DOTTED and "__" in leaf
+        unclear = rule is NameRule.DOTTED and "__" in leaf
         safe_name = safe(safe_prefix, leaf, canonical, safe_names, unclear=unclear)
         safe_names.add(safe_name)
         given[place] = Names(canonical, safe_name, shown if is_bare else None)
@@ -127,12 +127,12 @@ def _joined(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
 
 
-def _refusal(name: str, rule: Rule) -> str:
+def _refusal(name: str, rule: NameRule) -> str:
     """Why a registered subserver cannot call something so. Empty: it can."""
-    segments = name.split(".") if rule is Rule.DOTTED else (name,)
+    segments = name.split(".") if rule is NameRule.DOTTED else (name,)
     if all(is_lawful(segment) for segment in segments):
         return ""
-    if rule is Rule.SEGMENT and "." in name:
+    if rule is NameRule.SEGMENT and "." in name:
         return "invalid_tool_name: only an aggregator's names have dots."
     return f"invalid_tool_name: a segment takes 1 to {MAX_SEGMENT} of a-z, 0-9, _ and -."
 
@@ -142,7 +142,7 @@ def _precedence(own: str, shown: str) -> tuple[bool, bool, bool, str]:
     return shown == own, not is_lawful(shown), not is_safe(shown), own
 
 
-class Leaves:
+class LeafNames:
     """Gives tools of one upstream their last segments, each only once."""
 
     def __init__(self) -> None:

@@ -11,15 +11,15 @@ from msgspec import Raw
 
 from interlock.core.catalog import names
 from interlock.core.catalog.annotations import (
-    Annotated,
-    Terms,
+    AnnotationTerms,
+    ToolFacts,
     annotate,
     shown_capability,
     without_ax,
 )
 from interlock.core.catalog.definitions import (
-    SetAside,
-    SetAsides,
+    RejectedEntries,
+    RejectedEntry,
     is_wanted,
     session_members,
     sift_tools,
@@ -35,7 +35,7 @@ from interlock.core.catalog.effects import (
     Unannotated,
     is_boilerplate,
 )
-from interlock.core.catalog.names import Names, Rule
+from interlock.core.catalog.names import NameRule, Names
 from interlock.core.catalog.tool_contracts import before_rewriting, own_words
 from interlock.core.config import ServerConfig
 from interlock.errors import ProtocolError
@@ -157,7 +157,7 @@ class SkillEntry(msgspec.Struct, gc=False):
         return (self.uri, *(one.uri for one in listed))
 
 
-class ReadSkill(NamedTuple):
+class AcceptedSkill(NamedTuple):
     """A skill that is to be shown."""
 
     entry: SkillEntry
@@ -172,7 +172,7 @@ _decode_template = msgspec.json.Decoder(_TemplateEntry).decode
 _decode_list = msgspec.json.Decoder(list[Raw]).decode
 
 
-class ReadPrompt(NamedTuple):
+class AcceptedPrompt(NamedTuple):
     """A prompt that is to be shown, before it has its names."""
 
     entry: PromptEntry
@@ -180,7 +180,7 @@ class ReadPrompt(NamedTuple):
     """All but the name."""
 
 
-class ReadUri(NamedTuple):
+class AcceptedUri(NamedTuple):
     """A resource or a template that is to be shown."""
 
     uri: str
@@ -188,47 +188,49 @@ class ReadUri(NamedTuple):
     """All but the URI."""
 
 
-def sift_prompts(entries: Iterable[Raw | bytes], set_aside: SetAsides) -> list[ReadPrompt]:
+def sift_prompts(
+    entries: Iterable[Raw | bytes], set_aside: RejectedEntries
+) -> list[AcceptedPrompt]:
     """The prompts that are to be shown, in their order."""
     return usable(entries, set_aside, _read_prompt, lambda read: read.entry.name)
 
 
-def sift_resources(entries: Iterable[Raw | bytes], set_aside: SetAsides) -> list[ReadUri]:
+def sift_resources(entries: Iterable[Raw | bytes], set_aside: RejectedEntries) -> list[AcceptedUri]:
     """The resources that are to be shown, in their order."""
 
-    def read(raw: bytes) -> ReadUri:
+    def read(raw: bytes) -> AcceptedUri:
         entry, members = take_apart(raw, _decode_resource, "uri", MAX_URI)
-        return ReadUri(entry.uri, members)
+        return AcceptedUri(entry.uri, members)
 
     return usable(entries, set_aside, read, lambda one: one.uri)
 
 
-def sift_templates(entries: Iterable[Raw | bytes], set_aside: SetAsides) -> list[ReadUri]:
+def sift_templates(entries: Iterable[Raw | bytes], set_aside: RejectedEntries) -> list[AcceptedUri]:
     """The templates that are to be shown, in their order."""
 
-    def read(raw: bytes) -> ReadUri:
+    def read(raw: bytes) -> AcceptedUri:
         entry, members = take_apart(raw, _decode_template, "uriTemplate", MAX_URI)
-        return ReadUri(entry.uri_template, members)
+        return AcceptedUri(entry.uri_template, members)
 
     return usable(entries, set_aside, read, lambda one: one.uri)
 
 
-def sift_skills(entries: Iterable[Raw | bytes], set_aside: SetAsides) -> list[ReadSkill]:
+def sift_skills(entries: Iterable[Raw | bytes], set_aside: RejectedEntries) -> list[AcceptedSkill]:
     """The skills that are to be shown, in their order."""
 
-    def read(raw: bytes) -> ReadSkill:
-        return ReadSkill(*take_apart(raw, _decode_skill, "uri", MAX_URI))
+    def read(raw: bytes) -> AcceptedSkill:
+        return AcceptedSkill(*take_apart(raw, _decode_skill, "uri", MAX_URI))
 
     return usable(entries, set_aside, read, lambda one: one.entry.uri)
 
 
-def _read_prompt(raw: bytes) -> ReadPrompt:
+def _read_prompt(raw: bytes) -> AcceptedPrompt:
     entry, members = take_apart(raw, _decode_prompt, "name", names.MAX_OWN)
     arguments = members.get("arguments")
     if arguments is not None and NULL in bytes(arguments):
         cleaned = [without_nulls(decode_members(one)) for one in _decode_list(arguments)]
         members["arguments"] = Raw(encode_value(cleaned))
-    return ReadPrompt(entry, members)
+    return AcceptedPrompt(entry, members)
 
 
 T = TypeVar("T")
@@ -245,14 +247,14 @@ Registered = Literal["", "leaf", "aggregator"]
 """How an upstream came to be one: of the config, or registered in either role."""
 
 _META: Final = b',"_meta":'
-_RULES: Final[dict[Registered, Rule]] = {
-    "": Rule.MENDED,
-    "leaf": Rule.SEGMENT,
-    "aggregator": Rule.DOTTED,
+_RULES: Final[dict[Registered, NameRule]] = {
+    "": NameRule.MENDED,
+    "leaf": NameRule.SEGMENT,
+    "aggregator": NameRule.DOTTED,
 }
 
 
-class Listed:
+class ListedEntry:
     """Something with a name: where it leads, what it is called, and how it reads in a list."""
 
     __slots__ = (
@@ -311,13 +313,13 @@ class Listed:
         return self.listed
 
 
-class Prompt(Listed):
+class Prompt(ListedEntry):
     """One prompt."""
 
     __slots__ = ()
 
 
-class Tool(Listed):
+class Tool(ListedEntry):
     """One tool, and what it does to the world.
 
     Immutable but for `validator` and what belongs to it, which the validation stage compiles on the
@@ -361,7 +363,7 @@ class Tool(Listed):
         description: str,
         members: dict[str, Raw],
         params: tuple[HeaderParam, ...],
-        annotated: Annotated,
+        annotated: ToolFacts,
         prefix: str = "",
         way: bytes = b"",
         own_words: dict[str, bytes] | None = None,
@@ -480,11 +482,11 @@ class Offering(msgspec.Struct, frozen=True, eq=False):
     resources: tuple[Resource, ...] = ()
     templates: tuple[Resource, ...] = ()
     skills: tuple[Skill, ...] = ()
-    set_aside: tuple[SetAside, ...] = ()
+    set_aside: tuple[RejectedEntry, ...] = ()
     """Entries that are not shown, at least the first of them."""
     omitted: int = 0
     """How many there are."""
-    flagged: tuple[SetAside, ...] = ()
+    flagged: tuple[RejectedEntry, ...] = ()
     """Tools that are shown, but say something of themselves that means nothing."""
     registered: Registered = ""
     transparent: bool = False
@@ -534,7 +536,7 @@ def read_offering(
     """
     segment = server.segment or key
     prefix = f"{root_segment}.{segment}" if root_segment else segment
-    terms = Terms(
+    terms = AnnotationTerms(
         server=server,
         transport=transport_class,
         floor=_slowest(server.min_latency_class, min_latency_class),
@@ -551,7 +553,7 @@ def read_offering(
 def own_offering(root_segment: str | None, tools: Iterable[Raw | bytes]) -> Offering:
     """The node's own tools: they have no segment, and are called by their bare names, behind the
     root segment if there is one."""
-    terms = Terms(ServerConfig(), NATIVE, LATENCY_CLASSES[0], {}, False, own=True)
+    terms = AnnotationTerms(ServerConfig(), NATIVE, LATENCY_CLASSES[0], {}, False, own=True)
     return _read("", "", root_segment or "", terms, tools, registered="")
 
 
@@ -567,8 +569,8 @@ def contract_offering(
     """Contracts that drivers serve: their ids are their names, dots included. `key`: the upstream
     that takes their calls; by name, `effects`: what they do, `served_by`: by whom, `digests`: of
     their files, and `contexts`: what checks the context of a call, where they take one."""
-    terms = Terms(ServerConfig(), NATIVE, LATENCY_CLASSES[0], {}, False, levels=effects)
-    made = _read(key, "", root_segment or "", terms, tools, registered="", rule=Rule.DOTTED)
+    terms = AnnotationTerms(ServerConfig(), NATIVE, LATENCY_CLASSES[0], {}, False, levels=effects)
+    made = _read(key, "", root_segment or "", terms, tools, registered="", rule=NameRule.DOTTED)
     for tool in made.tools:
         tool.served_by = (served_by or {}).get(tool.upstream_name, ())
         tool.file_digest = (digests or {}).get(tool.upstream_name, "")
@@ -588,7 +590,7 @@ def _read(
     key: str,
     segment: str,
     prefix: str,
-    terms: Terms,
+    terms: AnnotationTerms,
     tools: Iterable[Raw | bytes],
     prompts: Iterable[Raw | bytes] = (),
     resources: Iterable[Raw | bytes] = (),
@@ -598,12 +600,14 @@ def _read(
     registered: Registered,
     http: bool = False,
     serves_resources: bool = False,
-    rule: Rule | None = None,
+    rule: NameRule | None = None,
 ) -> Offering:
     server, transparent = terms.server, terms.transparent
     rule = rule or _RULES[registered]
-    asides = {kind: SetAsides(kind) for kind in ("tool", "prompt", "resource", "template", "skill")}
-    flagged = SetAsides("tool")
+    asides = {
+        kind: RejectedEntries(kind) for kind in ("tool", "prompt", "resource", "template", "skill")
+    }
+    flagged = RejectedEntries("tool")
     wanted = sift_tools(tools, server, asides["tool"], http=http)
     alike = sum(is_boilerplate(one.definition.annotations) for one in wanted)
     if alike >= BOILERPLATE_FROM:
@@ -694,7 +698,10 @@ def _read(
 
 
 def _with_names(
-    entries: Sequence[T], called: Sequence[Names | str], own: Sequence[str], set_aside: SetAsides
+    entries: Sequence[T],
+    called: Sequence[Names | str],
+    own: Sequence[str],
+    set_aside: RejectedEntries,
 ) -> Iterator[tuple[T, Names]]:
     """The entries that got names, with them."""
     for entry, given, name in zip(entries, called, own, strict=True):

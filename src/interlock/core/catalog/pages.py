@@ -16,7 +16,7 @@ LIST_TTL_MS: Final = 10_000
 T = TypeVar("T")
 
 
-class Paging:
+class PageSettings:
     """How every list of a node is cut into pages."""
 
     __slots__ = ("_key", "_tail", "size")
@@ -64,7 +64,7 @@ class Pages(Generic[T]):
         *,
         identity: Callable[[T], str],
         line: Callable[[T, Era, str], bytes],
-        paging: Paging,
+        paging: PageSettings,
     ) -> None:
         """`identity` tells entries apart, also after a change; `line` is what clients see."""
         self._verb = verb

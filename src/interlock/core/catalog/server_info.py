@@ -32,7 +32,7 @@ _ALL_KINDS: Final[dict[str, Any]] = {
 }
 
 
-class Voice(NamedTuple):
+class UpstreamIntroduction(NamedTuple):
     """What one upstream said when the conversation was opened."""
 
     segment: str
@@ -44,7 +44,7 @@ class Voice(NamedTuple):
     """Whether it may ask in the middle of a call, as servers of the session wire do."""
 
 
-class Merged(msgspec.Struct, frozen=True):
+class MergedIntroduction(msgspec.Struct, frozen=True):
     """What the node can say for all of them."""
 
     capabilities: dict[str, Any]
@@ -53,14 +53,14 @@ class Merged(msgspec.Struct, frozen=True):
     """Whom it is to introduce itself as. None: as itself."""
 
 
-def merge(voices: Iterable[Voice]) -> Merged:
+def merge(voices: Iterable[UpstreamIntroduction]) -> MergedIntroduction:
     """One introduction from many, the same in whichever order they come."""
     ordered = sorted(voices, key=lambda voice: (not voice.transparent, voice.segment))
     own_tasks = any(voice.asks for voice in ordered)
     if len(ordered) == 1 and ordered[0].transparent:
         alone = ordered[0]
         said = {name: value for name, value in alone.capabilities.items() if name != "tasks"}
-        return Merged(
+        return MergedIntroduction(
             _with_tasks(said, own_tasks),
             alone.instructions or None,
             dict(alone.server_info) or None,
@@ -71,7 +71,7 @@ def merge(voices: Iterable[Voice]) -> Merged:
             for voice in ordered
         ]
     )
-    return Merged(_with_tasks(union, own_tasks), _joined(ordered))
+    return MergedIntroduction(_with_tasks(union, own_tasks), _joined(ordered))
 
 
 def _with_tasks(capabilities: dict[str, Any], own: bool) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def _merged(one: Any, other: Any) -> Any:
     return one
 
 
-def _joined(voices: list[Voice]) -> str | None:
+def _joined(voices: list[UpstreamIntroduction]) -> str | None:
     """Everybody's instructions, each under the segment that its tools begin with."""
     said = []
     for voice in voices:

@@ -15,14 +15,14 @@ from interlock.core.catalog.names import AX, MAX_OWN, Names
 from interlock.core.catalog.offering import (
     CONTRACTS,
     ENDED_CONTRACTS,
-    Listed,
+    ListedEntry,
     Offering,
     Prompt,
     Tool,
     with_screen,
 )
-from interlock.core.catalog.pages import Pages, Paging
-from interlock.core.catalog.uris import ResourceRoute, ShownResource, Uris
+from interlock.core.catalog.pages import Pages, PageSettings
+from interlock.core.catalog.uris import ResourceRoute, ShownResource, UriTable
 from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import (
@@ -40,7 +40,7 @@ from interlock.protocol.mcp import (
 # spelling. What stands back, as contracts do, gets no name that means something else already.
 # Tools have one such namespace, and prompts another.
 
-T = TypeVar("T", bound=Listed)
+T = TypeVar("T", bound=ListedEntry)
 
 
 class Namespace(Generic[T]):
@@ -169,9 +169,9 @@ class Snapshot:
         self.plain_tools = tuple(tool for tool in self.tools if not tool.counter)
         """Those that are listed to clients that do not speak MCP-AX: what people count."""
         self.by_name: dict[str, Tool] = self._named.by_name
-        self._paging = Paging(size=page_size, server_info=server_info, key=key)
+        self._paging = PageSettings(size=page_size, server_info=server_info, key=key)
         self._prompts: Namespace[Prompt] | None = None
-        self._uris: Uris | None = None
+        self._uris: UriTable | None = None
         self._pages: dict[tuple[str, bool], Pages[Any]] = {}
         self._views: BoundedDict[Hashable, Pages[Any]] = BoundedDict(_MOST_VIEWS)
 
@@ -237,9 +237,9 @@ class Snapshot:
     # -- resources
 
     @property
-    def uris(self) -> Uris:
+    def uris(self) -> UriTable:
         if self._uris is None:
-            self._uris = Uris(self._offerings)
+            self._uris = UriTable(self._offerings)
         return self._uris
 
     def resource(self, uri: str) -> ResourceRoute | None:
@@ -345,7 +345,7 @@ def _awaiting(tools: Iterable[Tool], expected: Mapping[str, str]) -> dict[Tool, 
     return found
 
 
-def _canonical(one: Listed) -> str:
+def _canonical(one: ListedEntry) -> str:
     return one.canonical
 
 

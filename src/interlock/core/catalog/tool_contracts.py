@@ -140,13 +140,13 @@ def _declared(meta: bytes | None) -> dict[str, Any]:
     return found
 
 
-class Number(str):
+class NumberText(str):
     """A number as it is written."""
 
     __slots__ = ()
 
 
-class Members(list[tuple[str, Any]]):
+class ObjectMembers(list[tuple[str, Any]]):
     """The members of an object, in their order."""
 
     __slots__ = ()
@@ -162,17 +162,20 @@ def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
 _decode = json.JSONDecoder(object_pairs_hook=_once).decode
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 _decode_all = json.JSONDecoder(
-    object_pairs_hook=Members, parse_int=Number, parse_float=Number, parse_constant=Number
+    object_pairs_hook=ObjectMembers,
+    parse_int=NumberText,
+    parse_float=NumberText,
+    parse_constant=NumberText,
 ).decode
 _quoted = json.encoder.encode_basestring_ascii
 
 
 def _write(value: Any, out: list[str]) -> None:
-    if isinstance(value, Number):
+    if isinstance(value, NumberText):
         out.append(value)
     elif isinstance(value, str):
         out.append(_quoted(value))
-    elif isinstance(value, Members):
+    elif isinstance(value, ObjectMembers):
         between = "{"
         for name, member in sorted(value, key=_by_name):
             out.append(between)
@@ -221,12 +224,12 @@ _TRAILING: Final = re.compile(r"[ \t]+$")
 def contract_lines(definition: bytes) -> list[str]:
     """A contract, member by member: texts sentence by sentence, the rest as indented JSON."""
     value = read_json(definition)
-    if not isinstance(value, Members):
+    if not isinstance(value, ObjectMembers):
         return [visible(definition.decode(errors="backslashreplace"))]
     order = {name: place for place, name in enumerate(("name", *MEMBERS))}
     lines: list[str] = []
     for name, member in sorted(value, key=lambda one: (order.get(one[0], len(order)), one[0])):
-        if isinstance(member, str) and not isinstance(member, Number) and name != "name":
+        if isinstance(member, str) and not isinstance(member, NumberText) and name != "name":
             lines.append(f"{name}:")
             lines.extend(f"  {sentence}" for sentence in _sentences(member))
         else:
@@ -285,9 +288,9 @@ def _sentences(text: str) -> list[str]:
 
 def _written(value: Any) -> list[str]:
     """JSON over several lines."""
-    if isinstance(value, Number):
+    if isinstance(value, NumberText):
         return [visible(value)]
-    if isinstance(value, Members):
+    if isinstance(value, ObjectMembers):
         if not value:
             return ["{}"]
         return [

@@ -49,7 +49,7 @@ class ShownResource(msgspec.Struct, frozen=True, gc=False):
 _Part = Callable[[Offering], tuple[Resource, ...]]
 
 
-class Uris:
+class UriTable:
     """Every URI that is listed, and every template."""
 
     def __init__(self, offerings: Sequence[Offering]) -> None:

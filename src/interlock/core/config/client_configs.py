@@ -19,7 +19,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from interlock.core.config.client_secrets import SecretLift, Variable, variable_name
+from interlock.core.config.client_secrets import SecretReplacer, Variable, variable_name
 from interlock.core.config.load import parse_config, read_text
 from interlock.core.config.model import Config, ServerConfig, Transport
 from interlock.core.config.own_node import is_own_url, runs_interlock
@@ -102,7 +102,7 @@ _READ_FROM_CODEX: Final = frozenset({
 _SIGN_IN: Final = frozenset({"oauth", "auth", "scopes", "oauth_resource", "headersHelper"})
 
 
-class Origin(Struct, frozen=True):
+class EntryOrigin(Struct, frozen=True):
     """What the entries of one file may refer to."""
 
     home: Path
@@ -115,7 +115,7 @@ class Origin(Struct, frozen=True):
 class EntryReader:
     """Reads the entries of one file; `notes` says what could not be taken over."""
 
-    def __init__(self, origin: Origin, lift: SecretLift) -> None:
+    def __init__(self, origin: EntryOrigin, lift: SecretReplacer) -> None:
         self.origin = origin
         self.lift = lift
         self.notes: list[str] = []
@@ -395,7 +395,7 @@ def import_client_configs(
 
     A file that cannot be read is a note among several, and a ConfigError when it is the only one.
     """
-    lift = SecretLift()
+    lift = SecretReplacer()
     servers: dict[str, ServerConfig] = {}
     notes: list[str] = []
     entries: list[ClientEntry] = []
@@ -468,7 +468,7 @@ def _read_file(
     document: dict[str, Any],
     home: Path,
     cwd: Path,
-    lift: SecretLift,
+    lift: SecretReplacer,
     notes: list[str],
     own: Config,
 ) -> Iterator[tuple[list[Keys], ServerConfig | None]]:
@@ -477,7 +477,7 @@ def _read_file(
     inside = path.parent.name in (".vscode", ".cursor", ".codex")
     folder = path.parent.parent if inside and path.parent.parent != home else cwd
     inputs = [*_items(document, "inputs"), *_items(_table(document, "mcp"), "inputs")]
-    origin = Origin(
+    origin = EntryOrigin(
         home=home,
         folder=folder,
         inputs={

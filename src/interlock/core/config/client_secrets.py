@@ -48,7 +48,7 @@ def variable_name(*words: str) -> str:
     return name if name and not name[0].isdigit() else f"_{name}"
 
 
-class SecretLift:
+class SecretReplacer:
     """Replaces literal secrets by references, and remembers which variables must be set."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ VARIABLES: Final = ("args", "tool", "caller", "roles", "scopes", "effect", "serv
 _MOST_CHARACTERS: Final = 200
 
 
-class CannotJudge(Exception):
+class UndecidableError(Exception):
     """The expression has no answer for this call, such as when an argument is not there.
 
     Made at calls, and read only when somebody asks why: the words are found then.
@@ -46,10 +46,10 @@ class Condition:
         try:
             value = self._evaluate(data=about).value()
         except (RuntimeError, TypeError, ValueError) as exc:
-            raise CannotJudge(str(exc), self.text) from None
+            raise UndecidableError(str(exc), self.text) from None
         if value is True or value is False:
             return bool(value)
-        raise CannotJudge(str(value), self.text)
+        raise UndecidableError(str(value), self.text)
 
 
 @lru_cache(maxsize=20_000)

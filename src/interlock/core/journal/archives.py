@@ -24,7 +24,7 @@ from interlock.core.journal.chain import (
     CUT,
     FACE,
     START,
-    Head,
+    ChainHead,
     link,
     noted,
 )
@@ -38,7 +38,7 @@ MOST_FINDINGS: Final = 20
 """More are only counted: one page that was put in changes every later one."""
 
 
-class Finding(NamedTuple):
+class JournalFinding(NamedTuple):
     """Something that is not as it was written, and which entries that is about."""
 
     kind: Kind
@@ -47,11 +47,11 @@ class Finding(NamedTuple):
     sentence: str
 
 
-class Verdict:
+class VerificationReport:
     """What a look at the whole journal came to."""
 
     def __init__(self) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[JournalFinding] = []
         self.more_findings = 0
         self.notes: list[str] = []
         """What is no fault, and good to know."""
@@ -60,7 +60,7 @@ class Verdict:
         self.first_seq = 0
         self.archived = 0
         """How many entries are in archives."""
-        self.head = Head(0, START)
+        self.head = ChainHead(0, START)
 
     @property
     def whole(self) -> bool:
@@ -68,7 +68,7 @@ class Verdict:
 
     def find(self, kind: Kind, first: int, last: int, sentence: str) -> None:
         if len(self.findings) < MOST_FINDINGS:
-            self.findings.append(Finding(kind, first, last, sentence))
+            self.findings.append(JournalFinding(kind, first, last, sentence))
         else:
             self.more_findings += 1
 
@@ -94,20 +94,20 @@ class ChainedPage(NamedTuple):
         return self.hash == link(before, self.last_seq, self.entries, self.newest_ns, self.body)
 
 
-class Cut(NamedTuple):
+class CutNote(NamedTuple):
     """What the note of a cut says: the hash there, and whether what went is in an archive."""
 
     hash: bytes
     archived: bool
 
 
-def cuts_in(body: bytes) -> dict[int, Cut]:
+def cuts_in(body: bytes) -> dict[int, CutNote]:
     """The cuts that are noted in a page, by the last entry that went."""
-    found: dict[int, Cut] = {}
+    found: dict[int, CutNote] = {}
     for entry in _notes_in(body):
         head = noted(entry, CUT)
         if head is not None:
-            found[head.seq] = Cut(head.hash, str(entry[9]).endswith(ARCHIVED))
+            found[head.seq] = CutNote(head.hash, str(entry[9]).endswith(ARCHIVED))
     return found
 
 
@@ -151,7 +151,7 @@ class _Filed(NamedTuple):
     last_seq: int
     before: bytes
     hash: bytes
-    cuts: dict[int, Cut]
+    cuts: dict[int, CutNote]
 
     @property
     def name(self) -> str:
@@ -161,13 +161,17 @@ class _Filed(NamedTuple):
 class Archives:
     """All archives of one journal."""
 
-    def __init__(self, path: Path, verdict: Verdict, meet: Callable[[Head], None]) -> None:
+    def __init__(
+        self, path: Path, verdict: VerificationReport, meet: Callable[[ChainHead], None]
+    ) -> None:
         """`meet` is told where every page ends."""
         self._path = path
         self._verdict = verdict
         self._meet = meet
 
-    def check(self, start: int, cuts: dict[int, Cut], live: Callable[[int], bytes | None]) -> None:
+    def check(
+        self, start: int, cuts: dict[int, CutNote], live: Callable[[int], bytes | None]
+    ) -> None:
         """Find what is wrong with them. `start`: the last entry that is not in the file any more;
         `cuts`: the notes in the file; `live`: the hash of the page in the file that ends at an
         entry."""
@@ -180,7 +184,7 @@ class Archives:
                 continue
             self._verdict.archived += sum(one.last_seq - one.first_seq + 1 for one in filed)
             for one in filed:
-                self._meet(Head(one.last_seq, one.hash))
+                self._meet(ChainHead(one.last_seq, one.hash))
             last = filed[-1]
             self._check_gap(last, newer, start, known)
             if self._belongs(last, newer, known):
@@ -197,7 +201,7 @@ class Archives:
             )
 
     def _check_gap(
-        self, last: _Filed, newer: _Filed | None, start: int, known: dict[int, Cut]
+        self, last: _Filed, newer: _Filed | None, start: int, known: dict[int, CutNote]
     ) -> None:
         """Does it go on until where the next archive begins, or the file?"""
         end = start if newer is None else newer.first_seq - 1
@@ -214,7 +218,7 @@ class Archives:
             f"In no archive: {missing}. A file is missing, or none was written for them.",
         )  # fmt: skip
 
-    def _belongs(self, last: _Filed, newer: _Filed | None, known: dict[int, Cut]) -> bool:
+    def _belongs(self, last: _Filed, newer: _Filed | None, known: dict[int, CutNote]) -> bool:
         """Whether archives up to here are those that the journal knows of."""
         cut = known.get(last.last_seq)
         if cut is None:
@@ -236,10 +240,10 @@ class Archives:
             return False
         return True
 
-    def _check_before(self, first: _Filed, known: dict[int, Cut]) -> None:
+    def _check_before(self, first: _Filed, known: dict[int, CutNote]) -> None:
         """Does a row of archives begin with what was there before?"""
         start = first.first_seq - 1
-        cut = Cut(START, True) if start == 0 else known.get(start)
+        cut = CutNote(START, True) if start == 0 else known.get(start)
         if cut is not None and cut.hash != first.before:
             self._verdict.find(
                 "archive", first.first_seq, first.last_seq,

@@ -45,7 +45,7 @@ MOST_QUESTIONS: Final = 100
 """Entries a second about questions of upstreams; more are counted in the next."""
 
 
-class Tally:
+class CallTotals:
     """Running totals, for whoever watches the node. Plain slots: they are written for every call,
     and nothing is written quicker."""
 
@@ -86,16 +86,16 @@ class Audit(CallObserver):
         # Never the same again, not after a restart either.
         self._run = f"{wall_clock():x}"
         self._numbers = count(1)
-        self.by_upstream: dict[str, Tally] = {}
+        self.by_upstream: dict[str, CallTotals] = {}
         """By key; calls that led to no upstream are under the empty one."""
         self._strangers = Sampler(MOST_STRANGERS, 1.0)
         self._questions = Sampler(MOST_QUESTIONS, 1.0)
 
     @property
-    def total(self) -> Tally:
+    def total(self) -> CallTotals:
         """The sum over all upstreams."""
         tallies = self.by_upstream.values()
-        return Tally(
+        return CallTotals(
             sum(one.calls for one in tallies),
             sum(one.failed for one in tallies),
             sum(one.busy_us for one in tallies),
@@ -279,8 +279,8 @@ class Audit(CallObserver):
             )
         )
 
-    def _new_tally(self, upstream: str) -> Tally:
-        tally = self.by_upstream[upstream] = Tally()
+    def _new_tally(self, upstream: str) -> CallTotals:
+        tally = self.by_upstream[upstream] = CallTotals()
         return tally
 
 

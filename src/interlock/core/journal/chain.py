@@ -42,7 +42,7 @@ _HEAD: Final = (
 _BATCH_PAGES: Final = 500
 
 
-class Head(NamedTuple):
+class ChainHead(NamedTuple):
     """The end of the chain: the number of the newest entry, and the hash there."""
 
     seq: int
@@ -52,7 +52,7 @@ class Head(NamedTuple):
         return f"{self.seq}:{self.hash.hex()}"
 
 
-class Page(Protocol):
+class ChainPage(Protocol):
     """A whole JSON array of entries, how many they are, and the newest's time."""
 
     @property
@@ -74,11 +74,11 @@ def link(before: bytes, last_seq: int, count: int, newest_ns: int, body: bytes) 
     return digest.digest()
 
 
-def read_head(connection: sqlite3.Connection) -> Head:
+def read_head(connection: sqlite3.Connection) -> ChainHead:
     """The end of the chain, as the file has it. Raises BrokenChainError."""
     pages = connection.execute(_HEAD).fetchall()
     if not pages:
-        return Head(0, START)
+        return ChainHead(0, START)
     last_seq, count, newest_ns, body, hash_ = pages[0]
     before = pages[1][4] if len(pages) > 1 else START if last_seq == count else None
     whole = isinstance(hash_, bytes) and len(hash_) == len(START)
@@ -90,10 +90,10 @@ def read_head(connection: sqlite3.Connection) -> Head:
             f"its newest page, with entries {last_seq - count + 1} to {last_seq}, is not what was "
             "written"
         )
-    return Head(last_seq, hash_)
+    return ChainHead(last_seq, hash_)
 
 
-def is_behind(connection: sqlite3.Connection, known: Head, found: Head) -> bool:
+def is_behind(connection: sqlite3.Connection, known: ChainHead, found: ChainHead) -> bool:
     """Whether a chain that ended at `known` is still there, now that it ends at `found`."""
     if found.seq < known.seq:
         return False
@@ -113,7 +113,7 @@ def begins_anew(connection: sqlite3.Connection) -> bool:
     return row is not None and noted(msgspec.json.decode(row[0])[0], BEGUN) is not None
 
 
-def cut_at(connection: sqlite3.Connection, seq: int) -> Head | None:
+def cut_at(connection: sqlite3.Connection, seq: int) -> ChainHead | None:
     """What the note of a cut up to this entry says, where there is one."""
     with closing(
         connection.execute(
@@ -129,7 +129,9 @@ def cut_at(connection: sqlite3.Connection, seq: int) -> Head | None:
     return None
 
 
-def append(connection: sqlite3.Connection, head: Head, pages: Sequence[Page]) -> Head | None:
+def append(
+    connection: sqlite3.Connection, head: ChainHead, pages: Sequence[ChainPage]
+) -> ChainHead | None:
     """Put pages behind `head`, all or none. None: the chain ends elsewhere by now.
 
     One statement is one transaction. Every statement more would take the interpreter lock from the
@@ -149,10 +151,10 @@ def append(connection: sqlite3.Connection, head: Head, pages: Sequence[Page]) ->
         "(SELECT hash FROM page ORDER BY last_seq DESC LIMIT 1), zeroblob(32)) = ?",
         (*values, head.hash),
     ).rowcount
-    return Head(seq, hash_) if written else None
+    return ChainHead(seq, hash_) if written else None
 
 
-class Note(NamedTuple):
+class NotePage(NamedTuple):
     """A page with one entry, in which the journal says something of itself."""
 
     body: bytes
@@ -160,27 +162,27 @@ class Note(NamedTuple):
     entries: int = 1
 
 
-def note(verb: str, at: Head, time_ns: int, sentence: str) -> Note:
+def note(verb: str, at: ChainHead, time_ns: int, sentence: str) -> NotePage:
     """An entry about all that is up to `at`."""
     detail = f"hash:{at.hash.hex()} {sentence}"
     entry = (time_ns, "", FACE, verb, str(at.seq), "", "", "ok", 0, detail)
-    return Note(msgspec.json.encode([entry]), time_ns)
+    return NotePage(msgspec.json.encode([entry]), time_ns)
 
 
-def noted(entry: Sequence[Any], verb: str) -> Head | None:
+def noted(entry: Sequence[Any], verb: str) -> ChainHead | None:
     """What an entry notes, when it is a note of this kind."""
     if entry[2] != FACE or entry[3] != verb:
         return None
     try:
         hash_ = bytes.fromhex(entry[9].removeprefix("hash:").partition(" ")[0])
-        return Head(int(entry[4]), hash_)
+        return ChainHead(int(entry[4]), hash_)
     except ValueError:
         return None
 
 
 def chain_old_pages(connection: sqlite3.Connection, time_ns: int) -> None:
     """Give a hash to pages that were written before there was a chain, and note how far it goes."""
-    head = Head(0, START)
+    head = ChainHead(0, START)
     while True:
         rows = connection.execute(
             "SELECT last_seq, count, newest_ns, CAST(body AS BLOB) FROM page "
@@ -191,7 +193,7 @@ def chain_old_pages(connection: sqlite3.Connection, time_ns: int) -> None:
             break
         hashes: list[tuple[bytes, int]] = []
         for row in rows:
-            head = Head(row[0], link(head.hash, *row))
+            head = ChainHead(row[0], link(head.hash, *row))
             hashes.append((head.hash, head.seq))
         connection.executemany("UPDATE page SET hash = ? WHERE last_seq = ?", hashes)
     if head.seq:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
-from interlock.core.journal.reader import DIGESTS, Row
+from interlock.core.journal.reader import DIGESTS, JournalRow
 from interlock.errors import APPROVAL_REFUSED, DENIED, FORBIDDEN, TOOL_HELD
 
 OPERATION_DENIED: Final = "OPERATION_DENIED"
@@ -29,7 +29,7 @@ _WORDS: Final = ("approval:", "call:", *(f"{one}:" for one in DIGESTS))
 _REFUSALS: Final = frozenset(one.name for one in (DENIED, FORBIDDEN, TOOL_HELD, APPROVAL_REFUSED))
 
 
-def event_of(row: Row) -> dict[str, str] | None:
+def event_of(row: JournalRow) -> dict[str, str] | None:
     """The event that an entry tells of. None: it is about none of these."""
     if row.verb == _APPROVAL:
         event, result = _STEPS.get(row.outcome, ("", ""))

@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from interlock.core.journal.file import Entry, advice
-from interlock.core.journal.reader import JournalReader, Row
+from interlock.core.journal.reader import JournalReader, JournalRow
 from interlock.core.journal.retention import Retention
 from interlock.core.journal.writer import (
     CHUNK_ENTRIES,
@@ -55,7 +55,7 @@ from interlock.primitives.backoff import Backoff
 from interlock.primitives.text import format_count
 from interlock.primitives.timestamps import format_utc_ms
 
-__all__ = ["Entry", "Journal", "JournalHealth", "JournalReader", "Row"]
+__all__ = ["Entry", "Journal", "JournalHealth", "JournalReader", "JournalRow"]
 
 # -- Who waits until an entry is on disk, and how they are told.
 #
@@ -84,7 +84,7 @@ class _Promise(NamedTuple):
     then: Then
 
 
-class Promises:
+class PendingWrites:
     """Those that wait. What is marked so is called with the journal's lock held."""
 
     __slots__ = (
@@ -319,7 +319,7 @@ class Journal:
         self._lock = threading.Lock()
         # Tells those who wait in `flush` that the counters moved.
         self._progress = threading.Condition(self._lock)
-        self._promises = Promises(self._lock, clock, wait)
+        self._promises = PendingWrites(self._lock, clock, wait)
         self._closing = False
         self._failed_at = 0.0
         self._written = 0
@@ -451,11 +451,11 @@ class Journal:
         self._promises.close()
         return self.health()
 
-    def read(self, after_seq: int = 0, limit: int = 1000) -> list[Row]:
+    def read(self, after_seq: int = 0, limit: int = 1000) -> list[JournalRow]:
         """Committed entries after `after_seq`, oldest first."""
         return JournalReader(self.path).read(after_seq, limit)
 
-    def tail(self, count: int = 20) -> list[Row]:
+    def tail(self, count: int = 20) -> list[JournalRow]:
         """The newest committed entries, oldest of them first."""
         return JournalReader(self.path).tail(count)
 
@@ -467,7 +467,7 @@ class Journal:
         outcome: str | None = None,
         since_ns: int = 0,
         limit: int = 1000,
-    ) -> list[Row]:
+    ) -> list[JournalRow]:
         """The newest committed entries that match, newest first. See `JournalReader.search`."""
         return JournalReader(self.path).search(
             name, caller=caller, outcome=outcome, since_ns=since_ns, limit=limit

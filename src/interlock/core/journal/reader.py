@@ -31,7 +31,7 @@ DIGESTS: Final = ("args_sha256", "args_raw_sha256")
 """Words at the beginning of a detail that are followed by a colon and a digest."""
 
 
-class Row(NamedTuple):
+class JournalRow(NamedTuple):
     """One entry as it was read: its number in the journal, then what was recorded."""
 
     seq: int
@@ -56,7 +56,7 @@ class Row(NamedTuple):
         return {}
 
 
-class Question(NamedTuple):
+class JournalQuery(NamedTuple):
     """Which entries are asked for. What is None or empty is no condition."""
 
     name: str = "*"
@@ -87,7 +87,7 @@ class Question(NamedTuple):
         return lambda entry: all(check(entry) for check in checks)
 
 
-_ANY: Final = Question()
+_ANY: Final = JournalQuery()
 _PLACES: Final = (1, 5, 6, 7)
 """Where a caller, an upstream, an effect and an outcome stand in an entry."""
 
@@ -104,22 +104,22 @@ class JournalReader:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
 
-    def read(self, after_seq: int = 0, limit: int = 1000) -> list[Row]:
+    def read(self, after_seq: int = 0, limit: int = 1000) -> list[JournalRow]:
         """Entries after `after_seq`, oldest first, at most `limit`."""
-        rows: list[Row] = []
+        rows: list[JournalRow] = []
         pages = self._pages("WHERE last_seq > ? ORDER BY last_seq", after_seq)
         with closing(pages):
             for first, page in pages:
                 start = max(0, after_seq + 1 - first)
                 rows.extend(
-                    Row(first + place, *entry)
+                    JournalRow(first + place, *entry)
                     for place, entry in enumerate(page[start : start + limit - len(rows)], start)
                 )
                 if len(rows) >= limit:
                     break
         return rows
 
-    def tail(self, count: int = 20) -> list[Row]:
+    def tail(self, count: int = 20) -> list[JournalRow]:
         """The newest `count` entries, oldest of them first."""
         return self.search(limit=count)[::-1]
 
@@ -131,28 +131,28 @@ class JournalReader:
         outcome: str | None = None,
         since_ns: int = 0,
         limit: int = 1000,
-    ) -> list[Row]:
+    ) -> list[JournalRow]:
         """The newest entries that match, newest first, at most `limit`. See `Question`."""
         return self.newest(
-            Question(name=name, caller=caller, outcome=outcome, since_ns=since_ns), limit
+            JournalQuery(name=name, caller=caller, outcome=outcome, since_ns=since_ns), limit
         )
 
-    def newest(self, question: Question, limit: int = 1000) -> list[Row]:
+    def newest(self, question: JournalQuery, limit: int = 1000) -> list[JournalRow]:
         """The newest entries that are asked for, newest first, at most `limit`."""
         with closing(self._found(question, newest_first=True)) as found:
             return list(islice(found, limit))
 
-    def each(self, question: Question = _ANY) -> Generator[Row, None, None]:
+    def each(self, question: JournalQuery = _ANY) -> Generator[JournalRow, None, None]:
         """Every entry that is asked for, oldest first, as the journal is now."""
         return self._found(question, newest_first=False)
 
-    def unfinished(self, question: Question = _ANY, limit: int = 1000) -> list[Row]:
+    def unfinished(self, question: JournalQuery = _ANY, limit: int = 1000) -> list[JournalRow]:
         """Calls that were about to leave and of which no end is known, newest first.
 
         They are under way now, or a node stopped meanwhile and nobody knows what became of them.
         """
         ended: set[str] = set()
-        rows: list[Row] = []
+        rows: list[JournalRow] = []
         matches = question.matches
         with closing(self._found(_ANY, newest_first=True)) as found:
             for row in found:
@@ -166,7 +166,9 @@ class JournalReader:
                 ended.add(mark)
         return rows
 
-    def _found(self, question: Question, newest_first: bool) -> Generator[Row, None, None]:
+    def _found(
+        self, question: JournalQuery, newest_first: bool
+    ) -> Generator[JournalRow, None, None]:
         matches = question.matches
         order = "DESC" if newest_first else "ASC"
         pages = self._pages(f"WHERE newest_ns >= ? ORDER BY last_seq {order}", question.since_ns)
@@ -175,7 +177,7 @@ class JournalReader:
                 places = range(len(page))
                 for place in reversed(places) if newest_first else places:
                     if matches(page[place]):
-                        yield Row(first + place, *page[place])
+                        yield JournalRow(first + place, *page[place])
 
     def _pages(self, condition: str, value: int) -> Generator[tuple[int, list[Entry]], None, None]:
         """Pages with the number of their first entry. Stops reading when it is closed."""

@@ -21,7 +21,16 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from interlock.core.journal.chain import ARCHIVED, CUT, START, Head, append, cut_at, note, noted
+from interlock.core.journal.chain import (
+    ARCHIVED,
+    CUT,
+    START,
+    ChainHead,
+    append,
+    cut_at,
+    note,
+    noted,
+)
 
 # Pruning waits until this part of the limit is new: it costs a statement, and so the loop time.
 _PARTS: Final = 16
@@ -91,7 +100,7 @@ class Retention:
         # Beyond any limit: what an earlier run left is looked at with the first commit.
         self._unpruned = max_rows or 0
         # The last one here: it is the next one's beginning.
-        self._cut = Head(0, START)
+        self._cut = ChainHead(0, START)
         self._look_at = clock()
         self._offset = wall_ns() / 1e9 - clock()
         self._settled_at = clock()
@@ -112,7 +121,7 @@ class Retention:
             return True
         return self._max_age is not None and self._clock() >= self._look_at
 
-    def apply(self, connection: sqlite3.Connection, head: Head) -> Head:
+    def apply(self, connection: sqlite3.Connection, head: ChainHead) -> ChainHead:
         """Remove one bite, if there is something to remove. Returns where the chain ends then.
 
         Raises sqlite3.Error or OSError; then all is as it was. What there is still to remove makes
@@ -125,7 +134,7 @@ class Retention:
             self._looked()
             raise
 
-    def _apply(self, connection: sqlite3.Connection, head: Head) -> Head:
+    def _apply(self, connection: sqlite3.Connection, head: ChainHead) -> ChainHead:
         pages = _oldest(connection, self._last_to_go(connection, head))
         if not pages or _is_a_note_alone(pages):
             self._looked()
@@ -133,7 +142,7 @@ class Retention:
         first, last = pages[0], pages[-1]
         if self._archive:
             self._write_archive(pages, self._before(connection, first))
-        cut = Head(last.last_seq, bytes.fromhex(last.hash))
+        cut = ChainHead(last.last_seq, bytes.fromhex(last.hash))
         sentence = (
             f"entries {first.last_seq - first.count + 1} to {cut.seq} were removed to keep the "
             f"journal within its limits{ARCHIVED if self._archive else ''}"
@@ -160,7 +169,7 @@ class Retention:
         if self.pause is not None:
             self._look_at = self._clock() + self.pause
 
-    def _last_to_go(self, connection: sqlite3.Connection, head: Head) -> int:
+    def _last_to_go(self, connection: sqlite3.Connection, head: ChainHead) -> int:
         """Up to this entry they may go, by number or by age."""
         last = 0 if self._max_rows is None else head.seq - self._max_rows
         if self._max_age is not None and self._is_settled():

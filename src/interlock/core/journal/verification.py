@@ -16,18 +16,18 @@ from interlock import errors
 from interlock.core.journal.archives import (
     Archives,
     ChainedPage,
-    Cut,
-    Finding,
-    Verdict,
+    CutNote,
+    JournalFinding,
+    VerificationReport,
     cuts_in,
     sayings_in,
     span,
 )
-from interlock.core.journal.chain import START, Head
+from interlock.core.journal.chain import START, ChainHead
 from interlock.core.journal.file import open_for_reading
 from interlock.errors import InterlockError
 
-__all__ = ["Finding", "Progress", "Verdict", "head_of", "verify"]
+__all__ = ["JournalFinding", "Progress", "VerificationReport", "head_of", "verify"]
 
 Progress = Callable[[int, int], None]
 """Told how many entries were looked at, of how many."""
@@ -38,13 +38,13 @@ _PAGES: Final = (
 )
 
 
-def verify(path: Path, head: str = "", progress: Progress | None = None) -> Verdict:
+def verify(path: Path, head: str = "", progress: Progress | None = None) -> VerificationReport:
     """Look at the whole journal. `head`: what `interlock audit head` said once, or its hash alone.
 
     Raises InterlockError when there is no journal, or when the head is not one.
     """
     wanted = _read_head(head)
-    verdict = Verdict()
+    verdict = VerificationReport()
     walk = _Walk(verdict, wanted)
     with closing(open_for_reading(path)) as connection:
         if not _has_chain(connection):
@@ -73,7 +73,7 @@ def verify(path: Path, head: str = "", progress: Progress | None = None) -> Verd
     return verdict
 
 
-def head_of(path: Path) -> Head:
+def head_of(path: Path) -> ChainHead:
     """The end of the chain, as the file has it. Raises InterlockError."""
     with closing(open_for_reading(path)) as connection:
         row = None
@@ -83,7 +83,7 @@ def head_of(path: Path) -> Head:
             ).fetchone()
     if row is None or row[1] is None:
         raise InterlockError(errors.CONFIG, f"The journal {path} has no chained entry yet.")
-    return Head(*row)
+    return ChainHead(*row)
 
 
 def _hash_at(connection: sqlite3.Connection, seq: int) -> bytes | None:
@@ -94,12 +94,12 @@ def _hash_at(connection: sqlite3.Connection, seq: int) -> bytes | None:
 class _Walk:
     """Goes from page to page, and remembers what the next ones are held against."""
 
-    def __init__(self, verdict: Verdict, wanted: Head | None) -> None:
+    def __init__(self, verdict: VerificationReport, wanted: ChainHead | None) -> None:
         self._verdict = verdict
         self._wanted = wanted
         self._met = False
         self._first: ChainedPage | None = None
-        self.cuts: dict[int, Cut] = {}
+        self.cuts: dict[int, CutNote] = {}
         """What the notes in the file say of what was removed."""
 
     @property
@@ -134,7 +134,7 @@ class _Walk:
         self._read_notes(page)
         verdict.pages += 1
         verdict.entries += page.entries
-        verdict.head = Head(page.last_seq, page.hash or before.hash)
+        verdict.head = ChainHead(page.last_seq, page.hash or before.hash)
         self.meet(verdict.head)
 
     def check_beginning(self) -> None:
@@ -143,7 +143,7 @@ class _Walk:
         if first is None:
             return
         start, verdict = self.start, self._verdict
-        cut = Cut(START, False) if start == 0 else self.cuts.get(start)
+        cut = CutNote(START, False) if start == 0 else self.cuts.get(start)
         if cut is None:
             verdict.find(
                 "beginning", 1, start,
@@ -178,7 +178,7 @@ class _Walk:
             )
         verdict.find("head", min(seq, end) + 1 if seq > end else seq, max(seq, end), sentence)
 
-    def meet(self, head: Head) -> None:
+    def meet(self, head: ChainHead) -> None:
         """A page ends here, in the file or in an archive."""
         wanted = self._wanted
         if wanted is not None and head.hash == wanted.hash and wanted.seq in (0, head.seq):
@@ -194,14 +194,14 @@ def _has_chain(connection: sqlite3.Connection) -> bool:
     return version >= 2
 
 
-def _read_head(text: str) -> Head | None:
+def _read_head(text: str) -> ChainHead | None:
     if not text:
         return None
     seq, _, hash_ = text.strip().rpartition(":")
     try:
-        head = Head(int(seq or "0"), bytes.fromhex(hash_))
+        head = ChainHead(int(seq or "0"), bytes.fromhex(hash_))
     except ValueError:
-        head = Head(-1, b"")
+        head = ChainHead(-1, b"")
     if head.seq < 0 or len(head.hash) != len(START):
         raise InterlockError(
             errors.CONFIG,

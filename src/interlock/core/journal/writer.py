@@ -20,8 +20,8 @@ from interlock import errors
 from interlock.core.journal.chain import (
     BEGUN,
     BrokenChainError,
-    Head,
-    Page,
+    ChainHead,
+    ChainPage,
     append,
     begins_anew,
     is_behind,
@@ -184,7 +184,7 @@ class JournalWriter:
         self._file: int | None = None
         self._identity: FileIdentity | None = None
         self._identified = 0.0
-        self._head = Head(0, b"")
+        self._head = ChainHead(0, b"")
         # Whether the connection waits for the disk at every commit.
         self._synced = False
         # About as many pages are in the -wal file alone.
@@ -220,7 +220,7 @@ class JournalWriter:
         self._synced = False
         return connection
 
-    def write(self, pages: Sequence[Page], *, durable: bool, look: bool) -> None:
+    def write(self, pages: Sequence[ChainPage], *, durable: bool, look: bool) -> None:
         """Append pages in one transaction, and wait for the disk when they must be durable.
 
         `look`: whether to look if the file is still where it was, which is done once a second
@@ -303,7 +303,7 @@ class JournalWriter:
                 )
         return connection or self.open()
 
-    def _must_go_on(self, connection: sqlite3.Connection, found: Head) -> None:
+    def _must_go_on(self, connection: sqlite3.Connection, found: ChainHead) -> None:
         """Raises InterlockError unless the chain in the file goes on from where this writer left
         it. A chain that lost its end must not be continued as if nothing had happened."""
         known = self._head
@@ -317,7 +317,7 @@ class JournalWriter:
             data={"path": str(self._path), "bearable": True},
         )
 
-    def _is_begun_anew(self, connection: sqlite3.Connection, found: Head, other: bool) -> bool:
+    def _is_begun_anew(self, connection: sqlite3.Connection, found: ChainHead, other: bool) -> bool:
         """Whether the journal was moved away, and this is the one that is begun in its place.
         `other`: it is not the file that there was."""
         if self._head.seq == 0 or is_behind(connection, self._head, found):
@@ -325,7 +325,7 @@ class JournalWriter:
         # Another process may have been quicker to begin it.
         return other if found.seq == 0 else begins_anew(connection)
 
-    def _say_what_was_before(self, connection: sqlite3.Connection, found: Head) -> Head:
+    def _say_what_was_before(self, connection: sqlite3.Connection, found: ChainHead) -> ChainHead:
         """The first that is in a new journal is where the one before it ended."""
         known = self._head
         _log.warning(

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from interlock.core.call import Call, Caller
 from interlock.core.journal.audit import OK, Audit
-from interlock.core.pipeline.authentication import Authenticator, Unsettled
+from interlock.core.pipeline.authentication import Authenticator, PendingIdentity
 from interlock.errors import (
     FORBIDDEN,
     INTERNAL,
@@ -37,13 +37,13 @@ def too_many_unsettled() -> InterlockError:
     )
 
 
-class Begin(Protocol):
+class StartsCalls(Protocol):
     """Sends a call on its way."""
 
     def __call__(self, call: Call, *, again: bool) -> None: ...
 
 
-class Entry:
+class Admission:
     """The first stage of every request."""
 
     def __init__(
@@ -98,7 +98,9 @@ class Entry:
             )
         return caller
 
-    def settle(self, call: Call, unsettled: Unsettled, begin: Begin) -> InterlockError | None:
+    def settle(
+        self, call: Call, unsettled: PendingIdentity, begin: StartsCalls
+    ) -> InterlockError | None:
         """Ask what has to be asked about its caller, and begin it again. What is returned says why
         not."""
         # Counted is who is asked about: hanging up makes no room for the next.
@@ -140,7 +142,7 @@ class Entry:
             caller = self(call)
             word = OK
             return caller
-        except Unsettled:
+        except PendingIdentity:
             # It is not refused yet, nor let in: the face asks again.
             word = ""
             raise

@@ -33,7 +33,7 @@ _MOST_KEPT: Final = 10_000
 Settle = Callable[[], Awaitable[None]]
 
 
-class Unsettled(InterlockError):
+class PendingIdentity(InterlockError):
     """Who calls cannot be said before something was asked of somebody else.
 
     `settle` asks, and never raises. Afterwards the same credentials have an answer; if they are
@@ -49,7 +49,7 @@ class Unsettled(InterlockError):
         self.settle = settle
 
 
-class Known(msgspec.Struct, frozen=True):
+class KnownToken(msgspec.Struct, frozen=True):
     """Whose a bearer token is, and for how long that need not be looked at again."""
 
     caller: Caller
@@ -67,7 +67,7 @@ class BearerSource(Protocol):
         """Whether it has given out any: then everybody who comes over the network needs one."""
         ...
 
-    def find(self, bearer: str) -> Known | None:
+    def find(self, bearer: str) -> KnownToken | None:
         """Whose it is; None when it is of another kind. Raises InterlockError, Unsettled."""
         ...
 
@@ -93,7 +93,7 @@ class Authenticator:
         certificates: CertificateSource | None = None,
         local: Caller = LOCAL_CALLER,
         wall_clock: Callable[[], float] = time.time,
-        on_known: Callable[[Known], None] | None = None,
+        on_known: Callable[[KnownToken], None] | None = None,
         on_unread: Callable[[], None] | None = None,
     ) -> None:
         """`tokens`: whose each token of the config is. `on_known` is told of everybody whom a
@@ -108,7 +108,7 @@ class Authenticator:
             )
         # Kept and looked up by digest: comparing digests leaks nothing about the token.
         self._configured = {
-            sha256(token.encode()).digest(): Known(caller) for token, caller in tokens.items()
+            sha256(token.encode()).digest(): KnownToken(caller) for token, caller in tokens.items()
         }
         self._sources = tuple(sources)
         self._certificates = certificates
@@ -116,7 +116,7 @@ class Authenticator:
         self._clock = wall_clock
         self._on_known = on_known
         self._on_unread = on_unread
-        self._known: dict[bytes, Known] = {}
+        self._known: dict[bytes, KnownToken] = {}
         self._demands = False
         self.forget()
         self.minted: Callable[[Credentials], Caller | None] | None = None
@@ -156,7 +156,7 @@ class Authenticator:
             or any(source.demands for source in self._sources)
         )
 
-    def _find(self, bearer: str, digest: bytes) -> Known:
+    def _find(self, bearer: str, digest: bytes) -> KnownToken:
         self._known.pop(digest, None)
         for source in self._sources:
             known = source.find(bearer)

@@ -31,7 +31,7 @@ def can_stay_awake() -> bool:
     return len(os.sched_getaffinity(0)) > 1
 
 
-class Wakeful:
+class BusyPoll:
     """Keeps the loop from sleeping for a moment."""
 
     __slots__ = ("_again", "_awake", "_call_soon", "_clock", "_under_way", "_until", "alone")

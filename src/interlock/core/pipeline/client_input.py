@@ -19,22 +19,29 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.core.call import Ask, Call, Client, ClientSession, Outcome, UpstreamAnsweredError
+from interlock.core.call import (
+    Call,
+    Client,
+    ClientRequest,
+    ClientSession,
+    Outcome,
+    UpstreamAnsweredError,
+)
 from interlock.core.pipeline.client_requests import (
-    Asking,
-    Held,
-    HeldCalls,
-    Questions,
-    Relay,
-    Round,
-    Rounds,
+    AskedRequest,
+    ClientRequestFilter,
+    ClientRequestRelay,
+    InputRound,
+    InputRounds,
+    SuspendedCall,
+    SuspendedCalls,
     questions_of,
     to_look_at,
 )
 from interlock.core.pipeline.internal_error import fault
-from interlock.core.pipeline.request_state import Seals, stale
+from interlock.core.pipeline.request_state import StateSealer, stale
 from interlock.core.pipeline.tasks import Tasks
-from interlock.core.ports import Clock, Host
+from interlock.core.ports import CallHost, Clock
 from interlock.errors import UPSTREAM_PROTOCOL, InterlockError, ProtocolError
 from interlock.protocol.input_required import (
     INPUT_RESPONSES,
@@ -66,15 +73,15 @@ _URL_FIRST: Final = -32042
 _log = logging.getLogger("interlock.pipeline")
 
 
-class Input:
+class ClientInput:
     """Brings questions to callers, and their answers back."""
 
     def __init__(
         self,
-        host: Host,
+        host: CallHost,
         *,
-        questions: Questions,
-        seals: Seals,
+        questions: ClientRequestFilter,
+        seals: StateSealer,
         clock: Clock,
         wall_clock: Callable[[], float],
         call_later: Callable[[float, Callable[[], None]], Any],
@@ -86,7 +93,7 @@ class Input:
         self._clock = clock
         self._call_later = call_later
         self._seconds = seconds
-        self._held = HeldCalls(clock=clock, call_later=call_later, seconds=seconds)
+        self._held = SuspendedCalls(clock=clock, call_later=call_later, seconds=seconds)
         self.tasks = Tasks(
             host,
             questions=questions,
@@ -96,7 +103,7 @@ class Input:
             call_later=call_later,
             seconds=seconds,
         )
-        self._relay = Relay(
+        self._relay = ClientRequestRelay(
             questions=questions,
             wait=lambda call: host.wait_for_input(call, seconds),
             go_on=host.go_on,
@@ -104,7 +111,7 @@ class Input:
             call_later=call_later,
             seconds=seconds,
         )
-        self._rounds = Rounds(
+        self._rounds = InputRounds(
             questions=questions, send=self._make_again, fail=self._fail, call_later=call_later
         )
 
@@ -118,7 +125,7 @@ class Input:
 
     def asks_for(self, call: Call) -> bool:
         """Whether a call waits for its client, and not for its server."""
-        return isinstance(call.exchange, Asking | Round)
+        return isinstance(call.exchange, AskedRequest | InputRound)
 
     def drop_all(self, reason: str) -> None:
         self._held.drop_all(reason)
@@ -126,7 +133,7 @@ class Input:
 
     # -- a session server asks
 
-    def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
+    def asked(self, ask: ClientRequest, call: Call | None, session: ClientSession | None) -> None:
         """Put a session server's question to whom it is for."""
         client = call.client if call is not None else session.client if session else None
         if client is None:
@@ -142,13 +149,13 @@ class Input:
         else:
             ask.refuse(-32601, "The client has no request under way that this could be about.")
 
-    def _may_be_put(self, ask: Ask, client: Client) -> bool:
+    def _may_be_put(self, ask: ClientRequest, client: Client) -> bool:
         refusal = self._questions.look_at(ask, client, ask.upstream)
         if refusal is not None:
             ask.refuse(refusal.code, refusal.message)
         return refusal is None
 
-    def _hold(self, ask: Ask, call: Call) -> None:
+    def _hold(self, ask: ClientRequest, call: Call) -> None:
         if call.verb not in MAY_NEED_INPUT:
             ask.refuse(-32602, f"The answer to {call.verb} cannot be a question on this wire.")
             return
@@ -157,18 +164,18 @@ class Input:
             ask.refuse(-32603, "Too many calls wait for their clients already.")
             return
 
-        def may_be_put(other: Ask) -> bool:
+        def may_be_put(other: ClientRequest) -> bool:
             self._questions.follow(other, call, None)
             return self._may_be_put(other, call.client)
 
-        held = Held(call, self._host, may_be_put)
+        held = SuspendedCall(call, self._host, may_be_put)
         held.add(ask)
         self._held.keep(held)
         exchange.hand_over(call, held)
         # What is asked in one breath is answered in one, also when it comes on two streams.
         self._call_later(_ONE_BREATH, lambda: self._ask_client(held, call))
 
-    def _ask_client(self, held: Held, call: Call) -> None:
+    def _ask_client(self, held: SuspendedCall, call: Call) -> None:
         """The breath is over: the client is told what its server wants to know."""
         waiting, held.waiting = held.waiting, None
         if waiting is None:
@@ -184,7 +191,7 @@ class Input:
             self._held.fetch(held.handle)
             self._host.take_over(call, held.exchange)
 
-    def _answer_with(self, held: Held, call: Call) -> None:
+    def _answer_with(self, held: SuspendedCall, call: Call) -> None:
         """Answer a call with the questions of its server. Never raises."""
         try:
             outcome = self.tasks.adopt(held, call)
@@ -328,7 +335,7 @@ class Input:
             raise
         return True
 
-    def _resume(self, call: Call, held: Held, answers: dict[str, Raw]) -> None:
+    def _resume(self, call: Call, held: SuspendedCall, answers: dict[str, Raw]) -> None:
         held.answer(answers)
         # What a client can do is said anew with every request.
         held.look_again(lambda ask: self._may_be_put(ask, call.client))

@@ -17,17 +17,17 @@ import msgspec
 from msgspec import Raw
 
 from interlock.core.call import (
-    Answer,
-    Ask,
     Call,
     Client,
+    ClientRequest,
+    ClientResponse,
     ClientSession,
     Outcome,
     UpstreamAnsweredError,
 )
 from interlock.core.journal.audit import ANSWERED, ASKED, REFUSED, WITHDRAWN, Audit
-from interlock.core.pending import Pending
-from interlock.core.ports import Back, Clock, Exchange
+from interlock.core.pending import PendingRequestBase
+from interlock.core.ports import Clock, ResponseHandler, UpstreamRequest
 from interlock.errors import (
     DEADLINE_EXCEEDED,
     FORBIDDEN,
@@ -57,7 +57,7 @@ _ACTIONS: Final = frozenset({"accept", "decline", "cancel"})
 _log = logging.getLogger("interlock.pipeline")
 
 
-class AskPolicy(msgspec.Struct, frozen=True):
+class ClientRequestPolicy(msgspec.Struct, frozen=True):
     """What the servers behind a node may ask of its callers."""
 
     sampling: bool = True
@@ -67,10 +67,10 @@ class AskPolicy(msgspec.Struct, frozen=True):
     """More tokens than this are not sampled at once, whatever the server asks for."""
 
 
-ANYTHING: Final = AskPolicy()
+ANYTHING: Final = ClientRequestPolicy()
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class ClientRequestRefusal(msgspec.Struct, frozen=True):
     """Why a question is not put, in the words of JSON-RPC."""
 
     code: int
@@ -88,17 +88,19 @@ class Refusal(msgspec.Struct, frozen=True):
         return InterlockError(UPSTREAM_PROTOCOL, f"The server asks what it cannot: {self.message}")
 
 
-class Questions:
+class ClientRequestFilter:
     """Looks at questions before they are put. `policy` is asked for by the upstream's key."""
 
-    def __init__(self, policy: Callable[[str], AskPolicy], audit: Audit, clock: Clock) -> None:
+    def __init__(
+        self, policy: Callable[[str], ClientRequestPolicy], audit: Audit, clock: Clock
+    ) -> None:
         self._policy = policy
         self._audit = audit
         self._clock = clock
 
     def follow(
         self,
-        ask: Ask,
+        ask: ClientRequest,
         call: Call | None,
         session: ClientSession | None,
         then: Callable[[], None] | None = None,
@@ -106,7 +108,7 @@ class Questions:
         """Write down what comes of a question. `then` is run when it is over."""
         began = self._clock()
 
-        def over(answer: Answer | str) -> None:
+        def over(answer: ClientResponse | str) -> None:
             if isinstance(answer, str):
                 outcome, detail = WITHDRAWN, answer
             elif answer.refused:
@@ -119,13 +121,13 @@ class Questions:
 
         ask.on_over = over
 
-    def passed_on(self, ask: Ask, call: Call) -> None:
+    def passed_on(self, ask: ClientRequest, call: Call) -> None:
         """Write down a question that its server is answered in another request."""
         self._write(ask, call, None, ASKED, self._clock(), "")
 
     def _write(
         self,
-        ask: Ask,
+        ask: ClientRequest,
         call: Call | None,
         session: ClientSession | None,
         outcome: str,
@@ -152,18 +154,24 @@ class Questions:
             # The answer is waited for, whatever the journal is up to.
             _log.exception("%.100r could not be recorded", ask.method)
 
-    def look_at(self, ask: Ask, client: Client, upstream: str) -> Refusal | None:
+    def look_at(
+        self, ask: ClientRequest, client: Client, upstream: str
+    ) -> ClientRequestRefusal | None:
         """None: it may be put, within the limits that it has now."""
         capability = CLIENT_REQUESTS.get(ask.method)
         if capability is None:
-            return Refusal(_METHOD_NOT_FOUND, f"{ask.method} is not something to ask a client.")
+            return ClientRequestRefusal(
+                _METHOD_NOT_FOUND, f"{ask.method} is not something to ask a client."
+            )
         policy = self._policy(upstream)
         if not getattr(policy, capability):
-            return Refusal(_REFUSED, f"This node does not let servers ask for {capability}.")
+            return ClientRequestRefusal(
+                _REFUSED, f"This node does not let servers ask for {capability}."
+            )
         try:
             params = decode_members(ask.params) if ask.params else {}
         except ProtocolError:
-            return Refusal(_INVALID_PARAMS, "`params` must be an object.")
+            return ClientRequestRefusal(_INVALID_PARAMS, "`params` must be an object.")
         lacking = _lacking(ask.method, params, capabilities_of(client.capabilities))
         if lacking is not None:
             return lacking
@@ -172,12 +180,12 @@ class Questions:
         return None
 
 
-def to_look_at(method: str, params: bytes, upstream: str) -> Ask:
+def to_look_at(method: str, params: bytes, upstream: str) -> ClientRequest:
     """A question that is answered elsewhere, and only held against the rules here."""
-    return Ask(method, params, _nowhere, upstream)
+    return ClientRequest(method, params, _nowhere, upstream)
 
 
-def _nowhere(answer: Answer) -> None:
+def _nowhere(answer: ClientResponse) -> None:
     """The answer comes in another request."""
 
 
@@ -207,29 +215,37 @@ def have_in_common(call: Call, offered: Mapping[str, Any]) -> bool:
     return bool(extensions.keys() & theirs.keys() - {TASKS_EXTENSION})
 
 
-def _lacking(method: str, params: dict[str, Raw], declared: dict[str, Any]) -> Refusal | None:
+def _lacking(
+    method: str, params: dict[str, Raw], declared: dict[str, Any]
+) -> ClientRequestRefusal | None:
     capability = CLIENT_REQUESTS[method]
     able = declared.get(capability)
     mode = _text(params.get("mode")) or "form"
     if not isinstance(able, dict):
         by_url = method == ELICITATION and mode == "url"
         missing: dict[str, Any] = {capability: {"url": {}} if by_url else {}}
-        return Refusal(_METHOD_NOT_FOUND, f"The client does not support {capability}.", missing)
+        return ClientRequestRefusal(
+            _METHOD_NOT_FOUND, f"The client does not support {capability}.", missing
+        )
     if method == SAMPLING and ("tools" in params or "toolChoice" in params) and "tools" not in able:
         missing = {"sampling": {"tools": {}}}
-        return Refusal(_INVALID_PARAMS, "The client does not sample with tools.", missing)
+        return ClientRequestRefusal(
+            _INVALID_PARAMS, "The client does not sample with tools.", missing
+        )
     # To name no mode at all is the old way to say `form`.
     if method == ELICITATION and mode not in able and not (mode == "form" and "url" not in able):
         if mode not in ("form", "url"):
-            return Refusal(_INVALID_PARAMS, f"There is no elicitation by {mode[:20]!r}.")
+            return ClientRequestRefusal(
+                _INVALID_PARAMS, f"There is no elicitation by {mode[:20]!r}."
+            )
         missing = {"elicitation": {mode: {}}}
-        return Refusal(
+        return ClientRequestRefusal(
             _INVALID_PARAMS, f"The client does not support elicitation by {mode}.", missing
         )
     return None
 
 
-def _cap(ask: Ask, params: dict[str, Raw], most: int) -> None:
+def _cap(ask: ClientRequest, params: dict[str, Raw], most: int) -> None:
     try:
         wanted = decode_value(params["maxTokens"])
     except (KeyError, ProtocolError):
@@ -273,25 +289,27 @@ _SWEEP: Final = 1.0
 _GONE: Final = "The client did not come back with an answer in time."
 
 
-class Held:
+class SuspendedCall:
     """One call that waits. It is the way back for its server until somebody fetches it."""
 
-    def __init__(self, call: Call, back: Back, may_be_put: Callable[[Ask], bool]) -> None:
+    def __init__(
+        self, call: Call, back: ResponseHandler, may_be_put: Callable[[ClientRequest], bool]
+    ) -> None:
         """`may_be_put` looks at every further question, and refuses what may not be asked."""
         self.handle = ""
         assert call.exchange is not None
-        self.exchange: Exchange = call.exchange
+        self.exchange: UpstreamRequest = call.exchange
         self.until = 0.0
         self.waiting: Call | None = call
         """The call for as long as its client has not been told: until then nothing is held back."""
-        self.asks: dict[str, Ask] = {}
+        self.asks: dict[str, ClientRequest] = {}
         self.over: tuple[Outcome | None, InterlockError | None] | None = None
         """What became of it while nobody waited."""
         self._back = back
         self._may_be_put = may_be_put
         self._asked = 0
 
-    def add(self, ask: Ask) -> None:
+    def add(self, ask: ClientRequest) -> None:
         self._asked += 1
         self.asks[f"input-{self._asked}"] = ask
 
@@ -306,7 +324,7 @@ class Held:
                 ask.reply(answer)
         self.asks = {key: ask for key, ask in self.asks.items() if ask.open}
 
-    def look_again(self, may_be_put: Callable[[Ask], bool]) -> None:
+    def look_again(self, may_be_put: Callable[[ClientRequest], bool]) -> None:
         """Somebody else waits now: what it may not be asked is refused."""
         self._may_be_put = may_be_put
         for ask in list(self.asks.values()):
@@ -338,12 +356,12 @@ class Held:
         if self.waiting is not None:
             self._back.heard(self.waiting, method, params)
 
-    def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
+    def asked(self, ask: ClientRequest, call: Call | None, session: ClientSession | None) -> None:
         if self._may_be_put(ask):
             self.add(ask)
 
 
-class HeldCalls:
+class SuspendedCalls:
     """Every call that waits for its client."""
 
     def __init__(
@@ -357,7 +375,7 @@ class HeldCalls:
         self._call_later = call_later
         self.seconds = seconds
         """How long a client may take to come back."""
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, SuspendedCall] = {}
         self._sweeping = False
 
     def __len__(self) -> int:
@@ -368,7 +386,7 @@ class HeldCalls:
         """Whether no more calls can be held."""
         return len(self._held) >= MOST_HELD
 
-    def keep(self, held: Held) -> None:
+    def keep(self, held: SuspendedCall) -> None:
         """Keep it under a new handle: one that was used is never good again."""
         held.handle = secrets.token_urlsafe(18)
         held.until = self._clock() + self.seconds
@@ -377,7 +395,7 @@ class HeldCalls:
             self._sweeping = True
             self._call_later(_SWEEP, self._sweep)
 
-    def fetch(self, handle: str) -> Held | None:
+    def fetch(self, handle: str) -> SuspendedCall | None:
         """The call with this handle, which is nobody else's to fetch from then on."""
         return self._held.pop(handle, None)
 
@@ -395,7 +413,7 @@ class HeldCalls:
             self._call_later(_SWEEP, self._sweep)
 
 
-def questions_of(held: Held, state: str) -> Outcome:
+def questions_of(held: SuspendedCall, state: str) -> Outcome:
     """The answer that asks the client."""
     return Outcome(write_needed(held.open_questions(), state), Era.STATELESS)
 
@@ -413,13 +431,13 @@ _AFTER_ITS_CALL: Final = 5.0
 _NOT_ANSWERED: Final = "The question was not answered in time."
 
 
-class Relay:
+class ClientRequestRelay:
     """Puts questions to clients that can be asked while they wait."""
 
     def __init__(
         self,
         *,
-        questions: Questions,
+        questions: ClientRequestFilter,
         wait: Callable[[Call], None],
         go_on: Callable[[Call], None],
         fail: Callable[[Call, InterlockError], None],
@@ -433,7 +451,7 @@ class Relay:
         self._go_on = go_on
         self._fail = fail
 
-    def put(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
+    def put(self, ask: ClientRequest, call: Call | None, session: ClientSession | None) -> None:
         """Put a question that may be put."""
         asked = session
         if call is not None:
@@ -461,22 +479,22 @@ class Relay:
         if asked is None or not asked.ask(ask, call):
             ask.refuse(-32603, "There is no way to the client now.")
 
-    def _asking(self, call: Call) -> Asking:
+    def _asking(self, call: Call) -> AskedRequest:
         exchange = call.exchange
-        if isinstance(exchange, Asking):
+        if isinstance(exchange, AskedRequest):
             return exchange
         assert exchange is not None
-        call.exchange = asking = Asking(call, exchange, self._go_on, self._fail)
+        call.exchange = asking = AskedRequest(call, exchange, self._go_on, self._fail)
         return asking
 
 
-class Asking:
+class AskedRequest:
     """Stands for the request of a call whose client is being asked."""
 
     def __init__(
         self,
         call: Call,
-        exchange: Exchange,
+        exchange: UpstreamRequest,
         go_on: Callable[[Call], None],
         fail: Callable[[Call, InterlockError], None],
     ) -> None:
@@ -504,7 +522,7 @@ class Asking:
     def abandon(self, reason: str) -> None:
         self._exchange.abandon(reason)
 
-    def hand_over(self, call: Call, back: Back) -> None:
+    def hand_over(self, call: Call, back: ResponseHandler) -> None:
         self._exchange.hand_over(call, back)
 
     def expire(self) -> None:
@@ -532,13 +550,13 @@ _FIRST_WAIT: Final = 0.05
 _LONGEST_WAIT: Final = 0.25
 
 
-class Rounds:
+class InputRounds:
     """Takes calls whose server wants to know something, and sends them again with the answers."""
 
     def __init__(
         self,
         *,
-        questions: Questions,
+        questions: ClientRequestFilter,
         send: Callable[[Call], None],
         fail: Callable[[Call, InterlockError], None],
         call_later: Callable[[float, Callable[[], None]], Any],
@@ -557,7 +575,7 @@ class Rounds:
                 f"{call.upstream} still wants to know more after {MOST_ROUNDS} rounds.",
             )
         needed = read_needed(result)
-        call.exchange = exchange = Round(self, call, needed)
+        call.exchange = exchange = InputRound(self, call, needed)
         if needed.questions:
             exchange.put(self._questions)
         else:
@@ -580,25 +598,25 @@ class Rounds:
         self._fail(call, error)
 
 
-class Round(Pending):
+class InputRound(PendingRequestBase):
     """One round: stands for the request while its caller is being asked."""
 
-    def __init__(self, rounds: Rounds, call: Call, needed: Needed) -> None:
+    def __init__(self, rounds: InputRounds, call: Call, needed: Needed) -> None:
         self._rounds = rounds
         self._call = call
         self._needed = needed
         self._answers: dict[str, Raw] = {}
-        self._asks: list[Ask] = []
+        self._asks: list[ClientRequest] = []
         self.open = True
 
-    def put(self, questions: Questions) -> None:
+    def put(self, questions: ClientRequestFilter) -> None:
         call = self._call
         session = call.session
         for key, (method, params) in self._needed.questions.items():
             worded = session_question(
                 method, params, call.client.revision, secrets.token_urlsafe(12)
             )
-            ask = Ask(method, worded, self._taker(key), call.upstream)
+            ask = ClientRequest(method, worded, self._taker(key), call.upstream)
             questions.follow(ask, call, session)
             refusal = questions.look_at(ask, call.client, call.upstream)
             if refusal is not None:
@@ -617,8 +635,8 @@ class Round(Pending):
                     "for that.",
                 )
 
-    def _taker(self, key: str) -> Callable[[Answer], None]:
-        def take(answer: Answer) -> None:
+    def _taker(self, key: str) -> Callable[[ClientResponse], None]:
+        def take(answer: ClientResponse) -> None:
             if not self.open:
                 return
             if answer.refused:

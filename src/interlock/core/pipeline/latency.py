@@ -43,7 +43,7 @@ class _Record:
         self.latest: deque[int] = deque(maxlen=REMEMBERED)
 
 
-class Measures(CallObserver):
+class LatencyMeasures(CallObserver):
     """The times of tools that say how long they take."""
 
     declared_latency_only = True

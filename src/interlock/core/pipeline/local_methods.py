@@ -12,7 +12,7 @@ from interlock.core.catalog.names import AX, DOTTED, style_for
 from interlock.core.catalog.snapshot import View
 from interlock.core.pipeline.internal_error import fault
 from interlock.core.pipeline.notification_filter import read_level
-from interlock.core.pipeline.subscriptions import Subscriptions
+from interlock.core.pipeline.subscriptions import ResourceSubscriptions
 from interlock.core.ports import Upstream
 from interlock.errors import METHOD_NOT_FOUND, InterlockError
 from interlock.protocol.jsonrpc import decode_value
@@ -44,7 +44,7 @@ EMPTY_OUTCOME: Final = Outcome(b"{}", Era.SESSION)
 Over = Callable[[Call, Outcome | None, InterlockError | None], None]
 
 
-class AnsweredHere:
+class LocalMethods:
     """Answers calls that need no upstream, or all of them."""
 
     def __init__(
@@ -52,7 +52,7 @@ class AnsweredHere:
         *,
         catalog: Catalog,
         upstreams: Mapping[str, Upstream],
-        subscriptions: Subscriptions,
+        subscriptions: ResourceSubscriptions,
         over: Over,
         names: str,
     ) -> None:

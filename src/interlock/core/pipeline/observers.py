@@ -58,7 +58,7 @@ class CallObserver:
 Heard = tuple[Callable[..., None], ...]
 
 
-class Listeners:
+class ObserverMethods:
     """The methods that hear of each event, in the order of the observers."""
 
     __slots__ = ("_observers", "decided", "dispatched", "latency", "settled", "started")

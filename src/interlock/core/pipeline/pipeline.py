@@ -28,8 +28,8 @@ from msgspec import Raw
 
 from interlock.core import crash_points as faults
 from interlock.core.call import (
-    Ask,
     Call,
+    ClientRequest,
     ClientSession,
     HiddenError,
     Outcome,
@@ -42,12 +42,16 @@ from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.effects import EffectLevel
 from interlock.core.journal.audit import COLLECTED, OK, TOOL_ERROR, Audit
 from interlock.core.pending import DeferredRequest
-from interlock.core.pipeline.admission import Entry
-from interlock.core.pipeline.authentication import Authenticator, Unsettled
+from interlock.core.pipeline.admission import Admission
+from interlock.core.pipeline.authentication import Authenticator, PendingIdentity
 from interlock.core.pipeline.breaker import Breakers
-from interlock.core.pipeline.busy_poll import Wakeful
-from interlock.core.pipeline.client_input import INPUT_SECONDS, Input
-from interlock.core.pipeline.client_requests import ANYTHING, AskPolicy, Questions
+from interlock.core.pipeline.busy_poll import BusyPoll
+from interlock.core.pipeline.client_input import INPUT_SECONDS, ClientInput
+from interlock.core.pipeline.client_requests import (
+    ANYTHING,
+    ClientRequestFilter,
+    ClientRequestPolicy,
+)
 from interlock.core.pipeline.deadlines import (
     PROGRESS_EXTENDS,
     DeadlineWatch,
@@ -56,25 +60,25 @@ from interlock.core.pipeline.deadlines import (
 )
 from interlock.core.pipeline.internal_error import fault
 from interlock.core.pipeline.latency import with_latency
-from interlock.core.pipeline.local_methods import AnsweredHere
+from interlock.core.pipeline.local_methods import LocalMethods
 from interlock.core.pipeline.notification_filter import may_hear
-from interlock.core.pipeline.observers import CallObserver, Listeners, notify
-from interlock.core.pipeline.request_state import KEY_BYTES, Seals
+from interlock.core.pipeline.observers import CallObserver, ObserverMethods, notify
+from interlock.core.pipeline.request_state import KEY_BYTES, StateSealer
 from interlock.core.pipeline.resolution import is_passed_on, resolve, resolve_other
 from interlock.core.pipeline.result_uris import relabel
-from interlock.core.pipeline.subscriptions import Subscriptions
+from interlock.core.pipeline.subscriptions import ResourceSubscriptions
 from interlock.core.pipeline.transparent import find_transparently, may_be_new, pass_on
 from interlock.core.pipeline.validation import validate
 from interlock.core.ports import (
     Authorizer,
-    Back,
     Clock,
-    Exchange,
     Gate,
     OperationsStage,
+    ResponseHandler,
     RouteCheck,
     Taken,
     Upstream,
+    UpstreamRequest,
 )
 from interlock.errors import (
     CANCELLED,
@@ -152,7 +156,7 @@ class Dispatcher:
         return True
 
     def send_again(
-        self, call: Call, upstream: Upstream, gone: UpstreamGoneError, back: Back
+        self, call: Call, upstream: Upstream, gone: UpstreamGoneError, back: ResponseHandler
     ) -> None:
         """Wait for the upstream to come back, and send the call then; else it failed as it did."""
         waiting = DeferredRequest(call, back, gone, partial(self._wait_and_send, upstream, gone))
@@ -163,8 +167,8 @@ class Dispatcher:
         task.add_done_callback(self._waiting.discard)
 
     async def _wait_and_send(
-        self, upstream: Upstream, gone: UpstreamGoneError, call: Call, back: Back
-    ) -> Exchange:
+        self, upstream: Upstream, gone: UpstreamGoneError, call: Call, back: ResponseHandler
+    ) -> UpstreamRequest:
         try:
             patience = min(PATIENCE, call.deadline - self._clock())
             if patience <= 0 or not await upstream.until_ready(patience):
@@ -196,8 +200,8 @@ class Pipeline:
         names: str,
         timeout: float,
         concurrent_calls: int,
-        ask_policy: Callable[[str], AskPolicy] = lambda _: ANYTHING,
-        seals: Seals | None = None,
+        ask_policy: Callable[[str], ClientRequestPolicy] = lambda _: ANYTHING,
+        seals: StateSealer | None = None,
         input_seconds: float = INPUT_SECONDS,
         wall_clock: Callable[[], float] = time.time,
         route_check: RouteCheck | None = None,
@@ -224,12 +228,12 @@ class Pipeline:
         self._gate: Gate | None = None
         self.latency_in_results = False
         """Whether results say how long they took."""
-        self._on = Listeners((audit, *observers))
+        self._on = ObserverMethods((audit, *observers))
         self._under_way: dict[Call, None] = {}
-        self._wakeful = None if call_soon is None else Wakeful(self._under_way, clock, call_soon)
+        self._wakeful = None if call_soon is None else BusyPoll(self._under_way, clock, call_soon)
         self.operations: OperationsStage | None = None
         """What makes calls of operations, for clients that see those. None: no client does."""
-        self.enter = Entry(
+        self.enter = Admission(
             authenticate=authenticate,
             audit=audit,
             under_way=self._under_way,
@@ -238,18 +242,18 @@ class Pipeline:
         self.admit, self.refused = self.enter.admit, self.enter.refused
         self._empty: asyncio.Future[None] | None = None
         self._deadlines = DeadlineWatch(self.under_way, clock, call_later)
-        self.subscriptions = Subscriptions(catalog, upstreams)
-        self._input = Input(
+        self.subscriptions = ResourceSubscriptions(catalog, upstreams)
+        self._input = ClientInput(
             self,
-            questions=Questions(ask_policy, audit, clock),
-            seals=seals or Seals(os.urandom(KEY_BYTES), wall_clock),
+            questions=ClientRequestFilter(ask_policy, audit, clock),
+            seals=seals or StateSealer(os.urandom(KEY_BYTES), wall_clock),
             clock=clock,
             wall_clock=wall_clock,
             call_later=call_later,
             seconds=input_seconds,
         )
         self.tasks = self._input.tasks
-        self._here = AnsweredHere(
+        self._here = LocalMethods(
             catalog=catalog,
             upstreams=upstreams,
             subscriptions=self.subscriptions,
@@ -344,7 +348,7 @@ class Pipeline:
                     self.write_first(call)
                 else:
                     self.depart(call, now)
-        except Unsettled as unsettled:
+        except PendingIdentity as unsettled:
             refused = unsettled if again else self.enter.settle(call, unsettled, self.begin)
             if refused is not None:
                 self.over(call, None, refused)
@@ -500,7 +504,7 @@ class Pipeline:
         if call.on_notification is not None and may_hear(call, method, params):
             call.on_notification(call, method, params)
 
-    def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
+    def asked(self, ask: ClientRequest, call: Call | None, session: ClientSession | None) -> None:
         """The upstream wants to know something of the caller."""
         self._input.asked(ask, call, session)
 
@@ -538,7 +542,7 @@ class Pipeline:
         own = None if upstream is None else upstream.timeout
         set_deadline(call, self._clock(), limit_of(call, own, self._timeout))
 
-    def take_over(self, call: Call, exchange: Exchange) -> None:
+    def take_over(self, call: Call, exchange: UpstreamRequest) -> None:
         """Wait, from now on, for a request that was made for an earlier call."""
         exchange.hand_over(call, self)
         call.dispatched = True

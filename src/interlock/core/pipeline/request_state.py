@@ -24,7 +24,7 @@ _LONGEST: Final = 1024 * 1024
 _MARK: Final = "i1."
 
 
-class Sealed(msgspec.Struct, array_like=True):
+class SealedState(msgspec.Struct, array_like=True):
     """What is inside."""
 
     caller: str
@@ -40,7 +40,7 @@ class Sealed(msgspec.Struct, array_like=True):
     """Nothing was done yet: the request is simply made again."""
 
 
-class Seals:
+class StateSealer:
     """Makes and opens seals. Encryption is loaded with the first of them."""
 
     def __init__(self, key: bytes, wall_clock: Callable[[], float]) -> None:
@@ -62,7 +62,9 @@ class Seals:
         Raises InterlockError for a server's state that is too long to be brought back.
         """
         caller = "" if call.caller is None else call.caller.name
-        inside = Sealed(caller, digest(call), self._wall_clock() + seconds, held, upstream, again)
+        inside = SealedState(
+            caller, digest(call), self._wall_clock() + seconds, held, upstream, again
+        )
         nonce = os.urandom(_NONCE)
         sealed = self._load().encrypt(nonce, msgspec.msgpack.encode(inside), None)
         state = _MARK + _text(nonce + sealed)
@@ -72,7 +74,7 @@ class Seals:
             )
         return state
 
-    def open(self, state: str, call: Call) -> Sealed:
+    def open(self, state: str, call: Call) -> SealedState:
         """What a caller brought back. Raises InterlockError unless it is its own, here and now."""
         caller = "" if call.caller is None else call.caller.name
         inside = self._decrypt(state)
@@ -86,7 +88,7 @@ class Seals:
             raise stale()
         return inside
 
-    def _decrypt(self, state: str) -> Sealed | None:
+    def _decrypt(self, state: str) -> SealedState | None:
         if not state.startswith(_MARK) or len(state) > _LONGEST:
             return None
         body = state[len(_MARK) :]
@@ -96,7 +98,7 @@ class Seals:
                 # The decoder overlooks what does not belong: there is one way to write a seal.
                 return None
             opened = self._load().decrypt(raw[:_NONCE], raw[_NONCE:], None)
-            return msgspec.msgpack.decode(opened, type=Sealed)
+            return msgspec.msgpack.decode(opened, type=SealedState)
         except Exception:
             # Forged bytes fail in as many ways as there are: none of them is worth telling apart.
             return None

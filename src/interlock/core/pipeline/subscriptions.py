@@ -30,7 +30,7 @@ _METHOD_NOT_FOUND: Final = -32601
 _log = logging.getLogger("interlock.pipeline")
 
 
-class Follower(Protocol):
+class ResourceSubscriber(Protocol):
     """Somebody who follows resources."""
 
     def updated(self, uri: str) -> None:
@@ -43,7 +43,7 @@ class _Watch:
     def __init__(self, call: Call) -> None:
         self.call = call
         """Who asked first; the connection is theirs."""
-        self.followers: set[Follower] = set()
+        self.followers: set[ResourceSubscriber] = set()
         self.agreed: asyncio.Future[None] | None = None
         """Done when the server has said yes or no. It is nobody's own: whoever waits for it may go
         without disturbing the others."""
@@ -53,7 +53,7 @@ _Key = tuple[str, str, object | None]
 """An upstream, its own URI, and whose connection it is; None: everybody's."""
 
 
-class Subscriptions:
+class ResourceSubscriptions:
     """Who follows what."""
 
     def __init__(self, catalog: Catalog, upstreams: Mapping[str, Upstream]) -> None:
@@ -78,7 +78,13 @@ class Subscriptions:
         )
 
     async def subscribe(
-        self, follower: Follower, call: Call, upstream: str, uri: str, *, shared: bool = False
+        self,
+        follower: ResourceSubscriber,
+        call: Call,
+        upstream: str,
+        uri: str,
+        *,
+        shared: bool = False,
     ) -> None:
         """Follow one resource. Raises InterlockError, and follows nothing, when it cannot be.
 
@@ -134,7 +140,9 @@ class Subscriptions:
             # They have all left before the server agreed.
             await self._unwatch(key, watch)
 
-    async def unsubscribe(self, follower: Follower, call: Call, upstream: str, uri: str) -> None:
+    async def unsubscribe(
+        self, follower: ResourceSubscriber, call: Call, upstream: str, uri: str
+    ) -> None:
         """Follow it no more. Harmless for whoever never did."""
         served = self._upstreams.get(upstream)
         apart = None if served is None else served.apart(call)
@@ -142,7 +150,9 @@ class Subscriptions:
         if apart is not None:
             await self._leave(follower, (upstream, uri, None))
 
-    async def follow(self, follower: Follower, call: Call, uris: Iterable[str]) -> list[str]:
+    async def follow(
+        self, follower: ResourceSubscriber, call: Call, uris: Iterable[str]
+    ) -> list[str]:
         """Follow what these URIs mean now. Returns those that are followed from now on."""
         followed: list[str] = []
         try:
@@ -161,14 +171,14 @@ class Subscriptions:
             _log.info("some resources were not agreed upon in time")
         return followed
 
-    def unfollow(self, follower: Follower) -> None:
+    def unfollow(self, follower: ResourceSubscriber) -> None:
         """Whoever it was is gone."""
         for key in [key for key, one in self._watches.items() if follower in one.followers]:
             self._soon(self._leave(follower, key))
 
     def updated(self, upstream: str, uri: str, apart: object | None = None) -> None:
         """An upstream announces, on one connection, that a resource is not what it was."""
-        told: set[Follower] = set()
+        told: set[ResourceSubscriber] = set()
         for (key, followed, whose), watch in list(self._watches.items()):
             # It may be a part of what is followed.
             if (
@@ -191,7 +201,7 @@ class Subscriptions:
         offered = None if served is None else served.capabilities.get("resources")
         return isinstance(offered, dict) and bool(offered.get("subscribe"))
 
-    async def _leave(self, follower: Follower, key: _Key) -> None:
+    async def _leave(self, follower: ResourceSubscriber, key: _Key) -> None:
         watch = self._watches.get(key)
         if watch is None or follower not in watch.followers:
             return

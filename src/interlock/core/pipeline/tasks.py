@@ -16,9 +16,21 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Raw
 
-from interlock.core.call import Ask, Call, Client, ClientSession, Outcome, UpstreamAnsweredError
-from interlock.core.pipeline.client_requests import Held, Questions, speaks_tasks, to_look_at
-from interlock.core.ports import Clock, Host
+from interlock.core.call import (
+    Call,
+    Client,
+    ClientRequest,
+    ClientSession,
+    Outcome,
+    UpstreamAnsweredError,
+)
+from interlock.core.pipeline.client_requests import (
+    ClientRequestFilter,
+    SuspendedCall,
+    speaks_tasks,
+    to_look_at,
+)
+from interlock.core.ports import CallHost, Clock
 from interlock.errors import (
     CANCELLED,
     INVALID_PARAMS,
@@ -133,12 +145,12 @@ _GONE: Final = "The client did not come back with an answer in time."
 _log = logging.getLogger("interlock.pipeline")
 
 
-class OwnTasks:
+class LocalTasks:
     """All of them."""
 
     def __init__(
         self,
-        host: Host,
+        host: CallHost,
         *,
         clock: Clock,
         wall_clock: Callable[[], float],
@@ -151,7 +163,7 @@ class OwnTasks:
         self.wall_clock = wall_clock
         self.seconds = seconds
         self._call_later = call_later
-        self._all: dict[str, OwnTask] = {}
+        self._all: dict[str, LocalTask] = {}
         self._bytes = 0
         self._sweeping = False
 
@@ -162,19 +174,19 @@ class OwnTasks:
     def full(self) -> bool:
         return len(self._all) >= MOST_TASKS
 
-    def get(self, handle: str) -> OwnTask | None:
+    def get(self, handle: str) -> LocalTask | None:
         return self._all.get(handle)
 
-    def add(self, handle: str, id: str, held: Held, call: Call) -> OwnTask:
+    def add(self, handle: str, id: str, held: SuspendedCall, call: Call) -> LocalTask:
         """Make a task of a call that waits for its client. `id`: by which that knows it."""
-        self._all[handle] = task = OwnTask(self, handle, id, held, call)
+        self._all[handle] = task = LocalTask(self, handle, id, held, call)
         held.exchange.hand_over(call, task)
         if not self._sweeping:
             self._sweeping = True
             self._call_later(_SWEEP, self._sweep)
         return task
 
-    def keep(self, task: OwnTask) -> None:
+    def keep(self, task: LocalTask) -> None:
         """It has a result now, which waits to be fetched."""
         self._bytes += task.size
         for one in list(self._all.values()):
@@ -188,11 +200,11 @@ class OwnTasks:
             task.cancel(reason)
             self._forget(task)
 
-    def _forget(self, task: OwnTask) -> None:
+    def _forget(self, task: LocalTask) -> None:
         del self._all[task.handle]
         self._bytes -= task.size
 
-    def _look_at(self, task: OwnTask, now: float) -> None:
+    def _look_at(self, task: LocalTask, now: float) -> None:
         task.look()
         if task.ended or task.asks:
             if task.until <= now:
@@ -214,10 +226,12 @@ class OwnTasks:
             self._call_later(_SWEEP, self._sweep)
 
 
-class OwnTask:
+class LocalTask:
     """One of them. It is the way back for its server."""
 
-    def __init__(self, tasks: OwnTasks, handle: str, id: str, held: Held, call: Call) -> None:
+    def __init__(
+        self, tasks: LocalTasks, handle: str, id: str, held: SuspendedCall, call: Call
+    ) -> None:
         self.handle = handle
         self.call = call
         self.asks = True
@@ -339,7 +353,7 @@ class OwnTask:
             self.call.deadline = min(now + self.call.timeout, self.call.hard_deadline)
             self._outlive()
 
-    def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
+    def asked(self, ask: ClientRequest, call: Call | None, session: ClientSession | None) -> None:
         self._held.asked(ask, call, session)
         self._touched()
         self.look()
@@ -364,7 +378,7 @@ _NOTHING: Final = b"{}"
 _DONE: Final = Outcome(_NOTHING, mcp.Era.SESSION)
 
 
-class TaskLike(Protocol):
+class LocalTaskProtocol(Protocol):
     """A task of the node's own, wherever it is kept."""
 
     def shown(self, result_type: str) -> Outcome: ...
@@ -379,9 +393,9 @@ class Tasks:
 
     def __init__(
         self,
-        host: Host,
+        host: CallHost,
         *,
-        questions: Questions,
+        questions: ClientRequestFilter,
         key: bytes,
         clock: Clock,
         wall_clock: Callable[[], float],
@@ -391,11 +405,11 @@ class Tasks:
         self._host = host
         self._questions = questions
         self._ids = TaskIds(key)
-        self.own = OwnTasks(
+        self.own = LocalTasks(
             host, clock=clock, wall_clock=wall_clock, call_later=call_later, seconds=seconds
         )
 
-        self.also: Callable[[str, Call], TaskLike | None] = lambda *_: None
+        self.also: Callable[[str, Call], LocalTaskProtocol | None] = lambda *_: None
         """Finds a task of the node's own that is kept elsewhere."""
 
     def seal(self, handle: str, call: Call) -> str | None:
@@ -414,7 +428,7 @@ class Tasks:
             raise InterlockError(METHOD_NOT_FOUND, f"{call.verb!r} is not served here.")
         must_speak_tasks(call.client)
         name = self._ids.open(call.name, _caller(call))
-        task: TaskLike | None = None
+        task: LocalTaskProtocol | None = None
         if name is not None and name.own:
             task = self.own.get(name.id) or self.also(name.id, call)
         if name is None or (name.own and task is None):
@@ -428,23 +442,23 @@ class Tasks:
         call.repeatable = call.verb in mcp.REPEATABLE
         return None
 
-    def _get(self, call: Call, task: TaskLike) -> None:
+    def _get(self, call: Call, task: LocalTaskProtocol) -> None:
         self._host.over(call, task.shown(mcp.COMPLETE), None)
 
-    def _update(self, call: Call, task: TaskLike) -> None:
+    def _update(self, call: Call, task: LocalTaskProtocol) -> None:
         raw = (call.extra or {}).get(INPUT_RESPONSES)
         if raw is None:
             raise ProtocolError("`inputResponses` is missing.", INVALID_PARAMS)
         task.answer(read_answers(raw))
         self._host.over(call, _DONE, None)
 
-    def _cancel(self, call: Call, task: TaskLike) -> None:
+    def _cancel(self, call: Call, task: LocalTaskProtocol) -> None:
         task.cancel("The client cancelled the task.")
         self._host.over(call, _DONE, None)
 
     # -- tasks of the node's own
 
-    def adopt(self, held: Held, call: Call) -> Outcome | None:
+    def adopt(self, held: SuspendedCall, call: Call) -> Outcome | None:
         """Make a task of a call that waits for its client. None: it cannot be one."""
         if call.verb != mcp.TOOLS_CALL or not speaks_tasks(call.client) or self.own.full:
             return None

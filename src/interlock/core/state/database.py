@@ -44,7 +44,7 @@ def transaction(file: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
         raise
 
 
-class OwnFile(NamedTuple):
+class DatabaseKind(NamedTuple):
     """One kind of file: how it is told from others, and what is in it."""
 
     application_id: int

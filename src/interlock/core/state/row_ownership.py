@@ -16,7 +16,7 @@ from pathlib import Path
 from interlock.core.state.database import make_private
 
 
-class Keeper:
+class RowOwner:
     """One node, as the keeper of rows in the database at `path`."""
 
     def __init__(self, path: Path) -> None:

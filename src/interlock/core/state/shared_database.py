@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from interlock.core.state.database import OwnFile, make_private, transaction
+from interlock.core.state.database import DatabaseKind, make_private, transaction
 from interlock.errors import CONFIG, INTERNAL, TOO_BUSY, InterlockError
 
 
@@ -22,7 +22,7 @@ class SharedFile:
     def __init__(
         self,
         path: Path | None,
-        kind: OwnFile,
+        kind: DatabaseKind,
         *,
         patience: float,
         removed: str,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from interlock.core.journal.file import advice
-from interlock.core.state.database import OwnFile, make_private
+from interlock.core.state.database import DatabaseKind, make_private
 from interlock.errors import UNRECORDABLE, InterlockError
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class WriterFile:
     def __init__(
         self,
         path: Path | None,
-        kind: OwnFile,
+        kind: DatabaseKind,
         *,
         deliver: Callable[[Callable[[], None]], object],
     ) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from interlock.core.call import Call, ClientSession, Outcome
 from interlock.core.pending import ANSWERED
-from interlock.core.ports import Back, Exchange
+from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.errors import UNKNOWN_TOOL, InterlockError
 from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.protocol.mcp import Era, glance_at, tool_error
@@ -51,7 +51,7 @@ _DEFINITION: Final = encode_value(
 )
 
 
-class OwnTools:
+class BuiltinTools:
     """What the node itself serves."""
 
     key = ""
@@ -64,7 +64,7 @@ class OwnTools:
         """`dropped`: how many notifications of each subserver were dropped, by its segment."""
         self._dropped = dropped
 
-    def start(self, call: Call, back: Back) -> Exchange:
+    def start(self, call: Call, back: ResponseHandler) -> UpstreamRequest:
         route = call.route
         if route is None or route.upstream_name != DROPPED_TOOL:
             raise InterlockError(UNKNOWN_TOOL, f"The node has no tool {call.name[:100]!r}.")

@@ -19,12 +19,20 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from interlock.core.call import Answer, Ask, Call, Client, ClientSession, Outcome, Route
+from interlock.core.call import (
+    Call,
+    Client,
+    ClientRequest,
+    ClientResponse,
+    ClientSession,
+    Outcome,
+    Route,
+)
 from interlock.core.pipeline.notification_filter import may_hear
-from interlock.core.ports import Back
-from interlock.core.upstreams.notification_limits import Pace
-from interlock.core.upstreams.pending_request import Exchange, answered_error
-from interlock.core.upstreams.transports.transport import Link, NobodyYet, Ticket
+from interlock.core.ports import ResponseHandler
+from interlock.core.upstreams.notification_limits import NotificationLimiter
+from interlock.core.upstreams.pending_request import PendingRequest, answered_error
+from interlock.core.upstreams.transports.transport import EarlyReceiver, Link, LinkRequest
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL, ProtocolError
 from interlock.protocol import headers, jsonrpc, mcp
 from interlock.protocol import mcpax as ax
@@ -35,7 +43,7 @@ from interlock.protocol.mcp import LOG_MESSAGE
 # -- What upstreams say, as far as a peer reads it by itself: requests, answers, notifications.
 
 
-class Incoming(msgspec.Struct, gc=False):
+class IncomingMessage(msgspec.Struct, gc=False):
     """A message from an upstream. Our own ids are integers; its requests may have any id."""
 
     id: int | str | UnsetType | None = UNSET
@@ -45,7 +53,7 @@ class Incoming(msgspec.Struct, gc=False):
     error: Raw | UnsetType = UNSET
 
 
-decode_incoming = msgspec.json.Decoder(Incoming).decode
+decode_incoming = msgspec.json.Decoder(IncomingMessage).decode
 decode_batch = msgspec.json.Decoder(list[Raw]).decode
 decode_progress = msgspec.json.Decoder(mcp.ProgressParams).decode
 decode_updated = msgspec.json.Decoder(mcp.UpdatedParams).decode
@@ -146,7 +154,7 @@ _STATELESS: Final = mcp.Era.STATELESS
 """Looked up once: members of an enumeration are slow to find."""
 
 
-class Wording:
+class RequestEncoder:
     """How requests to one upstream are put."""
 
     def __init__(
@@ -378,15 +386,17 @@ _decode_asked = msgspec.json.Decoder(mcp.AskedParams).decode
 _log = logging.getLogger("interlock.upstreams")
 
 
-class Questions:
+class UpstreamRequests:
     """The questions of one upstream."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: UpstreamClient) -> None:
         self._peer = peer
-        self._open: dict[bytes, Ask] = {}
+        self._open: dict[bytes, ClientRequest] = {}
         """By the upstream's own raw ids."""
 
-    def asked(self, method: str, id: bytes, params: Raw | UnsetType, ticket: Ticket | None) -> None:
+    def asked(
+        self, method: str, id: bytes, params: Raw | UnsetType, ticket: LinkRequest | None
+    ) -> None:
         """A request from the upstream: it wants to know something of whoever called it."""
         peer, link = self._peer, self._peer.link
         if method == mcp.PING:
@@ -405,7 +415,7 @@ class Questions:
             link.post(jsonrpc.error_response(id, -32600, message), b"")
             return
 
-        def answered(answer: Answer) -> None:
+        def answered(answer: ClientResponse) -> None:
             self._open.pop(id, None)
             if exchange is not None and exchange.asks is not None:
                 exchange.asks.pop(id, None)
@@ -415,7 +425,7 @@ class Questions:
                 response = jsonrpc.result_response(id, answer.result)
             link.post(response, b"")
 
-        ask = Ask(
+        ask = ClientRequest(
             method, b"" if params is UNSET else mcp.past_this_hop(params), answered, peer.label
         )
         request = about(params) if peer.speaks_ax and params is not UNSET else None
@@ -455,7 +465,7 @@ class Questions:
         ask.withdraw(reason)
         return True
 
-    def take_back(self, id: bytes, ask: Ask, reason: str) -> None:
+    def take_back(self, id: bytes, ask: ClientRequest, reason: str) -> None:
         """The request that it was asked for is over: both sides are told."""
         self._open.pop(id, None)
         if ask.open:
@@ -469,7 +479,7 @@ class Questions:
         for ask in asks.values():
             ask.withdraw(reason)
 
-    def _expect_progress(self, ask: Ask) -> None:
+    def _expect_progress(self, ask: ClientRequest) -> None:
         """Pass on how the answer comes along, if the upstream wants to hear that."""
         if not ask.params:
             return
@@ -495,7 +505,7 @@ _OF_THE_TREE: Final = "notifications/mcpax/"
 _BRACE: Final = ord("{")
 
 
-class Peer:
+class UpstreamClient:
     """One MCP connection to an upstream."""
 
     def __init__(
@@ -504,17 +514,17 @@ class Peer:
         """`mask` makes the upstream's own words fit to be repeated."""
         self.label = label
         self.link = link
-        self.pending: dict[int, Exchange] = {}
+        self.pending: dict[int, PendingRequest] = {}
         self.answered = 0
         self.noise = 0
         self.era = mcp.Era.SESSION
         self.revision = ""
-        self._wording = Wording(self.era, "", own_info, http=False)
+        self._wording = RequestEncoder(self.era, "", own_info, http=False)
         self.capabilities: dict[str, Any] = {}
         self.instructions: str | None = None
         self.server_info: dict[str, Any] = {}
         self._given_up: dict[int, tuple[object, float]] = {}
-        self.questions = Questions(self)
+        self.questions = UpstreamRequests(self)
         """What the upstream wants to know."""
         self.on_changed: Callable[[str], None] | None = None
         """Told which list is a new one: `tools`, `prompts` or `resources`."""
@@ -537,7 +547,7 @@ class Peer:
         id of a request, the params. True: it was taken, and will be answered."""
         self.segment = ""
         """By what name those who hear it know the upstream. Empty: they need not be told."""
-        self.pace: Pace | None = None
+        self.pace: NotificationLimiter | None = None
         """How fast the upstream may speak. None: as fast as it likes."""
         self.session: ClientSession | None = None
         """The only client that this peer speaks for, when it is one that stays connected."""
@@ -545,7 +555,7 @@ class Peer:
         """What a session server is told that its client can do."""
         self.private = False
         """Whether this peer speaks for one client only."""
-        self.back: Back | None = None
+        self.back: ResponseHandler | None = None
         """Who is told of questions that are about no request in particular."""
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.own_info = own_info
@@ -553,7 +563,7 @@ class Peer:
         # Not to be guessed: an upstream talked into answering twice must not hit upon an id.
         self._first_id = self._next_id = secrets.randbelow(2**40)
         early = link.receiver
-        if isinstance(early, NobodyYet):
+        if isinstance(early, EarlyReceiver):
             self.noise += early.heard
         link.receiver = self
 
@@ -563,7 +573,7 @@ class Peer:
         """Speak this revision from now on."""
         self.era = era
         self.revision = revision
-        self._wording = Wording(
+        self._wording = RequestEncoder(
             era,
             revision,
             self.own_info,
@@ -594,10 +604,10 @@ class Peer:
         self._shows = stamp if self.link.is_http else None
         self.adopt(self.era, self.revision)
 
-    def start(self, call: Call, back: Back) -> Exchange:
+    def start(self, call: Call, back: ResponseHandler) -> PendingRequest:
         """Send a caller's request on, in this upstream's own words."""
         self._next_id = id = self._next_id + 1
-        exchange = Exchange(self, id, call.verb, call)
+        exchange = PendingRequest(self, id, call.verb, call)
         meta, token = call.meta, None
         if (
             meta is not None
@@ -633,10 +643,10 @@ class Peer:
         params: dict[str, Any] | None = None,
         *,
         stays_open: bool = False,
-    ) -> Exchange:
+    ) -> PendingRequest:
         """Send a request of the node's own."""
         self._next_id = id = self._next_id + 1
-        exchange = Exchange(self, id, method)
+        exchange = PendingRequest(self, id, method)
         payload = self._wording.own(id, method, jsonrpc.encode_value(params or {}))
         lines = self._wording.header_lines(method, None)
         self.pending[id] = exchange
@@ -650,7 +660,7 @@ class Peer:
         encoded = None if params is None else jsonrpc.encode_value(params)
         self.link.post(jsonrpc.notification(method, encoded), b"")
 
-    def abandon(self, exchange: Exchange, reason: str) -> None:
+    def abandon(self, exchange: PendingRequest, reason: str) -> None:
         """Forget a request, and tell the upstream to stop working on it."""
         if self.pending.pop(exchange.id, None) is None:
             return
@@ -668,7 +678,7 @@ class Peer:
 
     # -- what comes in
 
-    def deliver(self, data: bytes, ticket: Ticket | None = None) -> None:
+    def deliver(self, data: bytes, ticket: LinkRequest | None = None) -> None:
         """A message from the upstream. Garbage is counted, and harms nobody."""
         try:
             if not data.isascii():
@@ -710,7 +720,7 @@ class Peer:
             if not self._takes_ax(incoming.method, id, incoming.params):
                 self.questions.asked(incoming.method, id, incoming.params, ticket)
 
-    def _unreadable(self, data: bytes, ticket: Ticket | None) -> None:
+    def _unreadable(self, data: bytes, ticket: LinkRequest | None) -> None:
         """No message: a batch, where the revision has batches, or noise."""
         if self.revision in mcp.BATCH_REVISIONS:
             batch = batch_of(data)
@@ -727,7 +737,7 @@ class Peer:
         if exchange is not None:
             exchange.fail(UPSTREAM_PROTOCOL, f"{self.label} answered, but: {why}", sent=True)
 
-    def _answer(self, incoming: Incoming, ticket: Ticket | None) -> None:
+    def _answer(self, incoming: IncomingMessage, ticket: LinkRequest | None) -> None:
         id = incoming.id
         if ticket is not None and id != ticket.id:
             if incoming.error is UNSET or isinstance(id, int):
@@ -758,7 +768,9 @@ class Peer:
                 UPSTREAM_LOST, f"{self.label} answered with neither result nor error.", sent=True
             )
 
-    def _notification(self, method: str, params: Raw | UnsetType, ticket: Ticket | None) -> None:
+    def _notification(
+        self, method: str, params: Raw | UnsetType, ticket: LinkRequest | None
+    ) -> None:
         if self._takes_ax(method, None, params):
             return
         said = Raw(b"{}") if params is UNSET else params
@@ -812,7 +824,7 @@ class Peer:
         else:
             self.pace.give(deliver, size)
 
-    def _hear(self, method: str, said: Raw, ticket: Ticket | None) -> None:
+    def _hear(self, method: str, said: Raw, ticket: LinkRequest | None) -> None:
         """Something for whoever calls, or else for whoever is connected."""
         if self.mute:
             return
@@ -827,7 +839,9 @@ class Peer:
         elif may_hear(call, method, params):
             self.pace.give(partial(self._tell_late, exchange, call, method, params), len(params))
 
-    def _whom(self, method: str, said: Raw, ticket: Ticket | None) -> tuple[Exchange | None, bool]:
+    def _whom(
+        self, method: str, said: Raw, ticket: LinkRequest | None
+    ) -> tuple[PendingRequest | None, bool]:
         """The request that something is about; where it is about none, whether all may hear it."""
         if not self._speaks_ax:
             exchange = self.whose(ticket)
@@ -856,7 +870,7 @@ class Peer:
                 # One client's trouble is not that of the link.
                 _log.exception("%s: a client could not take %s", self.label, method)
 
-    def _tell_late(self, exchange: Exchange, call: Call, method: str, params: bytes) -> None:
+    def _tell_late(self, exchange: PendingRequest, call: Call, method: str, params: bytes) -> None:
         """Something about a request, which may be answered by now."""
         session = call.session
         if exchange.open:
@@ -877,7 +891,7 @@ class Peer:
         members["progressToken"] = Raw(exchange.token)
         self._tell(exchange, mcp.PROGRESS, mcp.past_this_hop(jsonrpc.encode_members(members)))
 
-    def _tell(self, exchange: Exchange, method: str, params: bytes | Raw) -> None:
+    def _tell(self, exchange: PendingRequest, method: str, params: bytes | Raw) -> None:
         call, back = exchange.call, exchange.back
         if call is None or back is None:
             return
@@ -887,11 +901,11 @@ class Peer:
             # One caller's trouble is not that of the others on this link.
             _log.exception("%s: a caller could not take %s", self.label, method)
 
-    def whose(self, ticket: Ticket | None) -> Exchange | None:
+    def whose(self, ticket: LinkRequest | None) -> PendingRequest | None:
         """The request that something is about. None: there is none, or it could be another's."""
-        if isinstance(ticket, Exchange):
+        if isinstance(ticket, PendingRequest):
             return None if ticket.call is None else ticket
-        latest: Exchange | None = None
+        latest: PendingRequest | None = None
         whose: object = None
         for exchange in self.pending.values():
             call = exchange.call
@@ -914,9 +928,9 @@ class Peer:
 
     # -- the end
 
-    def interrupted(self, ticket: Ticket) -> None:
+    def interrupted(self, ticket: LinkRequest) -> None:
         """The upstream hangs up and will go on later: so does the node, to its own client."""
-        call = ticket.call if isinstance(ticket, Exchange) else None
+        call = ticket.call if isinstance(ticket, PendingRequest) else None
         if call is not None and call.session is not None:
             call.session.hang_up(call)
 
@@ -941,7 +955,7 @@ class Peer:
         self.lost("closed by the node")
 
 
-def _party(exchange: Exchange, call: Call) -> object:
+def _party(exchange: PendingRequest, call: Call) -> object:
     """Who may hear what is said about a request. Behind a parent there is somebody else each
     time, for all that a node knows."""
     return exchange.id if call.credentials.known_as else (call.caller, call.session)

@@ -10,8 +10,8 @@ from typing import Final, NotRequired, Protocol, TypedDict
 from interlock.core.call import UpstreamGoneError
 from interlock.core.config import ServerConfig
 from interlock.core.ports import Clock
-from interlock.core.upstreams.client import Peer
-from interlock.core.upstreams.listing import KINDS, RawOffer
+from interlock.core.upstreams.client import UpstreamClient
+from interlock.core.upstreams.listing import KINDS, RawOffering
 from interlock.core.upstreams.negotiation import open_peer
 from interlock.core.upstreams.oauth.bearer import OAuthBearer
 from interlock.core.upstreams.secret_mask import Mask
@@ -31,7 +31,7 @@ Resolve = Callable[[ServerConfig], ServerConfig]
 """Puts what `${env:X}` and `${file:path}` refer to into a server's config."""
 
 
-class Connects(Protocol):
+class ConnectionOpener(Protocol):
     """What opens the connections of an upstream."""
 
     stderr: deque[str]
@@ -61,9 +61,11 @@ class Connects(Protocol):
         """When to try a call again that found it lost. None: when the node itself does."""
         ...
 
-    async def connect(self, promises: bytes = b"{}", *, session_first: bool = False) -> Peer: ...
+    async def connect(
+        self, promises: bytes = b"{}", *, session_first: bool = False
+    ) -> UpstreamClient: ...
 
-    def vet(self, offer: RawOffer) -> None:
+    def vet(self, offer: RawOffering) -> None:
         """Raises InterlockError when it may not offer this."""
 
 
@@ -113,7 +115,9 @@ class Connector:
         self._revision = mcp.LATEST_SESSION
         """What a session server is asked to speak."""
 
-    async def connect(self, promises: bytes = b"{}", *, session_first: bool = False) -> Peer:
+    async def connect(
+        self, promises: bytes = b"{}", *, session_first: bool = False
+    ) -> UpstreamClient:
         """An open peer. Raises InterlockError.
 
         `promises`: what a session server is told that its client can do. `session_first`: speak
@@ -127,7 +131,9 @@ class Connector:
             self.mask.learn(self._secrets(self._configured))
         return await self._connect(server, promises, session_first)
 
-    async def _connect(self, server: ServerConfig, promises: bytes, session_first: bool) -> Peer:
+    async def _connect(
+        self, server: ServerConfig, promises: bytes, session_first: bool
+    ) -> UpstreamClient:
         """A peer by the transport of `server`, whose references are resolved."""
         if server.transport not in _TRANSPORTS:
             raise InterlockError(
@@ -158,7 +164,9 @@ class Connector:
                     raise gone from None
                 raise
 
-    async def _spawn(self, server: ServerConfig, promises: bytes, session_first: bool) -> Peer:
+    async def _spawn(
+        self, server: ServerConfig, promises: bytes, session_first: bool
+    ) -> UpstreamClient:
         session_first = session_first or self._session_first
         pinned = server.protocol == "stateless" and not session_first
         try:
@@ -201,7 +209,7 @@ class Connector:
     def retry_after_ms(self) -> int | None:
         return None
 
-    def vet(self, offer: RawOffer) -> None:
+    def vet(self, offer: RawOffering) -> None:
         """Whatever it lists, it may."""
 
     def _argv(self, server: ServerConfig) -> list[str]:
@@ -222,7 +230,7 @@ class Connector:
 
     async def _streamable(
         self, server: ServerConfig, url: str, promises: bytes, session_first: bool
-    ) -> Peer:
+    ) -> UpstreamClient:
         link = HttpLink(
             self._key,
             url,
@@ -233,7 +241,7 @@ class Connector:
         )
         return await self._open(server, link, promises, session_first)
 
-    async def _legacy(self, server: ServerConfig, url: str, promises: bytes) -> Peer:
+    async def _legacy(self, server: ServerConfig, url: str, promises: bytes) -> UpstreamClient:
         link = LegacySseLink(
             self._key,
             url,
@@ -255,8 +263,8 @@ class Connector:
         link: Link,
         promises: bytes,
         session_first: bool,
-    ) -> Peer:
-        peer = Peer(self._key, link, self._own_info, mask=self.mask)
+    ) -> UpstreamClient:
+        peer = UpstreamClient(self._key, link, self._own_info, mask=self.mask)
         peer.promises = promises
         try:
             await open_peer(

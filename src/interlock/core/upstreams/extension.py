@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from interlock.core.catalog.offering import OfferingTerms
 from interlock.core.config import ServerConfig
-from interlock.core.upstreams.client import Peer
-from interlock.core.upstreams.connection import ConnectorOptions, Connects
+from interlock.core.upstreams.client import UpstreamClient
+from interlock.core.upstreams.connection import ConnectionOpener, ConnectorOptions
 from interlock.core.upstreams.supervisor import Supervisor
 
 
@@ -14,7 +14,7 @@ class UpstreamExtension:
 
     def connector(
         self, key: str, server: ServerConfig, options: ConnectorOptions
-    ) -> Connects | None:
+    ) -> ConnectionOpener | None:
         """What connects to this server of the config. None: that is for others to do."""
         return None
 
@@ -22,7 +22,7 @@ class UpstreamExtension:
         """How the lists of this upstream are read. Empty: as those of any other."""
         return {}
 
-    def prepare(self, peer: Peer, key: str) -> None:
+    def prepare(self, peer: UpstreamClient, key: str) -> None:
         """A new connection to an upstream: nothing has been read on it yet."""
 
     def ended(self, key: str) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.core.call import UpstreamAnsweredError
-from interlock.core.upstreams.client import Peer
+from interlock.core.upstreams.client import UpstreamClient
 from interlock.errors import UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol import mcp
 
@@ -44,7 +44,7 @@ _LISTS: Final = {
 """By what they are called in an offer."""
 
 
-class RawOffer(msgspec.Struct, frozen=True):
+class RawOffering(msgspec.Struct, frozen=True):
     """What an upstream lists, as it came."""
 
     tools: list[Raw] = []
@@ -56,24 +56,24 @@ class RawOffer(msgspec.Struct, frozen=True):
     """Which lists could not be read, and why: they are what they were before."""
 
 
-async def list_tools(peer: Peer, *, timeout: float) -> list[Raw]:
+async def list_tools(peer: UpstreamClient, *, timeout: float) -> list[Raw]:
     """Every tool that the upstream lists. Raises InterlockError."""
     return (await list_offer(peer, timeout=timeout, kinds=frozenset({"tools"}))).tools
 
 
 async def list_offer(
-    peer: Peer,
+    peer: UpstreamClient,
     *,
     timeout: float,
     kinds: frozenset[str] = KINDS,
-    before: RawOffer | None = None,
-) -> RawOffer:
+    before: RawOffering | None = None,
+) -> RawOffering:
     """Everything the upstream lists, page by page.
 
     Of what is not asked for (`kinds`) or cannot be read, the offer has what it had `before`.
     Raises InterlockError when nothing that was asked for could be read.
     """
-    before = before or RawOffer()
+    before = before or RawOffering()
     # A list that could not be read the last time is out of date, whatever is new now.
     wanted = kinds | {_LISTS[name].kind for name in before.problems}
     asked = {
@@ -96,15 +96,15 @@ async def list_offer(
             read[name] = answer
     if problems and len(problems) == len(asked):
         raise next(iter(problems.values()))
-    return RawOffer(**read, problems=problems)
+    return RawOffering(**read, problems=problems)
 
 
-def _is_declared(peer: Peer, verb: str) -> bool:
+def _is_declared(peer: UpstreamClient, verb: str) -> bool:
     extension = mcp.METHODS[verb].extension
     return not extension or mcp.declares(peer.capabilities, extension=extension)
 
 
-async def _read(peer: Peer, one: _List, timeout: float) -> list[Raw] | InterlockError:
+async def _read(peer: UpstreamClient, one: _List, timeout: float) -> list[Raw] | InterlockError:
     """One list, or why it could not be read."""
     try:
         async with asyncio.timeout(timeout):
@@ -137,7 +137,7 @@ _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_entries = msgspec.json.Decoder(list[Raw]).decode
 
 
-async def _read_pages(peer: Peer, one: _List) -> list[Raw]:
+async def _read_pages(peer: UpstreamClient, one: _List) -> list[Raw]:
     entries: list[Raw] = []
     seen: set[str] = set()
     params: dict[str, Any] = {}

@@ -23,7 +23,7 @@ _PAGE: Final = """\
 """
 
 
-class Visit(NamedTuple):
+class CallbackRequest(NamedTuple):
     """Somebody who asks for our page."""
 
     target: str
@@ -33,17 +33,17 @@ class Visit(NamedTuple):
     """By their names in small letters. One that came twice has a value that fits nothing."""
 
 
-class Answer(NamedTuple):
+class CallbackPage(NamedTuple):
     """What is said to a visit: the status, and the sentence on the page."""
 
     status: str
     text: str
 
 
-class WayBack:
+class LoopbackCallback:
     """Listens on loopback, from `open` to `close`."""
 
-    def __init__(self, answer: Callable[[Visit], Answer]) -> None:
+    def __init__(self, answer: Callable[[CallbackRequest], CallbackPage]) -> None:
         self._answer = answer
         self._servers: list[asyncio.Server] = []
         self.port = 0
@@ -96,7 +96,7 @@ class WayBack:
         finally:
             writer.close()
 
-    def _answered(self, head: str) -> Answer:
+    def _answered(self, head: str) -> CallbackPage:
         line, _, rest = head.partition("\r\n")
         method, _, target = line.partition(" ")
         target = target.partition(" ")[0]
@@ -104,16 +104,16 @@ class WayBack:
         names = {"localhost", *(f"[{one}]" if ":" in one else one for one in self.hosts())}
         # A name that somebody pointed at this machine is not ours.
         if headers.get("host") not in {f"{name}:{self.port}" for name in names}:
-            return Answer("421 Misdirected Request", OTHER)
+            return CallbackPage("421 Misdirected Request", OTHER)
         try:
             found = urlsplit(target)
         except ValueError:
-            return Answer("400 Bad Request", OTHER)
+            return CallbackPage("400 Bad Request", OTHER)
         if found.path != PATH:
-            return Answer("404 Not Found", OTHER)
+            return CallbackPage("404 Not Found", OTHER)
         if method != "GET":
-            return Answer("405 Method Not Allowed", OTHER)
-        return self._answer(Visit(target, found.query, headers))
+            return CallbackPage("405 Method Not Allowed", OTHER)
+        return self._answer(CallbackRequest(target, found.query, headers))
 
 
 def _headers(text: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.core.call import UpstreamAnsweredError, UpstreamGoneError
-from interlock.core.upstreams.client import Peer
+from interlock.core.upstreams.client import UpstreamClient
 from interlock.errors import UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol import jsonrpc, mcp
 
@@ -24,7 +24,7 @@ _MODERN_ERRORS: Final = frozenset({-32020, -32021, -32022})
 
 
 async def open_peer(
-    peer: Peer,
+    peer: UpstreamClient,
     *,
     session_first: bool,
     timeout: float,
@@ -57,7 +57,7 @@ async def open_peer(
         ) from None
 
 
-async def _open_stateless(peer: Peer) -> None:
+async def _open_stateless(peer: UpstreamClient) -> None:
     found = await _discover(peer)
     if found is None:
         raise InterlockError(
@@ -71,7 +71,7 @@ async def _open_stateless(peer: Peer) -> None:
 class _Refused(InterlockError):
     """The server answered `initialize` with an error."""
 
-    def __init__(self, peer: Peer, error: UpstreamAnsweredError) -> None:
+    def __init__(self, peer: UpstreamClient, error: UpstreamAnsweredError) -> None:
         super().__init__(
             UPSTREAM_PROTOCOL, f"{peer.label} refused to start a session: {error.message}"
         )
@@ -79,7 +79,7 @@ class _Refused(InterlockError):
         """Only a server of the stateless generation answers with this code."""
 
 
-async def _open(peer: Peer, session_first: bool, revision: str) -> None:
+async def _open(peer: UpstreamClient, session_first: bool, revision: str) -> None:
     if session_first:
         await _initialize(peer, revision)
         return
@@ -112,7 +112,7 @@ async def _open(peer: Peer, session_first: bool, revision: str) -> None:
         await asyncio.gather(probe, return_exceptions=True)
 
 
-async def _discover(peer: Peer) -> mcp.DiscoverResult | None:
+async def _discover(peer: UpstreamClient) -> mcp.DiscoverResult | None:
     """What a server of the stateless wire says of itself; None when it must be the other wire."""
     peer.adopt(mcp.Era.STATELESS, mcp.LATEST_STATELESS)
     link = peer.link
@@ -137,7 +137,7 @@ async def _discover(peer: Peer) -> mcp.DiscoverResult | None:
     raise InterlockError(UPSTREAM_UNAVAILABLE, f"{peer.label} redirects in a circle.")
 
 
-def _judge_error(peer: Peer, error: UpstreamAnsweredError) -> None:
+def _judge_error(peer: UpstreamClient, error: UpstreamAnsweredError) -> None:
     """Raises when the error proves that there is no wire that both sides know."""
     if error.code not in _MODERN_ERRORS:
         return
@@ -164,7 +164,7 @@ def _read_discovery(result: bytes | Raw) -> mcp.DiscoverResult | None:
     return found if known else None
 
 
-def _adopt(peer: Peer, found: mcp.DiscoverResult) -> None:
+def _adopt(peer: UpstreamClient, found: mcp.DiscoverResult) -> None:
     peer.adopt(mcp.Era.STATELESS, mcp.LATEST_STATELESS)
     peer.capabilities = found.capabilities
     peer.instructions = found.instructions
@@ -172,7 +172,7 @@ def _adopt(peer: Peer, found: mcp.DiscoverResult) -> None:
     peer.server_info = _about(peer, info if isinstance(info, dict) else {})
 
 
-async def _initialize(peer: Peer, revision: str) -> None:
+async def _initialize(peer: UpstreamClient, revision: str) -> None:
     link = peer.link
     peer.adopt(mcp.Era.SESSION, revision)
     link.say_nothing()
@@ -210,7 +210,7 @@ async def _initialize(peer: Peer, revision: str) -> None:
     await link.hand_over(jsonrpc.notification(mcp.INITIALIZED))
 
 
-def _about(peer: Peer, info: dict[str, Any]) -> dict[str, Any]:
+def _about(peer: UpstreamClient, info: dict[str, Any]) -> dict[str, Any]:
     """What the server says about itself, fit to be shown."""
     return {
         key: peer.mask(value) if isinstance(value, str) else value for key, value in info.items()

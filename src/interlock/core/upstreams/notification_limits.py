@@ -25,7 +25,7 @@ MOST_BYTES: Final = 16 * 1024 * 1024
 _log = logging.getLogger("interlock.upstreams")
 
 
-class Pace:
+class NotificationLimiter:
     """The pace of one subserver, over all its connections."""
 
     def __init__(

@@ -6,11 +6,11 @@ import asyncio
 
 from msgspec import Raw
 
-from interlock.core.call import Ask, Call, ClientSession, Outcome
+from interlock.core.call import Call, ClientRequest, ClientSession, Outcome
 from interlock.errors import INTERNAL, METHOD_NOT_FOUND, InterlockError
 
 
-class Awaited:
+class OutcomeFuture:
     """Settles a future; without one, it is the way back of what is about no call."""
 
     def __init__(self, where: str, answer: asyncio.Future[Outcome] | None = None) -> None:
@@ -30,5 +30,5 @@ class Awaited:
         if call.on_notification is not None:
             call.on_notification(call, method, params)
 
-    def asked(self, ask: Ask, call: Call | None, session: ClientSession | None) -> None:
+    def asked(self, ask: ClientRequest, call: Call | None, session: ClientSession | None) -> None:
         ask.refuse(METHOD_NOT_FOUND.code, f"{ask.method} cannot be answered {self._where}.")

@@ -14,14 +14,14 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from interlock.core.call import (
-    Ask,
     Call,
+    ClientRequest,
     Outcome,
     RelayedError,
     UpstreamAnsweredError,
     UpstreamGoneError,
 )
-from interlock.core.ports import Back
+from interlock.core.ports import ResponseHandler
 from interlock.core.upstreams.secret_mask import mask_json
 from interlock.errors import (
     APPROVAL_REFUSED,
@@ -43,7 +43,7 @@ from interlock.protocol.jsonrpc import ErrorObject, decode_value
 from interlock.protocol.mcp import META_PROGRESS_TOKEN, TOOLS_CALL
 
 if TYPE_CHECKING:
-    from interlock.core.upstreams.client import Peer
+    from interlock.core.upstreams.client import UpstreamClient
 
 _RELAYED: Final = frozenset(
     {
@@ -62,17 +62,17 @@ _RELAYED: Final = frozenset(
 
 
 @plain_stores
-class Exchange(msgspec.Struct, eq=False):
+class PendingRequest(msgspec.Struct, eq=False):
     """One request. It is settled exactly once: what comes first counts."""
 
-    peer: Peer
+    peer: UpstreamClient
     id: int
     method: str
     call: Call | None = None
-    back: Back | None = None
+    back: ResponseHandler | None = None
     token: Raw | None = None
     """What the caller calls its progress. None: it wants to hear of none."""
-    asks: dict[bytes, Ask] | None = None
+    asks: dict[bytes, ClientRequest] | None = None
     """What the upstream wants to know before it answers, by its own ids."""
     open: bool = True
     outcome: Outcome | None = None
@@ -135,7 +135,7 @@ class Exchange(msgspec.Struct, eq=False):
                 self._withdraw(reason)
             self.peer.abandon(self, reason)
 
-    def hand_over(self, call: Call, back: Back) -> None:
+    def hand_over(self, call: Call, back: ResponseHandler) -> None:
         self.call, self.back = call, back
         # Whoever takes it over takes over a request that has left.
         self.dispatched_before = True
@@ -175,7 +175,7 @@ class Exchange(msgspec.Struct, eq=False):
         return self.outcome
 
 
-def answered_error(exchange: Exchange, error: ErrorObject) -> InterlockError:
+def answered_error(exchange: PendingRequest, error: ErrorObject) -> InterlockError:
     """What an upstream answered instead of a result. On a link of MCP-AX it may be a word of our
     own table, said by the node that it happened to."""
     peer = exchange.peer

@@ -17,20 +17,20 @@ import msgspec
 
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import Offering, OfferingTerms, read_offering
-from interlock.core.catalog.server_info import Voice, as_offered
+from interlock.core.catalog.server_info import UpstreamIntroduction, as_offered
 from interlock.core.config import Config, ServerConfig, diff, resolve_server
 from interlock.core.feature import Component
-from interlock.core.journal.audit import Audit, Tally
+from interlock.core.journal.audit import Audit, CallTotals
 from interlock.core.pipeline.breaker import Breakers, Circuit
-from interlock.core.pipeline.client_requests import ANYTHING, AskPolicy
-from interlock.core.pipeline.latency import Measures
+from interlock.core.pipeline.client_requests import ANYTHING, ClientRequestPolicy
+from interlock.core.pipeline.latency import LatencyMeasures
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.ports import Upstream
-from interlock.core.upstreams.client import Peer
-from interlock.core.upstreams.connection import Connector, ConnectorOptions, Connects
+from interlock.core.upstreams.client import UpstreamClient
+from interlock.core.upstreams.connection import ConnectionOpener, Connector, ConnectorOptions
 from interlock.core.upstreams.extension import UpstreamExtension
-from interlock.core.upstreams.listing import RawOffer
-from interlock.core.upstreams.oauth.keyring import Keyring
+from interlock.core.upstreams.listing import RawOffering
+from interlock.core.upstreams.oauth.keyring import BearerRegistry
 from interlock.core.upstreams.secret_mask import secret_values
 from interlock.core.upstreams.supervisor import State, Supervisor
 from interlock.protocol.mcp import Era
@@ -76,7 +76,7 @@ class UpstreamRegistry(Component):
         catalog: Catalog,
         breakers: Breakers,
         audit: Audit,
-        keyring: Keyring,
+        keyring: BearerRegistry,
         on_shown: Callable[[Supervisor], None],
         on_changed: Callable[[], None],
     ) -> None:
@@ -94,7 +94,7 @@ class UpstreamRegistry(Component):
         self._catalog = catalog
         self._breakers = breakers
         self._audit = audit
-        self.measures = Measures(self.is_slower)
+        self.measures = LatencyMeasures(self.is_slower)
         self._keyring = keyring
         self._on_shown = on_shown
         self._on_changed = on_changed
@@ -121,7 +121,7 @@ class UpstreamRegistry(Component):
         self._expect(key, server)
         self._supervise(key, server, self._connector(key, server))
 
-    def _connector(self, key: str, server: ServerConfig) -> Connects:
+    def _connector(self, key: str, server: ServerConfig) -> ConnectionOpener:
         options: ConnectorOptions = {
             "own_info": self._own_info,
             "resolve": self._resolve,
@@ -143,7 +143,9 @@ class UpstreamRegistry(Component):
         prefix = f"{root}.{segment}" if root else segment
         self._catalog.expect(key, "" if server.expose == "transparent" else prefix)
 
-    def begin_registered(self, key: str, server: ServerConfig, connector: Connects) -> Supervisor:
+    def begin_registered(
+        self, key: str, server: ServerConfig, connector: ConnectionOpener
+    ) -> Supervisor:
         """The upstream of a subserver that dialled in, or of a participant of a topic."""
         return self._supervise(key, server, connector)
 
@@ -198,7 +200,7 @@ class UpstreamRegistry(Component):
                     self._expect(key, supervisor.server)
                 supervisor.configure(supervisor.server)
 
-    def _supervise(self, key: str, server: ServerConfig, connector: Connects) -> Supervisor:
+    def _supervise(self, key: str, server: ServerConfig, connector: ConnectionOpener) -> Supervisor:
         supervisor = Supervisor(
             key,
             server,
@@ -224,7 +226,7 @@ class UpstreamRegistry(Component):
             extension.ended(key)
         return self.supervisors.pop(key)
 
-    def _prepare(self, peer: Peer, key: str) -> None:
+    def _prepare(self, peer: UpstreamClient, key: str) -> None:
         for extension in self._extensions:
             extension.prepare(peer, key)
 
@@ -312,22 +314,22 @@ class UpstreamRegistry(Component):
         supervisor = self.supervisors.get(upstream)
         return supervisor is not None and supervisor.read_tools(then)
 
-    def ask_policy(self, upstream: str) -> AskPolicy:
+    def ask_policy(self, upstream: str) -> ClientRequestPolicy:
         supervisor = self.supervisors.get(upstream)
         if supervisor is None:
             return ANYTHING
         ask = supervisor.server.ask
-        return AskPolicy(
+        return ClientRequestPolicy(
             sampling=ask.sampling == "allow",
             elicitation=ask.elicitation == "allow",
             roots=ask.roots == "allow",
             max_tokens=ask.max_tokens,
         )
 
-    def voices(self) -> list[Voice]:
+    def voices(self) -> list[UpstreamIntroduction]:
         """What they say about themselves."""
         return [
-            Voice(
+            UpstreamIntroduction(
                 one.server.segment or key,
                 _capabilities(one.peer, one.offer),
                 one.peer.instructions,
@@ -344,14 +346,14 @@ class UpstreamRegistry(Component):
             _status_of(
                 one,
                 self._catalog.offering(one.key),
-                self._audit.by_upstream.get(one.key) or Tally(),
+                self._audit.by_upstream.get(one.key) or CallTotals(),
                 self._breakers.state(one.key),
             )
             for one in self.supervisors.values()
         ]
 
 
-def _capabilities(peer: Peer, offer: RawOffer) -> Mapping[str, Any]:
+def _capabilities(peer: UpstreamClient, offer: RawOffering) -> Mapping[str, Any]:
     if not peer.speaks_ax:
         return peer.capabilities
     resources = bool(offer.resources or offer.templates or offer.skills)
@@ -359,7 +361,7 @@ def _capabilities(peer: Peer, offer: RawOffer) -> Mapping[str, Any]:
 
 
 def _status_of(
-    one: Supervisor, offering: Offering | None, tally: Tally, circuit: Circuit
+    one: Supervisor, offering: Offering | None, tally: CallTotals, circuit: Circuit
 ) -> UpstreamStatus:
     """How one upstream fares now."""
     peer = one.peer

@@ -21,10 +21,10 @@ from interlock.core.call import Call, ClientSession, UpstreamAnsweredError, Upst
 from interlock.core.config import ServerConfig
 from interlock.core.pending import DeferredRequest
 from interlock.core.pipeline.notification_filter import loud_enough, read_level
-from interlock.core.ports import Back, Clock, Exchange
-from interlock.core.upstreams.client import Peer
-from interlock.core.upstreams.connection import Connects
-from interlock.core.upstreams.subscriptions import Hearing
+from interlock.core.ports import Clock, ResponseHandler, UpstreamRequest
+from interlock.core.upstreams.client import UpstreamClient
+from interlock.core.upstreams.connection import ConnectionOpener
+from interlock.core.upstreams.subscriptions import UpstreamSubscriptions
 from interlock.errors import (
     DEADLINE_EXCEEDED,
     TOO_BUSY,
@@ -68,20 +68,20 @@ class NoSessionsError(InterlockError):
     """Whether it is worth asking again for the next client."""
 
 
-class PrivatePeers:
+class SessionPool:
     """The private connections of one upstream."""
 
     def __init__(
         self,
         label: str,
-        connect: Callable[[bytes], Awaitable[Peer]],
+        connect: Callable[[bytes], Awaitable[UpstreamClient]],
         *,
         clock: Clock,
         sleep: Callable[[float], Awaitable[None]],
         on_changed: Callable[[str], None],
         on_updated: Callable[[str, Key], None],
         watched: Callable[[Key], Iterable[str]],
-        instead: Callable[[], Peer | None],
+        instead: Callable[[], UpstreamClient | None],
     ) -> None:
         """`connect` opens a connection with these promises. `instead` is the peer that serves when
         there can be no private one."""
@@ -103,7 +103,7 @@ class PrivatePeers:
     def __len__(self) -> int:
         return len(self._all)
 
-    def start(self, call: Call, back: Back) -> Exchange:
+    def start(self, call: Call, back: ResponseHandler) -> UpstreamRequest:
         """Send the call on the connection of its client, which may have to be opened first."""
         session = call.session
         private = None if session is None else self._all.get(session)
@@ -118,7 +118,7 @@ class PrivatePeers:
             return peer.start(call, back)
         return private.wait(call, back)
 
-    async def watch(self, uri: str, call: Call, back: Back) -> None:
+    async def watch(self, uri: str, call: Call, back: ResponseHandler) -> None:
         """Have a resource announced on the connection of such a call. Raises InterlockError."""
         private = self._of(call, back)
         hearing = await private.until_heard()
@@ -132,7 +132,7 @@ class PrivatePeers:
         if private is not None and private.hearing is not None:
             await private.hearing.unwatch(uri)
 
-    def _of(self, call: Call, back: Back) -> _Private:
+    def _of(self, call: Call, back: ResponseHandler) -> _Private:
         key = key_of(call)
         private = self._all.get(key)
         if private is None:
@@ -157,7 +157,11 @@ class PrivatePeers:
             await asyncio.gather(*ending, return_exceptions=True)
 
     def _open(
-        self, key: Key, session: ClientSession | None, back: Back, backoff: Backoff | None = None
+        self,
+        key: Key,
+        session: ClientSession | None,
+        back: ResponseHandler,
+        backoff: Backoff | None = None,
     ) -> _Private:
         if session is not None and not session.alive:
             # Nobody would ever close it again.
@@ -188,7 +192,7 @@ class PrivatePeers:
         key: Key,
         private: _Private,
         session: ClientSession | None,
-        back: Back,
+        back: ResponseHandler,
         promises: bytes,
     ) -> None:
         """Open the connection, hear what comes on it, and close it in the end."""
@@ -228,7 +232,9 @@ class PrivatePeers:
                     set_level(peer, told)
                 roots_changed = partial(peer.notify, mcp.ROOTS_CHANGED)
                 session.on_roots_changed.append(roots_changed)
-            hearing = Hearing(peer, relist=_nothing, sleep=self._sleep, uris=self._watched(key))
+            hearing = UpstreamSubscriptions(
+                peer, relist=_nothing, sleep=self._sleep, uris=self._watched(key)
+            )
             ears = asyncio.create_task(hearing.keep(), name=f"hearing:{self._label}")
             try:
                 await hearing.until_open()
@@ -254,7 +260,7 @@ class PrivatePeers:
         self._come_back(key, session, back, private.backoff)
 
     def _come_back(
-        self, key: Key, session: ClientSession | None, back: Back, backoff: Backoff
+        self, key: Key, session: ClientSession | None, back: ResponseHandler, backoff: Backoff
     ) -> None:
         """Somebody may follow resources on a connection that was lost: it is opened again."""
 
@@ -325,14 +331,14 @@ class _Private:
 
     def __init__(self, label: str) -> None:
         self.label = label
-        self.peer: Peer | None = None
+        self.peer: UpstreamClient | None = None
         self.task: asyncio.Task[None] | None = None
         self.on_closed: Callable[[], None] | None = None
         """What ends it together with its client's session."""
         self.last_used = 0.0
         self.level: str | None = None
         """The level that its stateless clients have made the server speak from."""
-        self.hearing: Hearing | None = None
+        self.hearing: UpstreamSubscriptions | None = None
         self.problem: InterlockError | None = None
         """Why it could not be opened."""
         self.backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
@@ -346,20 +352,20 @@ class _Private:
             return False
         return self.peer is None or not self.peer.pending
 
-    async def until_heard(self) -> Hearing | None:
+    async def until_heard(self) -> UpstreamSubscriptions | None:
         """Wait until what comes on it is heard. None: it came to nothing."""
         if self.hearing is None:
             self._listening = self._listening or asyncio.get_running_loop().create_future()
             await asyncio.shield(self._listening)
         return self.hearing
 
-    def heard(self, hearing: Hearing | None) -> None:
+    def heard(self, hearing: UpstreamSubscriptions | None) -> None:
         self.hearing = hearing
         listening, self._listening = self._listening, None
         if listening is not None and not listening.done():
             listening.set_result(None)
 
-    def wait(self, call: Call, back: Back) -> DeferredRequest:
+    def wait(self, call: Call, back: ResponseHandler) -> DeferredRequest:
         waiting = DeferredRequest(call, back, InterlockError(DEADLINE_EXCEEDED, _NO_SESSION))
         self._waiting.append(waiting)
         return waiting
@@ -374,7 +380,7 @@ class _Private:
             self.level = level
             set_level(self.peer, level)
 
-    def serve_by(self, peer: Peer | None) -> None:
+    def serve_by(self, peer: UpstreamClient | None) -> None:
         """Send what waited."""
         waiting, self._waiting = self._waiting, []
         for one in waiting:
@@ -412,7 +418,7 @@ class _Teller:
             session.tell(method, params)
 
 
-def set_level(peer: Peer, level: str) -> None:
+def set_level(peer: UpstreamClient, level: str) -> None:
     """Tell a server from which level on it is to speak. What it answers does not matter."""
     if peer.era is mcp.Era.SESSION and "logging" in peer.capabilities:
         exchange = peer.request(mcp.SET_LEVEL, {"level": level})
@@ -451,7 +457,7 @@ def _nothing() -> None:
 # -- Who shares the connection to an upstream, and who gets one of its own.
 
 
-class Private(Enum):
+class SessionPolicy(Enum):
     """Who gets a connection of its own to an upstream."""
 
     NOBODY = 0
@@ -463,16 +469,16 @@ class Private(Enum):
     EVERYBODY = 3
 
 
-def private_for(server: ServerConfig, peer: Peer) -> Private:
+def private_for(server: ServerConfig, peer: UpstreamClient) -> SessionPolicy:
     """Whose calls must not share a connection to this server."""
     if server.sessions != "auto":
-        return Private.EVERYBODY if server.sessions == "private" else Private.NOBODY
+        return SessionPolicy.EVERYBODY if server.sessions == "private" else SessionPolicy.NOBODY
     if peer.era is Era.STATELESS:
         if server.protocol == "stateless":
-            return Private.NOBODY
-        return Private.SESSIONS if peer.link.is_http else Private.ANSWERING
+            return SessionPolicy.NOBODY
+        return SessionPolicy.SESSIONS if peer.link.is_http else SessionPolicy.ANSWERING
     # One process serves everybody who may use it, unless the config says otherwise.
-    return Private.EVERYBODY if peer.link.session_offered else Private.NOBODY
+    return SessionPolicy.EVERYBODY if peer.link.session_offered else SessionPolicy.NOBODY
 
 
 def denied(server: ServerConfig) -> frozenset[str]:
@@ -483,8 +489,12 @@ def denied(server: ServerConfig) -> frozenset[str]:
 
 
 async def open_private(
-    connector: Connects, server: ServerConfig, key: str, main: Peer | None, promises: bytes
-) -> Peer:
+    connector: ConnectionOpener,
+    server: ServerConfig,
+    key: str,
+    main: UpstreamClient | None,
+    promises: bytes,
+) -> UpstreamClient:
     """A connection for one client, beside the `main` one. Raises InterlockError, NoSessionsError
     when the server has no session to give and the main connection does as well."""
     spoken = None if main is None else main.era

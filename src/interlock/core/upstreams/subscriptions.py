@@ -15,8 +15,8 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from interlock.core.call import UpstreamAnsweredError, UpstreamGoneError
-from interlock.core.upstreams.client import Peer
-from interlock.core.upstreams.pending_request import Exchange
+from interlock.core.upstreams.client import UpstreamClient
+from interlock.core.upstreams.pending_request import PendingRequest
 from interlock.core.upstreams.transports.http import may_come_back
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, Failure, InterlockError
 from interlock.primitives.backoff import Backoff
@@ -72,7 +72,7 @@ class _Acknowledgement(msgspec.Struct):
 class _Subscription:
     """One `subscriptions/listen`, from the request to its end."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: PendingRequest) -> None:
         loop = asyncio.get_running_loop()
         self.exchange = exchange
         self.began = loop.time()
@@ -90,12 +90,12 @@ class _Subscription:
             self.over.set_result(None)
 
 
-class Listening:
+class StatelessSubscriptions:
     """A stateless server: what it announces, and the resources that are watched."""
 
     def __init__(
         self,
-        peer: Peer,
+        peer: UpstreamClient,
         relist: Callable[[], None],
         sleep: Callable[[float], Awaitable[None]],
         uris: Iterable[str],
@@ -296,7 +296,7 @@ HEAD_WAIT: Final = 1.0
 without a refusal they are believed to have opened it."""
 
 
-class Hearing:
+class UpstreamSubscriptions:
     """The ears of one peer. `keep` runs for as long as they are wanted.
 
     A new peer needs a new one, which is given the `uris` that are watched already.
@@ -304,7 +304,7 @@ class Hearing:
 
     def __init__(
         self,
-        peer: Peer,
+        peer: UpstreamClient,
         *,
         relist: Callable[[], None],
         sleep: Sleep,
@@ -312,8 +312,8 @@ class Hearing:
     ) -> None:
         """`relist` is called when changes of the lists may have been missed."""
         self._peer = peer
-        ears = Listening if peer.era is mcp.Era.STATELESS else SessionEars
-        self._ears: Listening | SessionEars = ears(peer, relist, sleep, uris)
+        ears = StatelessSubscriptions if peer.era is mcp.Era.STATELESS else SessionSubscriptions
+        self._ears: StatelessSubscriptions | SessionSubscriptions = ears(peer, relist, sleep, uris)
 
     @property
     def watched(self) -> tuple[str, ...]:
@@ -371,11 +371,11 @@ class _Stream:
             self.over.set_result(status)
 
 
-class SessionEars:
+class SessionSubscriptions:
     """A session server: its GET stream where it needs one, and its resource subscriptions."""
 
     def __init__(
-        self, peer: Peer, relist: Callable[[], None], sleep: Sleep, uris: Iterable[str]
+        self, peer: UpstreamClient, relist: Callable[[], None], sleep: Sleep, uris: Iterable[str]
     ) -> None:
         self.watched: dict[str, None] = dict.fromkeys(uris)
         self.ready = asyncio.Event()

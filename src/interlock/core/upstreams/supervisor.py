@@ -28,20 +28,20 @@ from typing import Any, Final, Protocol
 from interlock.core.call import Call, ClientSession, UpstreamGoneError
 from interlock.core.config import ServerConfig
 from interlock.core.pipeline.notification_filter import read_level
-from interlock.core.ports import Back, Clock, Exchange
-from interlock.core.upstreams.client import Peer
-from interlock.core.upstreams.connection import Connects
-from interlock.core.upstreams.listing import KINDS, RawOffer, list_offer
+from interlock.core.ports import Clock, ResponseHandler, UpstreamRequest
+from interlock.core.upstreams.client import UpstreamClient
+from interlock.core.upstreams.connection import ConnectionOpener
+from interlock.core.upstreams.listing import KINDS, RawOffering, list_offer
 from interlock.core.upstreams.session_pool import (
-    Private,
-    PrivatePeers,
+    SessionPolicy,
+    SessionPool,
     denied,
     key_of,
     open_private,
     private_for,
     set_level,
 )
-from interlock.core.upstreams.subscriptions import Hearing
+from interlock.core.upstreams.subscriptions import UpstreamSubscriptions
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.primitives.backoff import Backoff
 from interlock.primitives.timestamps import format_utc
@@ -56,13 +56,13 @@ LONGEST: Final = 5.0
 _log = logging.getLogger("interlock.upstreams")
 
 
-class LettingGo:
+class BackgroundClose:
     """Those of one upstream."""
 
     def __init__(self) -> None:
         self._closing: set[asyncio.Task[None]] = set()
 
-    def close(self, peer: Peer) -> None:
+    def close(self, peer: UpstreamClient) -> None:
         """Close it, some time soon."""
         task = asyncio.get_running_loop().create_task(_close(peer), name=f"close:{peer.label}")
         self._closing.add(task)
@@ -74,7 +74,7 @@ class LettingGo:
             await asyncio.gather(*self._closing)
 
 
-async def _close(peer: Peer) -> None:
+async def _close(peer: UpstreamClient) -> None:
     try:
         async with asyncio.timeout(LONGEST):
             await peer.close()
@@ -101,13 +101,13 @@ class Handle(Protocol):
 CallLater = Callable[[float, Callable[[], None]], Handle]
 
 
-class Relisting:
+class ListReader:
     """The lists of one upstream, whichever connection they were read on."""
 
     def __init__(
         self,
         key: str,
-        connector: Connects,
+        connector: ConnectionOpener,
         *,
         on_read: Callable[[], None],
         sleep: Callable[[float], Awaitable[None]],
@@ -115,7 +115,7 @@ class Relisting:
         call_later: CallLater | None = None,
     ) -> None:
         """`on_read`: told when a list was read again."""
-        self.offer = RawOffer()
+        self.offer = RawOffering()
         """What it listed last, as it came."""
         self.announced: frozenset[str] = KINDS
         """Which of its lists were new then."""
@@ -175,19 +175,19 @@ class Relisting:
         self._wanted.clear()
         self._stale.clear()
 
-    async def read(self, peer: Peer) -> RawOffer:
+    async def read(self, peer: UpstreamClient) -> RawOffering:
         """All that it lists, for the first time on a connection. Raises InterlockError."""
         offer = await list_offer(peer, timeout=LIST_TIMEOUT, kinds=self._connector.kinds)
         self._connector.vet(offer)
         return offer
 
-    def take(self, offer: RawOffer, announced: frozenset[str] = KINDS) -> None:
+    def take(self, offer: RawOffering, announced: frozenset[str] = KINDS) -> None:
         """This is what it lists now."""
         self.count += 1
         self.offer = offer
         self.announced = announced
 
-    async def keep(self, peer: Peer) -> None:
+    async def keep(self, peer: UpstreamClient) -> None:
         """Read again whatever is out of date, for as long as this runs."""
         self._fails = False
         backoff = Backoff(RETRY_FIRST, RETRY_AT_MOST)
@@ -263,15 +263,15 @@ class Supervisor:
         self,
         key: str,
         server: ServerConfig,
-        connector: Connects,
+        connector: ConnectionOpener,
         *,
         on_offer: Callable[[Supervisor], None],
         on_withdrawn: Callable[[Supervisor], None],
         on_state: Callable[[Supervisor], None],
         on_updated: Callable[[Supervisor, str, object | None], None] | None = None,
         watched: Callable[[str, object | None], Iterable[str]] = lambda *_: (),
-        back: Back | None = None,
-        prepare: Callable[[Peer], None] | None = None,
+        back: ResponseHandler | None = None,
+        prepare: Callable[[UpstreamClient], None] | None = None,
         clock: Clock = time.monotonic,
         wall_clock: Clock = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -288,7 +288,7 @@ class Supervisor:
         """Why it is not ready, in a sentence."""
         self.since = wall_clock()
         self.restarts = 0
-        self.peer: Peer | None = None
+        self.peer: UpstreamClient | None = None
         self.stderr: deque[str] = connector.stderr
         self._connector = connector
         self._on_offer = on_offer
@@ -304,7 +304,7 @@ class Supervisor:
         self._jitter = jitter
         self._ready = asyncio.Event()
         self._settled = asyncio.Event()
-        self._relisting = Relisting(
+        self._relisting = ListReader(
             key,
             connector,
             on_read=lambda: self._report(self._on_offer),
@@ -315,14 +315,14 @@ class Supervisor:
         self.relist = self._relisting.soon
         """Has one of its lists read again, or all of them."""
         self.read_tools = self._relisting.read_tools
-        self._hearing: Hearing | None = None
+        self._hearing: UpstreamSubscriptions | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._level: str | None = None
         self._capabilities: Mapping[str, Any] = {}
         # Asked for every call: a plain attribute is the quickest there is.
         self._answering_apart = self._sessions_apart = self._everybody_apart = False
         self._takes_levels = False
-        self.private = PrivatePeers(
+        self.private = SessionPool(
             key,
             lambda promises: open_private(connector, self.server, key, self.peer, promises),
             clock=clock,
@@ -335,7 +335,7 @@ class Supervisor:
         self._next_try = 0.0
         self._task: asyncio.Task[None] | None = None
         self._ending = False
-        self._letting_go = LettingGo()
+        self._letting_go = BackgroundClose()
         self._listed = False
 
     @property
@@ -344,7 +344,7 @@ class Supervisor:
         return self._listed
 
     @property
-    def offer(self) -> RawOffer:
+    def offer(self) -> RawOffering:
         """What it listed last, as it came."""
         return self._relisting.offer
 
@@ -369,7 +369,7 @@ class Supervisor:
 
     # -- what the pipeline asks
 
-    def start(self, call: Call, back: Back) -> Exchange:
+    def start(self, call: Call, back: ResponseHandler) -> UpstreamRequest:
         peer = self.peer
         if peer is not None:
             if call.session is None:
@@ -519,7 +519,7 @@ class Supervisor:
             self._next_try = self._clock() + delay
             await self._sleep(delay)
 
-    async def _connect(self) -> tuple[Peer, RawOffer]:
+    async def _connect(self) -> tuple[UpstreamClient, RawOffering]:
         peer = await self._connector.connect(without(RELAYED, denied(self.server)))
         try:
             # What is announced while the list is being read counts already.
@@ -529,7 +529,7 @@ class Supervisor:
             peer.on_updated = self._updated
             if self._prepare is not None:
                 self._prepare(peer)
-            self._hearing = hearing = Hearing(
+            self._hearing = hearing = UpstreamSubscriptions(
                 peer, relist=self.relist, sleep=self._sleep, uris=self._watched(self.key, None)
             )
             self._hear(hearing)
@@ -547,7 +547,7 @@ class Supervisor:
             await self._let_go(peer)
             raise
 
-    def _hear(self, hearing: Hearing) -> None:
+    def _hear(self, hearing: UpstreamSubscriptions) -> None:
         self._watcher = asyncio.create_task(hearing.keep(), name=f"hearing:{self.key}")
 
     async def _hear_no_more(self) -> None:
@@ -560,13 +560,13 @@ class Supervisor:
         if self._on_updated is not None:
             self._on_updated(self, uri, whose)
 
-    async def _live_with(self, peer: Peer, offer: RawOffer) -> None:
+    async def _live_with(self, peer: UpstreamClient, offer: RawOffering) -> None:
         """Serve until the peer is lost."""
         peer.on_lost = self._became_lost
         whose = private_for(self.server, peer)
-        self._answering_apart = whose is Private.ANSWERING
-        self._sessions_apart = whose in (Private.SESSIONS, Private.EVERYBODY)
-        self._everybody_apart = whose is Private.EVERYBODY
+        self._answering_apart = whose is SessionPolicy.ANSWERING
+        self._sessions_apart = whose in (SessionPolicy.SESSIONS, SessionPolicy.EVERYBODY)
+        self._everybody_apart = whose is SessionPolicy.EVERYBODY
         self._takes_levels = peer.era is Era.SESSION and "logging" in peer.capabilities
         self.private.useless = False
         if self._level is not None:
@@ -586,14 +586,14 @@ class Supervisor:
             await self._hear_no_more()
             await self._let_go(peer)
 
-    async def _let_go(self, peer: Peer) -> None:
+    async def _let_go(self, peer: UpstreamClient) -> None:
         """Who dials in may be here again already, and the old channel dead: nobody waits for it."""
         if self._connector.dials_in:
             self._letting_go.close(peer)
         else:
             await peer.close()
 
-    def _became_ready(self, peer: Peer, offer: RawOffer) -> None:
+    def _became_ready(self, peer: UpstreamClient, offer: RawOffering) -> None:
         self.peer = peer
         self._capabilities = peer.capabilities
         self.problem = None

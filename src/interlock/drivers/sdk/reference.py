@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from interlock.core.config import Config
 from interlock.core.upstreams.listing import list_offer
-from interlock.core.upstreams.subscriptions import Hearing
+from interlock.core.upstreams.subscriptions import UpstreamSubscriptions
 from interlock.drivers.config import DriversConfig
 from interlock.drivers.standalone import LIST_WITHIN, Visit, named, visit
 from interlock.manifests.definitions import DriverDefinition, manifest_of
@@ -99,7 +99,9 @@ async def subscribe_mcp_prompts(server: Visit) -> AsyncIterator[list[dict[str, A
 
     peer.on_changed = changed
     peer.closed.add_done_callback(ended)
-    ears = asyncio.ensure_future(Hearing(peer, relist=changed, sleep=asyncio.sleep).keep())
+    ears = asyncio.ensure_future(
+        UpstreamSubscriptions(peer, relist=changed, sleep=asyncio.sleep).keep()
+    )
     try:
         while True:
             await news.wait()

@@ -29,7 +29,7 @@ from interlock.core.call import Call, Client, Credentials, Outcome, UpstreamAnsw
 from interlock.core.config import ServerConfig, resolve_server
 from interlock.core.config.model import AskConfig
 from interlock.core.upstreams.connection import Connector
-from interlock.core.upstreams.outcome_future import Awaited
+from interlock.core.upstreams.outcome_future import OutcomeFuture
 from interlock.core.upstreams.secret_mask import secret_values
 from interlock.core.upstreams.supervisor import State, Supervisor
 from interlock.errors import (
@@ -110,7 +110,7 @@ class Bridge:
             secrets=lambda one: secret_values(one, environ=os.environ, base_dir=self._base_dir),
             clock=asyncio.get_running_loop().time,
         )
-        back = Awaited(_HERE)
+        back = OutcomeFuture(_HERE)
         self._supervisor = supervisor = Supervisor(
             self.name,
             self._server,
@@ -237,7 +237,7 @@ class Bridge:
         }
         call.on_notification = _Told(reporting.get()).heard
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        exchange = supervisor.start(call, Awaited(_HERE, answer))
+        exchange = supervisor.start(call, OutcomeFuture(_HERE, answer))
         seconds = supervisor.timeout or DEADLINE
         try:
             async with asyncio.timeout(seconds):

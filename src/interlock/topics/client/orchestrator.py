@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.core.config.conditions import CannotJudge, Condition, compile_condition
+from interlock.core.config.conditions import Condition, UndecidableError, compile_condition
 from interlock.errors import InterlockError
 from interlock.protocol import mcp
 from interlock.protocol.jsonrpc import decode_value, encode_value
@@ -187,7 +187,7 @@ def _covers(
         return True
     try:
         return condition.holds(about)
-    except CannotJudge:
+    except UndecidableError:
         return False
 
 

@@ -14,7 +14,7 @@ from interlock.core.call import Call, Caller, Credentials
 from interlock.core.config import Config
 from interlock.core.config.secrets import secret_digests
 from interlock.core.paths import approvals_socket_path, make_private
-from interlock.core.pipeline.request_state import Seals
+from interlock.core.pipeline.request_state import StateSealer
 from interlock.core.ports import Recorder
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.router import AppRoute, Route
@@ -47,7 +47,7 @@ class Approving:
         node_id: Callable[[], str],
         authorizer: Authorizer,
         url: Callable[[], str | None],
-        seals: Seals,
+        seals: StateSealer,
         recorder: Recorder | None,
         guard: Guard,
         authenticate: Callable[[Credentials], Caller],

@@ -24,10 +24,10 @@ from interlock.core.call import Call, ClientSession, Credentials, Outcome
 from interlock.core.catalog.offering import META_CONTEXT, Tool
 from interlock.core.config.trust import ApprovalsConfig
 from interlock.core.journal.audit import COLLECTED
-from interlock.core.pending import Pending
+from interlock.core.pending import PendingRequestBase
 from interlock.core.pipeline.internal_error import fault
-from interlock.core.pipeline.request_state import Seals
-from interlock.core.ports import Clock, Host, Recorder
+from interlock.core.pipeline.request_state import StateSealer
+from interlock.core.ports import CallHost, Clock, Recorder
 from interlock.errors import (
     CONFIRMATION_EXPIRED,
     DEADLINE_EXCEEDED,
@@ -490,7 +490,7 @@ MOST_OF_CALLER: Final = 64
 """So many calls of one caller may wait for all of its approvals."""
 
 
-class Waiting(Pending):
+class Waiting(PendingRequestBase):
     """Stands for the request of such a call: it is answered when the other one is."""
 
     def __init__(
@@ -555,7 +555,7 @@ def _is_bound(call: Call, record: Approval) -> bool:
 class Gate:
     """Stops calls, and lets approved ones go."""
 
-    host: Host
+    host: CallHost
     """Set by the pipeline that it belongs to."""
 
     def __init__(
@@ -565,7 +565,7 @@ class Gate:
         node_id: Callable[[], str],
         authorizer: Authorizer,
         page: Callable[[], str | None],
-        seals: Seals,
+        seals: StateSealer,
         below: HeldBelow,
     ) -> None:
         """`authorizer`: whose policy holds calls. `page`: the address of the approval page

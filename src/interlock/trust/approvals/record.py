@@ -27,7 +27,7 @@ from interlock.core.call import (
     Client,
     ClientSession,
     Outcome,
-    Proposed,
+    ProposedCall,
     Route,
 )
 from interlock.core.catalog.effects import EffectLevel
@@ -177,7 +177,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     below_until: float = 0.0
     at: str = ""
     """The node below that said all this, by its segment. Empty: it is an approval of this node."""
-    proposal: Proposed | None = None
+    proposal: ProposedCall | None = None
     """The proposal in a topic that it was held for."""
 
     def __repr__(self) -> str:

@@ -19,7 +19,7 @@ from msgspec import Raw
 from interlock.core.call import Call, Client, Outcome, RelayedError, UpstreamAnsweredError
 from interlock.core.journal.audit import OK, TOOL_ERROR
 from interlock.core.pipeline.client_requests import capabilities_of
-from interlock.core.pipeline.request_state import Sealed, Seals
+from interlock.core.pipeline.request_state import SealedState, StateSealer
 from interlock.errors import (
     APPROVAL_REFUSED,
     BUDGET_EXCEEDED,
@@ -180,7 +180,7 @@ def declined(call: Call) -> bool:
     return _action(call) == "decline"
 
 
-def state_of(call: Call, seals: Seals) -> Sealed | None:
+def state_of(call: Call, seals: StateSealer) -> SealedState | None:
     """What its caller was given when it was asked to open the page for this very call, and brings
     back. None: nothing of the kind."""
     raw = (call.extra or {}).get(REQUEST_STATE)
@@ -192,7 +192,7 @@ def state_of(call: Call, seals: Seals) -> Sealed | None:
     return opened if opened is not None and opened.again else None
 
 
-def named_approval(call: Call, seals: Seals) -> str:
+def named_approval(call: Call, seals: StateSealer) -> str:
     """The id of the approval that the call brings back: in its `requestState`, its `_meta`, or as
     an AQL confirmation token. Empty: none."""
     state = state_of(call, seals)

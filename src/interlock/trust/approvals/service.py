@@ -17,7 +17,7 @@ from interlock.core.call import Call, Caller, Outcome
 from interlock.core.config.trust import ApprovalsConfig
 from interlock.core.journal.audit import OK
 from interlock.core.pipeline.internal_error import fault
-from interlock.core.pipeline.request_state import Seals
+from interlock.core.pipeline.request_state import StateSealer
 from interlock.core.ports import Clock, Recorder
 from interlock.errors import (
     ALREADY_DECIDED,
@@ -70,7 +70,7 @@ class Approvals:
         node_id: Callable[[], str],
         authorizer: Authorizer,
         page: Callable[[], str | None],
-        seals: Seals,
+        seals: StateSealer,
         recorder: Recorder | None,
         clock: Clock,
         wall_clock: Callable[[], float],

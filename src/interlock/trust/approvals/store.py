@@ -23,8 +23,8 @@ from interlock.core import crash_points as faults
 from interlock.core.config import Config
 from interlock.core.journal.file import advice
 from interlock.core.paths import state_dir
-from interlock.core.state.database import OwnFile, make_private
-from interlock.core.state.row_ownership import Keeper
+from interlock.core.state.database import DatabaseKind, make_private
+from interlock.core.state.row_ownership import RowOwner
 from interlock.errors import InterlockError
 from interlock.trust.approvals.record import Approval
 
@@ -87,7 +87,7 @@ def open_store(
 
 
 SCHEMA_VERSION: Final = 1
-_KIND: Final = OwnFile(
+_KIND: Final = DatabaseKind(
     0x494C4150,  # "ILAP"
     SCHEMA_VERSION,
     (
@@ -129,7 +129,7 @@ class ApprovalStore:
         """`deliver` runs something on the event loop, such as `loop.call_soon_threadsafe`."""
         self.path = path
         self._deliver = deliver
-        self._keeper = Keeper(path)
+        self._keeper = RowOwner(path)
         self._connection: sqlite3.Connection | None = None
         self._using = threading.Lock()
         """Held by whoever uses the connection."""

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from interlock.core.call import Caller
-from interlock.core.pipeline.authentication import Known
+from interlock.core.pipeline.authentication import KnownToken
 from interlock.trust.identity.claims import LEEWAY, refused
 
 PREFIX: Final = "ilk"
@@ -100,7 +100,7 @@ class ApiTokens:
     def is_revoked(self, name: str, jti: str | None, issued: float | None) -> bool:
         return self.access.is_revoked(name, jti, issued)
 
-    def find(self, bearer: str) -> Known | None:
+    def find(self, bearer: str) -> KnownToken | None:
         """Whose it is; None when it is of another kind. Raises InterlockError."""
         if not bearer.startswith(f"{PREFIX}_"):
             return None
@@ -117,7 +117,7 @@ class ApiTokens:
             raise refused(f"this API token {verb}")
         self.used[token.id] = now
         until = now + LOOKED_AT_AGAIN
-        return Known(
+        return KnownToken(
             caller_of_token(token),
             until if token.expires is None else min(until, token.expires),
             token.expires,

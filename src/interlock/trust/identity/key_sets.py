@@ -16,10 +16,10 @@ from typing import Final
 import msgspec
 
 from interlock.core.config.trust import IssuerConfig
-from interlock.core.pipeline.authentication import Unsettled
+from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.core.ports import Clock
-from interlock.core.upstreams.oauth.errors import Trouble
-from interlock.core.upstreams.oauth.fetch import Answer, Fetch, fetch
+from interlock.core.upstreams.oauth.errors import SignInProblem
+from interlock.core.upstreams.oauth.fetch import Fetch, FetchResponse, fetch
 from interlock.core.upstreams.oauth.urls import is_local, is_secure, server_metadata_urls
 from interlock.errors import CONFIG, InterlockError
 from interlock.trust.identity.keys import PublicKey, fitting, read_keys
@@ -87,12 +87,12 @@ class KeySet:
             return found
         return [*found, *fitting([one for one, _ in self._gone.values()], kid, algorithm)]
 
-    def ask(self) -> Unsettled | None:
+    def ask(self) -> PendingIdentity | None:
         """What to wait for, when the keys may be others by now."""
         asked = self._asked_at
         if self._reading is None and asked is not None and self._clock() - asked < PAUSE:
             return None
-        return Unsettled(self._refresh_for_somebody)
+        return PendingIdentity(self._refresh_for_somebody)
 
     async def _refresh_for_somebody(self) -> None:
         try:
@@ -126,8 +126,10 @@ class KeySet:
         try:
             async with asyncio.timeout(WITHIN):
                 found = read_keys(await self._document())
-        except (Trouble, TimeoutError, OSError, ValueError) as error:
-            why = error.why if isinstance(error, Trouble) else str(error) or "it took too long"
+        except (SignInProblem, TimeoutError, OSError, ValueError) as error:
+            why = (
+                error.why if isinstance(error, SignInProblem) else str(error) or "it took too long"
+            )
             if self.problem is None:
                 _log.warning("the keys of the issuer %s cannot be read: %s", self.issuer, why)
             self.problem = why
@@ -198,7 +200,7 @@ class KeySet:
             mismatch = "its metadata are those of somebody else"
         raise ValueError(mismatch or trouble)
 
-    async def _get(self, url: str) -> Answer:
+    async def _get(self, url: str) -> FetchResponse:
         answer = await self._fetch("GET", url, {})
         if answer.status != 200:
             raise ValueError(f"HTTP {answer.status}")

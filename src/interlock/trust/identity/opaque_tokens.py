@@ -16,8 +16,8 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from interlock.core.pipeline.authentication import Known, Unsettled
-from interlock.core.upstreams.oauth.errors import Trouble
+from interlock.core.pipeline.authentication import KnownToken, PendingIdentity
+from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.fetch import Fetch, fetch
 from interlock.core.upstreams.oauth.urls import is_secure
 from interlock.errors import CONFIG, TOO_BUSY, InterlockError
@@ -89,8 +89,16 @@ class Introspection:
             if answer.status != 200:
                 raise ValueError(f"HTTP {answer.status}")
             said = msgspec.json.decode(answer.body, type=dict[str, Any])
-        except (Trouble, TimeoutError, ValueError, RecursionError, UnicodeDecodeError) as error:
-            why = error.why if isinstance(error, Trouble) else str(error) or "it took too long"
+        except (
+            SignInProblem,
+            TimeoutError,
+            ValueError,
+            RecursionError,
+            UnicodeDecodeError,
+        ) as error:
+            why = (
+                error.why if isinstance(error, SignInProblem) else str(error) or "it took too long"
+            )
             if self.problem is None:
                 _node_log.warning("%s cannot be asked about tokens: %s", self._url, why)
             self.problem = why
@@ -113,7 +121,7 @@ class _Said(msgspec.Struct, frozen=True):
     """What came of asking: a caller, or a refusal."""
 
     until: float
-    known: Known | None = None
+    known: KnownToken | None = None
     refusal: InterlockError | None = None
     unreachable: bool = False
     """Nobody could be asked: then nothing is known that was not before."""
@@ -143,7 +151,7 @@ class OpaqueTokens:
         self._said: BoundedDict[bytes, _Said] = BoundedDict(MOST_KEPT)
         self._asking: dict[bytes, asyncio.Task[None]] = {}
 
-    def find(self, bearer: str) -> Known | None:
+    def find(self, bearer: str) -> KnownToken | None:
         """Whose it is. Raises InterlockError, Unsettled when it has to be asked."""
         if not bearer or len(bearer) > LONGEST_TOKEN or not bearer.isascii():
             return None
@@ -159,7 +167,7 @@ class OpaqueTokens:
             raise InterlockError(
                 TOO_BUSY, "As many tokens are being asked about as may be; try again."
             )
-        raise Unsettled(lambda: self._settle(bearer, digest))
+        raise PendingIdentity(lambda: self._settle(bearer, digest))
 
     def forget(self) -> None:
         """Something was revoked: ask anew."""
@@ -231,7 +239,7 @@ class OpaqueTokens:
             return _Said(now + KEPT_FOR, refusal=refusal)
         over = None if ends is None else ends + LEEWAY
         until = now + KEPT_FOR if over is None else min(now + KEPT_FOR, over)
-        return _Said(until, Known(caller, until, over))
+        return _Said(until, KnownToken(caller, until, over))
 
 
 def _unreachable() -> InterlockError:

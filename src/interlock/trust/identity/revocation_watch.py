@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.core.call import Revoked
-from interlock.core.pipeline.authentication import Known
+from interlock.core.call import RevokedCallers
+from interlock.core.pipeline.authentication import KnownToken
 from interlock.errors import InterlockError
 from interlock.primitives.bounded_dict import BoundedDict
 from interlock.trust.identity.api_tokens import Access, ApiTokens
@@ -30,7 +30,7 @@ Told = Callable[[frozenset[str]], None]
 """Takes the names of callers."""
 
 
-ToldRevoked = Callable[[Revoked], None]
+ToldRevoked = Callable[[RevokedCallers], None]
 """Takes the callers whose tokens were revoked."""
 
 
@@ -101,7 +101,7 @@ class AccessWatch:
 
     # -- who is there
 
-    def saw(self, known: Known) -> None:
+    def saw(self, known: KnownToken) -> None:
         """Somebody was let in by a token."""
         ids = self._seen.get(known.caller.name)
         if ids is None:
@@ -155,7 +155,7 @@ class AccessWatch:
             _log.info("revoked: %s", ", ".join(sorted(revoked)))
             self._on_revoked(revoked)
 
-    def _revoked(self, before: Access, found: Access) -> Revoked:
+    def _revoked(self, before: Access, found: Access) -> RevokedCallers:
         names, ids = set(), set()
         for id, token in before.tokens.items():
             now = found.tokens.get(id)
@@ -173,7 +173,7 @@ class AccessWatch:
         for name in names:
             if name not in good and not self._seen.get(name, {}).keys() - ids:
                 wholly.add(name)
-        revoked = Revoked(names | wholly)
+        revoked = RevokedCallers(names | wholly)
         revoked.tokens, revoked.wholly = frozenset(ids), frozenset(wholly)
         return revoked
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from interlock.core.pipeline.authentication import Known, Unsettled
+from interlock.core.pipeline.authentication import KnownToken, PendingIdentity
 from interlock.trust.identity.claims import (
     LEEWAY,
     Claims,
@@ -39,7 +39,7 @@ class KeySource(Protocol):
         """Those that may have made a signature, among the keys that are known now."""
         ...
 
-    def ask(self) -> Unsettled | None:
+    def ask(self) -> PendingIdentity | None:
         """What to wait for, when its keys may be others by now; None: they were just read."""
         ...
 
@@ -83,7 +83,7 @@ class SignedTokens:
         self._taken = taken
         self._clock = wall_clock
 
-    def find(self, bearer: str) -> Known | None:
+    def find(self, bearer: str) -> KnownToken | None:
         """Whose it is; None when it is no JWT, or one of an issuer that nobody here knows.
 
         Raises InterlockError for one of ours that does not count, Unsettled when keys are missing.
@@ -107,7 +107,7 @@ class SignedTokens:
         caller = caller_of(claims, issuer.terms, ends=ends, taken=self._taken)
         if self._revocations.is_revoked(caller.name, _text(claims.get("jti")), issued(claims)):
             raise refused("the token was revoked")
-        return Known(caller, ends + LEEWAY, ends + LEEWAY)
+        return KnownToken(caller, ends + LEEWAY, ends + LEEWAY)
 
     def _signed(self, token: str, kid: object, algorithm: str, issuer: Issuer) -> Claims:
         if kid is not None and not isinstance(kid, str):

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from interlock import errors
-from interlock.core.state.database import OwnFile, make_private
+from interlock.core.state.database import DatabaseKind, make_private
 from interlock.errors import InterlockError
 from interlock.trust.identity.api_tokens import Access, AccessToken, digest_of, new_token
 
@@ -49,7 +49,7 @@ _SCHEMA: Final = (
         PRIMARY KEY (kind, value)
     )""",
 )
-_FILE: Final = OwnFile(
+_FILE: Final = DatabaseKind(
     _APPLICATION_ID, SCHEMA_VERSION, _SCHEMA, "The access store", "an access store"
 )
 _COLUMNS: Final = "id, name, digest, may, roles, scopes, created, expires, last_used, revoked"

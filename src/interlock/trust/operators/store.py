@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from interlock import errors
-from interlock.core.state.database import OwnFile, make_private
+from interlock.core.state.database import DatabaseKind, make_private
 from interlock.errors import InterlockError
 from interlock.trust.approvals.proofs import plain_code, to_base64url
 from interlock.trust.operators.chain import (
@@ -81,7 +81,7 @@ _SCHEMA: Final = (
         ends   REAL NOT NULL
     )""",
 )
-_FILE: Final = OwnFile(
+_FILE: Final = DatabaseKind(
     _APPLICATION_ID,
     SCHEMA_VERSION,
     _SCHEMA,

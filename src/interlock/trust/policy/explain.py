@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.core.call import Call, Caller
-from interlock.core.config.conditions import CannotJudge
+from interlock.core.config.conditions import UndecidableError
 from interlock.trust.policy.attributes import read_arguments
 from interlock.trust.policy.decision import Decision
 from interlock.trust.policy.policy import Policy, about_call
@@ -89,7 +89,7 @@ def _judged(
 ) -> tuple[bool, str]:
     try:
         return condition.holds(about), ""
-    except CannotJudge as cannot:
+    except UndecidableError as cannot:
         so = "so it is taken to be true" if rule.restricts else "so it lets nothing through"
         return rule.restricts, f"{condition.text} cannot be judged ({cannot}), {so}"
 

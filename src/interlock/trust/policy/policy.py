@@ -15,7 +15,7 @@ from interlock.core.call import Call, Caller
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.effects import EffectLevel
 from interlock.core.catalog.offering import Tool
-from interlock.core.config.conditions import CannotJudge
+from interlock.core.config.conditions import UndecidableError
 from interlock.core.config.trust import PolicyConfig
 from interlock.errors import DENIED, InterlockError
 from interlock.protocol import mcp
@@ -167,7 +167,7 @@ class Policy:
         for condition in rule.conditions:
             try:
                 condition.holds(about)
-            except CannotJudge as why:
+            except UndecidableError as why:
                 return "its arguments cannot be read" if about is None else str(why)
         return ""
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from interlock.core.call import Caller
-from interlock.core.config.conditions import CannotJudge, Condition, compile_condition
+from interlock.core.config.conditions import Condition, UndecidableError, compile_condition
 from interlock.core.config.trust import RuleConfig
 from interlock.protocol.kinds import KindPattern, compiled
 from interlock.trust.policy.decision import ACTIONS, Action, Decision, decision
@@ -154,7 +154,7 @@ class When:
 
     def holds(self, about: Mapping[str, Any] | None) -> bool:
         if about is None:
-            raise CannotJudge("the arguments hold what a condition cannot see whole", "")
+            raise UndecidableError("the arguments hold what a condition cannot see whole", "")
         return self._condition.holds(about)
 
     def why_not(self) -> str:
@@ -269,7 +269,7 @@ class Rule:
             try:
                 if not condition.holds(about):
                     return False
-            except CannotJudge:
+            except UndecidableError:
                 if not self.restricts:
                     return False
         return True

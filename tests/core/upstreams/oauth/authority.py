@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
-from interlock.core.upstreams.oauth.errors import Trouble
+from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.fetch import fetch
 from tests.core.upstreams.servers.http_server import PATIENCE, Answer, Request, Streamable
 
@@ -419,11 +419,11 @@ class Wanderer:
         for _ in range(5):
             answer = await fetch("GET", url, {})
             if not 300 <= answer.status < 400:
-                raise Trouble(f"the page answers with HTTP {answer.status}.")
+                raise SignInProblem(f"the page answers with HTTP {answer.status}.")
             url = answer.headers[b"location"].decode()
             if url.startswith(self.redirect_uri):
                 return url
-        raise Trouble("the page redirects in a circle.")
+        raise SignInProblem("the page redirects in a circle.")
 
     def parameters(self, number: int = -1) -> dict[str, str]:
         """What the page was asked for."""

@@ -16,7 +16,7 @@ from interlock.core.upstreams.oauth.discovery import (
     read_server,
     shown,
 )
-from interlock.core.upstreams.oauth.errors import Trouble
+from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.responses import (
     read_redirect,
     read_registration,
@@ -43,7 +43,7 @@ def test_a_good_answer(advertised: bool) -> None:
 
 def test_an_issuer_that_nobody_promised_may_be_missing() -> None:
     assert back(code="x") == "x"
-    with pytest.raises(Trouble, match="does not say that it is from"):
+    with pytest.raises(SignInProblem, match="does not say that it is from"):
         back(True, code="x")
 
 
@@ -61,10 +61,10 @@ def test_an_issuer_that_nobody_promised_may_be_missing() -> None:
     ],
 )
 def test_an_answer_from_somebody_else(advertised: bool, issuer: str) -> None:
-    with pytest.raises(Trouble, match="from another authorization server"):
+    with pytest.raises(SignInProblem, match="from another authorization server"):
         back(advertised, code="x", iss=issuer)
     # Also of its error nothing is told.
-    with pytest.raises(Trouble, match="from another authorization server") as caught:
+    with pytest.raises(SignInProblem, match="from another authorization server") as caught:
         back(advertised, error="pay_here", error_description="call 555", iss=issuer)
     assert "pay_here" not in caught.value.why
     assert "555" not in caught.value.why
@@ -73,13 +73,13 @@ def test_an_answer_from_somebody_else(advertised: bool, issuer: str) -> None:
 @pytest.mark.parametrize("state", ["", "another", STATE + "x", STATE[:-1], "é"])
 def test_an_answer_to_another_question(state: str) -> None:
     for query in ({"code": "x"}, {"error": "access_denied"}):
-        with pytest.raises(Trouble, match="belongs to another sign-in"):
+        with pytest.raises(SignInProblem, match="belongs to another sign-in"):
             back(state=state, **query)
 
 
 def test_what_is_said_twice_was_tampered_with() -> None:
     address = f"http://localhost/callback?state={STATE}&code=a&code=b"
-    with pytest.raises(Trouble, match="tampered"):
+    with pytest.raises(SignInProblem, match="tampered"):
         read_redirect(address, state=STATE, server=AuthorizationServer(ISSUER))
 
 
@@ -97,7 +97,7 @@ def test_what_is_said_twice_was_tampered_with() -> None:
     ],
 )
 def test_an_answer_without_a_code(query: dict[str, str], words: str) -> None:
-    with pytest.raises(Trouble) as caught:
+    with pytest.raises(SignInProblem) as caught:
         back(iss=ISSUER, **query)
     assert words in caught.value.why
 
@@ -131,7 +131,7 @@ def test_tokens_as_servers_write_them() -> None:
     ],
 )
 def test_what_is_no_token(body: bytes, words: str) -> None:
-    with pytest.raises(Trouble) as caught:
+    with pytest.raises(SignInProblem) as caught:
         token(body)
     assert words in caught.value.why
     assert "secret-123" not in caught.value.why
@@ -139,7 +139,7 @@ def test_what_is_no_token(body: bytes, words: str) -> None:
 
 def test_a_refusal_does_not_repeat_what_was_sent() -> None:
     body = {"error": "invalid_grant", "error_description": "the token refresh-123 is\x1b[31m over."}
-    with pytest.raises(Trouble) as caught:
+    with pytest.raises(SignInProblem) as caught:
         token(body, 400, secrets=("refresh-123",))
     assert caught.value.why == (
         "the authorization server refused: invalid_grant (the token *** is\ufffd[31m over)."
@@ -177,9 +177,9 @@ def test_registrations_as_servers_write_them() -> None:
     assert (found.scope, found.token_endpoint_auth_method) == (None, None)
     assert "'s'" not in repr(found)
     for body in (b"", b"[]", b"{}", b'{"client_id":5}'):
-        with pytest.raises(Trouble, match="no client"):
+        with pytest.raises(SignInProblem, match="no client"):
             read_registration(201, body)
-    with pytest.raises(Trouble, match="did not register this node: invalid_redirect_uri"):
+    with pytest.raises(SignInProblem, match="did not register this node: invalid_redirect_uri"):
         read_registration(400, b'{"error":"invalid_redirect_uri"}')
 
 
@@ -190,7 +190,7 @@ def test_any_bytes_are_read_or_refused(body: bytes) -> None:
     for reader in (lambda: token(body), lambda: read_registration(200, body)):
         try:
             reader()
-        except Trouble:
+        except SignInProblem:
             continue
 
 

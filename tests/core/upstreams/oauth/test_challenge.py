@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from mcp.client.auth.utils import extract_field_from_www_auth
 
 from interlock.core.upstreams.oauth.challenge import (
+    AuthChallenge,
     BearerChallenge,
-    Challenge,
     bearer_challenge,
     read_challenges,
 )
@@ -72,7 +72,7 @@ def test_what_is_written_is_read(challenges: list[tuple[str, dict[str, str]]]) -
         f"{scheme} " + ", ".join(f'{name}="{value}"' for name, value in parameters.items())
         for scheme, parameters in challenges
     )
-    assert read_challenges(header) == [Challenge(*one) for one in challenges]
+    assert read_challenges(header) == [AuthChallenge(*one) for one in challenges]
 
 
 @given(plain.filter(bool))

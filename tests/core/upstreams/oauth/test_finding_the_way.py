@@ -10,9 +10,9 @@ import pytest
 
 from interlock.core.config import OAuthConfig
 from interlock.core.upstreams.oauth.challenge import BearerChallenge
-from interlock.core.upstreams.oauth.errors import Trouble
-from interlock.core.upstreams.oauth.fetch import Answer, fetch
-from interlock.core.upstreams.oauth.sign_in import Occasion, sign_in
+from interlock.core.upstreams.oauth.errors import SignInProblem
+from interlock.core.upstreams.oauth.fetch import FetchResponse, fetch
+from interlock.core.upstreams.oauth.sign_in import SignInRequest, sign_in
 from interlock.core.upstreams.oauth.urls import canonical
 from tests.core.upstreams.oauth.authority import Authority, Protected, Reply
 from tests.core.upstreams.oauth.worlds import NOW, Entrance, at_the_entrance
@@ -129,8 +129,8 @@ def test_metadata_on_a_foreign_server(tmp_path: Path) -> None:
         async with Authority() as foreign, Protected(foreign) as other:
             named = other.url("/.well-known/oauth-protected-resource/mcp")
             challenge = BearerChallenge(resource_metadata=named)
-            occasion = Occasion(world.server.url(), OAuthConfig(), challenge)
-            with pytest.raises(Trouble, match="speak of another resource"):
+            occasion = SignInRequest(world.server.url(), OAuthConfig(), challenge)
+            with pytest.raises(SignInProblem, match="speak of another resource"):
                 await sign_in(occasion, world.browser, world.wallet, fetch, now=NOW)
             other.prm = {"resource": world.server.url()}
             grant = await sign_in(occasion, world.browser, world.wallet, fetch, now=NOW)
@@ -204,18 +204,18 @@ def test_a_server_elsewhere_has_no_business_with_this_machine(tmp_path: Path) ->
     async def body(world: Entrance) -> None:
         asked: list[str] = []
 
-        async def pretend(method: str, url: str, headers: Any, body: bytes = b"") -> Answer:
+        async def pretend(method: str, url: str, headers: Any, body: bytes = b"") -> FetchResponse:
             asked.append(url)
             document = world.server.document() | {"resource": "https://far.example.com/mcp"}
-            return Answer(200, {}, json.dumps(document).encode())
+            return FetchResponse(200, {}, json.dumps(document).encode())
 
-        occasion = Occasion("https://far.example.com/mcp", OAuthConfig(), None)
-        with pytest.raises(Trouble, match="which is not https"):
+        occasion = SignInRequest("https://far.example.com/mcp", OAuthConfig(), None)
+        with pytest.raises(SignInProblem, match="which is not https"):
             await sign_in(occasion, world.browser, world.wallet, pretend, now=NOW)
         assert len(asked) == 1
         named = BearerChallenge(resource_metadata="http://127.0.0.1:1/x")
-        occasion = Occasion("https://far.example.com/mcp", OAuthConfig(), named)
-        with pytest.raises(Trouble, match="its metadata document is at"):
+        occasion = SignInRequest("https://far.example.com/mcp", OAuthConfig(), named)
+        with pytest.raises(SignInProblem, match="its metadata document is at"):
             await sign_in(occasion, world.browser, world.wallet, pretend, now=NOW)
         assert len(asked) == 1
 

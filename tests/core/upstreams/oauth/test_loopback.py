@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from interlock.core.upstreams.oauth.errors import Trouble
+from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.loopback import LoopbackBrowser
 from tests.core.upstreams.harness import run, within
 
@@ -117,7 +117,7 @@ def test_nobody_comes_back() -> None:
             return
 
         browser = await LoopbackBrowser(show, within=0.01).open()
-        with pytest.raises(Trouble, match="nobody came back"):
+        with pytest.raises(SignInProblem, match="nobody came back"):
             await browser.visit(PAGE)
         await browser.close()
 
@@ -134,7 +134,9 @@ def test_a_port_that_is_taken() -> None:
             taken.listen()
             port = taken.getsockname()[1]
             browser = LoopbackBrowser(show, within=1.0)
-            with pytest.raises(Trouble, match=f"port {port} of this machine, and it is in use"):
+            with pytest.raises(
+                SignInProblem, match=f"port {port} of this machine, and it is in use"
+            ):
                 await browser.open(port, exact=True)
             # One that is only preferred gives way.
             await browser.open(port)

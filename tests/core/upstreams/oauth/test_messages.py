@@ -17,8 +17,8 @@ from joserfc.jwk import import_key
 from mcp.client.auth import PKCEParameters
 
 from interlock.core.upstreams.oauth.discovery import AuthorizationServer
-from interlock.core.upstreams.oauth.errors import Trouble
-from interlock.core.upstreams.oauth.grants import Client
+from interlock.core.upstreams.oauth.errors import SignInProblem
+from interlock.core.upstreams.oauth.grants import RegisteredClient
 from interlock.core.upstreams.oauth.requests import (
     authorization_url,
     new_verifier,
@@ -33,8 +33,8 @@ SERVER = AuthorizationServer(ISSUER, authorization_endpoint=f"{ISSUER}/authorize
 texts = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=20)
 
 
-def client(method: str = "none", secret: str = "", client_id: str = "me") -> Client:
-    return Client(
+def client(method: str = "none", secret: str = "", client_id: str = "me") -> RegisteredClient:
+    return RegisteredClient(
         "registered",
         client_id,
         ISSUER,
@@ -118,7 +118,7 @@ def test_what_stands_in_the_form(method: str, fields: dict[str, Any]) -> None:
 
 
 def test_a_way_that_nobody_knows() -> None:
-    with pytest.raises(Trouble, match="a way it does not know"):
+    with pytest.raises(SignInProblem, match="a way it does not know"):
         token_request(client("tls_client_auth"), ISSUER, {}, grant_type="client_credentials")
 
 
@@ -168,10 +168,10 @@ def test_a_signed_assertion(algorithm: str) -> None:
 
 
 def test_a_key_that_does_not_fit() -> None:
-    with pytest.raises(Trouble, match=r"can sign with ES256, and the authorization server"):
+    with pytest.raises(SignInProblem, match=r"can sign with ES256, and the authorization server"):
         assertion("ES256", ["RS256"])
     for key in ("", "no key", pem(KEYS["ES256"])[:-40]):
-        with pytest.raises(Trouble, match="no private key in PEM form"):
+        with pytest.raises(SignInProblem, match="no private key in PEM form"):
             token_request(client("private_key_jwt"), ISSUER, {}, grant_type="x", private_key=key)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from interlock.core.call import UpstreamGoneError
 from interlock.core.config import OAuthConfig, ServerConfig
-from interlock.core.upstreams.oauth.keyring import Keyring
+from interlock.core.upstreams.oauth.keyring import BearerRegistry
 from interlock.core.upstreams.supervisor import State
 from interlock.errors import InterlockError
 from tests.core.upstreams.harness import Kept
@@ -165,7 +165,7 @@ def test_a_grant_for_another_url_is_not_used(tmp_path: Path) -> None:
 def test_credentials_of_its_own_come_first(tmp_path: Path) -> None:
     async def body(world: House) -> None:
         await world.log_in()
-        keyring = Keyring(world.store)
+        keyring = BearerRegistry(world.store)
         for more in (
             {"headers": {"authorization": "Bearer mine"}},
             {"oauth": OAuthConfig(enabled=False)},
@@ -232,7 +232,7 @@ def test_what_a_server_lets_slip_is_masked(tmp_path: Path) -> None:
 
 def test_over_plain_http_no_token_is_sent(tmp_path: Path) -> None:
     async def body(world: House) -> None:
-        bearer = Keyring(world.store).bearer("up")
+        bearer = BearerRegistry(world.store).bearer("up")
         server = ServerConfig(url="http://mcp.example.com/mcp")
         told: list[str] = []
 

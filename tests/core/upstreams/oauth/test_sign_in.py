@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from interlock.core.config import OAuthConfig
-from interlock.core.upstreams.oauth.errors import Trouble
+from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.fetch import fetch
 from interlock.core.upstreams.oauth.sign_out import give_back
 from tests.core.upstreams.oauth.authority import Asked, Authority, Reply
@@ -140,9 +140,9 @@ def test_a_configured_client_is_not_shown_to_another_issuer(tmp_path: Path) -> N
         async with Authority() as second:
             second.register("by-hand")
             world.server.authority = second
-            with pytest.raises(Trouble, match=r"set oauth\.issuer"):
+            with pytest.raises(SignInProblem, match=r"set oauth\.issuer"):
                 await world.sign_in(first, client_id="by-hand")
-            with pytest.raises(Trouble, match="the config allows only"):
+            with pytest.raises(SignInProblem, match="the config allows only"):
                 await world.sign_in(first, client_id="by-hand", issuer=first.issuer)
             assert not second.to("/authorize")
             grant = await world.sign_in(first, client_id="by-hand", issuer=second.issuer)
@@ -221,11 +221,11 @@ def test_a_server_that_fails_is_told_apart_from_one_that_refuses(tmp_path: Path)
         broken = lambda asked: Reply(503, b"")  # noqa: E731
         for place in ("/.well-known/oauth-authorization-server", "/register", "/token"):
             world.authority.habits = {place: broken}
-            with pytest.raises(Trouble) as caught:
+            with pytest.raises(SignInProblem) as caught:
                 await world.sign_in()
             assert caught.value.passing, place
         await world.authority.stop()
-        with pytest.raises(Trouble, match="cannot connect to 127") as caught:
+        with pytest.raises(SignInProblem, match="cannot connect to 127") as caught:
             await world.sign_in()
         assert caught.value.passing
 
@@ -256,7 +256,7 @@ def test_signing_out_gives_both_tokens_back(tmp_path: Path) -> None:
             return Reply(400, {"error": "x", "error_description": asked.form["token"]})
 
         world.authority.habits["/revoke"] = refuses
-        with pytest.raises(Trouble) as caught:
+        with pytest.raises(SignInProblem) as caught:
             await give_back(grant, OAuthConfig(), fetch)
         assert grant.refresh_token not in caught.value.why
 

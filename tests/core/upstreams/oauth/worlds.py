@@ -12,12 +12,12 @@ import pytest
 
 from interlock.core.config import OAuthConfig, ServerConfig
 from interlock.core.upstreams.oauth.bearer import OAuthBearer
-from interlock.core.upstreams.oauth.errors import Trouble
+from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.fetch import fetch
-from interlock.core.upstreams.oauth.grants import Grant, Wallet
-from interlock.core.upstreams.oauth.keyring import Keyring
+from interlock.core.upstreams.oauth.grants import Grant, UpstreamGrants
+from interlock.core.upstreams.oauth.keyring import BearerRegistry
 from interlock.core.upstreams.oauth.probe import challenge_of
-from interlock.core.upstreams.oauth.sign_in import Occasion, sign_in
+from interlock.core.upstreams.oauth.sign_in import SignInRequest, sign_in
 from interlock.core.upstreams.oauth.token_store import TokenStore
 from interlock.core.upstreams.oauth.urls import canonical
 from tests.core.upstreams.harness import Kept, run, within
@@ -36,7 +36,7 @@ class Entrance:
         self.server = server
         self.browser = Wanderer()
         self.store = TokenStore(folder / "tokens.db")
-        self.wallet = Wallet(self.store, "jira", canonical(server.url()))
+        self.wallet = UpstreamGrants(self.store, "jira", canonical(server.url()))
 
     async def sign_in(
         self, previous: Grant | None = None, more: str = "", **settings: Any
@@ -44,12 +44,12 @@ class Entrance:
         """As `interlock login` does."""
         config = ServerConfig(url=self.server.url(), oauth=OAuthConfig(**settings))
         challenge = await challenge_of(config, fetch)
-        occasion = Occasion(self.server.url(), config.oauth, challenge, previous, more)
+        occasion = SignInRequest(self.server.url(), config.oauth, challenge, previous, more)
         return await sign_in(occasion, self.browser, self.wallet, fetch, now=NOW)
 
     async def refused(self, **settings: Any) -> str:
         """Why it did not work out. Nobody was sent to a page unless the test says so."""
-        with pytest.raises(Trouble) as caught:
+        with pytest.raises(SignInProblem) as caught:
             await self.sign_in(**settings)
         assert not self.authority.tokens
         for secret in self.authority.secrets():
@@ -107,7 +107,7 @@ class House:
         self.now = 1_000_000.0
         self.naps = Naps()
         self.store = TokenStore(folder / "tokens.db")
-        self.wallet = Wallet(self.store, "up", canonical(server.url()))
+        self.wallet = UpstreamGrants(self.store, "up", canonical(server.url()))
         self.browser = Wanderer()
         self.bearer: OAuthBearer
         """That of the node that was started last."""
@@ -121,7 +121,7 @@ class House:
         found = await self.wallet.grant()
         previous = None if found is None else found.grant
         more = "" if previous is None else f"{previous.asked} {previous.wanted}"
-        occasion = Occasion(
+        occasion = SignInRequest(
             self.server.url(), config.oauth, await challenge_of(config, fetch), previous, more
         )
         grant = await sign_in(occasion, self.browser, self.wallet, fetch, now=self.now)
@@ -138,7 +138,7 @@ class House:
         self, *, browser: Wanderer | None = None, transport: str = "auto", **oauth: Any
     ) -> AsyncIterator[Kept]:
         """An upstream as a node keeps it."""
-        keyring = Keyring(self.store, browser=browser, now=lambda: self.now, sleep=self.naps)
+        keyring = BearerRegistry(self.store, browser=browser, now=lambda: self.now, sleep=self.naps)
         server = ServerConfig(
             url=self.server.url(),
             transport=transport,  # type: ignore[arg-type]

@@ -17,9 +17,9 @@ from interlock.protocol.sse import COMMENT_PING, encode_event
 
 if TYPE_CHECKING:
     from interlock.core.call import Call
-    from interlock.core.server.http.protocol import FastLane
-    from interlock.core.server.mcp.event_streams import Outlet
-    from interlock.core.server.mcp.request_headers import Facts
+    from interlock.core.server.http.protocol import HttpProtocol
+    from interlock.core.server.mcp.event_streams import ResumableStream
+    from interlock.core.server.mcp.request_headers import RequestHeaders
     from interlock.core.server.mcp.sessions import HttpSession
 
 JSON: Final = b"application/json"
@@ -50,7 +50,7 @@ def let_pass(exchange: HttpExchange, decide: Decide) -> None:
     decide(exchange, None)
 
 
-class Head:
+class RequestHead:
     """What the head of a request says. On one connection it is parsed once, and then known."""
 
     __slots__ = (
@@ -69,7 +69,7 @@ class Head:
         self.chunked = True
         """Whether the client knows chunks, as all but HTTP/1.0 do."""
         self.length = 0
-        self.facts: Facts | None = None
+        self.facts: RequestHeaders | None = None
         """What a face made of these headers; kept with them."""
         self.lines = b""
         """Header lines that every answer to such a request must have."""
@@ -83,8 +83,8 @@ class Head:
 class HttpExchange(msgspec.Struct, eq=False):
     """A request that has been read whole, and the way to answer it."""
 
-    lane: FastLane
-    head: Head
+    lane: HttpProtocol
+    head: RequestHead
     body: bytes
     keep_alive: bool
     on_disconnect: Callable[[HttpExchange], object] | None = None
@@ -93,7 +93,7 @@ class HttpExchange(msgspec.Struct, eq=False):
     session: HttpSession | None = None
     call: Call | None = None
     """The call that it became, for whoever must end it when the client hangs up."""
-    outlet: Outlet | None = None
+    outlet: ResumableStream | None = None
     """What remembers the events of this stream, where they can be asked for again."""
     streaming: bool = False
     done: bool = False

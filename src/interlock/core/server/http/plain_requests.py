@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from interlock.core.call import Call, Caller, Client, Credentials
-from interlock.core.pipeline.authentication import Unsettled
+from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.core.server.http.asgi import Scope, Send, respond_json
 from interlock.core.server.http.credentials import read_scope_credentials
 from interlock.core.server.http.guard import Guard
@@ -45,7 +45,7 @@ async def caller_of(call: Call, authenticate: Callable[[Credentials], Caller]) -
     """Who makes it, once those were asked who have to be. Raises InterlockError."""
     try:
         return authenticate(call.credentials)
-    except Unsettled as unsettled:
+    except PendingIdentity as unsettled:
         await unsettled.settle()
         return authenticate(call.credentials)
 

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from interlock.core.config import Limits
 from interlock.core.server.http.credentials import CERTIFICATE, PEER
-from interlock.core.server.http.exchange import JSON_HEAD, Head, HttpExchange, Serve
+from interlock.core.server.http.exchange import JSON_HEAD, HttpExchange, RequestHead, Serve
 from interlock.core.server.http.guard import certificate_names, peer_of
 from interlock.core.server.http.upgrade import offer
 from interlock.protocol.websocket_handshake import is_offer
@@ -45,7 +45,7 @@ class _Elsewhere:
 _ELSEWHERE: Final = _Elsewhere()
 
 
-class FastLane(HttpToolsProtocol):
+class HttpProtocol(HttpToolsProtocol):
     """A connection from a client. `bound` makes the class that uvicorn is given."""
 
     routes: dict[bytes, DirectRoute]
@@ -56,7 +56,7 @@ class FastLane(HttpToolsProtocol):
     limits: Limits
 
     @classmethod
-    def bound(cls, table: RouteTable, limits: Limits) -> type[FastLane]:
+    def bound(cls, table: RouteTable, limits: Limits) -> type[HttpProtocol]:
         """The class for the connections of one listener."""
         bound = {
             "routes": table.direct,
@@ -70,7 +70,7 @@ class FastLane(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self.peer = ""
         self.certificate: tuple[str, ...] = ()
-        self._receiving: Head | None = None
+        self._receiving: RequestHead | None = None
         self._checked = False
         self._checking: HttpExchange | None = None
         """Stands for the request whose head is being checked. Nothing is read meanwhile."""
@@ -82,9 +82,9 @@ class FastLane(HttpToolsProtocol):
         self._messages = 0
         self._beside_body = 0
         self._chunk = b""
-        self._heads: dict[bytes, Head] = {}
+        self._heads: dict[bytes, RequestHead] = {}
         # The one that came last, for which not even a look-up is needed.
-        self._last_head: Head | None = None
+        self._last_head: RequestHead | None = None
         self._last_bytes = b""
         self._last_start = 0
         self._last_size = -1
@@ -282,14 +282,14 @@ class FastLane(HttpToolsProtocol):
             self._hand_to_asgi()
             return
         parser = self.parser
-        self._receiving = head = Head(parser.get_method(), query, self.headers, True)
+        self._receiving = head = RequestHead(parser.get_method(), query, self.headers, True)
         head.serve, head.check = route.serve, route.check
         head.chunked = parser.get_http_version() != "1.0"
         length = head.fields.get(b"content-length")
         if length is not None and length.isdigit() and int(length) > self.limits.body_bytes:
             self._too_large()
 
-    def _check_head(self, head: Head) -> None:
+    def _check_head(self, head: RequestHead) -> None:
         """The head is here, the body is not: decide by the head whether the body is read."""
         self._checked = True
         self._checking = exchange = HttpExchange(self, head, b"", False)
@@ -364,7 +364,7 @@ class FastLane(HttpToolsProtocol):
         self._active = exchange
         head.serve(exchange)
 
-    def _remember(self, head: Head) -> None:
+    def _remember(self, head: RequestHead) -> None:
         """Keep the head of a request that came in one piece, with its length."""
         chunk, fields = self._chunk, head.fields
         if not chunk or b"transfer-encoding" in fields or b"expect" in fields:
@@ -508,7 +508,9 @@ class FastLane(HttpToolsProtocol):
             # Others are before it. They get their answers, and then the client is hung up on.
             last.keep_alive = False
         elif last is None:
-            self._active = refusal = HttpExchange(self, Head(b"", b"", [], False), b"", False)
+            self._active = refusal = HttpExchange(
+                self, RequestHead(b"", b"", [], False), b"", False
+            )
             refusal.respond(
                 status,
                 b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"%b"}}' % message,

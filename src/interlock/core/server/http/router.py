@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from interlock.core.call import Call
 from interlock.core.pipeline.admission import MOST_UNSETTLED, too_many_unsettled
-from interlock.core.pipeline.authentication import Unsettled
+from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.server.http.asgi import (
     JSON,
@@ -214,7 +214,7 @@ class Router:
     async def _admit(self, call: Call) -> None:
         try:
             self._pipeline.admit(call)
-        except Unsettled as unsettled:
+        except PendingIdentity as unsettled:
             if self._unsettled >= MOST_UNSETTLED:
                 raise too_many_unsettled() from None
             self._unsettled += 1

@@ -17,32 +17,34 @@ from interlock.core.server.http.credentials import read_credentials
 from interlock.protocol import websocket_handshake as opening
 
 if TYPE_CHECKING:
-    from interlock.core.server.http.protocol import FastLane
+    from interlock.core.server.http.protocol import HttpProtocol
 
 _log = logging.getLogger("interlock.server")
 
 
-class Reads(Protocol):
+class UpgradedConnection(Protocol):
     """What becomes of a connection that has left HTTP."""
 
     def data_received(self, data: bytes, /) -> None:
         """Take what came."""
 
 
-T = TypeVar("T", bound=Reads)
+T = TypeVar("T", bound=UpgradedConnection)
 
 
-class Upgrade:
+class WebSocketRequest:
     """A lawful request for a WebSocket."""
 
-    def __init__(self, lane: FastLane, query: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    def __init__(
+        self, lane: HttpProtocol, query: bytes, headers: list[tuple[bytes, bytes]]
+    ) -> None:
         self.query = query
         self.headers = headers
         """Its headers as they came, names in lower case."""
         self.fields = dict(headers)
         """The same by name: of several with one name, the last."""
         self.credentials = read_credentials(self.fields, lane.peer, lane.certificate)
-        self.channel: Reads | None = None
+        self.channel: UpgradedConnection | None = None
         self.decided = False
         self._lane = lane
 
@@ -85,18 +87,18 @@ class Upgrade:
         self.decided = True
 
 
-Upgrades = Callable[[Upgrade], object]
+Upgrades = Callable[[WebSocketRequest], object]
 """Decides about the upgrade requests for a path."""
 
 
-def offer(lane: FastLane, take: Upgrades, query: bytes, behind: bytes) -> None:
+def offer(lane: HttpProtocol, take: Upgrades, query: bytes, behind: bytes) -> None:
     """Let `take` decide about the request that `lane` has just read. `behind`: what followed it."""
     parser = lane.parser
     refusal = opening.refusal(parser.get_method(), parser.get_http_version(), lane.headers)
     if refusal is not None:
         lane.refuse(refusal.status, _in_json(refusal.message), refusal.headers)
         return
-    upgrade = Upgrade(lane, query, list(lane.headers))
+    upgrade = WebSocketRequest(lane, query, list(lane.headers))
     try:
         take(upgrade)
     except Exception as error:

@@ -40,7 +40,7 @@ _TASKS: Final = "taskIds"
 _log = logging.getLogger("interlock.server")
 
 
-class Follows(Protocol):
+class ResourceFollower(Protocol):
     """Where a follower says which resources it wants to hear of; its `updated` is told."""
 
     async def follow(self, follower: Any, call: Call, uris: Iterable[str]) -> list[str]: ...
@@ -100,10 +100,10 @@ class Subscription:
         self._end()
 
 
-class Listeners:
+class ChangeListeners:
     """Everybody who listens, on any wire."""
 
-    def __init__(self, follows: Follows | None = None) -> None:
+    def __init__(self, follows: ResourceFollower | None = None) -> None:
         self.follows = follows
         self._sessions: dict[Session, None] = {}
         self._subscriptions: dict[Subscription, None] = {}
@@ -179,7 +179,7 @@ class Listeners:
         return lambda: self._remove(subscription)
 
     async def _agree(
-        self, subscription: Subscription, call: Call, uris: list[str], follows: Follows
+        self, subscription: Subscription, call: Call, uris: list[str], follows: ResourceFollower
     ) -> None:
         try:
             followed = await follows.follow(subscription, call, uris)

@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw
 
 from interlock.core.call import Call, Client, Credentials, Outcome
 from interlock.core.pipeline.pipeline import Pipeline
-from interlock.core.server.mcp.change_notifications import Listeners
+from interlock.core.server.mcp.change_notifications import ChangeListeners
 from interlock.core.server.mcp.requests import (
     client_name,
     read_call,
@@ -27,7 +27,7 @@ from interlock.core.server.mcp.requests import (
     read_string,
 )
 from interlock.core.server.mcp.responses import write_error, write_result
-from interlock.core.server.mcp.server_info import Hello
+from interlock.core.server.mcp.server_info import ServerInfo
 from interlock.core.server.mcp.sessions import Session
 from interlock.core.server.mcp.views import CHOSEN, Views
 from interlock.errors import (
@@ -64,8 +64,8 @@ class Conversation:
         self,
         *,
         pipeline: Pipeline,
-        hello: Hello,
-        listeners: Listeners,
+        hello: ServerInfo,
+        listeners: ChangeListeners,
         send: Callable[[bytes], None],
         face: str,
         credentials: Credentials,

@@ -12,12 +12,12 @@ from interlock.core.server.http.cors import answer_preflight, is_preflight
 from interlock.core.server.http.exchange import Decide, HttpExchange
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.router import DirectRoute, Route
-from interlock.core.server.mcp.request_headers import Facts, facts_of
+from interlock.core.server.mcp.request_headers import RequestHeaders, facts_of
 from interlock.core.server.mcp.requests import claims_stateless
-from interlock.core.server.mcp.responder import Answering
+from interlock.core.server.mcp.responder import Responder
 from interlock.core.server.mcp.responses import write_error
-from interlock.core.server.mcp.session_protocol import SessionWire
-from interlock.core.server.mcp.stateless_protocol import StatelessWire
+from interlock.core.server.mcp.session_protocol import SessionProtocol
+from interlock.core.server.mcp.stateless_protocol import StatelessProtocol
 from interlock.core.server.mcp.views import Views
 from interlock.errors import (
     FOREIGN_ORIGIN,
@@ -41,16 +41,16 @@ _STRANGER: Final = Client(Era.SESSION, LATEST_SESSION)
 _log = logging.getLogger("interlock.server")
 
 
-class McpHttpFace:
+class McpEndpoint:
     """Serves the MCP endpoint."""
 
     def __init__(
         self,
         *,
         guard: Guard,
-        stateless: StatelessWire,
-        session: SessionWire,
-        answering: Answering,
+        stateless: StatelessProtocol,
+        session: SessionProtocol,
+        answering: Responder,
         pipeline: Pipeline,
         views: Views | None = None,
     ) -> None:
@@ -112,13 +112,13 @@ class McpHttpFace:
         facts = facts_of(exchange, self._guard, self.views)
         self.answering.check(exchange, facts, "http", _STRANGER, decide)
 
-    def _turn_away(self, exchange: HttpExchange, facts: Facts, why: str) -> None:
+    def _turn_away(self, exchange: HttpExchange, facts: RequestHeaders, why: str) -> None:
         error = InterlockError(FOREIGN_ORIGIN, why)
         verb = exchange.head.method.decode("latin-1")
         self._pipeline.refused(Call(verb, "http", facts.credentials, _STRANGER), error)
         self.answering.refuse(exchange, NULL, error, None)
 
-    def _post(self, exchange: HttpExchange, facts: Facts) -> None:
+    def _post(self, exchange: HttpExchange, facts: RequestHeaders) -> None:
         if not facts.is_json:
             error = ProtocolError("Send the message as application/json.", INVALID_REQUEST)
             exchange.respond(415, write_error(NULL, error, None)[1])
@@ -141,7 +141,7 @@ class McpHttpFace:
         else:
             self._session.serve(exchange, facts, message)
 
-    def _told_unreadable(self, exchange: HttpExchange, facts: Facts) -> bool:
+    def _told_unreadable(self, exchange: HttpExchange, facts: RequestHeaders) -> bool:
         """Tell a client that sees operations, in their words, that its bytes are no text. False:
         this is no such client, or no call that could be answered. Raises InterlockError."""
         session = facts.found

@@ -31,7 +31,7 @@ _PRIMED: Final = frozenset({"2025-11-25"})
 """Revisions whose clients understand an event that only brings an id."""
 
 
-class Outlet:
+class ResumableStream:
     """One stream: what was sent on it lately, and the connection that carries it now."""
 
     __slots__ = (
@@ -39,7 +39,7 @@ class Outlet:
         "connection", "expiry", "left_at", "number", "over", "own",
     )  # fmt: skip
 
-    def __init__(self, outlets: Outlets, number: int, *, own: bool) -> None:
+    def __init__(self, outlets: ResumableStreams, number: int, *, own: bool) -> None:
         self.number = number
         self.own = own
         """Whether it is the session's own, for what belongs to no request."""
@@ -137,7 +137,7 @@ class Outlet:
             self._outlets.left(self)
 
 
-class Outlets:
+class ResumableStreams:
     """All streams of one session."""
 
     __slots__ = ("_numbers", "_outlets", "mark", "on_left", "primed")
@@ -149,7 +149,7 @@ class Outlets:
         self.on_left: Callable[[], None] | None = None
         """Told when a connection has ended."""
         self._numbers = 0
-        self._outlets: dict[int, Outlet] = {}
+        self._outlets: dict[int, ResumableStream] = {}
 
     @property
     def connected(self) -> int:
@@ -169,9 +169,9 @@ class Outlets:
                 self._drop(old)
         self._open(exchange, own=True)
 
-    def open_for(self, exchange: HttpExchange) -> Outlet | None:
+    def open_for(self, exchange: HttpExchange) -> ResumableStream | None:
         """The stream of a request, opened when it is not. None: the client is gone."""
-        outlet: Outlet | None = exchange.outlet
+        outlet: ResumableStream | None = exchange.outlet
         if outlet is None and not exchange.done:
             outlet = self._open(exchange, own=False)
         return outlet
@@ -189,9 +189,9 @@ class Outlets:
         exchange.open_stream()
         outlet.carry_on(exchange, events)
 
-    def _open(self, exchange: HttpExchange, *, own: bool) -> Outlet:
+    def _open(self, exchange: HttpExchange, *, own: bool) -> ResumableStream:
         self._numbers += 1
-        outlet = self._outlets[self._numbers] = Outlet(self, self._numbers, own=own)
+        outlet = self._outlets[self._numbers] = ResumableStream(self, self._numbers, own=own)
         exchange.open_stream()
         outlet.carry_on(exchange, [])
         if self.primed:
@@ -211,8 +211,8 @@ class Outlets:
         outlet.send(payload)
         return True
 
-    def _find(self, call: Call | None) -> Outlet | None:
-        asked: Outlet | None = None
+    def _find(self, call: Call | None) -> ResumableStream | None:
+        asked: ResumableStream | None = None
         exchange = None if call is None else call.context
         if isinstance(exchange, HttpExchange):
             facts = exchange.head.facts
@@ -222,7 +222,7 @@ class Outlets:
                 return asked
             if asked is not None and asked.number not in self._outlets:
                 asked = None
-        waiting: Outlet | None = None
+        waiting: ResumableStream | None = None
         # The newest first: older ones may be dead.
         for outlet in reversed(self._outlets.values()):
             if outlet.own:
@@ -264,7 +264,7 @@ class Outlets:
 
     # -- without a connection
 
-    def left(self, outlet: Outlet) -> None:
+    def left(self, outlet: ResumableStream) -> None:
         """A stream has lost its connection, or has no more need of it."""
         if self.on_left is not None:
             self.on_left()
@@ -283,7 +283,7 @@ class Outlets:
         for old in alone[: max(0, len(alone) - MOST_STREAMS)]:
             self._drop(old)
 
-    def _drop(self, outlet: Outlet) -> None:
+    def _drop(self, outlet: ResumableStream) -> None:
         self._outlets.pop(outlet.number, None)
         if outlet.expiry is not None:
             outlet.expiry.cancel()

@@ -18,11 +18,11 @@ from interlock.core.server.http.cors import answer_preflight, is_preflight
 from interlock.core.server.http.exchange import Decide, HttpExchange
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.router import DirectRoute, Route
-from interlock.core.server.mcp.change_notifications import Listeners
+from interlock.core.server.mcp.change_notifications import ChangeListeners
 from interlock.core.server.mcp.conversation import Conversation
-from interlock.core.server.mcp.request_headers import Facts, facts_of
-from interlock.core.server.mcp.responder import Answering
-from interlock.core.server.mcp.server_info import Hello
+from interlock.core.server.mcp.request_headers import RequestHeaders, facts_of
+from interlock.core.server.mcp.responder import Responder
+from interlock.core.server.mcp.server_info import ServerInfo
 from interlock.core.server.mcp.views import Views
 from interlock.errors import (
     FOREIGN_ORIGIN,
@@ -44,7 +44,7 @@ _CLIENT: Final = Client(Era.SESSION, "2024-11-05")
 _log = logging.getLogger("interlock.server")
 
 
-_Step = Callable[[HttpExchange, Facts], None]
+_Step = Callable[[HttpExchange, RequestHeaders], None]
 
 
 class _Connected:
@@ -66,9 +66,9 @@ class LegacySse:
         *,
         guard: Guard,
         pipeline: Pipeline,
-        hello: Hello,
-        listeners: Listeners,
-        answering: Answering,
+        hello: ServerInfo,
+        listeners: ChangeListeners,
+        answering: Responder,
         most: int,
         sse_path: str = SSE_PATH,
         messages_path: str = MESSAGES_PATH,
@@ -150,7 +150,7 @@ class LegacySse:
             failed = InterlockError(INTERNAL, "The node failed on this request; see its log.")
             self._answering.refuse(exchange, NULL, failed, None)
 
-    def _open(self, exchange: HttpExchange, facts: Facts) -> None:
+    def _open(self, exchange: HttpExchange, facts: RequestHeaders) -> None:
         caller = self._pipeline.admit(Call("GET", FACE, facts.credentials, _CLIENT))
         if not facts.accepts_stream:
             exchange.respond(406)
@@ -179,7 +179,7 @@ class LegacySse:
         exchange.open_stream()
         exchange.event(f"{self._messages_path}?session_id={id}".encode(), "endpoint")
 
-    def _post(self, exchange: HttpExchange, facts: Facts) -> None:
+    def _post(self, exchange: HttpExchange, facts: RequestHeaders) -> None:
         id = parse_qs(exchange.head.query.decode("latin-1")).get("session_id", [""])[-1]
         client = self._clients.get(id)
         # A stranger is told that, and nothing about sessions.

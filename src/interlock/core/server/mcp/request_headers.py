@@ -9,7 +9,7 @@ from msgspec import Raw
 from interlock.core.call import Client
 from interlock.core.server.http.cors import answer_lines
 from interlock.core.server.http.credentials import CREDENTIAL_HEADERS, read_credentials
-from interlock.core.server.http.exchange import Head, HttpExchange
+from interlock.core.server.http.exchange import HttpExchange, RequestHead
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.mcp.sessions import HttpSession
 from interlock.core.server.mcp.views import Views
@@ -31,7 +31,7 @@ _SAID_ONCE: Final = frozenset(
 """Headers that the node decides by: of two, somebody on the way may have read the other."""
 
 
-class Facts:
+class RequestHeaders:
     """The headers, understood. Values are what the body must repeat, decoded."""
 
     __slots__ = (
@@ -43,7 +43,7 @@ class Facts:
 
     def __init__(
         self,
-        head: Head,
+        head: RequestHead,
         peer: str,
         guard: Guard,
         certificate: tuple[str, ...] = (),
@@ -121,12 +121,12 @@ class Facts:
                 self.twice = f"{name.decode().title()} header appears more than once"
 
 
-def facts_of(exchange: HttpExchange, guard: Guard, views: Views | None = None) -> Facts:
+def facts_of(exchange: HttpExchange, guard: Guard, views: Views | None = None) -> RequestHeaders:
     """The facts of a head; they are kept with it for as long as the guard does not change."""
     head, lane = exchange.head, exchange.lane
     facts = head.facts
-    if not isinstance(facts, Facts) or facts.guarded is not guard.version:
-        facts = head.facts = Facts(head, lane.peer, guard, lane.certificate, views)
+    if not isinstance(facts, RequestHeaders) or facts.guarded is not guard.version:
+        facts = head.facts = RequestHeaders(head, lane.peer, guard, lane.certificate, views)
     return facts
 
 

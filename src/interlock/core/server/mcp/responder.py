@@ -10,15 +10,15 @@ from msgspec import UNSET, Raw
 
 from interlock.core.call import Call, Client, Outcome
 from interlock.core.pipeline.admission import MOST_UNSETTLED, too_many_unsettled
-from interlock.core.pipeline.authentication import Unsettled
+from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.ports import Clock
 from interlock.core.server.http.exchange import Decide, HttpExchange
 from interlock.core.server.http.resource_metadata import Challenges, missing_scopes
-from interlock.core.server.mcp.event_streams import Outlet
-from interlock.core.server.mcp.request_headers import Facts
+from interlock.core.server.mcp.event_streams import ResumableStream
+from interlock.core.server.mcp.request_headers import RequestHeaders
 from interlock.core.server.mcp.responses import write_error, write_result
-from interlock.core.server.mcp.server_info import Hello
+from interlock.core.server.mcp.server_info import ServerInfo
 from interlock.core.server.mcp.sessions import HttpSession
 from interlock.errors import (
     CANCELLED,
@@ -35,11 +35,11 @@ QUIET = 15.0
 _STATELESS: Final = mcp.Era.STATELESS
 
 
-class Answering:
+class Responder:
     """Sends calls into the pipeline, and their outcomes back to the client."""
 
     def __init__(
-        self, *, pipeline: Pipeline, hello: Hello, clock: Clock, challenges: Challenges
+        self, *, pipeline: Pipeline, hello: ServerInfo, clock: Clock, challenges: Challenges
     ) -> None:
         self._pipeline = pipeline
         self._hello = hello
@@ -52,7 +52,7 @@ class Answering:
         self.heard = self.hear
         self.over = self._done
 
-    def start(self, exchange: HttpExchange, facts: Facts, call: Call) -> None:
+    def start(self, exchange: HttpExchange, facts: RequestHeaders, call: Call) -> None:
         """Send the call on its way; `exchange.request_id` is answered when it is over."""
         if facts.accepts_stream:
             call.on_notification = self.heard
@@ -73,7 +73,7 @@ class Answering:
 
         Where only nobody knows yet who it is from, it is served again once somebody does.
         """
-        if isinstance(error, Unsettled) and exchange not in self._unsettled:
+        if isinstance(error, PendingIdentity) and exchange not in self._unsettled:
             if len(self._unsettled) < MOST_UNSETTLED:
                 self._settle(exchange, error, lambda: exchange.head.serve(exchange))
                 return
@@ -88,7 +88,12 @@ class Answering:
         exchange.respond(status, body, headers=self._challenge(exchange, error))
 
     def check(
-        self, exchange: HttpExchange, facts: Facts, face: str, client: Client, decide: Decide
+        self,
+        exchange: HttpExchange,
+        facts: RequestHeaders,
+        face: str,
+        client: Client,
+        decide: Decide,
     ) -> None:
         """Decide by the head of a request whether its body is read: host, origin and token."""
 
@@ -102,7 +107,7 @@ class Answering:
             if facts.refusal is not None:
                 raise InterlockError(FOREIGN_ORIGIN, facts.refusal)
             self._pipeline.enter.authenticate(facts.credentials)
-        except Unsettled as unsettled:
+        except PendingIdentity as unsettled:
             if exchange not in self._unsettled:
                 if len(self._unsettled) < MOST_UNSETTLED:
                     self._settle(
@@ -127,7 +132,7 @@ class Answering:
         exchange.respond_result(id, result)
 
     def _settle(
-        self, exchange: HttpExchange, unsettled: Unsettled, again: Callable[[], None]
+        self, exchange: HttpExchange, unsettled: PendingIdentity, again: Callable[[], None]
     ) -> None:
         """Find out whose the request is, and then do it `again`."""
 
@@ -146,7 +151,7 @@ class Answering:
     def _challenge(self, exchange: HttpExchange, error: InterlockError) -> bytes:
         """The header line that says what would help; empty when nothing would."""
         facts = exchange.head.facts
-        shown = isinstance(facts, Facts) and facts.credentials.bearer is not None
+        shown = isinstance(facts, RequestHeaders) and facts.credentials.bearer is not None
         value = self._challenges.challenge(error, shown=shown)
         return b"" if value is None else b"www-authenticate: %b\r\n" % value
 
@@ -180,7 +185,7 @@ class Answering:
             exchange.event(payload)
 
     @staticmethod
-    def open(exchange: HttpExchange) -> Outlet | None:
+    def open(exchange: HttpExchange) -> ResumableStream | None:
         """Turn an answer into a stream. On a session it is one that can be resumed."""
         session: HttpSession | None = exchange.session
         if session is None:
@@ -191,7 +196,7 @@ class Answering:
     @staticmethod
     def finish(exchange: HttpExchange, payload: bytes | None) -> None:
         """The last message of an answer that became a stream, when there is one, and its end."""
-        outlet: Outlet | None = exchange.outlet
+        outlet: ResumableStream | None = exchange.outlet
         if outlet is not None:
             outlet.finish(payload)
             return
@@ -271,7 +276,7 @@ class Answering:
         facts = exchange.head.facts
         if exchange.done and exchange.outlet is None:
             return
-        if isinstance(facts, Facts) and facts.accepts_stream:
+        if isinstance(facts, RequestHeaders) and facts.accepts_stream:
             outlet = self.open(exchange)
             if outlet is not None:
                 outlet.ping()

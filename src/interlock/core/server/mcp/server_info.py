@@ -23,7 +23,7 @@ class Introduction(msgspec.Struct, frozen=True):
     instructions: str | None = None
 
 
-class Hello:
+class ServerInfo:
     """Makes the introductions. `introduce` is asked each time: an upstream may have changed it."""
 
     def __init__(self, introduce: Callable[[], Introduction]) -> None:

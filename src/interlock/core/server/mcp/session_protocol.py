@@ -11,12 +11,12 @@ from msgspec import UNSET
 from interlock.core.call import Call, Client
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.server.http.exchange import HttpExchange
-from interlock.core.server.mcp.change_notifications import Listeners
-from interlock.core.server.mcp.request_headers import Facts
+from interlock.core.server.mcp.change_notifications import ChangeListeners
+from interlock.core.server.mcp.request_headers import RequestHeaders
 from interlock.core.server.mcp.requests import read_call, read_initialize, read_meta, read_params
-from interlock.core.server.mcp.responder import Answering
+from interlock.core.server.mcp.responder import Responder
 from interlock.core.server.mcp.responses import write_error, write_outcome
-from interlock.core.server.mcp.server_info import Hello
+from interlock.core.server.mcp.server_info import ServerInfo
 from interlock.core.server.mcp.sessions import HttpSession, Sessions
 from interlock.core.server.mcp.views import Views
 from interlock.errors import CANCELLED, INTERNAL, INVALID_REQUEST, InterlockError, ProtocolError
@@ -31,17 +31,17 @@ _NOBODY_YET: Final = Client(mcp.Era.SESSION, mcp.LATEST_SESSION)
 _log = logging.getLogger("interlock.server")
 
 
-class SessionWire:
+class SessionProtocol:
     """Serves sessions."""
 
     def __init__(
         self,
         *,
         pipeline: Pipeline,
-        hello: Hello,
-        listeners: Listeners,
+        hello: ServerInfo,
+        listeners: ChangeListeners,
         sessions: Sessions,
-        answering: Answering,
+        answering: Responder,
         views: Views | None = None,
     ) -> None:
         self._pipeline = pipeline
@@ -53,7 +53,7 @@ class SessionWire:
         self._batches: set[asyncio.Task[None]] = set()
         sessions.on_closed = self._closed
 
-    def take(self, exchange: HttpExchange, facts: Facts, request: mcp.ToolCall) -> bool:
+    def take(self, exchange: HttpExchange, facts: RequestHeaders, request: mcp.ToolCall) -> bool:
         """Start a plain call. False: something about it wants the long look of `serve`."""
         session = facts.found
         if session is None or not session.alive:
@@ -92,7 +92,7 @@ class SessionWire:
         session.last_seen = call.started
         return True
 
-    def serve(self, exchange: HttpExchange, facts: Facts, message: Message) -> None:
+    def serve(self, exchange: HttpExchange, facts: RequestHeaders, message: Message) -> None:
         id = jsonrpc.NULL if message.id is UNSET else bytes(message.id)
         method = message.method
         client: Client | None = None
@@ -116,7 +116,7 @@ class SessionWire:
             self._answering.refuse(exchange, id, error, client)
 
     def serve_batch(
-        self, exchange: HttpExchange, facts: Facts, batch: list[Message | BadMessage]
+        self, exchange: HttpExchange, facts: RequestHeaders, batch: list[Message | BadMessage]
     ) -> None:
         session = self._owned(facts, "batch")
         if session.client.revision not in mcp.BATCH_REVISIONS:
@@ -130,7 +130,7 @@ class SessionWire:
         self._batches.add(task)
         task.add_done_callback(self._batches.discard)
 
-    def open_stream(self, exchange: HttpExchange, facts: Facts) -> None:
+    def open_stream(self, exchange: HttpExchange, facts: RequestHeaders) -> None:
         """GET: the stream for what belongs to no request, or the rest of one that broke."""
         session = self._owned(facts, "GET")
         if not facts.accepts_stream:
@@ -143,7 +143,7 @@ class SessionWire:
             session.outlets.resume(exchange, last_event_id)
         self._listeners.add_session(session)
 
-    def end(self, exchange: HttpExchange, facts: Facts) -> None:
+    def end(self, exchange: HttpExchange, facts: RequestHeaders) -> None:
         """DELETE: the client says goodbye."""
         self._sessions.close(self._owned(facts, "DELETE"))
         exchange.respond(200)
@@ -155,7 +155,7 @@ class SessionWire:
         self._listeners.remove_session(session)
 
     def _initialize(
-        self, exchange: HttpExchange, facts: Facts, message: Message, id: bytes
+        self, exchange: HttpExchange, facts: RequestHeaders, message: Message, id: bytes
     ) -> None:
         client = read_initialize(message)
         caller = self._pipeline.admit(Call(mcp.INITIALIZE, FACE, facts.credentials, client))
@@ -168,7 +168,7 @@ class SessionWire:
             headers=b"mcp-session-id: %b\r\n" % session.id.encode(),
         )
 
-    def _session(self, facts: Facts) -> HttpSession:
+    def _session(self, facts: RequestHeaders) -> HttpSession:
         """The session that the headers name. Raises InterlockError."""
         try:
             return self._named(facts)
@@ -177,7 +177,7 @@ class SessionWire:
             self._pipeline.admit(Call("session", FACE, facts.credentials, _NOBODY_YET))
             raise
 
-    def _named(self, facts: Facts) -> HttpSession:
+    def _named(self, facts: RequestHeaders) -> HttpSession:
         version = facts.version
         if facts.duplicate is not None:
             raise ProtocolError(facts.duplicate + ".", INVALID_REQUEST)
@@ -191,7 +191,7 @@ class SessionWire:
             )
         return self._sessions.find(facts.session)
 
-    def _owned(self, facts: Facts, verb: str) -> HttpSession:
+    def _owned(self, facts: RequestHeaders, verb: str) -> HttpSession:
         session = self._session(facts)
         self._pipeline.admit(
             Call(verb, FACE, facts.credentials, session.client, owner=session.owner)
@@ -214,7 +214,7 @@ class SessionWire:
     def _request(
         self,
         exchange: HttpExchange,
-        facts: Facts,
+        facts: RequestHeaders,
         session: HttpSession,
         method: str,
         id: bytes,
@@ -230,7 +230,7 @@ class SessionWire:
         self._answering.start(exchange, facts, call)
 
     @staticmethod
-    def _call(facts: Facts, session: HttpSession, method: str, message: Message) -> Call:
+    def _call(facts: RequestHeaders, session: HttpSession, method: str, message: Message) -> Call:
         params = read_params(message)
         meta = read_meta(params)
         call = read_call(
@@ -251,7 +251,7 @@ class SessionWire:
     async def _answer_batch(
         self,
         exchange: HttpExchange,
-        facts: Facts,
+        facts: RequestHeaders,
         session: HttpSession,
         batch: list[Message | BadMessage],
     ) -> None:

@@ -14,9 +14,9 @@ from typing import Final, Protocol
 
 from msgspec import UNSET, Raw
 
-from interlock.core.call import Ask, Call, Client
+from interlock.core.call import Call, Client, ClientRequest
 from interlock.core.ports import Clock
-from interlock.core.server.mcp.event_streams import Outlets
+from interlock.core.server.mcp.event_streams import ResumableStreams
 from interlock.core.server.mcp.requests import read_params
 from interlock.errors import INTERNAL, UNKNOWN_SESSION, InterlockError
 from interlock.protocol import jsonrpc, mcp
@@ -32,13 +32,13 @@ _MOST_OPEN: Final = 100
 """So many questions may wait for one client; more would only pile up."""
 
 
-class Questions:
+class SessionRequests:
     """The questions that one client has not answered yet."""
 
     __slots__ = ("_last", "open")
 
     def __init__(self) -> None:
-        self.open: dict[bytes, tuple[Ask, Call | None]] = {}
+        self.open: dict[bytes, tuple[ClientRequest, Call | None]] = {}
         """Each with the call that it is about, by the raw id under which the client was asked."""
         self._last = 0
 
@@ -46,7 +46,7 @@ class Questions:
     def full(self) -> bool:
         return len(self.open) >= _MOST_OPEN
 
-    def word(self, ask: Ask) -> tuple[bytes, bytes]:
+    def word(self, ask: ClientRequest) -> tuple[bytes, bytes]:
         """A new id, and the request that puts the question under it."""
         self._last = id = self._last + 1
         params = ask.params
@@ -88,7 +88,7 @@ class Questions:
         members["progressToken"] = Raw(ask.progress_token)
         ask.on_progress(mcp.past_this_hop(jsonrpc.encode_members(members)))
 
-    def forget(self, ask: Ask) -> tuple[bytes, Call | None] | None:
+    def forget(self, ask: ClientRequest) -> tuple[bytes, Call | None] | None:
         """The id and the call of a question that is no longer asked. None: it was answered."""
         for id, (one, call) in self.open.items():
             if one is ask:
@@ -108,7 +108,7 @@ _SWEEP: Final = 60.0
 _log = logging.getLogger("interlock.server")
 
 
-class Way(Protocol):
+class SessionChannel(Protocol):
     """How a session's client is reached."""
 
     @property
@@ -141,7 +141,9 @@ class Session:
         "on_roots_changed", "owner", "view", "way",
     )  # fmt: skip
 
-    def __init__(self, id: str, client: Client, owner: str, now: float, way: Way) -> None:
+    def __init__(
+        self, id: str, client: Client, owner: str, now: float, way: SessionChannel
+    ) -> None:
         self.id = id
         self.client = client
         self.owner = owner
@@ -157,7 +159,7 @@ class Session:
         """Run whenever the client says that its roots are others now."""
         self.view: Face | None = None
         """The AQL view that its client sees. None: the plain one."""
-        self._questions = Questions()
+        self._questions = SessionRequests()
 
     @property
     def in_use(self) -> bool:
@@ -172,7 +174,7 @@ class Session:
         """A resource that the client follows is not what it was."""
         self.tell(mcp.RESOURCE_UPDATED, jsonrpc.encode_value({"uri": uri}))
 
-    def ask(self, ask: Ask, call: Call | None) -> bool:
+    def ask(self, ask: ClientRequest, call: Call | None) -> bool:
         """Put a question. False: there is no way to the client, and the question is as it was."""
         if not self.alive or self._questions.full:
             return False
@@ -210,7 +212,7 @@ class Session:
                 _log.exception("what belonged to a session could not be ended")
         self.way.end()
 
-    def _withdrawn(self, ask: Ask, reason: str) -> None:
+    def _withdrawn(self, ask: ClientRequest, reason: str) -> None:
         found = self._questions.forget(ask)
         if found is not None:
             id, call = found
@@ -225,7 +227,7 @@ class HttpSession(Session):
     __slots__ = ("outlets",)
 
     def __init__(self, id: str, client: Client, owner: str, now: float) -> None:
-        self.outlets = Outlets(client.revision)
+        self.outlets = ResumableStreams(client.revision)
         super().__init__(id, client, owner, now, self.outlets)
 
     def hang_up(self, call: Call) -> None:

@@ -10,8 +10,8 @@ from interlock.core.call import Call, Client
 from interlock.core.pipeline.notification_filter import read_level
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.server.http.exchange import HttpExchange
-from interlock.core.server.mcp.change_notifications import Listeners
-from interlock.core.server.mcp.request_headers import Facts
+from interlock.core.server.mcp.change_notifications import ChangeListeners
+from interlock.core.server.mcp.request_headers import RequestHeaders
 from interlock.core.server.mcp.requests import (
     client_name,
     read_call,
@@ -21,8 +21,8 @@ from interlock.core.server.mcp.requests import (
     read_params,
     read_string,
 )
-from interlock.core.server.mcp.responder import Answering
-from interlock.core.server.mcp.server_info import Hello
+from interlock.core.server.mcp.responder import Responder
+from interlock.core.server.mcp.server_info import ServerInfo
 from interlock.core.server.mcp.views import Views
 from interlock.errors import (
     HEADER_MISMATCH,
@@ -40,16 +40,16 @@ _SOMEBODY: Final = Client(mcp.Era.STATELESS, mcp.LATEST_STATELESS)
 _REVISION_JSON: Final = b'"%b"' % mcp.LATEST_STATELESS.encode()
 
 
-class StatelessWire:
+class StatelessProtocol:
     """Serves stateless requests."""
 
     def __init__(
         self,
         *,
         pipeline: Pipeline,
-        hello: Hello,
-        listeners: Listeners,
-        answering: Answering,
+        hello: ServerInfo,
+        listeners: ChangeListeners,
+        answering: Responder,
         views: Views | None = None,
     ) -> None:
         self._pipeline = pipeline
@@ -65,7 +65,7 @@ class StatelessWire:
         # One for all: nothing is made for a call that is hardly ever hung up on.
         self._hung_up = hung_up
 
-    def take(self, exchange: HttpExchange, facts: Facts, request: mcp.ToolCall) -> bool:
+    def take(self, exchange: HttpExchange, facts: RequestHeaders, request: mcp.ToolCall) -> bool:
         """Start a plain call. False: something about it wants the long look of `serve`."""
         params = request.params
         raw_meta = params.meta
@@ -98,7 +98,7 @@ class StatelessWire:
         self._pipeline.begin(call)
         return True
 
-    def _understand(self, facts: Facts, said: Raw) -> bool:
+    def _understand(self, facts: RequestHeaders, said: Raw) -> bool:
         """Read the `_meta` of a request. Most clients say the same every time."""
         # A copy, or the whole request would be kept.
         said = said.copy()
@@ -121,7 +121,7 @@ class StatelessWire:
         facts.viewed = self._view_of(facts, client_name(meta))
         return True
 
-    def _view_of(self, facts: Facts, client: str) -> Face | None:
+    def _view_of(self, facts: RequestHeaders, client: str) -> Face | None:
         if facts.view is not None:
             return facts.view
         try:
@@ -131,7 +131,7 @@ class StatelessWire:
             caller = ""
         return self._views.of_client(client, caller)
 
-    def serve(self, exchange: HttpExchange, facts: Facts, message: Message) -> None:
+    def serve(self, exchange: HttpExchange, facts: RequestHeaders, message: Message) -> None:
         method = message.method
         if method is UNSET:
             raise ProtocolError("Responses are not accepted here.", INVALID_REQUEST)
@@ -157,7 +157,9 @@ class StatelessWire:
             self._answering.refuse(exchange, id, error, client)
 
     @staticmethod
-    def _check_headers(method: str, version: str, params: dict[str, Raw], facts: Facts) -> None:
+    def _check_headers(
+        method: str, version: str, params: dict[str, Raw], facts: RequestHeaders
+    ) -> None:
         """The headers must repeat the body: two readers must not see two requests."""
         if facts.duplicate is not None:
             raise InterlockError(HEADER_MISMATCH, facts.duplicate + ".")
@@ -174,7 +176,7 @@ class StatelessWire:
     def _request(
         self,
         exchange: HttpExchange,
-        facts: Facts,
+        facts: RequestHeaders,
         method: str,
         id: bytes,
         params: dict[str, Raw],
@@ -208,7 +210,7 @@ class StatelessWire:
     def _listen(
         self,
         exchange: HttpExchange,
-        facts: Facts,
+        facts: RequestHeaders,
         id: bytes,
         params: dict[str, Raw],
         request: Call,

@@ -11,9 +11,9 @@ from typing import Final, cast
 from interlock.core.call import Credentials
 from interlock.core.pipeline.authentication import LOCAL_PEER
 from interlock.core.pipeline.pipeline import Pipeline
-from interlock.core.server.mcp.change_notifications import Listeners
+from interlock.core.server.mcp.change_notifications import ChangeListeners
 from interlock.core.server.mcp.conversation import Conversation
-from interlock.core.server.mcp.server_info import Hello
+from interlock.core.server.mcp.server_info import ServerInfo
 from interlock.core.server.mcp.views import Views
 from interlock.protocol.jsonrpc import NULL, on_one_line
 from interlock.protocol.lines import LineDecoder, Oversize
@@ -32,8 +32,8 @@ class McpStream:
         self,
         *,
         pipeline: Pipeline,
-        hello: Hello,
-        listeners: Listeners,
+        hello: ServerInfo,
+        listeners: ChangeListeners,
         write: Callable[[bytes], None],
         max_line: int,
         views: Views | None = None,

@@ -16,12 +16,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from interlock.core.config import ServerConfig
-from interlock.core.upstreams.transports.credentials import Settle, SignInNeeded
+from interlock.core.upstreams.transports.credentials import Settle, SignInNeededError
 from interlock.errors import INTERNAL, InterlockError
 
 if TYPE_CHECKING:
-    from interlock.core.upstreams.oauth.keyring import Keyring
-    from interlock.core.upstreams.oauth.tokens import Tokens
+    from interlock.core.upstreams.oauth.keyring import BearerRegistry
+    from interlock.core.upstreams.oauth.tokens import UpstreamTokens
 
 LOOK_AGAIN: Final = 1.0
 """How often a node that waits for a human looks whether one has come."""
@@ -44,7 +44,7 @@ def wants_oauth(server: ServerConfig) -> bool:
 class OAuthBearer:
     """The credentials for one upstream."""
 
-    def __init__(self, key: str, keyring: Keyring) -> None:
+    def __init__(self, key: str, keyring: BearerRegistry) -> None:
         self.idle = True
         self._key = key
         self._keyring = keyring
@@ -52,7 +52,7 @@ class OAuthBearer:
         self._server = ServerConfig()
         self._learn: Learn = lambda _: None
         self._connected = False
-        self._tokens: Tokens | None = None
+        self._tokens: UpstreamTokens | None = None
         """Where they come from; None for as long as nobody asked for any."""
         self._work: asyncio.Task[None] | None = None
         self._waiting: list[Settle] = []
@@ -97,9 +97,9 @@ class OAuthBearer:
         self.idle = not tokens.line
         return self
 
-    def _have_tokens(self) -> Tokens | None:
+    def _have_tokens(self) -> UpstreamTokens | None:
         """Where tokens for this server come from; None when none may be sent to it."""
-        from interlock.core.upstreams.oauth.tokens import Tokens
+        from interlock.core.upstreams.oauth.tokens import UpstreamTokens
         from interlock.core.upstreams.oauth.urls import is_secure
 
         url = self._server.url or ""
@@ -107,7 +107,7 @@ class OAuthBearer:
             # Over plain http a token would be anybody's.
             return None
         if self._tokens is None:
-            self._tokens = Tokens(self._key, self._keyring)
+            self._tokens = UpstreamTokens(self._key, self._keyring)
         self._tokens.connected = self._connected
         self._tokens.configure(url, self._server.oauth, self._learn)
         return self._tokens
@@ -178,7 +178,7 @@ class OAuthBearer:
             self._work = None
             self.idle = self._tokens is None or not self._tokens.line
             waiting, self._waiting = self._waiting, []
-        if early and error is not None and not isinstance(error, SignInNeeded):
+        if early and error is not None and not isinstance(error, SignInNeededError):
             # The old token is still good for a while, and another try may do better.
             _log.warning("%s: %s", self._key, error.message)
             if self._tokens is not None:

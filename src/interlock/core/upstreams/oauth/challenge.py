@@ -19,7 +19,7 @@ _LONGEST: Final = 16 * 1024
 INSUFFICIENT_SCOPE: Final = "insufficient_scope"
 
 
-class Challenge(msgspec.Struct, frozen=True):
+class AuthChallenge(msgspec.Struct, frozen=True):
     """What a server wants to see: a scheme and its parameters, names in lower case."""
 
     scheme: str
@@ -34,9 +34,9 @@ class BearerChallenge(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-def read_challenges(header: str) -> list[Challenge]:
+def read_challenges(header: str) -> list[AuthChallenge]:
     """Every challenge of the header, in order. What makes no sense is left out."""
-    found: list[Challenge] = []
+    found: list[AuthChallenge] = []
     text = header[:_LONGEST]
     position = 0
     while position < len(text):
@@ -54,7 +54,7 @@ def read_challenges(header: str) -> list[Challenge]:
         if scheme is None:
             position += 1
             continue
-        found.append(Challenge(scheme[0], {}))
+        found.append(AuthChallenge(scheme[0], {}))
         position = scheme.end()
     return found
 

@@ -12,8 +12,8 @@ from urllib.parse import urljoin
 import msgspec
 
 from interlock.core.upstreams.oauth.challenge import BearerChallenge
-from interlock.core.upstreams.oauth.errors import Trouble
-from interlock.core.upstreams.oauth.fetch import Answer, Fetch
+from interlock.core.upstreams.oauth.errors import SignInProblem
+from interlock.core.upstreams.oauth.fetch import Fetch, FetchResponse
 from interlock.core.upstreams.oauth.urls import (
     canonical,
     covers,
@@ -77,7 +77,7 @@ def read_server(body: bytes) -> AuthorizationServer | None:
 def check_resource(found: ProtectedResource, url: str) -> None:
     """Raises Trouble unless the document speaks of the server at `url`."""
     if not covers(found.resource, url):
-        raise Trouble(
+        raise SignInProblem(
             f"its metadata speak of another resource ({shown(found.resource)}), and a token for "
             "that one would be somebody else's."
         )
@@ -88,9 +88,9 @@ def check_issuer(issuer: str, url: str) -> None:
     try:
         found = parts(issuer)
     except ValueError as exc:
-        raise Trouble(f"its authorization server has no usable address: {exc}.") from None
+        raise SignInProblem(f"its authorization server has no usable address: {exc}.") from None
     if found.query or found.fragment:
-        raise Trouble("the address of its authorization server has a query or a fragment.")
+        raise SignInProblem("the address of its authorization server has a query or a fragment.")
     check_secure(issuer, url, "its authorization server")
 
 
@@ -100,7 +100,7 @@ def check_secure(address: str, url: str, what: str) -> None:
     Plain http is for this machine only, and a server elsewhere has no business with this machine.
     """
     if not is_secure(address, loopback=is_local(url)):
-        raise Trouble(f"{what} is at {shown(address)}, which is not https.")
+        raise SignInProblem(f"{what} is at {shown(address)}, which is not https.")
 
 
 def check_server(found: AuthorizationServer, url: str, *, grant: str) -> None:
@@ -120,7 +120,7 @@ def check_server(found: AuthorizationServer, url: str, *, grant: str) -> None:
         f"the authorization endpoint of {shown(found.issuer)}",
     )
     if PKCE_METHOD not in (found.code_challenge_methods_supported or ()):
-        raise Trouble(
+        raise SignInProblem(
             f"the authorization server {shown(found.issuer)} does not say that it supports PKCE "
             f"({PKCE_METHOD}), and without it a sign-in can be stolen."
         )
@@ -179,26 +179,28 @@ def _choose(found: ProtectedResource, issuer: str | None, known: str | None) -> 
     servers = found.authorization_servers or []
     if issuer is not None:
         if servers and not any(_same(issuer, one) for one in servers):
-            raise Trouble(
+            raise SignInProblem(
                 f"it names the authorization server {shown(servers[0])}, and the config allows "
                 f"only {issuer} (oauth.issuer)."
             )
         return next((one for one in servers if _same(issuer, one)), issuer)
     if not servers:
-        raise Trouble("its metadata name no authorization server; set oauth.issuer in the config.")
+        raise SignInProblem(
+            "its metadata name no authorization server; set oauth.issuer in the config."
+        )
     return known if known in servers and known is not None else servers[0]
 
 
 async def _resource(url: str, named: str | None, fetch: Fetch) -> ProtectedResource | None:
     """The server's own metadata; None when it has none."""
-    trouble: Trouble | None = None
+    trouble: SignInProblem | None = None
     for address in resource_metadata_urls(url, named):
         if address == named:
             check_secure(address, url, "its metadata document")
         answer = await _get(address, fetch)
         if answer.status >= 500 or answer.status == 429:
             # It says nothing about whether there are metadata.
-            trouble = Trouble(
+            trouble = SignInProblem(
                 f"its metadata could not be read (HTTP {answer.status}).", passing=True
             )
         found = read_resource(answer.body) if answer.status == 200 else None
@@ -216,7 +218,7 @@ async def _server(issuer: str, fetch: Fetch, *, alone: bool) -> AuthorizationSer
     for address in server_metadata_urls(issuer):
         answer = await _get(address, fetch)
         if answer.status >= 500 or answer.status == 429:
-            trouble = Trouble(
+            trouble = SignInProblem(
                 f"the metadata of its authorization server could not be read "
                 f"(HTTP {answer.status}).",
                 passing=True,
@@ -228,18 +230,18 @@ async def _server(issuer: str, fetch: Fetch, *, alone: bool) -> AuthorizationSer
             return found
         mismatch = found.issuer
     if mismatch:
-        raise Trouble(
+        raise SignInProblem(
             f"the metadata of its authorization server {shown(issuer)} are those of "
             f"{shown(mismatch)}, and are not used."
         )
     if trouble is not None:
         raise trouble
     if alone:
-        raise Trouble("it publishes nothing about how to sign in; does it want OAuth at all?")
-    raise Trouble(f"its authorization server {shown(issuer)} publishes no metadata.")
+        raise SignInProblem("it publishes nothing about how to sign in; does it want OAuth at all?")
+    raise SignInProblem(f"its authorization server {shown(issuer)} publishes no metadata.")
 
 
-async def _get(address: str, fetch: Fetch) -> Answer:
+async def _get(address: str, fetch: Fetch) -> FetchResponse:
     first = address
     for _ in range(_MOST_REDIRECTS):
         answer = await fetch("GET", address, {})

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from interlock.core.upstreams.transports.credentials import SignInError
 
 
-class Trouble(Exception):
+class SignInProblem(Exception):
     """Why a sign-in cannot go on. Never holds a secret."""
 
     def __init__(self, why: str, *, passing: bool = False, code: str = "") -> None:
@@ -24,10 +24,10 @@ class Trouble(Exception):
         """The `error` of an OAuth answer, such as `invalid_grant`."""
 
 
-class SignInFailed(SignInError):
+class SignInFailedError(SignInError):
     """A sign-in, or the renewal of one, did not work out."""
 
-    def __init__(self, key: str, trouble: Trouble) -> None:
+    def __init__(self, key: str, trouble: SignInProblem) -> None:
         super().__init__(f"Cannot sign in to {key}: {trouble.why}", lasting=not trouble.passing)
         self.trouble = trouble
 
@@ -37,5 +37,5 @@ def told(key: str) -> Iterator[None]:
     """Tell whatever goes wrong in the block with the name of its upstream."""
     try:
         yield
-    except Trouble as trouble:
-        raise SignInFailed(key, trouble) from None
+    except SignInProblem as trouble:
+        raise SignInFailedError(key, trouble) from None

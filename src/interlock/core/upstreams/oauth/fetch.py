@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import msgspec
 
 from interlock import __version__
-from interlock.core.upstreams.oauth.errors import Trouble
+from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.urls import parts
 from interlock.core.upstreams.transports.http_pool import HttpConnection, HttpPool, Origin
 from interlock.errors import Failure
@@ -23,7 +23,7 @@ LONGEST: Final = 1024 * 1024
 WITHIN: Final = 20.0
 
 
-class Answer(msgspec.Struct, frozen=True):
+class FetchResponse(msgspec.Struct, frozen=True):
     """What a server answered. Header names are in lower case."""
 
     status: int
@@ -39,7 +39,7 @@ class Fetch(Protocol):
 
     async def __call__(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
-    ) -> Answer: ...
+    ) -> FetchResponse: ...
 
 
 class _Reply:
@@ -47,11 +47,11 @@ class _Reply:
 
     def __init__(self) -> None:
         self.connection: HttpConnection | None = None
-        self.over: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.over: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
 
     def whole(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
         if not self.over.done():
-            self.over.set_result(Answer(status, headers, body))
+            self.over.set_result(FetchResponse(status, headers, body))
 
     def opened(self, headers: dict[bytes, bytes]) -> None:
         # A stream has no end to wait for: that it began is all there is to know.
@@ -65,16 +65,18 @@ class _Reply:
 
     def failed(self, failure: Failure, message: str, *, sent: bool) -> None:
         if not self.over.done():
-            self.over.set_exception(Trouble(_begun_small(message), passing=True))
+            self.over.set_exception(SignInProblem(_begun_small(message), passing=True))
 
 
-async def fetch(method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
+async def fetch(
+    method: str, url: str, headers: Mapping[str, str], body: bytes = b""
+) -> FetchResponse:
     """The answer of one request. Raises Trouble."""
     try:
         parts(url)
         origin = Origin(url)
     except ValueError as exc:
-        raise Trouble(f"an address that it was given cannot be used: {exc}.") from None
+        raise SignInProblem(f"an address that it was given cannot be used: {exc}.") from None
     clock = asyncio.get_running_loop().time
     pool = HttpPool(origin.authority, origin, 1, clock, most_body=LONGEST)
     reply = _Reply()
@@ -83,7 +85,7 @@ async def fetch(method: str, url: str, headers: Mapping[str, str], body: bytes =
             pool.send(_request(method, origin, headers, body), reply)
             answer = await reply.over
     except TimeoutError:
-        raise Trouble(f"{origin.authority} did not answer in time.", passing=True) from None
+        raise SignInProblem(f"{origin.authority} did not answer in time.", passing=True) from None
     finally:
         await pool.close()
     return answer
@@ -100,7 +102,7 @@ def _request(method: str, origin: Origin, headers: Mapping[str, str], body: byte
     if body or method == "POST":
         fields["Content-Length"] = str(len(body))
     if any("\r" in value or "\n" in value or "\0" in value for value in fields.values()):
-        raise Trouble("a header that it was given holds a line end.")
+        raise SignInProblem("a header that it was given holds a line end.")
     lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
     return f"{method} {origin.path} HTTP/1.1\r\n{lines}\r\n".encode() + body
 

@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from interlock.core.upstreams.oauth.responses import TokenAnswer
+from interlock.core.upstreams.oauth.responses import TokenResponse
 
 # -- What is kept of a sign-in: the client that the node is at an authorization server, and the
 # grant.
@@ -25,7 +25,7 @@ EARLY: Final = 60.0
 """A token is renewed this long before it ends, or a fifth of its life if that is less."""
 
 
-class Client(msgspec.Struct, frozen=True):
+class RegisteredClient(msgspec.Struct, frozen=True):
     """Who the node is to one authorization server."""
 
     kind: ClientKind
@@ -53,7 +53,7 @@ class Grant(msgspec.Struct, frozen=True):
     """What the tokens are for, exactly as the server published it."""
     issuer: str
     token_endpoint: str
-    client: Client
+    client: RegisteredClient
     revocation_endpoint: str = ""
     asked: str = ""
     """The scopes that were asked for."""
@@ -71,7 +71,7 @@ class Grant(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"Grant(url={self.url!r}, issuer={self.issuer!r}, scope={self.scope!r})"
 
-    def with_token(self, answer: TokenAnswer, now: float) -> Grant:
+    def with_token(self, answer: TokenResponse, now: float) -> Grant:
         """The same grant with a new token. What the answer leaves out stays as it was."""
         life = answer.lifetime
         return replace(
@@ -93,7 +93,7 @@ class Grant(msgspec.Struct, frozen=True):
         return [one for one in known if one]
 
 
-def encode(record: Grant | Client) -> bytes:
+def encode(record: Grant | RegisteredClient) -> bytes:
     """A record for the store."""
     return msgspec.json.encode(record)
 
@@ -106,10 +106,10 @@ def decode_grant(body: bytes) -> Grant | None:
         return None
 
 
-def decode_client(body: bytes) -> Client | None:
+def decode_client(body: bytes) -> RegisteredClient | None:
     """A record from the store; None when it is of another version, or broken."""
     try:
-        return msgspec.json.decode(body, type=Client)
+        return msgspec.json.decode(body, type=RegisteredClient)
     except msgspec.DecodeError:
         return None
 
@@ -148,14 +148,14 @@ class TokenStore(Protocol):
     def release(self, server: str, url: str, holder: str) -> None: ...
 
 
-class Kept(NamedTuple):
+class StoredGrant(NamedTuple):
     """A grant as it was found in the store."""
 
     grant: Grant
     stamp: int
 
 
-class Wallet:
+class UpstreamGrants:
     """The records of one upstream."""
 
     def __init__(self, store: TokenStore, key: str, url: str) -> None:
@@ -163,7 +163,7 @@ class Wallet:
         self._key = key
         self.url = url
 
-    async def grant(self) -> Kept | None:
+    async def grant(self) -> StoredGrant | None:
         """The grant for this upstream, if there is one that is meant for its URL."""
         if not self._store.exists():
             return None
@@ -171,7 +171,7 @@ class Wallet:
         grant = None if found is None else decode_grant(found[0])
         if found is None or grant is None or grant.url != self.url:
             return None
-        return Kept(grant, found[1])
+        return StoredGrant(grant, found[1])
 
     async def stamp(self) -> int:
         """The version of the grant that is in the store; 0 when there is none."""
@@ -188,7 +188,7 @@ class Wallet:
             )
         )
 
-    async def client(self, issuer: str) -> Client | None:
+    async def client(self, issuer: str) -> RegisteredClient | None:
         """The node's own registration with an issuer."""
         if not self._store.exists():
             return None
@@ -196,11 +196,11 @@ class Wallet:
         client = None if body is None else decode_client(body)
         return client if client is not None and client.issuer == issuer else None
 
-    async def keep_client(self, client: Client) -> None:
+    async def keep_client(self, client: RegisteredClient) -> None:
         body = encode(client)
         await asyncio.to_thread(self._store.keep_client, self._key, self.url, client.issuer, body)
 
-    async def forget_client(self, client: Client) -> None:
+    async def forget_client(self, client: RegisteredClient) -> None:
         """The issuer no longer knows this client: register anew next time."""
         await self.keep_client(replace(client, redirect_uri=""))
 

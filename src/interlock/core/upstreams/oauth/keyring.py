@@ -18,7 +18,7 @@ LAST_RENEWALS: Final = 3.0
 """How long renewals under way may still take when the node stops."""
 
 
-class Keyring:
+class BearerRegistry:
     """Makes bearers, and lets them end in order."""
 
     def __init__(

@@ -13,8 +13,14 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
-from interlock.core.upstreams.loopback_callback import OTHER, PATH, Answer, Visit, WayBack
-from interlock.core.upstreams.oauth.errors import Trouble
+from interlock.core.upstreams.loopback_callback import (
+    OTHER,
+    PATH,
+    CallbackPage,
+    CallbackRequest,
+    LoopbackCallback,
+)
+from interlock.core.upstreams.oauth.errors import SignInProblem
 
 _TAKEN: Final = "Interlock has got the answer. You can close this page; the terminal says the rest."
 
@@ -29,7 +35,7 @@ class LoopbackBrowser:
         """`within`: how long a human may take."""
         self._show = show
         self._within = within
-        self._way_back = WayBack(self._answer)
+        self._way_back = LoopbackCallback(self._answer)
         self._state = ""
         self._back: asyncio.Future[str] | None = None
 
@@ -43,7 +49,7 @@ class LoopbackBrowser:
         except OSError as error:
             if exact or port == 0:
                 reason = "it is in use" if error.errno == errno.EADDRINUSE else str(error.strerror)
-                raise Trouble(
+                raise SignInProblem(
                     f"the browser is to come back to port {port} of this machine, and {reason}."
                 ) from None
             await self._way_back.open(either=True)
@@ -65,7 +71,7 @@ class LoopbackBrowser:
                 await self._show(url)
                 return await self._back
         except TimeoutError:
-            raise Trouble(
+            raise SignInProblem(
                 f"nobody came back from the browser within {self._within / 60:g} minutes."
             ) from None
         finally:
@@ -88,7 +94,7 @@ class LoopbackBrowser:
         back.set_result(address)
         return True
 
-    def _answer(self, visit: Visit) -> Answer:
+    def _answer(self, visit: CallbackRequest) -> CallbackPage:
         if not self.came_back(f"http://localhost:{self._way_back.port}{visit.target}"):
-            return Answer("400 Bad Request", OTHER)
-        return Answer("200 OK", _TAKEN)
+            return CallbackPage("400 Bad Request", OTHER)
+        return CallbackPage("200 OK", _TAKEN)

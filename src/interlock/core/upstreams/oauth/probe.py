@@ -9,7 +9,7 @@ import msgspec
 from interlock import __version__
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams.oauth.challenge import BearerChallenge, bearer_challenge
-from interlock.core.upstreams.oauth.errors import Trouble
+from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.fetch import Fetch
 from interlock.protocol import mcp
 
@@ -47,7 +47,7 @@ async def challenge_of(server: ServerConfig, fetch: Fetch) -> BearerChallenge | 
         # The old transport begins with a stream.
         answer = await fetch("GET", url, {**server.headers, "Accept": "text/event-stream"})
     if answer.status >= 500:
-        raise Trouble(f"it answered with HTTP {answer.status}.", passing=True)
+        raise SignInProblem(f"it answered with HTTP {answer.status}.", passing=True)
     if answer.status not in (401, 403):
         return None
     return bearer_challenge(answer.headers.get(b"www-authenticate", b"").decode("latin-1"))

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from interlock.core.config.model import OAuthConfig
 from interlock.core.upstreams.oauth import challenge as scopes
 from interlock.core.upstreams.oauth.discovery import AuthorizationServer, shown
-from interlock.core.upstreams.oauth.errors import Trouble
+from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.fetch import Fetch
-from interlock.core.upstreams.oauth.grants import Client
+from interlock.core.upstreams.oauth.grants import RegisteredClient
 from interlock.core.upstreams.oauth.requests import METHODS, SECRET_METHODS
 from interlock.core.upstreams.oauth.responses import read_registration
 
@@ -31,10 +31,10 @@ async def choose_client(
     *,
     redirect_uri: str,
     scope: str | None,
-    kept: Client | None,
+    kept: RegisteredClient | None,
     fetch: Fetch,
     now: float,
-) -> Client:
+) -> RegisteredClient:
     """The client to sign in as. `kept` is what was registered earlier. Raises Trouble."""
     own = configured_client(settings, server)
     if own is not None:
@@ -44,7 +44,7 @@ async def choose_client(
     if kept is not None and _still_good(kept, server, redirect_uri, scope, now):
         return kept
     if server.registration_endpoint is None:
-        raise Trouble(
+        raise SignInProblem(
             f"its authorization server {shown(server.issuer)} registers nobody by itself. Register "
             f"a client there by hand, with the redirect address {redirect_uri}, and set "
             "oauth.client_id (and oauth.redirect_port) in the config."
@@ -52,11 +52,13 @@ async def choose_client(
     return await _register(server, redirect_uri=redirect_uri, scope=scope, fetch=fetch)
 
 
-def configured_client(settings: OAuthConfig, server: AuthorizationServer) -> Client | None:
+def configured_client(
+    settings: OAuthConfig, server: AuthorizationServer
+) -> RegisteredClient | None:
     """The client that the config names, when it names one."""
     if not settings.client_id:
         return None
-    return Client(
+    return RegisteredClient(
         kind="configured",
         client_id=settings.client_id,
         issuer=server.issuer,
@@ -65,9 +67,9 @@ def configured_client(settings: OAuthConfig, server: AuthorizationServer) -> Cli
     )
 
 
-def document_client(settings: OAuthConfig, server: AuthorizationServer) -> Client:
+def document_client(settings: OAuthConfig, server: AuthorizationServer) -> RegisteredClient:
     """The client that a metadata document describes: its address is its id."""
-    return Client(
+    return RegisteredClient(
         kind="document",
         client_id=settings.client_metadata_url or "",
         issuer=server.issuer,
@@ -75,7 +77,7 @@ def document_client(settings: OAuthConfig, server: AuthorizationServer) -> Clien
     )
 
 
-def redirect_port(client: Client | None) -> int:
+def redirect_port(client: RegisteredClient | None) -> int:
     """The port that a client's redirect address names; 0 when it names none."""
     try:
         return 0 if client is None else urlsplit(client.redirect_uri).port or 0
@@ -98,7 +100,11 @@ def _secret_method(server: AuthorizationServer) -> str:
 
 
 def _still_good(
-    kept: Client, server: AuthorizationServer, redirect_uri: str, scope: str | None, now: float
+    kept: RegisteredClient,
+    server: AuthorizationServer,
+    redirect_uri: str,
+    scope: str | None,
+    now: float,
 ) -> bool:
     return (
         kept.kind == "registered"
@@ -111,7 +117,7 @@ def _still_good(
 
 async def _register(
     server: AuthorizationServer, *, redirect_uri: str, scope: str | None, fetch: Fetch
-) -> Client:
+) -> RegisteredClient:
     offered = server.token_endpoint_auth_methods_supported
     asked = next((one for one in ("none", *SECRET_METHODS) if one in (offered or ())), "none")
     wish: dict[str, object] = {
@@ -135,13 +141,15 @@ async def _register(
         takes = offered is None or any(one in SECRET_METHODS for one in offered)
         method = _secret_method(server) if secret and takes else "none"
     if method not in METHODS or method == "private_key_jwt":
-        raise Trouble(
+        raise SignInProblem(
             "the authorization server registered this node for a way to prove itself "
             "that it does not have."
         )
     if method in SECRET_METHODS and not secret:
-        raise Trouble("the authorization server registered this node without giving it a secret.")
-    return Client(
+        raise SignInProblem(
+            "the authorization server registered this node without giving it a secret."
+        )
+    return RegisteredClient(
         kind="registered",
         client_id=given.client_id,
         issuer=server.issuer,

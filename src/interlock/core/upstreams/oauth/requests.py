@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from interlock.core.upstreams.oauth.discovery import PKCE_METHOD, AuthorizationServer
-from interlock.core.upstreams.oauth.errors import Trouble
-from interlock.core.upstreams.oauth.grants import Client
+from interlock.core.upstreams.oauth.errors import SignInProblem
+from interlock.core.upstreams.oauth.grants import RegisteredClient
 from interlock.errors import CONFIG, InterlockError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def new_verifier() -> str:
 
 def authorization_url(
     server: AuthorizationServer,
-    client: Client,
+    client: RegisteredClient,
     *,
     state: str,
     verifier: str,
@@ -77,12 +77,14 @@ def authorization_url(
             **more,
         )
     except ValueError:
-        raise Trouble("its authorization endpoint has an address that cannot be used.") from None
+        raise SignInProblem(
+            "its authorization endpoint has an address that cannot be used."
+        ) from None
     return address
 
 
 def token_request(
-    client: Client,
+    client: RegisteredClient,
     endpoint: str,
     fields: Mapping[str, str],
     *,
@@ -105,7 +107,7 @@ def token_request(
 
 
 def revocation_request(
-    client: Client, endpoint: str, token: str, hint: str, *, private_key: str = ""
+    client: RegisteredClient, endpoint: str, token: str, hint: str, *, private_key: str = ""
 ) -> tuple[dict[str, str], bytes]:
     """Headers and body of a request to give a token back (RFC 7009). Raises Trouble."""
     from authlib.oauth2.rfc7009 import prepare_revoke_token_request
@@ -115,7 +117,11 @@ def revocation_request(
 
 
 def _authenticated(
-    client: Client, endpoint: str, body: str, private_key: str, algorithms: list[str] | None
+    client: RegisteredClient,
+    endpoint: str,
+    body: str,
+    private_key: str,
+    algorithms: list[str] | None,
 ) -> tuple[dict[str, str], bytes]:
     from authlib.oauth2.auth import ClientAuth
 
@@ -127,7 +133,7 @@ def _authenticated(
         # RFC 6749 2.3.1 wants both encoded before they are joined; authlib joins them as they are.
         client_id, secret = quote(client_id, safe=""), quote(secret, safe="")
     elif method not in METHODS:
-        raise Trouble(
+        raise SignInProblem(
             "the authorization server wants this node to prove itself in a way it does not know."
         )
     auth = ClientAuth(client_id, secret, method)
@@ -135,7 +141,9 @@ def _authenticated(
     return headers, sent.encode("ascii")
 
 
-def _signed(client: Client, private_key: str, algorithms: list[str] | None) -> tuple[Any, Any]:
+def _signed(
+    client: RegisteredClient, private_key: str, algorithms: list[str] | None
+) -> tuple[Any, Any]:
     """The method `private_key_jwt`, and the key it signs with."""
     from authlib.oauth2.rfc7523 import PrivateKeyJWT
 
@@ -143,7 +151,7 @@ def _signed(client: Client, private_key: str, algorithms: list[str] | None) -> t
     fitting = _fitting(key)
     algorithm = next((one for one in fitting if one in (algorithms or fitting)), None)
     if algorithm is None:
-        raise Trouble(
+        raise SignInProblem(
             f"its private_key can sign with {', '.join(fitting)}, and the authorization server "
             "takes none of these."
         )
@@ -164,7 +172,7 @@ def _key(pem: str) -> RSAKey | ECKey | OKPKey:
             continue
         if key.is_private:
             return key
-    raise Trouble("its private_key is no private key in PEM form.")
+    raise SignInProblem("its private_key is no private key in PEM form.")
 
 
 def _fitting(key: RSAKey | ECKey | OKPKey) -> list[str]:

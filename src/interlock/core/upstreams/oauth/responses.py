@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from interlock.core.upstreams.oauth.discovery import AuthorizationServer
-from interlock.core.upstreams.oauth.errors import Trouble
+from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.secret_mask import Mask
 
 _ERROR_CODE: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,80}")
@@ -23,7 +23,7 @@ _B64TOKEN: Final = re.compile(r"[!-~]+")
 _MOST_SAID: Final = 200
 
 
-class TokenAnswer(msgspec.Struct, frozen=True):
+class TokenResponse(msgspec.Struct, frozen=True):
     """A token response (RFC 6749 5.1). Some write `expires_in` as text."""
 
     access_token: str
@@ -45,7 +45,7 @@ class TokenAnswer(msgspec.Struct, frozen=True):
         return seconds if 0 < seconds < 1e9 else 0.0
 
 
-class RegistrationAnswer(msgspec.Struct, frozen=True):
+class RegistrationResponse(msgspec.Struct, frozen=True):
     """A client information response (RFC 7591 3.2.1), as far as it is used."""
 
     client_id: str
@@ -72,54 +72,60 @@ def read_redirect(address: str, *, state: str, server: AuthorizationServer) -> s
     try:
         query = parse_qs(urlsplit(address).query, keep_blank_values=True, max_num_fields=50)
     except ValueError:
-        raise Trouble("the answer of the browser cannot be read.") from None
+        raise SignInProblem("the answer of the browser cannot be read.") from None
     if any(len(values) > 1 for values in query.values()):
-        raise Trouble("the answer of the browser says something twice, so it was tampered with.")
+        raise SignInProblem(
+            "the answer of the browser says something twice, so it was tampered with."
+        )
     said = {name: values[0] for name, values in query.items()}
     if not hmac.compare_digest(said.get("state", "").encode(), state.encode()):
-        raise Trouble(
+        raise SignInProblem(
             "the answer of the browser belongs to another sign-in (its state is not ours). "
             "Begin again."
         )
     issuer = said.get("iss")
     if issuer is None and server.authorization_response_iss_parameter_supported:
-        raise Trouble(
+        raise SignInProblem(
             f"the answer does not say that it is from {server.issuer}, as that server promises."
         )
     if issuer is not None and issuer != server.issuer:
-        raise Trouble(f"the answer is from another authorization server than {server.issuer}.")
+        raise SignInProblem(
+            f"the answer is from another authorization server than {server.issuer}."
+        )
     if "error" in said:
         code = error_code(said["error"])
         if code == "access_denied":
-            raise Trouble("it was refused in the browser.", code=code)
+            raise SignInProblem("it was refused in the browser.", code=code)
         about = _words(said.get("error_description"), ())
-        raise Trouble(f"the authorization server refused: {code}{about}.", code=code)
+        raise SignInProblem(f"the authorization server refused: {code}{about}.", code=code)
     if not said.get("code"):
-        raise Trouble("the answer of the browser has no code.")
+        raise SignInProblem("the answer of the browser has no code.")
     return said["code"]
 
 
-def read_token(status: int, body: bytes, *, secrets: Iterable[str]) -> TokenAnswer:
+def read_token(status: int, body: bytes, *, secrets: Iterable[str]) -> TokenResponse:
     """The token in an answer of the token endpoint. Raises Trouble."""
     if status not in (200, 201):
         raise refusal(status, body, "the authorization server refused", secrets)
     try:
-        found = msgspec.json.decode(body, type=TokenAnswer)
+        found = msgspec.json.decode(body, type=TokenResponse)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # Not a word of it is repeated: whatever it is, there may be a token in it.
         if _error_of(body) is not None:
             # Some answer 200 and an error.
             raise refusal(400, body, "the authorization server refused", secrets) from None
-        raise Trouble("the token endpoint answered with something that is no token.") from None
+        raise SignInProblem(
+            "the token endpoint answered with something that is no token."
+        ) from None
     if found.token_type.lower() != "bearer":
-        raise Trouble("it got a token that is no bearer token, which is not supported.")
+        raise SignInProblem("it got a token that is no bearer token, which is not supported.")
     for token in (found.access_token, found.refresh_token):
         if token is not None and not _B64TOKEN.fullmatch(token):
-            raise Trouble("it got a token that cannot be sent.")
+            raise SignInProblem("it got a token that cannot be sent.")
     return found
 
 
-def read_registration(status: int, body: bytes) -> RegistrationAnswer:
+def read_registration(status: int, body: bytes) -> RegistrationResponse:
     """The client in an answer of the registration endpoint. Raises Trouble."""
     if status not in (200, 201):
         raise refusal(status, body, "the authorization server did not register this node", ())
@@ -129,26 +135,26 @@ def read_registration(status: int, body: bytes) -> RegistrationAnswer:
             raise msgspec.DecodeError
         # Some write an empty value where they have none.
         plain = {name: value for name, value in given.items() if value not in (None, "")}
-        found = msgspec.convert(plain, type=RegistrationAnswer)
+        found = msgspec.convert(plain, type=RegistrationResponse)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise Trouble(
+        raise SignInProblem(
             "the registration endpoint answered with something that is no client."
         ) from None
     return found
 
 
-def refusal(status: int, body: bytes, what: str, secrets: Iterable[str]) -> Trouble:
+def refusal(status: int, body: bytes, what: str, secrets: Iterable[str]) -> SignInProblem:
     """The trouble in an answer that is none of the good ones."""
     if 300 <= status < 400:
-        return Trouble(f"{what}: it redirects (HTTP {status}), which is not followed.")
+        return SignInProblem(f"{what}: it redirects (HTTP {status}), which is not followed.")
     error = _error_of(body)
     if error is None:
         passing = status >= 500 or status == 429
-        return Trouble(f"{what} (HTTP {status}).", passing=passing)
+        return SignInProblem(f"{what} (HTTP {status}).", passing=passing)
     code = error_code(error.error)
     passing = code in ("temporarily_unavailable", "server_error", "slow_down") or status >= 500
     about = _words(error.error_description, secrets)
-    return Trouble(f"{what}: {code}{about}.", passing=passing, code=code)
+    return SignInProblem(f"{what}: {code}{about}.", passing=passing, code=code)
 
 
 def error_code(text: str) -> str:

@@ -15,16 +15,16 @@ from interlock.core.config.model import OAuthConfig
 from interlock.core.upstreams.oauth import challenge as scopes
 from interlock.core.upstreams.oauth.challenge import BearerChallenge
 from interlock.core.upstreams.oauth.discovery import Discovery, discover
-from interlock.core.upstreams.oauth.errors import Trouble
+from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.fetch import Fetch
-from interlock.core.upstreams.oauth.grants import Client, Grant, Wallet
+from interlock.core.upstreams.oauth.grants import Grant, RegisteredClient, UpstreamGrants
 from interlock.core.upstreams.oauth.registration import (
     choose_client,
     configured_client,
     document_client,
 )
 from interlock.core.upstreams.oauth.requests import authorization_url, new_verifier, token_request
-from interlock.core.upstreams.oauth.responses import TokenAnswer, read_redirect, read_token
+from interlock.core.upstreams.oauth.responses import TokenResponse, read_redirect, read_token
 from interlock.core.upstreams.oauth.urls import canonical
 
 
@@ -41,7 +41,7 @@ class Browser(Protocol):
         ...
 
 
-class Occasion(msgspec.Struct, frozen=True):
+class SignInRequest(msgspec.Struct, frozen=True):
     """Why and for what somebody signs in."""
 
     url: str
@@ -56,7 +56,7 @@ class Occasion(msgspec.Struct, frozen=True):
 
 
 async def sign_in(
-    occasion: Occasion, browser: Browser, wallet: Wallet, fetch: Fetch, *, now: float
+    occasion: SignInRequest, browser: Browser, wallet: UpstreamGrants, fetch: Fetch, *, now: float
 ) -> Grant:
     """A new grant, by way of a human. Raises Trouble."""
     settings = occasion.settings
@@ -101,7 +101,7 @@ async def sign_in(
     return _grant(occasion, found, client, scope).with_token(answer, now)
 
 
-async def by_credentials(occasion: Occasion, fetch: Fetch, *, now: float) -> Grant:
+async def by_credentials(occasion: SignInRequest, fetch: Fetch, *, now: float) -> Grant:
     """A new grant by the node's own credentials (`client_credentials`). Raises Trouble."""
     settings = occasion.settings
     found = await _discover(occasion, fetch)
@@ -121,7 +121,7 @@ async def by_credentials(occasion: Occasion, fetch: Fetch, *, now: float) -> Gra
 
 
 async def ask_for_token(
-    client: Client,
+    client: RegisteredClient,
     endpoint: str,
     fields: dict[str, str],
     *,
@@ -129,7 +129,7 @@ async def ask_for_token(
     settings: OAuthConfig,
     fetch: Fetch,
     algorithms: list[str] | None = None,
-) -> TokenAnswer:
+) -> TokenResponse:
     """One request to a token endpoint. Raises Trouble."""
     key = settings.private_key or ""
     headers, body = token_request(
@@ -140,7 +140,7 @@ async def ask_for_token(
     return read_token(answer.status, answer.body, secrets=told)
 
 
-async def _discover(occasion: Occasion, fetch: Fetch) -> Discovery:
+async def _discover(occasion: SignInRequest, fetch: Fetch) -> Discovery:
     settings, previous = occasion.settings, occasion.previous
     found = await discover(
         occasion.url,
@@ -158,7 +158,7 @@ async def _discover(occasion: Occasion, fetch: Fetch) -> Discovery:
         and previous.issuer != found.server.issuer
     ):
         # Its id and secret belong to the other one: they must not be shown around.
-        raise Trouble(
+        raise SignInProblem(
             f"its authorization server was {previous.issuer} and is {found.server.issuer} now, and "
             "oauth.client_id belongs to the first. If that is right, set oauth.issuer to the new "
             "one."
@@ -166,7 +166,7 @@ async def _discover(occasion: Occasion, fetch: Fetch) -> Discovery:
     return found
 
 
-def _scope(occasion: Occasion, found: Discovery, *, refreshable: bool) -> str | None:
+def _scope(occasion: SignInRequest, found: Discovery, *, refreshable: bool) -> str | None:
     challenge = occasion.challenge
     first = scopes.choose(
         configured=occasion.settings.scopes,
@@ -178,7 +178,9 @@ def _scope(occasion: Occasion, found: Discovery, *, refreshable: bool) -> str | 
     return scopes.union(first, occasion.more) or None
 
 
-def _grant(occasion: Occasion, found: Discovery, client: Client, scope: str | None) -> Grant:
+def _grant(
+    occasion: SignInRequest, found: Discovery, client: RegisteredClient, scope: str | None
+) -> Grant:
     if client.kind == "configured":
         # Its secret stands where the config says, and nowhere else.
         client = msgspec.structs.replace(client, client_secret="")

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
-from interlock.core.state.database import OwnFile
+from interlock.core.state.database import DatabaseKind
 
 SCHEMA_VERSION: Final = 1
 
@@ -45,7 +45,9 @@ _SCHEMA: Final = (
         PRIMARY KEY (server, url)
     )""",
 )
-_FILE: Final = OwnFile(_APPLICATION_ID, SCHEMA_VERSION, _SCHEMA, "The token store", "a token store")
+_FILE: Final = DatabaseKind(
+    _APPLICATION_ID, SCHEMA_VERSION, _SCHEMA, "The token store", "a token store"
+)
 
 
 class TokenStore:

@@ -17,18 +17,23 @@ from msgspec.structs import replace
 from interlock.core.config.model import OAuthConfig
 from interlock.core.upstreams.oauth import challenge as scopes
 from interlock.core.upstreams.oauth.challenge import BearerChallenge
-from interlock.core.upstreams.oauth.errors import SignInFailed, Trouble, told
+from interlock.core.upstreams.oauth.errors import SignInFailedError, SignInProblem, told
 from interlock.core.upstreams.oauth.fetch import fetch
-from interlock.core.upstreams.oauth.grants import Grant, Wallet
+from interlock.core.upstreams.oauth.grants import Grant, UpstreamGrants
 from interlock.core.upstreams.oauth.requests import require_extra
-from interlock.core.upstreams.oauth.sign_in import Occasion, ask_for_token, by_credentials, sign_in
+from interlock.core.upstreams.oauth.sign_in import (
+    SignInRequest,
+    ask_for_token,
+    by_credentials,
+    sign_in,
+)
 from interlock.core.upstreams.oauth.urls import canonical
-from interlock.core.upstreams.transports.credentials import SignInNeeded
+from interlock.core.upstreams.transports.credentials import SignInNeededError
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.primitives.rate_limits import SlidingWindow
 
 if TYPE_CHECKING:
-    from interlock.core.upstreams.oauth.keyring import Keyring
+    from interlock.core.upstreams.oauth.keyring import BearerRegistry
 
 LEASE: Final = 40.0
 """How long one process may take for a renewal before another may try."""
@@ -37,10 +42,10 @@ _MOST_VISITS: Final = 3
 _VISITS_WITHIN: Final = 60.0
 
 
-class Tokens:
+class UpstreamTokens:
     """What there is for one upstream, and the ways to have something better."""
 
-    def __init__(self, key: str, keyring: Keyring) -> None:
+    def __init__(self, key: str, keyring: BearerRegistry) -> None:
         self.line = b""
         """The header line; the same object for as long as the token is the same."""
         self.renew = math.inf
@@ -57,7 +62,7 @@ class Tokens:
         self._sleep = keyring.sleep
         self._url = ""
         self._settings = OAuthConfig()
-        self._wallet = Wallet(keyring.store, key, "")
+        self._wallet = UpstreamGrants(keyring.store, key, "")
         self._learn: Callable[[Iterable[str]], None] = lambda _: None
         self._stamp = 0
         self._visits = SlidingWindow(_VISITS_WITHIN)
@@ -68,7 +73,7 @@ class Tokens:
         """Be for this server from now on; `learn` is told every secret."""
         self._url, self._settings, self._learn = url, settings, learn
         if canonical(url) != self._wallet.url:
-            self._wallet = Wallet(self._store, self._key, canonical(url))
+            self._wallet = UpstreamGrants(self._store, self._key, canonical(url))
             self._take(None, 0)
 
     @property
@@ -137,7 +142,7 @@ class Tokens:
             # Nothing says that it is a sign-in that it wants.
             raise await self._refusal()
         require_extra(self._key)
-        occasion = Occasion(self._url, self._settings, asked, self.grant, more)
+        occasion = SignInRequest(self._url, self._settings, asked, self.grant, more)
         if self.by_itself:
             with told(self._key):
                 grant = await by_credentials(occasion, fetch, now=self._now())
@@ -191,8 +196,8 @@ class Tokens:
             if await self.load() and self.line:
                 return
             if waited > LEASE:
-                trouble = Trouble("another process holds its refresh token.", passing=True)
-                raise SignInFailed(self._key, trouble)
+                trouble = SignInProblem("another process holds its refresh token.", passing=True)
+                raise SignInFailedError(self._key, trouble)
         try:
             if await self.load() and self.line:
                 return
@@ -217,7 +222,7 @@ class Tokens:
                     settings=self._settings,
                     fetch=fetch,
                 )
-        except SignInFailed as failed:
+        except SignInFailedError as failed:
             code = failed.trouble.code
             if failed.trouble.passing or not code:
                 raise
@@ -243,24 +248,24 @@ class Tokens:
 
     # -- when it is not to be had
 
-    async def _need_somebody(self) -> SignInNeeded:
+    async def _need_somebody(self) -> SignInNeededError:
         again = " again" if self.grant is not None else ""
         return await self._miss(
             f"{self._key} needs you to sign in{again}: run `interlock login {self._key}`"
         )
 
-    async def _refusal(self) -> SignInNeeded:
+    async def _refusal(self) -> SignInNeededError:
         return await self._miss(
             f"{self._key} refused the node's credentials (HTTP 401): check the `headers` of this "
             f"server or, if it wants a sign-in, run `interlock login {self._key}`"
         )
 
-    async def _miss(self, sentence: str) -> SignInNeeded:
+    async def _miss(self, sentence: str) -> SignInNeededError:
         # Who was let in without a token is refused this one thing, not everything.
         lasting = self.grant is not None or not self.connected
         if lasting:
             self.missed = await self._wallet.stamp()
-        return SignInNeeded(sentence, lasting=lasting)
+        return SignInNeededError(sentence, lasting=lasting)
 
 
 def insecure(key: str, asked: BearerChallenge | None) -> InterlockError:

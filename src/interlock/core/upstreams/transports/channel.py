@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from interlock.channels.channel import Channel
-from interlock.core.upstreams.transports.transport import NobodyYet, OneChannel, Receiver, Ticket
+from interlock.core.upstreams.transports.transport import (
+    EarlyReceiver,
+    LinkReceiver,
+    LinkRequest,
+    SingleChannel,
+)
 from interlock.errors import UPSTREAM_LOST
 
 
-class ChannelLink(OneChannel):
+class ChannelLink(SingleChannel):
     """Takes a channel over: what comes on it goes to the peer from now on."""
 
-    receiver: Receiver
+    receiver: LinkReceiver
 
     def __init__(
         self, label: str, channel: Channel, on_closed: Callable[[str], None] | None = None
@@ -20,7 +25,7 @@ class ChannelLink(OneChannel):
         """`on_closed` is told once, and before the peer, that the channel is of no use any more."""
         self.label = label
         self.channel = channel
-        self.receiver = NobodyYet()
+        self.receiver = EarlyReceiver()
         self._on_closed = on_closed
         self._over = False
 
@@ -44,13 +49,13 @@ class ChannelLink(OneChannel):
 
     # -- Link
 
-    def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+    def send(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
         if self._over or not self.channel.open:
             ticket.fail(UPSTREAM_LOST, f"{self.label} is not connected.", sent=False)
             return
         self.channel.send(payload)
 
-    def send_open(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+    def send_open(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
         self.send(ticket, payload, headers)
 
     def post(self, payload: bytes, headers: bytes) -> None:
@@ -60,7 +65,7 @@ class ChannelLink(OneChannel):
         # What is sent first is read first.
         self.channel.send(payload)
 
-    def drop(self, ticket: Ticket) -> None:
+    def drop(self, ticket: LinkRequest) -> None:
         """Nothing to do: the answer comes with an id that nobody waits for, and is dropped."""
 
     def hang_up(self) -> None:

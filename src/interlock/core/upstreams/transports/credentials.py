@@ -24,11 +24,11 @@ class SignInError(InterlockError):
         self.lasting = lasting
 
 
-class SignInNeeded(SignInError):
+class SignInNeededError(SignInError):
     """Nothing helps but a human who signs in. The sentence says how."""
 
 
-class Bearer(Protocol):
+class BearerCredentials(Protocol):
     """The credentials for one upstream."""
 
     idle: bool

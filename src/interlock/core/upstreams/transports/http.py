@@ -11,14 +11,14 @@ from urllib.parse import urljoin
 import msgspec
 
 from interlock.core.ports import Clock
-from interlock.core.upstreams.transports.credentials import Bearer, Settle, SignInError
+from interlock.core.upstreams.transports.credentials import BearerCredentials, Settle, SignInError
 from interlock.core.upstreams.transports.http_pool import HttpConnection, HttpPool, Origin
 from interlock.core.upstreams.transports.transport import (
     MAX_MESSAGE,
-    NobodyYet,
-    Receiver,
-    Stream,
-    Ticket,
+    EarlyReceiver,
+    LinkReceiver,
+    LinkRequest,
+    LinkStream,
 )
 from interlock.errors import (
     UPSTREAM_LOST,
@@ -42,7 +42,7 @@ _ABOUT_THE_ID: Final = re.compile(
 )
 
 
-class Taken:
+class DiscardedReply:
     """The answer to something that gets none: whatever it is, it was heard."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class PostReply(msgspec.Struct, eq=False):
     """The answer of one POST."""
 
     link: HttpLink
-    ticket: Ticket | None
+    ticket: LinkRequest | None
     connection: HttpConnection | None = None
     events: SseDecoder | None = None
     pool: HttpPool | None = None
@@ -258,7 +258,7 @@ class ResumedReply(PostReply, eq=False):
 class StreamReply(PostReply, eq=False):
     """The answer of the GET: a stream of announcements, or a word about why there is none."""
 
-    stream: Stream | None = None
+    stream: LinkStream | None = None
 
     def request(self) -> bytes:
         return self.link.stream_request("" if self.stream is None else self.stream.last_event_id)
@@ -328,7 +328,7 @@ class HttpLink:
     """POSTs to one URL."""
 
     is_http = True
-    receiver: Receiver
+    receiver: LinkReceiver
 
     def __init__(
         self,
@@ -338,7 +338,7 @@ class HttpLink:
         *,
         connections: int,
         clock: Clock,
-        bearer: Bearer | None = None,
+        bearer: BearerCredentials | None = None,
     ) -> None:
         self.label = label
         self.url = url
@@ -347,7 +347,7 @@ class HttpLink:
         self._clock = clock
         self._limit = connections
         self._own = header_lines(label, headers)
-        self.receiver = NobodyYet()
+        self.receiver = EarlyReceiver()
         self.session_header = b""
         self.session_offered = b""
         self._lost = False
@@ -397,7 +397,7 @@ class HttpLink:
         self._prefix = self._head
 
     def _reply(
-        self, ticket: Ticket | None, pool: HttpPool, payload: bytes, lines: bytes
+        self, ticket: LinkRequest | None, pool: HttpPool, payload: bytes, lines: bytes
     ) -> PostReply:
         """What becomes of a request that is about to leave, with the credentials of now."""
         if self._bearer is None:
@@ -433,7 +433,7 @@ class HttpLink:
 
     # -- Link
 
-    def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+    def send(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
         bearer = self._bearer
         if bearer is None:
             ticket.carrier = reply = PostReply(self, ticket)
@@ -449,11 +449,11 @@ class HttpLink:
             reply,
         )
 
-    def send_open(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+    def send_open(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
         ticket.carrier = reply = self._reply(ticket, self._streams, payload, headers)
         self._streams.send(self.request(payload, headers), reply)
 
-    def open_stream(self, stream: Stream) -> bool:
+    def open_stream(self, stream: LinkStream) -> bool:
         """GET the session's own event stream, from where it was left."""
         pool = None if self._bearer is None else self._streams
         line = self._renew_line()
@@ -468,7 +468,7 @@ class HttpLink:
         return request + self._version + self.session_header + b"\r\n"
 
     async def hand_over(self, payload: bytes) -> None:
-        taken = Taken()
+        taken = DiscardedReply()
         self._renew_line()
         self._asides.send(self.request(payload, b""), taken)
         await taken.done
@@ -505,7 +505,7 @@ class HttpLink:
             payload,
         )
 
-    def drop(self, ticket: Ticket) -> None:
+    def drop(self, ticket: LinkRequest) -> None:
         reply = ticket.carrier
         if not isinstance(reply, PostReply):
             return
@@ -519,7 +519,7 @@ class HttpLink:
             request = b"DELETE %b HTTP/1.1\r\n" % self._path + self._base
             request += self._version + self.session_header + b"\r\n"
             self.session_header = b""
-            farewell = Taken()
+            farewell = DiscardedReply()
             # Not in the queue of the calls: there it might wait for ever.
             self._asides.send(request, farewell)
             try:
@@ -536,7 +536,7 @@ class HttpLink:
 
     # -- what replies report
 
-    def resume(self, broken: PostReply, ticket: Ticket) -> bool:
+    def resume(self, broken: PostReply, ticket: LinkRequest) -> bool:
         """Take up a stream again that ended before its answer came, if the server said how.
 
         Servers of sessions end a stream on purpose too, rather than keep it open for long. The
@@ -578,7 +578,7 @@ class HttpLink:
             self._streams.send(reply.request(), reply)
 
     def bad_status(
-        self, ticket: Ticket, status: int, headers: dict[bytes, bytes], body: bytes
+        self, ticket: LinkRequest, status: int, headers: dict[bytes, bytes], body: bytes
     ) -> None:
         if self.session_header and forgot_session(status, body, ticket.id):
             self.session_gone(ticket)
@@ -639,7 +639,7 @@ class HttpLink:
         reply.refused = (*reply.refused, status)
         bearer.refused(status, headers.get(b"www-authenticate", b""), reply.sent, settle)
 
-    def session_gone(self, ticket: Ticket) -> None:
+    def session_gone(self, ticket: LinkRequest) -> None:
         # The server said no before it did anything: the call can safely be sent again.
         ticket.fail(UPSTREAM_LOST, f"{self.label}: {SESSION_GONE}.", sent=False, status=404)
         if not self._lost:
@@ -669,7 +669,7 @@ class HttpLink:
 LINE: Final = b"Authorization: Bearer "
 
 
-class OwnLines(Protocol):
+class HeaderSource(Protocol):
     """Whoever gives the node's own header line."""
 
     def own(self) -> bytes: ...
@@ -693,7 +693,7 @@ class _Own:
         settle(InterlockError(UPSTREAM_UNAVAILABLE, _refusal(self._label, status)))
 
 
-class StampedLink(HttpLink):
+class HopTokenLink(HttpLink):
     """POSTs to one URL, each with the token of its caller."""
 
     def __init__(
@@ -704,7 +704,7 @@ class StampedLink(HttpLink):
         *,
         connections: int,
         clock: Clock,
-        stamp: OwnLines,
+        stamp: HeaderSource,
     ) -> None:
         super().__init__(
             label,
@@ -717,7 +717,7 @@ class StampedLink(HttpLink):
         self._cut: tuple[bytes, bytes] = (b"", b"")
         """The head with the node's own line in it, and the same without it."""
 
-    def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+    def send(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
         if not headers.startswith(LINE):
             super().send(ticket, payload, headers)
             return
@@ -729,7 +729,7 @@ class StampedLink(HttpLink):
         )
 
     def bad_status(
-        self, ticket: Ticket, status: int, headers: dict[bytes, bytes], body: bytes
+        self, ticket: LinkRequest, status: int, headers: dict[bytes, bytes], body: bytes
     ) -> None:
         if status in (401, 403):
             ticket.fail(

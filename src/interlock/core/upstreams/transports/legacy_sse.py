@@ -9,15 +9,15 @@ from urllib.parse import urljoin
 
 from interlock.core.call import UpstreamGoneError
 from interlock.core.ports import Clock
-from interlock.core.upstreams.transports.credentials import Bearer
-from interlock.core.upstreams.transports.http import Taken, header_lines
+from interlock.core.upstreams.transports.credentials import BearerCredentials
+from interlock.core.upstreams.transports.http import DiscardedReply, header_lines
 from interlock.core.upstreams.transports.http_pool import HttpConnection, HttpPool, Origin
 from interlock.core.upstreams.transports.transport import (
     MAX_MESSAGE,
-    NobodyYet,
-    OneChannel,
-    Receiver,
-    Ticket,
+    EarlyReceiver,
+    LinkReceiver,
+    LinkRequest,
+    SingleChannel,
 )
 from interlock.errors import (
     UPSTREAM_LOST,
@@ -39,7 +39,7 @@ class _Posted:
 
     __slots__ = ("_label", "_link", "_ticket", "connection")
 
-    def __init__(self, link: LegacySseLink, ticket: Ticket | None) -> None:
+    def __init__(self, link: LegacySseLink, ticket: LinkRequest | None) -> None:
         self._label = link.label
         self._link = link
         self._ticket = ticket
@@ -71,10 +71,10 @@ class _Posted:
             self._ticket.fail(failure, message, sent=sent)
 
 
-class LegacySseLink(OneChannel):
+class LegacySseLink(SingleChannel):
     """One event stream, and the endpoint that it named."""
 
-    receiver: Receiver
+    receiver: LinkReceiver
     # There is no id, but the stream is a session of its own all the same.
     session_offered = b"the stream itself"
 
@@ -86,12 +86,12 @@ class LegacySseLink(OneChannel):
         *,
         connections: int,
         clock: Clock,
-        bearer: Bearer | None = None,
+        bearer: BearerCredentials | None = None,
     ) -> None:
         self.label = label
         self.bearer = bearer
         self._line = b"" if bearer is None else bearer.current()
-        self.receiver = NobodyYet()
+        self.receiver = EarlyReceiver()
         self.connection: HttpConnection | None = None
         self._url = url
         origin = Origin(url)
@@ -135,7 +135,7 @@ class LegacySseLink(OneChannel):
                 UpstreamGoneError(UPSTREAM_UNAVAILABLE, message, sent=False, status=status)
             )
 
-    def refused(self, ticket: Ticket | None, headers: dict[bytes, bytes]) -> None:
+    def refused(self, ticket: LinkRequest | None, headers: dict[bytes, bytes]) -> None:
         """The credentials were refused: this link has none but those that it began with. The next
         one may have others, and a call that was refused can be sent there."""
         assert self.bearer is not None
@@ -199,14 +199,14 @@ class LegacySseLink(OneChannel):
 
     # -- Link
 
-    def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+    def send(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
         if self._lost:
             ticket.fail(UPSTREAM_LOST, f"{self.label} is not connected.", sent=False)
             return
         ticket.carrier = posted = _Posted(self, ticket)
         self._pool.send(self._request(payload), posted)
 
-    def send_open(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+    def send_open(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
         self.send(ticket, payload, headers)
 
     def post(self, payload: bytes, headers: bytes) -> None:
@@ -219,11 +219,11 @@ class LegacySseLink(OneChannel):
         return b"%bContent-Length: %d\r\n\r\n%b" % (self._post_head, len(payload), payload)
 
     async def hand_over(self, payload: bytes) -> None:
-        taken = Taken()
+        taken = DiscardedReply()
         self._asides.send(self._request(payload), taken)
         await taken.done
 
-    def drop(self, ticket: Ticket) -> None:
+    def drop(self, ticket: LinkRequest) -> None:
         """Once sent, its answer comes on the stream with an id that nobody waits for."""
         posted = ticket.carrier
         if isinstance(posted, _Posted) and posted.connection is None:

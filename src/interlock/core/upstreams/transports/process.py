@@ -39,7 +39,7 @@ def child_environment(given: Mapping[str, str]) -> dict[str, str]:
     return {**inherited, **given}
 
 
-class Owner(Protocol):
+class ProcessOwner(Protocol):
     """Who started a process, and hears of it."""
 
     def pipe_read(self, fd: int, data: bytes) -> None:
@@ -55,7 +55,7 @@ class Owner(Protocol):
 class _Pipe(asyncio.Protocol):
     """Our end of one pipe."""
 
-    def __init__(self, owner: Owner, fd: int) -> None:
+    def __init__(self, owner: ProcessOwner, fd: int) -> None:
         self._owner = owner
         self._fd = fd
 
@@ -70,7 +70,7 @@ class Process:
     """One process. Raises OSError or ValueError when it cannot be started."""
 
     def __init__(
-        self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | None, owner: Owner
+        self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | None, owner: ProcessOwner
     ) -> None:
         with ExitStack() as unless_started, ExitStack() as in_any_case:
             their_input, our_input = _pipe(in_any_case, unless_started)

@@ -18,10 +18,10 @@ from interlock.core.config import redact
 from interlock.core.upstreams.transports.process import STDERR, STDIN, STDOUT, Process
 from interlock.core.upstreams.transports.transport import (
     MAX_MESSAGE,
-    NobodyYet,
-    OneChannel,
-    Receiver,
-    Ticket,
+    EarlyReceiver,
+    LinkReceiver,
+    LinkRequest,
+    SingleChannel,
 )
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.jsonrpc import on_one_line
@@ -51,10 +51,10 @@ def answered_id(head: bytes) -> int | None:
     return None if match is None else int(match[1])
 
 
-class StdioLink(OneChannel):
+class StdioLink(SingleChannel):
     """One started process."""
 
-    receiver: Receiver
+    receiver: LinkReceiver
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class StdioLink(OneChannel):
         mask: Callable[[str], str] | None = None,
     ) -> None:
         self.label = label
-        self.receiver = NobodyYet()
+        self.receiver = EarlyReceiver()
         self.stderr: deque[str] = deque(maxlen=_STDERR_LINES) if stderr is None else stderr
         self.pid: int | None = None
         self._mask = mask
@@ -204,7 +204,7 @@ class StdioLink(OneChannel):
 
     # -- Link
 
-    def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+    def send(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
         if self._useless or self._stdin is None or self._stdin.is_closing():
             ticket.fail(UPSTREAM_LOST, f"{self.label} is not running: {self._why()}", sent=False)
             if self._lost:
@@ -219,7 +219,7 @@ class StdioLink(OneChannel):
             return
         self._stdin.write(on_one_line(payload) + b"\n")
 
-    def send_open(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+    def send_open(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
         self.send(ticket, payload, headers)
 
     def post(self, payload: bytes, headers: bytes) -> None:
@@ -233,7 +233,7 @@ class StdioLink(OneChannel):
         # What is written first is read first.
         self.post(payload, b"")
 
-    def drop(self, ticket: Ticket) -> None:
+    def drop(self, ticket: LinkRequest) -> None:
         """Nothing to do: the answer comes with an id that nobody waits for, and is dropped."""
 
     async def close(self) -> None:

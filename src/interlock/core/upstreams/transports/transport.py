@@ -10,7 +10,7 @@ MAX_MESSAGE: Final = 64 * 1024 * 1024
 """No message of an upstream may be longer, whatever the link."""
 
 
-class Ticket(Protocol):
+class LinkRequest(Protocol):
     """A request that a link carries, as far as the link needs to know it."""
 
     id: int
@@ -29,7 +29,7 @@ class Ticket(Protocol):
         """
 
 
-class Stream(Ticket, Protocol):
+class LinkStream(LinkRequest, Protocol):
     """The stream of what belongs to no request, which no answer ends."""
 
     last_event_id: str
@@ -41,16 +41,16 @@ class Stream(Ticket, Protocol):
         """The server has taken the request: from now on it is heard."""
 
 
-class Receiver(Protocol):
+class LinkReceiver(Protocol):
     """What a link delivers to."""
 
-    def deliver(self, data: bytes, ticket: Ticket | None = None) -> None:
+    def deliver(self, data: bytes, ticket: LinkRequest | None = None) -> None:
         """A whole message; `ticket` when it came on that request's own stream."""
 
     def undelivered(self, id: int, why: str) -> None:
         """The answer to this request came and could not be taken."""
 
-    def interrupted(self, ticket: Ticket) -> None:
+    def interrupted(self, ticket: LinkRequest) -> None:
         """The server has ended this request's stream, and wants to be asked for the rest later."""
 
     def retired(self, reason: str) -> None:
@@ -60,20 +60,20 @@ class Receiver(Protocol):
         """The link is gone, and everything it carried with it."""
 
 
-class NobodyYet:
+class EarlyReceiver:
     """Receives for a link whose peer is not there yet: a process can be faster than its parent."""
 
     def __init__(self) -> None:
         self.heard = 0
 
-    def deliver(self, data: bytes, ticket: Ticket | None = None) -> None:
+    def deliver(self, data: bytes, ticket: LinkRequest | None = None) -> None:
         """Nothing was asked yet, so this is no answer."""
         self.heard += 1
 
     def undelivered(self, id: int, why: str) -> None:
         """Nothing was asked yet, so this is no answer."""
 
-    def interrupted(self, ticket: Ticket) -> None:
+    def interrupted(self, ticket: LinkRequest) -> None:
         """Nothing was asked yet, so nothing goes on."""
 
     def retired(self, reason: str) -> None:
@@ -86,7 +86,7 @@ class NobodyYet:
 class Link(Protocol):
     """Moves messages to one upstream and back."""
 
-    receiver: Receiver
+    receiver: LinkReceiver
     is_http: bool
     """Whether requests need MCP's HTTP headers, and each has a stream of its own."""
     session_offered: bytes
@@ -101,13 +101,13 @@ class Link(Protocol):
     async def follow(self, location: str) -> bool:
         """Go where a redirect points, if that is the same server."""
 
-    def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+    def send(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
         """Send a request. `headers`: ready header lines, for links that have headers."""
 
-    def send_open(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+    def send_open(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
         """Send a request whose answer stays open: it must not take the place of another."""
 
-    def open_stream(self, stream: Stream) -> bool:
+    def open_stream(self, stream: LinkStream) -> bool:
         """Open the stream of what belongs to no request. False: it comes without one."""
 
     def post(self, payload: bytes, headers: bytes) -> None:
@@ -116,14 +116,14 @@ class Link(Protocol):
     async def hand_over(self, payload: bytes) -> None:
         """Send something that gets no answer, and wait until the server has taken it."""
 
-    def drop(self, ticket: Ticket) -> None:
+    def drop(self, ticket: LinkRequest) -> None:
         """Stop carrying this request; its answer is not wanted any more."""
 
     async def close(self) -> None:
         """End the link and everything that it started."""
 
 
-class OneChannel:
+class SingleChannel:
     """The part of a link that is easy when everything comes on one channel: there are no headers
     to say anything in, and no streams to open."""
 
@@ -139,5 +139,5 @@ class OneChannel:
     async def follow(self, location: str) -> bool:
         return False
 
-    def open_stream(self, stream: Stream) -> bool:
+    def open_stream(self, stream: LinkStream) -> bool:
         return False

@@ -11,7 +11,12 @@ import socket
 from pathlib import Path
 from typing import Any, Final
 
-from interlock.core.upstreams.transports.transport import NobodyYet, OneChannel, Receiver, Ticket
+from interlock.core.upstreams.transports.transport import (
+    EarlyReceiver,
+    LinkReceiver,
+    LinkRequest,
+    SingleChannel,
+)
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.jsonrpc import on_one_line
 from interlock.protocol.lines import LineDecoder, Oversize
@@ -20,14 +25,14 @@ MAX_LINE: Final = 256 * 1024 * 1024
 """What comes from one's own node is believed, up to here: a list of all its tools is one line."""
 
 
-class UnixLink(OneChannel, asyncio.Protocol):
+class UnixLink(SingleChannel, asyncio.Protocol):
     """One connection."""
 
-    receiver: Receiver
+    receiver: LinkReceiver
 
     def __init__(self, label: str) -> None:
         self.label = label
-        self.receiver = NobodyYet()
+        self.receiver = EarlyReceiver()
         self._lines = LineDecoder(MAX_LINE)
         self._transport: Any = None
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -73,13 +78,13 @@ class UnixLink(OneChannel, asyncio.Protocol):
 
     # -- Link
 
-    def send(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+    def send(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
         if self._transport.is_closing():
             ticket.fail(UPSTREAM_LOST, f"{self.label} is not connected.", sent=False)
             return
         self._transport.write(on_one_line(payload) + b"\n")
 
-    def send_open(self, ticket: Ticket, payload: bytes, headers: bytes) -> None:
+    def send_open(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
         self.send(ticket, payload, headers)
 
     def post(self, payload: bytes, headers: bytes) -> None:
@@ -90,7 +95,7 @@ class UnixLink(OneChannel, asyncio.Protocol):
         # What is written first is read first.
         self.post(payload, b"")
 
-    def drop(self, ticket: Ticket) -> None:
+    def drop(self, ticket: LinkRequest) -> None:
         """Nothing to do: the answer comes with an id that nobody waits for, and is dropped."""
 
     async def close(self) -> None:
