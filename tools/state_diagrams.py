@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from interlock.tree.registrant import MOVES
-from interlock.tree.registrant import Event as Step
+from interlock.tree.registrant import RegistrantEvent as Step
 from interlock.tree.subserver_session import TABLE
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "tree-states.md"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from interlock.tree.subserver import Subserver, ToolTrouble
+from interlock.tree.subserver import Subserver, ToolError
 
 bank = Subserver("bank")
 
@@ -21,7 +21,7 @@ ACCOUNTS = {name: Account(name, cents) for name, cents in (("house", 500_000), (
 def balance(account: str) -> Account:
     """What is in an account."""
     if account not in ACCOUNTS:
-        raise ToolTrouble(f"There is no account {account!r}.")
+        raise ToolError(f"There is no account {account!r}.")
     return ACCOUNTS[account]
 
 
@@ -31,7 +31,7 @@ def pay(account: str, cents: int) -> Account:
     to = balance(account)
     house = ACCOUNTS["house"]
     if not 0 < cents <= house.cents:
-        raise ToolTrouble("There is not that much in the house's account.")
+        raise ToolError("There is not that much in the house's account.")
     house.cents -= cents
     to.cents += cents
     return to

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from interlock.tree.subserver import Subserver, ToolTrouble
+from interlock.tree.subserver import Subserver, ToolError
 
 FILES = {
     "roadmap": "Q3: the tree. Q4: the gates.",
@@ -23,7 +23,7 @@ def search_files(word: str) -> list[str]:
 def read_file(name: str) -> str:
     """What is in a file."""
     if name not in FILES:
-        raise ToolTrouble(f"There is no file {name!r}; there are {', '.join(FILES)}.")
+        raise ToolError(f"There is no file {name!r}; there are {', '.join(FILES)}.")
     return FILES[name]
 
 

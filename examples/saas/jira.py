@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from interlock.tree.subserver import Subserver, ToolTrouble
+from interlock.tree.subserver import Subserver, ToolError
 
 jira = Subserver("jira")
 
@@ -22,7 +22,7 @@ ISSUES = {"TREE-1": Issue("TREE-1", "Let nodes register with nodes")}
 def get_issue(key: str) -> Issue:
     """An issue by its key."""
     if key not in ISSUES:
-        raise ToolTrouble(f"There is no issue {key!r}.")
+        raise ToolError(f"There is no issue {key!r}.")
     return ISSUES[key]
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 
 from interlock.errors import InterlockError
-from interlock.topics.client import Chat, Event, Participant, Presence, Refused
+from interlock.topics.client import Chat, Event, Participant, Presence, SendError
 
 GATEWAY = os.environ.get("GATEWAY", "ws://127.0.0.1:8420/ws")
 NEEDED = {"worker", "human"}
@@ -37,7 +37,7 @@ async def main() -> int:
         await until_all_are_there()
         try:
             await agent.request("worker", "tools/call", NOTE)
-        except Refused as refused:
+        except SendError as refused:
             say(f"asked for it: {refused.message}")
         proposal = await agent.propose("worker", "tools/call", NOTE)
         say("proposed it, and waits")

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from interlock.topics.client import Participant, ToolTrouble
+from interlock.topics.client import Participant, ToolError
 
 GATEWAY = os.environ.get("GATEWAY", "ws://127.0.0.1:8420/ws")
 FOLDER = Path(os.environ.get("NOTES", "notes"))
@@ -19,7 +19,7 @@ worker = Participant(GATEWAY, topic="workshop", token=os.environ["WORKER_TOKEN"]
 def write_note(title: str, text: str) -> str:
     """Write a note, over any that is there."""
     if not title.isidentifier():
-        raise ToolTrouble("A title has letters, digits and _ only.")
+        raise ToolError("A title has letters, digits and _ only.")
     FOLDER.mkdir(exist_ok=True)
     (FOLDER / f"{title}.txt").write_text(text, encoding="utf-8")
     return f"wrote {title}"

@@ -23,16 +23,16 @@ from interlock.core.upstreams.registry import UpstreamStatus
 from interlock.core.upstreams.supervisor import State as UpstreamState
 from interlock.drivers.status import BindingStatus, ContractStatus, DriversStatus, DriverStatus
 from interlock.topics import admin_api as admin
-from interlock.topics.gateway import Connection
-from interlock.topics.member import Change
-from interlock.topics.overview import MemberNow, TopicNow, TopicsStatus, TopicStatus
-from interlock.tree.overview import Entry, TreeNode
-from interlock.tree.registrant import State
+from interlock.topics.gateway import ConnectionInfo
+from interlock.topics.member import CapabilityUpdate
+from interlock.topics.overview import TopicDetails, TopicMember, TopicsStatus, TopicStatus
+from interlock.tree.overview import RouteEntry, TreeNode
+from interlock.tree.registrant import RegistrantState
 from interlock.tree.status import ParentStatus, TreeStatus
 from interlock.trust.approvals import record
 from interlock.trust.approvals import web as approvals_face
 from interlock.trust.approvals import web as verification
-from interlock.trust.approvals.proofs import Creation
+from interlock.trust.approvals.proofs import PasskeyCreation
 from interlock.trust.operators import operators
 from tests.behaviour.office import JSON, SCHEMAS, openapi_document, schema_of
 
@@ -94,17 +94,17 @@ STRUCTS: dict[str, Any] = {
     "ContractChange": Noted,
     "ReliesOn": Breaks,
     "TreeNode": TreeNode,
-    "Route": Entry,
-    "Decision": approvals_face.Decision,
-    "SessionAnswer": approvals_face.Answered,
+    "Route": RouteEntry,
+    "Decision": approvals_face.ApprovalDecision,
+    "SessionAnswer": approvals_face.SessionAnswer,
     "Enrolment": operators._Asked,
-    "PasskeyCreation": Creation,
-    "SafetyRequest": verification.Wanted,
-    "CapabilityChange": admin.Asked,
-    "CapabilitiesChanged": Change,
-    "Participant": Connection,
-    "Topic": TopicNow,
-    "TopicMember": MemberNow,
+    "PasskeyCreation": PasskeyCreation,
+    "SafetyRequest": verification.SafetyRequest,
+    "CapabilityChange": admin.CapabilityChange,
+    "CapabilitiesChanged": CapabilityUpdate,
+    "Participant": ConnectionInfo,
+    "Topic": TopicDetails,
+    "TopicMember": TopicMember,
     "ContractProvenance": contract_records.Provenance,
     "ContractDeprecation": contract_records.Deprecation,
     "ContractCommit": contract_records.Commit,
@@ -140,7 +140,7 @@ def test_every_field_of_a_struct_is_in_the_source(name: str) -> None:
     [
         ("NodeStatus", "UpstreamState", [one.value for one in UpstreamState]),
         ("NodeStatus", "Circuit", [one.value for one in Circuit]),
-        ("NodeStatus", "ParentState", [one.value for one in State]),
+        ("NodeStatus", "ParentState", [one.value for one in RegistrantState]),
         ("Approval", "ApprovalState", [*record.TRANSITIONS, "passed_on"]),
     ],
 )

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from interlock.errors import InterlockError
-from interlock.topics.client import Chat, Event, Participant, Proposal, Refused
+from interlock.topics.client import Chat, Event, Participant, Proposal, SendError
 from tests.behaviour.topic_rooms import LIBRARIES, TOKENS, Joins, Place, Play, a_place, player
 from tests.topics.client.gateway import PATIENCE, Gateway, gateway
 from tests.topics.client.houses import until
@@ -378,7 +378,7 @@ def test_what_is_approved_is_asked_of_the_target(place: Place, play: Play) -> No
             seen = await agent.until(CALL_WRITE)
             assert seen == request
             assert (await agent.until(answered))["correlation_id"] == request["id"]
-            with pytest.raises(Refused, match="fulfilled by supervisor"):
+            with pytest.raises(SendError, match="fulfilled by supervisor"):
                 await boss.fulfil(proposal)
 
     play(test)
@@ -451,7 +451,7 @@ def test_what_the_welcome_does_not_allow_is_not_even_sent() -> None:
                 agent.ask_all("ping"),
                 agent.send("system/error", {"error": "x", "message": "x"}),
             ):
-                with pytest.raises(Refused) as refused:
+                with pytest.raises(SendError) as refused:
                     await sending
                 assert isinstance(refused.value, InterlockError)
             await agent.chat("the first")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from interlock.trust.pin_store import Pin, PinStore, Seen
+from interlock.trust.pin_store import Pin, PinStore, SeenContract
 from tests.cli.program import RunningNode, World
 from tests.cli.waiting import wait_until
 
@@ -167,7 +167,7 @@ def contract(description: str) -> bytes:
 
 
 ACCEPTED = Pin("files.delete", "a" * 64, contract("Old."), "ada", 1_700_000_000.0)
-CHANGED = Seen("files.delete", "b" * 64, contract("New."), 1_700_000_100.0)
+CHANGED = SeenContract("files.delete", "b" * 64, contract("New."), 1_700_000_100.0)
 
 
 def test_nothing_is_pinned(world: World) -> None:

@@ -14,7 +14,7 @@ import pytest
 from bench.certificates import Authority
 from interlock.topics.client import Participant
 from interlock.topics.commands.admin import overview
-from interlock.topics.overview import MemberNow, TopicNow
+from interlock.topics.overview import TopicDetails, TopicMember
 from tests.cli.program import World
 from tests.cli.waiting import PATIENCE
 from tests.ports import free_port
@@ -285,10 +285,10 @@ def test_how_they_are_called_is_shown(world: World, command: str, usage: str) ->
 
 def test_many_are_counted_and_nobody_writes_a_line_of_ours() -> None:
     members = tuple(
-        MemberNow(f"m{number}\n\x1b[2J", ("chat",), "all", "never", 0, False)
+        TopicMember(f"m{number}\n\x1b[2J", ("chat",), "all", "never", 0, False)
         for number in range(12)
     )
-    topic = TopicNow(
+    topic = TopicDetails(
         name="ops", entry="ops", access="private", profile="none", anonymous="none", seats=0,
         node=None, record="off", most=20, open=True, refused=3, members=members,
     )  # fmt: skip

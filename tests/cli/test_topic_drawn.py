@@ -14,7 +14,7 @@ from interlock.terminal.safe_text import visibly, widest, wrapped
 from interlock.topics.commands import screen as topic_screen
 from interlock.topics.commands.keyboard import Key
 from interlock.topics.commands.message_format import addressed, exactly
-from interlock.topics.commands.pending_proposals import Proposed
+from interlock.topics.commands.pending_proposals import PendingProposal
 from interlock.topics.commands.screen import Screen, now_waiting, pressed, question
 from interlock.topics.commands.screen_view import drawn, undrawable
 
@@ -75,7 +75,7 @@ def test_no_sign_is_measured_narrower_than_anybody_draws_it() -> None:
 @pytest.mark.parametrize("field", ["params", "proposer", "target", "what"])
 def test_the_end_of_what_is_asked_is_on_every_terminal(sign: str, field: str) -> None:
     hidden = "/srv/" + sign * 41 + "/../../etc/cron.d/evil"
-    one = Proposed("p9", "agent", "worker", "tools/call w", b"{}")
+    one = PendingProposal("p9", "agent", "worker", "tools/call w", b"{}")
     value = json.dumps({"path": hidden}).encode() if field == "params" else hidden
     one = replace(one, **{field: value})
     screen = replace(SCREEN, proposals=(one,), chosen="p9", deciding=True, asking="p9")
@@ -88,7 +88,7 @@ def test_the_end_of_what_is_asked_is_on_every_terminal(sign: str, field: str) ->
 
 def test_of_those_whom_it_is_for_all_are_shown() -> None:
     to = ", ".join(f"worker-{number}" for number in range(400))
-    one = Proposed("p9", "agent", to, "tools/call w", b"{}")
+    one = PendingProposal("p9", "agent", to, "tools/call w", b"{}")
     screen = replace(SCREEN, proposals=(one,), chosen="p9", deciding=True, asking="p9")
     shown = " ".join(" ".join(question(screen)).split())
     assert to in shown
@@ -114,7 +114,7 @@ def test_of_a_long_draft_no_more_is_measured_than_can_be_shown(
 
 @pytest.mark.parametrize("size", [(19, 30), (80, 7), (5, 3)])
 def test_what_is_out_of_sight_is_not_fulfilled(size: tuple[int, int]) -> None:
-    one = Proposed("p9", "agent", "worker", "tools/call w", b"{}")
+    one = PendingProposal("p9", "agent", "worker", "tools/call w", b"{}")
     screen = replace(SCREEN, proposals=(one,), chosen="p9", deciding=True)
     screen, _ = pressed(topic_screen.resized(screen, *size), Key("text", "a"))
     for key in (*[Key("page_down")] * 5, Key("text", "y")):
@@ -125,7 +125,7 @@ def test_what_is_out_of_sight_is_not_fulfilled(size: tuple[int, int]) -> None:
     screen = topic_screen.resized(screen, 80, 24)
     assert pressed(screen, Key("text", "y"))[1] is None
     seen = topic_screen.looked(screen)
-    assert pressed(seen, Key("text", "y"))[1] == topic_screen.Deed("fulfil", "p9")
+    assert pressed(seen, Key("text", "y"))[1] == topic_screen.ScreenAction("fulfil", "p9")
 
 
 def test_a_long_question_is_laid_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_a_long_question_is_laid_out_once(monkeypatch: pytest.MonkeyPatch) -> No
         return wrapped(text, width)
 
     monkeypatch.setattr("interlock.topics.commands.screen.wrapped", counted)
-    long = Proposed("p9", "agent", "worker", "tools/call w", b'{"only":"once"}')
+    long = PendingProposal("p9", "agent", "worker", "tools/call w", b'{"only":"once"}')
     screen = replace(SCREEN, proposals=(long,), chosen="p9", deciding=True)
     for key in (Key("text", "a"), Key("down"), Key("down"), Key("up")):
         screen, _ = pressed(screen, key)

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.topics.commands.keyboard import Key, Keys
+from interlock.topics.commands.keyboard import Key, KeyParser
 
 pytestmark = pytest.mark.feature("topics")
 
 
 def pressed(*pieces: bytes) -> list[Key]:
-    keys = Keys()
+    keys = KeyParser()
     return [key for piece in pieces for key in keys.feed(piece)]
 
 

@@ -10,7 +10,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from interlock.topics.client import Participant
-from interlock.topics.commands.live import Live
+from interlock.topics.commands.live import LiveScreen
 from tests.topics.client.places import Alone
 
 pytestmark = pytest.mark.feature("topics")
@@ -28,7 +28,7 @@ def test_yes_to_what_is_another_by_now_does_nothing() -> None:
         alone = Alone()
         id = alone.propose("a", "pay", {"to": "the baker"})
         written: list[str] = []
-        live = Live(seated(alone), write=written.append)
+        live = LiveScreen(seated(alone), write=written.append)
         live.draw()
         live.typed(b"\ta")
         live.draw()
@@ -50,7 +50,7 @@ def test_help_is_shown_and_not_sent() -> None:
     async def main() -> None:
         alone = Alone()
         written: list[str] = []
-        live = Live(seated(alone), write=written.append)
+        live = LiveScreen(seated(alone), write=written.append)
         live.draw()
         live.typed(b"/help\r")
         await asyncio.gather(*live._tasks)
@@ -68,7 +68,7 @@ def test_all_of_one_are_rejected_and_the_proposer_is_told() -> None:
             alone = Alone()
             ids = [alone.propose("a", "pay", {"sum": number}) for number in range(count)]
             alone.propose("b", "read")
-            live = Live(seated(alone), write=lambda _: None)
+            live = LiveScreen(seated(alone), write=lambda _: None)
             live.draw()
             live.typed(b"\tR")
             # What was proposed after the question is not part of the answer.
@@ -96,7 +96,7 @@ def test_what_whom_it_is_for_says_about_it_stands_in_the_question() -> None:
         alone = Alone()
         id = alone.propose("a", "notes_add", {"text": "x"})
         written: list[str] = []
-        live = Live(seated(alone), write=written.append)
+        live = LiveScreen(seated(alone), write=written.append)
         said = "a human decides with `interlock approve 7f`."
         for sender, words in (("b", said), ("a", "never mind")):
             # Others, the proposer among them, cannot talk it away.
@@ -117,7 +117,7 @@ def test_who_may_not_fulfil_is_asked_nothing() -> None:
         alone = Alone(["chat", "mcp/proposal:*"])
         alone.propose("a", "pay")
         written: list[str] = []
-        live = Live(seated(alone), write=written.append)
+        live = LiveScreen(seated(alone), write=written.append)
         live.draw()
         live.typed(b"\ta")
         live.draw()
@@ -134,7 +134,7 @@ def test_who_may_not_fulfil_is_asked_nothing() -> None:
 def test_an_answer_is_seen_by_who_looks_back() -> None:
     async def main() -> None:
         alone = Alone()
-        live = Live(seated(alone), write=lambda _: None)
+        live = LiveScreen(seated(alone), write=lambda _: None)
         for number in range(100):
             live.note(f"message {number}")
         asking = asyncio.ensure_future(live._participant.request("b", "tools/list"))
@@ -162,7 +162,7 @@ def test_yes_to_what_was_not_drawn_yet_does_nothing() -> None:
     async def main() -> None:
         alone = Alone()
         alone.propose("a", "pay", {"to": "the baker"})
-        live = Live(seated(alone), write=lambda _: None)
+        live = LiveScreen(seated(alone), write=lambda _: None)
         live.draw()
         live.typed(b"\tay")
         await asyncio.gather(*live._tasks)

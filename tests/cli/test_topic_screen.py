@@ -17,12 +17,12 @@ from rich.text import Text
 from interlock.terminal.safe_text import wrapped
 from interlock.topics.commands import screen as topic_screen
 from interlock.topics.commands.keyboard import Key
-from interlock.topics.commands.message_format import Line, exactly, line_of, one_line
-from interlock.topics.commands.pending_proposals import Proposed
+from interlock.topics.commands.message_format import MessageLine, exactly, line_of, one_line
+from interlock.topics.commands.pending_proposals import PendingProposal
 from interlock.topics.commands.screen import (
-    Deed,
     Screen,
-    Somebody,
+    ScreenAction,
+    ScreenParticipant,
     looked,
     now_waiting,
     pressed,
@@ -30,18 +30,18 @@ from interlock.topics.commands.screen import (
     resized,
 )
 from interlock.topics.commands.screen_view import drawn
-from interlock.topics.wire.envelope import Head, read_envelope, write_envelope
+from interlock.topics.wire.envelope import EnvelopeHeader, read_envelope, write_envelope
 from interlock.topics.wire.payloads import Content, read_content
 
 pytestmark = pytest.mark.feature("topics")
 
-WRITE = Proposed("p1", "agent", "worker", "tools/call write_file", b'{"path":"/a"}')
-READ = Proposed("p2", "other", "worker", "tools/call read_file", b'{"path":"/b"}')
-OWN = Proposed("p3", "human", "worker", "tools/call x", b"{}", mine=True)
+WRITE = PendingProposal("p1", "agent", "worker", "tools/call write_file", b'{"path":"/a"}')
+READ = PendingProposal("p2", "other", "worker", "tools/call read_file", b'{"path":"/b"}')
+OWN = PendingProposal("p3", "human", "worker", "tools/call x", b"{}", mine=True)
 SCREEN = now_waiting(Screen("ops", own="human", connected=True), [WRITE, READ])
 
 
-def typed(screen: Screen, text: str) -> tuple[Screen, Deed | None]:
+def typed(screen: Screen, text: str) -> tuple[Screen, ScreenAction | None]:
     """Every character, and the last deed."""
     deed = None
     for one in text:
@@ -50,7 +50,7 @@ def typed(screen: Screen, text: str) -> tuple[Screen, Deed | None]:
     return looked(screen), deed
 
 
-def keys(screen: Screen, *names: str) -> tuple[Screen, Deed | None]:
+def keys(screen: Screen, *names: str) -> tuple[Screen, ScreenAction | None]:
     deed = None
     for name in names:
         screen, deed = pressed(looked(screen), Key(name))
@@ -68,7 +68,7 @@ def test_what_is_written_is_said() -> None:
     screen, deed = typed(SCREEN, "hallo ")
     assert deed is None
     screen, deed = keys(screen, "enter")
-    assert deed == Deed("say", "hallo")
+    assert deed == ScreenAction("say", "hallo")
     assert (screen.draft, screen.cursor) == ("", 0)
     assert keys(screen, "enter")[1] is None
 
@@ -118,13 +118,13 @@ def test_what_does_not_fit_is_told_and_not_said_unseen() -> None:
     assert deed is not None
     assert len(deed.text) == 8_000
     # What is written next has nothing to do with it.
-    assert keys(typed(screen, "hi")[0], "enter")[1] == Deed("say", "hi")
+    assert keys(typed(screen, "hi")[0], "enter")[1] == ScreenAction("say", "hi")
 
 
 def test_a_new_draft_is_whole_again() -> None:
     screen, _ = pressed(SCREEN, Key("paste", "x" * 9_000))
     screen, _ = keys(screen, "clear")
-    assert keys(typed(screen, "hi")[0], "enter")[1] == Deed("say", "hi")
+    assert keys(typed(screen, "hi")[0], "enter")[1] == ScreenAction("say", "hi")
 
 
 def test_what_could_not_be_said_is_still_there() -> None:
@@ -147,7 +147,7 @@ def test_a_proposal_is_fulfilled_after_one_question() -> None:
     assert "tools/call write_file, with exactly this:" in text
     assert '"path": "/a"' in text
     screen, deed = typed(screen, "y")
-    assert deed == Deed("fulfil", "p1")
+    assert deed == ScreenAction("fulfil", "p1")
     assert screen.asking == ""
 
 
@@ -161,7 +161,7 @@ def test_anything_but_yes_is_no(key: Key) -> None:
 
 def test_it_is_rejected_at_once() -> None:
     screen, _ = keys(SCREEN, "tab", "down")
-    assert typed(screen, "r")[1] == Deed("reject", "p2")
+    assert typed(screen, "r")[1] == ScreenAction("reject", "p2")
 
 
 def test_ones_own_is_not_fulfilled() -> None:
@@ -179,7 +179,7 @@ def test_keys_are_about_a_proposal_and_not_about_a_place() -> None:
     assert screen.asking == "p2"
     # Another one comes while the question is read: the answer is still about the same.
     screen = now_waiting(screen, [replace(new, id="p9"), new, WRITE, READ])
-    assert typed(screen, "y")[1] == Deed("fulfil", "p2")
+    assert typed(screen, "y")[1] == ScreenAction("fulfil", "p2")
 
 
 def test_what_does_not_wait_any_more_is_not_fulfilled() -> None:
@@ -238,7 +238,7 @@ def test_all_of_it_is_seen_before_it_is_fulfilled() -> None:
         if typed(screen, "y")[1] is not None:
             break
     assert all(f'"key{number}": {number}' in seen for number in range(60))
-    assert typed(screen, "y")[1] == Deed("fulfil", "p1")
+    assert typed(screen, "y")[1] == ScreenAction("fulfil", "p1")
     # In a smaller window one begins anew.
     assert typed(resized(screen, 80, 12), "y")[1] is None
 
@@ -280,7 +280,7 @@ def test_a_paste_decides_nothing(text: str) -> None:
 def test_leaving_is_always_possible() -> None:
     asking = typed(keys(SCREEN, "tab")[0], "a")[0]
     for screen in (SCREEN, keys(SCREEN, "tab")[0], asking):
-        assert keys(screen, "leave")[1] == Deed("leave")
+        assert keys(screen, "leave")[1] == ScreenAction("leave")
 
 
 # -- what is drawn
@@ -303,13 +303,13 @@ def test_no_text_of_others_breaks_the_screen(
     screen = Screen(
         "ops",
         own="human",
-        people=(Somebody(who, text, 3),) * 40,
+        people=(ScreenParticipant(who, text, 3),) * 40,
         proposals=(wild,),
         chosen="p1",
         deciding=True,
         asking="p1" if asking else "",
     )
-    screen = topic_screen.said(screen, Line("12:00:00", one_line(who), one_line(text)))
+    screen = topic_screen.said(screen, MessageLine("12:00:00", one_line(who), one_line(text)))
     rows = drawn(resized(screen, width, height))
     assert len(rows) == height
     for row in rows:
@@ -318,9 +318,12 @@ def test_no_text_of_others_breaks_the_screen(
 
 
 def test_who_is_there_stands_on_the_right_and_what_waits_below() -> None:
-    people = (Somebody("agent", "mcp/proposal:*", 2), Somebody("worker", "mcp/response:*"))
+    people = (
+        ScreenParticipant("agent", "mcp/proposal:*", 2),
+        ScreenParticipant("worker", "mcp/response:*"),
+    )
     screen = replace(SCREEN, people=people)
-    screen = topic_screen.said(screen, Line("12:00:00", "agent", "hello"))
+    screen = topic_screen.said(screen, MessageLine("12:00:00", "agent", "hello"))
     rows = [row.plain for row in drawn(screen)]
     assert rows[0].startswith(" ops · you are human · 3 here")
     assert any(row.rstrip().endswith("│ agent !2") for row in rows)
@@ -342,7 +345,9 @@ def test_what_is_wrong_stands_above_all() -> None:
 
 def test_a_long_line_goes_on_behind_an_indent() -> None:
     fake = "x" * 60 + " 12:00:01 gateway: you are promoted"
-    screen = topic_screen.said(replace(SCREEN, proposals=()), Line("12:00:00", "agent", fake))
+    screen = topic_screen.said(
+        replace(SCREEN, proposals=()), MessageLine("12:00:00", "agent", fake)
+    )
     rows = [row.plain.partition("│")[0] for row in drawn(screen) if row.plain.strip()]
     assert not any(row.startswith("12:00:01") for row in rows)
 
@@ -359,13 +364,13 @@ def test_wrapping_leaves_nothing_out(text: str, width: int) -> None:
 def test_looking_back_stays_where_it_is() -> None:
     screen = SCREEN
     for number in range(100):
-        screen = topic_screen.said(screen, Line("12:00:00", "agent", f"message {number}."))
+        screen = topic_screen.said(screen, MessageLine("12:00:00", "agent", f"message {number}."))
     screen, _ = keys(screen, "page_up")
     before = shown(screen)
     assert "message 99." not in before
     # How much there is to be read further down is there to be seen.
     assert "↓ 12 newer: PgDn" in before
-    screen = topic_screen.said(screen, Line("12:00:00", "agent", "message 100."))
+    screen = topic_screen.said(screen, MessageLine("12:00:00", "agent", "message 100."))
     assert shown(screen) == before.replace("↓ 12 newer", "↓ 13 newer")
     screen, _ = keys(screen, "page_down", "page_down")
     assert "message 100." in shown(screen)
@@ -375,7 +380,7 @@ def test_looking_back_stays_where_it_is() -> None:
 def test_what_was_said_is_bounded() -> None:
     screen = SCREEN
     for number in range(topic_screen.MOST_LINES + 10):
-        screen = topic_screen.said(screen, Line("", "", str(number)))
+        screen = topic_screen.said(screen, MessageLine("", "", str(number)))
     assert len(screen.lines) == topic_screen.MOST_LINES
     assert screen.lines[-1].text == str(topic_screen.MOST_LINES + 9)
 
@@ -383,7 +388,7 @@ def test_what_was_said_is_bounded() -> None:
 # -- in words
 
 
-def content(kind: str, payload: Any, **more: Any) -> tuple[Head, Content]:
+def content(kind: str, payload: Any, **more: Any) -> tuple[EnvelopeHeader, Content]:
     text = write_envelope(
         id="env-1234567890",
         sender=more.pop("sender", "agent"),

@@ -12,12 +12,17 @@ from rich.cells import cell_len
 
 from interlock.topics.commands import screen as topic_screen
 from interlock.topics.commands.keyboard import Key
-from interlock.topics.commands.message_format import Line
-from interlock.topics.commands.pending_proposals import Fold, Proposed, arranged, folded
+from interlock.topics.commands.message_format import MessageLine
+from interlock.topics.commands.pending_proposals import (
+    HiddenProposals,
+    PendingProposal,
+    arranged,
+    folded,
+)
 from interlock.topics.commands.screen import (
-    Deed,
     Screen,
-    Somebody,
+    ScreenAction,
+    ScreenParticipant,
     looked,
     now_waiting,
     pressed,
@@ -30,21 +35,21 @@ pytestmark = pytest.mark.feature("topics")
 EMPTY = Screen("ops", own="human", connected=True)
 
 
-def proposal(id: str, by: str = "agent", path: str = "/a", **more: str) -> Proposed:
+def proposal(id: str, by: str = "agent", path: str = "/a", **more: str) -> PendingProposal:
     params = json.dumps({"name": "write_file", "arguments": {"path": path}}).encode()
-    return Proposed(id, by, "worker", "tools/call write_file", params, **more)  # type: ignore[arg-type]
+    return PendingProposal(id, by, "worker", "tools/call write_file", params, **more)  # type: ignore[arg-type]
 
 
-def flood(count: int, by: str = "agent") -> list[Proposed]:
+def flood(count: int, by: str = "agent") -> list[PendingProposal]:
     return [proposal(f"{by}-{number}", by, f"/{number}") for number in range(count)]
 
 
-def deciding(*waiting: Proposed) -> Screen:
+def deciding(*waiting: PendingProposal) -> Screen:
     screen, _ = pressed(now_waiting(EMPTY, waiting), Key("tab"))
     return screen
 
 
-def pressing(screen: Screen, *keys: str) -> tuple[Screen, Deed | None]:
+def pressing(screen: Screen, *keys: str) -> tuple[Screen, ScreenAction | None]:
     """Keys by their names, or the characters themselves."""
     deed = None
     for one in keys:
@@ -97,7 +102,7 @@ def test_keys_stay_with_the_proposals_while_some_wait() -> None:
     screen = now_waiting(screen, [proposal("p2", path="/b")])
     assert screen.deciding
     screen, deed = pressing(screen, "2", "a", "y")
-    assert deed == Deed("fulfil", "p2")
+    assert deed == ScreenAction("fulfil", "p2")
     assert screen.draft == ""
 
 
@@ -172,7 +177,7 @@ def test_a_number_of_more_than_one_digit_chooses() -> None:
     assert pressing(screen, "3")[0].chosen == "agent-22"
     assert "another digit · Esc" in rows(now_waiting(screen, flood(25)[5:]))[-1]
     assert pressing(screen, "enter")[0].chosen == "agent-1"
-    assert pressing(screen, "r")[1] == Deed("reject", "agent-1")
+    assert pressing(screen, "r")[1] == ScreenAction("reject", "agent-1")
     assert pressing(screen, "a")[0].asking == "agent-1"
     # The one of that number has gone meanwhile: no other is meant.
     without = now_waiting(screen, [one for one in flood(25) if one.id != "agent-1"])
@@ -218,9 +223,9 @@ def test_every_row_is_one_or_counts_those_that_are_none(
     chosen = waiting[at % len(waiting)].id
     listed = folded(waiting, chosen, most)
     assert len(listed) <= most
-    assert chosen in [one.id for one in listed if isinstance(one, Proposed)]
+    assert chosen in [one.id for one in listed if isinstance(one, PendingProposal)]
     if most >= 2 * len(counts) + 2:
-        held = sum(one.count if isinstance(one, Fold) else 1 for one in listed)
+        held = sum(one.count if isinstance(one, HiddenProposals) else 1 for one in listed)
         assert held == len(waiting)
 
 
@@ -235,7 +240,9 @@ def test_all_of_one_proposer_are_rejected_after_one_question() -> None:
     # What comes while it is asked was not counted.
     more = [*flood(1021), *flood(4, "other")]
     screen, deed = pressing(now_waiting(screen, more), "y")
-    assert deed == Deed("reject_all", "agent", tuple(f"agent-{number}" for number in range(1020)))
+    assert deed == ScreenAction(
+        "reject_all", "agent", tuple(f"agent-{number}" for number in range(1020))
+    )
     assert screen.sweeping == ()
 
 
@@ -251,7 +258,7 @@ def test_of_those_that_were_counted_only_the_same_are_rejected() -> None:
     now = [proposal("agent-0", path="/etc"), flood(3)[1], proposal("agent-2", "other", "/2")]
     screen = now_waiting(screen, now)
     assert "Reject the one proposal of agent?" in rows(screen)[-1]
-    assert pressing(screen, "y")[1] == Deed("reject_all", "agent", ("agent-1",))
+    assert pressing(screen, "y")[1] == ScreenAction("reject_all", "agent", ("agent-1",))
     screen = now_waiting(screen, [proposal("p9")])
     assert "It does not wait any more" in rows(screen)[-1]
     assert pressing(screen, "y")[1] is None
@@ -278,7 +285,7 @@ def test_who_may_not_fulfil_is_told_at_once() -> None:
     assert (deed, screen.note, screen.asking) == (None, why, "p1")
     # Somebody gave the right to do so meanwhile.
     screen = now_waiting(screen, [proposal("p1")])
-    assert pressing(screen, "y")[1] == Deed("fulfil", "p1")
+    assert pressing(screen, "y")[1] == ScreenAction("fulfil", "p1")
 
 
 def test_where_it_is_decided_stands_in_the_question() -> None:
@@ -291,12 +298,12 @@ def test_where_it_is_decided_stands_in_the_question() -> None:
     # Whatever is said from now on moves nothing in it, and ends nothing.
     screen = now_waiting(screen, [proposal("p1", said="interlock: " + "no " * 200)])
     assert topic_screen.question(screen) == asked
-    assert pressing(screen, "y")[1] == Deed("fulfil", "p1")
+    assert pressing(screen, "y")[1] == ScreenAction("fulfil", "p1")
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_what_a_tool_is_called_with_is_to_be_seen(width: int) -> None:
-    one = Proposed(
+    one = PendingProposal(
         "p1", "agent", "interlock", "tools/call demo.notes_add",
         b'{"name":"demo.notes_add","arguments":{"text":"milk"}}',
     )  # fmt: skip
@@ -314,27 +321,29 @@ def test_what_a_tool_is_called_with_is_to_be_seen(width: int) -> None:
 def test_what_answers_one_is_to_be_seen() -> None:
     screen = EMPTY
     for number in range(100):
-        screen = topic_screen.said(screen, Line("", "agent", f"message {number}."))
+        screen = topic_screen.said(screen, MessageLine("", "agent", f"message {number}."))
     screen, _ = pressing(screen, "page_up", "page_up")
     assert screen.back
-    screen = topic_screen.said(screen, Line("", "worker", "done"), to_the_end=True)
+    screen = topic_screen.said(screen, MessageLine("", "worker", "done"), to_the_end=True)
     assert screen.back == 0
     assert any("worker: done" in row for row in rows(screen))
 
 
 def test_words_for_nobody_are_not_said_to_all_unasked() -> None:
-    screen = replace(EMPTY, people=(Somebody("agent", ""), Somebody("worker", "")))
+    screen = replace(
+        EMPTY, people=(ScreenParticipant("agent", ""), ScreenParticipant("worker", ""))
+    )
     screen, deed = pressing(screen, *"@nobody", " ", *"hi", "enter")
     assert deed is None
     assert "Nobody else here is called nobody: Enter again says it" in rows(screen)[-1]
     assert screen.draft == "@nobody hi"
-    assert pressing(screen, "enter")[1] == Deed("say", "@nobody hi")
+    assert pressing(screen, "enter")[1] == ScreenAction("say", "@nobody hi")
     # Who goes on writing is asked again.
     screen, deed = pressing(screen, "!", "enter")
     assert deed is None
     for words in ("@agent hi", "@agent: hi", "@", "@ hi", "@nobody", "mail me@nobody now"):
         _, deed = pressing(replace(screen, draft=words, cursor=0), "enter")
-        assert deed == Deed("say", words)
+        assert deed == ScreenAction("say", words)
 
 
 def test_a_note_leaves_room_for_the_screen() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from interlock.tree.commands.tree import Paces, TreeRows, lay_out, summary
+from interlock.tree.commands.tree import LinkRates, TreeRows, lay_out, summary
 from interlock.tree.overview import TreeNode
 
 pytestmark = pytest.mark.feature("tree")
@@ -48,7 +48,7 @@ def test_the_shape_and_the_totals() -> None:
 
 
 def test_calls_and_latency_are_those_between_two_looks() -> None:
-    paces = Paces()
+    paces = LinkRates()
     first = small()
     before = paces.look(first, 100.0)
     assert drawn(first, paces=before)[2].split()[-4:] == ["-", "1", "1.2", "ms"]

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from interlock.protocol.mcpx_terms import GATEWAY, PRESENCE, WELCOME
-from interlock.topics.wire.envelope import Head, read_head, write_envelope
+from interlock.topics.wire.envelope import EnvelopeHeader, read_head, write_envelope
 
 NODE = "node"
 
@@ -29,7 +29,7 @@ class Room:
 
     def __init__(self) -> None:
         self.said: list[Said] = []
-        self.heard: list[Callable[[Head, bytes], None]] = []
+        self.heard: list[Callable[[EnvelopeHeader, bytes], None]] = []
         self.on_said: Callable[[Said], None] | None = None
         self.refuses: BaseException | None = None
         self._ids = 0

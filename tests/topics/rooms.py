@@ -23,7 +23,7 @@ from interlock.core.server.http.router import DirectRoute, Router, RouteTable, W
 from interlock.core.server.http.server import HttpServer
 from interlock.topics.admin_api import AdminApp
 from interlock.topics.config import SeatConfig, TopicConfig, TopicsConfig
-from interlock.topics.endpoint import Door
+from interlock.topics.endpoint import TopicsEndpoint
 from interlock.topics.gateway import Gateway
 from interlock.topics.socket import utc_now
 from tests.core.pipeline.rig import Rig, turns
@@ -84,7 +84,7 @@ class Rooms:
             audit=self.rig.audit,
         )
         self.guard, self.challenges = Guard(), Challenges()
-        self.door = Door(
+        self.door = TopicsEndpoint(
             self.gateway,
             self.rig.pipeline,
             guard=self.guard,

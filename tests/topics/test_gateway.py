@@ -15,7 +15,7 @@ from interlock.protocol.kinds import PROGRESSIVE_TRUST
 from interlock.protocol.mcpx_terms import GOING, NOT_WELCOME
 from interlock.topics.config import SeatConfig, TopicConfig, TopicsConfig
 from interlock.topics.gateway import Gateway
-from interlock.topics.member import Loss, Member, Participant
+from interlock.topics.member import Member, MessageLoss, ParticipantProfile
 from interlock.topics.room import Room
 from tests.topics.listening import FULL, NOBODY, NOW, Ear, Numbered, Turns, said
 
@@ -63,7 +63,7 @@ class House:
         if room.settings.node is not None:
             ear = Ear()
             self.inside.append(ear)
-            node = Participant(room.settings.node, FULL, "directed")
+            node = ParticipantProfile(room.settings.node, FULL, "directed")
             caller = Caller(node.id, kind="node")
             self.gateway.enter(room.name, node, ear, caller=caller, credentials=NOBODY, inside=True)
 
@@ -118,7 +118,7 @@ def test_a_room_opens_with_the_first_and_closes_with_the_last() -> None:
     assert house.gateway.rooms == {}
     # What comes late from somebody who was there is nothing.
     assert house.gateway.say(b, said("b")) is None
-    house.gateway.lost(b, Loss(1))
+    house.gateway.lost(b, MessageLoss(1))
     house.gateway.leave(b)
     assert to_a.closed is None
 
@@ -195,7 +195,7 @@ def test_nobody_enters_a_topic_that_is_no_more() -> None:
     house = House()
     with pytest.raises(InterlockError):
         house.gateway.enter(
-            "gone", Participant("a", FULL), Ear(), caller=Caller("a"), credentials=NOBODY
+            "gone", ParticipantProfile("a", FULL), Ear(), caller=Caller("a"), credentials=NOBODY
         )
 
 
@@ -228,7 +228,7 @@ def test_what_is_known_of_a_connection() -> None:
             "topic": "ops", "routing": "all",
         }
     ]  # fmt: skip
-    other = Participant("b", FULL, "directed")
+    other = ParticipantProfile("b", FULL, "directed")
     house.gateway.enter("ops", other, Ear(), caller=Caller("b"), credentials=NOBODY)
     assert [one.routing for one in house.gateway.connections()] == ["all", "directed"]
     house.turns.take()

@@ -9,7 +9,13 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from interlock.errors import INVALID_REQUEST, InterlockError
-from interlock.topics.join_request import Knock, Shown, check_said_once, read_query, shown_by
+from interlock.topics.join_request import (
+    JoinCredentials,
+    JoinRequest,
+    check_said_once,
+    read_query,
+    shown_by,
+)
 
 TOKEN = "s3cr3t-of-somebody"
 
@@ -17,15 +23,15 @@ TOKEN = "s3cr3t-of-somebody"
 @pytest.mark.parametrize(
     ("query", "knock"),
     [
-        (b"topic=ops", Knock("ops")),
-        (b"topic=A.b_c-9", Knock("A.b_c-9")),
-        (b"topic=%6fps", Knock("ops")),
-        (b"routing=directed&topic=ops", Knock("ops", "directed")),
-        (b"topic=ops&routing=all&id=boss&name=boss&participant=boss", Knock("ops", "all")),
-        (b"topic=" + b"x" * 128, Knock("x" * 128)),
+        (b"topic=ops", JoinRequest("ops")),
+        (b"topic=A.b_c-9", JoinRequest("A.b_c-9")),
+        (b"topic=%6fps", JoinRequest("ops")),
+        (b"routing=directed&topic=ops", JoinRequest("ops", "directed")),
+        (b"topic=ops&routing=all&id=boss&name=boss&participant=boss", JoinRequest("ops", "all")),
+        (b"topic=" + b"x" * 128, JoinRequest("x" * 128)),
     ],
 )
-def test_where_it_wants_to_go(query: bytes, knock: Knock) -> None:
+def test_where_it_wants_to_go(query: bytes, knock: JoinRequest) -> None:
     assert read_query(query) == knock
 
 
@@ -148,7 +154,7 @@ def test_nobody_shows_two(headers: list[tuple[bytes, bytes]]) -> None:
 def test_it_is_not_shown_to_who_reads_logs() -> None:
     shown = shown_by([ALONE])
     assert TOKEN not in repr(shown)
-    assert TOKEN not in repr(Shown(TOKEN, True, TOKEN.encode()))
+    assert TOKEN not in repr(JoinCredentials(TOKEN, True, TOKEN.encode()))
 
 
 @pytest.mark.parametrize("name", [b"host", b"origin", b"authorization"])

@@ -14,11 +14,11 @@ from interlock.errors import InterlockError
 from interlock.protocol.mcpx_terms import GUEST, REPLACED
 from interlock.topics import gateway, room
 from interlock.topics.config import TopicConfig
-from interlock.topics.member import Batch, Loss
+from interlock.topics.member import Batch, MessageLoss
 from interlock.topics.rate_limits import MOST_REMEMBERED, REMEMBERED_SECONDS
 from interlock.topics.room import MOST_IN_TURN
 from interlock.topics.wire.envelope import read_envelope
-from interlock.topics.wire.payloads import Lie, Proposal, read_content
+from interlock.topics.wire.payloads import PayloadError, ProposalPayload, read_content
 from tests.topics.listening import FULL, Ear, Listening, said, unframed
 
 PROPOSER = ("mcp/proposal:*", "chat")
@@ -108,7 +108,7 @@ def test_the_same_participant_takes_its_own_place() -> None:
     # What the older connection still says or tells counts no more.
     assert here.room.say(a, said("a")) is None
     here.room.leave(a)
-    here.room.lost(a, Loss(1))
+    here.room.lost(a, MessageLoss(1))
     here.room.regrant(a, FULL)
     here.turns.take()
     assert [message["id"] for message in to_a.heard] == ["before"]
@@ -216,9 +216,9 @@ def test_a_kind_that_lies_is_for_its_receivers_to_refuse() -> None:
         here.room.say(a, said("a", "mcp/proposal:tools/call:safe", payload=payload))
     here.turns.take()
     forged, honest = to_b.texts
-    with pytest.raises(Lie):
+    with pytest.raises(PayloadError):
         read_content(read_envelope(forged))
-    assert isinstance(read_content(read_envelope(honest)), Proposal)
+    assert isinstance(read_content(read_envelope(honest)), ProposalPayload)
 
 
 @pytest.mark.spec("MX-2.2-6")
@@ -397,7 +397,7 @@ def test_other_capabilities_are_told_to_all() -> None:
 
 def test_who_did_not_read_is_told_what_it_missed_and_who_is_there() -> None:
     here, a, to_a, _, to_b = two()
-    here.room.lost(a, Loss(7, "t1", "t2", {"chat": 7}))
+    here.room.lost(a, MessageLoss(7, "t1", "t2", {"chat": 7}))
     here.turns.take()
     assert to_a.kinds == ["system/error", "system/welcome"]
     told = to_a.heard[0]

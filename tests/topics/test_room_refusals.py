@@ -9,7 +9,7 @@ import pytest
 from interlock.protocol.kinds import Grants
 from interlock.protocol.mcpx_terms import BUSY, GUEST
 from interlock.topics.config import TopicConfig
-from interlock.topics.member import Loss
+from interlock.topics.member import MessageLoss
 from interlock.topics.rate_limits import REMEMBERED_SECONDS
 from tests.topics.listening import FULL, NOW, Listening, said
 from tests.topics.test_room import PROPOSER, SYSTEM, only_error, two
@@ -54,7 +54,7 @@ def test_whatever_the_gateway_says_has_a_time() -> None:
         here.room.say(a, text)
     here.time += 10.0
     here.room.say(a, said("b"))
-    here.room.lost(a, Loss(7, "t1", "t2", {"chat": 7}))
+    here.room.lost(a, MessageLoss(7, "t1", "t2", {"chat": 7}))
     here.room.regrant(b, ("chat",))
     here.room.leave(b)
     here.turns.take()

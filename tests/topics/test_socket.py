@@ -21,7 +21,7 @@ from interlock.protocol.websocket import (
     text_frame,
 )
 from interlock.topics.config import TopicConfig
-from interlock.topics.member import Loss, Unread
+from interlock.topics.member import MessageLoss, RoomBacklog
 from interlock.topics.socket import MOST_KINDS, MOST_UNSENT, OTHER_KINDS, TopicSocket
 from tests.topics.wires import MASK, Timers, Wire, batch, envelope
 
@@ -37,7 +37,7 @@ class Socket:
         self,
         wire: Wire | None = None,
         *,
-        shared: Unread | None = None,
+        shared: RoomBacklog | None = None,
         guest: bool = False,
         **config: Any,
     ) -> None:
@@ -46,7 +46,7 @@ class Socket:
         self.timers.after_turn = self.wire.end_of_turn
         self.heard: list[bytes] = []
         self.gone: list[str] = []
-        self.resumed: list[Loss] = []
+        self.resumed: list[MessageLoss] = []
         self.socket = TopicSocket(
             self.wire,
             settings=TopicConfig(**config),
@@ -269,7 +269,7 @@ def test_what_does_not_fit_is_counted() -> None:
     one.deliver(envelope("p", kind="mcp/proposal:tools/call"))
     one.read_on()
     assert one.wire.texts[filled:] == all_of(range(10))
-    assert one.resumed == [Loss(4, NOW, NOW, {"chat": 3, "mcp/proposal:tools/call": 1})]
+    assert one.resumed == [MessageLoss(4, NOW, NOW, {"chat": 3, "mcp/proposal:tools/call": 1})]
     # It is told once, and begins anew.
     filled += 10 + one.fill()
     one.deliver(*all_of(range(10)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from interlock.topics.config import TopicConfig
-from interlock.topics.member import Unread
+from interlock.topics.member import RoomBacklog
 from interlock.topics.socket import TopicSocket
 from tests.topics.peers import joined, refused
 from tests.topics.rooms import Rooms, run
@@ -18,7 +18,7 @@ MOST = 40 * (BIG + 200)
 class Full(Socket):
     """One that does not read, in a room that keeps 40 messages of this size for all."""
 
-    def __init__(self, shared: Unread, *, guest: bool = False, overflow: str = "tell") -> None:
+    def __init__(self, shared: RoomBacklog, *, guest: bool = False, overflow: str = "tell") -> None:
         super().__init__(
             shared=shared, guest=guest, overflow=overflow, unread=MOST, queue_bytes=1000 * BIG
         )
@@ -34,7 +34,7 @@ class Full(Socket):
 
 
 def test_all_of_a_room_share_one_limit() -> None:
-    shared = Unread()
+    shared = RoomBacklog()
     one, other = Full(shared), Full(shared)
     one.send_many(30)
     other.send_many(30)
@@ -55,7 +55,7 @@ def test_all_of_a_room_share_one_limit() -> None:
 
 @pytest.mark.parametrize("overflow", ["tell", "close"])
 def test_who_leaves_gives_back_what_was_kept(overflow: str) -> None:
-    shared = Unread()
+    shared = RoomBacklog()
     one = Full(shared, overflow=overflow)
     one.send_many(30)
     assert shared.bytes > 0
@@ -68,7 +68,7 @@ def test_who_leaves_gives_back_what_was_kept(overflow: str) -> None:
 
 
 def test_guests_have_half_of_it_and_the_others_the_rest() -> None:
-    shared = Unread()
+    shared = RoomBacklog()
     guest, known = Full(shared, guest=True), Full(shared)
     guest.send_many(40)
     known.send_many(18)

@@ -15,7 +15,14 @@ from interlock.protocol import jsonrpc
 from interlock.protocol import mcpax as ax
 from interlock.protocol.jsonrpc import Message
 from interlock.tree.config import ParentConfig
-from interlock.tree.registrant import FAREWELL, Asking, RefusedError, Registrant, State, read_ended
+from interlock.tree.registrant import (
+    FAREWELL,
+    ParentRequests,
+    RefusedError,
+    Registrant,
+    RegistrantState,
+    read_ended,
+)
 from tests.tree.turned import End, Time, pair, settle
 
 SUBSERVER = "550e8400-e29b-41d4-a716-446655440000"
@@ -24,7 +31,7 @@ SPARE = "22222222-2222-4222-8222-222222222222"
 TREE = "99999999-9999-4999-8999-999999999999"
 
 
-def at(registrant: Registrant) -> State:
+def at(registrant: Registrant) -> RegistrantState:
     """Where it is now."""
     return registrant.state
 
@@ -35,7 +42,7 @@ class Conversing:
     def __init__(self, channel: End, registrant: Registrant) -> None:
         self._channel = channel
         self._registrant = registrant
-        self._asking = Asking(channel.send)
+        self._asking = ParentRequests(channel.send)
         self.ended_by: RefusedError | None = None
         self.over = 0
 
@@ -237,7 +244,7 @@ def play(
         ending = asyncio.ensure_future(registrant.end())
         await stage.time.turn(FAREWELL * 3)
         await ending
-        assert at(registrant) is State.ENDED
+        assert at(registrant) is RegistrantState.ENDED
         assert all(one.over == 1 for one in stage.conversations)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 

@@ -23,7 +23,7 @@ from interlock.tree.config import SubserversConfig
 from interlock.tree.dial_in import DialIn
 from interlock.tree.registrar import Registrar
 from interlock.tree.store import TreeStore
-from interlock.tree.subserver_record import Subserver
+from interlock.tree.subserver_record import SubserverRecord
 from tests.core.upstreams.harness import OWN_INFO, Sent, run
 
 __all__ = ["run"]
@@ -349,10 +349,10 @@ class Hub:
     def _changed(self) -> None:
         self.changes += 1
 
-    def _granted(self, info: Subserver) -> None:
+    def _granted(self, info: SubserverRecord) -> None:
         self.granted.append((info.segment, info.budget.max_calls_per_minute))
 
-    def _begin(self, info: Subserver, connector: DialIn) -> Supervisor:
+    def _begin(self, info: SubserverRecord, connector: DialIn) -> Supervisor:
         assert info.key not in self.supervisors
         supervisor = Supervisor(
             info.key,
@@ -383,7 +383,7 @@ class Hub:
     def child(self, **more: Any) -> Child:
         return Child(self, **more)
 
-    def info(self, segment: str = "edge") -> Subserver:
+    def info(self, segment: str = "edge") -> SubserverRecord:
         (found,) = [one for one in self.registrar.subservers() if one.segment == segment]
         return found
 

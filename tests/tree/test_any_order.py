@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from interlock.protocol import mcpax as ax
-from interlock.tree.registrant import FAREWELL, Registrant, State
+from interlock.tree.registrant import FAREWELL, Registrant, RegistrantState
 from tests.tree.parents import World, at
 from tests.tree.turned import settle
 
@@ -118,7 +118,7 @@ class Subserver(RuleBasedStateMachine):
 
     @invariant()
     def what_it_says_of_itself_agrees(self) -> None:
-        registered = at(self.registrant) is State.REGISTERED
+        registered = at(self.registrant) is RegistrantState.REGISTERED
         assert registered == (self.registrant.assigned_segment == "edge")
         assert registered == (self.registrant.identity().parent_id is not None)
         assert registered == (len(self.world.lost) < self._grants())
@@ -137,11 +137,11 @@ class Subserver(RuleBasedStateMachine):
         for parent in self.world.parents.values():
             parent.reachable, parent.silent, parent.refuses = True, False, None
         await self.world.time.turn(100.0)
-        assert at(self.registrant) is State.REGISTERED
+        assert at(self.registrant) is RegistrantState.REGISTERED
         ending = asyncio.ensure_future(self.registrant.end())
         await self.world.time.turn(FAREWELL * 2)
         await ending
-        assert at(self.registrant) is State.ENDED
+        assert at(self.registrant) is RegistrantState.ENDED
         assert asyncio.all_tasks() == {asyncio.current_task()}
         assert all(one.over == 1 for one in self.world.conversations)
 

@@ -6,7 +6,7 @@ import pytest
 
 from interlock.errors import NAMESPACE_CONFLICT
 from interlock.tree import registrant as room
-from interlock.tree.registrant import Registrant, State, advice
+from interlock.tree.registrant import Registrant, RegistrantState, advice
 from tests.tree.parents import World, at, play
 
 REFUSALS = [
@@ -37,7 +37,7 @@ def test_a_refusal_is_shown_and_tried_again_slowly(code: int, symbol: str) -> No
         assert max(pauses) == pytest.approx(22.5)
         world.root.refuses = None
         await world.time.turn(30.0)
-        assert at(registrant) is State.REGISTERED
+        assert at(registrant) is RegistrantState.REGISTERED
 
     play(scene, world)
 
@@ -92,9 +92,9 @@ def test_a_parent_that_does_not_answer_is_given_up() -> None:
         return made
 
     async def scene(world: World, registrant: Registrant) -> None:
-        assert at(registrant) is State.INTRODUCING
+        assert at(registrant) is RegistrantState.INTRODUCING
         await world.time.turn(room.PATIENCE)
-        assert at(registrant) is State.WAITING
+        assert at(registrant) is RegistrantState.WAITING
         assert "did not answer within 10 s" in (registrant.status().problem or "")
         assert not world.root.ends[0].open
 
@@ -110,7 +110,7 @@ def test_an_answer_that_cannot_be_read_is_a_failure(
     )
 
     async def scene(world: World, registrant: Registrant) -> None:
-        assert at(registrant) is State.WAITING
+        assert at(registrant) is RegistrantState.WAITING
         assert "cannot be read" in (registrant.status().problem or "")
 
     play(scene)

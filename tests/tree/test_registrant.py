@@ -10,7 +10,7 @@ import pytest
 
 from interlock.errors import UPSTREAM_LOST, InterlockError
 from interlock.protocol import mcpax as ax
-from interlock.tree.registrant import MOVES, Event, Registrant, State
+from interlock.tree.registrant import MOVES, Registrant, RegistrantEvent, RegistrantState
 from tests.tree.parents import ROOT, SPARE, SUBSERVER, TREE, World, at, play
 from tests.tree.turned import settle
 
@@ -42,7 +42,7 @@ def test_it_introduces_itself_and_registers() -> None:
         (granted,) = world.registered
         assert granted.budget.max_calls_per_minute == 60
         assert (granted.aggregator_id, granted.tree_id) == (ROOT, TREE)
-        assert at(registrant) is State.REGISTERED
+        assert at(registrant) is RegistrantState.REGISTERED
         assert registrant.assigned_segment == "edge"
         assert registrant.identity() == ax.Identity(SUBSERVER, ROOT, "leaf", TREE)
         status = registrant.status()
@@ -91,11 +91,11 @@ def test_who_registers_hears_that_it_is_about_those_below(
 
     async def scene(world: World, registrant: Registrant) -> None:
         assert len(told) == 1
-        assert at(registrant) is State.WAITING
+        assert at(registrant) is RegistrantState.WAITING
         # Whoever it was has gone.
         world.subtree, world.root.refuses = (SUBSERVER,), None
         await world.time.turn(1.0)
-        assert at(registrant) is State.REGISTERED
+        assert at(registrant) is RegistrantState.REGISTERED
         assert len(told) == 1
 
     play(scene, world, on_refused=told.append)
@@ -128,10 +128,10 @@ def test_a_loop_below_is_heard_even_when_the_parent_hangs_up(hangs_up: bool) -> 
         registrant.changed()
         await settle()
         assert [one.data for one in told] == [{"aggregator_id": OTHER}]
-        assert at(registrant) is State.WAITING
+        assert at(registrant) is RegistrantState.WAITING
         world.subtree = (SUBSERVER,)
         await world.time.turn(1.0)
-        assert at(registrant) is State.REGISTERED
+        assert at(registrant) is RegistrantState.REGISTERED
 
     play(scene, on_refused=told.append)
 
@@ -146,7 +146,7 @@ def test_when_only_the_news_of_those_below_are_refused_it_stays() -> None:
         await settle()
         assert len(told) == 1
         await world.time.turn(10.0)
-        assert at(registrant) is State.REGISTERED
+        assert at(registrant) is RegistrantState.REGISTERED
         assert len(told) == 1
         world.root.refuses_news, world.subtree = None, (SUBSERVER,)
         registrant.changed()
@@ -167,7 +167,7 @@ def test_a_parent_that_gives_another_name_is_not_stayed_with() -> None:
         return made
 
     async def scene(world: World, registrant: Registrant) -> None:
-        assert at(registrant) is State.WAITING
+        assert at(registrant) is RegistrantState.WAITING
         assert "registered it as 'other'" in (registrant.status().problem or "")
         assert world.registered == []
 
@@ -189,7 +189,7 @@ def test_an_mcp_server_that_is_no_aggregator_is_told_apart() -> None:
         return made
 
     async def scene(world: World, registrant: Registrant) -> None:
-        assert at(registrant) is State.WAITING
+        assert at(registrant) is RegistrantState.WAITING
         assert "nobody can register with" in (registrant.status().problem or "")
         world.root.hello = {"versions": ["2099-01-01"]}
         await world.time.turn(1.0)
@@ -225,7 +225,7 @@ def test_without_an_interval_it_does_not_beat() -> None:
         assert world.root.of(ax.REGISTER)[0]["heartbeat_interval_ms"] == 0
         await world.time.turn(3600.0)
         assert world.root.of(ax.HEARTBEAT) == []
-        assert at(registrant) is State.REGISTERED
+        assert at(registrant) is RegistrantState.REGISTERED
         world.subtree = (OTHER,)
         registrant.changed()
         await settle()
@@ -243,11 +243,11 @@ def test_a_parent_that_forgot_the_session_is_registered_with_again_on_the_same_c
         assert len(world.root.ends) == 1
         assert len(world.root.of(ax.REGISTER)) == 2
         assert world.root.session != first
-        assert at(registrant) is State.REGISTERED
+        assert at(registrant) is RegistrantState.REGISTERED
         assert len(world.registered) == 2
         assert world.lost == ["The parent has forgotten it."]
         await world.time.turn(5.0)
-        assert at(registrant) is State.REGISTERED
+        assert at(registrant) is RegistrantState.REGISTERED
 
     play(scene)
 
@@ -257,7 +257,7 @@ def test_a_parent_that_is_silent_is_lost_at_the_deadline() -> None:
         await world.time.turn(20.0)
         world.root.silent = True
         start = world.time.now
-        while at(registrant) is State.REGISTERED:
+        while at(registrant) is RegistrantState.REGISTERED:
             await world.time.turn(0.1)
             assert world.time.now - start < 4.0
         assert world.time.now - start >= 3.0
@@ -266,7 +266,7 @@ def test_a_parent_that_is_silent_is_lost_at_the_deadline() -> None:
         assert not world.root.ends[0].open
         world.root.silent = False
         await world.time.turn(1.0)
-        assert at(registrant) is State.REGISTERED
+        assert at(registrant) is RegistrantState.REGISTERED
         assert registrant.status().problem is None
 
     play(scene)
@@ -279,7 +279,7 @@ def test_a_slow_parent_is_kept() -> None:
         world.root.silent = False
         # The answers to the first beats never come, but the later ones do.
         await world.time.turn(0.8)
-        assert at(registrant) is State.REGISTERED
+        assert at(registrant) is RegistrantState.REGISTERED
         await world.time.turn(10.0)
         assert world.lost == []
 
@@ -313,7 +313,7 @@ def test_a_lost_parent_is_dialled_again_soon() -> None:
         assert registrant.assigned_segment is None
         assert registrant.identity().parent_id is None
         await world.time.turn(0.25)
-        assert at(registrant) is State.REGISTERED
+        assert at(registrant) is RegistrantState.REGISTERED
         assert len(world.root.ends) == 2
 
     play(scene)
@@ -409,7 +409,7 @@ def test_it_says_goodbye() -> None:
         assert world.root.of(ax.DEREGISTER) == [{"session_id": session, "reason": "it stops"}]
         await settle()
         assert not world.root.end.open
-        assert at(registrant) is State.ENDED
+        assert at(registrant) is RegistrantState.ENDED
         await registrant.end()
 
     asyncio.run(run())
@@ -426,7 +426,7 @@ def test_one_that_was_never_begun_can_be_ended() -> None:
     async def run() -> None:
         registrant = World().registrant()
         await registrant.end()
-        assert at(registrant) is State.ENDED
+        assert at(registrant) is RegistrantState.ENDED
 
     asyncio.run(run())
 
@@ -437,10 +437,10 @@ def test_once_is_once() -> None:
         registrant = world.registrant(once=True)
         registrant.begin()
         await settle()
-        assert at(registrant) is State.REGISTERED
+        assert at(registrant) is RegistrantState.REGISTERED
         world.root.end.close()
         await registrant.until_over()
-        assert at(registrant) is State.ENDED
+        assert at(registrant) is RegistrantState.ENDED
         assert registrant.problem is not None
         assert registrant.problem.failure is UPSTREAM_LOST
         assert len(world.dialled) == 1
@@ -466,11 +466,11 @@ def test_notifications_go_up_while_there_is_a_parent() -> None:
 
 
 def test_every_state_can_be_reached_and_left() -> None:
-    reached = {State.IDLE}
+    reached = {RegistrantState.IDLE}
     while True:
         further = {then for (state, _), then in MOVES.items() if state in reached}
         if further <= reached:
             break
         reached |= further
-    assert reached == set(State)
-    assert all((state, Event.END) in MOVES for state in State)
+    assert reached == set(RegistrantState)
+    assert all((state, RegistrantEvent.END) in MOVES for state in RegistrantState)

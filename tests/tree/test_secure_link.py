@@ -14,7 +14,7 @@ from interlock.core.config import Config, TlsConfig, TokenConfig
 from interlock.errors import InterlockError
 from interlock.tree.component import Tree
 from interlock.tree.config import ParentConfig, SubserversConfig
-from interlock.tree.registrant import State
+from interlock.tree.registrant import RegistrantState
 from interlock.tree.subserver import Subserver
 from tests.channels.certificates import Authority
 from tests.patience import PATIENCE
@@ -173,7 +173,7 @@ def test_without_a_proof_nothing_that_changes_anything_is_ever_listed(
             registrant.on_state = moved
             async with asyncio.timeout(PATIENCE):
                 await refused.wait()
-            assert registrant.state is State.WAITING
+            assert registrant.state is RegistrantState.WAITING
         await child.stop()
         assert not any("valve" in name for names in seen for name in names)
 

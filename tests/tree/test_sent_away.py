@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.tree.registrant import Registrant, State
+from interlock.tree.registrant import Registrant, RegistrantState
 from tests.tree.parents import World, at, play
 from tests.tree.turned import settle
 
@@ -32,7 +32,7 @@ def test_who_is_not_stubborn_gives_up(code: int, symbol: str) -> None:
         await world.time.turn(60.0)
         send_away(world, code, symbol)
         await settle()
-        assert at(registrant) is State.ENDED
+        assert at(registrant) is RegistrantState.ENDED
         assert registrant.problem is not None
         assert registrant.problem.message == "Because."
         assert registrant.refused
@@ -47,7 +47,7 @@ def test_what_passes_is_tried_again() -> None:
         await world.time.turn(60.0)
         send_away(world, -31011, "unknown_session")
         await world.time.turn(1.0)
-        assert at(registrant) is State.REGISTERED
+        assert at(registrant) is RegistrantState.REGISTERED
         assert len(world.registered) == 2
 
     play(scene, stubborn=False)
@@ -57,7 +57,7 @@ def test_a_backup_is_tried_before_it_gives_up() -> None:
     async def scene(world: World, registrant: Registrant) -> None:
         send_away(world, -31001, "namespace_conflict")
         await settle()
-        assert at(registrant) is State.REGISTERED
+        assert at(registrant) is RegistrantState.REGISTERED
         assert registrant.url == "unix:/spare0"
 
     play(scene, lambda: World(backups=1), stubborn=False)
@@ -78,7 +78,7 @@ def test_refused_when_it_registers(answer: tuple[int, str, dict[str, Any]], ends
         return made
 
     async def scene(world: World, registrant: Registrant) -> None:
-        assert (at(registrant) is State.ENDED) is ends
+        assert (at(registrant) is RegistrantState.ENDED) is ends
         assert registrant.refused is ends
 
     play(scene, world, stubborn=False)
@@ -109,7 +109,7 @@ def test_a_node_tries_again_slowly_and_says_so_once(caplog: pytest.LogCaptureFix
         assert lines() == ["the parent is lost: No proof."]
         # This time it may stay.
         await world.time.turn(60.0)
-        assert at(registrant) is State.REGISTERED
+        assert at(registrant) is RegistrantState.REGISTERED
         assert lines() == ["registered as edge with ws://127.0.0.1:1/ax"]
 
     play(scene)

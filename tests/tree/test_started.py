@@ -16,7 +16,7 @@ from interlock.core.call import UpstreamGoneError
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams.supervisor import State, Supervisor
 from interlock.core.upstreams.transports.channel import ChannelLink
-from interlock.tree.child_connector import ChildConnector, StartedChannel
+from interlock.tree.child_connector import ChildChannel, ChildConnector
 from tests.core.upstreams.harness import OWN_INFO, alive, within
 from tests.tree.rig import Hub, hub_test
 from tests.tree.test_registering import error_of
@@ -74,7 +74,7 @@ class Started:
         assert self.supervisor.peer is not None
         link = self.supervisor.peer.link
         assert isinstance(link, ChannelLink)
-        assert isinstance(link.channel, StartedChannel)
+        assert isinstance(link.channel, ChildChannel)
         return link.channel._process.pid or 0
 
     async def end(self) -> None:

@@ -17,7 +17,7 @@ from interlock.core.call import Caller
 from interlock.core.config import ServerConfig, TokenConfig
 from interlock.core.paths import signing_keys_path
 from interlock.tree.component import Tree
-from interlock.trust.hop_tokens import Stamp
+from interlock.trust.hop_tokens import HopTokens
 from interlock.trust.signing_keys import SigningKeys
 from interlock.trust.token_issuer import KEYS_PATH
 from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
@@ -162,7 +162,7 @@ def test_the_node_below_checks_for_itself(tmp_path: Path) -> None:
         peer = root.roster.supervisors["ax:edge"].peer
         assert peer is not None
         honest = peer.stamp
-        assert isinstance(honest, Stamp)
+        assert isinstance(honest, HopTokens)
         sent: list[bytes] = []
 
         def stamped(one: Any) -> bytes:

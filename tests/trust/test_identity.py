@@ -17,7 +17,7 @@ from interlock.core.config.trust import CertificateConfig, IntrospectionConfig, 
 from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.errors import CONFIG, InterlockError
 from interlock.trust.identity.claims import LEEWAY
-from interlock.trust.identity.component import EverybodyBut, Identity
+from interlock.trust.identity.component import CallerComplement, Identity
 from interlock.trust.identity.key_sets import PAUSE
 from interlock.trust.identity.revocation_watch import WRITE_USES
 from tests.core.pipeline.rig import HandClock
@@ -324,7 +324,7 @@ def test_who_may_have_a_subserver_here(desk: Desk) -> None:
 
 
 def test_everybody_but() -> None:
-    rest = EverybodyBut(frozenset({"a"}))
+    rest = CallerComplement(frozenset({"a"}))
     assert "a" not in rest
     assert "b" in rest
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from interlock.errors import CONFIG, InterlockError
-from interlock.trust.identity.opaque_tokens import Introspection
+from interlock.trust.identity.opaque_tokens import IntrospectionClient
 from tests.core.upstreams.oauth.authority import Asked, Authority, Reply
 
 SECRET = "s3cret: with / odd % signs"
@@ -21,7 +21,7 @@ class Desk:
         self.says: Reply = Reply(200, {"active": True, "sub": "somebody"})
         authority.register("node id", secret=SECRET, method="client_secret_basic")
         authority.habits["/introspect"] = self._introspect
-        self.ask = Introspection(f"{authority.issuer}/introspect", "node id", SECRET)
+        self.ask = IntrospectionClient(f"{authority.issuer}/introspect", "node id", SECRET)
 
     def _introspect(self, asked: Asked) -> Reply:
         if asked.method != "POST" or self.authority._proven(asked) != "node id":
@@ -74,5 +74,5 @@ def test_what_is_no_answer(says: Any, caplog: pytest.LogCaptureFixture) -> None:
 
 def test_no_token_goes_over_plain_http() -> None:
     with pytest.raises(InterlockError) as caught:
-        Introspection("http://login.example.com/introspect", "id", "secret")
+        IntrospectionClient("http://login.example.com/introspect", "id", "secret")
     assert caught.value.failure is CONFIG

@@ -20,7 +20,14 @@ from interlock.core.catalog.offering import Tool
 from interlock.errors import UNAUTHENTICATED, InterlockError
 from interlock.protocol.mcp import RESOURCES_READ
 from interlock.protocol.scopes import covers, subset
-from interlock.trust.hop_tokens import LEEWAY, LONGEST_LIFE, Above, MintedTokens, Minter, Stamp
+from interlock.trust.hop_tokens import (
+    LEEWAY,
+    LONGEST_LIFE,
+    HopTokenMinter,
+    HopTokenReader,
+    HopTokens,
+    ParentIssuer,
+)
 from interlock.trust.scopes import check_scopes
 from interlock.trust.signing_keys import SigningKeys
 from tests.core.catalog.offers import definition, offer
@@ -50,16 +57,16 @@ class World:
         self.clock = Clock()
         self.keys = SigningKeys(None, wall_clock=self.clock.wall)
         self.signed: list[dict[str, Any]] = []
-        self.minter = Minter(self.sign, clock=self.clock, wall_clock=self.clock.wall)
-        self.above: Above | None = Above(NODE, CHILD, self.keys.jwks())
-        self.tokens = MintedTokens(lambda: self.above, wall_clock=self.clock.wall)
+        self.minter = HopTokenMinter(self.sign, clock=self.clock, wall_clock=self.clock.wall)
+        self.above: ParentIssuer | None = ParentIssuer(NODE, CHILD, self.keys.jwks())
+        self.tokens = HopTokenReader(lambda: self.above, wall_clock=self.clock.wall)
 
     def sign(self, claims: dict[str, Any]) -> str:
         self.signed.append(claims)
         return self.keys.sign(claims)
 
-    def stamp(self, prefix: str = "edge.") -> Stamp:
-        return Stamp(
+    def stamp(self, prefix: str = "edge.") -> HopTokens:
+        return HopTokens(
             self.minter, CHILD, issuer=lambda: NODE, shape=lambda token: token.encode(),
             prefix=prefix,
         )  # fmt: skip
@@ -289,7 +296,7 @@ def test_however_many_callers_there_are_few_tokens_are_kept(world: World) -> Non
 
 def test_who_sends_none_is_the_parent_itself_unless_one_is_demanded(world: World) -> None:
     assert world.read(None) is None
-    world.tokens = MintedTokens(lambda: world.above, wall_clock=world.clock.wall, demanded=True)
+    world.tokens = HopTokenReader(lambda: world.above, wall_clock=world.clock.wall, demanded=True)
     world.refuses(None, "it came without one")
 
 
@@ -309,16 +316,16 @@ def test_what_the_keys_of_before_have_signed_is_good_until_they_are_gone(world: 
     world.keys.rotate()
     new = world.token(call_of())
     world.refuses(new, "a key that the node above has not shown")
-    world.above = Above(NODE, CHILD, world.keys.jwks())
+    world.above = ParentIssuer(NODE, CHILD, world.keys.jwks())
     assert world.read(new) == world.read(old)
-    world.above = Above(NODE, CHILD, SigningKeys(None, wall_clock=world.clock.wall).jwks())
+    world.above = ParentIssuer(NODE, CHILD, SigningKeys(None, wall_clock=world.clock.wall).jwks())
     world.refuses(old, "a key that the node above has not shown")
 
 
 def test_without_a_parent_or_its_keys_no_token_is_good(world: World) -> None:
     token = world.token(call_of())
     for nothing in (b"", b"{", b"[]", b'{"keys":[{}]}', b'{"keys":7}', b" " * 40_000):
-        world.above = Above(NODE, CHILD, nothing)
+        world.above = ParentIssuer(NODE, CHILD, nothing)
         world.refuses(token, "has not shown")
     world.above = None
     world.refuses(token, "nobody is above")

@@ -17,8 +17,8 @@ from interlock.core.catalog.offering import Offering, Tool, own_offering
 from interlock.core.catalog.tool_contracts import contract_digest
 from interlock.core.config.trust import PinMode
 from interlock.errors import TOOL_HELD, UNKNOWN_TOOL, InterlockError
-from interlock.trust.pin_store import PinKeeper, PinStore
-from interlock.trust.pins import FIRST_SEEN, Held, Pins
+from interlock.trust.pin_store import NodePinStore, PinStore
+from interlock.trust.pins import FIRST_SEEN, HeldTool, Pins
 from tests.core.catalog.offers import definition, names_shown, offer, shown
 from tests.core.pipeline.calls import tool_call
 from tests.core.pipeline.rig import Rig
@@ -42,8 +42,8 @@ class Node:
         self.rig = Rig()
         self.catalog = self.rig.catalog
         self._loop: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self.keeper = PinKeeper(PinStore(path), self._loop.put, every=1000.0, clock=lambda: 7.0)
-        self.heard: list[Held] = []
+        self.keeper = NodePinStore(PinStore(path), self._loop.put, every=1000.0, clock=lambda: 7.0)
+        self.heard: list[HeldTool] = []
         self.pins = Pins(self.catalog, self.keeper, mode, on_held=self.heard.append)
         self.keeper.on_changed = self.pins.changed
         self.keeper.start()

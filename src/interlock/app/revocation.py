@@ -13,8 +13,8 @@ from interlock.core.feature import FeatureComponent
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.server.mcp.change_notifications import ChangeListeners
 from interlock.core.server.mcp.sessions import Sessions
-from interlock.trust.approvals.component import Approving
-from interlock.trust.identity.component import EverybodyBut
+from interlock.trust.approvals.component import ApprovalsComponent
+from interlock.trust.identity.component import CallerComplement
 
 SWEEP: Final = 60.0
 """How often quiet sessions are looked for."""
@@ -29,7 +29,7 @@ class Revocation:
         sessions: Sessions,
         listeners: ChangeListeners,
         doors: NodeListeners,
-        approving: Approving,
+        approving: ApprovalsComponent,
         features: Iterable[FeatureComponent],
         pipeline: Pipeline,
     ) -> None:
@@ -57,7 +57,7 @@ class Revocation:
 
     def revoked(self, names: RevokedCallers) -> None:
         """Their tokens do not count any more: everything of theirs ends now."""
-        self.all_but(EverybodyBut(names))
+        self.all_but(CallerComplement(names))
         for feature in self._features:
             feature.revoked(names)
         for call in list(self._pipeline.under_way()):
@@ -66,7 +66,7 @@ class Revocation:
 
     def expired(self, names: frozenset[str]) -> None:
         """Their tokens ran out: sessions wait for a new one, but nothing more is told."""
-        rest = EverybodyBut(names)
+        rest = CallerComplement(names)
         self._sessions.hang_up_on_all_but(rest)
         self._end_listening(rest)
         for feature in self._features:

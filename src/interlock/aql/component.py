@@ -61,7 +61,7 @@ from interlock.core.ports import Upstream
 from interlock.core.upstreams.supervisor import Supervisor
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import OWN, RESERVED, Danger, Face
-from interlock.trust.approvals.component import Approving
+from interlock.trust.approvals.component import ApprovalsComponent
 from interlock.trust.authorization import HELD, IN_VIEW, PLAIN, Authorizer, DecisionStep
 from interlock.trust.node_context import NodeContext
 
@@ -89,7 +89,7 @@ class Aql(FeatureComponent):
         pipeline: Pipeline,
         authorizer: Authorizer,
         upstreams: dict[str, Upstream],
-        approving: Approving,
+        approving: ApprovalsComponent,
         audit: Audit,
         seals: StateSealer,
         registered: Callable[[str], bool],
@@ -433,7 +433,7 @@ def _taken_up(what: str, load: Callable[[], None], *, needed: bool) -> None:
         _log.error("what was kept of %s is not used: %s", what, error.message)
 
 
-def _state_in(approving: Approving) -> Callable[[str], str]:
+def _state_in(approving: ApprovalsComponent) -> Callable[[str], str]:
     """How an approval stands, by its id."""
 
     def state(id: str) -> str:
@@ -443,7 +443,7 @@ def _state_in(approving: Approving) -> Callable[[str], str]:
     return state
 
 
-def _is_ours(approving: Approving, token: str) -> bool:
+def _is_ours(approving: ApprovalsComponent, token: str) -> bool:
     """Whether a confirmation token is that of an approval which this node holds itself."""
     record = approving.approvals.find(token.removeprefix(TOKEN_PREFIX))
     return record is not None and not record.at

@@ -20,8 +20,8 @@ from interlock.terminal import output as say
 from interlock.terminal.node_discovery import NodeOption
 
 if TYPE_CHECKING:
-    from interlock.trust.operators.chain import Draft, Enrolled
-    from interlock.trust.operators.store import OperatorStore, Pending
+    from interlock.trust.operators.chain import DraftEntry, Enrolment
+    from interlock.trust.operators.store import OperatorStore, PendingEnrolment
 
 keys = typer.Typer(no_args_is_help=True)
 keys.add_typer(node_keys, name="node")
@@ -388,7 +388,7 @@ def remove(
     meant = running.with_files(config, node)
     store = own_keys.operator_store(meant)
 
-    def sign(draft: Draft) -> str:
+    def sign(draft: DraftEntry) -> str:
         return _sign(draft, _must_have_key(store, meant, key), passphrase_file)
 
     gone = store.remove(name, sign)
@@ -434,8 +434,8 @@ def _must_have_key(store: OperatorStore, meant: running.Meant, given: Path | Non
 
 
 def _enrol(
-    store: OperatorStore, one: Enrolled, signer: Path | None, passphrase_file: Path | None
-) -> Pending | None:
+    store: OperatorStore, one: Enrolment, signer: Path | None, passphrase_file: Path | None
+) -> PendingEnrolment | None:
     """Enrol a key: the first at once, a further one signed. None, or what is pending then."""
     if signer is not None:
         say.note(f"An operator confirms it: signing with {signer.stem}.")
@@ -447,19 +447,19 @@ def _enrol(
     return None
 
 
-def _sign(draft: Draft, path: Path, passphrase_file: Path | None) -> str:
+def _sign(draft: DraftEntry, path: Path, passphrase_file: Path | None) -> str:
     operator_key.check_file(path)
     operator_key.warn_open(path)
     key = operator_key.load(path, passphrase_file)
     return operator_key.sign(key, now=time.time(), claims=draft.claims)
 
 
-def _tell_pending(pending: Pending, named: running.Named) -> None:
+def _tell_pending(pending: PendingEnrolment, named: running.Named) -> None:
     say.note("It does not count yet: an operator must confirm it.")
     say.note(f"Whoever is one runs: {named.command(f'keys admit {pending.id}')}")
 
 
-def _show_pending(pending: Pending) -> None:
+def _show_pending(pending: PendingEnrolment) -> None:
     one = pending.one
     say.note(f"operator:  {say.printable(one.name)}")
     say.note(f"{one.kind}:       {one.id}")

@@ -22,7 +22,7 @@ from interlock.terminal.node_discovery import NodeOption
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from interlock.trust.pin_store import Pin, PinStore, Seen
+    from interlock.trust.pin_store import Pin, PinStore, SeenContract
 
 pins = typer.Typer(no_args_is_help=True)
 
@@ -203,7 +203,7 @@ def _agreed(tool: str) -> bool:
     return say.agreed(f"Accept {tool} as shown?")
 
 
-def _as_it_is_now(store: PinStore, meant: running.Meant, tool: str) -> Seen | None:
+def _as_it_is_now(store: PinStore, meant: running.Meant, tool: str) -> SeenContract | None:
     """What a tool is that was never pinned: only a running node knows."""
     if meant.now() is None:
         say.problem(f"{tool} was never pinned, and no node runs that could say what it is now.")
@@ -248,7 +248,7 @@ def _path(meant: running.Meant) -> Path:
     return pins_path(meant.config, os.environ, meant.base_dir)
 
 
-def _found(store: PinStore, tool: str) -> tuple[Pin | None, Seen | None]:
+def _found(store: PinStore, tool: str) -> tuple[Pin | None, SeenContract | None]:
     """What was accepted of a tool, and what was seen of it since, if that is something else."""
     pin, seen = store.pin(tool), store.seen(tool)
     if pin is None or (seen is not None and seen.digest == pin.digest):
@@ -262,7 +262,7 @@ def _held(store: PinStore) -> list[str]:
     return [pin.tool for pin in store.pins() if _row(pin, seen.get(pin.tool))["state"] == "held"]
 
 
-def _row(pin: Pin, seen: Seen | None) -> dict[str, Any]:
+def _row(pin: Pin, seen: SeenContract | None) -> dict[str, Any]:
     from interlock.core.catalog.tool_contracts import changed_members
 
     held = seen is not None and seen.digest != pin.digest
@@ -281,7 +281,7 @@ def _row(pin: Pin, seen: Seen | None) -> dict[str, Any]:
     }
 
 
-def _difference(pin: Pin, seen: Seen | None) -> list[str]:
+def _difference(pin: Pin, seen: SeenContract | None) -> list[str]:
     from interlock.core.catalog.tool_contracts import difference
 
     if seen is None:

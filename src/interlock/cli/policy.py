@@ -25,7 +25,7 @@ from interlock.terminal import output as say
 from interlock.terminal.node_discovery import NodeOption
 from interlock.trust.policy import Policy
 from interlock.trust.policy.attributes import spellings
-from interlock.trust.policy.rules import Asked
+from interlock.trust.policy.rules import PolicyRequest
 
 if TYPE_CHECKING:
     from interlock.core.config import Config
@@ -60,7 +60,7 @@ class Question(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     above: str = ""
     arguments: dict[str, Any] = field(default_factory=dict)
 
-    def put(self) -> tuple[Call, Asked]:
+    def put(self) -> tuple[Call, PolicyRequest]:
         """As the policy sees it. Raises ProtocolError for a kind that is none."""
         kind = Kind("", TOOLS_CALL, self.tool) if self.tool else read_kind(self.kind or "")
         call = Call(
@@ -73,7 +73,7 @@ class Question(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         call.effect = self.effect if is_tool else ""
         call.upstream = self.server or (kind.context.partition(".")[0] if is_tool else "")
         contexts = spellings(kind.context)
-        asked = Asked(
+        asked = PolicyRequest(
             (tuple(request_kind(kind.method, context) for context in contexts),),
             (kind.context or "?") if is_tool else "",
             call.effect,

@@ -52,7 +52,7 @@ from interlock.errors import InterlockError
 from interlock.primitives.timestamps import format_utc
 from interlock.protocol.aql_terms import OWN
 from interlock.trust.node_context import NodeContext
-from interlock.trust.pins import Held, Pins
+from interlock.trust.pins import HeldTool, Pins
 
 if TYPE_CHECKING:
     from interlock.contracts.registry.registry import ContractRegistry
@@ -81,7 +81,7 @@ class _Unchecked:
 _UNCHECKED: Final = _Unchecked()
 
 
-class HeldContract(Held):
+class HeldContract(HeldTool):
     """A tool that is held because it would break its callers."""
 
     __slots__ = ("_classes",)

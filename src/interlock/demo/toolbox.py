@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 from msgspec import Meta, Raw
 
-from interlock.sdk.tool import Answer, Report, ToolTrouble, read_arguments, schema_of
+from interlock.sdk.tool import Report, ToolError, ToolResult, read_arguments, schema_of
 
 _MOST_NOTES: Final = 1000
 
@@ -113,8 +113,8 @@ class Tool(NamedTuple):
     arguments: type[Arguments]
     result: type[msgspec.Struct] | None
     hints: dict[str, bool]
-    run: Callable[[Any], Answer] | None = None
-    slow: Callable[[Any, Report], Awaitable[Answer]] | None = None
+    run: Callable[[Any], ToolResult] | None = None
+    slow: Callable[[Any, Report], Awaitable[ToolResult]] | None = None
 
     def listed(self) -> dict[str, Any]:
         """The tool as `tools/list` shows it."""
@@ -129,8 +129,8 @@ class Tool(NamedTuple):
         listed["annotations"] = {"title": self.title, **self.hints}
         return listed
 
-    def start(self, arguments: Raw, report: Report) -> Answer | Awaitable[Answer]:
-        """Call it. Raises ToolTrouble, also for arguments that do not fit."""
+    def start(self, arguments: Raw, report: Report) -> ToolResult | Awaitable[ToolResult]:
+        """Call it. Raises ToolError, also for arguments that do not fit."""
         read = read_arguments(self.name, self.arguments, arguments)
         if self.run is not None:
             return self.run(read)
@@ -246,37 +246,37 @@ class Toolbox:
             ),
         ]
 
-    def _list_notes(self, _: Nothing) -> Answer:
+    def _list_notes(self, _: Nothing) -> ToolResult:
         lines = [NoteLine(note.id, note.title) for note in self._notes.values()]
         text = "\n".join(f"{line.id}: {line.title}" for line in lines) or "There are no notes."
-        return Answer(text, NoteList(lines))
+        return ToolResult(text, NoteList(lines))
 
-    def _read_note(self, arguments: NoteArguments) -> Answer:
+    def _read_note(self, arguments: NoteArguments) -> ToolResult:
         note = self._note(arguments.id)
-        return Answer(f"{note.title}\n\n{note.text}", note)
+        return ToolResult(f"{note.title}\n\n{note.text}", note)
 
-    def _add_note(self, arguments: NewNote) -> Answer:
+    def _add_note(self, arguments: NewNote) -> ToolResult:
         if len(self._notes) >= _MOST_NOTES:
-            raise ToolTrouble(f"There are {_MOST_NOTES} notes already. Delete one first.")
+            raise ToolError(f"There are {_MOST_NOTES} notes already. Delete one first.")
         self._last_id += 1
         note = Note(self._last_id, arguments.title, arguments.text)
         self._notes[note.id] = note
-        return Answer(f"Added note {note.id}: {note.title}", note)
+        return ToolResult(f"Added note {note.id}: {note.title}", note)
 
-    def _delete_note(self, arguments: NoteArguments) -> Answer:
+    def _delete_note(self, arguments: NoteArguments) -> ToolResult:
         note = self._note(arguments.id)
         del self._notes[note.id]
-        return Answer(f"Deleted note {note.id}: {note.title}", note)
+        return ToolResult(f"Deleted note {note.id}: {note.title}", note)
 
     def _note(self, number: int) -> Note:
         note = self._notes.get(number)
         if note is None:
             known = ", ".join(map(str, self._notes)) or "none at all"
-            raise ToolTrouble(f"There is no note {number}. There are: {known}.")
+            raise ToolError(f"There is no note {number}. There are: {known}.")
         return note
 
 
-def _time_now(arguments: TimeArguments) -> Answer:
+def _time_now(arguments: TimeArguments) -> ToolResult:
     # Imported when asked for: the server's start is on the way of every node that shows it.
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -285,40 +285,42 @@ def _time_now(arguments: TimeArguments) -> Answer:
         # UTC is known without a time zone database; not every machine has one.
         zone = UTC if arguments.timezone == "UTC" else ZoneInfo(arguments.timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ToolTrouble(
+        raise ToolError(
             f"There is no time zone {arguments.timezone!r}. "
             "Use an IANA name, such as Europe/Zurich, America/New_York or UTC."
         ) from None
     now = datetime.now(zone)
     moment = Moment(now.isoformat(timespec="seconds"), arguments.timezone, now.strftime("%A"))
-    return Answer(f"{moment.weekday}, {moment.time} ({moment.timezone})", moment)
+    return ToolResult(f"{moment.weekday}, {moment.time} ({moment.timezone})", moment)
 
 
-def _roll_dice(arguments: DiceArguments) -> Answer:
+def _roll_dice(arguments: DiceArguments) -> ToolResult:
     rolls = [random.randint(1, arguments.sides) for _ in range(arguments.count)]
     text = " + ".join(map(str, rolls))
-    return Answer(text if len(rolls) == 1 else f"{text} = {sum(rolls)}", Dice(rolls, sum(rolls)))
+    return ToolResult(
+        text if len(rolls) == 1 else f"{text} = {sum(rolls)}", Dice(rolls, sum(rolls))
+    )
 
 
-def _text_stats(arguments: TextArguments) -> Answer:
+def _text_stats(arguments: TextArguments) -> ToolResult:
     text = arguments.text
     words = text.split()
     stats = TextStats(
         len(text), len(words), len(text.splitlines()), max(words, key=len, default="")
     )
-    return Answer(
+    return ToolResult(
         f"{stats.characters} characters, {stats.words} words, {stats.lines} lines, "
         f"longest word: {stats.longest_word or 'none'}",
         stats,
     )
 
 
-async def _count_slowly(arguments: CountArguments, report: Report) -> Answer:
+async def _count_slowly(arguments: CountArguments, report: Report) -> ToolResult:
     for number in range(1, arguments.to + 1):
         await asyncio.sleep(arguments.delay_ms / 1000)
         report(number, arguments.to, f"Counted to {number} of {arguments.to}")
-    return Answer(f"Counted to {arguments.to}.", Counted(arguments.to))
+    return ToolResult(f"Counted to {arguments.to}.", Counted(arguments.to))
 
 
-def _fail(arguments: FailArguments) -> Answer:
-    raise ToolTrouble(f"This tool fails on purpose: {arguments.reason}. Nothing was done.")
+def _fail(arguments: FailArguments) -> ToolResult:
+    raise ToolError(f"This tool fails on purpose: {arguments.reason}. Nothing was done.")

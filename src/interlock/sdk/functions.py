@@ -19,7 +19,7 @@ from msgspec import Raw, Struct
 from interlock.protocol.capabilities import read_capability
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcpax import CAPABILITY
-from interlock.sdk.tool import Answer, Report, ToolTrouble, read_arguments, schema_of
+from interlock.sdk.tool import Report, ToolError, ToolResult, read_arguments, schema_of
 
 # -- Threads for tools that are plain functions. They never keep a program from ending.
 #
@@ -32,7 +32,7 @@ MOST: Final = 32
 Work = Callable[[], None]
 
 
-class Threads:
+class ThreadPool:
     """Makes threads as they are needed, and keeps them for the next ones."""
 
     def __init__(self, most: int = MOST) -> None:
@@ -98,7 +98,7 @@ def _tell(
         answer.set_result(outcome)
 
 
-threads: Final = Threads()
+threads: Final = ThreadPool()
 """Those of this process."""
 
 
@@ -160,19 +160,19 @@ class FunctionTool:
             values[self._progress] = Progress(report, asyncio.get_running_loop())
         return self._run(values)
 
-    async def _run(self, values: dict[str, Any]) -> Answer:
+    async def _run(self, values: dict[str, Any]) -> ToolResult:
         try:
             if inspect.iscoroutinefunction(self._function):
                 found = await self._function(**values)
             else:
                 found = await threads.run(partial(self._function, **values))
             return _answer(found)
-        except ToolTrouble:
+        except ToolError:
             raise
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             # Also one that means to end the program: that is for whoever runs it to decide.
             _log.exception("%s failed", self.name)
-            raise ToolTrouble(f"{self.name} failed: {type(error).__name__}: {error}") from error
+            raise ToolError(f"{self.name} failed: {type(error).__name__}: {error}") from error
 
 
 def _arguments(function: Callable[..., Any], name: str) -> tuple[type[Struct], str | None]:
@@ -200,12 +200,12 @@ def _default(value: Any) -> Any:
     return value
 
 
-def _answer(found: Any) -> Answer:
-    if isinstance(found, Answer):
+def _answer(found: Any) -> ToolResult:
+    if isinstance(found, ToolResult):
         return found
     if found is None:
-        return Answer("Done.")
+        return ToolResult("Done.")
     if isinstance(found, str):
-        return Answer(found)
+        return ToolResult(found)
     text = encode_value(found).decode()
-    return Answer(text, found if isinstance(found, Struct | dict) else None)
+    return ToolResult(text, found if isinstance(found, Struct | dict) else None)

@@ -22,7 +22,7 @@ from interlock.protocol import jsonrpc, mcp
 from interlock.protocol.jsonrpc import BadMessage, Message
 from interlock.protocol.mcp import Era
 from interlock.protocol.mcpax import REQUEST
-from interlock.sdk.tool import Answer, Report, ServedTool, ToolTrouble
+from interlock.sdk.tool import Report, ServedTool, ToolError, ToolResult
 
 _METHODS: Final = frozenset(
     {mcp.INITIALIZE, mcp.PING, mcp.DISCOVER, mcp.TOOLS_LIST, mcp.TOOLS_CALL, mcp.SET_LEVEL}
@@ -65,7 +65,7 @@ class Request(NamedTuple):
     """The params as they came."""
 
 
-class About(msgspec.Struct, frozen=True):
+class ServerInfo(msgspec.Struct, frozen=True):
     """Who serves."""
 
     server_info: dict[str, Any]
@@ -82,7 +82,7 @@ class Conversation:
     as on an MCP-AX link."""
 
     def __init__(
-        self, send: Callable[[bytes], None], tools: Mapping[str, ServedTool], about: About
+        self, send: Callable[[bytes], None], tools: Mapping[str, ServedTool], about: ServerInfo
     ) -> None:
         self._send = send
         self._tools = tools
@@ -272,9 +272,9 @@ class Conversation:
             )
         try:
             started = tool.start(raw, self._reporter(request))
-        except ToolTrouble as trouble:
+        except ToolError as trouble:
             return self._trouble(request, trouble)
-        if isinstance(started, Answer):
+        if isinstance(started, ToolResult):
             return self._tool_result(request, started)
         work = self._slow_result(request, started)
         task: asyncio.Task[bytes | None] = asyncio.get_running_loop().create_task(work)
@@ -327,20 +327,20 @@ class Conversation:
                 result["cacheScope"] = "public"
         return jsonrpc.result_response(request.id, jsonrpc.encode_value(result))
 
-    def _tool_result(self, request: Request, answer: Answer) -> bytes:
+    def _tool_result(self, request: Request, answer: ToolResult) -> bytes:
         result: dict[str, Any] = {"content": [{"type": "text", "text": answer.text}]}
         if answer.data is not None:
             result["structuredContent"] = answer.data
         return self._result(request, result)
 
-    def _trouble(self, request: Request, trouble: ToolTrouble) -> bytes:
+    def _trouble(self, request: Request, trouble: ToolError) -> bytes:
         content = [{"type": "text", "text": str(trouble)}]
         return self._result(request, {"content": content, "isError": True})
 
-    async def _slow_result(self, request: Request, work: Awaitable[Answer]) -> bytes:
+    async def _slow_result(self, request: Request, work: Awaitable[ToolResult]) -> bytes:
         try:
             return self._tool_result(request, await work)
-        except ToolTrouble as trouble:
+        except ToolError as trouble:
             return self._trouble(request, trouble)
         except Exception:
             return _our_fault(bytes(request.id))

@@ -12,11 +12,11 @@ Report = Callable[[float, float, str], None]
 """How a slow tool tells its progress: done, total, and a line for a person."""
 
 
-class ToolTrouble(Exception):
+class ToolError(Exception):
     """A tool cannot do what it was asked. The sentence goes to the model, which may try again."""
 
 
-class Answer(NamedTuple):
+class ToolResult(NamedTuple):
     """What a tool gives back: a text for the model and, where it has a shape, the data."""
 
     text: str
@@ -30,13 +30,13 @@ class ServedTool(Protocol):
         """The tool as `tools/list` shows it."""
         ...
 
-    def start(self, arguments: Raw, report: Report) -> Answer | Awaitable[Answer]:
-        """Call it. Raises ToolTrouble, also for arguments that do not fit."""
+    def start(self, arguments: Raw, report: Report) -> ToolResult | Awaitable[ToolResult]:
+        """Call it. Raises ToolError, also for arguments that do not fit."""
         ...
 
 
 def read_arguments(name: str, shape: Any, raw: Raw | bytes) -> Any:
-    """The arguments of a tool, checked. Raises ToolTrouble with a sentence about the wrong one."""
+    """The arguments of a tool, checked. Raises ToolError with a sentence about the wrong one."""
     try:
         values = msgspec.json.decode(raw)
         if isinstance(values, dict):
@@ -50,7 +50,7 @@ def read_arguments(name: str, shape: Any, raw: Raw | bytes) -> Any:
         problem, _, place = str(error).partition(" - at `$")
         where = f"Argument `{place.strip('`').lstrip('.')}`" if place else "The arguments"
         problem = problem[:1].lower() + problem[1:]
-        raise ToolTrouble(
+        raise ToolError(
             f"{where} of {name} cannot be used: {problem}. The tool's input schema says what fits."
         ) from None
 

@@ -30,7 +30,7 @@ from interlock.core.server.http.router import AppRoute, Route
 from interlock.errors import INVALID_PARAMS, InterlockError
 from interlock.topics.admission import check_administers
 from interlock.topics.join_request import check_said_once, one_of, parameters
-from interlock.topics.member import Change
+from interlock.topics.member import CapabilityUpdate
 from interlock.topics.overview import topics_now
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _MOST_BODY: Final = 64 * 1024
 _MOST_PATTERNS: Final = 200
 
 
-class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CapabilityChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is to be changed."""
 
     add: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ class AdminApp:
             present = [one for one in self._gateway.connections() if topic in (None, one.topic)]
             self._audit.record(call, OK, 0, f"{len(present)} shown")
             return 200, {"participants": present}
-        asked = await read_json(scope, receive, Asked, _MOST_BODY)
+        asked = await read_json(scope, receive, CapabilityChange, _MOST_BODY)
         return 200, self._change(caller, id, asked, topic)
 
     def _topics(self, method: str, call: Call, topic: str | None) -> tuple[int, object]:
@@ -123,7 +123,9 @@ class AdminApp:
         self._audit.record(call, OK, 0, f"{len(found)} shown")
         return 200, {"topics": found}
 
-    def _change(self, caller: Caller, id: str, asked: Asked, topic: str | None) -> Change:
+    def _change(
+        self, caller: Caller, id: str, asked: CapabilityChange, topic: str | None
+    ) -> CapabilityUpdate:
         if not asked.add and not asked.remove:
             raise InterlockError(INVALID_PARAMS, "Say what to `add` or to `remove`.")
         if len(asked.add) + len(asked.remove) > _MOST_PATTERNS:

@@ -23,7 +23,7 @@ from interlock.topics.config import (
     folded,
     is_gateways,
 )
-from interlock.topics.member import Participant
+from interlock.topics.member import ParticipantProfile
 
 ADMIN: Final = "admin"
 """What the token of an administrator must have among its scopes, if it has any."""
@@ -36,7 +36,7 @@ _GLOB: Final = frozenset("*?[")
 
 def admit(
     config: TopicsConfig, topic: str, caller: Caller | None, *, guest: str = GUEST
-) -> tuple[TopicConfig, Participant]:
+) -> tuple[TopicConfig, ParticipantProfile]:
     """Raises InterlockError. `caller`: None for one that showed no credential; it is called
     `guest`, where it may come in at all."""
     if _TOPIC.fullmatch(topic) is None:
@@ -53,7 +53,7 @@ def admit(
                 "This topic is not open to strangers. Send a bearer token in the Authorization "
                 "header.",
             )
-        return settings, Participant(guest, PROFILES[settings.anonymous])
+        return settings, ParticipantProfile(guest, PROFILES[settings.anonymous])
     if settings is None:
         raise _refused(topic)
     seat = next((one for one in settings.seats if _fits(one, caller)), None)
@@ -68,7 +68,7 @@ def admit(
             f"{id[:LONGEST_ID]!r} cannot be the id of a participant here. Give the seat an `id` "
             "under topics.rooms in the config.",
         )
-    return settings, Participant(id, capabilities_of(seat, settings.profile), seat.routing)
+    return settings, ParticipantProfile(id, capabilities_of(seat, settings.profile), seat.routing)
 
 
 def check_administers(config: TopicsConfig, caller: Caller) -> None:

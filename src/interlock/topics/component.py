@@ -28,10 +28,10 @@ from interlock.errors import InterlockError
 from interlock.protocol.mcpx_terms import GUEST
 from interlock.topics.admin_api import AdminApp
 from interlock.topics.config import TopicsConfig
-from interlock.topics.endpoint import Door
+from interlock.topics.endpoint import TopicsEndpoint
 from interlock.topics.gateway import Gateway
 from interlock.topics.member import Member
-from interlock.topics.node_participant import NodeSeat
+from interlock.topics.node_participant import NodeParticipant
 from interlock.topics.overview import TopicsStatus, TopicStatus
 from interlock.topics.participant_upstream import RoomUpstreams
 from interlock.topics.proposals import MOST_OPEN, Fulfilments
@@ -73,7 +73,7 @@ class Topics(FeatureComponent):
         self._roster = roster
         self._recorder = recorder
         self._origin = origin
-        self._seats: dict[str, NodeSeat] = {}
+        self._seats: dict[str, NodeParticipant] = {}
         self._fulfilments: dict[str, Fulfilments] = {}
         """By room: what goes on when a new config gives the node another seat there."""
         self._upstreams: dict[str, RoomUpstreams] = {}
@@ -91,7 +91,9 @@ class Topics(FeatureComponent):
             most=resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2,
             audit=audit,
         )
-        self.door = Door(self.gateway, pipeline, guard=guard, challenges=challenges, audit=audit)
+        self.door = TopicsEndpoint(
+            self.gateway, pipeline, guard=guard, challenges=challenges, audit=audit
+        )
         self._started = False
         self._settling: set[asyncio.Task[None]] = set()
 
@@ -201,7 +203,7 @@ class Topics(FeatureComponent):
             seat_recorder(self.gateway, room, self._recorder, time.time_ns, whole=whole)
         if settings.node is None:
             return
-        seat = self._seats[room.name] = NodeSeat(
+        seat = self._seats[room.name] = NodeParticipant(
             self.gateway,
             room,
             id=settings.node,

@@ -20,7 +20,7 @@ MOST_OF_ONE: Final = 100
 _Who = tuple[str, str]
 
 
-class Census:
+class ConnectionCounter:
     """Of one gateway. The node's own members have no connection, and do not count."""
 
     def __init__(self, most: int = DEFAULT_MOST) -> None:

@@ -35,8 +35,8 @@ from interlock.errors import (
 from interlock.protocol.mcp import LATEST_SESSION, Era
 from interlock.protocol.mcpx_terms import FACE, GOING, NOT_WELCOME
 from interlock.topics.admission import settings_of
-from interlock.topics.join_request import Shown, check_said_once, read_query, shown_by
-from interlock.topics.member import Loss, Member, Participant, Unread
+from interlock.topics.join_request import JoinCredentials, check_said_once, read_query, shown_by
+from interlock.topics.member import Member, MessageLoss, ParticipantProfile, RoomBacklog
 from interlock.topics.socket import TopicSocket
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _CLIENT: Final = Client(Era.SESSION, LATEST_SESSION)
 _RETRY: Final = b"Retry-After: 1\r\n"
 
 
-class Door:
+class TopicsEndpoint:
     """Takes the upgrade requests of one path."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Door:
         self._call_later = call_later
         self._wall_clock = wall_clock
         self._sockets: set[TopicSocket] = set()
-        self._unread: WeakValueDictionary[str, Unread] = WeakValueDictionary()
+        self._unread: WeakValueDictionary[str, RoomBacklog] = WeakValueDictionary()
         """By topic: it lives as long as a socket there does."""
         self._settling: set[asyncio.Task[None]] = set()
         self._emptied: asyncio.Future[None] | None = None
@@ -85,7 +85,7 @@ class Door:
     def take(self, upgrade: WebSocketRequest) -> None:
         """Let it in, or say why not. It is decided when this returns."""
         call = Call(JOIN, FACE, Credentials(upgrade.credentials.peer), _CLIENT)
-        shown = Shown()
+        shown = JoinCredentials()
         known = False
         try:
             check_said_once(upgrade.headers)
@@ -133,7 +133,7 @@ class Door:
 
     # -- may it come in?
 
-    def _placed(self, call: Call, topic: str, shown: Shown) -> Participant:
+    def _placed(self, call: Call, topic: str, shown: JoinCredentials) -> ParticipantProfile:
         """Who it would be in the topic; it is not let in yet. Raises InterlockError."""
         try:
             call.caller = self._pipeline.enter.authenticate(call.credentials)
@@ -148,7 +148,11 @@ class Door:
         return self._gateway.admit(topic, call.caller)
 
     def _let_in(
-        self, upgrade: WebSocketRequest, call: Call, shown: Shown, participant: Participant
+        self,
+        upgrade: WebSocketRequest,
+        call: Call,
+        shown: JoinCredentials,
+        participant: ParticipantProfile,
     ) -> bool:
         """Write down that it comes in. The pipeline has the last word on everybody it knows."""
         if call.caller is None:
@@ -166,7 +170,9 @@ class Door:
             return True
         return False
 
-    def _refuse(self, upgrade: WebSocketRequest, error: InterlockError, shown: Shown) -> None:
+    def _refuse(
+        self, upgrade: WebSocketRequest, error: InterlockError, shown: JoinCredentials
+    ) -> None:
         status = error.failure.http
         lines = _RETRY if status == 503 else b""
         challenge = self._challenges.challenge(error, shown=shown.bearer is not None)
@@ -188,14 +194,14 @@ class Door:
         self,
         upgrade: WebSocketRequest,
         call: Call,
-        participant: Participant,
+        participant: ParticipantProfile,
         settings: TopicConfig,
-        shown: Shown,
+        shown: JoinCredentials,
     ) -> None:
         later = self._call_later or asyncio.get_running_loop().call_later
         unread = self._unread.get(call.name)
         if unread is None:
-            unread = self._unread[call.name] = Unread()
+            unread = self._unread[call.name] = RoomBacklog()
 
         def make(transport: Any) -> TopicSocket:
             return TopicSocket(
@@ -230,7 +236,7 @@ class Door:
                 expiry.cancel()
             gateway.leave(member, why)
 
-        def resumed(loss: Loss) -> None:
+        def resumed(loss: MessageLoss) -> None:
             gateway.lost(member, loss)
 
         socket.on_text = partial(gateway.say, member)

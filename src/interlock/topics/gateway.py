@@ -34,10 +34,16 @@ from interlock.protocol.mcp import LATEST_SESSION, Era
 from interlock.protocol.mcpx_terms import BUSY, FACE, GOING, GUEST, NOT_WELCOME
 from interlock.topics import admission
 from interlock.topics.config import TopicConfig, TopicsConfig
-from interlock.topics.connection_limits import DEFAULT_MOST, Census
-from interlock.topics.member import Change, Loss, Member, Outlet, Participant
+from interlock.topics.connection_limits import DEFAULT_MOST, ConnectionCounter
+from interlock.topics.member import (
+    CapabilityUpdate,
+    Member,
+    MessageLoss,
+    MessageSink,
+    ParticipantProfile,
+)
 from interlock.topics.room import Room
-from interlock.topics.wire.envelope import Head
+from interlock.topics.wire.envelope import EnvelopeHeader
 
 MOST_CAPABILITIES: Final = 100
 """Patterns that one participant has at most after a change."""
@@ -54,7 +60,7 @@ _WORTH_A_LINE: Final = frozenset(10**power for power in range(10))
 log = logging.getLogger(__name__)
 
 
-class Connection(msgspec.Struct, frozen=True, rename="camel"):
+class ConnectionInfo(msgspec.Struct, frozen=True, rename="camel"):
     """All that is known of a connection, as the wire has it."""
 
     connection_id: str
@@ -108,7 +114,7 @@ class Gateway:
         self._clock = clock
         self._changed: BoundedDict[tuple[str, str], _Changed] = BoundedDict(MOST_CHANGED)
         self._most = most
-        self._census = Census(config.most or most)
+        self._census = ConnectionCounter(config.most or most)
         self.refused = 0
         """How many messages went nowhere, of all members."""
 
@@ -125,7 +131,7 @@ class Gateway:
 
     # -- coming and going
 
-    def admit(self, topic: str, caller: Caller | None) -> Participant:
+    def admit(self, topic: str, caller: Caller | None) -> ParticipantProfile:
         """Whether it may come in now, and as whom. Raises InterlockError. None: somebody who showed
         no credential at all."""
         guest = self._guest(topic) if caller is None else ""
@@ -142,8 +148,8 @@ class Gateway:
     def enter(
         self,
         topic: str,
-        participant: Participant,
-        outlet: Outlet,
+        participant: ParticipantProfile,
+        outlet: MessageSink,
         *,
         caller: Caller | None,
         credentials: Credentials,
@@ -202,12 +208,12 @@ class Gateway:
 
     # -- what is said
 
-    def say(self, member: Member, text: bytes) -> Head | None:
+    def say(self, member: Member, text: bytes) -> EnvelopeHeader | None:
         """None: it goes nowhere."""
         room = self.rooms.get(member.topic)
         return None if room is None else room.say(member, text)
 
-    def lost(self, member: Member, loss: Loss) -> None:
+    def lost(self, member: Member, loss: MessageLoss) -> None:
         """It reads again, and missed something."""
         room = self.rooms.get(member.topic)
         if room is not None:
@@ -223,10 +229,10 @@ class Gateway:
         room = self.rooms.get(topic)
         return None if room is None else room.members.get(id)
 
-    def connections(self) -> list[Connection]:
+    def connections(self) -> list[ConnectionInfo]:
         """Everybody who came in by a connection."""
         return [
-            Connection(
+            ConnectionInfo(
                 member.connection,
                 member.id,
                 member.capabilities,
@@ -241,7 +247,7 @@ class Gateway:
 
     def change(
         self, id: str, add: Sequence[str], remove: Sequence[str], *, by: str, topic: str | None
-    ) -> Change:
+    ) -> CapabilityUpdate:
         """Give capabilities to somebody who is in a topic, and take others. Raises InterlockError.
 
         `by` is the caller that wants it. Without `topic`, `id` has to be in one alone.
@@ -270,7 +276,7 @@ class Gateway:
             if self._audit is not None:
                 detail = f"by {by}: {' '.join(old)} -> {' '.join(new)}"
                 self._audit.record_change("topics", f"{where}/{id}", "capabilities", detail)
-        return Change(id, old, new, by, self._now())
+        return CapabilityUpdate(id, old, new, by, self._now())
 
     def configure(self, config: TopicsConfig) -> None:
         """Look at everybody anew: some have to go, some may say other things."""

@@ -25,7 +25,7 @@ _ONCE: Final = frozenset({b"host", b"origin", *CREDENTIAL_HEADERS})
 _is_topic: Final = re.compile(TOPIC_PATTERN.removeprefix("^").removesuffix("$")).fullmatch
 
 
-class Shown(msgspec.Struct, frozen=True, gc=False):
+class JoinCredentials(msgspec.Struct, frozen=True, gc=False):
     """By what it wants to be known."""
 
     bearer: str | None = None
@@ -36,10 +36,10 @@ class Shown(msgspec.Struct, frozen=True, gc=False):
 
     def __repr__(self) -> str:
         """Without what somebody could use who reads it in a log or a traceback."""
-        return f"Shown(anything={self.anything})"
+        return f"JoinCredentials(anything={self.anything})"
 
 
-class Knock(msgspec.Struct, frozen=True, gc=False):
+class JoinRequest(msgspec.Struct, frozen=True, gc=False):
     """Where it wants to go."""
 
     topic: str
@@ -58,7 +58,7 @@ def check_said_once(headers: Iterable[tuple[bytes, bytes]]) -> None:
             seen.add(name)
 
 
-def shown_by(headers: Sequence[tuple[bytes, bytes]]) -> Shown:
+def shown_by(headers: Sequence[tuple[bytes, bytes]]) -> JoinCredentials:
     """The token in the Authorization header, or in the one a browser can set. Raises
     InterlockError when there is more than one."""
     sent = [name for name, _ in headers if name in CREDENTIAL_HEADERS]
@@ -82,7 +82,7 @@ def shown_by(headers: Sequence[tuple[bytes, bytes]]) -> Shown:
     if tokens:
         known = tokens[0][: len(prefix)].lower() == prefix
         bearer = tokens[0][len(prefix) :].decode("latin-1") if known else ""
-    return Shown(bearer, bool(sent or tokens), chosen)
+    return JoinCredentials(bearer, bool(sent or tokens), chosen)
 
 
 def parameters(query: bytes) -> list[tuple[str, str]]:
@@ -113,7 +113,7 @@ def one_of(pairs: Sequence[tuple[str, str]], name: str) -> str | None:
     return found[0] if found else None
 
 
-def read_query(query: bytes) -> Knock:
+def read_query(query: bytes) -> JoinRequest:
     """Raises InterlockError."""
     pairs = parameters(query)
     topic = one_of(pairs, "topic")
@@ -127,7 +127,7 @@ def read_query(query: bytes) -> Knock:
     routing = one_of(pairs, "routing")
     if routing is not None and routing not in ROUTINGS:
         raise _bad("`routing` is `all` or `directed`.")
-    return Knock(topic, routing)
+    return JoinRequest(topic, routing)
 
 
 def _is_secret(text: str) -> bool:

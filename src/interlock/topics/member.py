@@ -11,7 +11,7 @@ from interlock.primitives.rate_limits import Sampler
 
 if TYPE_CHECKING:
     from interlock.protocol.kinds import Grants
-    from interlock.topics.wire.envelope import Head
+    from interlock.topics.wire.envelope import EnvelopeHeader
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -21,13 +21,13 @@ class Batch(msgspec.Struct, frozen=True):
     """The text frames of a server, ready to be written."""
     texts: tuple[bytes, ...]
     """The envelopes, as they came."""
-    heads: tuple[Head, ...]
+    heads: tuple[EnvelopeHeader, ...]
     senders: tuple[Member | None, ...] = ()
     """Who said each of them, as it was when it was said; None: the gateway. An id may be somebody
     else's by now, so no right hangs on that."""
 
 
-class Outlet(Protocol):
+class MessageSink(Protocol):
     """Where messages for a member go."""
 
     def deliver(self, batch: Batch) -> None:
@@ -37,7 +37,7 @@ class Outlet(Protocol):
         """Let the member go."""
 
 
-class Participant(msgspec.Struct, frozen=True):
+class ParticipantProfile(msgspec.Struct, frozen=True):
     """Somebody who may come in: what it is called here, and what it may say."""
 
     id: str
@@ -53,7 +53,7 @@ class Member(msgspec.Struct, eq=False):
     capabilities: tuple[str, ...]
     grants: Grants
     routing: str
-    outlet: Outlet
+    outlet: MessageSink
     caller: Caller
     credentials: Credentials
     connection: str
@@ -67,13 +67,13 @@ class Member(msgspec.Struct, eq=False):
     """What of that is in the journal, by error."""
 
 
-class Unread(msgspec.Struct, weakref=True):
+class RoomBacklog(msgspec.Struct, weakref=True):
     """How much is kept for those in a room who do not read, all of them together."""
 
     bytes: int = 0
 
 
-class Loss(msgspec.Struct):
+class MessageLoss(msgspec.Struct):
     """What a member that did not read in time was not sent."""
 
     lost: int = 0
@@ -84,7 +84,7 @@ class Loss(msgspec.Struct):
     """How many of which kind: at most 16 of them, the rest under one name."""
 
 
-class Change(msgspec.Struct, frozen=True, rename="camel"):
+class CapabilityUpdate(msgspec.Struct, frozen=True, rename="camel"):
     """Capabilities that were changed, as the wire tells of it."""
 
     participant_id: str

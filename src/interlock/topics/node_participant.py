@@ -6,7 +6,7 @@ what some say (an upstream here that is a participant there) uses `listen`. It b
 it hears: a kind that says something else than its payload, or an id that was there before, leads
 nowhere and is counted against its sender.
 
-Nothing is done while the room delivers: messages wait in `Arrivals` and are taken in the loop's
+Nothing is done while the room delivers: messages wait in `NodeInbox` and are taken in the loop's
 next turns, so much in each, since there are others whom the node serves. Who has it fall far behind
 is let go. Whose message it was, and whether its id is new, is looked up at once, though: somebody
 else may have that seat, or say that id, a moment later.
@@ -38,16 +38,16 @@ from interlock.protocol import kinds
 from interlock.protocol.mcp import TOOLS_CALL
 from interlock.protocol.mcpx_terms import BUSY, GUEST, LEAVE, LONGEST, PRESENCE
 from interlock.topics.gateway import Gateway
-from interlock.topics.member import Batch, Member, Participant
-from interlock.topics.proposals import Fulfilments, Proposing, given_to_the_node
-from interlock.topics.requests import Asking
+from interlock.topics.member import Batch, Member, ParticipantProfile
+from interlock.topics.proposals import Fulfilments, ProposalHandler, given_to_the_node
+from interlock.topics.requests import RequestHandler
 from interlock.topics.room import DIRECTED, Room
-from interlock.topics.wire.envelope import Head, read_envelope, write_envelope
+from interlock.topics.wire.envelope import EnvelopeHeader, read_envelope, write_envelope
 from interlock.topics.wire.payloads import (
-    Lie,
     Notification,
+    PayloadError,
     Presence,
-    Proposal,
+    ProposalPayload,
     Request,
     read_content,
 )
@@ -67,12 +67,12 @@ _EACH: Final = 500
 """What a message costs beside its text, roughly."""
 
 
-class Arrived(NamedTuple):
+class NodeMessage(NamedTuple):
     """A message for the node."""
 
     member: Member | None
     """Who said it. None: the gateway."""
-    head: Head
+    head: EnvelopeHeader
     text: bytes
     is_new: bool = True
     """Whether no message had its id before."""
@@ -93,11 +93,11 @@ class _Line:
     __slots__ = ("bytes", "messages", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: deque[Arrived] = deque()
+        self.waiting: deque[NodeMessage] = deque()
         self.messages = 0
         self.bytes = 0
 
-    def count(self, one: Arrived, sign: int) -> int:
+    def count(self, one: NodeMessage, sign: int) -> int:
         """How many bytes that makes more, or less."""
         if not one.is_counted:
             return 0
@@ -106,7 +106,7 @@ class _Line:
         return sign * one.weight
 
 
-class Arrivals:
+class NodeInbox:
     """Those of one room."""
 
     def __init__(self) -> None:
@@ -122,14 +122,14 @@ class Arrivals:
         """How many wait that participants said."""
         return sum(line.messages for line in self._lines.values())
 
-    def add(self, whose: str, one: Arrived) -> None:
+    def add(self, whose: str, one: NodeMessage) -> None:
         line = self._lines.get(whose)
         if line is None:
             line = self._lines[whose] = _Line()
         line.waiting.append(one)
         self.bytes += line.count(one, 1)
 
-    def take(self) -> Arrived:
+    def take(self) -> NodeMessage:
         """The next one, of whose turn it is."""
         whose = next(iter(self._lines))
         line = self._lines.pop(whose)
@@ -150,7 +150,7 @@ class Arrivals:
         line = self._lines.get(whose)
         return line is not None and (line.messages > MOST_BEHIND or line.bytes > MOST_BYTES_BEHIND)
 
-    def drop(self, whose: str) -> list[Arrived]:
+    def drop(self, whose: str) -> list[NodeMessage]:
         """What a participant said is not taken any more; what was said about it is."""
         line = self._lines.pop(whose, None)
         if line is None:
@@ -183,25 +183,27 @@ _REUSED: Final = "its id was there before"
 
 _log = logging.getLogger("interlock.topics")
 
-Heard = Callable[[Head, bytes], None]
+Heard = Callable[[EnvelopeHeader, bytes], None]
 """Takes a message that the node heard: its head, and the whole envelope."""
 
 
-def _check_granted(member: Member, head: Head, content: Request | Proposal) -> None:
+def _check_granted(
+    member: Member, head: EnvelopeHeader, content: Request | ProposalPayload
+) -> None:
     """The draft lets a kind leave its context out, and the gateway judged the kind: so the node
-    holds the whole kind against what its sender may say. Raises Lie."""
+    holds the whole kind against what its sender may say. Raises PayloadError."""
     if not content.context or kinds.read_kind(head.kind).context:
         return
     named = kinds.request_kind if isinstance(content, Request) else kinds.proposal_kind
     whole = named(content.method, content.context)
     if not member.grants.grants(whole):
-        raise Lie(
+        raise PayloadError(
             f"The kind leaves out {content.context[:100]!r}, which its sender may not name: only "
             "whoever may send every context of a kind may leave it out."
         )
 
 
-def _known_by(head: Head) -> str | tuple[str, str]:
+def _known_by(head: EnvelopeHeader) -> str | tuple[str, str]:
     """By what a message is the same as another. Answers are told apart by who gave them: nobody
     silences another by an id that it will take."""
     return (head.sender, head.id) if head.kind.startswith(_RESPONSE) else head.id
@@ -216,7 +218,7 @@ def _whom(text: bytes) -> str:
     return said.participant.id if isinstance(said, Presence) else ""
 
 
-class NodeSeat:
+class NodeParticipant:
     """The node's place in one room."""
 
     def __init__(
@@ -246,20 +248,20 @@ class NodeSeat:
         self._new_id = new_id
         self._now = now
         self._ids: BoundedDict[str | tuple[str, str], None] = BoundedDict(MOST_IDS)
-        self._arrivals = Arrivals()
+        self._arrivals = NodeInbox()
         self._coming: dict[str, None] = {}
         """Proposals that everybody has heard, and the node has not come to yet."""
         self._taking = False
         self._let_go: set[Member] = set()
         """Whose messages are not taken any more, until it is gone."""
         self._closed = False
-        self._asking = Asking(self, pipeline, catalog=catalog, hello=hello)
-        self._proposing = Proposing(
+        self._asking = RequestHandler(self, pipeline, catalog=catalog, hello=hello)
+        self._proposing = ProposalHandler(
             self, pipeline, approvals, hello=hello, audit=audit, fulfilments=fulfilments
         )
         self._member = gateway.enter(
             room.name,
-            Participant(id, CAPABILITIES, DIRECTED),
+            ParticipantProfile(id, CAPABILITIES, DIRECTED),
             self,
             caller=Caller(id, calls=False, registers=False, kind="node"),
             credentials=INSIDE,
@@ -322,18 +324,18 @@ class NodeSeat:
         members = self._room.members
         for sender, head, text in zip(batch.senders, batch.heads, batch.texts, strict=True):
             if sender is None:
-                self._arrivals.add(_whom(text), Arrived(None, head, text))
+                self._arrivals.add(_whom(text), NodeMessage(None, head, text))
             elif members.get(sender.id) is sender and sender not in self._let_go:
                 self._arrived(sender, head, text)
         self._take_soon()
 
-    def _arrived(self, sender: Member, head: Head, text: bytes) -> None:
+    def _arrived(self, sender: Member, head: EnvelopeHeader, text: bytes) -> None:
         is_new = self._is_new(_known_by(head))
         if not self._is_wanted(head):
             if not is_new:
                 self._count(sender, head, _REUSED)
             return
-        self._arrivals.add(sender.id, Arrived(sender, head, text, is_new))
+        self._arrivals.add(sender.id, NodeMessage(sender, head, text, is_new))
         if is_new and head.kind.startswith(_PROPOSAL):
             self._coming[head.id] = None
         if sender.inside:
@@ -343,7 +345,7 @@ class NodeSeat:
         elif (most := self._arrivals.too_much_of()) is not None:
             self._send_away(most)
 
-    def _is_wanted(self, head: Head) -> bool:
+    def _is_wanted(self, head: EnvelopeHeader) -> bool:
         """Whether anybody here does something about it. What is for others, or is only said, is not
         kept at all."""
         if head.kind.startswith(_PROPOSAL):
@@ -389,7 +391,7 @@ class NodeSeat:
                 _log.exception("a message in the topic %s could not be taken", self.topic)
         self._take_soon()
 
-    def _hear(self, one: Arrived) -> None:
+    def _hear(self, one: NodeMessage) -> None:
         member, head, text = one.member, one.head, one.text
         if one.is_new:
             self._coming.pop(head.id, None)
@@ -406,19 +408,19 @@ class NodeSeat:
         if head.kind == PRESENCE or (member is not None and head.kind.startswith(_FOR_NODES)):
             self._read(member, head, text)
 
-    def _read(self, member: Member | None, head: Head, text: bytes) -> None:
+    def _read(self, member: Member | None, head: EnvelopeHeader, text: bytes) -> None:
         """Take what is for the node itself, once it is known to be what it says."""
         payload = b""
         try:
             if member is not None and member.caller.kind == GUEST and len(text) > LONGEST_OF_GUESTS:
-                raise Lie(
+                raise PayloadError(
                     f"A message without a token has at most {LONGEST_OF_GUESTS} bytes for "
                     f"{self.id}: come with one."
                 )
             envelope = read_envelope(text)
             payload = bytes(envelope.payload)
             content = read_content(envelope)
-            if member is not None and isinstance(content, Request | Proposal):
+            if member is not None and isinstance(content, Request | ProposalPayload):
                 _check_granted(member, head, content)
         except ProtocolError as lie:
             if member is not None:
@@ -438,10 +440,10 @@ class NodeSeat:
             self._asking.request(member, head, content)
         elif isinstance(content, Notification):
             self._asking.notified(member, content)
-        elif isinstance(content, Proposal):
+        elif isinstance(content, ProposalPayload):
             self._proposing.propose(member, head, content)
 
-    def _is_made_here(self, member: Member, head: Head, request: Request) -> bool:
+    def _is_made_here(self, member: Member, head: EnvelopeHeader, request: Request) -> bool:
         """Somebody fulfils a proposal that the node makes itself: it is told so if it asked the
         node, and that is all. Nothing is made twice because two looked at it."""
         if head.correlation_id is None or request.method != TOOLS_CALL:
@@ -456,7 +458,9 @@ class NodeSeat:
             return True
         return False
 
-    def _report(self, member: Member, head: Head, payload: bytes, lie: InterlockError) -> None:
+    def _report(
+        self, member: Member, head: EnvelopeHeader, payload: bytes, lie: InterlockError
+    ) -> None:
         """Whoever addressed the node is told what was wrong."""
         if self.id not in head.to:
             return
@@ -466,7 +470,7 @@ class NodeSeat:
             said = f"Not taken: {lie.message}"
             self._proposing.chat(member.id, head.id, said, ended=lie.failure.name)
 
-    def _tell_of_reuse(self, member: Member, head: Head) -> None:
+    def _tell_of_reuse(self, member: Member, head: EnvelopeHeader) -> None:
         """In words, and about no message: an answer about that id would be taken for one to whoever
         had it first."""
         if self.id in head.to and head.kind.startswith(_FOR_NODES):
@@ -480,7 +484,7 @@ class NodeSeat:
         self._ids[id] = None
         return True
 
-    def _is_free(self, head: Head) -> bool:
+    def _is_free(self, head: EnvelopeHeader) -> bool:
         """Whether nothing of this id is under way, however long ago it came."""
         if not head.kind.startswith(_FOR_NODES):
             return True
@@ -488,7 +492,7 @@ class NodeSeat:
             self._asking.is_under_way(head.id) or self._proposing.made_here.is_open(head.id)
         )
 
-    def _count(self, member: Member, head: Head, why: str) -> None:
+    def _count(self, member: Member, head: EnvelopeHeader, why: str) -> None:
         """A message leads nowhere, and its sender is to blame: as if the gateway had refused it."""
         _log.debug("a message of %.100r in the topic %s: %s", head.sender, self.topic, why)
         if member.inside:

@@ -34,7 +34,7 @@ class TopicsStatus(msgspec.Struct, frozen=True):
     """Where its topics are joined, if it has any."""
 
 
-class MemberNow(msgspec.Struct, frozen=True, rename="camel"):
+class TopicMember(msgspec.Struct, frozen=True, rename="camel"):
     """Somebody who is in a topic."""
 
     participant_id: str
@@ -47,7 +47,7 @@ class MemberNow(msgspec.Struct, frozen=True, rename="camel"):
     """Whether it is the node's own seat, and has no connection."""
 
 
-class TopicNow(msgspec.Struct, frozen=True, rename="camel"):
+class TopicDetails(msgspec.Struct, frozen=True, rename="camel"):
     """A topic: what holds there, and who is there now."""
 
     name: str
@@ -66,10 +66,10 @@ class TopicNow(msgspec.Struct, frozen=True, rename="camel"):
     open: bool
     refused: int
     """How many messages led nowhere since it was opened, of those who left too."""
-    members: tuple[MemberNow, ...]
+    members: tuple[TopicMember, ...]
 
 
-def topics_now(gateway: Gateway, topic: str | None = None) -> list[TopicNow]:
+def topics_now(gateway: Gateway, topic: str | None = None) -> list[TopicDetails]:
     """Every topic, in the order of the config: behind a glob those that are open by it. With
     `topic`, that one, which may be closed; none when nothing in the config fits it."""
     if topic is None:
@@ -78,7 +78,7 @@ def topics_now(gateway: Gateway, topic: str | None = None) -> list[TopicNow]:
     return [] if entry is None else [_now(gateway, topic, entry)]
 
 
-def _all(gateway: Gateway) -> Iterator[TopicNow]:
+def _all(gateway: Gateway) -> Iterator[TopicDetails]:
     open_by: dict[str, list[str]] = {}
     for name in sorted(gateway.rooms):
         entry = admission.entry_of(gateway.config, name)
@@ -90,10 +90,10 @@ def _all(gateway: Gateway) -> Iterator[TopicNow]:
             yield _now(gateway, name, entry)
 
 
-def _now(gateway: Gateway, name: str, entry: str) -> TopicNow:
+def _now(gateway: Gateway, name: str, entry: str) -> TopicDetails:
     room: Room | None = gateway.rooms.get(name)
     settings: TopicConfig = gateway.config.rooms[entry] if room is None else room.settings
-    return TopicNow(
+    return TopicDetails(
         name=name,
         entry=entry,
         access=settings.access,
@@ -109,8 +109,8 @@ def _now(gateway: Gateway, name: str, entry: str) -> TopicNow:
     )
 
 
-def _member(member: Member) -> MemberNow:
-    return MemberNow(
+def _member(member: Member) -> TopicMember:
+    return TopicMember(
         member.id,
         member.capabilities,
         member.routing,

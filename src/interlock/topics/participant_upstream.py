@@ -44,7 +44,7 @@ from interlock.protocol.kinds import LONGEST as LONGEST_KIND
 from interlock.protocol.mcpax import HOPS
 from interlock.protocol.mcpx_terms import GATEWAY, JOIN, LEAVE, LONGEST, PRESENCE, REVISION, WELCOME
 from interlock.topics.config import ParticipantUpstream
-from interlock.topics.wire.envelope import EnvelopeError, Head, read_envelope
+from interlock.topics.wire.envelope import EnvelopeError, EnvelopeHeader, read_envelope
 
 # -- A link to one participant of a topic: JSON-RPC in envelopes, which the node says in the room.
 #
@@ -132,7 +132,7 @@ class ParticipantLink(SingleChannel):
 
     # -- what is heard
 
-    def take(self, head: Head, text: bytes) -> None:
+    def take(self, head: EnvelopeHeader, text: bytes) -> None:
         """Something that the participant said, to the node or to everybody."""
         if self._over or head.sender != self.participant:
             return
@@ -147,7 +147,7 @@ class ParticipantLink(SingleChannel):
             if payload is not None:
                 self.receiver.deliver(payload, None if asked is None else asked[0])
 
-    def _answered(self, head: Head, text: bytes, ticket: LinkRequest, kind: str) -> None:
+    def _answered(self, head: EnvelopeHeader, text: bytes, ticket: LinkRequest, kind: str) -> None:
         if head.kind != kind:
             self._unfit(ticket, f"it named the answer {head.kind[:100]!r} and not {kind[:100]!r}")
             return
@@ -344,7 +344,7 @@ class ParticipantConnector:
 
     # -- what happens in the room
 
-    def heard(self, head: Head, text: bytes) -> None:
+    def heard(self, head: EnvelopeHeader, text: bytes) -> None:
         """Something that was said in the room, to the node or to everybody."""
         if head.sender == self.participant:
             if self._link is not None:
@@ -516,18 +516,18 @@ def _listed(tool: Raw) -> _Listed:
 # then they are withdrawn, until it is there again.
 
 
-class Handle(Protocol):
+class TimerHandle(Protocol):
     def cancel(self) -> None: ...
 
 
-class Withdraws(Protocol):
+class WithdrawableUpstream(Protocol):
     """What keeps an upstream alive, as far as a room needs to know it."""
 
     def withdraw(self, reason: str) -> None: ...
 
 
-Begin = Callable[[str, ServerConfig, ParticipantConnector], Withdraws]
-CallLater = Callable[[float, Callable[[], None]], Handle]
+Begin = Callable[[str, ServerConfig, ParticipantConnector], WithdrawableUpstream]
+CallLater = Callable[[float, Callable[[], None]], TimerHandle]
 
 
 def server_of(topic: str, participant: str, settings: ParticipantUpstream) -> ServerConfig:
@@ -567,7 +567,7 @@ class RoomUpstreams:
         """By the key under which the node knows it."""
         self._end = end
         self._call_later = call_later
-        self._timers: dict[str, Handle] = {}
+        self._timers: dict[str, TimerHandle] = {}
         for participant, wanted in settings.items():
             if not wanted.enabled:
                 continue
@@ -589,7 +589,7 @@ class RoomUpstreams:
             )
             self.connectors[key] = connector
 
-    def heard(self, head: Head, text: bytes) -> None:
+    def heard(self, head: EnvelopeHeader, text: bytes) -> None:
         """Something that was said in the room."""
         for connector in list(self.connectors.values()):
             connector.heard(head, text)
@@ -610,7 +610,7 @@ class RoomUpstreams:
         if timer is not None:
             timer.cancel()
 
-    def _goes(self, key: str, upstream: Withdraws, grace: float) -> None:
+    def _goes(self, key: str, upstream: WithdrawableUpstream, grace: float) -> None:
         def over() -> None:
             self._timers.pop(key, None)
             upstream.withdraw("it left the room")

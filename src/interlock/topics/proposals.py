@@ -59,8 +59,8 @@ from interlock.topics.requests import (
     response_kind,
     result_of,
 )
-from interlock.topics.wire.envelope import Head
-from interlock.topics.wire.payloads import Proposal, chat_payload
+from interlock.topics.wire.envelope import EnvelopeHeader
+from interlock.topics.wire.payloads import ProposalPayload, chat_payload
 from interlock.trust.approvals.record import (
     DISPATCHING,
     DONE,
@@ -75,7 +75,7 @@ from interlock.trust.approvals.response import needed_below, told
 from interlock.trust.approvals.service import Approvals
 
 if TYPE_CHECKING:
-    from interlock.topics.node_participant import NodeSeat
+    from interlock.topics.node_participant import NodeParticipant
 
 
 # -- What the journal gets of proposals: who proposed, and what came of it.
@@ -96,7 +96,7 @@ _LONGEST_DETAIL: Final = 400
 _NOBODYS: Final = Credentials("inside")
 
 
-class Noting:
+class ProposalJournal:
     """Writes the entries of one room."""
 
     def __init__(self, audit: Audit | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -156,7 +156,7 @@ NOTHING: Final = "nothing"
 _OVER: Final = frozenset({MADE, NOTHING})
 
 
-class Fate(msgspec.Struct):
+class ProposalOutcome(msgspec.Struct):
     """What became of one."""
 
     by: str
@@ -168,11 +168,11 @@ class Fate(msgspec.Struct):
     """Whether the room saw the call that was made of it, and what that came to."""
 
 
-class Fates:
+class ProposalOutcomes:
     """Those of one room, by the id of the proposal."""
 
     def __init__(self) -> None:
-        self._fates: dict[str, Fate] = {}
+        self._fates: dict[str, ProposalOutcome] = {}
         self._ids: dict[str, dict[str, None]] = {}
         """By participant: its proposals, the oldest first."""
         self._waiting: dict[str, set[str]] = {}
@@ -181,7 +181,7 @@ class Fates:
     def __len__(self) -> int:
         return len(self._fates)
 
-    def get(self, id: str) -> Fate | None:
+    def get(self, id: str) -> ProposalOutcome | None:
         return self._fates.get(id)
 
     def remember(self, proposed: ProposedCall, state: str, approval: str = "") -> None:
@@ -189,7 +189,7 @@ class Fates:
         self.forget(proposed.id)
         if len(self._fates) >= MOST_KNOWN:
             self._forget_one()
-        self._fates[proposed.id] = Fate(proposed.by, state, approval)
+        self._fates[proposed.id] = ProposalOutcome(proposed.by, state, approval)
         self._ids.setdefault(proposed.by, {})[proposed.id] = None
         if approval:
             self._waiting.setdefault(approval, set()).add(proposed.id)
@@ -233,10 +233,10 @@ class Fates:
 # Then nobody else's request that names it is made as well.
 
 
-class MadeHere:
+class NodeProposals:
     """Of one room."""
 
-    def __init__(self, fates: Fates, approvals: Approvals | None, topic: str) -> None:
+    def __init__(self, fates: ProposalOutcomes, approvals: Approvals | None, topic: str) -> None:
         self._fates = fates
         self._approvals = approvals
         self._topic = topic
@@ -334,12 +334,12 @@ _TOO_LONG: Final = jsonrpc.encode_value(
 _log = logging.getLogger("interlock.topics")
 
 
-class Proposing:
+class ProposalHandler:
     """Takes proposals, and tells the room what becomes of them."""
 
     def __init__(
         self,
-        seat: NodeSeat,
+        seat: NodeParticipant,
         pipeline: Pipeline,
         approvals: Approvals | None,
         *,
@@ -354,9 +354,9 @@ class Proposing:
         self._pipeline = pipeline
         self._approvals = approvals
         self._hello = hello
-        self._noting = Noting(audit)
-        self._fates = Fates()
-        self.made_here = MadeHere(self._fates, approvals, seat.topic)
+        self._noting = ProposalJournal(audit)
+        self._fates = ProposalOutcomes()
+        self.made_here = NodeProposals(self._fates, approvals, seat.topic)
         self._under_way: Counter[str] = Counter()
         """How many proposals of a participant the pipeline has, and did not answer yet."""
         self._fulfilments = Fulfilments(MOST_OPEN) if fulfilments is None else fulfilments
@@ -377,7 +377,7 @@ class Proposing:
 
     # -- a proposal comes
 
-    def propose(self, member: Member, head: Head, proposal: Proposal) -> None:
+    def propose(self, member: Member, head: EnvelopeHeader, proposal: ProposalPayload) -> None:
         """Have it wait for a human."""
         if proposal.method != mcp.TOOLS_CALL:
             self.chat(

@@ -24,7 +24,7 @@ MOST_REMEMBERED: Final = 1_000
 """Of so many of them; the first to leave are forgotten first."""
 
 
-class Allowances:
+class MemberRateLimits:
     """Of all members of one room, by their ids."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -25,11 +25,11 @@ from interlock.primitives.rate_limits import TokenBucket
 from interlock.protocol.mcpx_terms import FACE, GATEWAY, PRESENCE, WELCOME
 from interlock.topics.config import RECORDER
 from interlock.topics.gateway import Gateway
-from interlock.topics.member import Batch, Participant
+from interlock.topics.member import Batch, ParticipantProfile
 from interlock.topics.node_participant import INSIDE
 from interlock.topics.proposals import plain
 from interlock.topics.room import Room
-from interlock.topics.wire.envelope import Head, read_envelope, read_payload
+from interlock.topics.wire.envelope import EnvelopeHeader, read_envelope, read_payload
 from interlock.topics.wire.payloads import Presence, read_content
 
 SAID: Final = "said"
@@ -62,14 +62,14 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9._:/@+-]+", re.ASCII)
 _log = logging.getLogger("interlock.topics")
 
 
-class LeftOut(msgspec.Struct):
+class OmittedMessages(msgspec.Struct):
     """Messages of one that were not written down."""
 
     since: float
     messages: int = 0
 
 
-class RecorderSeat:
+class TopicRecorder:
     """Writes down what is said in one room."""
 
     def __init__(
@@ -93,7 +93,7 @@ class RecorderSeat:
         self._clock = clock
         self._everybody = TokenBucket(rate * ROOM, AT_ONCE * rate * ROOM, clock())
         self._each: BoundedDict[str, TokenBucket] = BoundedDict(_MOST_KNOWN)
-        self._left_out: dict[str, LeftOut] = {}
+        self._left_out: dict[str, OmittedMessages] = {}
 
     def deliver(self, batch: Batch) -> None:
         for head, text in zip(batch.heads, batch.texts, strict=True):
@@ -109,7 +109,7 @@ class RecorderSeat:
         for sender in list(self._left_out):
             self._tell_of(sender)
 
-    def _may_write(self, head: Head) -> bool:
+    def _may_write(self, head: EnvelopeHeader) -> bool:
         """Whether it is written down. What is not is counted, and the count is."""
         if head.kind == WELCOME:
             # To itself alone.
@@ -127,7 +127,7 @@ class RecorderSeat:
             if left is None:
                 if len(self._left_out) >= _MOST_KNOWN:
                     self._tell_of(next(iter(self._left_out)))
-                left = self._left_out[sender] = LeftOut(now)
+                left = self._left_out[sender] = OmittedMessages(now)
             left.messages += 1
         if left is not None and now - left.since >= TOLD_EVERY:
             self._tell_of(sender)
@@ -139,7 +139,7 @@ class RecorderSeat:
         why = f"more than {self._rate} a second of one, or {self._rate * ROOM} of all"
         self._record(sender, LEFT_OUT, LEFT_OUT, f"{left.messages} messages: {why}")
 
-    def _write(self, head: Head, text: bytes) -> None:
+    def _write(self, head: EnvelopeHeader, text: bytes) -> None:
         detail = _about(head)
         if head.kind == PRESENCE:
             detail = f"{_presence(text)} {detail}"
@@ -160,13 +160,13 @@ def seat_recorder(
     *,
     whole: bool,
     clock: Callable[[], float] = time.monotonic,
-) -> RecorderSeat:
+) -> TopicRecorder:
     """Give the recorder its seat in a room."""
     rate = room.settings.record_per_second
-    seat = RecorderSeat(recorder, wall_clock, topic=room.name, whole=whole, rate=rate, clock=clock)
+    seat = TopicRecorder(recorder, wall_clock, topic=room.name, whole=whole, rate=rate, clock=clock)
     gateway.enter(
         room.name,
-        Participant(RECORDER, ()),
+        ParticipantProfile(RECORDER, ()),
         seat,
         caller=Caller(RECORDER, calls=False, registers=False, kind="node"),
         credentials=INSIDE,
@@ -175,7 +175,7 @@ def seat_recorder(
     return seat
 
 
-def _about(head: Head) -> str:
+def _about(head: EnvelopeHeader) -> str:
     words = [f"id={_quoted(head.id)}"]
     if head.to:
         more = "…" if len(head.to) > _MOST_NAMED else ""

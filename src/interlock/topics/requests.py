@@ -40,11 +40,11 @@ from interlock.errors import (
 from interlock.protocol import jsonrpc, kinds, mcp
 from interlock.protocol.mcpx_terms import FACE, REVISION
 from interlock.topics.member import Member
-from interlock.topics.wire.envelope import Head
-from interlock.topics.wire.payloads import Notification, Proposal, Request
+from interlock.topics.wire.envelope import EnvelopeHeader
+from interlock.topics.wire.payloads import Notification, ProposalPayload, Request
 
 if TYPE_CHECKING:
-    from interlock.topics.node_participant import NodeSeat
+    from interlock.topics.node_participant import NodeParticipant
 
 MOST_OF_ONE: Final = 100
 """So many requests of one participant may be under way."""
@@ -56,7 +56,7 @@ _MOST_NAMED: Final = 5
 _log = logging.getLogger("interlock.topics")
 
 
-class Asked(msgspec.Struct, eq=False):
+class RoomRequest(msgspec.Struct, eq=False):
     """A request in a room, and how it is answered."""
 
     who: str
@@ -72,24 +72,24 @@ class Asked(msgspec.Struct, eq=False):
     call: Call | None = None
 
 
-class Asking:
+class RequestHandler:
     """Answers requests, each once."""
 
     def __init__(
-        self, seat: NodeSeat, pipeline: Pipeline, *, catalog: Catalog, hello: ServerInfo
+        self, seat: NodeParticipant, pipeline: Pipeline, *, catalog: Catalog, hello: ServerInfo
     ) -> None:
         self._seat = seat
         self._pipeline = pipeline
         self._catalog = catalog
         self._hello = hello
-        self._under_way: dict[str, dict[str, Asked]] = {}
+        self._under_way: dict[str, dict[str, RoomRequest]] = {}
         """By participant, and by the id of the envelope. JSON-RPC ids may come twice: a program
         that was started anew counts from the beginning."""
         self._settling: set[asyncio.Task[None]] = set()
 
     # -- in
 
-    def request(self, member: Member, head: Head, request: Request) -> None:
+    def request(self, member: Member, head: EnvelopeHeader, request: Request) -> None:
         """A participant asks the node, or everybody."""
         asked = _asked(member, head, request)
         try:
@@ -101,7 +101,9 @@ class Asking:
             return
         self._serve(member, asked, request)
 
-    def refuse(self, member: Member, head: Head, request: Request, error: InterlockError) -> None:
+    def refuse(
+        self, member: Member, head: EnvelopeHeader, request: Request, error: InterlockError
+    ) -> None:
         """Answer a request with an error, and do nothing else about it."""
         self._refuse(_asked(member, head, request), error)
 
@@ -109,14 +111,16 @@ class Asking:
         """Whether a request of this id, of anybody, is not answered yet."""
         return any(envelope in some for some in self._under_way.values())
 
-    def lied(self, member: Member, head: Head, payload: bytes, error: InterlockError) -> None:
+    def lied(
+        self, member: Member, head: EnvelopeHeader, payload: bytes, error: InterlockError
+    ) -> None:
         """What should be a request to the node is none: its sender is told."""
         try:
             kind = kinds.read_kind(head.kind)
         except ProtocolError:
             return
         answer = response_kind(kind.method, kind.context)
-        asked = Asked(member.id, head.id, _id_in(payload), answer)
+        asked = RoomRequest(member.id, head.id, _id_in(payload), answer)
         self._refuse(asked, error)
 
     def notified(self, member: Member, notification: Notification) -> None:
@@ -148,7 +152,7 @@ class Asking:
 
     # -- on the way
 
-    def _is_ours(self, asked: Asked, method: str, context: str) -> bool:
+    def _is_ours(self, asked: RoomRequest, method: str, context: str) -> bool:
         """False: it was said to all, and is for others. Raises InterlockError."""
         if method not in METHODS:
             raise InterlockError(
@@ -167,7 +171,7 @@ class Asking:
             return self._catalog.current.resource(context) is not None
         return True
 
-    def _take(self, asked: Asked) -> None:
+    def _take(self, asked: RoomRequest) -> None:
         """Remember it until it is answered. Raises InterlockError."""
         some = self._under_way.get(asked.who, {})
         if len(some) >= MOST_OF_ONE:
@@ -177,7 +181,7 @@ class Asking:
             )
         self._under_way.setdefault(asked.who, some)[asked.envelope] = asked
 
-    def _serve(self, member: Member, asked: Asked, request: Request) -> None:
+    def _serve(self, member: Member, asked: RoomRequest, request: Request) -> None:
         method = request.method
         try:
             if method == mcp.PING:
@@ -199,7 +203,7 @@ class Asking:
                 asked, InterlockError(INTERNAL, "The node failed on this request; see its log.")
             )
 
-    def _introduce(self, member: Member, asked: Asked, again: bool = False) -> None:
+    def _introduce(self, member: Member, asked: RoomRequest, again: bool = False) -> None:
         """Answer `initialize`. Nothing comes of it: in a room there are no sessions. Raises
         InterlockError."""
         call = Call(
@@ -217,7 +221,7 @@ class Asking:
         result = self._hello.initialize_result(REVISION)
         self._answer(asked, jsonrpc.result_response(asked.id, result))
 
-    async def _settle(self, unsettled: PendingIdentity, member: Member, asked: Asked) -> None:
+    async def _settle(self, unsettled: PendingIdentity, member: Member, asked: RoomRequest) -> None:
         await unsettled.settle()
         if self._is_open(asked):
             try:
@@ -227,7 +231,7 @@ class Asking:
 
     def _hear(self, call: Call, method: str, params: bytes | Raw) -> None:
         """What the upstream says on the way: only how far it is."""
-        asked = cast("Asked", call.context)
+        asked = cast("RoomRequest", call.context)
         if method == mcp.PROGRESS:
             message = jsonrpc.notification(method, params)
             self._say(asked, kinds.request_kind(method), message)
@@ -235,7 +239,7 @@ class Asking:
     # -- out
 
     def _done(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
-        asked = cast("Asked", call.context)
+        asked = cast("RoomRequest", call.context)
         if outcome is not None:
             try:
                 result = result_of(outcome, call.client, self._hello.server_info, call.verb)
@@ -246,14 +250,14 @@ class Asking:
         assert error is not None
         self._refuse(asked, error)
 
-    def _refuse(self, asked: Asked, error: InterlockError) -> None:
+    def _refuse(self, asked: RoomRequest, error: InterlockError) -> None:
         """Answer with an error, where one is due."""
         if asked.to_all or error.failure is CANCELLED:
             self._forget(asked)
             return
         self._answer(asked, write_error(asked.id, as_in_a_room(error), asked.client)[1])
 
-    def _answer(self, asked: Asked, payload: bytes) -> None:
+    def _answer(self, asked: RoomRequest, payload: bytes) -> None:
         self._forget(asked)
         if self._say(asked, asked.kind, payload):
             return
@@ -264,7 +268,7 @@ class Asking:
         )
         self._say(asked, asked.kind, write_error(asked.id, too_long, asked.client)[1])
 
-    def _say(self, asked: Asked, kind: str, payload: bytes) -> bool:
+    def _say(self, asked: RoomRequest, kind: str, payload: bytes) -> bool:
         """False: it is too long to be said."""
         try:
             self._seat.say(kind, payload, [asked.who], asked.envelope)
@@ -274,15 +278,15 @@ class Asking:
             _log.info("an answer in the topic %s: %s", self._seat.topic, error.message)
         return True
 
-    def _give_up(self, asked: Asked, reason: str) -> None:
+    def _give_up(self, asked: RoomRequest, reason: str) -> None:
         self._forget(asked)
         if asked.call is not None:
             self._pipeline.cancel(asked.call, reason)
 
-    def _is_open(self, asked: Asked) -> bool:
+    def _is_open(self, asked: RoomRequest) -> bool:
         return self._under_way.get(asked.who, {}).get(asked.envelope) is asked
 
-    def _forget(self, asked: Asked) -> None:
+    def _forget(self, asked: RoomRequest) -> None:
         if self._is_open(asked):
             some = self._under_way[asked.who]
             del some[asked.envelope]
@@ -290,8 +294,8 @@ class Asking:
                 del self._under_way[asked.who]
 
 
-def _asked(member: Member, head: Head, request: Request) -> Asked:
-    return Asked(
+def _asked(member: Member, head: EnvelopeHeader, request: Request) -> RoomRequest:
+    return RoomRequest(
         member.id,
         head.id,
         bytes(request.id),
@@ -317,7 +321,7 @@ def client_of(who: str) -> Client:
     return Client(mcp.Era.SESSION, REVISION, who)
 
 
-def call_of(member: Member, asked: Request | Proposal) -> Call:
+def call_of(member: Member, asked: Request | ProposalPayload) -> Call:
     """The call that a participant asks for, or proposes. Raises ProtocolError."""
     params = jsonrpc.decode_members(asked.params)
     call = read_call(

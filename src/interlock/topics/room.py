@@ -39,10 +39,10 @@ from interlock.protocol.mcpx_terms import (
 )
 from interlock.protocol.websocket import text_frame
 from interlock.topics.config import TopicConfig
-from interlock.topics.member import Batch, Loss, Member
-from interlock.topics.rate_limits import MOST_REFUSED, Allowances
+from interlock.topics.member import Batch, Member, MessageLoss
+from interlock.topics.rate_limits import MOST_REFUSED, MemberRateLimits
 from interlock.topics.wire import system_messages as system
-from interlock.topics.wire.envelope import EnvelopeError, Head, read_head
+from interlock.topics.wire.envelope import EnvelopeError, EnvelopeHeader, read_head
 
 MOST_IN_TURN: Final = 512
 """Messages that wait for the end of a turn; with one more all of them leave at once."""
@@ -57,7 +57,7 @@ class _Said(msgspec.Struct, gc=False):
     """A message of this turn, for everybody but `without`."""
 
     text: bytes
-    head: Head
+    head: EnvelopeHeader
     frame: bytes
     without: Member | None
     sender: Member | None = None
@@ -95,7 +95,7 @@ class Room:
         self._fresh: dict[Member, int] = {}
         """Who came in this turn, and how many of its messages were there before."""
         self._flushing = False
-        self._allowances = Allowances(clock)
+        self._allowances = MemberRateLimits(clock)
         self._refused_of_gone = 0
 
     @property
@@ -182,7 +182,7 @@ class Room:
         self._welcome(member)
         self._tell_of(member, JOIN, without=member)
 
-    def lost(self, member: Member, loss: Loss) -> None:
+    def lost(self, member: Member, loss: MessageLoss) -> None:
         """It did not read in time: tell it how much it was not sent, and who is there now."""
         if self.members.get(member.id) is not member:
             return
@@ -201,7 +201,7 @@ class Room:
 
     # -- what is said
 
-    def say(self, member: Member, text: bytes) -> Head | None:
+    def say(self, member: Member, text: bytes) -> EnvelopeHeader | None:
         """Pass it on, at the end of this turn. None: it goes nowhere, and its sender was told."""
         if self.members.get(member.id) is not member:
             return None
@@ -280,7 +280,7 @@ class Room:
         """It broke its promise, and must not take the others' messages with it."""
         log.exception("%s in the topic %s could not be sent anything", member.id, self.name)
 
-    def _hand_alone(self, member: Member, text: bytes, head: Head) -> None:
+    def _hand_alone(self, member: Member, text: bytes, head: EnvelopeHeader) -> None:
         try:
             member.outlet.deliver(Batch(text_frame(text), (text,), (head,), (None,)))
         except Exception:
@@ -290,13 +290,13 @@ class Room:
         id = self._new_id()
         others = [other for other in self.members.values() if other is not member]
         text = system.welcome(id, self._now(), member, others)
-        self._hand_alone(member, text, Head(id, WELCOME, GATEWAY, (member.id,)))
+        self._hand_alone(member, text, EnvelopeHeader(id, WELCOME, GATEWAY, (member.id,)))
 
     def _tell_of(self, member: Member, event: str, without: Member | None = None) -> None:
         id = self._new_id()
         capabilities = member.capabilities if event == JOIN else None
         text = system.presence(id, self._now(), event, member.id, capabilities)
-        self._queue(_Said(text, Head(id, PRESENCE, GATEWAY), text_frame(text), without))
+        self._queue(_Said(text, EnvelopeHeader(id, PRESENCE, GATEWAY), text_frame(text), without))
 
     def _tell_own(self, member: Member) -> None:
         """Tell the node's own members that it came in anew."""
@@ -304,9 +304,9 @@ class Room:
         text = system.presence(id, self._now(), JOIN, member.id, member.capabilities)
         for own in tuple(self.members.values()):
             if own.inside:
-                self._hand_alone(own, text, Head(id, PRESENCE, GATEWAY))
+                self._hand_alone(own, text, EnvelopeHeader(id, PRESENCE, GATEWAY))
 
-    def _violation(self, member: Member, head: Head) -> None:
+    def _violation(self, member: Member, head: EnvelopeHeader) -> None:
         kind = head.kind
         why = f"You lack capability for '{kind}'"
         if is_reserved(kind):
@@ -363,9 +363,9 @@ class Room:
     def _fail(self, member: Member, error: str, why: str, about: str, **more: Any) -> None:
         id, to, correlation = self._new_id(), (member.id,), about or None
         text = system.error(id, self._now(), to, error, why, correlation, **more)
-        self._hand_alone(member, text, Head(id, ERROR, GATEWAY, to, correlation))
+        self._hand_alone(member, text, EnvelopeHeader(id, ERROR, GATEWAY, to, correlation))
 
-    def _notice(self, member: Member, head: Head) -> None:
+    def _notice(self, member: Member, head: EnvelopeHeader) -> None:
         """Tell the others. Not about each: nobody may fill the room by what is refused."""
         if not self._allowances.may_be_noticed(member.id):
             return
@@ -380,7 +380,7 @@ class Room:
             attempted_kind=kind,
             participant=member.id,
         )
-        told = Head(id, ERROR, GATEWAY, (), head.id)
+        told = EnvelopeHeader(id, ERROR, GATEWAY, (), head.id)
         self._queue(_Said(text, told, text_frame(text), member))
 
 

@@ -25,7 +25,7 @@ from interlock.protocol.websocket import (
     pong_frame,
     text_frame,
 )
-from interlock.topics.member import Batch, Loss, Unread
+from interlock.topics.member import Batch, MessageLoss, RoomBacklog
 
 if TYPE_CHECKING:
     from interlock.topics.config import TopicConfig
@@ -56,7 +56,7 @@ def _nothing() -> None:
 
 
 class TopicSocket(WebSocketConnection):
-    """The WebSocket of a member, and an `Outlet` of the room."""
+    """The WebSocket of a member, and a `MessageSink` of the room."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class TopicSocket(WebSocketConnection):
         settings: TopicConfig,
         on_text: Callable[[bytes], object],
         on_gone: Callable[[str], None],
-        on_resumed: Callable[[Loss], None],
+        on_resumed: Callable[[MessageLoss], None],
         call_later: CallLater,
-        unread: Unread | None = None,
+        unread: RoomBacklog | None = None,
         guest: bool = False,
         now: Callable[[], str] = utc_now,
     ) -> None:
@@ -85,7 +85,7 @@ class TopicSocket(WebSocketConnection):
         share = GUESTS_SHARE if guest else 1
         self._queue = max(1, settings.queue // share)
         self._queue_bytes = settings.queue_bytes // share
-        self._unread = unread or Unread()
+        self._unread = unread or RoomBacklog()
         self._most_unread = settings.unread // 2 if guest else settings.unread
         self._now = now
         self.open = True
@@ -97,7 +97,7 @@ class TopicSocket(WebSocketConnection):
         """Frames that wait until the other side reads, and how many messages they are."""
         self._kept_messages = 0
         self._kept_bytes = 0
-        self._loss = Loss()
+        self._loss = MessageLoss()
         self._told_gone = False
         self._heard = True
         """Something came since the last look."""
@@ -270,7 +270,7 @@ class TopicSocket(WebSocketConnection):
             return
         self._flowing = True
         if self._loss.lost:
-            loss, self._loss = self._loss, Loss()
+            loss, self._loss = self._loss, MessageLoss()
             self.on_resumed(loss)
 
     def _stalled(self) -> None:

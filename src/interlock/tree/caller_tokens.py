@@ -15,7 +15,7 @@ from interlock.core.upstreams.extension import UpstreamExtension
 from interlock.protocol import mcpax as ax
 from interlock.tree.registrant import Registrant
 from interlock.tree.registrar import Registrar
-from interlock.trust.hop_tokens import Above, MintedTokens, Stamp
+from interlock.trust.hop_tokens import HopTokenReader, HopTokens, ParentIssuer
 from interlock.trust.token_issuer import TokenIssuer
 
 _MEMBER: Final = b',"%b":"%%b"' % ax.AUTHORIZATION.encode()
@@ -42,12 +42,12 @@ class CallerTokens(UpstreamExtension):
         self._issuer = issuer
         self._registrar = registrar
         self._registrant = registrant
-        tokens = MintedTokens(self.above, wall_clock=wall_clock, demanded=demanded)
+        tokens = HopTokenReader(self.above, wall_clock=wall_clock, demanded=demanded)
         # By its method: to call an object costs more than to call a method of it.
         self.read = tokens.__call__
         """Who calls, by the credentials that a parent sent. For `Identity.minted`."""
         self._granted: ax.Registered | None = None
-        self._above: Above | None = None
+        self._above: ParentIssuer | None = None
         registrar.grants.keys = issuer.keys.jwks
         issuer.on_new_keys(registrar.keys_changed)
 
@@ -56,7 +56,7 @@ class CallerTokens(UpstreamExtension):
         info = self._registrar.subserver(key) if peer.speaks_ax else None
         if info is None:
             return
-        peer.stamp = Stamp(
+        peer.stamp = HopTokens(
             self._issuer.minter,
             info.subserver_id,
             issuer=lambda: self._registrar.aggregator_id,
@@ -64,7 +64,7 @@ class CallerTokens(UpstreamExtension):
             prefix=self._issuer.prefix(info.segment),
         )
 
-    def above(self) -> Above | None:
+    def above(self) -> ParentIssuer | None:
         """The parent whose tokens are read. None: there is none."""
         registrant = self._registrant()
         granted = None if registrant is None else registrant.granted
@@ -74,5 +74,5 @@ class CallerTokens(UpstreamExtension):
             if registrant is not None and granted is not None:
                 jwks = granted.jwks if isinstance(granted.jwks, Raw) else b""
                 own = registrant.identity().subserver_id
-                self._above = Above(granted.aggregator_id, own, jwks)
+                self._above = ParentIssuer(granted.aggregator_id, own, jwks)
         return self._above

@@ -27,7 +27,7 @@ from interlock.tree.dial_in import kinds_of, retry_ms_of, speak
 from interlock.tree.subserver_session import AxSession
 
 
-class Adopts(Protocol):
+class ChildRegistrar(Protocol):
     """What a started child registers with: the node's registrar."""
 
     @property
@@ -50,7 +50,7 @@ class ChildConnector(Connector):
         key: str,
         server: ServerConfig,
         *,
-        registrar: Adopts,
+        registrar: ChildRegistrar,
         **options: Unpack[ConnectorOptions],
     ) -> None:
         super().__init__(key, server, **options)
@@ -60,7 +60,7 @@ class ChildConnector(Connector):
     async def _connect(
         self, server: ServerConfig, promises: bytes, session_first: bool
     ) -> UpstreamClient:
-        child = await StartedChild.start(
+        child = await ChildProcess.start(
             self._key,
             self._argv(server),
             # What it is to register as is for the config of this node to say.
@@ -96,7 +96,7 @@ class ChildConnector(Connector):
         )
 
     async def _not_registered(
-        self, child: StartedChild, server: ServerConfig, failed: BaseException
+        self, child: ChildProcess, server: ServerConfig, failed: BaseException
     ) -> BaseException:
         """Why a started child did not register, as far as that can be found out."""
         if isinstance(failed, TimeoutError):
@@ -135,7 +135,7 @@ class ChildConnector(Connector):
 # -- A child that the node starts and that speaks MCP-AX on its stdin and stdout.
 
 
-class StartedChannel(Endpoint):
+class ChildChannel(Endpoint):
     """The channel to a started child. What the child says before anybody listens is kept."""
 
     def __init__(self, process: StdioLink) -> None:
@@ -186,7 +186,7 @@ class StartedChannel(Endpoint):
         self._over(why)
 
 
-class StartedChild(StdioLink):
+class ChildProcess(StdioLink):
     """The process. Its channel listens from the first moment on: such a child speaks first."""
 
     def __init__(
@@ -196,7 +196,7 @@ class StartedChild(StdioLink):
         mask: Callable[[str], str] | None = None,
     ) -> None:
         super().__init__(label, stderr, mask)
-        self.channel = StartedChannel(self)
+        self.channel = ChildChannel(self)
         self.receiver: LinkReceiver = self.channel
 
 
@@ -231,7 +231,7 @@ class _Listener(EarlyReceiver):
             self.speaks.set_result(speaks)
 
 
-async def speaks_mcp(child: StartedChild, own_info: bytes, *, within: float) -> bool:
+async def speaks_mcp(child: ChildProcess, own_info: bytes, *, within: float) -> bool:
     """Whether it answers as an MCP server does. It is of no other use after this."""
     listener = child.receiver = _Listener()
     params = b'{"protocolVersion":%b,"capabilities":{},"clientInfo":%b}' % (
@@ -247,7 +247,7 @@ async def speaks_mcp(child: StartedChild, own_info: bytes, *, within: float) -> 
 
 
 def did_not_register(
-    key: str, within: float, child: StartedChild, *, speaks: bool
+    key: str, within: float, child: ChildProcess, *, speaks: bool
 ) -> InterlockError:
     """What to say of it."""
     if speaks:
@@ -263,7 +263,7 @@ def did_not_register(
     return InterlockError(UPSTREAM_UNAVAILABLE, said + first_stray(child))
 
 
-def first_stray(child: StartedChild) -> str:
+def first_stray(child: ChildProcess) -> str:
     """The first line on its stdout that is no message, as a sentence. Empty: there was none."""
     line = child.channel.stray[: _SHOWN * 4].decode("utf-8", "replace").strip()
     if not line:

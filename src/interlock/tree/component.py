@@ -51,8 +51,8 @@ from interlock.tree.child_connector import ChildConnector
 from interlock.tree.config import ParentConfig, SubserversConfig, resolve_parent
 from interlock.tree.dial_in import DialIn
 from interlock.tree.overview import (
-    Entry,
-    Session,
+    RouteEntry,
+    SessionInfo,
     TreeNode,
     gather,
     own_part,
@@ -66,9 +66,9 @@ from interlock.tree.route_check import RouteCheck
 from interlock.tree.socket import TreeSocket, tree_socket_path
 from interlock.tree.status import TreeStatus
 from interlock.tree.store import TreeStore, shared_leases_path, tree_path
-from interlock.tree.subserver_record import Subserver, key_of
+from interlock.tree.subserver_record import SubserverRecord, key_of
 from interlock.trust.budgets import Budgets
-from interlock.trust.identity.component import EverybodyBut
+from interlock.trust.identity.component import CallerComplement
 from interlock.trust.node_context import NodeContext
 from interlock.trust.token_issuer import TokenIssuer
 
@@ -234,7 +234,7 @@ class Tree(FeatureComponent, UpstreamExtension):
 
     def revoked(self, callers: RevokedCallers) -> None:
         """Send away who was let in as one of these callers."""
-        self.registrar.configure(self._config.section(SubserversConfig), EverybodyBut(callers))
+        self.registrar.configure(self._config.section(SubserversConfig), CallerComplement(callers))
 
     def check(self, config: Config) -> None:
         """Raises ConfigError when the parent of a config cannot be used."""
@@ -324,17 +324,17 @@ class Tree(FeatureComponent, UpstreamExtension):
 
     # -- what is below
 
-    def subserver(self, key: str) -> Subserver | None:
+    def subserver(self, key: str) -> SubserverRecord | None:
         return self.registrar.subserver(key)
 
-    def subservers(self) -> dict[str, Subserver]:
+    def subservers(self) -> dict[str, SubserverRecord]:
         """By the key of their upstreams."""
         return {one.key: one for one in self.registrar.subservers()}
 
-    def routing_table(self) -> dict[str, Entry]:
+    def routing_table(self) -> dict[str, RouteEntry]:
         """The routing table, as the draft writes it."""
         sessions = {
-            key: Session(info.session_id, format_utc(info.registered_at))
+            key: SessionInfo(info.session_id, format_utc(info.registered_at))
             for key, info in self.subservers().items()
         }
         return routing_table(self._catalog.current, sessions)
@@ -371,10 +371,10 @@ class Tree(FeatureComponent, UpstreamExtension):
         peer.mute = not info.offers.notifications
         peer.on_said = self.announce
 
-    def _subserver_begins(self, info: Subserver, dial_in: DialIn) -> Supervisor:
+    def _subserver_begins(self, info: SubserverRecord, dial_in: DialIn) -> Supervisor:
         return self._begin(info.key, self._server_of(info), dial_in)
 
-    def _server_of(self, info: Subserver) -> ServerConfig:
+    def _server_of(self, info: SubserverRecord) -> ServerConfig:
         """What the config would say of it."""
         settings = self._config.section(SubserversConfig)
         link = settings.links.get(info.segment)
@@ -384,7 +384,7 @@ class Tree(FeatureComponent, UpstreamExtension):
             timeout=None if link is None else link.timeout,
         )
 
-    def _granted(self, info: Subserver) -> None:
+    def _granted(self, info: SubserverRecord) -> None:
         """A new session, or a new budget for the one that there is."""
         # Another caller's subserver may have the same id.
         whose = f"{info.caller} {info.subserver_id}"
@@ -406,7 +406,7 @@ class Tree(FeatureComponent, UpstreamExtension):
             pace.close()
             self._dropped_by_gone += pace.dropped
 
-    def _subserver_lost(self, info: Subserver, reason: str) -> None:
+    def _subserver_lost(self, info: SubserverRecord, reason: str) -> None:
         if info.key in self._lost:
             return
         if self.subserver(info.key) is not None:
@@ -464,7 +464,7 @@ class Tree(FeatureComponent, UpstreamExtension):
         if self.registrant is not None:
             self.registrant.tell(method, params)
 
-    def _pace(self, info: Subserver) -> NotificationLimiter:
+    def _pace(self, info: SubserverRecord) -> NotificationLimiter:
         pace = self._paces.get(info.key)
         if pace is None:
             settings = self._config.section(SubserversConfig)

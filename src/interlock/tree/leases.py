@@ -20,7 +20,7 @@ from typing import Final
 from interlock.core.ports import Clock
 from interlock.errors import SPLIT_BRAIN, InterlockError
 from interlock.protocol import mcpax as ax
-from interlock.tree.subserver_record import CallLater, Timer, TreeStore
+from interlock.tree.subserver_record import CallLater, RegistrationStore, Timer
 from interlock.tree.subserver_session import QUIET_LEASE, AxSession
 
 RENEWED_WITHIN: Final = 0.5
@@ -37,7 +37,7 @@ class Leases:
 
     def __init__(
         self,
-        store: TreeStore,
+        store: RegistrationStore,
         aggregator_id: str,
         *,
         wall_clock: Clock,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # Calls do not come by here: they find their tool in the snapshot.
 
 
-class Session(msgspec.Struct, frozen=True, gc=False):
+class SessionInfo(msgspec.Struct, frozen=True, gc=False):
     """What is known of a registered upstream's session."""
 
     session_id: str
@@ -38,7 +38,7 @@ class Session(msgspec.Struct, frozen=True, gc=False):
     """RFC 3339, UTC, such as 2026-05-01T12:00:00Z."""
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class RouteEntry(msgspec.Struct, frozen=True, gc=False):
     """One row of the table, as the draft writes it."""
 
     downstream_session: str
@@ -47,13 +47,13 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     registered_at: str
 
 
-def routing_table(snapshot: Snapshot, sessions: Mapping[str, Session]) -> dict[str, Entry]:
+def routing_table(snapshot: Snapshot, sessions: Mapping[str, SessionInfo]) -> dict[str, RouteEntry]:
     """The tools of registered upstreams by their full names; `sessions` by the upstreams' keys."""
     table = {}
     for tool in snapshot.tools:
         session = sessions.get(tool.upstream)
         if session is not None:
-            table[tool.canonical] = Entry(
+            table[tool.canonical] = RouteEntry(
                 session.session_id, tool.upstream_name, tool.capability(), session.registered_at
             )
     return table
@@ -118,7 +118,7 @@ class TreeNode(msgspec.Struct, kw_only=True):
             waiting += reversed(one.children)
 
 
-class Joined(Protocol):
+class SubserverInfo(Protocol):
     """What is known of a registered subserver."""
 
     @property
@@ -144,7 +144,7 @@ class _Result(Protocol):
     def result(self) -> bytes: ...
 
 
-class Below(Protocol):
+class ChildNode(Protocol):
     """A node below, which can be asked."""
 
     def request(self, method: str, params: dict[str, Any] | None = None) -> Awaitable[_Result]: ...
@@ -163,7 +163,7 @@ def own_part(
     under_way: int = 0,
     upstreams: Iterable[UpstreamStatus],
     servers: Mapping[str, ServerConfig],
-    subservers: Mapping[str, Joined],
+    subservers: Mapping[str, SubserverInfo],
 ) -> TreeNode:
     """This node and what it is connected to. `parent`: where it registers, None for a root.
 
@@ -192,7 +192,9 @@ def own_part(
     )
 
 
-def _child(status: UpstreamStatus, server: ServerConfig | None, joined: Joined | None) -> TreeNode:
+def _child(
+    status: UpstreamStatus, server: ServerConfig | None, joined: SubserverInfo | None
+) -> TreeNode:
     link, where = _link(server) if server is not None else ("", "")
     child = TreeNode(
         name=status.segment or status.key,
@@ -251,7 +253,7 @@ def _link(server: ServerConfig) -> tuple[str, str]:
 
 async def gather(
     own: TreeNode,
-    below: Mapping[str, Below],
+    below: Mapping[str, ChildNode],
     *,
     within: float = WITHIN,
     levels: int = MOST_LEVELS,
@@ -276,7 +278,7 @@ async def gather(
     return own
 
 
-async def _ask(peer: Below, within: float, levels: int) -> TreeNode | str:
+async def _ask(peer: ChildNode, within: float, levels: int) -> TreeNode | str:
     """A node's part of the tree, or a sentence that says why it is not known."""
     left = {"within_ms": int(within * _LEFT_BELOW * 1000), "levels": levels}
     try:

@@ -26,7 +26,7 @@ from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol import mcpax as ax
 from interlock.protocol.jsonrpc import Message
-from interlock.tree.registrant import Asking, RefusedError, read_ended
+from interlock.tree.registrant import ParentRequests, RefusedError, read_ended
 
 FACE: Final = "ax"
 PARENT: Final = "parent"
@@ -87,7 +87,7 @@ class AxConversation(Conversation):
         self._identify = identify
         self._tree = tree
         self._on_keys = on_keys
-        self._asking = Asking(send)
+        self._asking = ParentRequests(send)
         self._looking: set[asyncio.Task[None]] = set()
         self.ended_by: RefusedError | None = None
         self._known: BoundedDict[bytes, _Said] = BoundedDict(_MOST_KEPT)

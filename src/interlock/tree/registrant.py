@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 # made from it.
 
 
-class State(Enum):
+class RegistrantState(Enum):
     IDLE = "idle"
     DIALLING = "dialling"
     INTRODUCING = "introducing"
@@ -84,7 +84,7 @@ class State(Enum):
     ENDED = "ended"
 
 
-class Event(Enum):
+class RegistrantEvent(Enum):
     BEGIN = "begin"
     DIALLED = "dialled"
     INTRODUCED = "introduced"
@@ -103,25 +103,25 @@ class Event(Enum):
     END = "end"
 
 
-MOVES: Final[dict[tuple[State, Event], State]] = {
-    (State.IDLE, Event.BEGIN): State.DIALLING,
-    (State.DIALLING, Event.DIALLED): State.INTRODUCING,
-    (State.INTRODUCING, Event.INTRODUCED): State.REGISTERING,
-    (State.REGISTERING, Event.GRANTED): State.REGISTERED,
-    (State.REGISTERED, Event.FORGOTTEN): State.REGISTERING,
-    (State.REGISTERED, Event.LOST): State.WAITING,
-    (State.DIALLING, Event.FAILED): State.WAITING,
-    (State.INTRODUCING, Event.FAILED): State.WAITING,
-    (State.REGISTERING, Event.FAILED): State.WAITING,
-    (State.WAITING, Event.NEXT): State.DIALLING,
-    (State.WAITING, Event.GIVEN_UP): State.ENDED,
-    (State.REGISTERED, Event.LEAVE): State.LEAVING,
-    **{(state, Event.END): State.ENDED for state in State},
+MOVES: Final[dict[tuple[RegistrantState, RegistrantEvent], RegistrantState]] = {
+    (RegistrantState.IDLE, RegistrantEvent.BEGIN): RegistrantState.DIALLING,
+    (RegistrantState.DIALLING, RegistrantEvent.DIALLED): RegistrantState.INTRODUCING,
+    (RegistrantState.INTRODUCING, RegistrantEvent.INTRODUCED): RegistrantState.REGISTERING,
+    (RegistrantState.REGISTERING, RegistrantEvent.GRANTED): RegistrantState.REGISTERED,
+    (RegistrantState.REGISTERED, RegistrantEvent.FORGOTTEN): RegistrantState.REGISTERING,
+    (RegistrantState.REGISTERED, RegistrantEvent.LOST): RegistrantState.WAITING,
+    (RegistrantState.DIALLING, RegistrantEvent.FAILED): RegistrantState.WAITING,
+    (RegistrantState.INTRODUCING, RegistrantEvent.FAILED): RegistrantState.WAITING,
+    (RegistrantState.REGISTERING, RegistrantEvent.FAILED): RegistrantState.WAITING,
+    (RegistrantState.WAITING, RegistrantEvent.NEXT): RegistrantState.DIALLING,
+    (RegistrantState.WAITING, RegistrantEvent.GIVEN_UP): RegistrantState.ENDED,
+    (RegistrantState.REGISTERED, RegistrantEvent.LEAVE): RegistrantState.LEAVING,
+    **{(state, RegistrantEvent.END): RegistrantState.ENDED for state in RegistrantState},
 }
 """Where an event leads."""
 
 
-def move(state: State, event: Event) -> State:
+def move(state: RegistrantState, event: RegistrantEvent) -> RegistrantState:
     """The next state. Raises KeyError for what cannot happen."""
     return MOVES[state, event]
 
@@ -216,7 +216,7 @@ def advice_on(symbol: str) -> str:
 # -- What a subserver asks its parent, and what a registrant needs of whoever speaks with it.
 
 
-class Conversing(Protocol):
+class ParentLink(Protocol):
     """Our side of a channel to a parent."""
 
     @property
@@ -237,7 +237,7 @@ class Conversing(Protocol):
         """The channel is gone. Told once."""
 
 
-class Asking:
+class ParentRequests:
     """The questions that a parent has not answered yet."""
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
@@ -344,7 +344,7 @@ def for_good(failed: InterlockError, *, registered: bool) -> bool:
     return failed.code == INVALID_PARAMS.ax_code
 
 
-class Rounds:
+class ParentRotation:
     """The order in which parents are tried."""
 
     def __init__(
@@ -406,7 +406,7 @@ class Rounds:
 _log = logging.getLogger("interlock.tree")
 
 
-class Telling:
+class RegistrantLog:
     """Writes to the log."""
 
     def __init__(self) -> None:
@@ -491,7 +491,7 @@ def read_parent(answer: bytes, url: str) -> Parent:
 # -- Opens a channel to a parent, and understands one that does not let anybody in.
 
 
-class Dial(Protocol):
+class Dialer(Protocol):
     """Opens a channel to a parent. Raises InterlockError."""
 
     async def __call__(
@@ -499,7 +499,7 @@ class Dial(Protocol):
     ) -> Channel: ...
 
 
-async def reach(url: str, settings: ParentConfig, dial: Dial) -> Channel:
+async def reach(url: str, settings: ParentConfig, dial: Dialer) -> Channel:
     """An open channel. Raises InterlockError."""
     secure = None
     if url.lower().startswith("wss:"):
@@ -666,7 +666,7 @@ class Registrant:
         parent: ParentConfig,
         subserver_id: str,
         role: str,
-        converse: Callable[[Channel, Registrant], Conversing],
+        converse: Callable[[Channel, Registrant], ParentLink],
         subtree_ids: Callable[[], tuple[str, ...] | None] = lambda: None,
         descendant_ids: Callable[[], tuple[str, ...]] = lambda: (),
         on_registered: Callable[[ax.Registered], None] = lambda _: None,
@@ -683,7 +683,7 @@ class Registrant:
         wall_clock: Clock = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Clock = random.random,
-        dial: Dial = dial_channel,
+        dial: Dialer = dial_channel,
     ) -> None:
         """`parent` has no references any more: `config.resolve_parent` has seen it.
 
@@ -715,14 +715,14 @@ class Registrant:
         self.stubborn = stubborn
         self.refused = False
         """Whether the last try was refused for a reason that will hardly change."""
-        self._telling = Telling()
+        self._telling = RegistrantLog()
         self._clock = clock
         self._wall_clock = wall_clock
         self._sleep = sleep
         self._jitter = jitter
         self._dial = dial
         self._interval = round(parent.heartbeat * 1000)
-        self._state = State.IDLE
+        self._state = RegistrantState.IDLE
         self._since = wall_clock()
         self._url = parent.url
         self._problem: InterlockError | None = None
@@ -738,7 +738,7 @@ class Registrant:
         self._gone: InterlockError | None = None
         """Why the channel is closed."""
         self._channel: Channel | None = None
-        self._conversation: Conversing | None = None
+        self._conversation: ParentLink | None = None
         self._woken = asyncio.Event()
         """Something happened that cannot wait for the next heartbeat."""
         self._task: asyncio.Task[None] | None = None
@@ -747,8 +747,8 @@ class Registrant:
 
     def begin(self) -> None:
         """Begin to look for a parent."""
-        if self._state is State.IDLE:
-            self._move(Event.BEGIN)
+        if self._state is RegistrantState.IDLE:
+            self._move(RegistrantEvent.BEGIN)
             self._task = asyncio.get_running_loop().create_task(self._run(), name="registrant")
 
     async def end(self) -> None:
@@ -757,8 +757,8 @@ class Registrant:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        if self._state is State.REGISTERED and self._conversation is not None:
-            self._move(Event.LEAVE)
+        if self._state is RegistrantState.REGISTERED and self._conversation is not None:
+            self._move(RegistrantEvent.LEAVE)
             granted, self.granted = self.granted, None
             session = "" if granted is None else granted.session_id
             params = jsonrpc.encode_value(ax.Farewell(session, "it stops"))
@@ -773,8 +773,8 @@ class Registrant:
                 await self._within(FAREWELL, asyncio.ensure_future(channel.wait_closed()))
             except InterlockError:
                 _log.info("the channel to the parent did not close in time")
-        if self._state is not State.ENDED:
-            self._move(Event.END)
+        if self._state is not RegistrantState.ENDED:
+            self._move(RegistrantEvent.END)
 
     async def until_over(self) -> None:
         """Wait until it has ended by itself, as one does that tries only once."""
@@ -798,7 +798,7 @@ class Registrant:
     # -- how it stands
 
     @property
-    def state(self) -> State:
+    def state(self) -> RegistrantState:
         return self._state
 
     @property
@@ -845,7 +845,7 @@ class Registrant:
             beats=self._beats,
         )
 
-    def _move(self, event: Event) -> None:
+    def _move(self, event: RegistrantEvent) -> None:
         self._state = move(self._state, event)
         self._since = self._wall_clock()
         self.on_state(self)
@@ -854,7 +854,7 @@ class Registrant:
 
     async def _run(self) -> None:
         settings = self._settings
-        rounds = Rounds(
+        rounds = ParentRotation(
             (settings.url, *settings.backup), heartbeat=settings.heartbeat, jitter=self._jitter
         )
         while True:
@@ -862,11 +862,11 @@ class Registrant:
             failed, lasted = await self._try(self._url)
             wait = rounds.after(failed, lasted=lasted, refused=self.refused)
             if self._once or (rounds.hopeless and not self.stubborn):
-                self._move(Event.GIVEN_UP)
+                self._move(RegistrantEvent.GIVEN_UP)
                 return
             if wait:
                 await self._sleep(wait)
-            self._move(Event.NEXT)
+            self._move(RegistrantEvent.NEXT)
 
     async def _try(self, url: str) -> tuple[InterlockError, float | None]:
         """Be with one parent until that fails: why it did, and how long it was registered. None: it
@@ -886,14 +886,14 @@ class Registrant:
         self._hang_up()
         self.granted = None
         self._problem = failed
-        registered = self._state is State.REGISTERED
+        registered = self._state is RegistrantState.REGISTERED
         self.refused = for_good(failed, registered=registered)
         if not registered:
             self._telling.failed(url, failed, refused=self.refused)
-            self._move(Event.FAILED)
+            self._move(RegistrantEvent.FAILED)
             return failed, None
         self._telling.lost(url, failed, refused=self.refused)
-        self._move(Event.LOST)
+        self._move(RegistrantEvent.LOST)
         self._on_lost(failed.message)
         return failed, self._clock() - self._granted_at
 
@@ -902,9 +902,9 @@ class Registrant:
     async def _serve(self, url: str) -> InterlockError:
         """Register with a parent and stay with it. Why it is over, or raises InterlockError."""
         self._take(await reach(url, self._settings, self._dial))
-        self._move(Event.DIALLED)
+        self._move(RegistrantEvent.DIALLED)
         parent = await self._introduce()
-        self._move(Event.INTRODUCED)
+        self._move(RegistrantEvent.INTRODUCED)
         while True:
             await self._register(parent)
             over = await self._stay()
@@ -912,7 +912,7 @@ class Registrant:
                 return over
             _log.info("%s has forgotten this node: it registers again", url)
             self.granted = None
-            self._move(Event.FORGOTTEN)
+            self._move(RegistrantEvent.FORGOTTEN)
             self._on_lost("The parent has forgotten it.")
 
     def _take(self, channel: Channel) -> None:
@@ -922,7 +922,7 @@ class Registrant:
         channel.on_closed = lambda reason: self._closed(conversation, reason)
         channel.on_message = conversation.take
 
-    def _closed(self, conversation: Conversing, reason: str) -> None:
+    def _closed(self, conversation: ParentLink, reason: str) -> None:
         if conversation is not self._conversation or self._channel is None:
             return
         said = refusal_by_symbol(self._channel.close_reason)
@@ -1005,7 +1005,7 @@ class Registrant:
             aggregator_id=granted.aggregator_id or parent.id,
             tree_id=granted.tree_id or parent.tree_id,
         )
-        self._move(Event.GRANTED)
+        self._move(RegistrantEvent.GRANTED)
         self._telling.registered(granted.assigned_segment, self._url)
         self._on_registered(self.granted)
         self._heard_duplicates(granted.duplicate_ids)
@@ -1055,7 +1055,7 @@ class Registrant:
         if ids is not UNSET and ids:
             self._on_duplicates(ids)
 
-    def _beat(self, conversation: Conversing) -> asyncio.Future[bytes]:
+    def _beat(self, conversation: ParentLink) -> asyncio.Future[bytes]:
         assert self.granted is not None
         subtree, descendants = self._subtree_ids(), self._descendant_ids()
         beat = ax.Beat(

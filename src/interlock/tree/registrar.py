@@ -45,11 +45,11 @@ from interlock.tree.dial_in import DialIn
 from interlock.tree.leases import Leases, split_brain
 from interlock.tree.subserver_record import (
     CallLater,
-    Claim,
-    Place,
-    Subserver,
+    ChildAssignment,
+    RegistrationStore,
+    SegmentClaim,
+    SubserverRecord,
     Timer,
-    TreeStore,
     budget_for,
     key_of,
     with_itself,
@@ -63,14 +63,14 @@ if TYPE_CHECKING:
 # -- Who gets a segment: the first, its owner of old, or the same subserver come back.
 
 
-class Holder:
+class SegmentHolder:
     """Somebody who has a segment."""
 
-    def __init__(self, info: Subserver) -> None:
+    def __init__(self, info: SubserverRecord) -> None:
         self.info = info
 
 
-def check_claim(claim: Claim | None, wanted: ax.Registration, verified: bool) -> None:
+def check_claim(claim: SegmentClaim | None, wanted: ax.Registration, verified: bool) -> None:
     """Hold a registration against who had the segment before. Raises InterlockError.
 
     A proven claim displaces an unproven one, never the other way round.
@@ -92,9 +92,9 @@ def check_segment(
     wanted: ax.Registration,
     verified: bool,
     *,
-    place: Place | None,
-    held: Holder | None,
-    mine: Holder | None,
+    place: ChildAssignment | None,
+    held: SegmentHolder | None,
+    mine: SegmentHolder | None,
     room: bool,
 ) -> None:
     """Hold a registration against who is registered now. Raises InterlockError.
@@ -188,7 +188,7 @@ _log = logging.getLogger("interlock.upstreams")
 class Claims:
     """Those on the segments of one node."""
 
-    def __init__(self, store: TreeStore, wall_clock: Clock) -> None:
+    def __init__(self, store: RegistrationStore, wall_clock: Clock) -> None:
         self._store = store
         self._wall_clock = wall_clock
 
@@ -196,7 +196,7 @@ class Claims:
         """Raises InterlockError when the segment is another's."""
         check_claim(self._store.claim_on(wanted.segment), wanted, verified)
 
-    def use(self, info: Subserver) -> None:
+    def use(self, info: SubserverRecord) -> None:
         """It is listed by its authority: whose segment it is from now on. Asked as often as
         anybody likes, and written when it is news."""
         authority = info.authority
@@ -220,10 +220,10 @@ class Claims:
 # -- Everybody who is registered, or may come back: by segment, by who they are, by upstream.
 
 
-class Record(Holder):
+class SubserverRegistration(SegmentHolder):
     """One subserver, from its registration until it is forgotten."""
 
-    def __init__(self, info: Subserver, session: AxSession) -> None:
+    def __init__(self, info: SubserverRecord, session: AxSession) -> None:
         super().__init__(info)
         self.session: AxSession | None = session
         self.dial_in: DialIn | None = None
@@ -244,47 +244,47 @@ class Record(Holder):
             self.grace = None
 
 
-class Records:
+class SubserverRegistrations:
     """A subserver_id is that of the caller who brings it: another caller with the same one is
     another subserver, and keeps nobody out."""
 
     def __init__(self) -> None:
-        self._by_segment: dict[str, Record] = {}
-        self._by_id: dict[tuple[str, str], Record] = {}
-        self._by_key: dict[str, Record] = {}
+        self._by_segment: dict[str, SubserverRegistration] = {}
+        self._by_id: dict[tuple[str, str], SubserverRegistration] = {}
+        self._by_key: dict[str, SubserverRegistration] = {}
 
     def __len__(self) -> int:
         return len(self._by_segment)
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[SubserverRegistration]:
         """All that are there now, whatever becomes of them meanwhile."""
         return iter(list(self._by_segment.values()))
 
-    def at(self, segment: str) -> Record | None:
+    def at(self, segment: str) -> SubserverRegistration | None:
         return self._by_segment.get(segment)
 
-    def of(self, caller: str, subserver_id: str) -> Record | None:
+    def of(self, caller: str, subserver_id: str) -> SubserverRegistration | None:
         return self._by_id.get((caller, subserver_id))
 
-    def behind(self, key: str) -> Record | None:
+    def behind(self, key: str) -> SubserverRegistration | None:
         return self._by_key.get(key)
 
-    def registered(self, session: AxSession) -> Record | None:
+    def registered(self, session: AxSession) -> SubserverRegistration | None:
         """What is known of a session that is registered now."""
         wanted = session.wanted
         record = None if wanted is None else self.of(session.caller.name, wanted.subserver_id)
         return record if record is not None and record.session is session else None
 
-    def infos(self) -> list[Subserver]:
+    def infos(self) -> list[SubserverRecord]:
         """By segment."""
         return [self._by_segment[segment].info for segment in sorted(self._by_segment)]
 
-    def add(self, record: Record) -> None:
+    def add(self, record: SubserverRegistration) -> None:
         info = record.info
         self._by_segment[info.segment] = self._by_key[info.key] = record
         self._by_id[info.caller, info.subserver_id] = record
 
-    def remove(self, record: Record) -> bool:
+    def remove(self, record: SubserverRegistration) -> bool:
         """False: it was removed before."""
         info = record.info
         if self._by_segment.get(info.segment) is not record:
@@ -293,20 +293,20 @@ class Records:
         del self._by_id[info.caller, info.subserver_id]
         return True
 
-    def below(self, *, but: Record | None = None) -> Iterator[str]:
+    def below(self, *, but: SubserverRegistration | None = None) -> Iterator[str]:
         """The ids of the aggregators that are below now, through whomever they are."""
         for record in self._by_segment.values():
             if record.session is not None and record is not but:
                 yield from record.info.subtree_ids
 
-    def descendants(self, *, but: Record | None = None) -> Iterator[str]:
+    def descendants(self, *, but: SubserverRegistration | None = None) -> Iterator[str]:
         """The subserver_ids of everything that is registered below now, leaves included."""
         for record in self._by_segment.values():
             if record.session is not None and record is not but:
                 yield record.info.subserver_id
                 yield from record.info.descendant_ids
 
-    def brings(self, subserver_id: str) -> Record | None:
+    def brings(self, subserver_id: str) -> SubserverRegistration | None:
         """The registered aggregator that has this subserver below it."""
         for record in self._by_segment.values():
             if record.session is not None and subserver_id in record.info.descendant_ids:
@@ -352,8 +352,8 @@ def refuse_crowd(ids: Iterable[str], others: Iterable[str]) -> None:
 
 
 def bringers(
-    records: Iterable[Record], ids: Collection[str] | None
-) -> Iterator[tuple[Record, InterlockError]]:
+    records: Iterable[SubserverRegistration], ids: Collection[str] | None
+) -> Iterator[tuple[SubserverRegistration, InterlockError]]:
     """Those through whom these aggregators are below, or without any ids the one who brings the
     most; each with why it has to go."""
     live = [one for one in records if one.session is not None and one.info.subtree_ids]
@@ -403,7 +403,7 @@ class Grants:
         """Gives this node's public keys, the same object until they are others. Empty: it makes no
         tokens."""
 
-    def grant(self, info: Subserver, session: AxSession, proof: str) -> None:
+    def grant(self, info: SubserverRecord, session: AxSession, proof: str) -> None:
         """Decide how much it is asked for. `proof`: who must prove its authority."""
         wanted = session.wanted
         unproven = not session.verified and must_prove(proof, session.channel.peer)
@@ -419,7 +419,7 @@ class Grants:
         """It is no more."""
         self.limits.pop(key, None)
 
-    def show(self, record: Record) -> Raw | UnsetType:
+    def show(self, record: SubserverRegistration) -> Raw | UnsetType:
         """The keys, for one who does not know them. UNSET: it knows them, or there are none."""
         keys = self.keys()
         if keys == record.shown:
@@ -427,13 +427,13 @@ class Grants:
         record.shown = keys
         return Raw(keys)
 
-    def show_in(self, answer: dict[str, object], record: Record) -> None:
+    def show_in(self, answer: dict[str, object], record: SubserverRegistration) -> None:
         """Show them in the answer to a heartbeat, if there is any need."""
         keys = self.show(record)
         if keys is not UNSET:
             answer["jwks"] = keys
 
-    def tell(self, records: Iterable[Record]) -> None:
+    def tell(self, records: Iterable[SubserverRegistration]) -> None:
         """The keys are others: tell everybody before anything comes that is signed with them."""
         told = keys_changed(self.keys())
         for record in records:
@@ -451,16 +451,16 @@ class Registrar:
     def __init__(
         self,
         *,
-        store: TreeStore,
+        store: RegistrationStore,
         settings: SubserversConfig,
         aggregator_id: str,
         own_info: bytes,
-        begin: Callable[[Subserver, DialIn], Supervisor],
+        begin: Callable[[SubserverRecord, DialIn], Supervisor],
         end: Callable[[str], None],
         taken: Callable[[str], bool],
         on_change: Callable[[], None],
-        on_granted: Callable[[Subserver], None] | None = None,
-        on_lost: Callable[[Subserver, str], None] | None = None,
+        on_granted: Callable[[SubserverRecord], None] | None = None,
+        on_lost: Callable[[SubserverRecord, str], None] | None = None,
         audit: Callable[[str, str, str, str, str], None] | None = None,
         clock: Clock = time.monotonic,
         wall_clock: Clock = time.time,
@@ -490,7 +490,7 @@ class Registrar:
         self._base_dir = base_dir
         self._budget_cap = ax.Budget()
         self._channels: set[AxSession] = set()
-        self._records = Records()
+        self._records = SubserverRegistrations()
         self._claims = Claims(store, wall_clock)
         self._leases = Leases(
             store,
@@ -523,7 +523,7 @@ class Registrar:
     async def adopt(self, channel: Channel, *, key: str, segment: str) -> AxSession:
         """The session of a child that the node started, once it has registered as what the config
         says. Raises InterlockError when it does not."""
-        session = AxSession(channel, Caller(f"config:{key}"), self, Place(key, segment))
+        session = AxSession(channel, Caller(f"config:{key}"), self, ChildAssignment(key, segment))
         done = until_registered(session, key)
         self._open(session)
         try:
@@ -538,11 +538,11 @@ class Registrar:
         have a child of the same name: they are two. Raises InterlockError."""
         return self._store.identity(f"child {key}")
 
-    def subservers(self) -> list[Subserver]:
+    def subservers(self) -> list[SubserverRecord]:
         """Everybody who is registered, or still listed, by segment."""
         return self._records.infos()
 
-    def subserver(self, key: str) -> Subserver | None:
+    def subserver(self, key: str) -> SubserverRecord | None:
         """What is known of the subserver behind an upstream of the node."""
         record = self._records.behind(key)
         return None if record is None else record.info
@@ -699,7 +699,7 @@ class Registrar:
         record = self._records.at(wanted.segment)
         info = self._describe(session, wanted, None if record is None else record.info)
         if record is None:
-            record = Record(info, session)
+            record = SubserverRegistration(info, session)
             self._records.add(record)
         else:
             before, record.session = record.session, session
@@ -862,7 +862,7 @@ class Registrar:
             refuse_crowd(ids, (self.aggregator_id, *self._records.below(but=mine)))
 
     def _learn_descendants(
-        self, record: Record, ids: frozenset[str], known: frozenset[str]
+        self, record: SubserverRegistration, ids: frozenset[str], known: frozenset[str]
     ) -> None:
         """Take what an aggregator reports. An id that is registered here, or below another one
         that reported it first, is a duplicate: it does not count, and the aggregator is told."""
@@ -870,7 +870,7 @@ class Registrar:
         record.duplicates = set((ids - known).intersection(others))
         record.info.descendant_ids = ids - record.duplicates
 
-    def _take_duplicates(self, record: Record) -> tuple[str, ...]:
+    def _take_duplicates(self, record: SubserverRegistration) -> tuple[str, ...]:
         """What an aggregator is to drop, told once, and written down."""
         ids, record.duplicates = tuple(sorted(record.duplicates)), set()
         if ids:
@@ -892,17 +892,19 @@ class Registrar:
         if above:
             self.dismiss_bringers(above)
 
-    def _record(self, session: AxSession) -> Record | None:
+    def _record(self, session: AxSession) -> SubserverRegistration | None:
         return self._records.registered(session)
 
     def _describe(
-        self, session: AxSession, wanted: ax.Registration, info: Subserver | None
-    ) -> Subserver:
+        self, session: AxSession, wanted: ax.Registration, info: SubserverRecord | None
+    ) -> SubserverRecord:
         """What is true of it from now on; in the same object where there is one."""
         channel = session.channel
         if info is None:
             key = key_of(wanted.segment) if session.place is None else session.place.key
-            info = Subserver(key=key, segment=wanted.segment, subserver_id=wanted.subserver_id)
+            info = SubserverRecord(
+                key=key, segment=wanted.segment, subserver_id=wanted.subserver_id
+            )
         info.caller, info.peer, info.label = session.caller.name, channel.peer, channel.label
         info.session_id, info.verified = session.id, session.verified
         info.budget = budget_for(self._settings, wanted.segment).capped(self._budget_cap)
@@ -912,7 +914,9 @@ class Registrar:
         self.grants.grant(info, session, self._settings.proof)
         return info
 
-    def _drop(self, record: Record, error: InterlockError | None, reason: str = "") -> None:
+    def _drop(
+        self, record: SubserverRegistration, error: InterlockError | None, reason: str = ""
+    ) -> None:
         """Forget a subserver, with everything that it offered, at once."""
         info, session = record.info, record.session
         reason = reason if error is None else error.message
@@ -936,7 +940,7 @@ class Registrar:
 
     # -- what is told
 
-    def _ended(self, info: Subserver, error: InterlockError) -> None:
+    def _ended(self, info: SubserverRecord, error: InterlockError) -> None:
         name = error.failure.name
         self._note(info.segment, info.caller, ax.SESSION_ENDED, name, error.message)
 

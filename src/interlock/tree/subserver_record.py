@@ -40,14 +40,14 @@ class Timer(Protocol):
 CallLater = Callable[[float, Callable[[], None]], Timer]
 
 
-class Place(NamedTuple):
+class ChildAssignment(NamedTuple):
     """What the config gives to a child that the node started: it must register as that."""
 
     key: str
     segment: str
 
 
-class Desk(Protocol):
+class SessionRegistrar(Protocol):
     """What a session asks of the registrar."""
 
     aggregator_id: str
@@ -101,7 +101,7 @@ def key_of(segment: str) -> str:
     return f"ax:{segment}"
 
 
-class Subserver(msgspec.Struct, eq=False, kw_only=True):
+class SubserverRecord(msgspec.Struct, eq=False, kw_only=True):
     """One subserver. It is the same object from its first registration until it is forgotten, and
     says what is true now."""
 
@@ -185,7 +185,7 @@ def budget_for(settings: SubserversConfig, segment: str) -> Budget:
     return as_budget(settings.budget if own is None else own)
 
 
-class Claim(Protocol):
+class SegmentClaim(Protocol):
     """Who owns a segment."""
 
     @property
@@ -196,7 +196,7 @@ class Claim(Protocol):
     def used(self) -> float: ...
 
 
-class Lease(Protocol):
+class SubserverLease(Protocol):
     """Where a subserver is registered."""
 
     @property
@@ -205,30 +205,32 @@ class Lease(Protocol):
     def until(self) -> float: ...
 
 
-class TreeStore(Protocol):
+class RegistrationStore(Protocol):
     """Where claims and leases are kept (`tree/store.py`). Everything raises InterlockError."""
 
     def identity(self, role: str) -> str: ...
 
-    def claim_on(self, segment: str) -> Claim | None: ...
+    def claim_on(self, segment: str) -> SegmentClaim | None: ...
 
     def keep_claim(self, segment: str, authority: str, verified: bool) -> bool:
         """False: a proven one is there, which an unproven one never displaces."""
         ...
 
-    def other_lease(self, subserver_id: str, aggregator_id: str, tree_id: str) -> Lease | None:
+    def other_lease(
+        self, subserver_id: str, aggregator_id: str, tree_id: str
+    ) -> SubserverLease | None:
         """That of another aggregator in the same tree, if it has not lapsed."""
         ...
 
     def take_lease(
         self, subserver_id: str, aggregator_id: str, tree_id: str, authority: str, until: float
-    ) -> Lease | None:
+    ) -> SubserverLease | None:
         """Take it; or else the one of another aggregator in the same tree, which stays."""
         ...
 
     def take_leases(
         self, aggregator_id: str, tree_id: str, wanted: Iterable[tuple[str, str, float]]
-    ) -> Mapping[str, Lease]:
+    ) -> Mapping[str, SubserverLease]:
         """Take many at once (the subserver, its authority, until when): those of others, which
         stay."""
         ...

@@ -37,7 +37,7 @@ from interlock.errors import (
 from interlock.primitives.rate_limits import SlidingWindow
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol import mcpax as ax
-from interlock.tree.subserver_record import CHANNEL, Desk, Place, Timer
+from interlock.tree.subserver_record import CHANNEL, ChildAssignment, SessionRegistrar, Timer
 
 # -- The life of a subserver's channel, as a table: what may come in which state, and what
 # follows.
@@ -45,7 +45,7 @@ from interlock.tree.subserver_record import CHANNEL, Desk, Place, Timer
 # `docs` draw their diagram from it; `AxSession` does what it says.
 
 
-class State(Enum):
+class SessionState(Enum):
     NEW = "new"
     """Somebody dialled in, and has said nothing yet."""
     INTRODUCED = "introduced"
@@ -56,7 +56,7 @@ class State(Enum):
     ENDED = "ended"
 
 
-class Event(Enum):
+class SessionEvent(Enum):
     """What can happen to a channel."""
 
     INITIALIZE = mcp.INITIALIZE
@@ -76,50 +76,50 @@ class Event(Enum):
     CLOSED = "channel closed"
 
 
-class Row(NamedTuple):
+class SessionTransition(NamedTuple):
     """A cell of the table."""
 
-    state: State
-    on: Event
+    state: SessionState
+    on: SessionEvent
     does: str
     """The name of what is done."""
-    then: tuple[State, ...]
+    then: tuple[SessionState, ...]
     """Where that may lead; the state itself where it is refused."""
 
 
-_N, _I, _A, _R, _E = State
+_N, _I, _A, _R, _E = SessionState
 _ANY: Final = (_N, _I, _A, _R)
 
 
-def _rows() -> Iterator[Row]:
+def _rows() -> Iterator[SessionTransition]:
     for state in _ANY:
-        yield Row(state, Event.PING, "pong", (state,))
-        yield Row(state, Event.UNKNOWN, "refuse_unknown", (state,))
-        yield Row(state, Event.NOTE, "ignore", (state,))
-        yield Row(state, Event.GARBAGE, "refuse_garbage", (state,))
-        yield Row(state, Event.DISMISSAL, "dismiss", (_E,))
-        yield Row(state, Event.CLOSED, "lose", (_E,))
+        yield SessionTransition(state, SessionEvent.PING, "pong", (state,))
+        yield SessionTransition(state, SessionEvent.UNKNOWN, "refuse_unknown", (state,))
+        yield SessionTransition(state, SessionEvent.NOTE, "ignore", (state,))
+        yield SessionTransition(state, SessionEvent.GARBAGE, "refuse_garbage", (state,))
+        yield SessionTransition(state, SessionEvent.DISMISSAL, "dismiss", (_E,))
+        yield SessionTransition(state, SessionEvent.CLOSED, "lose", (_E,))
     for state in (_N, _I, _A):
-        yield Row(state, Event.HEARTBEAT, "refuse_session", (state,))
-        yield Row(state, Event.DEREGISTER, "refuse_session", (state,))
-        yield Row(state, Event.MCP, "refuse_unregistered", (state,))
-    yield Row(_N, Event.INITIALIZE, "introduce", (_N, _I))
-    yield Row(_N, Event.REGISTER, "refuse_stranger", (_N,))
-    yield Row(_I, Event.REGISTER, "apply", (_I, _A))
-    yield Row(_A, Event.ANSWER, "hear_identity", (_A, _I, _R))
-    yield Row(_A, Event.SILENCE, "settle", (_I, _R))
-    yield Row(_R, Event.HEARTBEAT, "beat", (_R, _E))
-    yield Row(_R, Event.DEREGISTER, "leave", (_R, _E))
-    yield Row(_R, Event.OVERDUE, "time_out", (_E,))
-    yield Row(_R, Event.MCP, "refuse_request", (_R,))
+        yield SessionTransition(state, SessionEvent.HEARTBEAT, "refuse_session", (state,))
+        yield SessionTransition(state, SessionEvent.DEREGISTER, "refuse_session", (state,))
+        yield SessionTransition(state, SessionEvent.MCP, "refuse_unregistered", (state,))
+    yield SessionTransition(_N, SessionEvent.INITIALIZE, "introduce", (_N, _I))
+    yield SessionTransition(_N, SessionEvent.REGISTER, "refuse_stranger", (_N,))
+    yield SessionTransition(_I, SessionEvent.REGISTER, "apply", (_I, _A))
+    yield SessionTransition(_A, SessionEvent.ANSWER, "hear_identity", (_A, _I, _R))
+    yield SessionTransition(_A, SessionEvent.SILENCE, "settle", (_I, _R))
+    yield SessionTransition(_R, SessionEvent.HEARTBEAT, "beat", (_R, _E))
+    yield SessionTransition(_R, SessionEvent.DEREGISTER, "leave", (_R, _E))
+    yield SessionTransition(_R, SessionEvent.OVERDUE, "time_out", (_E,))
+    yield SessionTransition(_R, SessionEvent.MCP, "refuse_request", (_R,))
     for state in (_I, _A, _R):
-        yield Row(state, Event.INITIALIZE, "refuse_again", (state,))
+        yield SessionTransition(state, SessionEvent.INITIALIZE, "refuse_again", (state,))
     for state in (_A, _R):
-        yield Row(state, Event.REGISTER, "refuse_again", (state,))
+        yield SessionTransition(state, SessionEvent.REGISTER, "refuse_again", (state,))
     for state in (_N, _I):
-        yield Row(state, Event.IMPATIENCE, "give_up", (_E,))
+        yield SessionTransition(state, SessionEvent.IMPATIENCE, "give_up", (_E,))
     for state in (_N, _I, _R):
-        yield Row(state, Event.ANSWER, "ignore", (state,))
+        yield SessionTransition(state, SessionEvent.ANSWER, "ignore", (state,))
 
 
 TABLE: Final = {(row.state, row.on): row for row in _rows()}
@@ -128,25 +128,25 @@ TABLE: Final = {(row.state, row.on): row for row in _rows()}
 _BY_METHOD: Final = {
     one.value: one
     for one in (
-        Event.INITIALIZE,
-        Event.REGISTER,
-        Event.HEARTBEAT,
-        Event.DEREGISTER,
-        Event.PING,
+        SessionEvent.INITIALIZE,
+        SessionEvent.REGISTER,
+        SessionEvent.HEARTBEAT,
+        SessionEvent.DEREGISTER,
+        SessionEvent.PING,
     )
 }
-_WITHOUT_ANSWER: Final = frozenset({Event.HEARTBEAT, Event.DEREGISTER})
+_WITHOUT_ANSWER: Final = frozenset({SessionEvent.HEARTBEAT, SessionEvent.DEREGISTER})
 """What also counts when no answer is wanted."""
 
 
-def event_of(method: str, *, is_request: bool) -> Event:
+def event_of(method: str, *, is_request: bool) -> SessionEvent:
     """What a message of the other side is to the table."""
     known = _BY_METHOD.get(method)
     if is_request:
         if known is not None:
             return known
-        return Event.UNKNOWN if method.startswith("mcpax/") else Event.MCP
-    return known if known in _WITHOUT_ANSWER else Event.NOTE
+        return SessionEvent.UNKNOWN if method.startswith("mcpax/") else SessionEvent.MCP
+    return known if known in _WITHOUT_ANSWER else SessionEvent.NOTE
 
 
 # -- How often a subserver says that it is alive: which heartbeats are worth any work. Pure.
@@ -158,13 +158,13 @@ FLOOD: Final = 1000
 """More than so many in a second are no heartbeats any more."""
 
 
-class Pace(Enum):
+class HeartbeatRate(Enum):
     STEADY = "steady"
     HASTY = "hasty"
     FLOOD = "flood"
 
 
-class Pulse:
+class HeartbeatMonitor:
     """Counts in intervals and in seconds."""
 
     def __init__(self, interval: float) -> None:
@@ -173,15 +173,15 @@ class Pulse:
         self._steady_in_second = SlidingWindow(1.0)
         self._steady_in_interval = SlidingWindow(interval)
 
-    def beat(self, now: float) -> Pace:
+    def beat(self, now: float) -> HeartbeatRate:
         if not self._all.take(now, FLOOD):
-            return Pace.FLOOD
+            return HeartbeatRate.FLOOD
         second, interval = self._steady_in_second, self._steady_in_interval
         if second.advance(now) >= MOST_IN_A_SECOND or interval.advance(now) >= MOST_IN_AN_INTERVAL:
-            return Pace.HASTY
+            return HeartbeatRate.HASTY
         second.add(now)
         interval.add(now)
-        return Pace.STEADY
+        return HeartbeatRate.STEADY
 
 
 # -- What an aggregator says on a subserver's channel, besides MCP: pure bytes.
@@ -272,12 +272,16 @@ class AxSession:
     """One channel."""
 
     def __init__(
-        self, channel: Channel, caller: Caller, desk: Desk, place: Place | None = None
+        self,
+        channel: Channel,
+        caller: Caller,
+        desk: SessionRegistrar,
+        place: ChildAssignment | None = None,
     ) -> None:
         self.channel = channel
         self.caller = caller
         self.place = place
-        self.state = State.NEW
+        self.state = SessionState.NEW
         self.id = ""
         """The session id, once it is registered."""
         self.wanted: ax.Registration | None = None
@@ -296,14 +300,14 @@ class AxSession:
         self._asked: bytes | None = None
         """The id of the registration that is being looked at."""
         self._identify_id = 0
-        self._pulse = Pulse(0.0)
+        self._pulse = HeartbeatMonitor(0.0)
         self._unread: bytes | None = None
         """The last heartbeat that was not looked at, though it had news."""
 
     @property
     def live(self) -> bool:
         """Whether it is registered now."""
-        return self.state is State.REGISTERED
+        return self.state is SessionState.REGISTERED
 
     @property
     def interval(self) -> float:
@@ -313,7 +317,7 @@ class AxSession:
     def begin(self) -> None:
         """Listen. What came already is heard at once."""
         self._patient_until = self._desk.clock() + PATIENCE
-        self._arm(PATIENCE, Event.IMPATIENCE)
+        self._arm(PATIENCE, SessionEvent.IMPATIENCE)
         self.channel.on_closed = self.closed
         self.channel.on_message = self._received
 
@@ -323,11 +327,11 @@ class AxSession:
 
     def dismiss(self, error: InterlockError) -> None:
         """End it, and say why."""
-        self._happen(Event.DISMISSAL, error=error)
+        self._happen(SessionEvent.DISMISSAL, error=error)
 
     def closed(self, reason: str) -> None:
         """The channel is closed."""
-        self._happen(Event.CLOSED, error=InterlockError(UNKNOWN_SESSION, reason))
+        self._happen(SessionEvent.CLOSED, error=InterlockError(UNKNOWN_SESSION, reason))
 
     def vet(self, offer: RawOffering) -> None:
         self._desk.vet(self, offer)
@@ -338,13 +342,13 @@ class AxSession:
         try:
             message = jsonrpc.decode_message(data)
         except ProtocolError as error:
-            self._happen(Event.GARBAGE, getattr(error, "id", jsonrpc.NULL), error=error)
+            self._happen(SessionEvent.GARBAGE, getattr(error, "id", jsonrpc.NULL), error=error)
             return
         if isinstance(message, list):
             batch = ProtocolError("Send one message at a time here.", INVALID_REQUEST)
-            self._happen(Event.GARBAGE, jsonrpc.NULL, error=batch)
+            self._happen(SessionEvent.GARBAGE, jsonrpc.NULL, error=batch)
         elif isinstance(message.method, UnsetType):
-            self._happen(Event.ANSWER, message=message)
+            self._happen(SessionEvent.ANSWER, message=message)
         else:
             id = None if isinstance(message.id, UnsetType) else bytes(message.id)
             self.heard(message.method, id, message.params)
@@ -357,7 +361,7 @@ class AxSession:
 
     def _happen(
         self,
-        event: Event,
+        event: SessionEvent,
         id: bytes | None = None,
         params: Raw | UnsetType = UNSET,
         *,
@@ -420,7 +424,7 @@ class AxSession:
         except InterlockError as error:
             self._refuse(now.id, error)
             return
-        self.state = State.INTRODUCED
+        self.state = SessionState.INTRODUCED
         desk = self._desk
         self._reply(now.id, hello_result(revision, desk.own_info, desk.aggregator_id, desk.tree_id))
 
@@ -434,8 +438,8 @@ class AxSession:
             self._desk.refused(self, error)
             return
         self._asked = now.id
-        self.state = State.IDENTIFYING
-        self._arm(IDENTIFY_WAIT, Event.SILENCE)
+        self.state = SessionState.IDENTIFYING
+        self._arm(IDENTIFY_WAIT, SessionEvent.SILENCE)
         self._identify_id += 1
         self.channel.send(jsonrpc.request(self._identify_id, ax.IDENTIFY, b"{}"))
 
@@ -466,9 +470,9 @@ class AxSession:
         except InterlockError as error:
             self._settle_with(error)
             return
-        self.state = State.REGISTERED
+        self.state = SessionState.REGISTERED
         self.last_beat = self._desk.clock()
-        self._pulse = Pulse(self.interval)
+        self._pulse = HeartbeatMonitor(self.interval)
         id, self._asked = self._asked, None
         self._await_beat()
         self._reply(id, jsonrpc.encode_value(registered))
@@ -479,17 +483,17 @@ class AxSession:
     def _settle_with(self, error: InterlockError) -> None:
         """It may try again, on this channel, for as long as it could before."""
         self.id = ""
-        self.state = State.INTRODUCED
+        self.state = SessionState.INTRODUCED
         left = self._patient_until - self._desk.clock()
         id, self._asked = self._asked, None
-        self._arm(max(0.0, left), Event.IMPATIENCE)
+        self._arm(max(0.0, left), SessionEvent.IMPATIENCE)
         self._refuse(id, error)
         self._desk.refused(self, error)
 
     def _beat(self, now: _Happening) -> None:
         clock = self._desk.clock()
         pace = self._pulse.beat(clock)
-        if pace is not Pace.STEADY:
+        if pace is not HeartbeatRate.STEADY:
             self._hurry(now, pace, clock)
             return
         try:
@@ -507,9 +511,9 @@ class AxSession:
             return
         self._reply(now.id, result)
 
-    def _hurry(self, now: _Happening, pace: Pace, clock: float) -> None:
+    def _hurry(self, now: _Happening, pace: HeartbeatRate, clock: float) -> None:
         """One heartbeat too many. It is answered, unread; its news wait for the next one."""
-        if pace is Pace.FLOOD:
+        if pace is HeartbeatRate.FLOOD:
             words = f"It sent more than {FLOOD} heartbeats in a second."
             self._desk.dismiss(self, InterlockError(TOO_BUSY, words))
             return
@@ -571,7 +575,7 @@ class AxSession:
         error = now.error
         assert error is not None
         self.gone = True
-        if self.state is State.REGISTERED:
+        if self.state is SessionState.REGISTERED:
             self.channel.send(session_ended(error))
         elif self._asked is not None:
             self._refuse(self._asked, error)
@@ -590,7 +594,7 @@ class AxSession:
         code: int = 1000,
         symbol: str = "",
     ) -> None:
-        self.state = State.ENDED
+        self.state = SessionState.ENDED
         self._asked = None
         self._disarm()
         if tell is not None:
@@ -634,13 +638,13 @@ class AxSession:
             self._disarm()
             self._timer = self._desk.call_later(left, self._await_beat)
         else:
-            self._happen(Event.OVERDUE)
+            self._happen(SessionEvent.OVERDUE)
 
     def _renew(self) -> None:
         self._timer = self._desk.call_later(QUIET_LEASE / 3, self._renew)
         self._desk.renew(self)
 
-    def _arm(self, seconds: float, event: Event) -> None:
+    def _arm(self, seconds: float, event: SessionEvent) -> None:
         self._disarm()
         self._timer = self._desk.call_later(seconds, lambda: self._happen(event))
 

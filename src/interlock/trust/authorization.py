@@ -25,7 +25,7 @@ from interlock.protocol.mcp import TOOLS_LIST
 from interlock.trust.budgets import Budgets
 from interlock.trust.policy import Action, Decision, Policy
 from interlock.trust.policy.decision import decision as decided
-from interlock.trust.policy.visibility import Seeing
+from interlock.trust.policy.visibility import Visibility
 from interlock.trust.scopes import check_other_scopes, check_scopes
 
 ORDER: Final = (
@@ -230,7 +230,7 @@ class Authorizer:
     def follow(self, policy: Policy) -> None:
         """Decide by these rules from now on."""
         self.policy = policy
-        self.sees = Seeing(policy)
+        self.sees = Visibility(policy)
 
     # -- a call of a tool
 

@@ -44,7 +44,7 @@ COST: Final = "max_cost_units_per_session"
 NO_LIMIT: Final = Budget(UNLIMITED, UNLIMITED, UNLIMITED)
 
 
-class Tally:
+class SessionUsage:
     """What one session has used."""
 
     __slots__ = ("cost_units", "mutable_calls")
@@ -54,7 +54,7 @@ class Tally:
         self.cost_units = 0
 
 
-Taken = tuple[SlidingWindow, Group, Tally, bool, int]
+Taken = tuple[SlidingWindow, Group, SessionUsage, bool, int]
 """What a call has taken from one account: from which window and which group of it, from which
 tally, whether the call changes something and what it costs. A plain tuple: nothing is made quicker,
 and one is made for every call."""
@@ -68,7 +68,7 @@ def give_back(taken: Taken) -> None:
     tally.cost_units -= units
 
 
-class Short(NamedTuple):
+class BudgetShortfall(NamedTuple):
     """Why an account does not let a call through."""
 
     budget: str
@@ -102,35 +102,39 @@ class Account:
         self.whose = whose
         self.budget = budget
         self.window = window or SlidingWindow(MINUTE)
-        self.tally = Tally()
+        self.tally = SessionUsage()
         self.idle = idle
         self.last = float("-inf")
 
     def look(self, now: float) -> int:
         """Calls of the last minute. What a session that is over has used is forgotten."""
         if self.idle is not None and now - self.last >= self.idle:
-            self.tally = Tally()
+            self.tally = SessionUsage()
         return self.window.advance(now)
 
-    def lacks(self, now: float, mutable: bool, units: int) -> Short | None:
+    def lacks(self, now: float, mutable: bool, units: int) -> BudgetShortfall | None:
         """Why a call would be one too many. None: it would not."""
         if self.idle is not None and now - self.last >= self.idle:
-            self.tally = Tally()
+            self.tally = SessionUsage()
         budget, window, tally = self.budget, self.window, self.tally
         used = window.count if now < window.holds_until else window.advance(now)
         limit = budget.max_calls_per_minute
         if used >= limit:
             if not limit:
-                return Short(CALLS, limit, used, None, True)
-            return Short(CALLS, limit, used, window.wait(now, limit))
+                return BudgetShortfall(CALLS, limit, used, None, True)
+            return BudgetShortfall(CALLS, limit, used, window.wait(now, limit))
         if mutable:
             limit = budget.max_mutable_calls_per_session
             if tally.mutable_calls >= limit:
-                return Short(MUTABLE, limit, tally.mutable_calls, *self._rest(now, not limit))
+                return BudgetShortfall(
+                    MUTABLE, limit, tally.mutable_calls, *self._rest(now, not limit)
+                )
         if units:
             limit = budget.max_cost_units_per_session
             if tally.cost_units + units > limit:
-                return Short(COST, limit, tally.cost_units, *self._rest(now, units > limit))
+                return BudgetShortfall(
+                    COST, limit, tally.cost_units, *self._rest(now, units > limit)
+                )
         return None
 
     def _rest(self, now: float, never: bool) -> tuple[float | None, bool]:
@@ -362,7 +366,7 @@ class Budgets:
         }
         self._sweep_at = max(_FEW, 2 * (len(self._callers) + len(self._sessions)))
 
-    def _exceeded(self, account: Account, short: Short) -> InterlockError:
+    def _exceeded(self, account: Account, short: BudgetShortfall) -> InterlockError:
         left = max(0, short.limit - short.used)
         data: dict[str, Any] = {
             "budget": short.budget,

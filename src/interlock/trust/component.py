@@ -20,15 +20,15 @@ from interlock.core.pipeline.request_state import StateSealer
 from interlock.core.ports import Recorder
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.router import Route
-from interlock.trust.approvals.component import Approving, check_anchors
-from interlock.trust.approvals.downstream import Child
+from interlock.trust.approvals.component import ApprovalsComponent, check_anchors
+from interlock.trust.approvals.downstream import ChildPeer
 from interlock.trust.approvals.record import PENDING, Approval
 from interlock.trust.authorization import Authorizer, DecisionStep
 from interlock.trust.budgets import Budgets
 from interlock.trust.identity.component import Identity
 from interlock.trust.identity.revocation_watch import Told, ToldRevoked
-from interlock.trust.pin_store import PinKeeper, PinStore
-from interlock.trust.pins import Held, Pins
+from interlock.trust.pin_store import NodePinStore, PinStore
+from interlock.trust.pins import HeldTool, Pins
 from interlock.trust.policy import Policy
 
 _log = logging.getLogger("interlock.node")
@@ -47,7 +47,7 @@ class Trust(Component):
         audit: Audit,
         on_revoked: ToldRevoked,
         on_expired: Told,
-        on_held: Callable[[Held], None],
+        on_held: Callable[[HeldTool], None],
     ) -> None:
         """`on_revoked` and `on_expired` hear of callers whose tokens do not count any more,
         `on_held` of tools that are not what they were. Raises InterlockError for a config that
@@ -65,7 +65,7 @@ class Trust(Component):
             on_revoked=on_revoked,
             on_expired=on_expired,
         )
-        self._keeper = PinKeeper(
+        self._keeper = NodePinStore(
             PinStore.at(pins_path(config, environ, base_dir)), loop.call_soon_threadsafe
         )
         self.pins = Pins(catalog, self._keeper, config.pins.mode, on_held=on_held)
@@ -76,7 +76,7 @@ class Trust(Component):
         self._keeper.on_changed = self._pins_changed
         self._audit = audit
         self._keeper.start()
-        self.approving: Approving | None = None
+        self.approving: ApprovalsComponent | None = None
         self._started = False
 
     def stand_before(
@@ -89,11 +89,11 @@ class Trust(Component):
         seals: StateSealer,
         guard: Guard,
         recorder: Recorder | None,
-        children: Callable[[], Mapping[str, Child]],
-    ) -> Approving:
+        children: Callable[[], Mapping[str, ChildPeer]],
+    ) -> ApprovalsComponent:
         """Take the place of these stages in the pipeline."""
         pipeline.enter.recall = self.identity.recall
-        self.approving = Approving(
+        self.approving = ApprovalsComponent(
             config,
             environ=self._environ,
             base_dir=self._base_dir,

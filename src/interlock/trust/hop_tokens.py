@@ -66,7 +66,7 @@ class _Kept(msgspec.Struct, gc=False):
         return [("renew_at", self.renew_at), ("ends", self.ends)]
 
 
-class Stamps(Protocol):
+class HopTokenSource(Protocol):
     """What puts a token on what is sent to one upstream."""
 
     def __call__(self, call: Call) -> bytes:
@@ -78,7 +78,7 @@ class Stamps(Protocol):
         ...
 
 
-class Minter:
+class HopTokenMinter:
     """Makes the tokens of one node."""
 
     def __init__(
@@ -136,12 +136,12 @@ class Minter:
         return signed, ends - now
 
 
-class Stamp:
+class HopTokens:
     """Puts tokens on what is sent to one receiver."""
 
     def __init__(
         self,
-        minter: Minter,
+        minter: HopTokenMinter,
         audience: str,
         *,
         issuer: Callable[[], str],
@@ -254,7 +254,7 @@ _LONGEST_NAME: Final = 2_000
 _COMPACT: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 
 
-class Above(NamedTuple):
+class ParentIssuer(NamedTuple):
     """The node above, as far as its tokens are concerned. The same object until something is
     another than before."""
 
@@ -273,12 +273,12 @@ class _MintedKept(msgspec.Struct, gc=False):
     until: float
 
 
-class MintedTokens:
+class HopTokenReader:
     """Reads the tokens of the node above. Give it to the authenticator as `minted`."""
 
     def __init__(
         self,
-        above: Callable[[], Above | None],
+        above: Callable[[], ParentIssuer | None],
         *,
         wall_clock: Clock = time.time,
         demanded: bool = False,
@@ -287,7 +287,7 @@ class MintedTokens:
         self._above = above
         self._wall_clock = wall_clock
         self._demanded = demanded
-        self._by: Above | None = None
+        self._by: ParentIssuer | None = None
         self._keys: dict[str, OKPKey] = {}
         self._kept: BoundedDict[str, _MintedKept] = BoundedDict(_MOST_KEPT)
 
@@ -313,7 +313,7 @@ class MintedTokens:
         self._kept[token] = _MintedKept(caller, ends + LEEWAY)
         return caller
 
-    def _look(self, token: str, above: Above, name: str) -> tuple[Caller, float]:
+    def _look(self, token: str, above: ParentIssuer, name: str) -> tuple[Caller, float]:
         claims = self._signed_claims(token)
         if claims.get("iss") != above.issuer:
             raise _refused("another node made it")

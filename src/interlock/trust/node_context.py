@@ -20,7 +20,7 @@ from interlock.core.server.http.resource_metadata import Challenges
 from interlock.core.server.mcp.change_notifications import ChangeListeners
 from interlock.core.server.mcp.server_info import Introduction, ServerInfo
 from interlock.core.upstreams.registry import UpstreamRegistry
-from interlock.trust.approvals.component import Approving
+from interlock.trust.approvals.component import ApprovalsComponent
 from interlock.trust.authorization import Authorizer
 from interlock.trust.identity.component import Identity
 from interlock.trust.pins import Pins
@@ -29,7 +29,7 @@ from interlock.trust.token_issuer import TokenIssuer
 Kind = TypeVar("Kind", bound=FeatureComponent)
 
 
-class FindsComponents(Protocol):
+class ComponentFinder(Protocol):
     """Finds the component of a feature that was created before."""
 
     def __call__(self, kind: type[Kind], /) -> Kind: ...
@@ -50,7 +50,7 @@ class NodeContext(NamedTuple):
     origin: Callable[[], str | None]
     """Scheme, host and port of the HTTP listener. None: it is not open."""
     uptime: Callable[[], float]
-    component: FindsComponents
+    component: ComponentFinder
     # -- core
     catalog: Catalog
     audit: Audit
@@ -71,5 +71,5 @@ class NodeContext(NamedTuple):
     authorizer: Authorizer
     identity: Identity
     pins: Pins
-    approving: Approving
+    approving: ApprovalsComponent
     tokens: TokenIssuer

@@ -61,7 +61,7 @@ class Pin(NamedTuple):
     """On the wall clock."""
 
 
-class Seen(NamedTuple):
+class SeenContract(NamedTuple):
     """A contract that a node has seen and nobody has accepted."""
 
     tool: str
@@ -70,13 +70,13 @@ class Seen(NamedTuple):
     at: float
 
 
-class Gone(NamedTuple):
+class SeenRemoval(NamedTuple):
     """What was seen of a tool is as it was accepted: there is nothing to show."""
 
     tool: str
 
 
-Change = Pin | Seen | Gone
+Change = Pin | SeenContract | SeenRemoval
 
 
 class PinStore:
@@ -128,15 +128,15 @@ class PinStore:
             row = file.execute("SELECT * FROM pin WHERE tool = ?", (tool,)).fetchone()
         return None if row is None else Pin(*row)
 
-    def all_seen(self) -> dict[str, Seen]:
+    def all_seen(self) -> dict[str, SeenContract]:
         """What was last seen of tools otherwise than it was accepted."""
         with self._file.reading() as file:
-            return {row[0]: Seen(*row) for row in file.execute("SELECT * FROM seen")}
+            return {row[0]: SeenContract(*row) for row in file.execute("SELECT * FROM seen")}
 
-    def seen(self, tool: str) -> Seen | None:
+    def seen(self, tool: str) -> SeenContract | None:
         with self._file.reading() as file:
             row = file.execute("SELECT * FROM seen WHERE tool = ?", (tool,)).fetchone()
-        return None if row is None else Seen(*row)
+        return None if row is None else SeenContract(*row)
 
     def wanted(self) -> list[str]:
         """Tools whose contracts somebody waits to see."""
@@ -162,13 +162,13 @@ class PinStore:
                         "DELETE FROM seen WHERE tool = ? AND digest = ?",
                         (change.tool, change.digest),
                     )
-                elif isinstance(change, Seen):
+                elif isinstance(change, SeenContract):
                     file.execute("INSERT OR REPLACE INTO seen VALUES (?, ?, ?, ?)", change)
                     file.execute("DELETE FROM wanted WHERE tool = ?", (change.tool,))
                 else:
                     file.execute("DELETE FROM seen WHERE tool = ?", change)
 
-    def accept(self, seen: Seen, by: str) -> Pin:
+    def accept(self, seen: SeenContract, by: str) -> Pin:
         """A human accepts what was seen: exactly that, whatever has been seen since."""
         pin = Pin(seen.tool, seen.digest, seen.definition, by, self._clock())
         self.write([pin])
@@ -205,7 +205,7 @@ Changed = Callable[[Mapping[str, str | None], Sequence[str]], None]
 contracts somebody wants to see."""
 
 
-class PinKeeper:
+class NodePinStore:
     """The store of a node's pins, as the node uses it."""
 
     def __init__(
@@ -273,10 +273,10 @@ class PinKeeper:
     def saw(self, tool: str, digest: str, definition: bytes) -> None:
         """A tool has another contract than the one that was accepted, or somebody wants to see
         it."""
-        self._queue.put(Seen(tool, digest, definition, self._clock()))
+        self._queue.put(SeenContract(tool, digest, definition, self._clock()))
 
     def saw_as_pinned(self, tool: str) -> None:
-        self._queue.put(Gone(tool))
+        self._queue.put(SeenRemoval(tool))
 
     def look(self) -> threading.Event:
         """Write what there is, and look whether somebody else has written. Set when it is done."""

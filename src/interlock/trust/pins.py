@@ -28,7 +28,7 @@ _MOST_NAMED: Final = 10
 _log = logging.getLogger("interlock.pipeline")
 
 
-class PinKeeper(Protocol):
+class PinStorage(Protocol):
     """Where pins are kept. Nothing here may wait."""
 
     def digests(self) -> dict[str, str]: ...
@@ -44,7 +44,7 @@ class PinKeeper(Protocol):
     def saw_as_pinned(self, tool: str) -> None: ...
 
 
-class Held:
+class HeldTool:
     """A tool that is held, and why."""
 
     __slots__ = ("_accepted", "_changed", "_contract", "digest", "pinned", "tool")
@@ -86,10 +86,10 @@ class Pins:
     def __init__(
         self,
         catalog: Catalog,
-        keeper: PinKeeper,
+        keeper: PinStorage,
         mode: PinMode,
         *,
-        on_held: Callable[[Held], None] | None = None,
+        on_held: Callable[[HeldTool], None] | None = None,
     ) -> None:
         """`on_held` is told of every tool that is held from now on."""
         self._catalog = catalog
@@ -103,7 +103,7 @@ class Pins:
         """Which of them somebody was told of: each once."""
         self._held_of: dict[str, list[Tool]] = {}
         """By upstream, also of those that offer nothing any more."""
-        self.held: dict[Any, Held] = {}
+        self.held: dict[Any, HeldTool] = {}
         """By the very tool, as calls are routed to it. Empty: nobody need ask. Always the same
         object."""
         self.beside: Review = lambda _: frozenset()
@@ -179,7 +179,7 @@ class Pins:
         """Whether nobody was told of it yet."""
         name, digest, now = tool.canonical, contract_digest(tool), contract(tool)
         keeper = self._keeper
-        held = Held(name, pinned, digest, now, lambda: keeper.definition(name))
+        held = HeldTool(name, pinned, digest, now, lambda: keeper.definition(name))
         self.held[tool] = held
         if self._seen.get(name) != digest:
             self._seen[name] = digest

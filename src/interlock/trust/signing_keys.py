@@ -64,16 +64,16 @@ class _File(msgspec.Struct, frozen=True):
     keys: list[_Key] = msgspec.field(default_factory=list)
 
 
-class KeysAsRead(NamedTuple):
+class StoredKeys(NamedTuple):
     """What there is to sign with, before anybody does."""
 
     keys: list[_Key]
 
     def __repr__(self) -> str:
-        return f"KeysAsRead({len(self.keys)})"
+        return f"StoredKeys({len(self.keys)})"
 
 
-class KeyRow(NamedTuple):
+class KeyInfo(NamedTuple):
     """What may be said of a key."""
 
     kid: str
@@ -119,8 +119,8 @@ class SigningKeys:
         """The public keys as a JSON Web Key Set. The same object until they are others."""
         return self._shown
 
-    def rows(self) -> list[KeyRow]:
-        return [KeyRow(one.kid, one.created, one.retired, one.d is not None) for one in self._keys]
+    def rows(self) -> list[KeyInfo]:
+        return [KeyInfo(one.kid, one.created, one.retired, one.d is not None) for one in self._keys]
 
     # -- changing
 
@@ -129,13 +129,13 @@ class SigningKeys:
         has changed. Whether the public keys are others now. Raises InterlockError."""
         return self.take(self.look())
 
-    def look(self) -> KeysAsRead | None:
+    def look(self) -> StoredKeys | None:
         """The first half of `refresh`: all that touches the disk. It waits for whoever holds the
         file, so a running node does it beside its loop; one at a time. None: all is as it was.
         Raises InterlockError."""
         return self._changed(by_hand=False)
 
-    def take(self, found: KeysAsRead | None) -> bool:
+    def take(self, found: StoredKeys | None) -> bool:
         """The other half, where the keys are used: sign with what `look` found."""
         return found is not None and self._take(found.keys)
 
@@ -144,9 +144,9 @@ class SigningKeys:
         self.take(self._changed(by_hand=True))
         return self.kid
 
-    def _changed(self, *, by_hand: bool) -> KeysAsRead | None:
+    def _changed(self, *, by_hand: bool) -> StoredKeys | None:
         if self._path is None:
-            return KeysAsRead(self._due(self._keys, by_hand))
+            return StoredKeys(self._due(self._keys, by_hand))
         if not by_hand and self._keys and self._is_seen() and self._settled(self._keys):
             return None
         try:
@@ -161,7 +161,7 @@ class SigningKeys:
                 INTERNAL,
                 f"The signing keys in {self._path} cannot be kept ({error.strerror or error}).",
             ) from None
-        return KeysAsRead(keys)
+        return StoredKeys(keys)
 
     def _due(self, keys: list[_Key], by_hand: bool) -> list[_Key]:
         """The keys as they ought to be now."""

@@ -23,7 +23,7 @@ from interlock.core.upstreams.connection import ConnectionOpener, Connector, Con
 from interlock.core.upstreams.extension import UpstreamExtension
 from interlock.core.upstreams.transports.http import HopTokenLink, as_header
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
-from interlock.trust.hop_tokens import Minter, Stamp, Stamps
+from interlock.trust.hop_tokens import HopTokenMinter, HopTokens, HopTokenSource
 from interlock.trust.signing_keys import SigningKeys
 
 KEYS_PATH: Final = "/.well-known/jwks.json"
@@ -49,7 +49,7 @@ class TokenIssuer(Component, UpstreamExtension):
     ) -> None:
         """`issuer`: the address under which servers of the config know this node."""
         self.keys = keys
-        self.minter = Minter(keys.sign, clock=clock, wall_clock=wall_clock)
+        self.minter = HopTokenMinter(keys.sign, clock=clock, wall_clock=wall_clock)
         self._issuer = issuer
         self._root_segment = root_segment
         self._call_later = call_later or asyncio.get_running_loop().call_later
@@ -101,9 +101,9 @@ class TokenIssuer(Component, UpstreamExtension):
             return None
         return HopTokenConnector(key, server, stamp=self.stamp, **options)
 
-    def stamp(self, url: str, segment: str) -> Stamps:
+    def stamp(self, url: str, segment: str) -> HopTokenSource:
         """What makes tokens for a server of the config."""
-        return Stamp(
+        return HopTokens(
             self.minter, url, issuer=self._issuer, shape=as_header, prefix=self.prefix(segment)
         )
 
@@ -130,7 +130,7 @@ class HopTokenConnector(Connector):
         key: str,
         server: ServerConfig,
         *,
-        stamp: Callable[[str, str], Stamps],
+        stamp: Callable[[str, str], HopTokenSource],
         **options: Unpack[ConnectorOptions],
     ) -> None:
         """`stamp` gives what makes tokens for the server at a URL, with this segment."""

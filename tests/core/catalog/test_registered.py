@@ -17,7 +17,7 @@ from interlock.core.catalog.names import MAX_CANONICAL
 from interlock.core.catalog.offering import Offering, own_offering
 from interlock.protocol.mcp import PROMPTS_LIST, RESOURCES_LIST, Era
 from interlock.protocol.mcpax import MAX_ROUTE
-from interlock.tree.overview import Session, routing_table
+from interlock.tree.overview import SessionInfo, routing_table
 from tests.core.catalog.offers import definition, merged, names_shown, offer, reached, shown
 from tests.protocol import json_values
 
@@ -365,7 +365,7 @@ def test_the_routing_table() -> None:
         offer("plain", ["t"], root="infra"),
         own_offering("infra", [DROPPED]),
     )
-    session = Session("a3f7c", "2026-05-01T12:00:00Z")
+    session = SessionInfo("a3f7c", "2026-05-01T12:00:00Z")
     table = json.loads(msgspec.json.encode(routing_table(snapshot, {"ax:edge": session})))
     [(name, entry)] = table.items()
     assert name == "infra.edge.stm32h7.dma2d_status"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from interlock.topics.client.events import Event
-from interlock.topics.client.membership import Place
-from interlock.topics.client.proposals import Fulfilling
-from interlock.topics.client.tools import Serving, Tools
+from interlock.topics.client.membership import Membership
+from interlock.topics.client.proposals import ProposalBook
+from interlock.topics.client.tools import RequestServer, ToolServer
 
 GATEWAY = "system:gateway"
 EVERYTHING = ("mcp/*", "chat")
@@ -22,7 +22,7 @@ class Alone:
         self,
         capabilities: Sequence[str] = EVERYTHING,
         *,
-        serving: Serving | None = None,
+        serving: RequestServer | None = None,
         others: Sequence[str] = ("a", "b"),
         sees_all: bool = True,
         lifetime: float = 300.0,
@@ -34,12 +34,12 @@ class Alone:
         self.time = 1_000.0
         self._made = 0
         self._told = 0
-        self.tools = Tools("alone", "1")
-        self.place = Place(
+        self.tools = ToolServer("alone", "1")
+        self.place = Membership(
             serving=serving or self.tools,
             send=self._sent,
             on_welcome=self._welcomed,
-            fulfilling=Fulfilling(
+            fulfilling=ProposalBook(
                 clock=lambda: self.time,
                 stamp=lambda seconds: f"{seconds:g}",
                 sees_all=sees_all,

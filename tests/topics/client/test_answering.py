@@ -10,7 +10,7 @@ import pytest
 
 from interlock.core.call import UpstreamAnsweredError
 from interlock.errors import UPSTREAM_ERROR, InterlockError
-from interlock.topics.client import Progress, ToolTrouble
+from interlock.topics.client import Progress, ToolError
 from interlock.topics.client.responder import MOST_UNDER_WAY
 from interlock.topics.wire.payloads import Request
 from interlock.topics.wire.threads import MOST
@@ -41,7 +41,7 @@ def furnished(**more: Any) -> Alone:
         return one + other
 
     async def fail() -> None:
-        raise ToolTrouble("It is broken.")
+        raise ToolError("It is broken.")
 
     async def crash() -> None:
         raise ZeroDivisionError("by accident, at db://me:hunter2hunter2@host")

@@ -11,7 +11,7 @@ import pytest
 
 from interlock.errors import FORBIDDEN, InterlockError
 from interlock.topics.client import Participant
-from interlock.topics.client.connection import Standing, address
+from interlock.topics.client.connection import MembershipState, address
 from tests.topics.client.gateway import PATIENCE, Gateway, gateway
 from tests.topics.client.houses import staying
 
@@ -319,7 +319,7 @@ def test_whoever_does_not_welcome_is_left() -> None:
 
 def test_who_is_cancelled_while_it_is_refused_is_cancelled() -> None:
     async def main() -> None:
-        standing = Standing("room")
+        standing = MembershipState("room")
         inside = asyncio.Event()
 
         async def stay() -> None:
@@ -338,6 +338,6 @@ def test_who_is_cancelled_while_it_is_refused_is_cancelled() -> None:
             assert task.cancelled() == cancelled
             if not cancelled:
                 assert isinstance(task.exception(), InterlockError)
-            standing = Standing("room")
+            standing = MembershipState("room")
 
     asyncio.run(main())

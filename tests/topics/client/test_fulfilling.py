@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from interlock.errors import InterlockError
-from interlock.topics.client import Proposal, Refused
+from interlock.topics.client import Proposal, SendError
 from interlock.topics.wire.threads import MOST
 from tests.topics.client.places import GATEWAY, Alone
 
@@ -45,7 +45,7 @@ def test_what_is_proposed_goes_out_as_it_is() -> None:
         (said,) = alone.said
         assert said["payload"] == {"method": "tools/call", "params": PARAMS}
         assert "correlation_id" not in said
-        with pytest.raises(Refused):
+        with pytest.raises(SendError):
             alone.place.say("mcp/proposal:tools/call:write", PAYLOAD, ["b"], "e")
 
     run(main)
@@ -207,7 +207,7 @@ def test_five_minutes_and_no_longer() -> None:
     assert alone.place.fulfilling.to_fulfil(id, "me", force=False)
     alone.time += 1
     assert alone.place.fulfilling.tracked[id].status == "expired"
-    with pytest.raises(Refused, match="expired") as caught:
+    with pytest.raises(SendError, match="expired") as caught:
         alone.place.fulfilling.to_fulfil(id, "me", force=False)
     assert caught.value.failure.name == "confirmation_expired"
     assert alone.place.fulfilling.to_fulfil(id, "me", force=True)

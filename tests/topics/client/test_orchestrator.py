@@ -10,9 +10,9 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from interlock.core.config.problems import BadValue
-from interlock.topics.client import Orchestrator, Participant, Proposal, Rule
-from interlock.topics.client.orchestrator import Done
-from interlock.topics.wire.proposals import Tracked
+from interlock.topics.client import Orchestrator, Participant, Proposal, ProposalRule
+from interlock.topics.client.orchestrator import RuleResult
+from interlock.topics.wire.proposals import TrackedProposal
 from tests.topics.client.houses import House, in_both_houses, together, until
 from tests.topics.client.places import Alone
 
@@ -21,7 +21,7 @@ PROPOSES = ("mcp/proposal:*", "mcp/response:*", "chat")
 SERVES = ("mcp/response:*", "chat")
 
 
-def offline(*rules: Rule) -> Orchestrator:
+def offline(*rules: ProposalRule) -> Orchestrator:
     return Orchestrator(Participant("wss://n/ws", topic="room"), rules)
 
 
@@ -52,7 +52,7 @@ def _proposed_in(
     return found
 
 
-def decided(tool: str, arguments: Any, *, fulfilled: Any = None, **more: Any) -> Tracked:
+def decided(tool: str, arguments: Any, *, fulfilled: Any = None, **more: Any) -> TrackedProposal:
     """A proposal that a human fulfilled. `fulfilled`: with these arguments instead."""
     alone = Alone()
     proposal = _proposed_in(alone, tool, arguments, **more)
@@ -67,7 +67,7 @@ def decided(tool: str, arguments: Any, *, fulfilled: Any = None, **more: Any) ->
 
 @pytest.mark.spec("MX-2.1-2")
 def test_a_rule_covers_what_it_says() -> None:
-    rule = Rule("write", ("agent-*",), when='args.path.startsWith("out/")')
+    rule = ProposalRule("write", ("agent-*",), when='args.path.startsWith("out/")')
     orchestrator = offline(rule)
     assert orchestrator.covering(proposed("write", {"path": "out/a"}, "agent-1")) is rule
     for one in (
@@ -132,8 +132,8 @@ def test_what_was_decided_about_one_participant_is_not_about_another() -> None:
 
 
 def test_a_condition_is_about_everybody_who_is_asked() -> None:
-    rule = Rule("write", ("agent",), when='server == "playground"')
-    both = Rule("write", ("agent",), to=("playground", "plant"))
+    rule = ProposalRule("write", ("agent",), when='server == "playground"')
+    both = ProposalRule("write", ("agent",), to=("playground", "plant"))
     orchestrator = offline(rule)
     assert orchestrator.covering(proposed("write", {}, to=("playground",))) is rule
     assert orchestrator.covering(proposed("write", {}, to=("playground", "plant"))) is None
@@ -158,11 +158,11 @@ def test_what_two_readers_may_read_differently_is_not_covered() -> None:
 
 def test_rules_that_cannot_be() -> None:
     with pytest.raises(ValueError, match="names a tool"):
-        offline(Rule("", ("agent",)))
+        offline(ProposalRule("", ("agent",)))
     with pytest.raises(ValueError, match="names a tool"):
-        offline(Rule("write", ()))
+        offline(ProposalRule("write", ()))
     with pytest.raises(BadValue):
-        offline(Rule("write", ("agent",), when="args.path =="))
+        offline(ProposalRule("write", ("agent",), when="args.path =="))
     with pytest.raises(ValueError, match="Only calls of tools"):
         offline().learn(decided("", {}, method="tools/list"))
 
@@ -172,14 +172,14 @@ def test_it_fulfils_once_and_never_its_own() -> None:
         agent, worker = house.participant("agent"), house.participant("worker")
         robot, human = house.participant("robot"), house.participant("human")
         written: list[str] = []
-        done: asyncio.Queue[Done] = asyncio.Queue()
+        done: asyncio.Queue[RuleResult] = asyncio.Queue()
 
         @worker.tool()
         async def write(path: str) -> str:
             written.append(path)
             return "written"
 
-        everybodys = Rule("write", ("*",), when='args.path.startsWith("out/")')
+        everybodys = ProposalRule("write", ("*",), when='args.path.startsWith("out/")')
         orchestrator = Orchestrator(robot, [everybodys], on_done=done.put_nowait)
         async with agent.connected(), worker.connected(), robot.connected(), human.connected():
             await together(agent, worker, robot, human)

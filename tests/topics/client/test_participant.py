@@ -13,8 +13,8 @@ from uuid import UUID
 import pytest
 
 from interlock.errors import InterlockError
-from interlock.topics.client import Chat, Event, Notification, Participant, Proposal, Refused
-from interlock.topics.client.membership import Place
+from interlock.topics.client import Chat, Event, Notification, Participant, Proposal, SendError
+from interlock.topics.client.membership import Membership
 from interlock.topics.wire.envelope import is_time, write_envelope
 from interlock.topics.wire.payloads import read_content
 from tests.patience import PATIENCE
@@ -55,7 +55,7 @@ def test_what_is_no_text_is_refused() -> None:
         async with human.connected():
             # As in the name of a file that is not UTF-8.
             for said in (human.chat("\udcff"), human.send("chat", {"text": "\udcff"})):
-                with pytest.raises(Refused, match="cannot be written as JSON"):
+                with pytest.raises(SendError, match="cannot be written as JSON"):
                     await said
 
     in_both_houses(test, {"human": EVERYTHING})
@@ -190,7 +190,7 @@ def test_the_untrusted_propose_and_the_trusted_fulfil() -> None:
             # Nobody but the human can do anything about it, and nothing has happened.
             assert done == []
             assert human.tracked[event.id].status == "pending"
-            with pytest.raises(Refused, match="itself"):
+            with pytest.raises(SendError, match="itself"):
                 await agent.fulfil(event.id)
             result = await human.fulfil(event)
             assert done == ["production"]
@@ -209,7 +209,7 @@ def test_the_untrusted_propose_and_the_trusted_fulfil() -> None:
                 tracked = one.tracked[event.id]
                 assert (tracked.status, tracked.fulfilled_by) == ("fulfilled", "human-user")
                 assert one.status.dropped == 0
-            with pytest.raises(Refused, match="fulfilled by human-user"):
+            with pytest.raises(SendError, match="fulfilled by human-user"):
                 await human.fulfil(event.id)
             assert done == ["production"]
 
@@ -255,7 +255,7 @@ def test_fulfilling_in_other_ways() -> None:
             event = await propose(3)
             assert human.reject(event, "too many")
             assert not human.reject(event)
-            with pytest.raises(Refused, match="rejected"):
+            with pytest.raises(SendError, match="rejected"):
                 await human.fulfil(event)
             assert human.tracked[event.id].note == "too many"
             assert agent.tracked[event.id].status == "pending"
@@ -263,15 +263,15 @@ def test_fulfilling_in_other_ways() -> None:
             event = await propose(4)
             now[0] += 301
             assert human.tracked[event.id].status == "expired"
-            with pytest.raises(Refused, match="expired"):
+            with pytest.raises(SendError, match="expired"):
                 await human.fulfil(event)
             await human.fulfil(human.tracked[event.id], force=True)
             assert done == [2, 1, 4]
-            with pytest.raises(Refused, match="was seen here"):
+            with pytest.raises(SendError, match="was seen here"):
                 await human.fulfil("nothing")
             # Another call is not what was proposed: that is not for `override`.
             event = await propose(5)
-            with pytest.raises(Refused):
+            with pytest.raises(SendError):
                 await human.fulfil(event, {"nothing": "at all"})
 
     in_both_houses(test, {"agent": PROPOSES, "human": EVERYTHING, "worker": SERVES})
@@ -319,7 +319,7 @@ def test_a_proposal_that_nobody_fulfils() -> None:
                 await directed.call("human", "x")
             with pytest.raises(InterlockError, match="not in the topic"):
                 await agent.propose("nobody", "tools/call", {"name": "x"})
-            with pytest.raises(Refused, match=r"params\.name"):
+            with pytest.raises(SendError, match=r"params\.name"):
                 await agent.propose("human", "tools/call", {})
 
     in_both_houses(test, {"agent": PROPOSES, "human": EVERYTHING, "directed": PROPOSES})
@@ -341,7 +341,7 @@ def test_what_is_not_allowed_is_not_sent() -> None:
                 mute.send("chat", {"no": "text"}),
                 mute.send("chat", {"text": object()}),
             ):
-                with pytest.raises(Refused):
+                with pytest.raises(SendError):
                     await sending
             await mute.chat("**the first**", markdown=True)
             event = await until(events, lambda event: event.sender == "mute")
@@ -391,10 +391,10 @@ def test_there_is_no_switch() -> None:
         "url", "topic", "token", "routing", "serving", "name", "version", "instructions", "ca",
         "certificate", "key", "lifetime", "patience", "dial", "sleep", "jitter", "clock",
     ]  # fmt: skip
-    assert list(inspect.signature(Place).parameters) == [
+    assert list(inspect.signature(Membership).parameters) == [
         "serving", "send", "on_welcome", "fulfilling", "new_id", "now",
     ]  # fmt: skip
-    assert list(inspect.signature(Place.take).parameters) == ["self", "text"]
+    assert list(inspect.signature(Membership.take).parameters) == ["self", "text"]
     assert list(inspect.signature(read_content).parameters) == ["envelope"]
     for module in ("topics.client.membership", "topics.wire.payloads", "topics.wire.envelope"):
         source = inspect.getsource(import_module(f"interlock.{module}"))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.errors import CAPABILITY_VIOLATION, PAYLOAD_TOO_LARGE, TOO_BUSY, InterlockError
-from interlock.topics.client import Refused
+from interlock.topics.client import SendError
 from interlock.topics.client.membership import MOST_REMEMBERED
 from interlock.topics.wire.payloads import Chat, Response
 from interlock.topics.wire.threads import MOST
@@ -252,7 +252,7 @@ def test_no_member_of_an_envelope_does_harm(name: str, value: Any) -> None:
 @pytest.mark.parametrize("kind", ["system/welcome", "system/x", "system", "presence", "system:x"])
 def test_nobody_says_what_only_gateways_say(kind: str) -> None:
     alone = Alone(["*"])
-    with pytest.raises(Refused, match="gateway"):
+    with pytest.raises(SendError, match="gateway"):
         alone.place.say(kind, b"{}")
     assert alone.said == []
 
@@ -260,7 +260,7 @@ def test_nobody_says_what_only_gateways_say(kind: str) -> None:
 @pytest.mark.spec("MX-8.2-15")
 def test_what_the_welcome_does_not_allow_is_not_sent() -> None:
     alone = Alone(["mcp/proposal:*", "chat"])
-    with pytest.raises(Refused, match=r"mcp/proposal:\*, chat") as caught:
+    with pytest.raises(SendError, match=r"mcp/proposal:\*, chat") as caught:
         alone.place.say("mcp/request:ping", b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
     assert caught.value.failure is CAPABILITY_VIOLATION
     assert alone.said == []
@@ -281,17 +281,17 @@ def test_what_the_welcome_does_not_allow_is_not_sent() -> None:
 )
 def test_lies_are_not_sent(kind: str, payload: bytes, correlation_id: str | None) -> None:
     alone = Alone()
-    with pytest.raises(Refused):
+    with pytest.raises(SendError):
         alone.place.say(kind, payload, ["a"], correlation_id)
     assert alone.said == []
 
 
 def test_what_is_too_long_is_not_sent() -> None:
     alone = Alone()
-    with pytest.raises(Refused, match="1048576") as caught:
+    with pytest.raises(SendError, match="1048576") as caught:
         alone.place.say("chat", b'{"text":"%b"}' % (b"x" * 1024 * 1024))
     assert caught.value.failure is PAYLOAD_TOO_LARGE
-    with pytest.raises(Refused, match="1000"):
+    with pytest.raises(SendError, match="1000"):
         alone.place.say("chat", b'{"text":"x"}', ["somebody"] * 1001)
     assert alone.said == []
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from interlock.protocol.mcpx_terms import LONGEST
-from interlock.topics.client import Proposal, Refused
+from interlock.topics.client import Proposal, SendError
 from interlock.topics.wire.threads import MOST
 from tests.topics.client.places import GATEWAY, Alone
 from tests.topics.client.test_place import answer, ask, run
@@ -59,7 +59,7 @@ def test_what_is_fulfilled_is_what_was_looked_at() -> None:
     other = fulfilling.tracked["p-2"]
     fulfilling._proposals._kept[id] = replace(other, proposalId=id)
     for looked_at in (shown, before):
-        with pytest.raises(Refused, match="another one by now"):
+        with pytest.raises(SendError, match="another one by now"):
             fulfilling.to_fulfil(id, "me", force=False, shown=looked_at)
     assert fulfilling.to_fulfil("p-2", "me", force=False, shown=other) is other
 

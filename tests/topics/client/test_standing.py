@@ -8,12 +8,12 @@ import logging
 import pytest
 
 from interlock.errors import FORBIDDEN, InterlockError
-from interlock.topics.client.connection import Standing
+from interlock.topics.client.connection import MembershipState
 
 
 def test_a_reason_is_told_once_and_another_as_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "interlock.topics")
-    standing = Standing("ops")
+    standing = MembershipState("ops")
     for why in ("it went.", "nobody answers.", "nobody answers."):
         standing.lost(why)
     standing.welcomed("worker", "ws://127.0.0.1:1/ws")
@@ -30,7 +30,7 @@ def test_who_was_told_that_it_is_outside_is_told_that_it_is_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING, "interlock.topics")
-    standing = Standing("ops")
+    standing = MembershipState("ops")
     standing.welcomed("worker", "ws://127.0.0.1:1/ws")
     assert caplog.messages == []
     standing.lost("it went.")
@@ -38,7 +38,7 @@ def test_who_was_told_that_it_is_outside_is_told_that_it_is_back(
     assert caplog.messages[-1] == "in the topic ops again as worker, at ws://127.0.0.1:1/ws"
 
 
-async def work(standing: Standing, inside: asyncio.Event) -> None:
+async def work(standing: MembershipState, inside: asyncio.Event) -> None:
     async with standing.watching():
         inside.set()
         await asyncio.Event().wait()
@@ -46,7 +46,7 @@ async def work(standing: Standing, inside: asyncio.Event) -> None:
 
 def test_whoever_waits_or_works_is_told_that_it_is_over() -> None:
     async def main() -> None:
-        standing = Standing("ops")
+        standing = MembershipState("ops")
         standing.welcomed("worker", "")
         await standing.until_welcomed()
         inside = asyncio.Event()
@@ -63,7 +63,7 @@ def test_whoever_waits_or_works_is_told_that_it_is_over() -> None:
 
 def test_who_is_cancelled_by_others_stays_cancelled() -> None:
     async def main() -> None:
-        standing, inside = Standing("ops"), asyncio.Event()
+        standing, inside = MembershipState("ops"), asyncio.Event()
         task = asyncio.ensure_future(work(standing, inside))
         await inside.wait()
         task.cancel()

@@ -14,8 +14,8 @@ from interlock.core.catalog.offering import Offering
 from interlock.core.server.mcp.server_info import Introduction, ServerInfo
 from interlock.topics.config import TopicConfig, TopicsConfig
 from interlock.topics.gateway import Gateway
-from interlock.topics.member import Batch, Member, Participant
-from interlock.topics.node_participant import NodeSeat
+from interlock.topics.member import Batch, Member, ParticipantProfile
+from interlock.topics.node_participant import NodeParticipant
 from interlock.topics.room import Room
 from interlock.topics.wire.envelope import write_envelope
 from tests.core.catalog.offers import definition, offer
@@ -175,7 +175,7 @@ class Table:
         self._count = count(1)
         self._minutes = count()
         loop = asyncio.get_running_loop()
-        self.seats: list[NodeSeat] = []
+        self.seats: list[NodeParticipant] = []
         self.gateway = Gateway(
             TopicsConfig(
                 rooms={
@@ -196,7 +196,7 @@ class Table:
     def _seat(self, room: Room) -> None:
         loop = asyncio.get_running_loop()
         self.seats.append(
-            NodeSeat(
+            NodeParticipant(
                 self.gateway,
                 room,
                 id=NODE_ID,
@@ -215,7 +215,7 @@ class Table:
         return next(self._count)
 
     @property
-    def seat(self) -> NodeSeat:
+    def seat(self) -> NodeParticipant:
         return next(seat for seat in reversed(self.seats) if seat.topic == TOPIC)
 
     @property
@@ -238,7 +238,7 @@ class Table:
         shown = f"token-of-{name}" if bearer == "" else bearer
         guest.member = self.gateway.enter(
             topic,
-            Participant(id, capabilities),
+            ParticipantProfile(id, capabilities),
             guest,
             caller=Caller(name),
             credentials=Credentials("10.0.0.9", bearer=shown),

@@ -19,10 +19,10 @@ from interlock.topics.node_participant import (
     LONGEST_OF_GUESTS,
     MOST_BYTES_IN_TURN,
     MOST_IN_TURN,
-    Arrivals,
-    Arrived,
+    NodeInbox,
+    NodeMessage,
 )
-from interlock.topics.wire.envelope import Head
+from interlock.topics.wire.envelope import EnvelopeHeader
 from tests.core.pipeline.rig import turns
 from tests.topics.listening import Listening
 from tests.topics.node.table import NODE_ID, PROPOSES, Table
@@ -34,9 +34,9 @@ def somebody(id: str) -> Member:
     return Listening().join(id)[0]
 
 
-def message(id: str, member: Member | None, size: int = 10) -> Arrived:
+def message(id: str, member: Member | None, size: int = 10) -> NodeMessage:
     sender = GATEWAY if member is None else member.id
-    return Arrived(member, Head(id, "mcp/request:ping", sender), b"x" * size)
+    return NodeMessage(member, EnvelopeHeader(id, "mcp/request:ping", sender), b"x" * size)
 
 
 # -- the lines
@@ -44,7 +44,7 @@ def message(id: str, member: Member | None, size: int = 10) -> Arrived:
 
 def test_one_of_each_in_turn_and_each_in_its_order() -> None:
     ada, bob = somebody("ada"), somebody("bob")
-    waiting = Arrivals()
+    waiting = NodeInbox()
     for number in range(3):
         waiting.add("ada", message(f"a{number}", ada))
     waiting.add("bob", message("b0", bob))
@@ -61,8 +61,8 @@ def test_one_of_each_in_turn_and_each_in_its_order() -> None:
        st.lists(st.sampled_from(["take", "drop a", "drop b"]), max_size=40))  # fmt: skip
 def test_what_waits_is_counted_right(said: list[tuple[str, bool, int]], deeds: list[str]) -> None:
     members = {id: somebody(id) for id in "abc"}
-    waiting = Arrivals()
-    held: list[Arrived] = []
+    waiting = NodeInbox()
+    held: list[NodeMessage] = []
     for number, (whose, by_gateway, size) in enumerate(said):
         one = message(f"{whose}{number}", None if by_gateway else members[whose], size)
         waiting.add(whose, one)

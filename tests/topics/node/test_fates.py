@@ -17,7 +17,7 @@ from interlock.core.catalog.offering import CONTRACTS, Offering, contract_offeri
 from interlock.core.config.trust import RuleConfig
 from interlock.errors import ALREADY_DECIDED
 from interlock.topics import proposals as fates
-from interlock.topics.proposals import MADE, NOTHING, TAKEN, WAITS, Fates
+from interlock.topics.proposals import MADE, NOTHING, TAKEN, WAITS, ProposalOutcomes
 from interlock.trust.approvals.record import Approval
 from tests.core.catalog.offers import definition
 from tests.core.pipeline.calls import tool_call
@@ -46,7 +46,7 @@ async def waiting(table: Table, guest: Guest, arguments: Any = FILE) -> tuple[st
 
 def test_nobody_makes_what_others_proposed_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fates, "MOST_KNOWN", 10)
-    known = Fates()
+    known = ProposalOutcomes()
     known.remember(proposed("mine"), MADE)
     for number in range(50):
         known.remember(proposed(f"e{number}", "eve"), NOTHING if number % 2 else TAKEN)
@@ -62,7 +62,7 @@ def test_nobody_makes_what_others_proposed_be_forgotten(monkeypatch: pytest.Monk
     st.sampled_from(["", "x", "y"]),
 ), max_size=30))  # fmt: skip
 def test_its_tables_agree(deeds: list[tuple[str, str, str, str]]) -> None:
-    known = Fates()
+    known = ProposalOutcomes()
     for id, by, what, approval in deeds:
         if what == "forget":
             known.forget(id)

@@ -10,7 +10,7 @@ import pytest
 from interlock.core.call import Caller, ProposedCall
 from interlock.core.journal.audit import MOST_STRANGERS, Audit
 from interlock.protocol.mcpx_terms import GUEST
-from interlock.topics.proposals import LONGEST_ID, MOST_IN_VAIN, MOST_REMEMBERED, Noting
+from interlock.topics.proposals import LONGEST_ID, MOST_IN_VAIN, MOST_REMEMBERED, ProposalJournal
 from tests.core.pipeline.rig import KeptJournal
 from tests.topics.node.table import PROPOSES, TOPIC, Table
 
@@ -82,7 +82,7 @@ def test_what_leads_to_nothing_is_rationed(how: str, tmp_path: Path) -> None:
 
 def test_what_was_not_written_is_counted_in_the_next_entry() -> None:
     journal, now = KeptJournal(), [0.0]
-    noting = Noting(Audit(journal), lambda: now[0])
+    noting = ProposalJournal(Audit(journal), lambda: now[0])
     ada = Caller("ada")
     for number in range(MOST_IN_VAIN + 7):
         noting.in_vain(ProposedCall(TOPIC, str(number), "ada"), ada, "not_taken", "x" * 1_000)
@@ -94,7 +94,7 @@ def test_what_was_not_written_is_counted_in_the_next_entry() -> None:
 
 
 def test_participants_that_are_counted_are_bounded() -> None:
-    noting = Noting(Audit(KeptJournal()), lambda: 0.0)
+    noting = ProposalJournal(Audit(KeptJournal()), lambda: 0.0)
     for number in range(MOST_REMEMBERED + 10):
         noting.in_vain(ProposedCall(TOPIC, "p", f"p{number}"), Caller("x"), "not_taken", "")
     assert len(noting._in_vain) == MOST_REMEMBERED
@@ -102,7 +102,7 @@ def test_participants_that_are_counted_are_bounded() -> None:
 
 def test_ids_are_cut_and_secrets_masked() -> None:
     journal = KeptJournal()
-    noting = Noting(Audit(journal))
+    noting = ProposalJournal(Audit(journal))
     noting.note(
         ProposedCall(TOPIC, "i" * 256, "ada"), Caller("ada"), "proposed", f"no tool {SECRET!r}"
     )
@@ -113,6 +113,6 @@ def test_ids_are_cut_and_secrets_masked() -> None:
 
 
 def test_without_a_journal_nothing_is_written() -> None:
-    noting = Noting(None)
+    noting = ProposalJournal(None)
     noting.note(ProposedCall(TOPIC, "p", "ada"), Caller("ada"), "proposed", "")
     noting.in_vain(ProposedCall(TOPIC, "p", "ada"), Caller("ada"), "not_taken", "")

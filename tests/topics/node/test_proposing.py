@@ -17,7 +17,7 @@ from interlock.errors import DENIED, InterlockError
 from interlock.protocol.mcp import Era, glance_at
 from interlock.protocol.mcpx_terms import LONGEST
 from interlock.topics.wire.payloads import ENDED
-from interlock.trust.approvals.downstream import Answered
+from interlock.trust.approvals.downstream import ProofOutcome
 from interlock.trust.approvals.record import Approval
 from interlock.trust.policy import Action, Decision, Policy
 from interlock.trust.policy.decision import decision
@@ -463,7 +463,7 @@ def test_a_gate_below_that_is_passed_answers_the_fulfilment(tmp_path: Path) -> N
         ada = table.let_in("ada", PROPOSES)
         await stopped_below(table, ada)
         raw = json.dumps(WIPED).encode()
-        outcome = Answered(raw, Era.SESSION, glance_at(Raw(raw)), upstream="s")
+        outcome = ProofOutcome(raw, Era.SESSION, glance_at(Raw(raw)), upstream="s")
         await table.gated.approvals.gate.below.answered("B" * 20, outcome)
         await ada.until(lambda: bool(ada.of("mcp/response:")))
         [fulfilment], [response] = ada.of("mcp/request:"), ada.of("mcp/response:")

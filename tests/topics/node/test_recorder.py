@@ -25,11 +25,11 @@ from interlock.topics.recorder import (
     RECORDER,
     ROOM,
     TOLD_EVERY,
-    RecorderSeat,
+    TopicRecorder,
     _Beginning,
     seat_recorder,
 )
-from interlock.topics.wire.envelope import Head
+from interlock.topics.wire.envelope import EnvelopeHeader
 from tests.core.pipeline.rig import KeptJournal
 from tests.effort import lines_run
 from tests.topics.node.table import TOPIC, Table
@@ -307,8 +307,14 @@ def test_a_journal_that_fails_does_not_stop_the_room(
         def record_durably(self, entry: JournalEntry, then: Any) -> None:
             raise OSError("full")
 
-    seat = RecorderSeat(Full(), lambda: 0, topic=TOPIC, whole=False, rate=10)
-    seat.deliver(Batch(b"", (b"{}", b"{}"), (Head("1", "chat", "ada"), Head("2", "chat", "ada"))))
+    seat = TopicRecorder(Full(), lambda: 0, topic=TOPIC, whole=False, rate=10)
+    seat.deliver(
+        Batch(
+            b"",
+            (b"{}", b"{}"),
+            (EnvelopeHeader("1", "chat", "ada"), EnvelopeHeader("2", "chat", "ada")),
+        )
+    )
     assert caplog.text.count("was not recorded") == 2
 
 
@@ -344,13 +350,13 @@ class Talk:
     def __init__(self, rate: int = 10) -> None:
         self.journal = KeptJournal()
         self.time = 0.0
-        self.seat = RecorderSeat(
+        self.seat = TopicRecorder(
             self.journal, lambda: 17, topic=TOPIC, whole=False, rate=rate, clock=lambda: self.time
         )
 
     def say(self, sender: str, times: int, kind: str = "chat") -> None:
         for number in range(times):
-            head = Head(f"{sender}-{number}", kind, sender)
+            head = EnvelopeHeader(f"{sender}-{number}", kind, sender)
             self.seat.deliver(Batch(b"", (b"{}",), (head,)))
 
     def written(self, sender: str) -> int:

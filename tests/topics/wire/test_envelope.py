@@ -16,7 +16,7 @@ from interlock.protocol.lookalike_members import folded
 from interlock.protocol.mcpx_terms import LONGEST, PROTOCOL
 from interlock.topics.wire.envelope import (
     EnvelopeError,
-    Head,
+    EnvelopeHeader,
     is_time,
     read_envelope,
     read_head,
@@ -100,7 +100,7 @@ def test_the_name_of_the_protocol() -> None:
 @pytest.mark.spec("MX-3-16")
 @pytest.mark.parametrize("sample", EXAMPLES, ids=lambda one: one["id"])
 def test_every_example_of_the_draft_is_read(sample: dict[str, Any]) -> None:
-    expected = Head(
+    expected = EnvelopeHeader(
         sample["id"], sample["kind"], sample["from"], tuple(sample.get("to", ())),
         sample.get("correlation_id"),
     )  # fmt: skip
@@ -276,7 +276,7 @@ class Pairs(list[tuple[str, Any]]):
     """A JSON object with all of its members."""
 
 
-def reference(text_: bytes) -> Head | None:
+def reference(text_: bytes) -> EnvelopeHeader | None:
     """The rules, one by one, with another reader. None: refused."""
     pairs = json.loads(text_, object_pairs_hook=Pairs)
     if not isinstance(pairs, Pairs):
@@ -300,7 +300,7 @@ def reference(text_: bytes) -> Head | None:
     )
     if not lawful:
         return None
-    return Head(members["id"], members["kind"], members["from"], tuple(to), correlation)
+    return EnvelopeHeader(members["id"], members["kind"], members["from"], tuple(to), correlation)
 
 
 spaces = st.sampled_from(["", "", " ", "\n\t "])
@@ -365,7 +365,7 @@ def test_what_is_written_is_read(parts: dict[str, Any], payload: dict[str, Any])
     body = msgspec.json.encode(payload)
     text_ = write_envelope(payload=body, ts="2025-08-26T14:00:00.5+02:00", **parts)
     read = read_envelope(text_)
-    assert read.head == Head(
+    assert read.head == EnvelopeHeader(
         parts["id"], parts["kind"], parts["sender"], tuple(parts["to"]), parts["correlation_id"]
     )
     assert (bytes(read.payload), read.ts) == (body, "2025-08-26T14:00:00.5+02:00")

@@ -13,18 +13,18 @@ from msgspec import Raw
 
 from interlock.protocol.kinds import CONTEXT_MEMBER, read_kind
 from interlock.protocol.mcpx_terms import GATEWAY, LONGEST
-from interlock.topics.wire.envelope import Envelope, Head, read_envelope
+from interlock.topics.wire.envelope import Envelope, EnvelopeHeader, read_envelope
 from interlock.topics.wire.payloads import (
     MOST_MEMBERS,
     Chat,
-    Lie,
     Notification,
-    Other,
+    PayloadError,
     Presence,
     Problem,
-    Proposal,
+    ProposalPayload,
     Request,
     Response,
+    UnknownPayload,
     Welcome,
     chat_payload,
     context_of,
@@ -48,11 +48,11 @@ def envelope(
     correlation_id: str | None = None,
 ) -> Envelope:
     text = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-    return Envelope(Head("e-1", kind, sender, (), correlation_id), Raw(text))
+    return Envelope(EnvelopeHeader("e-1", kind, sender, (), correlation_id), Raw(text))
 
 
 def refused(kind: str, payload: Any, **more: Any) -> str:
-    with pytest.raises(Lie) as caught:
+    with pytest.raises(PayloadError) as caught:
         read_content(envelope(kind, payload, **more))
     return caught.value.message
 
@@ -96,7 +96,7 @@ def test_the_sample_proposal_is_read_and_written() -> None:
     payload = {"method": CALL["method"], "params": CALL["params"]}
     kind = "mcp/proposal:tools/call:dangerous_operation"
     content = read_content(envelope(kind, payload))
-    assert isinstance(content, Proposal)
+    assert isinstance(content, ProposalPayload)
     assert content.context == "dangerous_operation"
     written = proposal_payload("tools/call", content.params)
     assert json.loads(written) == payload
@@ -150,7 +150,7 @@ def test_what_gateways_say() -> None:
     assert read_content(envelope("system/error", error, sender=GATEWAY)) == Problem(
         "messages_lost", "You were slow.", 3
     )
-    assert isinstance(read_content(envelope("system/later", {}, sender=GATEWAY)), Other)
+    assert isinstance(read_content(envelope("system/later", {}, sender=GATEWAY)), UnknownPayload)
 
 
 @pytest.mark.parametrize("kind", ["system/welcome", "system/x", "system", "presence"])
@@ -159,8 +159,8 @@ def test_only_gateways_say_it(kind: str) -> None:
 
 
 def test_an_unknown_kind_is_nothing_of_mcp() -> None:
-    assert isinstance(read_content(envelope("votes/cast", CALL)), Other)
-    assert isinstance(read_content(envelope("mcp/other:tools/call", CALL)), Other)
+    assert isinstance(read_content(envelope("votes/cast", CALL)), UnknownPayload)
+    assert isinstance(read_content(envelope("mcp/other:tools/call", CALL)), UnknownPayload)
 
 
 # -- lies about requests
@@ -341,7 +341,7 @@ def test_what_a_tool_says_is_its_own_affair() -> None:
 @pytest.mark.spec("MX-3.2.1-2")
 def test_a_proposal_that_answers_something() -> None:
     payload = {"method": "tools/list", "params": {}}
-    assert isinstance(read_content(envelope("mcp/proposal:tools/list", payload)), Proposal)
+    assert isinstance(read_content(envelope("mcp/proposal:tools/list", payload)), ProposalPayload)
     assert "correlation_id" in refused("mcp/proposal:tools/list", payload, correlation_id="e-0")
 
 
@@ -372,9 +372,9 @@ def test_anything_is_read_or_a_lie(
         content = read_content(
             envelope(kind, payload, sender=sender, correlation_id=correlation_id)
         )
-    except Lie:
+    except PayloadError:
         return
-    if isinstance(content, Request | Proposal | Notification):
+    if isinstance(content, Request | ProposalPayload | Notification):
         method = read_kind(kind).method
         assert payload["method"] == method == content.method
         member = CONTEXT_MEMBER.get(method)
@@ -395,7 +395,7 @@ def test_the_context_must_be_the_one_in_the_payload(said: str, meant: str) -> No
     if said == meant:
         assert isinstance(read_content(one), Request)
     else:
-        with pytest.raises(Lie):
+        with pytest.raises(PayloadError):
             read_content(one)
 
 

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from interlock.topics.wire.envelope import Head
-from interlock.topics.wire.payloads import Proposal, Request
+from interlock.topics.wire.envelope import EnvelopeHeader
+from interlock.topics.wire.payloads import ProposalPayload, Request
 from interlock.topics.wire.proposals import (
     LIFETIME,
     Move,
     Proposals,
     Status,
-    Tracked,
+    TrackedProposal,
     _weight,
     may_settle,
     same,
@@ -43,9 +43,9 @@ def propose(
     by: str = "agent",
     to: tuple[str, ...] = ("target",),
     now: float = 0.0,
-) -> Tracked:
-    head = Head(id, "mcp/proposal:tools/call:write", by, to)
-    return kept.saw(head, Proposal("tools/call", "write", PARAMS), now)
+) -> TrackedProposal:
+    head = EnvelopeHeader(id, "mcp/proposal:tools/call:write", by, to)
+    return kept.saw(head, ProposalPayload("tools/call", "write", PARAMS), now)
 
 
 def fulfil(
@@ -56,8 +56,8 @@ def fulfil(
     to: tuple[str, ...] = ("target",),
     context: str = "write",
     params: Raw = PARAMS,
-) -> Tracked | None:
-    head = Head(id, "mcp/request:tools/call:" + context, by, to, "p")
+) -> TrackedProposal | None:
+    head = EnvelopeHeader(id, "mcp/request:tools/call:" + context, by, to, "p")
     return kept.fulfilled(head, Request(Raw(b"44"), "tools/call", context, params))
 
 
@@ -273,8 +273,10 @@ def test_whoever_fills_the_memory_loses_its_own(senders: list[str]) -> None:
 def test_bytes_are_bounded_as_well() -> None:
     kept = proposals(most_bytes=10_000)
     for number in range(100):
-        head = Head(f"p{number}", "mcp/proposal:tools/call:write", "loud", ())
-        kept.saw(head, Proposal("tools/call", "write", Raw(b'{"a":"%b"}' % (b"x" * 1000))), 0.0)
+        head = EnvelopeHeader(f"p{number}", "mcp/proposal:tools/call:write", "loud", ())
+        kept.saw(
+            head, ProposalPayload("tools/call", "write", Raw(b'{"a":"%b"}' % (b"x" * 1000))), 0.0
+        )
         assert f"p{number}" in kept.all
     assert len(kept.all) < 10
 

@@ -6,18 +6,18 @@ import json
 
 import pytest
 
-from interlock.topics.member import Participant
+from interlock.topics.member import ParticipantProfile
 from interlock.topics.wire import system_messages as system
 from interlock.topics.wire.envelope import read_envelope
 
 TS = "2025-08-26T14:00:00Z"
-NEW = Participant("new-participant", ("mcp/proposal:*", "chat"))
+NEW = ParticipantProfile("new-participant", ("mcp/proposal:*", "chat"))
 FRAME = {"protocol": "mcpx/v0.1", "ts": TS, "from": "system:gateway"}
 
 
 @pytest.mark.spec("MX-3.5.1-1", "MX-3.5.1-2", "MX-3.5.1-3")
 def test_welcome() -> None:
-    others = [Participant("agent-1", ("mcp/*", "chat")), Participant("agent-2", ())]
+    others = [ParticipantProfile("agent-1", ("mcp/*", "chat")), ParticipantProfile("agent-2", ())]
     text = system.welcome("env-welcome-1", TS, NEW, others)
     assert json.loads(text) == {
         **FRAME,

@@ -9,9 +9,16 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from interlock.protocol.mcpx_terms import GATEWAY
-from interlock.topics.wire.envelope import Envelope, Head
-from interlock.topics.wire.payloads import Chat, Content, Problem, Proposal, Request, Response
-from interlock.topics.wire.threads import Threads, id_value
+from interlock.topics.wire.envelope import Envelope, EnvelopeHeader
+from interlock.topics.wire.payloads import (
+    Chat,
+    Content,
+    Problem,
+    ProposalPayload,
+    Request,
+    Response,
+)
+from interlock.topics.wire.threads import MessageThreads, id_value
 
 CALL = "mcp/request:tools/call:write"
 ANSWER = "mcp/response:tools/call:write"
@@ -23,15 +30,15 @@ def head(
     sender: str = "a",
     to: tuple[str, ...] = (),
     correlation_id: str | None = None,
-) -> Head:
-    return Head(id, kind, sender, to, correlation_id)
+) -> EnvelopeHeader:
+    return EnvelopeHeader(id, kind, sender, to, correlation_id)
 
 
-def saw(threads: Threads, head: Head, content: Content) -> str:
+def saw(threads: MessageThreads, head: EnvelopeHeader, content: Content) -> str:
     return threads.saw(Envelope(head, Raw(b"{}")), content)
 
 
-def asked(threads: Threads, to: tuple[str, ...] = ("b",), **more: str | None) -> None:
+def asked(threads: MessageThreads, to: tuple[str, ...] = ("b",), **more: str | None) -> None:
     assert not saw(
         threads,
         head("ask", CALL, to=to, **more),  # type: ignore[arg-type]
@@ -44,7 +51,7 @@ def response(id: bytes = b"42", method: str = "tools/call", context: str = "writ
 
 
 def test_a_response_to_what_was_asked() -> None:
-    threads = Threads()
+    threads = MessageThreads()
     asked(threads)
     assert threads.fits(head("r", ANSWER, "b", correlation_id="ask"), response()) is True
 
@@ -63,33 +70,33 @@ def test_a_response_to_what_was_asked() -> None:
     ids=["context", "no-context", "method", "id", "id-as-text", "somebody-else"],
 )
 def test_a_response_that_is_not_one(sender: str, answer: Response) -> None:
-    threads = Threads()
+    threads = MessageThreads()
     asked(threads)
     assert threads.fits(head("r", ANSWER, sender, correlation_id="ask"), answer) is False
 
 
 @pytest.mark.spec("MX-3.1.2-5", "MX-4.3-6")
 def test_a_response_to_what_was_never_seen() -> None:
-    threads = Threads()
+    threads = MessageThreads()
     assert threads.fits(head("r", ANSWER, "b", correlation_id="ask"), response()) is None
 
 
 def test_a_response_to_no_request() -> None:
-    threads = Threads()
+    threads = MessageThreads()
     saw(threads, head("words"), Chat("hello"))
     assert threads.fits(head("r", ANSWER, "b", correlation_id="words"), response()) is False
     assert threads.fits(head("r", ANSWER, "b"), response()) is False
 
 
 def test_everybody_may_answer_what_everybody_was_asked() -> None:
-    threads = Threads()
+    threads = MessageThreads()
     asked(threads, to=())
     for sender in ("b", "c"):
         assert threads.fits(head("r", ANSWER, sender, correlation_id="ask"), response())
 
 
 def test_a_request_without_context_may_be_answered_without() -> None:
-    threads = Threads()
+    threads = MessageThreads()
     saw(threads, head("ask", "mcp/request:tools/call"), Request(Raw(b"42"), "tools/call", "write"))
     for context in ("", "write"):
         answer = response(context=context)
@@ -104,7 +111,7 @@ def test_ids_are_compared_by_what_they_mean() -> None:
 
 
 def test_an_id_is_used_once() -> None:
-    threads = Threads()
+    threads = MessageThreads()
     asked(threads)
     why = saw(threads, head("ask", sender="thief"), Chat("mine now"))
     assert "used before" in why
@@ -116,9 +123,13 @@ def test_an_id_is_used_once() -> None:
 
 @pytest.mark.spec("MX-3-8", "MX-3.2.1-4")
 def test_the_chain_of_a_proposal() -> None:
-    threads = Threads()
+    threads = MessageThreads()
     saw(threads, head("other"), Chat("hello"))
-    saw(threads, head("proposal", "mcp/proposal:tools/call:write"), Proposal("tools/call", "write"))
+    saw(
+        threads,
+        head("proposal", "mcp/proposal:tools/call:write"),
+        ProposalPayload("tools/call", "write"),
+    )
     saw(
         threads,
         head("fulfilment", CALL, "human", ("b",), "proposal"),
@@ -140,7 +151,7 @@ def test_the_chain_of_a_proposal() -> None:
 
 
 def test_messages_that_name_each_other_end_nothing() -> None:
-    threads = Threads()
+    threads = MessageThreads()
     saw(threads, head("one", correlation_id="two"), Chat("?"))
     saw(threads, head("two", correlation_id="one"), Chat("!"))
     saw(threads, head("self", correlation_id="self"), Chat("I"))
@@ -150,7 +161,7 @@ def test_messages_that_name_each_other_end_nothing() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 400)), max_size=80))
 def test_the_memory_is_bounded(messages: list[tuple[int, int]]) -> None:
-    threads = Threads(most=10, most_bytes=5_000)
+    threads = MessageThreads(most=10, most_bytes=5_000)
     kept: list[str] = []
     for number, size in messages:
         one = head(f"e{number}", to=("x" * size,))
@@ -174,12 +185,12 @@ def test_the_memory_is_bounded(messages: list[tuple[int, int]]) -> None:
         (head("{}", correlation_id="c" * 1_000), Chat("")),
         (head("{}"), Request(Raw(b'"%b"' % (b"i" * 1_000)), "tools/call", "write")),
         (head("{}"), Request(Raw(b"1"), "tools/call", "w" * 1_000)),
-        (head("{}"), Proposal("tools/call", "w" * 1_000)),
+        (head("{}"), ProposalPayload("tools/call", "w" * 1_000)),
     ],
     ids=["kind", "sender", "to", "correlation", "request id", "context", "proposed context"],
 )
-def test_long_messages_are_forgotten_sooner(long: tuple[Head, Content]) -> None:
-    threads = Threads(most=1_000, most_bytes=20_000)
+def test_long_messages_are_forgotten_sooner(long: tuple[EnvelopeHeader, Content]) -> None:
+    threads = MessageThreads(most=1_000, most_bytes=20_000)
     named, content = long
     for number in range(200):
         assert not saw(threads, replace(named, id=f"{number}"), content)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlock.sdk.functions import FunctionTool
-from interlock.sdk.mcp_server import About
-from interlock.tree.subserver.connection import ParentConversation
+from interlock.sdk.mcp_server import ServerInfo
+from interlock.tree.subserver.connection import SubserverConversation
 from tests.tree.parents import World
 from tests.tree.turned import pair, settle
 
@@ -73,8 +73,8 @@ def test_it_never_fails(said: list[bytes]) -> None:
         theirs.on_message = lambda data: heard.append(json.loads(data))
         tool = FunctionTool(echo, name="echo", title=None, description=None, capability={})
         registrant = World().registrant()
-        conversation = ParentConversation(
-            ours, registrant, {"echo": tool}, About({"name": "x", "version": "1"}, logs=True)
+        conversation = SubserverConversation(
+            ours, registrant, {"echo": tool}, ServerInfo({"name": "x", "version": "1"}, logs=True)
         )
         asked = conversation.request("mcpax/heartbeat", b"{}")
         for data in said:

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from msgspec import Meta, Raw
 
-from interlock.sdk.functions import FunctionTool, Threads
-from interlock.sdk.tool import Answer, ToolTrouble
+from interlock.sdk.functions import FunctionTool, ThreadPool
+from interlock.sdk.tool import ToolError, ToolResult
 from interlock.tree.subserver import Progress, Subserver
 from tests.core.server.wire import PATIENCE
 
@@ -34,9 +34,9 @@ def made(function: Any, **capability: Any) -> FunctionTool:
     )
 
 
-def called(function: Any, arguments: Any, report: Any = None) -> Answer:
-    async def call() -> Answer:
-        answer: Answer = await made(function).start(Raw(json.dumps(arguments).encode()), report)
+def called(function: Any, arguments: Any, report: Any = None) -> ToolResult:
+    async def call() -> ToolResult:
+        answer: ToolResult = await made(function).start(Raw(json.dumps(arguments).encode()), report)
         # What was told from another thread has arrived by now.
         await asyncio.sleep(0)
         return answer
@@ -89,7 +89,7 @@ def test_arguments_are_checked_before_the_function_is_called() -> None:
     assert called(move, {"to": {"x": 3}}).text == "3,0 1"
     assert called(move, {"to": {"x": 3}, "times": 2.0}).text == "3,0 2"
     for wrong in ({}, {"to": 5}, {"to": {"x": "3"}}, {"to": {"x": 1}, "other": 1}, [], 5):
-        with pytest.raises(ToolTrouble, match="cannot be used"):
+        with pytest.raises(ToolError, match="cannot be used"):
             called(move, wrong)
 
 
@@ -109,16 +109,16 @@ def test_defaults_are_not_shared_between_calls() -> None:
 @pytest.mark.parametrize(
     ("found", "answer"),
     [
-        (None, Answer("Done.")),
-        ("text", Answer("text")),
-        (21.5, Answer("21.5")),
-        ([1, "a"], Answer('[1,"a"]')),
-        ({"a": 1}, Answer('{"a":1}', {"a": 1})),
-        (Point(1), Answer('{"x":1,"y":0}', Point(1))),
-        (Answer("as it is", {"b": 2}), Answer("as it is", {"b": 2})),
+        (None, ToolResult("Done.")),
+        ("text", ToolResult("text")),
+        (21.5, ToolResult("21.5")),
+        ([1, "a"], ToolResult('[1,"a"]')),
+        ({"a": 1}, ToolResult('{"a":1}', {"a": 1})),
+        (Point(1), ToolResult('{"x":1,"y":0}', Point(1))),
+        (ToolResult("as it is", {"b": 2}), ToolResult("as it is", {"b": 2})),
     ],
 )
-def test_results(found: Any, answer: Answer) -> None:
+def test_results(found: Any, answer: ToolResult) -> None:
     def plain() -> Any:
         return found
 
@@ -141,16 +141,16 @@ def test_errors_are_sentences_for_the_model() -> None:
         return 1 / by
 
     async def refuse() -> None:
-        raise ToolTrouble("Not on Sundays.")
+        raise ToolError("Not on Sundays.")
 
     def unwritable() -> Any:
         return object()
 
-    with pytest.raises(ToolTrouble, match="divide failed: ZeroDivisionError: division by zero"):
+    with pytest.raises(ToolError, match="divide failed: ZeroDivisionError: division by zero"):
         called(divide, {"by": 0})
-    with pytest.raises(ToolTrouble, match=r"^Not on Sundays\.$"):
+    with pytest.raises(ToolError, match=r"^Not on Sundays\.$"):
         called(refuse, {})
-    with pytest.raises(ToolTrouble, match="unwritable failed: TypeError"):
+    with pytest.raises(ToolError, match="unwritable failed: TypeError"):
         called(unwritable, {})
 
 
@@ -168,12 +168,12 @@ def test_no_tool_ends_the_program(raised: BaseException) -> None:
         if function is later and isinstance(raised, asyncio.CancelledError):
             # On the loop that is how a call is ended.
             continue
-        with pytest.raises(ToolTrouble, match=f"{function.__name__} failed: "):
+        with pytest.raises(ToolError, match=f"{function.__name__} failed: "):
             called(function, {})
 
 
 def test_threads_are_used_again_and_bounded() -> None:
-    threads = Threads(most=2)
+    threads = ThreadPool(most=2)
     gate, seen = threading.Event(), set()
 
     def work() -> int:

@@ -20,7 +20,7 @@ import pytest
 from interlock.core.config import ConfigError
 from interlock.errors import FORBIDDEN, NAMESPACE_CONFLICT, InterlockError
 from interlock.tree.component import Tree
-from interlock.tree.registrant import Registrant, State, check_presented
+from interlock.tree.registrant import Registrant, RegistrantState, check_presented
 from interlock.tree.subserver import Subserver
 from interlock.tree.subserver.connection import parent_of
 from interlock.tree.subserver_session import AxSession
@@ -151,7 +151,7 @@ def test_a_lost_node_is_told_of_once_and_when_it_is_back(
 
             def moved(one: Registrant) -> None:
                 told(one)
-                if one.state is State.REGISTERED:
+                if one.state is RegistrantState.REGISTERED:
                     back.set()
 
             registrant.on_state = moved

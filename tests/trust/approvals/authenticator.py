@@ -16,7 +16,7 @@ from interlock.trust.approvals.proofs import (
     ES256,
     PREFIX,
     RS256,
-    Creation,
+    PasskeyCreation,
     challenge,
     enrolment_challenge,
     to_base64url,
@@ -53,7 +53,7 @@ class SoftKey:
         )
         return found
 
-    def created(self, code: str, **changes: Any) -> Creation:
+    def created(self, code: str, **changes: Any) -> PasskeyCreation:
         """What a browser sends after it made this passkey for a code."""
         data = self._head(self.flags | AT) + bytes(16) + len(self.id).to_bytes(2, "big") + self.id
         client = self._client("webauthn.create", enrolment_challenge(code))
@@ -63,7 +63,7 @@ class SoftKey:
             "public_key": to_base64url(self.public),
             "algorithm": self.algorithm,
         }
-        return Creation(**{**members, **changes})
+        return PasskeyCreation(**{**members, **changes})
 
     def proof(
         self, audience: str, id: str, digest: str, decision: str = "approve", reason: str = "",

@@ -21,7 +21,7 @@ from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import Era
 from interlock.protocol.mcpax import APPROVAL, EXECUTED_AT
-from interlock.trust.approvals.downstream import Child
+from interlock.trust.approvals.downstream import ChildPeer
 from interlock.trust.approvals.proofs import Anchors, Proofs
 from interlock.trust.approvals.record import Approval
 from interlock.trust.approvals.service import Approvals
@@ -122,7 +122,7 @@ class Gated:
         page: str | None = None,
         settings: dict[str, Any] | None = None,
         keys: Keys | None = None,
-        children: Mapping[str, Child] | None = None,
+        children: Mapping[str, ChildPeer] | None = None,
         node_id: str = NODE,
         now: float = NOW,
     ) -> None:
@@ -148,7 +148,7 @@ class Gated:
         self.store = ApprovalStore(folder / "approvals.db", deliver=loop.call_soon_threadsafe)
         self.anchors = Anchors(config, environ={"DESK": SECRET}, base_dir=folder)
         self.proofs = Proofs(self.anchors)
-        self.children: dict[str, Child] = dict(children or {})
+        self.children: dict[str, ChildPeer] = dict(children or {})
         self.approvals = Approvals(
             self.store,
             self.proofs,

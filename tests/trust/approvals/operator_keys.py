@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from interlock.trust.approvals.proofs import Passkey
-from interlock.trust.operators.chain import SUBJECT, Draft, Enrolled
+from interlock.trust.operators.chain import SUBJECT, DraftEntry, Enrolment
 from interlock.trust.operators.operators import enrolled_key
 from interlock.trust.operators.store import Invitation
 from tests.trust.approvals.authenticator import SoftKey
@@ -27,7 +27,7 @@ class Operator:
     def pem(self) -> bytes:
         return self.key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
-    def sign(self, draft: Draft, **changes: Any) -> str:
+    def sign(self, draft: DraftEntry, **changes: Any) -> str:
         return signed(self.key, {**draft.claims, **changes})
 
 
@@ -37,9 +37,9 @@ class PasskeyOperator:
     def __init__(self, name: str) -> None:
         self.name = name
         self.soft = SoftKey()
-        self.enrolled = Enrolled.of_passkey(
+        self.enrolled = Enrolment.of_passkey(
             Passkey(name, self.soft.id, self.soft.public, self.soft.algorithm, self.soft.rp_id)
         )
 
-    def sign(self, draft: Draft) -> str:
+    def sign(self, draft: DraftEntry) -> str:
         return self.soft.proof(draft.audience, SUBJECT, draft.digest)

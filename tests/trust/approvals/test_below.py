@@ -21,7 +21,7 @@ from interlock.errors import (
 )
 from interlock.protocol.mcp import Era, glance_at
 from interlock.protocol.mcpax import error_words
-from interlock.trust.approvals.downstream import MOST_REMEMBERED, NO_PROOF, Below
+from interlock.trust.approvals.downstream import MOST_REMEMBERED, NO_PROOF, ProofForwarder
 from tests.core.catalog.offers import definition, offer
 from tests.core.pipeline.calls import SESSION, tool_call
 from tests.patience import PATIENCE
@@ -390,7 +390,7 @@ def test_where_a_call_waits_is_where_its_proof_goes() -> None:
     async def run() -> None:
         right, wrong = Liar(claims=True), Liar(claims=True)
         at = {"z" * 32: "right"}
-        below = Below(lambda: {"wrong": wrong, "right": right}, at.get)
+        below = ProofForwarder(lambda: {"wrong": wrong, "right": right}, at.get)
         assert (await below.confirm("z" * 32, "proof")).upstream == "right"
         assert right.shown == ["proof"]
         assert wrong.shown == []
@@ -401,7 +401,7 @@ def test_where_a_call_waits_is_where_its_proof_goes() -> None:
 def test_a_node_between_passes_the_look_down_and_shows_nothing() -> None:
     async def run() -> None:
         knows = Liar(claims=True)
-        between = Below(lambda: {"knows": knows})
+        between = ProofForwarder(lambda: {"knows": knows})
         with pytest.raises(InterlockError) as error:
             await between.confirm("z" * 32, NO_PROOF)
         assert error.value.failure is PROOF_INVALID
@@ -429,7 +429,7 @@ def test_not_everything_is_carried_down(tmp_path: Path) -> None:
 
 
 def test_only_so_much_is_remembered() -> None:
-    below = Below(dict)
+    below = ProofForwarder(dict)
     for number in range(MOST_REMEMBERED + 10):
         below.remember(f"approval-number-{number}", "s", 0.0)
     assert len(below._known) == MOST_REMEMBERED

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from interlock.trust.operators.chain import (
     Chain,
-    Enrolled,
+    Enrolment,
     decode_entry,
     encode_entry,
     verify_chain,
@@ -186,14 +186,14 @@ def test_shuffled_chains_never_show_more_than_they_should() -> None:
         chain = verify_chain(rows)
         assert rows == list(history()) or chain.problem
         assert {one.name for one in chain.operators} <= {one.name for one in PEOPLE}
-        assert all(isinstance(one, Enrolled) for one in chain.operators)
+        assert all(isinstance(one, Enrolment) for one in chain.operators)
 
 
 def test_the_first_entry_counts_unsigned_only_if_it_is_what_the_config_says() -> None:
     root, other = Operator("root"), Operator("mallory")
     enrolled = root.enrolled
 
-    def names_of(*enrol: Enrolled, proof: str = "") -> list[str]:
+    def names_of(*enrol: Enrolment, proof: str = "") -> list[str]:
         draft = Chain().draft(time=0.0, enrol=list(enrol))
         return names(verify_chain([(draft.entry, proof)], roots=[enrolled]))
 

@@ -22,7 +22,7 @@ from interlock.trust.approvals.proofs import (
     RS256,
     Passkey,
     PasskeyChecker,
-    Said,
+    PasskeyVerdict,
     from_base64url,
     to_base64url,
 )
@@ -56,7 +56,9 @@ class Desk:
         self.counters[id] = counter
         return True
 
-    def check(self, proof: str, audience: str = NODE, id: str = ID, digest: str = DIGEST) -> Said:
+    def check(
+        self, proof: str, audience: str = NODE, id: str = ID, digest: str = DIGEST
+    ) -> PasskeyVerdict:
         said = self.checker.check(audience, id, digest, proof)
         if said.counter is not None:
             assert self._used(said.passkey.id, said.counter)

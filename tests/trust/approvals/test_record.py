@@ -22,7 +22,7 @@ from interlock.trust.approvals.record import (
     MOST_ARGUMENTS,
     REFUSED,
     TRANSITIONS,
-    Whole,
+    ReviewedCall,
     canonical,
     digest_of,
     exact,
@@ -126,7 +126,7 @@ def test_what_nobody_could_look_through_is_refused() -> None:
         written_down(
             call,
             decision(Action.CONFIRM, "rule"),
-            Whole(deep, None, b"", "s.wipe", "", ""),
+            ReviewedCall(deep, None, b"", "s.wipe", "", ""),
             audience="",
             policy="",
             created=0.0,

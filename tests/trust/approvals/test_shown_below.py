@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from interlock.core.call import Caller
 from interlock.errors import InterlockError
 from interlock.primitives.timestamps import format_utc
-from interlock.trust.approvals.downstream import MOST, MOST_OF_ONE, ShownBelow, said_below
+from interlock.trust.approvals.downstream import MOST, MOST_OF_ONE, ChildApprovals, said_below
 from interlock.trust.approvals.record import Approval, view
 from tests.trust.approvals.gated import NODE, NOW, Gated
 
@@ -72,7 +72,7 @@ def test_what_cannot_be_read_is_not_shown(changes: dict[str, Any]) -> None:
 def test_only_so_many_are_kept_and_none_for_longer_than_it_waits() -> None:
     one = said()
     assert one is not None
-    shown = ShownBelow()
+    shown = ChildApprovals()
     assert shown.add(one)
     # Who says the same id later does not take it over.
     assert not shown.add(replace(one, upstream="another", digest="e" * 64))

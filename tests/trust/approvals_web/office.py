@@ -11,8 +11,8 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from interlock.trust.approvals.component import Approving
-from interlock.trust.operators.chain import Draft
+from interlock.trust.approvals.component import ApprovalsComponent
+from interlock.trust.operators.chain import DraftEntry
 from interlock.trust.operators.operators import enrolled_key
 from interlock.trust.operators.store import Invitation, OperatorStore
 from tests.core.server.running import Running
@@ -60,7 +60,7 @@ class Office(Running):
             None if root is None else lambda draft: signed(root, draft.claims),
         )
 
-    def sign(self, draft: Draft) -> str:
+    def sign(self, draft: DraftEntry) -> str:
         """What chief signs about who the operators are."""
         return signed(self.chief, draft.claims)
 
@@ -77,7 +77,7 @@ class Office(Running):
     # -- what a test asks
 
     @property
-    def approving(self) -> Approving:
+    def approving(self) -> ApprovalsComponent:
         approving = self.node.trust.approving
         assert approving is not None
         return approving

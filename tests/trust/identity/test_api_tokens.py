@@ -10,7 +10,7 @@ from interlock.core.pipeline.authentication import Authenticator
 from interlock.errors import UNAUTHENTICATED, InterlockError
 from interlock.trust.identity.api_tokens import (
     LOOKED_AT_AGAIN,
-    Access,
+    AccessSnapshot,
     AccessToken,
     ApiTokens,
     digest_of,
@@ -30,12 +30,12 @@ class Desk:
         token = AccessToken(self.id, "agent", digest_of(self.secret), created=NOW)
         self.token = replace(token, **changes)
         self.tokens = ApiTokens(lambda: self.now)
-        self.tokens.access = Access({self.id: self.token})
+        self.tokens.access = AccessSnapshot({self.id: self.token})
         self.authenticate = Authenticator({}, sources=[self.tokens], wall_clock=lambda: self.now)
 
     def keep(self, *tokens: AccessToken) -> None:
         """The store is another one, and the node has seen it."""
-        self.tokens.access = Access({one.id: one for one in tokens})
+        self.tokens.access = AccessSnapshot({one.id: one for one in tokens})
         self.authenticate.forget()
 
     def refusal(self, bearer: str | None) -> str:

@@ -11,13 +11,13 @@ import pytest
 from interlock.core.call import Caller
 from interlock.core.pipeline.authentication import KnownToken, PendingIdentity
 from interlock.errors import TOO_BUSY, UNAUTHENTICATED, InterlockError
-from interlock.trust.identity.api_tokens import Access
-from interlock.trust.identity.claims import LEEWAY, Terms
+from interlock.trust.identity.api_tokens import AccessSnapshot
+from interlock.trust.identity.claims import LEEWAY, ClaimMapping
 from interlock.trust.identity.opaque_tokens import (
     FAILED_FOR,
     KEPT_FOR,
     MOST_ASKING,
-    Authority,
+    IntrospectionServer,
     OpaqueTokens,
 )
 from tests.trust.identity.issuers import NODE, NOW, claims
@@ -26,16 +26,18 @@ from tests.trust.identity.issuers import NODE, NOW, claims
 class Desk:
     """A node that asks one server, which says what it is told to."""
 
-    def __init__(self, *, access: Access | None = None) -> None:
+    def __init__(self, *, access: AccessSnapshot | None = None) -> None:
         self.now = NOW
         self.says: dict[str, Any] | None = {"active": True, **claims()}
         self.asked: list[str] = []
         self.all_asked = asyncio.Event()
         self.gate: asyncio.Event | None = None
         names = ("sub", "username", "client_id")
-        authority = Authority(self._ask, lambda: [NODE], Terms("introspection", names))
+        authority = IntrospectionServer(
+            self._ask, lambda: [NODE], ClaimMapping("introspection", names)
+        )
         self.tokens = OpaqueTokens(
-            [authority], revocations=access or Access(), wall_clock=lambda: self.now
+            [authority], revocations=access or AccessSnapshot(), wall_clock=lambda: self.now
         )
 
     async def _ask(self, token: str) -> dict[str, Any] | None:
@@ -204,7 +206,7 @@ def test_what_was_revoked_here_is_refused() -> None:
     async def scene(desk: Desk) -> None:
         assert "revoked" in await desk.refusal("opaque")
 
-    play(scene, access=Access(subjects={"somebody": NOW}))
+    play(scene, access=AccessSnapshot(subjects={"somebody": NOW}))
 
 
 @pytest.mark.parametrize("bearer", ["", "two words", "é", "a\x01b", "x" * 20_000])

@@ -13,8 +13,8 @@ from joserfc.jwk import ECKey, RSAKey
 from interlock.core.call import Caller
 from interlock.core.pipeline.authentication import KnownToken
 from interlock.errors import UNAUTHENTICATED, InterlockError
-from interlock.trust.identity.api_tokens import Access
-from interlock.trust.identity.claims import LEEWAY, Terms
+from interlock.trust.identity.api_tokens import AccessSnapshot
+from interlock.trust.identity.claims import LEEWAY, ClaimMapping
 from interlock.trust.identity.signed_tokens import LONGEST_TOKEN, Issuer, SignedTokens
 from tests.trust.identity.issuers import ISSUER, NODE, NOW, ShownKeys, Signer, claims, part
 
@@ -22,16 +22,21 @@ from tests.trust.identity.issuers import ISSUER, NODE, NOW, ShownKeys, Signer, c
 class Desk:
     """A node that believes one issuer."""
 
-    def __init__(self, signer: Signer, *, access: Access | None = None, **changes: Any) -> None:
+    def __init__(
+        self, signer: Signer, *, access: AccessSnapshot | None = None, **changes: Any
+    ) -> None:
         self.now = NOW
         self.keys = ShownKeys(signer)
-        settings = {"algorithms": frozenset({"RS256", "ES256", "EdDSA"}), "terms": Terms("jwt")}
+        settings = {
+            "algorithms": frozenset({"RS256", "ES256", "EdDSA"}),
+            "terms": ClaimMapping("jwt"),
+        }
         issuer = Issuer(
             issuer=ISSUER, audience=lambda: [NODE], keys=self.keys, **{**settings, **changes}
         )
         self.tokens = SignedTokens(
             [issuer],
-            revocations=access or Access(),
+            revocations=access or AccessSnapshot(),
             taken={"operator"},
             wall_clock=lambda: self.now,
         )
@@ -282,13 +287,13 @@ def test_other_tokens_are_somebody_elses() -> None:
 )
 def test_scopes_in_this_nodes_words(said: dict[str, Any], meant: tuple[str, ...]) -> None:
     signer = Signer()
-    terms = Terms("jwt", scopes={"tools.use": ["read", "write:jira.*"]})
+    terms = ClaimMapping("jwt", scopes={"tools.use": ["read", "write:jira.*"]})
     assert Desk(signer, terms=terms).caller(signer.token(**said)).scopes == meant
 
 
 def test_terms_of_an_issuer() -> None:
     signer = Signer()
-    terms = Terms("jwt", ("email",), "realm_access.roles", "corp:", may=("call", "approve"))
+    terms = ClaimMapping("jwt", ("email",), "realm_access.roles", "corp:", may=("call", "approve"))
     desk = Desk(signer, terms=terms)
     said = {"email": "a@example.com", "realm_access": {"roles": ["admin", 7]}, "jti": None}
     caller = desk.caller(signer.token(**said))
@@ -303,8 +308,8 @@ def test_terms_of_an_issuer() -> None:
 def test_what_was_revoked_is_refused() -> None:
     signer = Signer()
     token = signer.token()
-    assert "revoked" in Desk(signer, access=Access(jtis=frozenset({"t-1"}))).refusal(token)
-    since = Desk(signer, access=Access(subjects={"somebody": NOW - 100}))
+    assert "revoked" in Desk(signer, access=AccessSnapshot(jtis=frozenset({"t-1"}))).refusal(token)
+    since = Desk(signer, access=AccessSnapshot(subjects={"somebody": NOW - 100}))
     assert "revoked" in since.refusal(signer.token(iat=NOW - 101))
     assert "revoked" in since.refusal(signer.token(iat=NOW - 100 + LEEWAY))
     assert "revoked" in since.refusal(signer.token(iat=None))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from interlock.errors import CONFIG, InterlockError
-from interlock.trust.identity.api_tokens import Access
+from interlock.trust.identity.api_tokens import AccessSnapshot
 from interlock.trust.identity.token_store import SCHEMA_VERSION, AccessReader, AccessStore
 
 NOW = 1_800_000_000.0
@@ -67,7 +67,7 @@ def test_what_others_issued(tmp_path: Path) -> None:
     store.revoke_of_others("jti", "t-1")
     store_at(tmp_path, NOW - 50).revoke_of_others("subject", "corp:somebody")
     access = store.read()
-    assert access == Access(subjects={"corp:somebody": NOW}, jtis=frozenset({"t-1"}))
+    assert access == AccessSnapshot(subjects={"corp:somebody": NOW}, jtis=frozenset({"t-1"}))
     store_at(tmp_path, NOW + 50).revoke_of_others("subject", "corp:somebody")
     assert store.read().subjects == {"corp:somebody": NOW + 50}
     assert {one.kind for one in store.revocations()} == {"subject", "jti"}
@@ -88,7 +88,7 @@ def test_a_reader_sees_what_others_write_and_nothing_twice(tmp_path: Path) -> No
         assert reader.changed() is None
         assert not store.path.exists()
         made, _ = store.create("agent")
-        assert reader.changed() == Access({made.id: made})
+        assert reader.changed() == AccessSnapshot({made.id: made})
         assert reader.changed() is None
         store.revoke([made.id])
         seen = reader.changed()
@@ -108,9 +108,9 @@ def test_a_reader_notices_another_file_and_none(tmp_path: Path) -> None:
     try:
         assert reader.changed() is not None
         os.replace(other.path, store.path)
-        assert reader.changed() == Access({made.id: made})
+        assert reader.changed() == AccessSnapshot({made.id: made})
         store.path.unlink()
-        assert reader.changed() == Access()
+        assert reader.changed() == AccessSnapshot()
         assert reader.changed() is None
     finally:
         reader.close()

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from interlock.errors import PROOF_INVALID, InterlockError
-from interlock.trust.operators.chain import Enrolled
+from interlock.trust.operators.chain import Enrolment
 from interlock.trust.operators.store import (
     CODE_LASTS,
     PENDING_LASTS,
     Invitation,
     OperatorReader,
     OperatorStore,
-    Pending,
+    PendingEnrolment,
 )
 from tests.trust.approvals.operator_keys import Operator
 
@@ -44,8 +44,8 @@ def store(tmp_path: Path, clock: Clock) -> OperatorStore:
 CHIEF = Operator("chief")
 
 
-def key(id: str = "k1", name: str = "deputy") -> Enrolled:
-    return Enrolled(id, name, "key", "EdDSA", b"public", tools=("a.*",), caller="bot")
+def key(id: str = "k1", name: str = "deputy") -> Enrolment:
+    return Enrolment(id, name, "key", "EdDSA", b"public", tools=("a.*",), caller="bot")
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def led(store: OperatorStore) -> OperatorStore:
     return store
 
 
-def passkey(id: str = "cGs", counter: int = 1) -> Enrolled:
-    return Enrolled(id, "chief", "passkey", "-7", b"public", "localhost", counter)
+def passkey(id: str = "cGs", counter: int = 1) -> Enrolment:
+    return Enrolment(id, "chief", "passkey", "-7", b"public", "localhost", counter)
 
 
 def test_what_is_enrolled_is_kept(store: OperatorStore, clock: Clock) -> None:
@@ -75,7 +75,7 @@ def test_what_is_enrolled_is_kept(store: OperatorStore, clock: Clock) -> None:
     assert (last.tools, last.caller, last.public) == (("a.*",), "bot", b"public")
     found = store.all()[1].passkey
     assert (found.id, found.name, found.algorithm, found.rp_id) == (b"pk", "chief", -7, "localhost")
-    assert Enrolled.of_passkey(found) == Enrolled.of_passkey(passkey().passkey)
+    assert Enrolment.of_passkey(found) == Enrolment.of_passkey(passkey().passkey)
     with pytest.raises(InterlockError, match="already"):
         store.add(key(name="another"), CHIEF.sign)
 
@@ -324,11 +324,11 @@ def test_a_code_works_once_and_not_for_long(store: OperatorStore, clock: Clock) 
     assert store.invited(code[:-1] + ("A" if code[-1] != "A" else "B")) is None
     assert code.replace("-", "").encode() not in store.path.read_bytes()
     made = store.redeem(code, lambda one: key(name=one.name))
-    assert isinstance(made, Enrolled)
+    assert isinstance(made, Enrolment)
     assert store.redeem(code, lambda one: key("k2")) is None
     # Once there is an operator, that one has to confirm it.
     made = store.redeem(store.invite(invitation), lambda one: key("k2"))
-    assert isinstance(made, Pending)
+    assert isinstance(made, PendingEnrolment)
     late = store.invite(invitation)
     clock.now += CODE_LASTS
     assert store.redeem(late, lambda one: key("k3")) is None
@@ -342,7 +342,7 @@ def test_a_code_works_once_and_not_for_long(store: OperatorStore, clock: Clock) 
 def test_what_goes_wrong_leaves_the_code(store: OperatorStore) -> None:
     code = store.invite(Invitation("chief"))
 
-    def fails(_: Invitation) -> Enrolled:
+    def fails(_: Invitation) -> Enrolment:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
@@ -353,7 +353,7 @@ def test_what_goes_wrong_leaves_the_code(store: OperatorStore) -> None:
 def test_two_at_once_with_one_code(store: OperatorStore) -> None:
     code = store.invite(Invitation("chief"))
     ready = threading.Barrier(2)
-    got: list[Enrolled | Pending | None] = []
+    got: list[Enrolment | PendingEnrolment | None] = []
 
     def redeem(id: str) -> None:
         ready.wait()

@@ -12,11 +12,18 @@ from typing import Any
 import pytest
 
 from interlock.errors import CONFIG, TOO_BUSY, InterlockError
-from interlock.trust.pin_store import WANTED_FOR, Gone, Pin, PinKeeper, PinStore, Seen
+from interlock.trust.pin_store import (
+    WANTED_FOR,
+    NodePinStore,
+    Pin,
+    PinStore,
+    SeenContract,
+    SeenRemoval,
+)
 from tests.patience import PATIENCE
 
 ONE = Pin("files.delete", "d1", b'{"name":"delete"}', "ada", 1000.0)
-OTHER = Seen("files.delete", "d2", b'{"name":"delete","title":"x"}', 2000.0)
+OTHER = SeenContract("files.delete", "d2", b'{"name":"delete","title":"x"}', 2000.0)
 
 
 @pytest.fixture
@@ -59,7 +66,7 @@ def test_accepting_is_about_what_was_shown(store: PinStore) -> None:
 
 def test_as_it_was_again(store: PinStore) -> None:
     store.write([ONE, OTHER])
-    store.write([Gone("files.delete")])
+    store.write([SeenRemoval("files.delete")])
     assert store.all_seen() == {}
     assert store.pins() == [ONE]
 
@@ -192,7 +199,7 @@ class Kept:
     def __init__(self, path: Path) -> None:
         self.told = Told()
         self.other = PinStore(path)
-        self.keeper = PinKeeper(
+        self.keeper = NodePinStore(
             PinStore(path), lambda what: what(), every=1000.0, clock=lambda: 7.0
         )
         self.keeper.on_changed = self.told
@@ -219,7 +226,7 @@ def test_what_a_node_pins_is_written(kept: Kept) -> None:
     kept.keeper.saw_as_pinned("a.y")
     store = kept.written()
     assert store.pins() == [Pin("a.x", "d", b"{}", "ada", 7.0)]
-    assert store.all_seen() == {"a.x": Seen("a.x", "e", b"{1}", 7.0)}
+    assert store.all_seen() == {"a.x": SeenContract("a.x", "e", b"{1}", 7.0)}
     assert not kept.told.changes
 
 
@@ -238,7 +245,7 @@ def test_what_others_change_is_noticed(kept: Kept) -> None:
 def test_the_second_is_enough(path: Path) -> None:
     """Nobody has to poke it."""
     told, other = Told(), PinStore(path)
-    keeper = PinKeeper(PinStore(path), lambda what: what(), every=0.01)
+    keeper = NodePinStore(PinStore(path), lambda what: what(), every=0.01)
     keeper.on_changed = told
     keeper.start()
     other.write([ONE])
@@ -249,7 +256,7 @@ def test_the_second_is_enough(path: Path) -> None:
 
 def test_what_was_there_when_it_started(path: Path, store: PinStore) -> None:
     store.write([ONE, OTHER])
-    keeper = PinKeeper(PinStore(path), lambda what: what())
+    keeper = NodePinStore(PinStore(path), lambda what: what())
     assert keeper.digests() == {"files.delete": "d1"}
     assert keeper.seen_digests() == {"files.delete": "d2"}
     assert keeper.definition("files.delete") == ONE.definition
@@ -264,7 +271,7 @@ def test_what_cannot_be_written_now_is_written_later(
     store = PinStore(path)
     [pages] = store._file.connection.execute("PRAGMA page_count").fetchone()
     store._file.connection.execute(f"PRAGMA max_page_count = {pages}")
-    keeper = PinKeeper(store, lambda what: what(), clock=lambda: 7.0)
+    keeper = NodePinStore(store, lambda what: what(), clock=lambda: 7.0)
     keeper.keep("a.x", "d", b"x" * 20_000, "ada")
     keeper._turn()
     keeper._turn()
@@ -287,7 +294,7 @@ def test_a_file_that_may_only_be_read(path: Path, store: PinStore) -> None:
     store.write([ONE])
     store.close()
     path.chmod(0o400)
-    keeper = PinKeeper(PinStore(path), lambda what: what())
+    keeper = NodePinStore(PinStore(path), lambda what: what())
     assert keeper.digests() == {"files.delete": "d1"}
     keeper.keep("a.x", "d", b"{}", "ada")
     keeper._turn()

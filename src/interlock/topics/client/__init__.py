@@ -34,19 +34,19 @@ may fulfils it: `call` does either, `propose` and `fulfil` say which.
 - **The token** is sent in the Authorization header and is in no log, error or URL.
 - `Orchestrator` fulfils by rules what a human would have fulfilled.
 
-`Refused` (an InterlockError) is raised for what was not sent at all.
+`SendError` (an InterlockError) is raised for what was not sent at all.
 '''
 
 from __future__ import annotations
 
 from interlock.sdk.functions import Progress
-from interlock.sdk.tool import ToolTrouble
-from interlock.topics.client.errors import Refused
+from interlock.sdk.tool import ToolError
+from interlock.topics.client.errors import SendError
 from interlock.topics.client.events import Event, Events
-from interlock.topics.client.orchestrator import Orchestrator, Rule
-from interlock.topics.client.participant import Participant, Status
+from interlock.topics.client.orchestrator import Orchestrator, ProposalRule
+from interlock.topics.client.participant import Participant, ParticipantStatus
 from interlock.topics.client.proposals import Proposal
-from interlock.topics.client.tools import Serving
+from interlock.topics.client.tools import RequestServer
 from interlock.topics.wire.payloads import (
     Chat,
     Notification,
@@ -56,7 +56,7 @@ from interlock.topics.wire.payloads import (
     Response,
     Welcome,
 )
-from interlock.topics.wire.proposals import Tracked
+from interlock.topics.wire.proposals import TrackedProposal
 
 __all__ = [
     "Chat",
@@ -65,17 +65,17 @@ __all__ = [
     "Notification",
     "Orchestrator",
     "Participant",
+    "ParticipantStatus",
     "Presence",
     "Problem",
     "Progress",
     "Proposal",
-    "Refused",
+    "ProposalRule",
     "Request",
+    "RequestServer",
     "Response",
-    "Rule",
-    "Serving",
-    "Status",
-    "ToolTrouble",
-    "Tracked",
+    "SendError",
+    "ToolError",
+    "TrackedProposal",
     "Welcome",
 ]

@@ -162,7 +162,7 @@ class Bridge:
             return f"{self.name} does not run."
         return "" if supervisor.peer is not None else supervisor.problem or "It is starting."
 
-    # -- Serving
+    # -- RequestServer
 
     def offers(self, method: str, context: str) -> bool:
         if self.problem:

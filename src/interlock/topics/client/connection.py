@@ -26,14 +26,14 @@ from interlock.errors import (
 )
 from interlock.primitives.backoff import Backoff
 from interlock.protocol.mcpx_terms import LONGEST_OF_GATEWAY, NOT_WELCOME, REPLACED, WELCOME
-from interlock.sdk.awaited_state import Waited
+from interlock.sdk.connection_state import ConnectionState
 
 # -- How a participant stands with its gateway, for its author: waited for, logged, and raised.
 
 _log = logging.getLogger("interlock.topics")
 
 
-class Standing(Waited):
+class MembershipState(ConnectionState):
     """Told of every move. Nothing that it says holds a token."""
 
     def __init__(self, topic: str) -> None:
@@ -92,7 +92,7 @@ _CLOSED: Final[dict[int, tuple[Failure, str]]] = {
 _UNTIDY: Final = 1002
 
 
-class Dial(Protocol):
+class Dialer(Protocol):
     """Opens a channel. Raises InterlockError."""
 
     async def __call__(
@@ -115,7 +115,7 @@ def address(url: str, topic: str, routing: str) -> str:
     return f"{url}?{query}"
 
 
-class Connection:
+class TopicConnection:
     """One place in a topic, for as long as it is wanted."""
 
     def __init__(
@@ -124,10 +124,10 @@ class Connection:
         *,
         token: str | None,
         ssl: Callable[[], SSLContext | None],
-        standing: Standing,
+        standing: MembershipState,
         on_text: Callable[[bytes], None],
         on_lost: Callable[[str], None],
-        dial: Dial,
+        dial: Dialer,
         sleep: Callable[[float], Awaitable[None]],
         jitter: Callable[[], float],
         patience: float = PATIENCE,

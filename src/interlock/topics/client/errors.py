@@ -5,7 +5,7 @@ from __future__ import annotations
 from interlock.errors import CAPABILITY_VIOLATION, Failure, InterlockError
 
 
-class Refused(InterlockError):
+class SendError(InterlockError):
     """It was not sent: it is not allowed here, or nobody would believe it."""
 
     def __init__(self, message: str, failure: Failure = CAPABILITY_VIOLATION) -> None:

@@ -27,25 +27,25 @@ from interlock.errors import (
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol.kinds import Grants, is_reserved, problem_of, request_kind
 from interlock.protocol.mcpx_terms import GATEWAY, JOIN, LONGEST, LONGEST_OF_GATEWAY
-from interlock.topics.client.errors import Refused
+from interlock.topics.client.errors import SendError
 from interlock.topics.client.events import Event, Listeners
-from interlock.topics.client.pending_requests import Asked, Pending
-from interlock.topics.client.proposals import Fulfilling, Proposal
-from interlock.topics.client.responder import Answering
-from interlock.topics.client.tools import Serving
+from interlock.topics.client.pending_requests import PendingRequest, PendingRequests
+from interlock.topics.client.proposals import Proposal, ProposalBook
+from interlock.topics.client.responder import Responder
+from interlock.topics.client.tools import RequestServer
 from interlock.topics.wire import payloads
 from interlock.topics.wire.envelope import (
     Envelope,
     EnvelopeError,
-    Head,
+    EnvelopeHeader,
     read_envelope,
     write_envelope,
 )
 from interlock.topics.wire.payloads import (
     Chat,
     Content,
-    Lie,
     Notification,
+    PayloadError,
     Presence,
     Problem,
     Request,
@@ -54,7 +54,7 @@ from interlock.topics.wire.payloads import (
     context_of,
     read_content,
 )
-from interlock.topics.wire.threads import Threads
+from interlock.topics.wire.threads import MessageThreads
 
 MOST_REMEMBERED: Final = 1_000
 """Participants whose misbehaviour is counted."""
@@ -66,16 +66,16 @@ _FAILURES: Final = {
 _log = logging.getLogger("interlock.topics")
 
 
-class Place:
+class Membership:
     """It is inside from a welcome on, until the connection is lost."""
 
     def __init__(
         self,
         *,
-        serving: Serving,
+        serving: RequestServer,
         send: Callable[[bytes], None],
         on_welcome: Callable[[], None],
-        fulfilling: Fulfilling,
+        fulfilling: ProposalBook,
         new_id: Callable[[], str],
         now: Callable[[], str],
     ) -> None:
@@ -96,11 +96,11 @@ class Place:
         """Messages that nobody could believe."""
         self.lost_messages = 0
         """As the gateway counts them."""
-        self.threads = Threads()
-        self.pending = Pending()
+        self.threads = MessageThreads()
+        self.pending = PendingRequests()
         self.fulfilling = fulfilling
         self.listeners = Listeners()
-        self.answering = Answering(serving, self.say, self.can, fulfilling.get)
+        self.answering = Responder(serving, self.say, self.can, fulfilling.get)
 
     @property
     def inside(self) -> bool:
@@ -124,12 +124,12 @@ class Place:
         to: Sequence[str] = (),
         correlation_id: str | None = None,
     ) -> str:
-        """Send an envelope; its id. Raises Refused for what the gateway or a receiver would have to
-        refuse: nothing of it is sent then. Raises InterlockError while there is no connection."""
+        """Send an envelope, and return its id. Raises SendError for what the gateway or a receiver
+        would refuse: nothing is sent then. Raises InterlockError while there is no connection."""
         return self._speak(kind, payload, to, correlation_id)[0]
 
     def propose(self, kind: str, payload: bytes, to: Sequence[str]) -> Proposal:
-        """Send a proposal. Raises Refused and InterlockError."""
+        """Send a proposal. Raises SendError and InterlockError."""
         _, proposal = self._speak(kind, payload, to, None)
         assert proposal is not None
         return proposal
@@ -142,19 +142,19 @@ class Place:
         *,
         correlation_id: str | None = None,
         all: bool = False,
-    ) -> Asked:
-        """Send a request, and what waits for its answer. Raises Refused and InterlockError."""
+    ) -> PendingRequest:
+        """Send a request, and what waits for its answer. Raises SendError and InterlockError."""
         try:
             kind = request_kind(method, context_of(method, params))
-        except Lie as lie:
-            raise Refused(lie.message, INVALID_REQUEST) from None
+        except PayloadError as lie:
+            raise SendError(lie.message, INVALID_REQUEST) from None
         payload = jsonrpc.request(next(self._numbers), method, params)
         id = self.say(kind, payload, to, correlation_id)
         seen = self.threads.request(id)
         assert seen is not None
         return self.pending.expect(seen, to or self.participants, all=all)
 
-    def give_up(self, asked: Asked) -> None:
+    def give_up(self, asked: PendingRequest) -> None:
         """Nobody waits for an answer any more: say so, where that is allowed."""
         self.pending.forget(asked)
         head, number = asked.seen.head, asked.seen.request_id
@@ -167,20 +167,20 @@ class Place:
         self, kind: str, payload: bytes, to: Sequence[str], correlation_id: str | None
     ) -> tuple[str, Proposal | None]:
         if is_reserved(kind):
-            raise Refused(f"Only a gateway may say {kind[:_SHOWN]}.")
+            raise SendError(f"Only a gateway may say {kind[:_SHOWN]}.")
         if not self._inside:
             raise InterlockError(
                 UPSTREAM_UNAVAILABLE, "There is no connection to the topic now: try again later."
             )
         if not self.can(kind):
             allowed = ", ".join(self.capabilities)[:_SHOWN] or "nothing"
-            raise Refused(f"{self.id} may not send {kind[:_SHOWN]}. It may send: {allowed}.")
+            raise SendError(f"{self.id} may not send {kind[:_SHOWN]}. It may send: {allowed}.")
         envelope, content = self._checked(kind, payload, to, correlation_id)
         self.threads.saw(envelope, content)
         proposal = None
         if isinstance(content, Request):
             self.fulfilling.asked(envelope.head, content)
-        elif isinstance(content, payloads.Proposal):
+        elif isinstance(content, payloads.ProposalPayload):
             proposal = self.fulfilling.proposed(envelope.head, content)
         self._send(envelope.text)
         if self.id in envelope.head.to and isinstance(content, Request | Response | Notification):
@@ -197,17 +197,17 @@ class Place:
                 correlation_id=correlation_id, ts=self._now(),
             )  # fmt: skip
             if len(text) > LONGEST:
-                raise Refused(
+                raise SendError(
                     f"An envelope has at most {LONGEST} bytes, and this one has {len(text)}: send "
                     "less, or where it can be found.",
                     PAYLOAD_TOO_LARGE,
                 )
             envelope = read_envelope(text)
             return envelope, read_content(envelope)
-        except (EnvelopeError, Lie) as error:
-            raise Refused(f"Nobody would believe it. {error.message}", INVALID_REQUEST) from None
+        except (EnvelopeError, PayloadError) as error:
+            raise SendError(f"Nobody would believe it. {error.message}", INVALID_REQUEST) from None
         except ValueError as error:
-            raise Refused(f"It cannot be sent: {error}.", INVALID_REQUEST) from None
+            raise SendError(f"It cannot be sent: {error}.", INVALID_REQUEST) from None
 
     # -- hearing
 
@@ -224,7 +224,7 @@ class Place:
             return
         try:
             content = read_content(envelope)
-        except Lie as lie:
+        except PayloadError as lie:
             self._drop(head.sender, lie.message)
             return
         if isinstance(content, Welcome):
@@ -279,7 +279,7 @@ class Place:
                 self.answering.asked(head, content, self.id)
             case Notification():
                 self.answering.told(head, content)
-            case payloads.Proposal():
+            case payloads.ProposalPayload():
                 shown = self.fulfilling.proposed(head, content)
             case Chat():
                 self.fulfilling.said(head, content)
@@ -320,7 +320,7 @@ class Place:
         self.pending.left(participant)
         self.answering.left(participant)
 
-    def _problem(self, head: Head, problem: Problem) -> None:
+    def _problem(self, head: EnvelopeHeader, problem: Problem) -> None:
         if self.id not in head.to:
             # A notice to all, about what somebody else said: that chose the id that it is about.
             return

@@ -23,11 +23,11 @@ from interlock.errors import InterlockError
 from interlock.protocol import mcp
 from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.protocol.lookalike_members import refuse_twins
-from interlock.topics.client.errors import Refused
+from interlock.topics.client.errors import SendError
 from interlock.topics.client.events import Event
 from interlock.topics.client.participant import Participant
 from interlock.topics.client.proposals import Proposal
-from interlock.topics.wire.proposals import Tracked, same
+from interlock.topics.wire.proposals import TrackedProposal, same
 
 MOST_REMEMBERED: Final = 1_000
 _LOOKED_AT: Final = frozenset({"name", "arguments"})
@@ -36,7 +36,7 @@ what has one waits for a human."""
 _log = logging.getLogger("interlock.topics")
 
 
-class Rule(msgspec.Struct, frozen=True):
+class ProposalRule(msgspec.Struct, frozen=True):
     """Which proposals are fulfilled. `when` is a CEL expression over `args`, `tool`, `caller` and
     `server`, who is asked; `arguments` are exactly these; `proposers` are names or globs, none:
     nobody's; `to` is exactly who is asked, none: anybody, but only one."""
@@ -48,11 +48,11 @@ class Rule(msgspec.Struct, frozen=True):
     to: tuple[str, ...] = ()
 
 
-class Done(msgspec.Struct, frozen=True):
+class RuleResult(msgspec.Struct, frozen=True):
     """What was done by a rule."""
 
     proposal: str
-    rule: Rule
+    rule: ProposalRule
     error: str = ""
     """Why it came to nothing."""
 
@@ -63,37 +63,37 @@ class Orchestrator:
     def __init__(
         self,
         participant: Participant,
-        rules: Iterable[Rule] = (),
+        rules: Iterable[ProposalRule] = (),
         *,
-        on_done: Callable[[Done], None] | None = None,
+        on_done: Callable[[RuleResult], None] | None = None,
     ) -> None:
         """Raises BadValue for a condition that can never be used."""
         self._participant = participant
         self._on_done = on_done
-        self._rules: list[tuple[Rule, Condition | None]] = []
+        self._rules: list[tuple[ProposalRule, Condition | None]] = []
         self._taken: deque[str] = deque(maxlen=MOST_REMEMBERED)
-        self.done: deque[Done] = deque(maxlen=MOST_REMEMBERED)
+        self.done: deque[RuleResult] = deque(maxlen=MOST_REMEMBERED)
         """The last of what was done here, for whoever looks after it."""
         for rule in rules:
             self.add(rule)
         participant.on(Proposal, self._heard)
 
     @property
-    def rules(self) -> tuple[Rule, ...]:
+    def rules(self) -> tuple[ProposalRule, ...]:
         return tuple(rule for rule, _ in self._rules)
 
-    def add(self, rule: Rule) -> None:
+    def add(self, rule: ProposalRule) -> None:
         """From now on. Raises BadValue, and ValueError for a rule that would cover nobody."""
         if not rule.tool or not rule.proposers:
             raise ValueError("A rule names a tool, and whose proposals it is about.")
         condition = None if rule.when is None else compile_condition(rule.when)
         self._rules.append((rule, condition))
 
-    def remove(self, rule: Rule) -> None:
+    def remove(self, rule: ProposalRule) -> None:
         """Not any more. Raises ValueError for one that is not there."""
         del self._rules[self.rules.index(rule)]
 
-    def learn(self, decision: Tracked | Proposal) -> Rule:
+    def learn(self, decision: TrackedProposal | Proposal) -> ProposalRule:
         """A human has decided so, and the next one like it is not asked about. Raises ValueError
         for what is no call of a tool, can be read in two ways, or was proposed to nobody; and for
         what nobody fulfilled as it was proposed, but a rule."""
@@ -106,13 +106,13 @@ class Orchestrator:
         if not decision.to:
             raise ValueError("What was proposed to nobody in particular cannot be learned.")
         who = (glob.escape(decision.proposer),)
-        rule = Rule(decision.context, who, arguments=arguments, to=tuple(decision.to))
+        rule = ProposalRule(decision.context, who, arguments=arguments, to=tuple(decision.to))
         if rule not in self.rules:
             self.add(rule)
         return rule
 
-    def _check_decided(self, decision: Tracked | Proposal) -> None:
-        if isinstance(decision, Tracked):
+    def _check_decided(self, decision: TrackedProposal | Proposal) -> None:
+        if isinstance(decision, TrackedProposal):
             id, given = decision.proposalId, decision
         else:
             id, given = decision.id, None
@@ -125,7 +125,7 @@ class Orchestrator:
         if id in self._taken:
             raise ValueError("A rule fulfilled it, and no human.")
 
-    def covering(self, proposal: Tracked | Proposal) -> Rule | None:
+    def covering(self, proposal: TrackedProposal | Proposal) -> ProposalRule | None:
         """The first rule that covers it. None: a human decides."""
         arguments = _arguments(proposal)
         if proposal.method != mcp.TOOLS_CALL or arguments is None:
@@ -152,7 +152,7 @@ class Orchestrator:
         error = ""
         try:
             await self._participant.fulfil(proposal)
-        except Refused as refused:
+        except SendError as refused:
             error = refused.message
         except InterlockError as failed:
             error = failed.message
@@ -160,7 +160,7 @@ class Orchestrator:
             error = "It was left before the answer came."
             raise
         finally:
-            done = Done(proposal.id, rule, error)
+            done = RuleResult(proposal.id, rule, error)
             self.done.append(done)
             _log.info("fulfilled %.100s by rule%s", proposal.context, f": {error}" if error else "")
             if self._on_done is not None:
@@ -168,7 +168,10 @@ class Orchestrator:
 
 
 def _covers(
-    rule: Rule, condition: Condition | None, proposal: Tracked | Proposal, about: dict[str, Any]
+    rule: ProposalRule,
+    condition: Condition | None,
+    proposal: TrackedProposal | Proposal,
+    about: dict[str, Any],
 ) -> bool:
     if rule.tool != proposal.context:
         return False
@@ -191,7 +194,7 @@ def _covers(
         return False
 
 
-def _arguments(proposal: Tracked | Proposal) -> dict[str, Any] | None:
+def _arguments(proposal: TrackedProposal | Proposal) -> dict[str, Any] | None:
     """None: there are none, or beside them what no rule looks at, or others might read them
     differently. What is sent is what was proposed, to the letter."""
     try:

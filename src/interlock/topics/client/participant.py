@@ -30,15 +30,21 @@ from interlock.protocol import mcp
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.kinds import CHAT, proposal_kind, request_kind
 from interlock.protocol.mcpx_terms import TOPIC_PATTERN
-from interlock.topics.client.connection import PATIENCE, Connection, Dial, Standing, address
-from interlock.topics.client.errors import Refused
+from interlock.topics.client.connection import (
+    PATIENCE,
+    Dialer,
+    MembershipState,
+    TopicConnection,
+    address,
+)
+from interlock.topics.client.errors import SendError
 from interlock.topics.client.events import Callback, Event, Events
-from interlock.topics.client.membership import Place
-from interlock.topics.client.pending_requests import Asked
-from interlock.topics.client.proposals import Fulfilling, Proposal
-from interlock.topics.client.tools import Serving, Tools
-from interlock.topics.wire.payloads import Lie, context_of, proposal_payload
-from interlock.topics.wire.proposals import LIFETIME, Tracked
+from interlock.topics.client.membership import Membership
+from interlock.topics.client.pending_requests import PendingRequest
+from interlock.topics.client.proposals import Proposal, ProposalBook
+from interlock.topics.client.tools import RequestServer, ToolServer
+from interlock.topics.wire.payloads import PayloadError, context_of, proposal_payload
+from interlock.topics.wire.proposals import LIFETIME, TrackedProposal
 
 Routing = Literal["all", "directed"]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -46,7 +52,7 @@ TIMEOUT: Final = 30.0
 """Seconds in which a request is waited for."""
 
 
-class Status(msgspec.Struct, frozen=True):
+class ParticipantStatus(msgspec.Struct, frozen=True):
     """How it stands, for whoever watches a program."""
 
     topic: str
@@ -73,7 +79,7 @@ class Participant:
         topic: str,
         token: str | None = None,
         routing: Routing = "all",
-        serving: Serving | None = None,
+        serving: RequestServer | None = None,
         name: str = "participant",
         version: str = "0",
         instructions: str | None = None,
@@ -82,7 +88,7 @@ class Participant:
         key: str | None = None,
         lifetime: float = LIFETIME,
         patience: float = PATIENCE,
-        dial: Dial = dial_websocket,
+        dial: Dialer = dial_websocket,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.time,
@@ -106,14 +112,14 @@ class Participant:
         self._sleep = sleep
         self._jitter = jitter
         self._clock = clock
-        self._tools = Tools(name, version, instructions) if serving is None else None
-        self._connection: Connection | None = None
-        self._standing: Standing | None = None
-        self._place = Place(
-            serving=serving or self._tools or Tools(name, version),
+        self._tools = ToolServer(name, version, instructions) if serving is None else None
+        self._connection: TopicConnection | None = None
+        self._standing: MembershipState | None = None
+        self._place = Membership(
+            serving=serving or self._tools or ToolServer(name, version),
             send=self._send,
             on_welcome=self._welcomed,
-            fulfilling=Fulfilling(
+            fulfilling=ProposalBook(
                 clock=clock, stamp=format_utc_ms, sees_all=routing == "all", seconds=lifetime
             ),
             new_id=lambda: str(uuid4()),
@@ -163,7 +169,7 @@ class Participant:
         `@prompt(name="greeting")`."""
         return self._own_tools().prompt(*function, **said)
 
-    def _own_tools(self) -> Tools:
+    def _own_tools(self) -> ToolServer:
         if self._tools is None:
             raise RuntimeError("This participant was given `serving`: that answers, not functions.")
         return self._tools
@@ -177,8 +183,8 @@ class Participant:
         participant in, or not any more: before the block, or out of it."""
         if self._connection is not None:
             raise RuntimeError("This participant is connected already.")
-        standing = self._standing = Standing(self.topic)
-        connection = self._connection = Connection(
+        standing = self._standing = MembershipState(self.topic)
+        connection = self._connection = TopicConnection(
             self._url,
             token=self._token,
             ssl=self._context,
@@ -228,7 +234,7 @@ class Participant:
         return self._place.reputation
 
     @property
-    def tracked(self) -> Mapping[str, Tracked]:
+    def tracked(self) -> Mapping[str, TrackedProposal]:
         """Proposals that were seen, by id, and what became of them."""
         return MappingProxyType(dict(self._place.fulfilling.tracked))
 
@@ -238,9 +244,9 @@ class Participant:
         return self._place.lost_messages + self._place.listeners.lost
 
     @property
-    def status(self) -> Status:
+    def status(self) -> ParticipantStatus:
         place = self._place
-        return Status(
+        return ParticipantStatus(
             topic=self.topic,
             id=place.id,
             inside=place.inside,
@@ -261,8 +267,8 @@ class Participant:
     async def send(
         self, kind: str, payload: Any, to: Sequence[str] = (), correlation_id: str | None = None
     ) -> str:
-        """Send any kind; the id of the envelope. Raises Refused when the welcome does not allow it,
-        or nobody would believe it; nothing is sent then."""
+        """Send any kind, and return the id of the envelope. Raises SendError when the welcome does
+        not allow it, or nobody would believe it; nothing is sent then."""
         return self._place.say(kind, _encoded(payload), _names(to), correlation_id)
 
     async def chat(
@@ -332,18 +338,18 @@ class Participant:
     # -- proposing and fulfilling
 
     async def propose(self, to: str | Sequence[str], method: str, params: Any = None) -> Proposal:
-        """Ask that somebody asks `to` for this. Raises Refused."""
+        """Ask that somebody asks `to` for this. Raises SendError."""
         raw = _encoded(params)
         try:
             kind = proposal_kind(method, context_of(method, raw))
-        except Lie as lie:
-            raise Refused(lie.message, INVALID_REQUEST) from None
+        except PayloadError as lie:
+            raise SendError(lie.message, INVALID_REQUEST) from None
         self._check_there(_names(to))
         return self._place.propose(kind, proposal_payload(method, raw), _names(to))
 
     async def fulfil(
         self,
-        proposal: Proposal | Tracked | Event | str,
+        proposal: Proposal | TrackedProposal | Event | str,
         override: Any = None,
         *,
         to: str | Sequence[str] | None = None,
@@ -351,7 +357,7 @@ class Participant:
         timeout: float = TIMEOUT,
     ) -> Any:
         """Make the call that was proposed; its result. It is made as it was proposed, to whom it
-        was proposed, but for `override`, the params instead, and `to`. Raises Refused for a
+        was proposed, but for `override`, the params instead, and `to`. Raises SendError for a
         proposal of one's own, for one that is over unless `force`, for one that is another than was
         given here (which an id alone cannot tell), and where a request of this kind is not
         allowed."""
@@ -362,7 +368,7 @@ class Participant:
         asked = self._ask(targets, tracked.method, params, tracked.proposalId)
         return await self._answer(asked, timeout)
 
-    def reject(self, proposal: Proposal | Tracked | Event | str, reason: str = "") -> bool:
+    def reject(self, proposal: Proposal | TrackedProposal | Event | str, reason: str = "") -> bool:
         """Do not want it. That stays here: say so in a chat, if others should know. False: it was
         not pending any more."""
         return self._place.fulfilling.reject(_id_of(proposal), reason)
@@ -371,11 +377,11 @@ class Participant:
 
     def _ask(
         self, to: Sequence[str], method: str, params: bytes, correlation_id: str | None = None
-    ) -> Asked:
+    ) -> PendingRequest:
         self._check_there(to)
         return self._place.ask(to, method, params, correlation_id=correlation_id)
 
-    async def _answer(self, asked: Asked, timeout: float) -> Any:
+    async def _answer(self, asked: PendingRequest, timeout: float) -> Any:
         try:
             async with asyncio.timeout(timeout):
                 await asked.done
@@ -424,7 +430,7 @@ class Participant:
         return client_context(*self._tls) if self._url.startswith("wss:") else None
 
 
-def _failed(task: asyncio.Task[None], standing: Standing) -> None:
+def _failed(task: asyncio.Task[None], standing: MembershipState) -> None:
     """Only a mistake of this library ends up here: whoever waits must not wait for ever."""
     error = None if task.cancelled() else task.exception()
     if error is not None:
@@ -438,20 +444,20 @@ def _encoded(value: Any) -> bytes:
     try:
         return encode_value({} if value is None else value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise Refused(f"It cannot be written as JSON: {error}.", INVALID_REQUEST) from None
+        raise SendError(f"It cannot be written as JSON: {error}.", INVALID_REQUEST) from None
 
 
 def _names(to: str | Sequence[str]) -> tuple[str, ...]:
     return ((to,) if to else ()) if isinstance(to, str) else tuple(to)
 
 
-def _shown(proposal: Proposal | Tracked | Event | str) -> Proposal | Tracked | None:
+def _shown(proposal: Proposal | TrackedProposal | Event | str) -> Proposal | TrackedProposal | None:
     """What somebody looked at who decides about it. None: all that is known is an id."""
     found = proposal.content if isinstance(proposal, Event) else proposal
-    return found if isinstance(found, Proposal | Tracked) else None
+    return found if isinstance(found, Proposal | TrackedProposal) else None
 
 
-def _id_of(proposal: Proposal | Tracked | Event | str) -> str:
+def _id_of(proposal: Proposal | TrackedProposal | Event | str) -> str:
     if isinstance(proposal, str):
         return proposal
-    return proposal.proposalId if isinstance(proposal, Tracked) else proposal.id
+    return proposal.proposalId if isinstance(proposal, TrackedProposal) else proposal.id

@@ -21,15 +21,15 @@ from interlock.errors import (
     ProtocolError,
 )
 from interlock.protocol import jsonrpc
-from interlock.topics.wire.envelope import Head
+from interlock.topics.wire.envelope import EnvelopeHeader
 from interlock.topics.wire.payloads import Response
-from interlock.topics.wire.threads import Seen, answers
+from interlock.topics.wire.threads import ThreadMessage, answers
 
 
-class Asked:
+class PendingRequest:
     """One request that is under way, to one or to many."""
 
-    def __init__(self, seen: Seen, of: Iterable[str], *, all: bool) -> None:
+    def __init__(self, seen: ThreadMessage, of: Iterable[str], *, all: bool) -> None:
         """`of`: who may answer. `all`: every answer is wanted, not the first."""
         self.seen = seen
         self.missing = set(of)
@@ -44,11 +44,11 @@ class Asked:
             self.done.set_result(None)
 
 
-class Pending:
+class PendingRequests:
     """Those of one participant, by the ids of their envelopes."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, Asked] = {}
+        self._asked: dict[str, PendingRequest] = {}
 
     def __len__(self) -> int:
         return len(self._asked)
@@ -56,17 +56,19 @@ class Pending:
     def __contains__(self, id: str) -> bool:
         return id in self._asked
 
-    def expect(self, seen: Seen, of: Iterable[str], *, all: bool = False) -> Asked:
-        asked = self._asked[seen.head.id] = Asked(seen, of, all=all)
+    def expect(
+        self, seen: ThreadMessage, of: Iterable[str], *, all: bool = False
+    ) -> PendingRequest:
+        asked = self._asked[seen.head.id] = PendingRequest(seen, of, all=all)
         if all and not asked.missing:
             asked.finish()
         return asked
 
-    def forget(self, asked: Asked) -> None:
+    def forget(self, asked: PendingRequest) -> None:
         """Nobody waits for it any more."""
         self._asked.pop(asked.seen.head.id, None)
 
-    def settle(self, head: Head, response: Response) -> bool:
+    def settle(self, head: EnvelopeHeader, response: Response) -> bool:
         """Whether the response was waited for."""
         asked = self._asked.get(head.correlation_id or "")
         if asked is None or head.sender in asked.answers:

@@ -28,13 +28,13 @@ from interlock.errors import (
     by_name,
 )
 from interlock.protocol import jsonrpc
-from interlock.topics.client.errors import Refused
+from interlock.topics.client.errors import SendError
 from interlock.topics.client.pending_requests import outcome_of
 from interlock.topics.wire import payloads
-from interlock.topics.wire.envelope import Head
+from interlock.topics.wire.envelope import EnvelopeHeader
 from interlock.topics.wire.payloads import Chat, Request, Response
-from interlock.topics.wire.proposals import LIFETIME, Proposals, Tracked, may_settle, same
-from interlock.topics.wire.threads import Seen, answers, seen_of
+from interlock.topics.wire.proposals import LIFETIME, Proposals, TrackedProposal, may_settle, same
+from interlock.topics.wire.threads import ThreadMessage, answers, seen_of
 from interlock.trust.approvals.response import needed_below
 
 MOST_FULFILMENTS = 1_024
@@ -45,7 +45,7 @@ _SHOWN = 200
 class Proposal:
     """A call that somebody proposed: this participant, or another."""
 
-    def __init__(self, tracked: Tracked, owner: Fulfilling) -> None:
+    def __init__(self, tracked: TrackedProposal, owner: ProposalBook) -> None:
         self.id = tracked.proposalId
         self.proposer = tracked.proposer
         self.to = tracked.to
@@ -131,7 +131,7 @@ def _failure_of(name: str) -> Failure:
         return APPROVAL_REFUSED
 
 
-def _said(proposal: Proposal | Tracked) -> tuple[object, ...]:
+def _said(proposal: Proposal | TrackedProposal) -> tuple[object, ...]:
     """All that somebody who decides about it looks at, to the letter."""
     return proposal.proposer, proposal.to, proposal.method, bytes(proposal.params)
 
@@ -141,7 +141,7 @@ class _Fulfilment:
 
     __slots__ = ("answered", "changed", "held", "proposal", "seen")
 
-    def __init__(self, proposal: str, seen: Seen, changed: bool) -> None:
+    def __init__(self, proposal: str, seen: ThreadMessage, changed: bool) -> None:
         self.proposal = proposal
         self.seen = seen
         """What must be in the answer."""
@@ -152,7 +152,7 @@ class _Fulfilment:
         """Who of those who were asked said that a human decides elsewhere."""
 
 
-class Fulfilling:
+class ProposalBook:
     """The proposals of one topic."""
 
     def __init__(
@@ -172,12 +172,12 @@ class Fulfilling:
         """Requests by id. Whoever talks much makes nobody else's be forgotten."""
 
     @property
-    def tracked(self) -> Mapping[str, Tracked]:
+    def tracked(self) -> Mapping[str, TrackedProposal]:
         """As they stand now."""
         self._proposals.expire(self._clock())
         return self._proposals.all
 
-    def get(self, id: str | None) -> Tracked | None:
+    def get(self, id: str | None) -> TrackedProposal | None:
         return self._proposals.get(id)
 
     def knows(self, id: str) -> bool:
@@ -186,12 +186,12 @@ class Fulfilling:
 
     # -- what is seen
 
-    def proposed(self, head: Head, proposal: payloads.Proposal) -> Proposal:
+    def proposed(self, head: EnvelopeHeader, proposal: payloads.ProposalPayload) -> Proposal:
         tracked = self._proposals.saw(head, proposal, self._clock())
         known = self._known[head.id] = Proposal(tracked, self)
         return known
 
-    def asked(self, head: Head, request: Request) -> Tracked | None:
+    def asked(self, head: EnvelopeHeader, request: Request) -> TrackedProposal | None:
         """A request came by, or is about to be sent. The proposal that it fulfils, if any."""
         if head.correlation_id is None:
             return None
@@ -211,7 +211,7 @@ class Fulfilling:
         oldest = next(id for id, one in self._fulfils.items() if one.seen.head.sender == most)
         del self._fulfils[oldest]
 
-    def answered(self, head: Head, response: Response) -> None:
+    def answered(self, head: EnvelopeHeader, response: Response) -> None:
         """A response came by."""
         found = self._fulfils.get(head.correlation_id or "")
         if found is None or not answers(found.seen, head, response):
@@ -228,7 +228,7 @@ class Fulfilling:
         if proposal is not None and may_settle(proposal.to, asked.sender, head.sender):
             proposal.settle(outcome_of(head.sender, response), changed=found.changed)
 
-    def said(self, head: Head, chat: Chat) -> None:
+    def said(self, head: EnvelopeHeader, chat: Chat) -> None:
         """Words about a proposal settle nothing. They are kept for whoever waits in vain. That it
         comes to nothing counts if whom it was proposed to says so, and nobody else was meant."""
         id = head.correlation_id
@@ -255,23 +255,23 @@ class Fulfilling:
     # -- what is decided here
 
     def to_fulfil(
-        self, which: str, me: str, *, force: bool, shown: Proposal | Tracked | None = None
-    ) -> Tracked:
+        self, which: str, me: str, *, force: bool, shown: Proposal | TrackedProposal | None = None
+    ) -> TrackedProposal:
         """A proposal that may be fulfilled here. `shown`: what somebody looked at, who decided to.
-        Raises Refused."""
+        Raises SendError."""
         tracked = self.tracked.get(which)
         if tracked is None:
-            raise Refused(f"No proposal {which[:100]!r} was seen here.", UNKNOWN_APPROVAL)
+            raise SendError(f"No proposal {which[:100]!r} was seen here.", UNKNOWN_APPROVAL)
         if shown is not None and _said(shown) != _said(tracked):
-            raise Refused(
+            raise SendError(
                 f"The proposal {which[:100]!r} is another one by now: look at it again.",
                 CONFIRMATION_EXPIRED,
             )
         if tracked.proposer == me:
-            raise Refused("Nobody fulfils what it proposed itself: another participant must.")
+            raise SendError("Nobody fulfils what it proposed itself: another participant must.")
         if tracked.status != "pending" and not force:
             by = f" by {tracked.fulfilled_by}" if tracked.fulfilled_by else ""
-            raise Refused(
+            raise SendError(
                 f"The proposal {which[:100]!r} is {tracked.status}{by}: say force=True to fulfil "
                 "it all the same.",
                 CONFIRMATION_EXPIRED if tracked.status == "expired" else INVALID_REQUEST,
@@ -284,7 +284,7 @@ class Fulfilling:
 
     async def until_over(self, proposal: Proposal, timeout: float | None, changed: bool) -> Any:
         if not self._sees_all and not proposal.settled:
-            raise Refused(
+            raise SendError(
                 'With routing="directed" nobody hears who fulfils a proposal: use routing="all".',
                 INVALID_REQUEST,
             )

@@ -20,10 +20,10 @@ from interlock.core.call import UpstreamAnsweredError
 from interlock.errors import INTERNAL, TOO_BUSY, InterlockError
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol.kinds import request_kind, response_kind
-from interlock.topics.client.tools import Serving, reporting
-from interlock.topics.wire.envelope import Head
+from interlock.topics.client.tools import RequestServer, reporting
+from interlock.topics.wire.envelope import EnvelopeHeader
 from interlock.topics.wire.payloads import Notification, Request
-from interlock.topics.wire.proposals import Tracked
+from interlock.topics.wire.proposals import TrackedProposal
 from interlock.topics.wire.threads import id_value
 
 MOST_UNDER_WAY: Final = 100
@@ -31,8 +31,8 @@ MOST_UNDER_WAY: Final = 100
 _log = logging.getLogger("interlock.topics")
 
 
-class Say(Protocol):
-    """Sends an envelope, and gives its id back. Raises Refused."""
+class EnvelopeSender(Protocol):
+    """Sends an envelope, and gives its id back. Raises SendError."""
 
     def __call__(
         self, kind: str, payload: bytes, to: Sequence[str], correlation_id: str | None
@@ -47,15 +47,15 @@ class _WithMeta(msgspec.Struct):
     meta: _Meta = msgspec.field(default_factory=_Meta, name="_meta")
 
 
-class Answering:
+class Responder:
     """Everything that is being worked on for others."""
 
     def __init__(
         self,
-        serving: Serving,
-        say: Say,
+        serving: RequestServer,
+        say: EnvelopeSender,
         can: Callable[[str], bool],
-        proposal: Callable[[str | None], Tracked | None],
+        proposal: Callable[[str | None], TrackedProposal | None],
         most: int = MOST_UNDER_WAY,
     ) -> None:
         """`proposal` finds one that was seen."""
@@ -72,7 +72,7 @@ class Answering:
     def __len__(self) -> int:
         return len(self._under_way)
 
-    def asked(self, head: Head, request: Request, me: str) -> None:
+    def asked(self, head: EnvelopeHeader, request: Request, me: str) -> None:
         """Somebody asked somebody for something."""
         if head.to and me not in head.to:
             return
@@ -102,7 +102,7 @@ class Answering:
         self._busy[head.sender] += 1
         task.add_done_callback(lambda _: self._ended(key))
 
-    def told(self, head: Head, notification: Notification) -> None:
+    def told(self, head: EnvelopeHeader, notification: Notification) -> None:
         """Whoever asked may say that it does not want it any more."""
         if notification.method != mcp.CANCELLED:
             return
@@ -124,7 +124,7 @@ class Answering:
         for _, task in list(self._under_way.values()):
             task.cancel()
 
-    async def _work(self, head: Head, request: Request, me: str) -> None:
+    async def _work(self, head: EnvelopeHeader, request: Request, me: str) -> None:
         outcome: bytes | InterlockError
         try:
             outcome = await self._serving.answer(request)
@@ -136,7 +136,7 @@ class Answering:
         self._answer(head, request, me, outcome)
 
     def _answer(
-        self, head: Head, request: Request, me: str, outcome: bytes | InterlockError
+        self, head: EnvelopeHeader, request: Request, me: str, outcome: bytes | InterlockError
     ) -> None:
         if isinstance(outcome, bytes):
             payload = jsonrpc.result_response(request.id, outcome)
@@ -153,7 +153,7 @@ class Answering:
             if isinstance(outcome, bytes) and head.to:
                 self._answer(head, request, me, InterlockError(INTERNAL, error.message))
 
-    def _addressees(self, head: Head, request: Request, me: str) -> list[str]:
+    def _addressees(self, head: EnvelopeHeader, request: Request, me: str) -> list[str]:
         """Whoever asked, and whoever proposed what was asked for, if that was seen."""
         proposal = self._proposal(head.correlation_id)
         if proposal is None or proposal.proposer in (head.sender, me):
@@ -162,7 +162,9 @@ class Answering:
             return [head.sender]
         return [head.sender, proposal.proposer]
 
-    def _reporter(self, head: Head, request: Request) -> Callable[[float, float, str], None]:
+    def _reporter(
+        self, head: EnvelopeHeader, request: Request
+    ) -> Callable[[float, float, str], None]:
         try:
             token = msgspec.json.decode(request.params, type=_WithMeta).meta.progressToken
         except (msgspec.DecodeError, UnicodeDecodeError):

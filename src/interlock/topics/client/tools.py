@@ -1,7 +1,6 @@
 """What a participant serves: functions as tools, resources and prompts of an ordinary MCP server.
 
-`Serving` is what the room needs to know of it; whoever stands in for another server, as a bridge
-does, brings its own.
+`RequestServer` is what the room needs to know of it. A bridge to another server brings its own.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from interlock.errors import (
 from interlock.protocol import mcp
 from interlock.protocol.jsonrpc import encode_value
 from interlock.sdk.functions import FunctionTool, threads
-from interlock.sdk.tool import Answer, Report, ToolTrouble
+from interlock.sdk.tool import Report, ToolError, ToolResult
 from interlock.topics.wire.payloads import Request
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
@@ -41,7 +40,7 @@ reporting: ContextVar[Report] = ContextVar("reporting", default=_silent)
 """How whoever works on a request tells how far it is."""
 
 
-class Serving(Protocol):
+class RequestServer(Protocol):
     """Answers requests."""
 
     def offers(self, method: str, context: str) -> bool:
@@ -87,7 +86,7 @@ def _decorated(function: Any, add: Callable[[Any], None]) -> Any:
     return offer if function is None else offer(function)
 
 
-class Tools:
+class ToolServer:
     """The functions that a program offers."""
 
     def __init__(self, name: str, version: str, instructions: str | None = None) -> None:
@@ -183,7 +182,7 @@ class Tools:
         if name in taken:
             raise ValueError(f"There is a {what} {name!r} already: give this one another name.")
 
-    # -- Serving
+    # -- RequestServer
 
     def offers(self, method: str, context: str) -> bool:
         if method == mcp.TOOLS_CALL:
@@ -245,8 +244,8 @@ class Tools:
             )
         arguments = _params(request, _NamedParams).arguments
         try:
-            answer: Answer = await tool.start(arguments, reporting.get())
-        except ToolTrouble as trouble:
+            answer: ToolResult = await tool.start(arguments, reporting.get())
+        except ToolError as trouble:
             return {"content": [{"type": "text", "text": _told(trouble)}], "isError": True}
         result: dict[str, Any] = {"content": [{"type": "text", "text": answer.text}]}
         if answer.data is not None:
@@ -272,14 +271,14 @@ class Tools:
             )
         arguments = _params(request, _NamedParams).arguments
         try:
-            answer: Answer = await prompt.tool.start(arguments, _silent)
-        except ToolTrouble as trouble:
+            answer: ToolResult = await prompt.tool.start(arguments, _silent)
+        except ToolError as trouble:
             raise InterlockError(INVALID_PARAMS, _told(trouble)) from None
         message = {"role": "user", "content": {"type": "text", "text": answer.text}}
         return {"description": prompt.listed["description"], "messages": [message]}
 
 
-def _told(trouble: ToolTrouble) -> str:
+def _told(trouble: ToolError) -> str:
     """What is wrong. Everybody in the room reads it, so what nobody meant to tell them, an error of
     some other library, is told without what looks like a secret."""
     return str(trouble) if trouble.__cause__ is None else redact(str(trouble))

@@ -26,9 +26,9 @@ from interlock.primitives.text import format_count
 from interlock.primitives.timestamps import format_local
 from interlock.terminal import output as say
 from interlock.topics.commands.checks import pattern_doubt
-from interlock.topics.commands.gateway_target import VARIABLE, Gateway
+from interlock.topics.commands.gateway_target import VARIABLE, GatewayTarget
 from interlock.topics.commands.message_format import may, one_line, profile_of
-from interlock.topics.overview import MemberNow, TopicNow
+from interlock.topics.overview import TopicDetails, TopicMember
 
 # -- Topics and who is in them, as lines for a person. Pure, but for the time zone.
 
@@ -40,7 +40,7 @@ _MOST_SHOWN: Final = 10
 """Members of a topic in the list of all: the topic by itself shows everybody."""
 
 
-def overview(topics: Sequence[TopicNow]) -> Iterator[str]:
+def overview(topics: Sequence[TopicDetails]) -> Iterator[str]:
     """A table of all topics, below each who is there."""
     if not topics:
         return
@@ -58,7 +58,7 @@ def overview(topics: Sequence[TopicNow]) -> Iterator[str]:
             yield f"{_GAP}… and {hidden} more: interlock topic list {topic.name}"
 
 
-def detailed(topic: TopicNow) -> Iterator[str]:
+def detailed(topic: TopicDetails) -> Iterator[str]:
     """Everything about one topic."""
     yield one_line(topic.name, 128)
     by = "" if topic.entry == topic.name else f", by {one_line(topic.entry, 128)} in the config"
@@ -86,7 +86,7 @@ def detailed(topic: TopicNow) -> Iterator[str]:
             yield f"    {one_line(pattern)}"
 
 
-def _row(topic: TopicNow) -> tuple[str, ...]:
+def _row(topic: TopicDetails) -> tuple[str, ...]:
     """As the config has it; what is open now behind it."""
     return (
         one_line(topic.name, 128),
@@ -99,7 +99,7 @@ def _row(topic: TopicNow) -> tuple[str, ...]:
     )
 
 
-def _member(member: MemberNow) -> tuple[str, ...]:
+def _member(member: TopicMember) -> tuple[str, ...]:
     more = ["the node's own seat"] if member.inside else []
     if member.refused:
         more.append(f"{member.refused} refused")
@@ -158,12 +158,12 @@ class _Refusal(msgspec.Struct, frozen=True):
     message: str
 
 
-def show(there: Gateway, name: str | None, *, json: bool) -> None:
+def show(there: GatewayTarget, name: str | None, *, json: bool) -> None:
     """Print the topics, or one of them. Raises InterlockError."""
-    from interlock.topics.overview import TopicNow
+    from interlock.topics.overview import TopicDetails
 
     body = _ask(there, "/admin/topics", {} if name is None else {"topic": name})
-    found = _read(body, dict[str, list[TopicNow]], there).get("topics", [])
+    found = _read(body, dict[str, list[TopicDetails]], there).get("topics", [])
     if name is not None and not found:
         raise InterlockError(INVALID_PARAMS, _no_such(there, name))
     if json:
@@ -175,10 +175,10 @@ def show(there: Gateway, name: str | None, *, json: bool) -> None:
         say.note("the node has no topics: its config names them under topics.rooms.")
 
 
-def _no_such(there: Gateway, name: str) -> str:
-    from interlock.topics.overview import TopicNow
+def _no_such(there: GatewayTarget, name: str) -> str:
+    from interlock.topics.overview import TopicDetails
 
-    every = _read(_ask(there, "/admin/topics", {}), dict[str, list[TopicNow]], there)
+    every = _read(_ask(there, "/admin/topics", {}), dict[str, list[TopicDetails]], there)
     names = [one_line(one.name, 128) for one in every.get("topics", [])]
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if close:
@@ -188,7 +188,7 @@ def _no_such(there: Gateway, name: str) -> str:
 
 
 def change(
-    there: Gateway,
+    there: GatewayTarget,
     id: str,
     give: list[str],
     take: list[str],
@@ -197,7 +197,7 @@ def change(
     json: bool,
 ) -> None:
     """Give and take capabilities, and print what it was and is. Raises InterlockError."""
-    from interlock.topics.member import Change
+    from interlock.topics.member import CapabilityUpdate
 
     for pattern in give:
         doubt = pattern_doubt(pattern)
@@ -209,7 +209,7 @@ def change(
         {} if topic is None else {"topic": topic},
         {"add": give, "remove": take},
     )
-    done = _read(body, Change, there)
+    done = _read(body, CapabilityUpdate, there)
     if json:
         say.as_json(msgspec.json.decode(body))
     else:
@@ -244,7 +244,7 @@ def _notes(old: tuple[str, ...], new: tuple[str, ...], taken: list[str]) -> list
 # -- asking
 
 
-def _ask(there: Gateway, path: str, query: dict[str, str], sent: Any = None) -> bytes:
+def _ask(there: GatewayTarget, path: str, query: dict[str, str], sent: Any = None) -> bytes:
     """What the node answers. Raises InterlockError, in its words where it says no."""
     import http.client
 
@@ -284,11 +284,11 @@ def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or type(error).__name__
 
 
-def _place(there: Gateway) -> str:
+def _place(there: GatewayTarget) -> str:
     return urlsplit(there.url).netloc
 
 
-def _refused(there: Gateway, status: int, body: bytes) -> InterlockError:
+def _refused(there: GatewayTarget, status: int, body: bytes) -> InterlockError:
     try:
         told = msgspec.json.decode(body, type=_Refusal)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -313,7 +313,7 @@ def _refused(there: Gateway, status: int, body: bytes) -> InterlockError:
     return InterlockError(failure, f"{one_line(told.message)} {more}".rstrip())
 
 
-def _read(body: bytes, shape: type[T], there: Gateway) -> T:
+def _read(body: bytes, shape: type[T], there: GatewayTarget) -> T:
     try:
         return msgspec.json.decode(body, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -18,7 +18,7 @@ from interlock.terminal import output as say
 from interlock.terminal.call_arguments import BadArgument, read_arguments, read_object
 from interlock.topics.client import Chat, Event, Participant
 from interlock.topics.client.participant import TIMEOUT
-from interlock.topics.commands.gateway_target import Gateway
+from interlock.topics.commands.gateway_target import GatewayTarget
 from interlock.topics.commands.message_format import one_line
 from interlock.topics.commands.plain import inside, laid_out
 
@@ -27,7 +27,7 @@ _MOST_WORDS: Final = 2_000
 
 
 async def make(
-    gateway: Gateway,
+    gateway: GatewayTarget,
     topic: str,
     to: str,
     tool: str,

@@ -91,7 +91,7 @@ CaOption = Annotated[
 ]
 
 
-class Gateway:
+class GatewayTarget:
     """Where topics are, and how one gets in."""
 
     def __init__(
@@ -287,7 +287,7 @@ def gateway(
     url: str | None,
     token_file: Path | None,
     ca: Path | None = None,
-) -> Gateway:
+) -> GatewayTarget:
     """Raises InterlockError and BadParameter."""
     if url is not None:
         for option, given in (("--node", node), ("--config", config)):
@@ -309,7 +309,7 @@ def gateway(
                 f"--ca is for what is reached over wss://, and this is {where.url}."
             )
     trusted = None if ca is None else str(ca)
-    return Gateway(where.url, token_of(token_file), ca=trusted, own=meant, doubt=where.doubt)
+    return GatewayTarget(where.url, token_of(token_file), ca=trusted, own=meant, doubt=where.doubt)
 
 
 class _Place(NamedTuple):

@@ -64,7 +64,7 @@ class Key(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-class Keys:
+class KeyParser:
     """Takes what a terminal sends, in pieces."""
 
     def __init__(self) -> None:

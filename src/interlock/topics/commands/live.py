@@ -29,15 +29,22 @@ from interlock.terminal import log_lines, streams
 from interlock.terminal import output as say
 from interlock.topics.client import Event, Participant
 from interlock.topics.commands import screen as topic_screen
-from interlock.topics.commands.gateway_target import Gateway
-from interlock.topics.commands.keyboard import PASTE_OFF, PASTE_ON, Key, Keys
-from interlock.topics.commands.message_format import Line, addressed, line_of, may, one_line, short
-from interlock.topics.commands.pending_proposals import Proposed
+from interlock.topics.commands.gateway_target import GatewayTarget
+from interlock.topics.commands.keyboard import PASTE_OFF, PASTE_ON, Key, KeyParser
+from interlock.topics.commands.message_format import (
+    MessageLine,
+    addressed,
+    line_of,
+    may,
+    one_line,
+    short,
+)
+from interlock.topics.commands.pending_proposals import PendingProposal
 from interlock.topics.commands.plain import first_of, heed_signals, participant_of, until
-from interlock.topics.commands.screen import Deed, Screen, Somebody
+from interlock.topics.commands.screen import Screen, ScreenAction, ScreenParticipant
 from interlock.topics.commands.screen_view import HELP, drawn
 from interlock.topics.wire.payloads import Chat, Response, chat_payload, read_content
-from interlock.topics.wire.proposals import Tracked
+from interlock.topics.wire.proposals import TrackedProposal
 
 _DRAW_EVERY: Final = 1 / 30
 _LOOK_EVERY: Final = 1.0
@@ -55,7 +62,7 @@ _MOST_TOLD: Final = 20
 _MOST_WORDS: Final = 300
 
 
-class Live:
+class LiveScreen:
     """A screen that follows a participant."""
 
     def __init__(
@@ -72,7 +79,7 @@ class Live:
         self._write = write
         self._clock = clock
         self._colours = colours
-        self._keys = Keys()
+        self._keys = KeyParser()
         self._drawing: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._words: dict[str, str] = {}
@@ -99,7 +106,7 @@ class Live:
         self.draw_soon()
 
     def note(self, text: str, tone: str = "note", *, to_the_end: bool = False) -> None:
-        line = Line(self._clock(), "", one_line(text), tone)
+        line = MessageLine(self._clock(), "", one_line(text), tone)
         self.screen = topic_screen.said(self.screen, line, to_the_end=to_the_end)
         self.draw_soon()
 
@@ -115,7 +122,7 @@ class Live:
         one = self._participant
         lies = one.reputation
         people = [
-            Somebody(id, may(capabilities), lies.get(id, 0))
+            ScreenParticipant(id, may(capabilities), lies.get(id, 0))
             for id, capabilities in sorted(one.participants.items())
         ]
         waiting = [
@@ -129,11 +136,11 @@ class Live:
         own, inside = one_line(one.id, 128), one.status.inside
         self.screen = replace(screen, own=own, connected=inside, lost=one.lost)
 
-    def _as_shown(self, tracked: Tracked) -> Proposed:
+    def _as_shown(self, tracked: TrackedProposal) -> PendingProposal:
         one = self._participant
         kind = request_kind(tracked.method, tracked.context)
         barred = "" if one.can(kind) else f"You may not fulfil it: {one.id} may not send {kind}."
-        return Proposed(
+        return PendingProposal(
             tracked.proposalId,
             tracked.proposer,
             ", ".join(tracked.to),
@@ -164,7 +171,7 @@ class Live:
 
     # -- deeds
 
-    def _do(self, deed: Deed, shown: Proposed | None) -> None:
+    def _do(self, deed: ScreenAction, shown: PendingProposal | None) -> None:
         """`shown`: the proposal that somebody was asked about."""
         if deed.name == "leave":
             self.left.set()
@@ -204,13 +211,13 @@ class Live:
         # Nobody is sent what it said itself.
         self._mine(f"{words} (to {to[0]})" if to else words)
 
-    async def _fulfil(self, id: str, shown: Proposed | None) -> None:
+    async def _fulfil(self, id: str, shown: PendingProposal | None) -> None:
         tracked = self._participant.tracked.get(id)
         if tracked is not None and not self._as_shown(tracked).is_same(shown):
             words = "It is not what was shown any more: nothing was done."
             self.note(words, "problem", to_the_end=True)
             return
-        what: Tracked | str = id if tracked is None else tracked
+        what: TrackedProposal | str = id if tracked is None else tracked
         fulfilling = asyncio.ensure_future(self._participant.fulfil(what, timeout=_ANSWERED_WITHIN))
         try:
             # What is refused here is refused before anything is sent, and so at once.
@@ -263,7 +270,7 @@ class Live:
         return True
 
     def _mine(self, text: str) -> None:
-        line = Line(self._clock(), self.screen.own, one_line(text), "mine")
+        line = MessageLine(self._clock(), self.screen.own, one_line(text), "mine")
         self.screen = topic_screen.said(self.screen, line, to_the_end=True)
         self.draw_soon()
 
@@ -326,7 +333,7 @@ class _Noted(logging.Handler):
         self._note(redact(record.getMessage()), tone)
 
 
-async def stay(gateway: Gateway, topic: str) -> None:
+async def stay(gateway: GatewayTarget, topic: str) -> None:
     """In the topic until one leaves it. Raises InterlockError."""
     # Until somebody is there to talk to, an ordinary terminal says what is wrong, once.
     log_lines.log_to_stderr(logging.ERROR)
@@ -345,7 +352,7 @@ async def stay(gateway: Gateway, topic: str) -> None:
 
 async def _on_screen(participant: Participant, events: Any, stopping: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
-    live = Live(participant, write=_write, colours=_colours())
+    live = LiveScreen(participant, write=_write, colours=_colours())
     live.left = stopping
     noted = _Noted(live.note)
     root = logging.getLogger()

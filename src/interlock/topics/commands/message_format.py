@@ -16,17 +16,17 @@ from interlock.protocol.kinds import PROFILES
 from interlock.protocol.mcpx_terms import JOIN
 from interlock.terminal import output as say
 from interlock.terminal.safe_text import visibly
-from interlock.topics.wire.envelope import Head
+from interlock.topics.wire.envelope import EnvelopeHeader
 from interlock.topics.wire.payloads import (
     Chat,
     Content,
     Notification,
-    Other,
     Presence,
     Problem,
-    Proposal,
+    ProposalPayload,
     Request,
     Response,
+    UnknownPayload,
     Welcome,
 )
 
@@ -37,7 +37,7 @@ _PROFILE_OF: Final = {frozenset(patterns): name for name, patterns in PROFILES.i
 _LISTS: Final = ("tools", "resources", "resourceTemplates", "prompts")
 
 
-class Line(msgspec.Struct, frozen=True):
+class MessageLine(msgspec.Struct, frozen=True):
     """One line of what happened."""
 
     at: str
@@ -104,58 +104,64 @@ def may(capabilities: Sequence[str]) -> str:
     return profile_of(capabilities) or ", ".join(capabilities) or "nothing"
 
 
-def line_of(head: Head, content: Content, *, at: str, own: str = "") -> Line | None:
+def line_of(
+    head: EnvelopeHeader, content: Content, *, at: str, own: str = ""
+) -> MessageLine | None:
     """One message. None: it is nothing that anybody would read."""
     who = one_line(head.sender, 128)
     to = _to(head.to)
     if isinstance(content, Chat):
         # Everybody reads it: there is no secrecy in a room.
         whom = f" (to {to})" if head.to else ""
-        return Line(at, who, one_line(content.text) + whom, _mine(head, own))
-    if isinstance(content, Proposal):
+        return MessageLine(at, who, one_line(content.text) + whom, _mine(head, own))
+    if isinstance(content, ProposalPayload):
         what = _call(content.method, content.context, content.params)
-        return Line(at, who, f"proposes{_whom(to, ' to')}: {what}  [{short(head.id)}]", "proposal")
+        return MessageLine(
+            at, who, f"proposes{_whom(to, ' to')}: {what}  [{short(head.id)}]", "proposal"
+        )
     if isinstance(content, Request):
         what = _call(content.method, content.context, content.params)
         about = head.correlation_id
         done = f"fulfils [{short(about)}]" if about else "asks"
-        return Line(at, who, f"{done}{_whom(to)}: {what}", _mine(head, own))
+        return MessageLine(at, who, f"{done}{_whom(to)}: {what}", _mine(head, own))
     if isinstance(content, Response):
         tone = "answer" if content.error is None else "problem"
-        return Line(at, who, f"answers{_whom(to)}: {_answer(content)}", tone)
+        return MessageLine(at, who, f"answers{_whom(to)}: {_answer(content)}", tone)
     if isinstance(content, Notification):
-        return Line(at, who, _call(content.method, content.context, content.params), "note")
+        return MessageLine(at, who, _call(content.method, content.context, content.params), "note")
     if isinstance(content, Presence):
         return _presence(content, at)
     if isinstance(content, Welcome):
         return _welcome(content, at)
     if isinstance(content, Problem):
-        return Line(at, "", f"{one_line(content.error)}: {one_line(content.message)}", "problem")
+        return MessageLine(
+            at, "", f"{one_line(content.error)}: {one_line(content.message)}", "problem"
+        )
     return _other(head, content, at)
 
 
-def _mine(head: Head, own: str) -> str:
+def _mine(head: EnvelopeHeader, own: str) -> str:
     return "mine" if own and head.sender == own else "plain"
 
 
-def _presence(content: Presence, at: str) -> Line:
+def _presence(content: Presence, at: str) -> MessageLine:
     who = one_line(content.participant.id, 128)
     if content.event != JOIN:
-        return Line(at, "", f"{who} left", "note")
+        return MessageLine(at, "", f"{who} left", "note")
     may = ", ".join(content.participant.capabilities)
-    return Line(at, "", f"{who} is here, and may send {one_line(may) or 'nothing'}", "note")
+    return MessageLine(at, "", f"{who} is here, and may send {one_line(may) or 'nothing'}", "note")
 
 
-def _welcome(content: Welcome, at: str) -> Line:
+def _welcome(content: Welcome, at: str) -> MessageLine:
     others = ", ".join(one.id for one in content.participants) or "nobody else"
     may = ", ".join(content.you.capabilities) or "nothing"
     words = f"you are {content.you.id} and may send {may}; here: {others}"
-    return Line(at, "", one_line(words), "note")
+    return MessageLine(at, "", one_line(words), "note")
 
 
-def _other(head: Head, content: Other, at: str) -> Line:
+def _other(head: EnvelopeHeader, content: UnknownPayload, at: str) -> MessageLine:
     said = f"{head.kind} {_text(content.payload)}"
-    return Line(at, one_line(head.sender, 128), one_line(said), "note")
+    return MessageLine(at, one_line(head.sender, 128), one_line(said), "note")
 
 
 def _call(method: str, context: str, params: Raw) -> str:

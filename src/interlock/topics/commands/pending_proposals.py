@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 
-class Proposed(msgspec.Struct, frozen=True):
+class PendingProposal(msgspec.Struct, frozen=True):
     """A proposal that waits."""
 
     id: str
@@ -29,7 +29,7 @@ class Proposed(msgspec.Struct, frozen=True):
     """The last that was said about it by whom it is for, and who that is."""
     number: int = 0
 
-    def is_same(self, other: Proposed | None) -> bool:
+    def is_same(self, other: PendingProposal | None) -> bool:
         """Whether the other asks for the very same, whatever is said about it."""
         return other is not None and self._asked_for() == other._asked_for()
 
@@ -37,7 +37,7 @@ class Proposed(msgspec.Struct, frozen=True):
         return self.id, self.proposer, self.target, self.what, self.params, self.mine
 
 
-class Fold(msgspec.Struct, frozen=True):
+class HiddenProposals(msgspec.Struct, frozen=True):
     """Proposals of one proposer for which there is no room."""
 
     proposer: str
@@ -45,12 +45,12 @@ class Fold(msgspec.Struct, frozen=True):
 
 
 def arranged(
-    before: Iterable[Proposed], now: Iterable[Proposed], last: int
-) -> tuple[Proposed, ...]:
+    before: Iterable[PendingProposal], now: Iterable[PendingProposal], last: int
+) -> tuple[PendingProposal, ...]:
     """Those of one proposer together, the oldest first. Who waited before keeps its number, and who
     comes gets the next after `last`: no key for one that has gone is about another."""
     known = {one.id: one for one in before}
-    groups: dict[str, list[Proposed]] = {}
+    groups: dict[str, list[PendingProposal]] = {}
     for one in now:
         older = known.get(one.id)
         if older is not None and older.number and one.is_same(older):
@@ -62,13 +62,15 @@ def arranged(
     return tuple(one for group in groups.values() for one in group)
 
 
-def folded(waiting: Sequence[Proposed], chosen: str, most: int) -> list[Proposed | Fold]:
+def folded(
+    waiting: Sequence[PendingProposal], chosen: str, most: int
+) -> list[PendingProposal | HiddenProposals]:
     """What is listed of them in so many rows: the chosen one always, then the oldest of each
     proposer, and how many there are beside them."""
     if len(waiting) <= most:
         return list(waiting)
     groups = _groups(waiting)
-    rows: list[Proposed | Fold] = []
+    rows: list[PendingProposal | HiddenProposals] = []
     for of_each in range(most, 0, -1):
         rows = [row for group in groups for row in _shortened(group, chosen, of_each)]
         if len(rows) <= most:
@@ -79,7 +81,9 @@ def folded(waiting: Sequence[Proposed], chosen: str, most: int) -> list[Proposed
     return rows[first : first + most]
 
 
-def _shortened(group: list[Proposed], chosen: str, most: int) -> Iterable[Proposed | Fold]:
+def _shortened(
+    group: list[PendingProposal], chosen: str, most: int
+) -> Iterable[PendingProposal | HiddenProposals]:
     """The oldest of a proposer, the chosen one, and how many there are between and behind them."""
     place = next((at for at, one in enumerate(group) if one.id == chosen), 0)
     if place < most:
@@ -88,33 +92,33 @@ def _shortened(group: list[Proposed], chosen: str, most: int) -> Iterable[Propos
     return [*group[:most], *_as_rows(between), group[place], *_as_rows(behind)]
 
 
-def _is(row: Proposed | Fold, chosen: str) -> bool:
-    return isinstance(row, Proposed) and row.id == chosen
+def _is(row: PendingProposal | HiddenProposals, chosen: str) -> bool:
+    return isinstance(row, PendingProposal) and row.id == chosen
 
 
-def of_same(waiting: Iterable[Proposed], one: Proposed) -> tuple[str, ...]:
+def of_same(waiting: Iterable[PendingProposal], one: PendingProposal) -> tuple[str, ...]:
     """The ids of all that the proposer of this one has proposed."""
     return tuple(other.id for other in waiting if other.proposer == one.proposer)
 
 
-def beside(waiting: Sequence[Proposed], chosen: str, step: int) -> str:
+def beside(waiting: Sequence[PendingProposal], chosen: str, step: int) -> str:
     """The first proposal of the next proposer, or of the one before."""
     groups = _groups(waiting)
     place = next((at for at, group in enumerate(groups) if _has(group, chosen)), 0 - step)
     return groups[max(0, min(place + step, len(groups) - 1))][0].id
 
 
-def _has(group: Iterable[Proposed], id: str) -> bool:
+def _has(group: Iterable[PendingProposal], id: str) -> bool:
     return any(one.id == id for one in group)
 
 
-def _groups(waiting: Iterable[Proposed]) -> Sequence[list[Proposed]]:
-    groups: dict[str, list[Proposed]] = {}
+def _groups(waiting: Iterable[PendingProposal]) -> Sequence[list[PendingProposal]]:
+    groups: dict[str, list[PendingProposal]] = {}
     for one in waiting:
         groups.setdefault(one.proposer, []).append(one)
     return list(groups.values())
 
 
-def _as_rows(hidden: list[Proposed]) -> list[Proposed | Fold]:
+def _as_rows(hidden: list[PendingProposal]) -> list[PendingProposal | HiddenProposals]:
     # A row that says "1 more" takes as much room as that one.
-    return [Fold(hidden[0].proposer, len(hidden))] if len(hidden) > 1 else list(hidden)
+    return [HiddenProposals(hidden[0].proposer, len(hidden))] if len(hidden) > 1 else list(hidden)

@@ -24,7 +24,7 @@ from interlock.terminal import log_lines, streams
 from interlock.terminal import output as say
 from interlock.terminal.safe_text import wrapped
 from interlock.topics.client import Event, Participant, Welcome
-from interlock.topics.commands.gateway_target import Gateway
+from interlock.topics.commands.gateway_target import GatewayTarget
 from interlock.topics.commands.message_format import addressed, called, line_of, one_line
 from interlock.topics.wire.payloads import read_content
 
@@ -34,7 +34,7 @@ _MOST_NAMED: Final = 20
 
 
 @asynccontextmanager
-async def inside(gateway: Gateway, topic: str) -> AsyncIterator[Participant]:
+async def inside(gateway: GatewayTarget, topic: str) -> AsyncIterator[Participant]:
     """A participant in the topic, if the gateway is there now. Raises InterlockError."""
     participant = participant_of(gateway, topic, patient=False)
     try:
@@ -44,7 +44,9 @@ async def inside(gateway: Gateway, topic: str) -> AsyncIterator[Participant]:
         raise gateway.told(error) from None
 
 
-def participant_of(gateway: Gateway, topic: str, *, patient: bool, **more: Any) -> Participant:
+def participant_of(
+    gateway: GatewayTarget, topic: str, *, patient: bool, **more: Any
+) -> Participant:
     """The name of the topic was looked at before. Raises InterlockError."""
     gateway.topic = topic
     settings = gateway.settings(patient=patient)
@@ -56,7 +58,7 @@ def participant_of(gateway: Gateway, topic: str, *, patient: bool, **more: Any) 
 
 
 async def say_once(
-    gateway: Gateway, topic: str, kind: str, payload: bytes, to: list[str], about: str | None
+    gateway: GatewayTarget, topic: str, kind: str, payload: bytes, to: list[str], about: str | None
 ) -> str:
     """Say one thing and leave; the id of the message. Raises InterlockError.
 
@@ -104,7 +106,7 @@ def laid_out(line: str, out: TextIO) -> str:
 
 
 async def read_along(
-    gateway: Gateway,
+    gateway: GatewayTarget,
     topic: str,
     *,
     json: bool,
@@ -194,7 +196,7 @@ def _lines_of(fd: int) -> Iterator[str]:
             return
 
 
-async def serve(gateway: Gateway, topic: str, server: ServerConfig, name: str) -> None:
+async def serve(gateway: GatewayTarget, topic: str, server: ServerConfig, name: str) -> None:
     """Keep a server in the topic until a signal comes. Raises InterlockError."""
     from interlock.topics.client.bridge import Bridge
 
@@ -255,7 +257,9 @@ def heed_signals() -> asyncio.Event:
     return stopping
 
 
-async def until(stopping: asyncio.Event, work: Coroutine[Any, Any, None], gateway: Gateway) -> None:
+async def until(
+    stopping: asyncio.Event, work: Coroutine[Any, Any, None], gateway: GatewayTarget
+) -> None:
     """Until the work is done or has failed, or somebody wants it to end. Raises InterlockError."""
     working = asyncio.ensure_future(work)
     try:

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from interlock.terminal.safe_text import visibly, widest, wrapped
 from interlock.topics.commands.keyboard import Key
-from interlock.topics.commands.message_format import Line, called, exactly, one_line
-from interlock.topics.commands.pending_proposals import Proposed, arranged, beside, of_same
+from interlock.topics.commands.message_format import MessageLine, called, exactly, one_line
+from interlock.topics.commands.pending_proposals import PendingProposal, arranged, beside, of_same
 
 MOST_LINES: Final = 2_000
 LONGEST_DRAFT: Final = 8_000
@@ -40,7 +40,7 @@ _FEWEST: Final = 4
 """Lines in which something can be shown at all."""
 
 
-class Somebody(msgspec.Struct, frozen=True):
+class ScreenParticipant(msgspec.Struct, frozen=True):
     """Who is there."""
 
     id: str
@@ -50,7 +50,7 @@ class Somebody(msgspec.Struct, frozen=True):
     """How often it sent what it should not have."""
 
 
-class Deed(msgspec.Struct, frozen=True):
+class ScreenAction(msgspec.Struct, frozen=True):
     """What is to be done: say, fulfil, reject, reject_all or leave."""
 
     name: str
@@ -66,9 +66,9 @@ class Screen(msgspec.Struct, frozen=True):
     connected: bool = False
     lost: int = 0
     """Messages that came too fast."""
-    people: tuple[Somebody, ...] = ()
-    lines: tuple[Line, ...] = ()
-    proposals: tuple[Proposed, ...] = ()
+    people: tuple[ScreenParticipant, ...] = ()
+    lines: tuple[MessageLine, ...] = ()
+    proposals: tuple[PendingProposal, ...] = ()
     size: tuple[int, int] = (80, 24)
     cramped: bool = False
     """Whether the terminal is smaller than that: some of it is out of sight."""
@@ -101,25 +101,25 @@ class Screen(msgspec.Struct, frozen=True):
     numbered: int = 0
     """The highest number that a proposal got since some wait."""
 
-    def proposal(self, id: str) -> Proposed | None:
+    def proposal(self, id: str) -> PendingProposal | None:
         return next((one for one in self.proposals if one.id == id), None)
 
 
 # -- what happens
 
 
-def said(screen: Screen, line: Line, *, to_the_end: bool = False) -> Screen:
+def said(screen: Screen, line: MessageLine, *, to_the_end: bool = False) -> Screen:
     """Something was said. `to_the_end`: it answers what was done here, and is to be seen."""
     # Who reads what was said before stays where it is.
     back = min(screen.back + 1, MOST_LINES) if screen.back and not to_the_end else 0
     return replace(screen, lines=(*screen.lines[1 - MOST_LINES :], line), back=back)
 
 
-def now_here(screen: Screen, people: Iterable[Somebody]) -> Screen:
+def now_here(screen: Screen, people: Iterable[ScreenParticipant]) -> Screen:
     return replace(screen, people=tuple(people))
 
 
-def now_waiting(screen: Screen, proposals: Iterable[Proposed]) -> Screen:
+def now_waiting(screen: Screen, proposals: Iterable[PendingProposal]) -> Screen:
     """These wait now. Whatever was about one that does not wait any more is over; another one by
     the same id is another one."""
     before = {one.id: one for one in screen.proposals}
@@ -163,11 +163,11 @@ def resized(screen: Screen, width: int, height: int) -> Screen:
 # -- keys
 
 
-def pressed(screen: Screen, key: Key) -> tuple[Screen, Deed | None]:
+def pressed(screen: Screen, key: Key) -> tuple[Screen, ScreenAction | None]:
     """What a key does."""
     screen = replace(screen, note="")
     if key.name == "leave":
-        return screen, Deed("leave")
+        return screen, ScreenAction("leave")
     if screen.asking:
         return _answered(screen, key)
     if screen.sweeping:
@@ -192,7 +192,7 @@ def _turned(screen: Screen) -> Screen:
     return replace(screen, deciding=True, chosen=chosen)
 
 
-def _decided(screen: Screen, key: Key) -> tuple[Screen, Deed | None]:
+def _decided(screen: Screen, key: Key) -> tuple[Screen, ScreenAction | None]:
     if key.name == "text" and key.text.isascii() and key.text.isdigit():
         return _numbered(screen, key.text), None
     if screen.typed:
@@ -210,7 +210,7 @@ def _decided(screen: Screen, key: Key) -> tuple[Screen, Deed | None]:
     if one is None:
         return replace(screen, note=_CHOOSE), None
     if key.text == "r":
-        return screen, Deed("reject", one.id)
+        return screen, ScreenAction("reject", one.id)
     if key.text == "R":
         return replace(screen, sweeping=of_same(screen.proposals, one)), None
     if one.mine:
@@ -247,18 +247,18 @@ def _numbered(screen: Screen, digit: str) -> Screen:
     return replace(screen, typed=typed, chosen="")
 
 
-def _swept(screen: Screen, key: Key) -> tuple[Screen, Deed | None]:
+def _swept(screen: Screen, key: Key) -> tuple[Screen, ScreenAction | None]:
     """Somebody was asked whether all of one proposer shall be rejected."""
     one = screen.proposal(screen.sweeping[0])
     if key.name == "text" and key.text in "yY" and one is not None:
-        deed = Deed("reject_all", one.proposer, screen.sweeping)
+        deed = ScreenAction("reject_all", one.proposer, screen.sweeping)
         return replace(screen, sweeping=()), deed
     if key.name in ("escape", "tab") or (key.name == "text" and key.text in "nN"):
         return replace(screen, sweeping=(), note=_NOTHING_DONE), None
     return screen, None
 
 
-def _answered(screen: Screen, key: Key) -> tuple[Screen, Deed | None]:
+def _answered(screen: Screen, key: Key) -> tuple[Screen, ScreenAction | None]:
     """Somebody was asked whether it shall be fulfilled."""
     lines, room = question(screen), question_room(screen)
     if key.name in ("down", "page_down", "up", "page_up"):
@@ -278,7 +278,7 @@ def _answered(screen: Screen, key: Key) -> tuple[Screen, Deed | None]:
             return screen, None
         if screen.seen < len(lines):
             return replace(screen, note="There is more of it: ↓ shows the rest."), None
-        return _over(screen), Deed("fulfil", screen.asking)
+        return _over(screen), ScreenAction("fulfil", screen.asking)
     if key.name in ("escape", "tab") or (key.name == "text" and key.text in "nN"):
         return replace(_over(screen), note=_NOTHING_DONE), None
     return screen, None
@@ -298,7 +298,7 @@ def looked(screen: Screen) -> Screen:
     return replace(screen, seen=max(screen.seen, end))
 
 
-def _wrote(screen: Screen, key: Key) -> tuple[Screen, Deed | None]:
+def _wrote(screen: Screen, key: Key) -> tuple[Screen, ScreenAction | None]:
     draft, at = screen.draft, screen.cursor
     if key.name in ("text", "paste"):
         text = key.text[: max(0, LONGEST_DRAFT - len(draft))]
@@ -316,7 +316,7 @@ def _wrote(screen: Screen, key: Key) -> tuple[Screen, Deed | None]:
                 f"Nobody else here is called {one_line(nobody, 128)}: Enter again says it to all."
             )
             return replace(screen, doubted=draft, note=words), None
-        return replace(screen, draft="", cursor=0, back=0), Deed("say", draft.strip())
+        return replace(screen, draft="", cursor=0, back=0), ScreenAction("say", draft.strip())
     moved = {"left": at - 1, "right": at + 1, "home": 0, "end": len(draft)}.get(key.name)
     if moved is not None:
         return replace(screen, cursor=max(0, min(moved, len(draft)))), None

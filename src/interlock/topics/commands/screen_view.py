@@ -11,8 +11,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from interlock.terminal.safe_text import wrapped
-from interlock.topics.commands.message_format import Line, arguments_of, one_line
-from interlock.topics.commands.pending_proposals import Fold, Proposed, folded
+from interlock.topics.commands.message_format import MessageLine, arguments_of, one_line
+from interlock.topics.commands.pending_proposals import HiddenProposals, PendingProposal, folded
 from interlock.topics.commands.screen import ASKED_BEHIND, Screen, question, question_room
 
 _SIDE: Final = 28
@@ -107,7 +107,7 @@ def _lines(screen: Screen, width: int, height: int) -> list[Text]:
     return [Text()] * (height - len(rows)) + rows
 
 
-def _line(line: Line, width: int) -> list[Text]:
+def _line(line: MessageLine, width: int) -> list[Text]:
     who = f"{line.who}: " if line.who else "· "
     pieces = wrapped(f"{line.at} {who}{line.text}", width)
     rows = [_styled(piece, _STYLES.get(line.tone, "")) for piece in pieces]
@@ -179,7 +179,7 @@ def _proposals(screen: Screen) -> list[Text]:
     rows = [_styled(f"── proposals: {len(waiting):,}{by} ──", "yellow")]
     width = max(2, len(str(max(one.number for one in waiting))))
     for one in folded(waiting, screen.chosen, most):
-        if isinstance(one, Fold):
+        if isinstance(one, HiddenProposals):
             rows.append(_styled(_fold(one, width, deciding=screen.deciding), "yellow"))
             continue
         chosen = screen.deciding and one.id == screen.chosen
@@ -187,12 +187,12 @@ def _proposals(screen: Screen) -> list[Text]:
     return rows
 
 
-def _fold(one: Fold, width: int, *, deciding: bool) -> str:
+def _fold(one: HiddenProposals, width: int, *, deciding: bool) -> str:
     keys = "   (↓ to them, → past them, G to the last)" if deciding else ""
     return f"{'':>{width}} {one_line(one.proposer, _MOST_NAME)}: {one.count:,} more{keys}"
 
 
-def _proposal(one: Proposed, width: int) -> str:
+def _proposal(one: PendingProposal, width: int) -> str:
     """Who wants what of whom, in as few words as it takes: there is little room for them."""
     who = "you" if one.mine else one_line(one.proposer, 128)
     to = f" → {one_line(one.target, 128)}" if one.target else ""

@@ -37,7 +37,7 @@ _KNOWN_WRITTEN: Final = re.compile(f'"(?:{"|".join(_KNOWN_NAMES)})"'.encode())
 _KNOWN: Final = twins.Known(*_KNOWN_NAMES)
 
 
-class Head(msgspec.Struct, frozen=True, gc=False):
+class EnvelopeHeader(msgspec.Struct, frozen=True, gc=False):
     """What a gateway knows of a message. `sender` is its `from`; no `to` is for everybody."""
 
     id: str
@@ -50,7 +50,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
 class Envelope(msgspec.Struct, frozen=True):
     """A message, as a participant reads it. `text` is what came."""
 
-    head: Head
+    head: EnvelopeHeader
     payload: Raw
     ts: str = ""
     text: bytes = b""
@@ -111,7 +111,7 @@ _CHECKS: Final[dict[str, tuple[msgspec.json.Decoder[object], str]]] = {
 _REQUIRED: Final = ("protocol", "id", "from", "kind", "payload")
 
 
-def read_head(text: bytes) -> Head:
+def read_head(text: bytes) -> EnvelopeHeader:
     """What a gateway needs to know. Raises EnvelopeError."""
     return _head_of(_read(text))
 
@@ -158,8 +158,8 @@ def write_envelope(
 # -- reading
 
 
-def _head_of(wire: _Wire) -> Head:
-    return Head(wire.id, wire.kind, wire.sender, wire.to or (), wire.correlation_id)
+def _head_of(wire: _Wire) -> EnvelopeHeader:
+    return EnvelopeHeader(wire.id, wire.kind, wire.sender, wire.to or (), wire.correlation_id)
 
 
 def _read(text: bytes, longest: int = LONGEST) -> _Wire:

@@ -2,7 +2,7 @@
 
 A gateway judges the kind and never opens the payload. So a receiver believes nothing before the
 payload says the same as the kind: method and context, and in a way that every JSON reader reads
-alike. Whatever does not is a `Lie`, and there is no switch to let it pass.
+alike. Whatever does not is a `PayloadError`, and there is no switch to let it pass.
 
 Pure: envelopes in, contents out, and payloads back.
 """
@@ -51,7 +51,7 @@ ENDED: Final = "interlock/ended"
 """A member of a chat's payload: see `Chat.ended`."""
 
 
-class Lie(ProtocolError):
+class PayloadError(ProtocolError):
     """The payload is not what the kind says, or could be read in two ways."""
 
     def __init__(self, message: str) -> None:
@@ -86,7 +86,7 @@ class Response(msgspec.Struct, frozen=True):
     error: Raw | None = None
 
 
-class Proposal(msgspec.Struct, frozen=True):
+class ProposalPayload(msgspec.Struct, frozen=True):
     """Somebody who may not do it asks that somebody does."""
 
     method: str
@@ -104,7 +104,7 @@ class Chat(msgspec.Struct, frozen=True):
     it, so it stands beside the words, where others do not notice it."""
 
 
-class Seat(msgspec.Struct, frozen=True):
+class ParticipantInfo(msgspec.Struct, frozen=True):
     """A participant, as a gateway shows it."""
 
     id: str
@@ -115,14 +115,14 @@ class Presence(msgspec.Struct, frozen=True):
     """Somebody came or went."""
 
     event: Literal["join", "leave"]
-    participant: Seat
+    participant: ParticipantInfo
 
 
 class Welcome(msgspec.Struct, frozen=True):
     """Who one is, what one may send, and who else is there."""
 
-    you: Seat
-    participants: tuple[Seat, ...] = ()
+    you: ParticipantInfo
+    participants: tuple[ParticipantInfo, ...] = ()
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -134,13 +134,23 @@ class Problem(msgspec.Struct, frozen=True):
     """How many messages did not come, where that is the problem."""
 
 
-class Other(msgspec.Struct, frozen=True):
+class UnknownPayload(msgspec.Struct, frozen=True):
     """Of a kind that this draft does not have. It is nothing of MCP."""
 
     payload: Raw
 
 
-Content = Request | Notification | Response | Proposal | Chat | Presence | Welcome | Problem | Other
+Content = (
+    Request
+    | Notification
+    | Response
+    | ProposalPayload
+    | Chat
+    | Presence
+    | Welcome
+    | Problem
+    | UnknownPayload
+)
 
 _decode_chat: Final = msgspec.json.Decoder(Chat).decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
@@ -153,49 +163,49 @@ _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def read_content(envelope: Envelope) -> Content:
-    """What an envelope holds, checked against its kind. Raises Lie, and nothing else."""
+    """What an envelope holds, checked against its kind. Raises PayloadError, and nothing else."""
     head, payload = envelope.head, envelope.payload
     if is_reserved(head.kind):
         return _read_system(envelope)
     try:
         kind = read_kind(head.kind)
     except ProtocolError as error:
-        raise Lie(error.message) from None
+        raise PayloadError(error.message) from None
     if kind.method or head.kind == CHAT:
         _check_size(payload)
     if kind.family == REQUEST:
         return _read_request(kind, payload)
     if kind.family == RESPONSE:
         if head.correlation_id is None:
-            raise Lie("A response without `correlation_id` answers nothing.")
+            raise PayloadError("A response without `correlation_id` answers nothing.")
         return _read_response(kind, payload)
     if kind.family == PROPOSAL:
         if head.correlation_id is not None:
-            raise Lie("A proposal begins something: it has no `correlation_id`.")
+            raise PayloadError("A proposal begins something: it has no `correlation_id`.")
         return _read_proposal(kind, payload)
     if head.kind == CHAT:
         return _read_chat(payload)
-    return Other(payload)
+    return UnknownPayload(payload)
 
 
 def context_of(method: str, params: bytes | Raw) -> str:
     """What a call is about: the tool, the prompt, the resource. Empty: the method has no such
-    thing. Raises Lie where `params` does not say it, or says it in two ways."""
+    thing. Raises PayloadError where `params` does not say it, or says it in two ways."""
     member = CONTEXT_MEMBER.get(method)
     if member is None:
         return ""
     members = _members_of(params, "`params`")
     if len(members) > MOST_PARAMS:
-        raise Lie(f"`params` of {method} has more than {MOST_PARAMS} members.")
+        raise PayloadError(f"`params` of {method} has more than {MOST_PARAMS} members.")
     if (twin := _OF_PARAMS[method].twin_in(members)) is not None:
-        raise Lie(twins.sentence("`params`", *twin))
+        raise PayloadError(twins.sentence("`params`", *twin))
     raw = members.get(member)
     try:
         context = "" if raw is None else _decode_text(raw)
     except _UNREADABLE:
         context = ""
     if not context:
-        raise Lie(f"`params.{member}` of {method} must be a text that is not empty.")
+        raise PayloadError(f"`params.{member}` of {method} must be a text that is not empty.")
     return context
 
 
@@ -217,13 +227,15 @@ def _read_request(kind: Kind, payload: Raw) -> Request | Notification:
     _check_once(payload, deep=True)
     message = _message_of(payload)
     if message.method is UNSET:
-        raise Lie(f"The kind says that it is a request ({kind.method[:_SHOWN]}), and it is none.")
+        raise PayloadError(
+            f"The kind says that it is a request ({kind.method[:_SHOWN]}), and it is none."
+        )
     params = _object_or_nothing(message.params)
     context = _matching(kind, message.method, params)
     if isinstance(message.id, Raw):
         return Request(message.id, message.method, context, params)
     if not message.method.startswith(_NOTIFICATION):
-        raise Lie(f"A request for {message.method[:_SHOWN]} needs an `id`.")
+        raise PayloadError(f"A request for {message.method[:_SHOWN]} needs an `id`.")
     return Notification(message.method, context, params)
 
 
@@ -231,25 +243,29 @@ def _read_response(kind: Kind, payload: Raw) -> Response:
     _check_once(payload, deep=False)
     message = _message_of(payload)
     if message.method is not UNSET or not isinstance(message.id, Raw):
-        raise Lie(f"The kind says that it is a response ({kind.method[:_SHOWN]}), and it is none.")
+        raise PayloadError(
+            f"The kind says that it is a response ({kind.method[:_SHOWN]}), and it is none."
+        )
     result = message.result if isinstance(message.result, Raw) else None
     error = message.error if isinstance(message.error, Raw) else None
     return Response(message.id, kind.method, kind.context, result, error)
 
 
-def _read_proposal(kind: Kind, payload: Raw) -> Proposal:
+def _read_proposal(kind: Kind, payload: Raw) -> ProposalPayload:
     _check_once(payload, deep=True)
     members = _members_of(payload, "The payload")
     unknown = members.keys() - _OF_PROPOSALS
     if unknown:
         first = min(unknown)[:_SHOWN]
-        raise Lie(f"A proposal has `method` and `params` and nothing else; this one has {first!r}.")
+        raise PayloadError(
+            f"A proposal has `method` and `params` and nothing else; this one has {first!r}."
+        )
     try:
         method = _decode_text(members.get("method", Raw(b"null")))
     except _UNREADABLE:
-        raise Lie("`method` of a proposal must be a text.") from None
+        raise PayloadError("`method` of a proposal must be a text.") from None
     params = _object_or_nothing(members.get("params", UNSET))
-    return Proposal(method, _matching(kind, method, params), params)
+    return ProposalPayload(method, _matching(kind, method, params), params)
 
 
 def _read_chat(payload: Raw) -> Chat:
@@ -257,7 +273,7 @@ def _read_chat(payload: Raw) -> Chat:
     try:
         return _decode_chat(payload)
     except _UNREADABLE as error:
-        raise Lie(
+        raise PayloadError(
             f'The payload of chat needs a `text`, and `format` "plain" or "markdown": {error}.'
         ) from None
 
@@ -265,14 +281,14 @@ def _read_chat(payload: Raw) -> Chat:
 def _read_system(envelope: Envelope) -> Content:
     head = envelope.head
     if head.sender != GATEWAY:
-        raise Lie(f"Only a gateway says {head.kind[:_SHOWN]}.")
+        raise PayloadError(f"Only a gateway says {head.kind[:_SHOWN]}.")
     decoder = _SAID_BY_GATEWAYS.get(head.kind)
     if decoder is None:
-        return Other(envelope.payload)
+        return UnknownPayload(envelope.payload)
     try:
         said: Welcome | Presence | Problem = decoder.decode(envelope.payload)
     except _UNREADABLE as error:
-        raise Lie(f"The payload of {head.kind} cannot be read: {error}.") from None
+        raise PayloadError(f"The payload of {head.kind} cannot be read: {error}.") from None
     return said
 
 
@@ -280,12 +296,12 @@ def _matching(kind: Kind, method: str, params: Raw) -> str:
     """The context that the payload names. A kind without one may stand for any: whoever may send
     that may send all of them."""
     if method != kind.method:
-        raise Lie(
+        raise PayloadError(
             f"The kind says {kind.method[:_SHOWN]}, and the payload says {method[:_SHOWN]!r}."
         )
     context = context_of(method, params)
     if kind.context and kind.context != context:
-        raise Lie(
+        raise PayloadError(
             f"The kind says {method} of {kind.context[:_SHOWN]!r}, and the payload says "
             f"{context[:_SHOWN]!r}."
         )
@@ -297,9 +313,9 @@ def _message_of(payload: Raw) -> jsonrpc.Message:
         message = jsonrpc.decode_one(bytes(payload))
         twin = _OF_MESSAGES.twin_in(jsonrpc.decode_members(payload))
     except ProtocolError as error:
-        raise Lie(f"The payload is no message of MCP. {error.message}") from None
+        raise PayloadError(f"The payload is no message of MCP. {error.message}") from None
     if twin is not None:
-        raise Lie(twins.sentence("The payload", *twin))
+        raise PayloadError(twins.sentence("The payload", *twin))
     return message
 
 
@@ -307,14 +323,14 @@ def _members_of(raw: bytes | Raw, where: str) -> dict[str, Raw]:
     try:
         return jsonrpc.decode_members(raw)
     except ProtocolError:
-        raise Lie(f"{where} must be an object.") from None
+        raise PayloadError(f"{where} must be an object.") from None
 
 
 def _object_or_nothing(params: Any) -> Raw:
     if params is UNSET:
         return _NOTHING
     if memoryview(params)[0] != _BRACE:
-        raise Lie("`params` must be an object.")
+        raise PayloadError("`params` must be an object.")
     return Raw(bytes(params))
 
 
@@ -326,7 +342,7 @@ def _check_size(payload: Raw) -> None:
     except ProtocolError:
         return  # whoever reads it says better what is wrong
     if members > MOST_MEMBERS:
-        raise Lie(f"The payload has {members} members, more than {MOST_MEMBERS}.")
+        raise PayloadError(f"The payload has {members} members, more than {MOST_MEMBERS}.")
 
 
 class _Doubled(Exception):
@@ -354,11 +370,13 @@ def _check_once(payload: Raw, *, deep: bool) -> None:
     except _Doubled:
         pass
     except UnicodeDecodeError:
-        raise Lie("The payload is not UTF-8.") from None
+        raise PayloadError("The payload is not UTF-8.") from None
     except (ValueError, RecursionError) as error:
-        raise Lie(f"The payload cannot be read: {error}.") from None
+        raise PayloadError(f"The payload cannot be read: {error}.") from None
     if twice:
-        raise Lie(f"The member {twice[-1][:_SHOWN]!r} of the payload stands twice: say it once.")
+        raise PayloadError(
+            f"The member {twice[-1][:_SHOWN]!r} of the payload stands twice: say it once."
+        )
 
 
 def _first_again(pairs: list[tuple[str, Any]]) -> str:

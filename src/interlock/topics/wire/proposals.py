@@ -19,8 +19,8 @@ from msgspec import Raw
 
 from interlock.errors import ProtocolError
 from interlock.protocol.jsonrpc import decode_value
-from interlock.topics.wire.envelope import Head
-from interlock.topics.wire.payloads import Proposal, Request
+from interlock.topics.wire.envelope import EnvelopeHeader
+from interlock.topics.wire.payloads import ProposalPayload, Request
 
 LIFETIME: Final = 300.0
 """Seconds in which a proposal is waited for."""
@@ -46,7 +46,7 @@ MOVES: Final[dict[tuple[Status, Move], Status]] = {
 """Everything that can happen to a proposal. What does not stand here changes nothing."""
 
 
-class Tracked(msgspec.Struct, frozen=True):
+class TrackedProposal(msgspec.Struct, frozen=True):
     """A proposal, with the members that the draft's sample has, and what became of it."""
 
     proposalId: str
@@ -86,25 +86,25 @@ class Proposals:
         self._stamp = stamp
         self._most = most
         self._most_bytes = most_bytes
-        self._kept: dict[str, Tracked] = {}
+        self._kept: dict[str, TrackedProposal] = {}
         self._weights: Counter[str] = Counter()
         """By proposer."""
 
     @property
-    def all(self) -> Mapping[str, Tracked]:
+    def all(self) -> Mapping[str, TrackedProposal]:
         """By id. It changes as they do."""
         return self._kept
 
-    def get(self, id: str | None) -> Tracked | None:
+    def get(self, id: str | None) -> TrackedProposal | None:
         return self._kept.get(id) if id is not None else None
 
-    def saw(self, head: Head, proposal: Proposal, now: float) -> Tracked:
+    def saw(self, head: EnvelopeHeader, proposal: ProposalPayload, now: float) -> TrackedProposal:
         """A proposal came by, or was made. One of an id that is known is in the place of the older
         one: whoever hears it sees to it that this is not somebody else's."""
         older = self._kept.pop(head.id, None)
         if older is not None:
             self._lighten(older)
-        tracked = Tracked(
+        tracked = TrackedProposal(
             proposalId=head.id,
             proposer=head.sender,
             target=head.to[0] if head.to else "",
@@ -123,7 +123,7 @@ class Proposals:
             self._forget_one()
         return tracked
 
-    def fulfilled(self, head: Head, request: Request) -> Tracked | None:
+    def fulfilled(self, head: EnvelopeHeader, request: Request) -> TrackedProposal | None:
         """A request that names a proposal came by, or is about to be made. The proposal, where
         that fulfils it; None: it does not."""
         tracked = self.get(head.correlation_id)
@@ -168,7 +168,7 @@ class Proposals:
                 tracked, status=status, fulfilled_by="", fulfilments=(), changed=(), note=""
             )
 
-    def reject(self, id: str, reason: str = "") -> Tracked | None:
+    def reject(self, id: str, reason: str = "") -> TrackedProposal | None:
         """It is not wanted here. None: it is not pending, or unknown."""
         tracked = self.get(id)
         status = None if tracked is None else MOVES.get((tracked.status, "reject"))
@@ -182,7 +182,7 @@ class Proposals:
         if tracked is not None and not (tracked.status == "fulfilled" and tracked.note):
             self._change(tracked, note=note)
 
-    def expire(self, now: float) -> list[Tracked]:
+    def expire(self, now: float) -> list[TrackedProposal]:
         """Those whose time is over now."""
         due = [one for one in self._kept.values() if one.expires <= now]
         return [
@@ -191,8 +191,8 @@ class Proposals:
             if (status := MOVES.get((one.status, "expire"))) is not None
         ]
 
-    def _change(self, tracked: Tracked, **members: object) -> Tracked:
-        changed: Tracked = msgspec.structs.replace(tracked, **members)
+    def _change(self, tracked: TrackedProposal, **members: object) -> TrackedProposal:
+        changed: TrackedProposal = msgspec.structs.replace(tracked, **members)
         self._kept[tracked.proposalId] = changed
         return changed
 
@@ -203,12 +203,12 @@ class Proposals:
         del self._kept[oldest.proposalId]
         self._lighten(oldest)
 
-    def _lighten(self, gone: Tracked) -> None:
+    def _lighten(self, gone: TrackedProposal) -> None:
         self._weights[gone.proposer] -= _weight(gone)
         if self._weights[gone.proposer] <= 0:
             del self._weights[gone.proposer]
 
-    def _of(self, proposer: str) -> Iterator[Tracked]:
+    def _of(self, proposer: str) -> Iterator[TrackedProposal]:
         return (one for one in self._kept.values() if one.proposer == proposer)
 
 
@@ -251,7 +251,7 @@ def may_settle(to: tuple[str, ...], asked_by: str, answered_by: str) -> bool:
     return not to or answered_by in to or asked_by in to
 
 
-def _why_not(tracked: Tracked, head: Head, request: Request) -> str:
+def _why_not(tracked: TrackedProposal, head: EnvelopeHeader, request: Request) -> str:
     if (request.method, request.context) != (tracked.method, tracked.context):
         return f"{head.sender} named it in a request for something else"
     elsewhere = not set(head.to) & set(tracked.to)
@@ -260,6 +260,6 @@ def _why_not(tracked: Tracked, head: Head, request: Request) -> str:
     return ""
 
 
-def _weight(tracked: Tracked) -> int:
+def _weight(tracked: TrackedProposal) -> int:
     texts = (tracked.proposalId, tracked.proposer, tracked.context, *tracked.to)
     return 400 + len(bytes(tracked.params)) + sum(map(len, texts))

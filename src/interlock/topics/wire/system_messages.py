@@ -16,7 +16,7 @@ from interlock.topics.wire.envelope import write_envelope
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Known(Protocol):
+class ParticipantView(Protocol):
     """Somebody in a topic, and what it may say there."""
 
     @property
@@ -26,7 +26,7 @@ class Known(Protocol):
     def capabilities(self) -> tuple[str, ...]: ...
 
 
-def welcome(id: str, ts: str, you: Known, others: Iterable[Known]) -> bytes:
+def welcome(id: str, ts: str, you: ParticipantView, others: Iterable[ParticipantView]) -> bytes:
     """Who the addressee is, what it may say, and who else is there."""
     payload = {"you": _told(you), "participants": [_told(other) for other in others]}
     return write_envelope(
@@ -67,5 +67,5 @@ def error(
     )
 
 
-def _told(participant: Known) -> dict[str, Any]:
+def _told(participant: ParticipantView) -> dict[str, Any]:
     return {"id": participant.id, "capabilities": participant.capabilities}

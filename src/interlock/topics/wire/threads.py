@@ -16,8 +16,8 @@ from msgspec import Raw
 
 from interlock.protocol.kinds import read_kind
 from interlock.protocol.mcpx_terms import GATEWAY
-from interlock.topics.wire.envelope import Envelope, Head
-from interlock.topics.wire.payloads import Content, Proposal, Request, Response
+from interlock.topics.wire.envelope import Envelope, EnvelopeHeader
+from interlock.topics.wire.payloads import Content, ProposalPayload, Request, Response
 
 MOST: Final = 4_096
 MOST_BYTES: Final = 8 * 1024 * 1024
@@ -26,10 +26,10 @@ _EACH: Final = 200
 _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
-class Seen(msgspec.Struct, frozen=True):
+class ThreadMessage(msgspec.Struct, frozen=True):
     """A message that came by, without its payload."""
 
-    head: Head
+    head: EnvelopeHeader
     method: str = ""
     context: str = ""
     request_id: str | bytes | None = None
@@ -42,13 +42,13 @@ class Seen(msgspec.Struct, frozen=True):
         return self.request_id is not None
 
 
-class Threads:
+class MessageThreads:
     """What was seen lately in one topic, by anybody."""
 
     def __init__(self, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
         self._most = most
         self._most_bytes = most_bytes
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, ThreadMessage] = {}
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -71,17 +71,17 @@ class Threads:
             self._bytes -= self._seen.pop(oldest).weight
         return ""
 
-    def proposal(self, id: str | None) -> Seen | None:
+    def proposal(self, id: str | None) -> ThreadMessage | None:
         """A proposal that was seen."""
         seen = self._seen.get(id) if id is not None else None
         return seen if seen is not None and seen.proposal else None
 
-    def request(self, id: str | None) -> Seen | None:
+    def request(self, id: str | None) -> ThreadMessage | None:
         """A request that was seen."""
         seen = self._seen.get(id) if id is not None else None
         return seen if seen is not None and seen.asked else None
 
-    def fits(self, head: Head, response: Response) -> bool | None:
+    def fits(self, head: EnvelopeHeader, response: Response) -> bool | None:
         """Whether a response answers the request that it names. None: that was never seen here, so
         nobody can tell."""
         if head.correlation_id is None:
@@ -108,7 +108,7 @@ class Threads:
         return tuple(one for one in self._seen if one in found)
 
 
-def answers(asked: Seen, head: Head, response: Response) -> bool:
+def answers(asked: ThreadMessage, head: EnvelopeHeader, response: Response) -> bool:
     """Whether a response is one to this very request: the method, the context and the JSON-RPC id
     are the same, and it comes from somebody who was asked."""
     if asked.head.to and head.sender not in asked.head.to:
@@ -130,15 +130,15 @@ def id_value(raw: Raw | bytes) -> str | bytes:
         return bytes(raw)
 
 
-def seen_of(head: Head, content: Content) -> Seen:
+def seen_of(head: EnvelopeHeader, content: Content) -> ThreadMessage:
     """What is kept of a message."""
     weight = _EACH + sum(map(len, (head.id, head.kind, head.sender, *head.to)))
     weight += len(head.correlation_id or "")
     if isinstance(content, Request):
         request_id = id_value(content.id)
         weight += len(request_id) + len(content.context)
-        return Seen(head, content.method, content.context, request_id, weight=weight)
-    if isinstance(content, Proposal):
+        return ThreadMessage(head, content.method, content.context, request_id, weight=weight)
+    if isinstance(content, ProposalPayload):
         weight += len(content.context)
-        return Seen(head, content.method, content.context, proposal=True, weight=weight)
-    return Seen(head, weight=weight)
+        return ThreadMessage(head, content.method, content.context, proposal=True, weight=weight)
+    return ThreadMessage(head, weight=weight)

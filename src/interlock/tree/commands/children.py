@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from interlock.core.catalog.offering import Registered
     from interlock.core.upstreams.connection import ConnectorOptions
     from interlock.tree.dial_in import DialIn
-    from interlock.tree.subserver_record import Subserver
+    from interlock.tree.subserver_record import SubserverRecord
 
 
 class StdioChild(Child):
@@ -121,5 +121,5 @@ def _registering() -> Iterator[Registrar]:
             store.close()
 
 
-def _nobody_dials_in(info: Subserver, dial_in: DialIn) -> NoReturn:
+def _nobody_dials_in(info: SubserverRecord, dial_in: DialIn) -> NoReturn:
     raise AssertionError(f"{info.segment} dialled in where there is no door")

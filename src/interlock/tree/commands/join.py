@@ -32,7 +32,7 @@ from interlock.terminal.options import read_duration
 from interlock.terminal.server_options import CommandArgument, EnvOption, HeaderOption, UrlOption
 from interlock.tree.component import Tree
 from interlock.tree.config import ParentConfig, SubserversConfig, resolve_parent
-from interlock.tree.registrant import Registrant, State, advice
+from interlock.tree.registrant import Registrant, RegistrantState, advice
 
 # -- The node that `interlock join` is given, held to the same rules as one in a config. Whatever
 # is wrong is told by the option that it came from.
@@ -163,7 +163,7 @@ async def stay_joined(name: str, server: ServerConfig, parent: ParentConfig) -> 
                 )
         finally:
             registrant = node.component(Tree).registrant
-            left = registrant is not None and registrant.state is State.REGISTERED
+            left = registrant is not None and registrant.state is RegistrantState.REGISTERED
             await node.stop()
             if left and registrant is not None:
                 say.note(f"left {registrant.url}")
@@ -210,7 +210,7 @@ class _Telling:
         await self._refused
 
     def _moved(self, registrant: Registrant) -> None:
-        if registrant.state is State.REGISTERED:
+        if registrant.state is RegistrantState.REGISTERED:
             tools = len(self._node.catalog.current.tools)
             print(
                 f"registered as {registrant.assigned_segment} at {registrant.url}; "
@@ -222,10 +222,10 @@ class _Telling:
         if problem is None:
             return
         said = say.printable(f"{problem.message} {advice(problem)}".strip())
-        if registrant.state is State.ENDED and not self._refused.done():
+        if registrant.state is RegistrantState.ENDED and not self._refused.done():
             whole = said if registrant.url in said else f"{registrant.url}: {said}"
             self._refused.set_exception(InterlockError(problem.failure, whole))
-        elif registrant.state is State.WAITING and said != self._told:
+        elif registrant.state is RegistrantState.WAITING and said != self._told:
             if not registrant.refused or self._backed:
                 say.note(f"{said} Trying again until Ctrl-C.")
             self._told = said

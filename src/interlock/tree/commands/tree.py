@@ -45,25 +45,25 @@ _LEFT_OUT_FIRST: Final = ("role", "failed", "link")
 """Columns that make room for long names."""
 
 
-class Pace(Struct, frozen=True):
+class LinkRate(Struct, frozen=True):
     """How busy a link is: calls per second (None: not known yet), and what one takes."""
 
     per_second: float | None
     mean_us: float | None
 
 
-class Paces:
+class LinkRates:
     """The pace of every link, from the difference of two looks. The first look is all time."""
 
     def __init__(self) -> None:
         self._before: dict[tuple[str, ...], tuple[int, int]] = {}
         self._at: float | None = None
 
-    def look(self, top: TreeNode, now: float) -> dict[int, Pace]:
+    def look(self, top: TreeNode, now: float) -> dict[int, LinkRate]:
         """By the id() of each node of this tree."""
         seconds = None if self._at is None else now - self._at
         counts: dict[tuple[str, ...], tuple[int, int]] = {}
-        paces: dict[int, Pace] = {}
+        paces: dict[int, LinkRate] = {}
         waiting: list[tuple[tuple[str, ...], TreeNode]] = [((), top)]
         while waiting:
             path, one = waiting.pop()
@@ -73,16 +73,16 @@ class Paces:
         self._before, self._at = counts, now
         return paces
 
-    def _pace(self, path: tuple[str, ...], one: TreeNode, seconds: float | None) -> Pace:
+    def _pace(self, path: tuple[str, ...], one: TreeNode, seconds: float | None) -> LinkRate:
         before = self._before.get(path)
         if seconds is None or seconds <= 0 or before is None or one.calls < before[0]:
             # The first look at it, or it was started anew since the last one.
-            return Pace(None, one.busy_us / one.calls if one.calls else None)
+            return LinkRate(None, one.busy_us / one.calls if one.calls else None)
         calls, busy = one.calls - before[0], one.busy_us - before[1]
-        return Pace(calls / seconds, busy / calls if calls else None)
+        return LinkRate(calls / seconds, busy / calls if calls else None)
 
 
-class Line(Struct, frozen=True):
+class TreeLine(Struct, frozen=True):
     """A line: the branches before it, and a node, or a remark about the one above."""
 
     branches: str
@@ -91,7 +91,7 @@ class Line(Struct, frozen=True):
     bad: bool = False
 
 
-def lay_out(top: TreeNode, room: int | None) -> list[Line]:
+def lay_out(top: TreeNode, room: int | None) -> list[TreeLine]:
     """The lines of a tree, at most `room` of them. None: as many as there are."""
     if room is None:
         return list(_lines(top, None, {}))
@@ -109,7 +109,7 @@ def lay_out(top: TreeNode, room: int | None) -> list[Line]:
             most = middle - 1
     lines = list(islice(_lines(top, fewest, troubled), room + 1))
     if len(lines) > room:
-        lines = [*lines[: max(1, room - 1)], Line("", remark="… and more below; see --json")]
+        lines = [*lines[: max(1, room - 1)], TreeLine("", remark="… and more below; see --json")]
     return lines
 
 
@@ -122,14 +122,16 @@ def _troubled(top: TreeNode) -> dict[int, bool]:
     return found
 
 
-def _lines(top: TreeNode, most: int | None, troubled: dict[int, bool]) -> Iterator[Line]:
-    yield Line("", top)
+def _lines(top: TreeNode, most: int | None, troubled: dict[int, bool]) -> Iterator[TreeLine]:
+    yield TreeLine("", top)
     if top.problem:
-        yield Line("  ", remark=_shown(top), bad=True)
+        yield TreeLine("  ", remark=_shown(top), bad=True)
     yield from _below(top, "", most, troubled)
 
 
-def _below(one: TreeNode, branches: str, most: int | None, bad: dict[int, bool]) -> Iterator[Line]:
+def _below(
+    one: TreeNode, branches: str, most: int | None, bad: dict[int, bool]
+) -> Iterator[TreeLine]:
     children, hidden = one.children, 0
     if most is not None and len(children) > most:
         first = sorted(children, key=lambda child: not bad[id(child)])
@@ -142,13 +144,13 @@ def _below(one: TreeNode, branches: str, most: int | None, bad: dict[int, bool])
     hidden += one.left_out
     for place, child in enumerate(children):
         last = place == len(children) - 1 and not hidden
-        yield Line(branches + ("└ " if last else "├ "), child)
+        yield TreeLine(branches + ("└ " if last else "├ "), child)
         further = branches + ("  " if last else "│ ")
         if child.problem:
-            yield Line(further + ("│ " if child.children else "  "), None, _shown(child), True)
+            yield TreeLine(further + ("│ " if child.children else "  "), None, _shown(child), True)
         yield from _below(child, further, most, bad)
     if hidden:
-        yield Line(branches + "└ ", remark=f"… and {hidden} more{told}")
+        yield TreeLine(branches + "└ ", remark=f"… and {hidden} more{told}")
 
 
 def _shown(one: TreeNode) -> str:
@@ -158,7 +160,7 @@ def _shown(one: TreeNode) -> str:
 class TreeRows:
     """The lines, ready for a rich console."""
 
-    def __init__(self, lines: Sequence[Line], paces: dict[int, Pace] | None = None) -> None:
+    def __init__(self, lines: Sequence[TreeLine], paces: dict[int, LinkRate] | None = None) -> None:
         """With `paces`: calls per second and what they take now, instead of totals."""
         self._lines = lines
         self._paces = paces
@@ -219,7 +221,7 @@ def _name(one: TreeNode) -> str:
     return say.printable(one.name).replace("\n", " ")
 
 
-def _line_style(line: Line) -> Style:
+def _line_style(line: TreeLine) -> Style:
     return _BAD if line.bad else _DIM
 
 
@@ -336,7 +338,7 @@ def _watch(meant: Meant, console: Console, body: bytes) -> None:
 
     from interlock.errors import InterlockError
 
-    paces = Paces()
+    paces = LinkRates()
     top, problem = _read(body), ""
     with Live(console=console, auto_refresh=False) as live:
         while True:
@@ -349,7 +351,7 @@ def _watch(meant: Meant, console: Console, body: bytes) -> None:
 
 
 def _drawn(
-    top: TreeNode, console: Console, paces: Paces | None = None, problem: str = ""
+    top: TreeNode, console: Console, paces: LinkRates | None = None, problem: str = ""
 ) -> RenderableType:
     from rich.console import Group
     from rich.text import Text

@@ -1,6 +1,6 @@
 '''Write a subserver: a program with tools that registers itself with an Interlock node.
 
-    from interlock.tree.subserver import Progress, Subserver, ToolTrouble
+    from interlock.tree.subserver import Progress, Subserver, ToolError
 
     plant = Subserver("plant")
 
@@ -8,7 +8,7 @@
     def temperature(sensor: str, unit: str = "C") -> float:
         """What a sensor shows now."""
         if sensor not in SENSORS:
-            raise ToolTrouble(f"There is no sensor {sensor}.")    # the model reads this
+            raise ToolError(f"There is no sensor {sensor}.")    # the model reads this
         return SENSORS[sensor].read(unit)
 
     @plant.tool(mutable=True, reversible=True, idempotent=True)
@@ -46,7 +46,7 @@ that started this very program (`servers: {plant: {command: ./plant.py --stdio, 
 from __future__ import annotations
 
 from interlock.sdk.functions import Progress
-from interlock.sdk.tool import ToolTrouble
+from interlock.sdk.tool import ToolError
 from interlock.tree.subserver.subserver import Subserver
 
-__all__ = ["Progress", "Subserver", "ToolTrouble"]
+__all__ = ["Progress", "Subserver", "ToolError"]

@@ -31,16 +31,16 @@ from interlock.errors import ROUTE_MISMATCH, UPSTREAM_LOST, InterlockError, Prot
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol import mcpax as ax
 from interlock.protocol.jsonrpc import BadMessage, decode_members, decode_message, encode_value
-from interlock.sdk.awaited_state import Waited
-from interlock.sdk.mcp_server import About, Conversation, Request
+from interlock.sdk.connection_state import ConnectionState
+from interlock.sdk.mcp_server import Conversation, Request, ServerInfo
 from interlock.sdk.tool import ServedTool
 from interlock.tree.config import ParentConfig
 from interlock.tree.registrant import (
-    Asking,
-    Dial,
+    Dialer,
+    ParentRequests,
     RefusedError,
     Registrant,
-    State,
+    RegistrantState,
     advice,
     check_presented,
     read_ended,
@@ -72,7 +72,7 @@ def parent_of(url: str, segment: str, backup: Sequence[str], **settings: Any) ->
     return parent
 
 
-def dial_of(parent: ParentConfig) -> Dial:
+def dial_of(parent: ParentConfig) -> Dialer:
     """How it is dialled."""
     return _stdio if parent.url == STDIO else dial
 
@@ -126,7 +126,7 @@ def tell_on_stderr() -> None:
     logging.getLogger("interlock.tree").setLevel(logging.ERROR)
 
 
-class Standing(Waited):
+class RegistrationState(ConnectionState):
     """Told of every move."""
 
     def __init__(self, parent: ParentConfig) -> None:
@@ -140,7 +140,7 @@ class Standing(Waited):
     def moved(self, registrant: Registrant) -> None:
         """It has come to another state."""
         problem = registrant.problem
-        if registrant.state is State.REGISTERED:
+        if registrant.state is RegistrantState.REGISTERED:
             again = " again" if self._before else ""
             self._say(
                 logging.INFO,
@@ -148,14 +148,14 @@ class Standing(Waited):
             )
             self._registered = self._before = True
             self.settle()
-        elif registrant.state is State.WAITING and problem is not None:
+        elif registrant.state is RegistrantState.WAITING and problem is not None:
             lost, self._registered = self._registered, False
             # A refusal that is the end of it is raised, and not told twice.
             if not registrant.refused or self._parent.backup:
                 sentence = problem.message.rstrip(".")
                 first = "" if lost else "not registered: "
                 self._say(logging.WARNING, f"{first}{sentence}. Trying again.", always=lost)
-        elif registrant.state is State.ENDED:
+        elif registrant.state is RegistrantState.ENDED:
             self._over(problem, refused=registrant.refused)
 
     def _say(self, level: int, sentence: str, *, always: bool = False) -> None:
@@ -178,7 +178,7 @@ class Standing(Waited):
 # -- the messages
 
 
-class Work(msgspec.Struct, eq=False):
+class ToolCallContext(msgspec.Struct, eq=False):
     """A call that is being worked on, for what is said meanwhile."""
 
     id: Raw
@@ -193,11 +193,11 @@ class Work(msgspec.Struct, eq=False):
         return UNSET if task.cancelled() else None
 
 
-working: ContextVar[Work | None] = ContextVar("working", default=None)
+working: ContextVar[ToolCallContext | None] = ContextVar("working", default=None)
 """What whoever speaks is working on, also in a thread of its own."""
 
 
-class ParentConversation(Conversation):
+class SubserverConversation(Conversation):
     """One parent."""
 
     ax = True
@@ -207,11 +207,11 @@ class ParentConversation(Conversation):
         channel: Channel,
         registrant: Registrant,
         tools: Mapping[str, ServedTool],
-        about: About,
+        about: ServerInfo,
     ) -> None:
         super().__init__(channel.send, tools, about)
         self._registrant = registrant
-        self._asking = Asking(channel.send)
+        self._asking = ParentRequests(channel.send)
         self.ended_by: RefusedError | None = None
 
     def take(self, data: bytes) -> None:
@@ -244,7 +244,7 @@ class ParentConversation(Conversation):
         self.close()
 
     def _call(self, request: Request) -> bytes | asyncio.Task[bytes | None]:
-        work = Work(Raw(bytes(request.id)))
+        work = ToolCallContext(Raw(bytes(request.id)))
         before = working.set(work)
         try:
             answer = super()._call(request)

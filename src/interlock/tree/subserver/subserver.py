@@ -16,13 +16,13 @@ from interlock.errors import InterlockError
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol import mcpax as ax
 from interlock.sdk.functions import FunctionTool
-from interlock.sdk.mcp_server import About
+from interlock.sdk.mcp_server import ServerInfo
 from interlock.tree.registrant import Registrant
 from interlock.tree.status import ParentStatus
 from interlock.tree.subserver.connection import (
     STDIO,
-    ParentConversation,
-    Standing,
+    RegistrationState,
+    SubserverConversation,
     dial_of,
     known_as,
     parent_of,
@@ -64,12 +64,12 @@ class Subserver:
             raise ValueError(f"{transport_class!r} is none of {', '.join(ax.TRANSPORT_CLASSES)}.")
         self.segment = segment
         self._transport_class = transport_class
-        self._about = About({"name": segment, "version": version}, instructions, logs=True)
+        self._about = ServerInfo({"name": segment, "version": version}, instructions, logs=True)
         self._id = subserver_id
         self._tools: dict[str, FunctionTool] = {}
         self._registrant: Registrant | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._conversation: ParentConversation | None = None
+        self._conversation: SubserverConversation | None = None
 
     def tool(
         self,
@@ -137,7 +137,7 @@ class Subserver:
         if self._registrant is not None:
             raise RuntimeError("This subserver is connected already.")
         with known_as(parent, self._id) as subserver_id:
-            standing = Standing(parent)
+            standing = RegistrationState(parent)
             self._loop = asyncio.get_running_loop()
             registrant = self._registrant = Registrant(
                 parent=parent,
@@ -257,8 +257,8 @@ class Subserver:
             # Plain functions run in threads.
             loop.call_soon_threadsafe(registrant.tell, method, said)
 
-    def _converse(self, channel: Channel, registrant: Registrant) -> ParentConversation:
-        self._conversation = ParentConversation(channel, registrant, self._tools, self._about)
+    def _converse(self, channel: Channel, registrant: Registrant) -> SubserverConversation:
+        self._conversation = SubserverConversation(channel, registrant, self._tools, self._about)
         return self._conversation
 
 

@@ -19,7 +19,7 @@ from interlock.core.ports import Recorder
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.router import AppRoute, Route
 from interlock.errors import InterlockError
-from interlock.trust.approvals.downstream import Child
+from interlock.trust.approvals.downstream import ChildPeer
 from interlock.trust.approvals.proofs import PASSKEY, Anchors, Proofs, must_have_anchors
 from interlock.trust.approvals.service import Approvals
 from interlock.trust.approvals.store import open_store
@@ -35,7 +35,7 @@ from interlock.trust.operators.operators import (
 from interlock.trust.operators.store import OperatorStore
 
 
-class Approving:
+class ApprovalsComponent:
     """The inbox of a node, and everything around it."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Approving:
         guard: Guard,
         authenticate: Callable[[Credentials], Caller],
         refused: Callable[[Call, InterlockError], None],
-        children: Callable[[], Mapping[str, Child]] = dict,
+        children: Callable[[], Mapping[str, ChildPeer]] = dict,
     ) -> None:
         """`url`: where the HTTP face answers, once it does. `refused`: records who was turned
         away. Raises InterlockError when a trust anchor of the config cannot be used."""

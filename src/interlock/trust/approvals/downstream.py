@@ -35,9 +35,9 @@ from interlock.protocol.mcp import LATEST_STATELESS, Era
 from interlock.protocol.mcpax import CONFIRM
 from interlock.trust.approvals.gate import Inbox
 from interlock.trust.approvals.record import CONFIRM as CONFIRM_ACTION
-from interlock.trust.approvals.record import DONE, Approval, Entry, about, canonical
+from interlock.trust.approvals.record import DONE, Approval, ApprovalEntry, about, canonical
 from interlock.trust.approvals.response import after_below, needed_below, seconds_of
-from interlock.trust.approvals.store import Kept
+from interlock.trust.approvals.store import WriteResult
 
 MOST_REMEMBERED: Final = 10_000
 MOST_ASKING: Final = 32
@@ -52,24 +52,24 @@ _KNOWS_IT: Final = (PROOF_INVALID, ALREADY_DECIDED, CONFIRMATION_EXPIRED)
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{16,128}")
 
 
-class Child(Protocol):
+class ChildPeer(Protocol):
     """A node below, as its peer is known here."""
 
     def request(self, method: str, params: dict[str, Any]) -> Awaitable[Outcome]: ...
 
 
-class Answered(Outcome, frozen=True, gc=False):
+class ProofOutcome(Outcome, frozen=True, gc=False):
     """What a node below answered to a proof, and which one that was."""
 
     upstream: str = ""
 
 
-class Below:
+class ProofForwarder:
     """Takes proofs down."""
 
     def __init__(
         self,
-        children: Callable[[], Mapping[str, Child]],
+        children: Callable[[], Mapping[str, ChildPeer]],
         waits_at: Callable[[str], str | None] = lambda _: None,
     ) -> None:
         """`children`: the nodes that are registered here now, by the keys of their upstreams.
@@ -85,7 +85,7 @@ class Below:
         another did has it from there, and does not take it over."""
         self._known[id] = self._known.get(id, upstream)
 
-    async def confirm(self, id: str, proof: str) -> Answered:
+    async def confirm(self, id: str, proof: str) -> ProofOutcome:
         """Give a proof to the node whose approval it is for. Raises InterlockError."""
         children = dict(self._children())
         if not _ID.fullmatch(id) or not children:
@@ -111,10 +111,10 @@ class Below:
         if outcome is None:
             raise unknown(id)
         self.remember(id, key, 0.0)
-        return Answered(outcome.result, outcome.era, outcome.glance, key)
+        return ProofOutcome(outcome.result, outcome.era, outcome.glance, key)
 
 
-async def _who_knows(children: Mapping[str, Child], id: str) -> str:
+async def _who_knows(children: Mapping[str, ChildPeer], id: str) -> str:
     """The one node below that knows this approval. Raises InterlockError."""
     said = await asyncio.gather(*(_knows(child, id) for child in children.values()))
     knowing = [key for key, knows in zip(children, said, strict=True) if knows]
@@ -130,7 +130,7 @@ async def _who_knows(children: Mapping[str, Child], id: str) -> str:
     return knowing[0]
 
 
-async def _knows(child: Child, id: str) -> bool:
+async def _knows(child: ChildPeer, id: str) -> bool:
     """Whether a node says that it knows this approval. It is shown no proof."""
     try:
         async with asyncio.timeout(LOOKING):
@@ -145,7 +145,7 @@ async def _knows(child: Child, id: str) -> bool:
     return False
 
 
-async def _ask(child: Child, id: str, proof: str) -> Outcome | None:
+async def _ask(child: ChildPeer, id: str, proof: str) -> Outcome | None:
     """None: it knows no such approval. Raises InterlockError."""
     try:
         async with asyncio.timeout(PATIENCE):
@@ -259,7 +259,7 @@ def said_below(
     )
 
 
-class ShownBelow:
+class ChildApprovals:
     """All of them that still wait, as far as is known here."""
 
     def __init__(self) -> None:
@@ -293,7 +293,7 @@ class ShownBelow:
 # said of them, and what a call came to in the end that was let through here and there.
 
 
-class HeldBelow:
+class ChildPendingCalls:
     """What the gates of nodes below hold of this node's calls."""
 
     def __init__(
@@ -321,7 +321,7 @@ class HeldBelow:
             tool, _ = about(call.name, call.route)
             self._tell(outcome.result, call.upstream, tool, call.caller, call.effect)
 
-    def settle(self, entry: Entry, done: Approval, now: float) -> Approval:
+    def settle(self, entry: ApprovalEntry, done: Approval, now: float) -> Approval:
         """An approved call was made, and is `done` by what it was answered. Returns what it came
         to: more than that, where the gate below was passed meanwhile."""
         record = entry.record
@@ -335,7 +335,7 @@ class HeldBelow:
             self._waits(done)
         return done
 
-    async def answered(self, id: str, outcome: Answered) -> None:
+    async def answered(self, id: str, outcome: ProofOutcome) -> None:
         """A gate of a node below was passed: what the call came to now is the outcome of whoever
         let it through here. Raises InterlockError when another node answered than the one at whose
         gate the call waits."""
@@ -352,7 +352,7 @@ class HeldBelow:
                 if changed.below:
                     self._waits(changed)
                 self._inbox.index(entry)
-                written: asyncio.Future[Kept] = loop.create_future()
+                written: asyncio.Future[WriteResult] = loop.create_future()
                 self._inbox.step(entry, changed, written.set_result)
                 # Not given up by a confirmer who hangs up.
                 await asyncio.shield(written)

@@ -1,9 +1,9 @@
 """Where a call stops that a human must let through, and where it goes on when one did.
 
-`Gate.hold` never makes anybody wait for a human: the call is written down and answered. What comes
-back with an approval comes through the whole pipeline again, is held against what was approved, and
-is let go once, after that is written down. Whoever makes the identical call meanwhile is told of
-the same approval, waits for the call that is under way, or is given what it came to.
+`ApprovalGate.hold` never makes anybody wait for a human: the call is written down and answered.
+What comes back with an approval comes through the whole pipeline again, is held against what was
+approved, and is let go once, after that is written down. Whoever makes the identical call meanwhile
+is told of the same approval, waits for the call that is under way, or is given what it came to.
 
 `Inbox` has all approvals that a node knows, and takes them from state to state. A step is written
 down before anybody acts on it or hears of it. One record takes one step at a time, so of two who
@@ -51,9 +51,9 @@ from interlock.trust.approvals.record import (
     STATES,
     VOID,
     Approval,
-    Entry,
+    ApprovalEntry,
+    ReviewedCall,
     Told,
-    Whole,
     Whose,
     may_ask_below,
     whole,
@@ -78,12 +78,12 @@ from interlock.trust.approvals.response import (
     with_outcome,
     worth_telling,
 )
-from interlock.trust.approvals.store import Kept, RecordStore
+from interlock.trust.approvals.store import RecordStore, WriteResult
 from interlock.trust.authorization import Authorizer
 from interlock.trust.policy.decision import ACTIONS, Decision
 
 if TYPE_CHECKING:
-    from interlock.trust.approvals.downstream import HeldBelow
+    from interlock.trust.approvals.downstream import ChildPendingCalls
 
 FUTURE: Final = 5.0
 """So much may a wall clock be behind the one by which a record was made."""
@@ -107,7 +107,7 @@ def size(record: Approval) -> int:
     return asked + len(record.shown) + len(record.meta_shown) + len(record.result)
 
 
-def _trim(entries: list[Entry], most: int, newest: Approval | None) -> None:
+def _trim(entries: list[ApprovalEntry], most: int, newest: Approval | None) -> None:
     total = sum(size(one.record) for one in entries)
     if total <= most:
         return
@@ -145,24 +145,24 @@ class Inbox:
         self._recorder = recorder
         self._clock = clock
         self._call_later = call_later
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, ApprovalEntry] = {}
         """By the id of the approval."""
-        self.by_call: dict[Whose, Entry] = {}
+        self.by_call: dict[Whose, ApprovalEntry] = {}
         """The approval of the identical call of a client, if its outcome was not told yet."""
         self._below: dict[str, str] = {}
         """From an approval of a node below to the one here whose call waits, or waited, for it."""
         self._watchers: list[
             tuple[Callable[[Approval], None], Collection[str], Container[str] | None]
         ] = []
-        self.on_ended: Callable[[Entry], None] = lambda _: None
+        self.on_ended: Callable[[ApprovalEntry], None] = lambda _: None
         """Told when a record that nobody used for a call came to its end."""
 
     # -- what there is
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[ApprovalEntry]:
         return iter(list(self.entries.values()))
 
-    def named(self, id: str) -> Entry | None:
+    def named(self, id: str) -> ApprovalEntry | None:
         """The approval of this id, or the one whose call waited for this approval of a node below:
         then its caller was told that id."""
         return self.entries.get(self._below.get(id, id))
@@ -195,7 +195,7 @@ class Inbox:
         """Take up what an earlier process left. Raises InterlockError when it cannot be read."""
         now = self.wall_clock()
         for record in self._keeper.load():
-            entry = Entry(record, record.state, asked_plainly=True)
+            entry = ApprovalEntry(record, record.state, asked_plainly=True)
             self.entries[record.id] = entry
             if record.below:
                 self.waits_below(record)
@@ -238,7 +238,7 @@ class Inbox:
         record: Approval,
         session: ClientSession | None,
         asker: ClientSession | None,
-        then: Callable[[Entry, Kept], None],
+        then: Callable[[ApprovalEntry, WriteResult], None],
     ) -> None:
         """Write a new one down, and tell `then` of it. `asker`: the session that it is bound to.
         Raises InterlockError when too many wait already."""
@@ -259,15 +259,15 @@ class Inbox:
                 f"{len(own)} calls of {record.caller.name} wait for an approval already: wait "
                 "until some are decided.",
             )
-        entry = Entry(record, session=session, asker=asker, on_written=[then])
+        entry = ApprovalEntry(record, session=session, asker=asker, on_written=[then])
         entry.until = self._clock() + (record.expires - record.created)
         self.entries[record.id] = entry
         self.by_call[whose(record.caller, record.digest, asker)] = entry
         if faults.ARMED:
             faults.at("hold.begun")
 
-        def written(kept: Kept) -> None:
-            if kept is Kept.WRITTEN:
+        def written(kept: WriteResult) -> None:
+            if kept is WriteResult.WRITTEN:
                 if faults.ARMED:
                     faults.at("hold.written")
                 self._arm(entry)
@@ -284,13 +284,14 @@ class Inbox:
 
     def step(
         self,
-        entry: Entry,
+        entry: ApprovalEntry,
         record: Approval,
-        then: Callable[[Kept], None],
+        then: Callable[[WriteResult], None],
         *,
         token: tuple[str, str] | None = None,
     ) -> None:
-        """Write a step, and take it once it is written. One at a time: see `Entry.writing`."""
+        """Write a step, and take it once it is written. One at a time:
+        see `ApprovalEntry.writing`."""
         assert not entry.writing
         entry.writing = True
         self._keeper.write(
@@ -299,9 +300,9 @@ class Inbox:
 
     def end(
         self,
-        entry: Entry,
+        entry: ApprovalEntry,
         state: str,
-        then: Callable[[Kept], None] = lambda _: None,
+        then: Callable[[WriteResult], None] = lambda _: None,
         *,
         token: tuple[str, str] | None = None,
         **changes: Any,
@@ -309,7 +310,7 @@ class Inbox:
         """Bring a record to its end without a call."""
         record = entry.record.step(state, ended=self.wall_clock(), **changes)
 
-        def written(kept: Kept) -> None:
+        def written(kept: WriteResult) -> None:
             if entry.record is record:
                 try:
                     self.on_ended(entry)
@@ -319,7 +320,7 @@ class Inbox:
 
         self.step(entry, record, written, token=token)
 
-    def collected(self, entry: Entry, then: Callable[[], None]) -> None:
+    def collected(self, entry: ApprovalEntry, then: Callable[[], None]) -> None:
         """Its caller is about to be told: once."""
         self.unindex(entry)
         entry.told = True
@@ -330,14 +331,14 @@ class Inbox:
             faults.at("collect.begun")
         record = entry.record.step(entry.record.state, collected=True)
 
-        def written(kept: Kept) -> None:
+        def written(kept: WriteResult) -> None:
             if faults.ARMED:
                 faults.at("collect.written")
             then()
 
         self.step(entry, record, written)
 
-    def expired(self, entry: Entry) -> bool:
+    def expired(self, entry: ApprovalEntry) -> bool:
         """Whether its time is over, by either clock."""
         now = self.wall_clock()
         record = entry.record
@@ -345,7 +346,7 @@ class Inbox:
             now >= record.expires or self._clock() >= entry.until or now < record.created - FUTURE
         )
 
-    def unindex(self, entry: Entry) -> None:
+    def unindex(self, entry: ApprovalEntry) -> None:
         """The next identical call is a new one."""
         key = whose(entry.record.caller, entry.record.digest, entry.asker)
         if self.by_call.get(key) is entry:
@@ -374,21 +375,25 @@ class Inbox:
     # -- inside
 
     def _stepped(
-        self, entry: Entry, record: Approval, then: Callable[[Kept], None], kept: Kept
+        self,
+        entry: ApprovalEntry,
+        record: Approval,
+        then: Callable[[WriteResult], None],
+        kept: WriteResult,
     ) -> None:
         """A step is written, or could not be."""
         before, new = entry.record, entry.written is None
         entry.writing = False
         # An end that cannot be written is an end all the same: nothing of it is called again.
-        if kept is Kept.WRITTEN or (kept is Kept.FAILED and record.state in ENDS):
+        if kept is WriteResult.WRITTEN or (kept is WriteResult.FAILED and record.state in ENDS):
             entry.record = record
-            if kept is Kept.WRITTEN:
+            if kept is WriteResult.WRITTEN:
                 entry.written = record.state
             if new or (record.state, record.below) != (before.state, before.below):
                 self._tell_step(entry, record)
         then(kept)
 
-    def _tell_step(self, entry: Entry, record: Approval) -> None:
+    def _tell_step(self, entry: ApprovalEntry, record: Approval) -> None:
         word = "held" if record.state == PENDING else record.state
         detail = record.note
         if record.state == PENDING:
@@ -421,15 +426,15 @@ class Inbox:
             except Exception:
                 _log.exception("somebody who watches approvals failed")
 
-    def index(self, entry: Entry) -> None:
+    def index(self, entry: ApprovalEntry) -> None:
         entry.told = False
         self.by_call[whose(entry.record.caller, entry.record.digest, entry.asker)] = entry
 
-    def _arm(self, entry: Entry) -> None:
+    def _arm(self, entry: ApprovalEntry) -> None:
         left = min(entry.until - self._clock(), entry.record.expires - self.wall_clock())
         entry.timer = self._call_later(max(0.0, left), lambda: self._time_is_up(entry))
 
-    def _time_is_up(self, entry: Entry) -> None:
+    def _time_is_up(self, entry: ApprovalEntry) -> None:
         entry.timer = None
         if entry.record.state not in (PENDING, APPROVED) or entry.call is not None:
             return
@@ -441,13 +446,13 @@ class Inbox:
         else:
             self._arm(entry)
 
-    def expire(self, entry: Entry) -> None:
+    def expire(self, entry: ApprovalEntry) -> None:
         """Nobody answered in time."""
         waited = entry.record.state == PENDING
         note = "Nobody decided in time." if waited else "It was not made in time."
         self.end(entry, EXPIRED, note=f"{note} It was not executed.")
 
-    def _keep(self, entry: Entry, seconds: float) -> None:
+    def _keep(self, entry: ApprovalEntry, seconds: float) -> None:
         entry.timer = self._call_later(max(0.0, seconds), lambda: self._forget(entry))
 
     def _make_room(self, newest: Approval | None = None) -> None:
@@ -459,7 +464,7 @@ class Inbox:
             for one in self.entries.values()
             if one.record.state in ENDS and not one.record.below and not one.writing
         ]
-        whose_are: dict[str, list[Entry]] = {}
+        whose_are: dict[str, list[ApprovalEntry]] = {}
         for one in over:
             if newest is None or one.record.caller.name == newest.caller.name:
                 whose_are.setdefault(one.record.caller.name, []).append(one)
@@ -467,7 +472,7 @@ class Inbox:
             _trim(some, MOST_KEPT_OF_ONE, newest)
         _trim(over, MOST_KEPT, newest)
 
-    def _forget(self, entry: Entry) -> None:
+    def _forget(self, entry: ApprovalEntry) -> None:
         entry.timer = None
         if entry.writing or entry.call is not None:
             self._keep(entry, 1.0)
@@ -475,7 +480,7 @@ class Inbox:
         self._drop(entry)
         self._keeper.forget([entry.record.id])
 
-    def _drop(self, entry: Entry) -> None:
+    def _drop(self, entry: ApprovalEntry) -> None:
         self.entries.pop(entry.record.id, None)
         for id in [below for below, own in self._below.items() if own == entry.record.id]:
             del self._below[id]
@@ -490,15 +495,15 @@ MOST_OF_CALLER: Final = 64
 """So many calls of one caller may wait for all of its approvals."""
 
 
-class Waiting(PendingRequestBase):
+class RepeatedRequest(PendingRequestBase):
     """Stands for the request of such a call: it is answered when the other one is."""
 
     def __init__(
         self,
-        entry: Entry,
+        entry: ApprovalEntry,
         call: Call,
-        collect: Callable[[Call, Entry, Outcome | None, InterlockError | None], None],
-        in_vain: Callable[[Call, Entry], None],
+        collect: Callable[[Call, ApprovalEntry, Outcome | None, InterlockError | None], None],
+        in_vain: Callable[[Call, ApprovalEntry], None],
     ) -> None:
         """`collect`: hands it what the other came to. `in_vain`: answers it when it has waited for
         too long."""
@@ -536,7 +541,7 @@ NOBODY: Final = Credentials("approved")
 No wire can say this."""
 
 
-def _is_only_proposed(entry: Entry) -> bool:
+def _is_only_proposed(entry: ApprovalEntry) -> bool:
     """Whether it came from a room alone, which is told what becomes of it: nobody else comes for
     that."""
     return entry.record.proposal is not None and not entry.asked_plainly
@@ -552,7 +557,7 @@ def _is_bound(call: Call, record: Approval) -> bool:
     return _is_from_above(call) or call.face == record.face == TOPIC
 
 
-class Gate:
+class ApprovalGate:
     """Stops calls, and lets approved ones go."""
 
     host: CallHost
@@ -566,7 +571,7 @@ class Gate:
         authorizer: Authorizer,
         page: Callable[[], str | None],
         seals: StateSealer,
-        below: HeldBelow,
+        below: ChildPendingCalls,
     ) -> None:
         """`authorizer`: whose policy holds calls. `page`: the address of the approval page
         (`…/approvals`), where people can reach it."""
@@ -639,7 +644,9 @@ class Gate:
         )
         inbox.add(record, call.session, asker, partial(self._answer, call))
 
-    def _asked_before(self, call: Call, digest: str, asker: ClientSession | None) -> Entry | None:
+    def _asked_before(
+        self, call: Call, digest: str, asker: ClientSession | None
+    ) -> ApprovalEntry | None:
         """The approval that this call belongs to: the one that it names, else the one of the
         identical call of the same session. Several clients may be one caller (they share a token,
         or the node has none), so the caller's name alone does not give a call an outcome."""
@@ -660,7 +667,9 @@ class Gate:
         # a client that repeats its call must not make two of it.
         return entry if entry.record.state == PENDING else None
 
-    def _goes_on(self, call: Call, entry: Entry, decision: Decision, asked: Whole) -> bool:
+    def _goes_on(
+        self, call: Call, entry: ApprovalEntry, decision: Decision, asked: ReviewedCall
+    ) -> bool:
         """The same was asked before. False: that is past, and this is a new call."""
         record = entry.record
         if entry.written is None:
@@ -705,7 +714,7 @@ class Gate:
             self._inbox.collected(entry, lambda: self._collect(call, entry, outcome, error))
         return True
 
-    def _withdraw(self, call: Call, entry: Entry) -> None:
+    def _withdraw(self, call: Call, entry: ApprovalEntry) -> None:
         """The user of the client that asked declines the call."""
         assert call.caller is not None
         if self._wait(call, entry, DISPATCH_WAIT):
@@ -720,7 +729,11 @@ class Gate:
             )
 
     def _collect(
-        self, call: Call, entry: Entry, outcome: Outcome | None, error: InterlockError | None
+        self,
+        call: Call,
+        entry: ApprovalEntry,
+        outcome: Outcome | None,
+        error: InterlockError | None,
     ) -> None:
         """Hand out what an approved call came to. The journal has it as that, not as a call."""
         call.approval = entry.record.id
@@ -735,11 +748,13 @@ class Gate:
             outcome = marked_as_kept(outcome, entry.record, in_text=told_in_text)
         self.host.over(call, outcome, error, COLLECTED)
 
-    def _answer(self, call: Call, entry: Entry, kept: Kept = Kept.WRITTEN) -> None:
+    def _answer(
+        self, call: Call, entry: ApprovalEntry, kept: WriteResult = WriteResult.WRITTEN
+    ) -> None:
         """Tell a caller that its call waits: nobody is told of an approval that is not on disk.
         Never raises."""
         record, host = entry.record, self.host
-        if kept is not Kept.WRITTEN:
+        if kept is not WriteResult.WRITTEN:
             host.over(call, None, unwritten())
             return
         if call.proposal is None:
@@ -769,7 +784,9 @@ class Gate:
 
     # -- an approved call
 
-    def dispatch(self, entry: Entry, arguments: bytes | None = None, meta: bytes = b"") -> None:
+    def dispatch(
+        self, entry: ApprovalEntry, arguments: bytes | None = None, meta: bytes = b""
+    ) -> None:
         """Make the call that was approved. It goes the whole way, as any other does. `arguments`
         and `meta`: given where the record has its own no more."""
         record = entry.record
@@ -792,7 +809,7 @@ class Gate:
         entry.call = call
         self.host.begin(call)
 
-    def _consume(self, call: Call, decision: Decision, asked: Whole) -> None:
+    def _consume(self, call: Call, decision: Decision, asked: ReviewedCall) -> None:
         """Raises InterlockError when this is not the call that was approved."""
         entry = self._inbox.entries.get(call.approval)
         # It was just given; or the call was sent before, stopped below, and this one asks there
@@ -827,12 +844,12 @@ class Gate:
         if faults.ARMED:
             faults.at("gate.checked")
 
-        def then(kept: Kept) -> None:
+        def then(kept: WriteResult) -> None:
             if entry.early is not None:
                 outcome, error = entry.early
                 entry.early = None
                 self._finish(entry, outcome, error, dispatched=False)
-            elif kept is Kept.WRITTEN:
+            elif kept is WriteResult.WRITTEN:
                 if faults.ARMED:
                     faults.at("gate.dispatching")
                 route = call.route
@@ -852,7 +869,9 @@ class Gate:
 
         self._inbox.step(entry, record.step(DISPATCHING), then)
 
-    def _changes(self, record: Approval, call: Call, decision: Decision, asked: Whole) -> list[str]:
+    def _changes(
+        self, record: Approval, call: Call, decision: Decision, asked: ReviewedCall
+    ) -> list[str]:
         changed = []
         if asked.tool != record.tool or call.upstream != record.upstream:
             changed.append("the tool")
@@ -890,7 +909,7 @@ class Gate:
 
     def _finish(
         self,
-        entry: Entry,
+        entry: ApprovalEntry,
         outcome: Outcome | None,
         error: InterlockError | None,
         *,
@@ -915,7 +934,7 @@ class Gate:
             outcome, error = told(settled)
         entry.live = False
 
-        def then(kept: Kept) -> None:
+        def then(kept: WriteResult) -> None:
             if faults.ARMED:
                 faults.at("outcome.written")
             if entry.record.collected:
@@ -924,7 +943,7 @@ class Gate:
 
         self._inbox.step(entry, settled, then)
 
-    def ended(self, entry: Entry) -> None:
+    def ended(self, entry: ApprovalEntry) -> None:
         """A record came to its end without a call."""
         outcome, error = told(entry.record)
         self.decided(entry)
@@ -933,13 +952,15 @@ class Gate:
         if is_told:
             self._inbox.collected(entry, lambda: None)
 
-    def decided(self, entry: Entry) -> None:
+    def decided(self, entry: ApprovalEntry) -> None:
         """Tell a client that was given the page: its user is done there."""
         session = entry.session
         if entry.url_offered and session is not None and session.alive:
             session.tell(COMPLETE_NOTICE, encode_value({"elicitationId": entry.record.id}))
 
-    def _tell(self, entry: Entry, outcome: Outcome | None, error: InterlockError | None) -> None:
+    def _tell(
+        self, entry: ApprovalEntry, outcome: Outcome | None, error: InterlockError | None
+    ) -> None:
         waiting, entry.waiters = entry.waiters, []
         asking, entry.on_over = entry.on_over, []
         for tell in (*waiting, *asking):
@@ -952,9 +973,9 @@ class Gate:
 
     def only_waits(self, call: Call) -> bool:
         """Whether a call that is under way waits for what was, or will be, sent for another."""
-        return isinstance(call.exchange, Waiting)
+        return isinstance(call.exchange, RepeatedRequest)
 
-    def _wait(self, call: Call, entry: Entry, seconds: float) -> bool:
+    def _wait(self, call: Call, entry: ApprovalEntry, seconds: float) -> bool:
         """False: too many do already, and it is over."""
         record = entry.record
         if call.proposal is None:
@@ -973,11 +994,11 @@ class Gate:
                 ),
             )
             return False
-        call.exchange = Waiting(entry, call, self._collect, self._waited_in_vain)
+        call.exchange = RepeatedRequest(entry, call, self._collect, self._waited_in_vain)
         self.host.wait_for_input(call, seconds)
         return True
 
-    def _waited_in_vain(self, call: Call, entry: Entry) -> None:
+    def _waited_in_vain(self, call: Call, entry: ApprovalEntry) -> None:
         if entry.record.state == PENDING:
             self._answer(call, entry)
             return

@@ -502,7 +502,7 @@ class Passkey(msgspec.Struct, frozen=True):
     """Which caller its owner is, if it is one."""
 
 
-class Said(NamedTuple):
+class PasskeyVerdict(NamedTuple):
     """What a passkey said about an approval."""
 
     passkey: Passkey
@@ -524,7 +524,7 @@ class _Assertion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str = ""
 
 
-class Creation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PasskeyCreation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the page sends of `navigator.credentials.create`; binary members are base64url."""
 
     client_data: str
@@ -587,7 +587,7 @@ class PasskeyChecker:
         used = None if counter is None else lambda: self._used(passkey.id, counter)
         return Verdict(passkey.name, PASSKEY, said.decision, said.reason, used=used)
 
-    def check(self, audience: str, id: str, digest: str, proof: str) -> Said:
+    def check(self, audience: str, id: str, digest: str, proof: str) -> PasskeyVerdict:
         """What the proof says of the approval `id` of that node. Raises PROOF_INVALID."""
         if len(proof) > LONGEST_PROOF:
             _refuse("The proof is too long.")
@@ -613,9 +613,11 @@ class PasskeyChecker:
         counts = bool(seen.counter or passkey.counter)
         if counts and seen.counter <= passkey.counter:
             _refuse("This passkey was used elsewhere meanwhile: it may have been copied.")
-        return Said(passkey, assertion.decision, assertion.reason, seen.counter if counts else None)
+        return PasskeyVerdict(
+            passkey, assertion.decision, assertion.reason, seen.counter if counts else None
+        )
 
-    def enrolled(self, created: Creation, code: str, name: str) -> Passkey:
+    def enrolled(self, created: PasskeyCreation, code: str, name: str) -> Passkey:
         """The passkey that a page made with this enrolment code. Raises PROOF_INVALID."""
         try:
             client_data = from_base64url(created.client_data)

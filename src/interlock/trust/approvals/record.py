@@ -44,7 +44,7 @@ from interlock.protocol.mcpax import Hop
 from interlock.trust.policy.decision import Decision
 
 if TYPE_CHECKING:
-    from interlock.trust.approvals.store import Kept
+    from interlock.trust.approvals.store import WriteResult
 
 PENDING: Final = "pending"
 APPROVED: Final = "approved"
@@ -94,7 +94,7 @@ _EXACT: Final = 2**53
 """Integers up to here are the same for every reader of JSON (RFC 8259 §6)."""
 
 
-class Trouble(msgspec.Struct, frozen=True):
+class StoredError(msgspec.Struct, frozen=True):
     """An error that a call came to, as it can be told again."""
 
     failure: str
@@ -169,7 +169,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     result: bytes = b""
     era: str = ""
     """In which era's words the result is."""
-    trouble: Trouble | None = None
+    trouble: StoredError | None = None
     collected: bool = False
     """Whether the one who asked has been told."""
     below: str = ""
@@ -491,7 +491,7 @@ _SENT_ALONG: Final = (META_CONTEXT, META_DRIVER)
 request that was held, and not about the one that is made for it."""
 
 
-class Whole(NamedTuple):
+class ReviewedCall(NamedTuple):
     """All of a call that a human lets through, as it can be read in one way only."""
 
     arguments: Any
@@ -518,7 +518,7 @@ def only_sent_along(meta: dict[str, Raw] | None) -> dict[str, Raw] | None:
     return {name: meta[name] for name in _SENT_ALONG if name in meta} or None if meta else None
 
 
-def whole(call: Call, route: Route | None) -> Whole:
+def whole(call: Call, route: Route | None) -> ReviewedCall:
     """All of it. `route`: what is called. Raises InterlockError."""
     assert call.caller is not None
     arguments, meta, raw_meta = exact(call.arguments), None, b""
@@ -529,7 +529,7 @@ def whole(call: Call, route: Route | None) -> Whole:
             meta = exact(raw_meta)
     tool, contract = about(call.name, route)
     digest = digest_of(tool, arguments, contract, call.caller, meta)
-    return Whole(arguments, meta, raw_meta, tool, contract, digest)
+    return ReviewedCall(arguments, meta, raw_meta, tool, contract, digest)
 
 
 def about(name: str, route: Route | None) -> tuple[str, str]:
@@ -556,7 +556,7 @@ def journal_digest(call: Call) -> str:
 def written_down(
     call: Call,
     decision: Decision,
-    asked: Whole,
+    asked: ReviewedCall,
     *,
     audience: str,
     policy: str,
@@ -650,7 +650,7 @@ def whose(caller: Caller, digest: str, session: ClientSession | None = None) -> 
     return caller.name, caller.kind, caller.above, digest, asker
 
 
-class Entry(msgspec.Struct, eq=False):
+class ApprovalEntry(msgspec.Struct, eq=False):
     """A record, and what there is beside it for as long as the process lives."""
 
     record: Approval
@@ -677,7 +677,7 @@ class Entry(msgspec.Struct, eq=False):
     early: tuple[Outcome | None, InterlockError | None] | None = None
     heard_below: tuple[str, Outcome] | None = None
     """What a gate below (its approval's id) let through while it was being asked about."""
-    on_written: list[Callable[[Entry, Kept], None]] = []
+    on_written: list[Callable[[ApprovalEntry, WriteResult], None]] = []
     waiters: list[Told] = []
     """The identical calls of its caller that wait for what becomes of it."""
     on_over: list[Told] = []

@@ -51,7 +51,7 @@ from interlock.trust.approvals.record import (
     VERIFY,
     VOID,
     Approval,
-    Trouble,
+    StoredError,
 )
 
 REQUIRED: Final = CONFIRMATION_REQUIRED.name
@@ -238,15 +238,15 @@ def seconds_of(text: object) -> float:
 # -- what a call came to, written down and told again
 
 
-def trouble_of(error: InterlockError) -> Trouble:
+def trouble_of(error: InterlockError) -> StoredError:
     if isinstance(error, UpstreamAnsweredError):
         data = b"" if error.raw_data is None else bytes(error.raw_data)
-        return Trouble(error.failure.name, error.message, error.code, data)
+        return StoredError(error.failure.name, error.message, error.code, data)
     data = b"" if not error.data else encode_value(error.data)
-    return Trouble(error.failure.name, error.message, None, data)
+    return StoredError(error.failure.name, error.message, None, data)
 
 
-def error_of(trouble: Trouble) -> InterlockError:
+def error_of(trouble: StoredError) -> InterlockError:
     if trouble.code is not None:
         data = Raw(trouble.data) if trouble.data else None
         return UpstreamAnsweredError(trouble.code, trouble.message, data)

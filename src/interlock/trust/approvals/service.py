@@ -34,8 +34,14 @@ from interlock.errors import (
 )
 from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.protocol.mcp import Era
-from interlock.trust.approvals.downstream import Below, Child, HeldBelow, ShownBelow, unknown
-from interlock.trust.approvals.gate import Gate, Inbox
+from interlock.trust.approvals.downstream import (
+    ChildApprovals,
+    ChildPeer,
+    ChildPendingCalls,
+    ProofForwarder,
+    unknown,
+)
+from interlock.trust.approvals.gate import ApprovalGate, Inbox
 from interlock.trust.approvals.proofs import REFUSE, Proofs, Verdict, invalid
 from interlock.trust.approvals.record import (
     APPROVED,
@@ -45,11 +51,11 @@ from interlock.trust.approvals.record import (
     STATES,
     VOID,
     Approval,
-    Entry,
+    ApprovalEntry,
     revealed,
     view,
 )
-from interlock.trust.approvals.store import Kept, RecordStore
+from interlock.trust.approvals.store import RecordStore, WriteResult
 from interlock.trust.authorization import Authorizer
 
 _MOST_REASON = 500
@@ -75,7 +81,7 @@ class Approvals:
         clock: Clock,
         wall_clock: Callable[[], float],
         call_later: Callable[[float, Callable[[], None]], Any],
-        children: Callable[[], Mapping[str, Child]] = dict,
+        children: Callable[[], Mapping[str, ChildPeer]] = dict,
         journals_digests: bool = True,
     ) -> None:
         """`page`: the address under which people reach the approval page (`…/approvals`), if they
@@ -94,15 +100,15 @@ class Approvals:
             call_later=call_later,
             journals_digests=journals_digests,
         )
-        self._below = Below(children, self._upstream_of)
-        self._shown_below = ShownBelow()
-        self.gate = Gate(
+        self._below = ProofForwarder(children, self._upstream_of)
+        self._shown_below = ChildApprovals()
+        self.gate = ApprovalGate(
             self._inbox,
             node_id=node_id,
             authorizer=authorizer,
             page=page,
             seals=seals,
-            below=HeldBelow(
+            below=ChildPendingCalls(
                 self._inbox,
                 remember=self._below.remember,
                 show=self._show_below,
@@ -130,9 +136,9 @@ class Approvals:
             if entry.record.state == PENDING and entry.record.policy != version:
                 self._outdated(entry)
 
-    def _outdated(self, entry: Entry) -> None:
-        def written(entry: Entry, kept: Kept) -> None:
-            if kept is Kept.WRITTEN:
+    def _outdated(self, entry: ApprovalEntry) -> None:
+        def written(entry: ApprovalEntry, kept: WriteResult) -> None:
+            if kept is WriteResult.WRITTEN:
                 self._outdated(entry)
 
         if entry.written is None:
@@ -336,7 +342,7 @@ class Approvals:
 
     # -- deciding
 
-    def _must_wait(self, entry: Entry) -> None:
+    def _must_wait(self, entry: ApprovalEntry) -> None:
         """Raises InterlockError unless it can be decided now."""
         record = entry.record
         if record.state in (PENDING, APPROVED) and entry.call is None and not entry.writing:
@@ -356,7 +362,7 @@ class Approvals:
             {"confirmation_id": record.id, "state": record.state},
         )
 
-    async def _decide(self, entry: Entry, proof: str) -> Verdict:
+    async def _decide(self, entry: ApprovalEntry, proof: str) -> Verdict:
         """The one place where a proof is believed, whichever way it came in. Raises
         InterlockError."""
         self._must_wait(entry)
@@ -374,7 +380,7 @@ class Approvals:
         return verdict
 
     async def _approve(
-        self, entry: Entry, verdict: Verdict, presented_by: Caller | None
+        self, entry: ApprovalEntry, verdict: Verdict, presented_by: Caller | None
     ) -> Outcome:
         if faults.ARMED:
             faults.at("confirm.checked")
@@ -388,8 +394,8 @@ class Approvals:
             elif outcome is not None:
                 over.set_result(outcome)
 
-        def written(kept: Kept) -> None:
-            if kept is not Kept.WRITTEN:
+        def written(kept: WriteResult) -> None:
+            if kept is not WriteResult.WRITTEN:
                 tell(None, _why_not(kept, entry.record))
                 return
             if faults.ARMED:
@@ -416,7 +422,7 @@ class Approvals:
         self._inbox.step(entry, record, written, token=token)
         return await over
 
-    def _could_not_be_made(self, entry: Entry, bug: Exception) -> None:
+    def _could_not_be_made(self, entry: ApprovalEntry, bug: Exception) -> None:
         """Whoever confirmed it is told. What is on its way to the disk goes on from there."""
         if entry.record.state == APPROVED and not entry.writing:
             entry.call, entry.live = None, False
@@ -427,14 +433,16 @@ class Approvals:
                 note=f"It was not executed: the node failed ({type(bug).__name__}).",
             )
 
-    async def _refuse(self, entry: Entry, by: str, kind: str, reason: str, token: str) -> None:
+    async def _refuse(
+        self, entry: ApprovalEntry, by: str, kind: str, reason: str, token: str
+    ) -> None:
         if faults.ARMED:
             faults.at("refuse.checked")
-        over: asyncio.Future[Kept] = asyncio.get_running_loop().create_future()
+        over: asyncio.Future[WriteResult] = asyncio.get_running_loop().create_future()
         now = self._wall_clock()
 
-        def written(kept: Kept) -> None:
-            if kept is Kept.WRITTEN and faults.ARMED:
+        def written(kept: WriteResult) -> None:
+            if kept is WriteResult.WRITTEN and faults.ARMED:
                 faults.at("refuse.written")
             if not over.done():
                 over.set_result(kept)
@@ -451,7 +459,7 @@ class Approvals:
             outcome=REFUSED,
         )
         kept = await over
-        if kept is not Kept.WRITTEN:
+        if kept is not WriteResult.WRITTEN:
             raise _why_not(kept, entry.record)
 
 
@@ -459,11 +467,11 @@ def _same(one: Caller, other: Caller) -> bool:
     return (one.name, one.kind, one.above) == (other.name, other.kind, other.above)
 
 
-def _why_not(kept: Kept, record: Approval) -> InterlockError:
+def _why_not(kept: WriteResult, record: Approval) -> InterlockError:
     about = {"confirmation_id": record.id, "state": record.state}
-    if kept is Kept.USED:
+    if kept is WriteResult.USED:
         return InterlockError(PROOF_INVALID, "This one-time token has been used.", about)
-    if kept is Kept.TAKEN:
+    if kept is WriteResult.TAKEN:
         return InterlockError(ALREADY_DECIDED, "Somebody else decided this call.", about)
     return InterlockError(
         UNRECORDABLE, "The decision cannot be written down now, and counts for nothing.", about

@@ -31,7 +31,7 @@ from interlock.trust.approvals.record import Approval
 # -- What approvals ask of a store.
 
 
-class Kept(Enum):
+class WriteResult(Enum):
     """What became of a record that was to be written."""
 
     WRITTEN = "written"
@@ -55,7 +55,7 @@ class RecordStore(Protocol):
         self,
         approval: Approval,
         before: str | None,
-        then: Callable[[Kept], None],
+        then: Callable[[WriteResult], None],
         *,
         token: tuple[str, str] | None = None,
     ) -> None:
@@ -118,7 +118,7 @@ class _Step(NamedTuple):
 
     approval: Approval
     before: str | None
-    then: Callable[[Kept], None]
+    then: Callable[[WriteResult], None]
     token: tuple[str, str] | None
 
 
@@ -173,7 +173,7 @@ class ApprovalStore:
         self,
         approval: Approval,
         before: str | None,
-        then: Callable[[Kept], None],
+        then: Callable[[WriteResult], None],
         *,
         token: tuple[str, str] | None = None,
     ) -> None:
@@ -184,7 +184,7 @@ class ApprovalStore:
                     self._start()
                 self._wanted.notify()
                 return
-        self._deliver(lambda: then(Kept.FAILED))
+        self._deliver(lambda: then(WriteResult.FAILED))
 
     def forget(self, ids: Iterable[str]) -> None:
         with self._wanted:
@@ -223,7 +223,7 @@ class ApprovalStore:
             if steps:
                 self._tell(steps, became)
 
-    def _tell(self, steps: list[_Step], became: list[Kept]) -> None:
+    def _tell(self, steps: list[_Step], became: list[WriteResult]) -> None:
         def tell() -> None:
             for step, what in zip(steps, became, strict=True):
                 try:
@@ -240,7 +240,7 @@ class ApprovalStore:
         except Exception:
             _log.exception("%d that waited for approvals could not be told", len(steps))
 
-    def _commit(self, steps: list[_Step], forgotten: list[str]) -> list[Kept]:
+    def _commit(self, steps: list[_Step], forgotten: list[str]) -> list[WriteResult]:
         with self._using:
             try:
                 file = self._opened()
@@ -258,43 +258,43 @@ class ApprovalStore:
                 # Whatever it is: the thread outlives it, or nobody would ever be told anything.
                 self._let_go()
                 self._failed(error)
-                return [Kept.FAILED] * len(steps)
+                return [WriteResult.FAILED] * len(steps)
         self.commits += 1
         if self.reason:
             self.reason = ""
             _log.info("The approvals %s are written again.", self.path)
         return became
 
-    def _put(self, file: sqlite3.Connection, step: _Step) -> Kept:
+    def _put(self, file: sqlite3.Connection, step: _Step) -> WriteResult:
         one = step.approval
         try:
             record = _encode(one)
         except (ValueError, TypeError, OverflowError, RecursionError):
             # Its own fault: the others of this commit are written.
             _log.exception("approval %s cannot be written down", one.id)
-            return Kept.FAILED
+            return WriteResult.FAILED
         if step.before is None:
             file.execute(
                 "INSERT INTO approval VALUES (?, ?, ?, ?)",
                 (one.id, one.state, self._keeper.name, record),
             )
-            return Kept.WRITTEN
+            return WriteResult.WRITTEN
         here = file.execute(
             "SELECT 1 FROM approval WHERE id = ? AND state = ? AND keeper = ?",
             (one.id, step.before, self._keeper.name),
         ).fetchone()
         if here is None:
-            return Kept.TAKEN
+            return WriteResult.TAKEN
         if step.token is not None:
             anchor, token = step.token
             used = file.execute("INSERT OR IGNORE INTO used_token VALUES (?, ?)", (anchor, token))
             if used.rowcount == 0:
-                return Kept.USED
+                return WriteResult.USED
         file.execute(
             "UPDATE approval SET state = ?, record = ? WHERE id = ?",
             (one.state, record, one.id),
         )
-        return Kept.WRITTEN
+        return WriteResult.WRITTEN
 
     # -- the file, for whoever has `_using`
 

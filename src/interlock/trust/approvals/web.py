@@ -70,7 +70,7 @@ _UNDECIDED: Final = (ALREADY_DECIDED, MASKED_ARGUMENTS, PROOF_INVALID, UNKNOWN_A
 """What is wrong with a proof. Other errors may be what the call itself came to."""
 
 
-class Approvals(Protocol):
+class ApprovalsBackend(Protocol):
     """What the node knows of approvals."""
 
     def pending(self) -> Sequence[Approval]: ...
@@ -107,7 +107,7 @@ class Approvals(Protocol):
     ) -> Callable[[], None]: ...
 
 
-class Desk(Protocol):
+class OperatorService(Protocol):
     """Where operators enrol, and show who they are."""
 
     def question(self) -> dict[str, str]:
@@ -218,7 +218,7 @@ def _with_short_texts(value: Any) -> Any:
     return value
 
 
-def waiting(approvals: Approvals) -> list[Approval]:
+def waiting(approvals: ApprovalsBackend) -> list[Approval]:
     """All that wait, here and as far as is known below, the oldest first."""
     found = [*approvals.pending(), *approvals.pending_below()]
     return sorted(found, key=lambda one: one.created)
@@ -230,7 +230,7 @@ def listed(found: Sequence[Approval], now: float) -> dict[str, Any]:
 
 
 async def decided(
-    approvals: Approvals,
+    approvals: ApprovalsBackend,
     id: str,
     proof: str,
     wall_clock: Callable[[], float],
@@ -278,7 +278,7 @@ _LIST_HOLDS: Final = 1.0
 T = TypeVar("T")
 
 
-class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ApprovalDecision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A proof; or, from the node's own user, a refusal without one."""
 
     proof: str | None = None
@@ -288,7 +288,7 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whoever approves has revealed the masked arguments, or approves without seeing them."""
 
 
-class Answered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SessionAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The signed answer of an operator who wants to see what waits."""
 
     nonce: str
@@ -310,8 +310,8 @@ class ApprovalsApp:
     def __init__(
         self,
         *,
-        approvals: Approvals,
-        desk: Desk,
+        approvals: ApprovalsBackend,
+        desk: OperatorService,
         guard: Guard,
         authenticate: Callable[[Credentials], Caller],
         refused: Callable[[Call, InterlockError], None],
@@ -612,7 +612,7 @@ class ApprovalsApp:
     # -- what people do
 
     async def _decide(self, scope: Scope, receive: Receive, send: Send, id: str) -> None:
-        decision = await read_json(scope, receive, Decision, _MOST_BODY)
+        decision = await read_json(scope, receive, ApprovalDecision, _MOST_BODY)
         key = f"approval {id}"
         if self._approvals.find(id) is None:
             # It may be known to a node below, and nobody may try them all.
@@ -622,7 +622,7 @@ class ApprovalsApp:
         answer = await self._tried(scope, key, self._decided(scope, id, decision))
         await respond_json(send, 200, answer, SECURITY)
 
-    async def _decided(self, scope: Scope, id: str, decision: Decision) -> dict[str, Any]:
+    async def _decided(self, scope: Scope, id: str, decision: ApprovalDecision) -> dict[str, Any]:
         if decision.proof is not None:
             # Who carries a proof does not matter: a caller may bring one that a human made.
             deciding = decided(
@@ -676,7 +676,7 @@ class ApprovalsApp:
             question = {**self._desk.question(), "now": self._now()}
             await respond_json(send, 200, question, SECURITY)
             return
-        answer = await read_json(scope, receive, Answered, _MOST_BODY)
+        answer = await read_json(scope, receive, SessionAnswer, _MOST_BODY)
         admitted = self._desk.admit(answer.nonce, answer.proof)
         session = await self._tried(scope, "session", admitted)
         await respond_json(send, 200, {"session": session}, SECURITY)
@@ -735,7 +735,7 @@ class Verification(Protocol):
         ...
 
 
-class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SafetyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Another challenge: in place of one whose code is lost, or for somebody who is blocked. Or the
     end of an execution."""
 
@@ -760,7 +760,7 @@ class VerificationApp(ApprovalsApp):
         if scope["method"] == "GET":
             await respond_json(send, 200, wanted.shown(), SECURITY)
             return
-        asked = await read_json(scope, receive, Wanted, _VERIFICATION_MOST_BODY)
+        asked = await read_json(scope, receive, SafetyRequest, _VERIFICATION_MOST_BODY)
         if sum(map(bool, (asked.renew, asked.blocked, asked.end))) != 1:
             raise InterlockError(INVALID_REQUEST, "Send one of `renew`, `blocked` and `end`.")
         if asked.renew:

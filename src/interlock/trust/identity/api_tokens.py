@@ -1,8 +1,8 @@
 """The node's own API tokens (`interlock token`), and what was revoked before its time.
 
 A token is `ilk_<id>_<secret>`: whoever finds one lying about sees what it is, and its id says which
-one to revoke. Of the secret only a digest is kept. `Access` is what the store holds at one moment;
-it is swapped whole when that changes, so looking somebody up never waits for a file.
+one to revoke. Of the secret only a digest is kept. `AccessSnapshot` is what the store holds at one
+moment; it is swapped whole when that changes, so looking somebody up never waits for a file.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class AccessToken(msgspec.Struct, frozen=True):
         return f"AccessToken({self.id}, {self.name})"
 
 
-class Access(msgspec.Struct, frozen=True):
+class AccessSnapshot(msgspec.Struct, frozen=True):
     """Every API token, and everything that was revoked, at one moment."""
 
     tokens: Mapping[str, AccessToken] = {}
@@ -84,7 +84,7 @@ class ApiTokens:
 
     def __init__(self, wall_clock: Callable[[], float]) -> None:
         self._clock = wall_clock
-        self.access = Access()
+        self.access = AccessSnapshot()
         """What holds now. Whoever reads the store puts it here."""
         self.used: dict[str, float] = {}
         """Tokens by id that came since somebody last looked, and when."""

@@ -28,7 +28,7 @@ _SCOPE: Final = re.compile(SCOPE_PATTERN)
 Claims = dict[str, Any]
 
 
-class Terms(msgspec.Struct, frozen=True):
+class ClaimMapping(msgspec.Struct, frozen=True):
     """What is made of the tokens of one issuer."""
 
     kind: str
@@ -74,7 +74,9 @@ def check_audience(claims: Claims, accepted: Collection[str]) -> None:
         raise refused("the token was made for somebody else (`aud`)")
 
 
-def caller_of(claims: Claims, terms: Terms, *, ends: float | None, taken: Container[str]) -> Caller:
+def caller_of(
+    claims: Claims, terms: ClaimMapping, *, ends: float | None, taken: Container[str]
+) -> Caller:
     """The caller that a token speaks of. `taken`: names of callers who are known otherwise, whom
     nobody may pass for."""
     own = next((claims[name] for name in terms.names if claims.get(name)), None)

@@ -27,13 +27,13 @@ from interlock.core.upstreams.oauth.fetch import Fetch, fetch
 from interlock.errors import CONFIG, InterlockError
 from interlock.trust.identity.api_tokens import ApiTokens, caller_of_token
 from interlock.trust.identity.certificates import Certificates
-from interlock.trust.identity.claims import Terms
+from interlock.trust.identity.claims import ClaimMapping
 from interlock.trust.identity.key_sets import KeySet
 from interlock.trust.identity.opaque_tokens import (
     MOST_KEPT,
-    Authority,
     Good,
-    Introspection,
+    IntrospectionClient,
+    IntrospectionServer,
     OpaqueTokens,
 )
 from interlock.trust.identity.revocation_watch import AccessWatch, Told, ToldRevoked
@@ -48,7 +48,7 @@ is who it was. The token itself is not kept, so nobody could ask again."""
 _log = logging.getLogger("interlock.node")
 
 
-class EverybodyBut:
+class CallerComplement:
     """All callers except these: what is asked of whoever ends sessions of those who are not in."""
 
     def __init__(self, names: Container[str]) -> None:
@@ -58,7 +58,7 @@ class EverybodyBut:
         return name not in self._names
 
 
-class Registrants:
+class RegistrantCallers:
     """Callers who may have a subserver registered."""
 
     def __init__(self, may: Callable[[str], bool]) -> None:
@@ -121,7 +121,7 @@ class Identity:
             on_expired=on_expired,
             also=self._keep_keys,
         )
-        self.registrants = Registrants(self.may_register)
+        self.registrants = RegistrantCallers(self.may_register)
         self._parts = self._build(config, {})
         self.challenges = Challenges()
         """Where refused clients are sent for a token."""
@@ -342,18 +342,20 @@ class Identity:
             frozenset(one.algorithms),
             lambda: one.audience or [self.resource],
             keys,
-            Terms("jwt", (one.name_claim,), one.roles_claim, one.prefix, one.scopes, one.may),
+            ClaimMapping(
+                "jwt", (one.name_claim,), one.roles_claim, one.prefix, one.scopes, one.may
+            ),
         )
 
-    def _authority(self, one: IntrospectionConfig) -> Authority:
-        asks = Introspection(
+    def _authority(self, one: IntrospectionConfig) -> IntrospectionServer:
+        asks = IntrospectionClient(
             one.url, self._resolve(one.client_id), self._resolve(one.client_secret), ask=self._fetch
         )
         names = ("sub", "username", "client_id")
-        return Authority(
+        return IntrospectionServer(
             asks,
             lambda: one.audience or [self.resource],
-            Terms("introspection", names, prefix=one.prefix, may=one.may),
+            ClaimMapping("introspection", names, prefix=one.prefix, may=one.may),
         )
 
     def _resolve(self, text: str) -> str:

@@ -24,8 +24,8 @@ from interlock.errors import CONFIG, TOO_BUSY, InterlockError
 from interlock.primitives.bounded_dict import BoundedDict
 from interlock.trust.identity.claims import (
     LEEWAY,
+    ClaimMapping,
     Claims,
-    Terms,
     caller_of,
     check_audience,
     check_times,
@@ -52,7 +52,7 @@ Good = BoundedDict[tuple[str, str], float]
 """Callers by name and id, and when their server last said that their token is good."""
 
 
-class Asker(Protocol):
+class TokenIntrospector(Protocol):
     """Asks one server about a token."""
 
     async def __call__(self, token: str) -> Claims | None:
@@ -60,7 +60,7 @@ class Asker(Protocol):
         ...
 
 
-class Introspection:
+class IntrospectionClient:
     """One introspection endpoint."""
 
     def __init__(self, url: str, client_id: str, client_secret: str, *, ask: Fetch = fetch) -> None:
@@ -77,7 +77,7 @@ class Introspection:
         self.problem: str | None = None
 
     def __repr__(self) -> str:
-        return f"Introspection({self._url})"
+        return f"IntrospectionClient({self._url})"
 
     async def __call__(self, token: str) -> dict[str, Any] | None:
         """What the server says of the token; None when it could not be asked. Never raises."""
@@ -109,12 +109,12 @@ class Introspection:
         return said
 
 
-class Authority(msgspec.Struct, frozen=True):
+class IntrospectionServer(msgspec.Struct, frozen=True):
     """A server that knows opaque tokens, and what is made of what it says."""
 
-    ask: Asker
+    ask: TokenIntrospector
     audience: Callable[[], Sequence[str]]
-    terms: Terms
+    terms: ClaimMapping
 
 
 class _Said(msgspec.Struct, frozen=True):
@@ -134,7 +134,7 @@ class OpaqueTokens:
 
     def __init__(
         self,
-        authorities: Sequence[Authority],
+        authorities: Sequence[IntrospectionServer],
         *,
         revocations: Revocations,
         taken: Container[str] = frozenset(),
@@ -224,7 +224,7 @@ class OpaqueTokens:
             now + KEPT_FOR, refusal=refused("the token is not good any more, or never was")
         )
 
-    def _judge(self, claims: Claims, authority: Authority) -> _Said:
+    def _judge(self, claims: Claims, authority: IntrospectionServer) -> _Said:
         now = self._clock()
         try:
             ends = check_times(claims, now, must_end=False)

@@ -15,7 +15,7 @@ from interlock.core.call import RevokedCallers
 from interlock.core.pipeline.authentication import KnownToken
 from interlock.errors import InterlockError
 from interlock.primitives.bounded_dict import BoundedDict
-from interlock.trust.identity.api_tokens import Access, ApiTokens
+from interlock.trust.identity.api_tokens import AccessSnapshot, ApiTokens
 from interlock.trust.identity.token_store import AccessReader, AccessStore
 
 SHORTEST: Final = 0.05
@@ -71,7 +71,7 @@ class AccessWatch:
         """By the name of a caller: its tokens by id, and when each is over."""
         self._written_at = wall_clock()
         self._writing: asyncio.Future[None] | None = None
-        tokens.access = self._reader.changed() or Access()
+        tokens.access = self._reader.changed() or AccessSnapshot()
 
     # -- life
 
@@ -137,7 +137,7 @@ class AccessWatch:
         if self._clock() - self._written_at >= WRITE_USES:
             self._write_uses()
 
-    def _swap(self, found: Access) -> None:
+    def _swap(self, found: AccessSnapshot) -> None:
         before, self._tokens.access = self._tokens.access, found
         if _essence(before) == _essence(found):
             return
@@ -155,7 +155,7 @@ class AccessWatch:
             _log.info("revoked: %s", ", ".join(sorted(revoked)))
             self._on_revoked(revoked)
 
-    def _revoked(self, before: Access, found: Access) -> RevokedCallers:
+    def _revoked(self, before: AccessSnapshot, found: AccessSnapshot) -> RevokedCallers:
         names, ids = set(), set()
         for id, token in before.tokens.items():
             now = found.tokens.get(id)
@@ -208,13 +208,13 @@ class AccessWatch:
             _log.warning("the last use of tokens could not be written down: %s", error.message)
 
 
-def _essence(access: Access) -> Access:
+def _essence(access: AccessSnapshot) -> AccessSnapshot:
     """Without what a node itself writes, which changes nothing for anybody."""
     tokens = {id: msgspec.structs.replace(one, last_used=None) for id, one in access.tokens.items()}
     return msgspec.structs.replace(access, tokens=tokens)
 
 
-def _changes(before: Access, found: Access) -> dict[str, str]:
+def _changes(before: AccessSnapshot, found: AccessSnapshot) -> dict[str, str]:
     """What somebody did to the store: the name and id of each token or subject, and a word."""
     changes = {}
     for id in before.tokens.keys() | found.tokens.keys():

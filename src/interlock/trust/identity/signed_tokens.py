@@ -17,8 +17,8 @@ import msgspec
 from interlock.core.pipeline.authentication import KnownToken, PendingIdentity
 from interlock.trust.identity.claims import (
     LEEWAY,
+    ClaimMapping,
     Claims,
-    Terms,
     caller_of,
     check_audience,
     check_times,
@@ -62,7 +62,7 @@ class Issuer(msgspec.Struct, frozen=True):
     algorithms: frozenset[str]
     audience: Callable[[], Sequence[str]]
     keys: KeySource
-    terms: Terms
+    terms: ClaimMapping
 
 
 class SignedTokens:

@@ -20,7 +20,7 @@ import msgspec
 from interlock import errors
 from interlock.core.state.database import DatabaseKind, make_private
 from interlock.errors import InterlockError
-from interlock.trust.identity.api_tokens import Access, AccessToken, digest_of, new_token
+from interlock.trust.identity.api_tokens import AccessSnapshot, AccessToken, digest_of, new_token
 
 SCHEMA_VERSION: Final = 1
 
@@ -155,10 +155,10 @@ class AccessStore:
 
     # -- all of it
 
-    def read(self) -> Access:
+    def read(self) -> AccessSnapshot:
         """Everything, as it is now. Raises InterlockError."""
         if not self.path.exists():
-            return Access()
+            return AccessSnapshot()
         with self._opened() as file:
             return _everything(file)
 
@@ -189,7 +189,7 @@ class AccessReader:
         self._place: tuple[int, int] | None = None
         self._version = -1
 
-    def changed(self) -> Access | None:
+    def changed(self) -> AccessSnapshot | None:
         """Everything as it is now, if it is not what it was; else None. Raises InterlockError."""
         try:
             status = os.stat(self._path)
@@ -197,7 +197,7 @@ class AccessReader:
             # Nothing was ever kept, or somebody took the file away: then nothing is left of it.
             had, self._place = self._place is not None, None
             self.close()
-            return Access() if had else None
+            return AccessSnapshot() if had else None
         except OSError as error:
             raise unusable(self._path, error) from error
         try:
@@ -252,14 +252,14 @@ def _open(path: Path, busy: float = _BUSY_SECONDS) -> sqlite3.Connection:
     return file
 
 
-def _everything(file: sqlite3.Connection) -> Access:
+def _everything(file: sqlite3.Connection) -> AccessSnapshot:
     file.execute("BEGIN")
     try:
         rows = file.execute(f"SELECT {_COLUMNS} FROM token").fetchall()
         revoked = file.execute("SELECT kind, value, since FROM revocation").fetchall()
     finally:
         file.execute("COMMIT")
-    return Access(
+    return AccessSnapshot(
         {row[0]: _token(row) for row in rows},
         {value: since for kind, value, since in revoked if kind == "subject"},
         frozenset(value for kind, value, _ in revoked if kind == "jti"),

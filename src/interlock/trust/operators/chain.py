@@ -34,7 +34,7 @@ NEW_CHAIN: Final = "new"
 LONGEST_ENTRY: Final = 64 * 1024
 
 
-class Enrolled(msgspec.Struct, frozen=True):
+class Enrolment(msgspec.Struct, frozen=True):
     """Something with which an operator confirms."""
 
     id: str
@@ -66,8 +66,8 @@ class Enrolled(msgspec.Struct, frozen=True):
         )
 
     @staticmethod
-    def of_passkey(one: Passkey) -> Enrolled:
-        return Enrolled(
+    def of_passkey(one: Passkey) -> Enrolment:
+        return Enrolment(
             id=to_base64url(one.id),
             name=one.name,
             kind="passkey",
@@ -80,7 +80,7 @@ class Enrolled(msgspec.Struct, frozen=True):
         )
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ChainEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One change of who the operators are."""
 
     number: int
@@ -88,14 +88,14 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     previous: str
     """The link of the entry before; empty for the first."""
     time: float
-    enrol: tuple[Enrolled, ...] = ()
+    enrol: tuple[Enrolment, ...] = ()
     remove: tuple[str, ...] = ()
     """Ids of keys and passkeys."""
     recovery: bool = False
     """Not signed by an operator: all keys were lost."""
 
 
-class Draft(NamedTuple):
+class DraftEntry(NamedTuple):
     """An entry that is to be signed: in JSON, and what the proof has to be about."""
 
     entry: bytes
@@ -113,7 +113,7 @@ class Draft(NamedTuple):
         }
 
 
-class Head(msgspec.Struct, frozen=True):
+class ChainHead(msgspec.Struct, frozen=True):
     """The end of a chain, by which a cut or another chain is noticed."""
 
     number: int
@@ -123,7 +123,7 @@ class Head(msgspec.Struct, frozen=True):
 class Chain(NamedTuple):
     """What of a chain could be verified."""
 
-    operators: tuple[Enrolled, ...] = ()
+    operators: tuple[Enrolment, ...] = ()
     """In the order in which they were enrolled."""
     links: tuple[str, ...] = ()
     """One for each entry that counts."""
@@ -131,22 +131,22 @@ class Chain(NamedTuple):
     """Why the entry after those does not count. Empty: all of them do."""
 
     @property
-    def head(self) -> Head | None:
-        return Head(len(self.links), self.links[-1]) if self.links else None
+    def head(self) -> ChainHead | None:
+        return ChainHead(len(self.links), self.links[-1]) if self.links else None
 
-    def holds(self, head: Head | None) -> bool:
+    def holds(self, head: ChainHead | None) -> bool:
         """Whether it goes on from there."""
         if head is None:
             return True
         return 0 < head.number <= len(self.links) and self.links[head.number - 1] == head.link
 
     def draft(
-        self, *, time: float, enrol: Iterable[Enrolled] = (), remove: Iterable[str] = (),
+        self, *, time: float, enrol: Iterable[Enrolment] = (), remove: Iterable[str] = (),
         recovery: bool = False,
-    ) -> Draft:  # fmt: skip
+    ) -> DraftEntry:  # fmt: skip
         """The next entry."""
         entry = encode_entry(
-            Entry(
+            ChainEntry(
                 number=len(self.links) + 1,
                 previous=self.links[-1] if self.links else "",
                 time=time,
@@ -155,7 +155,7 @@ class Chain(NamedTuple):
                 recovery=recovery,
             )
         )
-        return Draft(entry, self.audience, digest_of(entry))
+        return DraftEntry(entry, self.audience, digest_of(entry))
 
     @property
     def audience(self) -> str:
@@ -174,8 +174,8 @@ def _never(number: int, digest: str, proof: str) -> bool:
 def verify_chain(
     rows: Iterable[tuple[bytes, str]],
     *,
-    roots: Sequence[Enrolled] = (),
-    known: Head | None = None,
+    roots: Sequence[Enrolment] = (),
+    known: ChainHead | None = None,
     recovered: Recovered = _never,
 ) -> Chain:
     """Who the operators are, by these entries and their proofs.
@@ -211,7 +211,7 @@ def verify_chain(
 
 
 def _check_next(
-    chain: Chain, raw: bytes, proof: str, roots: Sequence[Enrolled], recovered: Recovered
+    chain: Chain, raw: bytes, proof: str, roots: Sequence[Enrolment], recovered: Recovered
 ) -> bool:
     """Whether a root should have signed the entry and did not. Raises InterlockError."""
     entry = decode_entry(raw)
@@ -234,17 +234,17 @@ def _check_next(
             # It says no more than the config does. An id alone would not do: a passkey's is
             # whatever its authenticator says.
             return False
-        return not _is_signed(Draft(raw, chain.audience, digest_of(raw)), proof, roots)
+        return not _is_signed(DraftEntry(raw, chain.audience, digest_of(raw)), proof, roots)
     if entry.recovery:
         if not chain.links or not recovered(number, digest_of(raw), proof):
             raise _invalid("nobody recovered the operators in this way")
         return False
-    signer = check_proof(Draft(raw, chain.audience, digest_of(raw)), proof, chain.operators)
+    signer = check_proof(DraftEntry(raw, chain.audience, digest_of(raw)), proof, chain.operators)
     _must_be_allowed(signer, entry, chain.operators)
     return False
 
 
-def _without_history(one: Enrolled) -> Enrolled:
+def _without_history(one: Enrolment) -> Enrolment:
     """Who somebody is and what they may confirm, without what changes by use."""
     return msgspec.structs.replace(one, created=0.0, counter=0)
 
@@ -256,7 +256,7 @@ def _extend(chain: Chain, raw: bytes, proof: str) -> Chain:
     return Chain((*left, *new), (*chain.links, link_of(raw, proof)))
 
 
-def check_proof(draft: Draft, proof: str, operators: Collection[Enrolled]) -> Enrolled:
+def check_proof(draft: DraftEntry, proof: str, operators: Collection[Enrolment]) -> Enrolment:
     """Which of the operators signed the entry. Raises InterlockError."""
     if not proof:
         raise _invalid("no operator signed it")
@@ -286,7 +286,7 @@ def check_proof(draft: Draft, proof: str, operators: Collection[Enrolled]) -> En
     raise _invalid("no operator signed it")
 
 
-def _is_signed(draft: Draft, proof: str, operators: Collection[Enrolled]) -> bool:
+def _is_signed(draft: DraftEntry, proof: str, operators: Collection[Enrolment]) -> bool:
     try:
         check_proof(draft, proof, operators)
     except InterlockError:
@@ -301,7 +301,7 @@ class _EveryOrigin(tuple[str, ...]):
         return True
 
 
-def _must_be_allowed(signer: Enrolled, entry: Entry, operators: Sequence[Enrolled]) -> None:
+def _must_be_allowed(signer: Enrolment, entry: ChainEntry, operators: Sequence[Enrolment]) -> None:
     """Who may confirm some tools only cannot make somebody who may more. Raises InterlockError."""
     own = [one for one in operators if one.name == signer.name]
     callers = {one.caller for one in own if one.caller}
@@ -327,17 +327,17 @@ def _must_be_allowed(signer: Enrolled, entry: Entry, operators: Sequence[Enrolle
 # -- the parts of an entry
 
 
-def encode_entry(entry: Entry) -> bytes:
+def encode_entry(entry: ChainEntry) -> bytes:
     """The one way in which an entry is written."""
     return msgspec.json.encode(entry, order="deterministic")
 
 
-def decode_entry(raw: bytes) -> Entry:
+def decode_entry(raw: bytes) -> ChainEntry:
     """Raises InterlockError for bytes that are no entry, or not written in the one way."""
     try:
         if len(raw) > LONGEST_ENTRY:
             raise ValueError("it is too long")
-        entry = msgspec.json.decode(raw, type=Entry)
+        entry = msgspec.json.decode(raw, type=ChainEntry)
         if encode_entry(entry) != raw:
             raise ValueError("it is not in canonical form")
     except (msgspec.MsgspecError, ValueError, UnicodeDecodeError, RecursionError) as error:
@@ -355,12 +355,12 @@ def link_of(raw: bytes, proof: str) -> str:
     return sha256(raw + b"\n" + proof.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def algorithms_of(one: Enrolled) -> tuple[str, ...]:
+def algorithms_of(one: Enrolment) -> tuple[str, ...]:
     """How a key signs: the names that a signature may say."""
     return ("EdDSA", "Ed25519") if one.algorithm == "EdDSA" else (one.algorithm,)
 
 
-def key_of(one: Enrolled) -> Any:
+def key_of(one: Enrolment) -> Any:
     """Its public key. Raises InterlockError."""
     from joserfc.errors import JoseError
     from joserfc.jwk import ECKey, OKPKey

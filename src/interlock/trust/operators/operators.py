@@ -37,9 +37,9 @@ from interlock.trust.approvals.proofs import (
     PREFIX,
     Anchor,
     Anchors,
-    Creation,
     Passkey,
     PasskeyChecker,
+    PasskeyCreation,
     Proofs,
     from_base64url,
     public_key,
@@ -48,7 +48,7 @@ from interlock.trust.approvals.proofs import (
 from interlock.trust.approvals.record import VERIFY, Approval
 from interlock.trust.operators.chain import (
     SUBJECT,
-    Enrolled,
+    Enrolment,
     algorithms_of,
     digest_of,
     key_of,
@@ -56,9 +56,9 @@ from interlock.trust.operators.chain import (
 from interlock.trust.operators.store import (
     Invitation,
     OperatorReader,
+    OperatorsSnapshot,
     OperatorStore,
-    Pending,
-    Reading,
+    PendingEnrolment,
 )
 
 # -- Sees to it that a removed operator counts no more, and a new one at once: looks again and
@@ -81,8 +81,8 @@ class OperatorWatch:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """Reads once, here and now: before anybody is served."""
-        self.enrolled: tuple[Enrolled, ...] = ()
-        self.pending: tuple[Pending, ...] = ()
+        self.enrolled: tuple[Enrolment, ...] = ()
+        self.pending: tuple[PendingEnrolment, ...] = ()
         """Enrolments that an operator has yet to confirm."""
         self.recovery_delay: float | None = None
         """After so many seconds somebody is enrolled whom no operator confirmed. None: never."""
@@ -194,7 +194,7 @@ class OperatorWatch:
 
     def _read(
         self,
-    ) -> tuple[Reading | None, Callable[[], None] | None, InterlockError | None]:
+    ) -> tuple[OperatorsSnapshot | None, Callable[[], None] | None, InterlockError | None]:
         """Waits for the disk. One that cannot be read is no reason not to heed the other."""
         found, take, problem = None, None, None
         try:
@@ -210,7 +210,7 @@ class OperatorWatch:
             problem = problem or error
         return found, take, problem
 
-    def _recover(self, pending: Iterable[Pending]) -> bool:
+    def _recover(self, pending: Iterable[PendingEnrolment]) -> bool:
         """Begin the delay of each recovery that is new, and let happen what waited long enough.
         Whether something was written. Waits for the disk. Raises InterlockError."""
         wrote = False
@@ -227,7 +227,7 @@ class OperatorWatch:
                 wrote = True
         return wrote
 
-    def ends(self, one: Pending) -> float | None:
+    def ends(self, one: PendingEnrolment) -> float | None:
         """When a recovery counts if no operator refuses it. None: never, or not known yet."""
         if not one.recovery or not one.seen or self.recovery_delay is None:
             return None
@@ -254,7 +254,7 @@ class OperatorWatch:
                 )
         return found
 
-    def _take(self, found: Reading | None) -> None:
+    def _take(self, found: OperatorsSnapshot | None) -> None:
         if found is None:
             return
         before, self.enrolled = self.enrolled, tuple(found.operators)
@@ -292,7 +292,7 @@ class OperatorWatch:
             self._record("operators.db", "ignored", problem)
         self.warning = warning
 
-    def _tell_asked(self, one: Pending) -> None:
+    def _tell_asked(self, one: PendingEnrolment) -> None:
         word = "recovery requested" if one.recovery else "enrolment requested"
         level = logging.WARNING if one.recovery else logging.INFO
         action = "refuse" if one.recovery else "admit"
@@ -375,7 +375,7 @@ def thumbprint(key: Any) -> str:
 class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     code: str
     key: dict[str, Any] | None = None
-    passkey: Creation | None = None
+    passkey: PasskeyCreation | None = None
 
 
 class Operators:
@@ -434,10 +434,10 @@ class Operators:
                 INVALID_REQUEST, f"The enrolment cannot be read: {error}."
             ) from None
 
-        def make(invitation: Invitation) -> Enrolled:
+        def make(invitation: Invitation) -> Enrolment:
             if request.passkey is not None:
                 made = self.passkeys.enrolled(request.passkey, request.code, invitation.name)
-                return Enrolled.of_passkey(
+                return Enrolment.of_passkey(
                     msgspec.structs.replace(made, tools=invitation.tools, caller=invitation.caller)
                 )
             assert request.key is not None
@@ -451,7 +451,7 @@ class Operators:
         else:
             made = await loop.run_in_executor(None, self.store.redeem, request.code, make)
             told = None
-            if isinstance(made, Pending):
+            if isinstance(made, PendingEnrolment):
                 told = {"name": made.one.name, "pending": made.id}
             elif made is not None:
                 told = {"name": made.name}
@@ -470,7 +470,7 @@ class Operators:
         chain = await asyncio.get_running_loop().run_in_executor(None, self.store.chain)
         now = self._now()
 
-        def shown(one: Pending) -> dict[str, Any]:
+        def shown(one: PendingEnrolment) -> dict[str, Any]:
             draft = chain.draft(time=now, enrol=[one.one])
             return {
                 "id": one.id,
@@ -501,7 +501,7 @@ class Operators:
         raw = entry.encode()
         loop = asyncio.get_running_loop()
 
-        def admit() -> Enrolled:
+        def admit() -> Enrolment:
             if proof.startswith(PREFIX):
                 # Which page it was made on, and whether it was copied, is checked while it is new.
                 audience = self.store.chain().audience
@@ -591,7 +591,7 @@ class Operators:
         self._answered = {nonce: ends for nonce, ends in self._answered.items() if now < ends}
 
 
-def operators_of(anchors: Iterable[Anchor]) -> tuple[Enrolled, ...]:
+def operators_of(anchors: Iterable[Anchor]) -> tuple[Enrolment, ...]:
     """Operators whose keys the config names, as those who may sign the first enrolment."""
     return tuple(
         _enrolled(one.key, one.algorithms, Invitation(one.name, one.tools, one.caller))
@@ -600,13 +600,13 @@ def operators_of(anchors: Iterable[Anchor]) -> tuple[Enrolled, ...]:
     )
 
 
-def enrolled_key(source: bytes | str | dict[str, Any], invitation: Invitation) -> Enrolled:
+def enrolled_key(source: bytes | str | dict[str, Any], invitation: Invitation) -> Enrolment:
     """A public key (PEM or JWK) as something to enrol. Raises InterlockError."""
     return _enrolled(*public_key(source, invitation.name), invitation)
 
 
-def _enrolled(key: Any, algorithms: tuple[str, ...], invitation: Invitation) -> Enrolled:
-    return Enrolled(
+def _enrolled(key: Any, algorithms: tuple[str, ...], invitation: Invitation) -> Enrolment:
+    return Enrolment(
         id=thumbprint(key),
         name=invitation.name,
         kind="key",

@@ -30,9 +30,9 @@ from interlock.errors import InterlockError
 from interlock.trust.approvals.proofs import plain_code, to_base64url
 from interlock.trust.operators.chain import (
     Chain,
-    Draft,
-    Enrolled,
-    Head,
+    ChainHead,
+    DraftEntry,
+    Enrolment,
     decode_entry,
     digest_of,
     verify_chain,
@@ -88,7 +88,7 @@ _FILE: Final = DatabaseKind(
     "The store of operators' keys",
     "one of operators' keys",
 )
-Sign = Callable[[Draft], str]
+Sign = Callable[[DraftEntry], str]
 """Makes an operator's proof of an entry."""
 
 
@@ -100,11 +100,11 @@ class Invitation(msgspec.Struct, frozen=True):
     caller: str = ""
 
 
-class Pending(msgspec.Struct, frozen=True):
+class PendingEnrolment(msgspec.Struct, frozen=True):
     """An enrolment that an operator has yet to confirm."""
 
     id: str
-    one: Enrolled
+    one: Enrolment
     made: float
     recovery: bool = False
     """Nobody has to confirm it: it counts after a delay, unless an operator refuses it."""
@@ -120,7 +120,7 @@ class OperatorStore:
         path: Path,
         *,
         clock: Callable[[], float] = time.time,
-        roots: Callable[[], Sequence[Enrolled]] = tuple,
+        roots: Callable[[], Sequence[Enrolment]] = tuple,
     ) -> None:
         """`roots`: the operators whose keys the config names."""
         self.path = path
@@ -136,7 +136,7 @@ class OperatorStore:
         with self._opened(to_read=True) as file:
             return self._must_go_on(self._chain(file))
 
-    def all(self) -> list[Enrolled]:
+    def all(self) -> list[Enrolment]:
         """Every operator, oldest first. Raises InterlockError."""
         if not self.path.exists():
             self._must_go_on(Chain())
@@ -144,7 +144,7 @@ class OperatorStore:
         with self._opened(to_read=True) as file:
             return counted(file, self._must_go_on(self._chain(file)))
 
-    def draft(self, *, enrol: Iterable[Enrolled] = (), remove: Iterable[str] = ()) -> Draft:
+    def draft(self, *, enrol: Iterable[Enrolment] = (), remove: Iterable[str] = ()) -> DraftEntry:
         """The next entry, for an operator to sign. Raises InterlockError."""
         return self.chain().draft(time=self._clock(), enrol=enrol, remove=remove)
 
@@ -154,13 +154,13 @@ class OperatorStore:
         with self._opened() as file:
             return self._append(file, entry, proof)
 
-    def add(self, one: Enrolled, sign: Sign | None = None) -> None:
+    def add(self, one: Enrolment, sign: Sign | None = None) -> None:
         """Enrol somebody: the first without a proof, others with the one that `sign` makes. Raises
         InterlockError."""
         draft = self.draft(enrol=[one])
         self.append(draft.entry, "" if sign is None else sign(draft))
 
-    def remove(self, name_or_id: str, sign: Sign | None = None) -> list[Enrolled]:
+    def remove(self, name_or_id: str, sign: Sign | None = None) -> list[Enrolment]:
         """Take back what goes by this name or id, codes and pending enrolments too; returns what is
         no longer enrolled. Raises InterlockError."""
         if not self.path.exists():
@@ -176,7 +176,7 @@ class OperatorStore:
                     file.execute("DELETE FROM pending WHERE id = ?", (one.id,))
         return gone
 
-    def named(self, name_or_id: str) -> list[Enrolled]:
+    def named(self, name_or_id: str) -> list[Enrolment]:
         """What goes by this name or id."""
         return [one for one in self.all() if name_or_id in (one.name, one.id)]
 
@@ -193,19 +193,19 @@ class OperatorStore:
 
     # -- enrolments that are pending
 
-    def pending(self) -> list[Pending]:
+    def pending(self) -> list[PendingEnrolment]:
         """Enrolments that an operator has yet to confirm, oldest first."""
         if not self.path.exists():
             return []
         with self._opened(to_read=True) as file:
             return self._pending(file)
 
-    def ask(self, one: Enrolled, *, recovery: bool = False) -> Pending:
+    def ask(self, one: Enrolment, *, recovery: bool = False) -> PendingEnrolment:
         """Have an enrolment wait for an operator. Raises InterlockError."""
         with self._opened() as file:
             return self._ask(file, one, recovery)
 
-    def find_pending(self, id: str) -> Pending:
+    def find_pending(self, id: str) -> PendingEnrolment:
         """By its id, or how that begins. Raises InterlockError."""
         found = [one for one in self.pending() if id and one.id.startswith(id)]
         if len(found) == 1:
@@ -217,7 +217,7 @@ class OperatorStore:
             else f"{len(found)} pending enrolments begin with {id}: give more of the id.",
         )
 
-    def admit(self, id: str, entry: bytes, proof: str) -> Enrolled:
+    def admit(self, id: str, entry: bytes, proof: str) -> Enrolment:
         """Enrol what is pending, as an operator signed it. Raises InterlockError."""
         with self._opened() as file:
             found = next((one for one in self._pending(file) if one.id == id), None)
@@ -265,7 +265,7 @@ class OperatorStore:
             file.execute("DELETE FROM pending WHERE id = ?", (id,))
             return draft.digest
 
-    def recover_as_root(self, one: Enrolled) -> None:
+    def recover_as_root(self, one: Enrolment) -> None:
         """Enrol somebody without an operator's proof, at once. Only root can: what vouches for the
         entry is a file that belongs to root. Raises InterlockError."""
         if os.getuid() != 0 or _owner(self.path.parent) == 0:
@@ -326,16 +326,16 @@ class OperatorStore:
     def head_path(self) -> Path:
         return self.path.with_suffix(".head")
 
-    def known_head(self) -> Head | None:
+    def known_head(self) -> ChainHead | None:
         """Raises InterlockError when it cannot be read."""
         try:
-            return msgspec.json.decode(self.head_path.read_bytes(), type=Head)
+            return msgspec.json.decode(self.head_path.read_bytes(), type=ChainHead)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as error:
             raise _unusable(self.head_path, error) from None
 
-    def keep_head(self, head: Head) -> None:
+    def keep_head(self, head: ChainHead) -> None:
         """Remember how long the chain is. Raises InterlockError."""
         written = self.head_path.with_name(f"{self.head_path.name}.{os.getpid()}")
         try:
@@ -348,7 +348,7 @@ class OperatorStore:
         except OSError as error:
             raise _unusable(self.head_path, error) from None
 
-    def _must_go_on(self, chain: Chain, known: Head | None = None) -> Chain:
+    def _must_go_on(self, chain: Chain, known: ChainHead | None = None) -> Chain:
         """Raises InterlockError for a chain that is not the one that the node saw last."""
         known = known or self.known_head()
         if not chain.holds(known):
@@ -393,8 +393,8 @@ class OperatorStore:
             return self._invited(file, code)
 
     def redeem(
-        self, code: str, make: Callable[[Invitation], Enrolled]
-    ) -> Enrolled | Pending | None:
+        self, code: str, make: Callable[[Invitation], Enrolment]
+    ) -> Enrolment | PendingEnrolment | None:
         """Enrol what `make` returns for the code, which is used up then; once there is an operator,
         have it wait for one. None: the code is no good.
 
@@ -408,7 +408,7 @@ class OperatorStore:
                 return None
             one = make(invitation)
             chain = self._must_go_on(self._chain(file))
-            made: Enrolled | Pending = one
+            made: Enrolment | PendingEnrolment = one
             if chain.operators or self.roots():
                 made = self._ask(file, one, recovery=False)
             else:
@@ -465,18 +465,18 @@ class OperatorStore:
             )
         return longer
 
-    def _pending(self, file: sqlite3.Connection) -> list[Pending]:
+    def _pending(self, file: sqlite3.Connection) -> list[PendingEnrolment]:
         now, key = self._clock(), self._mark_key()
         rows = file.execute(
             "SELECT id, record, made, recovery, seen, mark FROM pending ORDER BY made, id LIMIT ?",
             (MOST_PENDING,),
         ).fetchall()
-        found: list[Pending] = []
+        found: list[PendingEnrolment] = []
         for id, record, made, recovery, seen, mark in rows:
             if not now - PENDING_LASTS < made <= now + 1:
                 continue
             try:
-                one = msgspec.json.decode(record, type=Enrolled)
+                one = msgspec.json.decode(record, type=Enrolment)
             except (msgspec.MsgspecError, TypeError):
                 continue
             # Only the node says since when it knows: a moment in the past would end the delay.
@@ -485,10 +485,10 @@ class OperatorStore:
                 bytes(mark), _mark(key, "seen", id, digest_of(_record(one)), seen)
             ):
                 seen = 0.0
-            found.append(Pending(str(id), one, made, bool(recovery), seen))
+            found.append(PendingEnrolment(str(id), one, made, bool(recovery), seen))
         return found
 
-    def _ask(self, file: sqlite3.Connection, one: Enrolled, recovery: bool) -> Pending:
+    def _ask(self, file: sqlite3.Connection, one: Enrolment, recovery: bool) -> PendingEnrolment:
         now = self._clock()
         file.execute(
             "DELETE FROM pending WHERE made <= ? OR made > ?", (now - PENDING_LASTS, now + 1)
@@ -511,7 +511,7 @@ class OperatorStore:
         file.execute(
             "INSERT INTO pending VALUES (?, ?, ?, ?, 0, x'')", (id, _record(one), now, recovery)
         )
-        return Pending(id, one, now, recovery)
+        return PendingEnrolment(id, one, now, recovery)
 
     @contextmanager
     def _opened(self, *, to_read: bool = False) -> Iterator[sqlite3.Connection]:
@@ -532,12 +532,12 @@ class OperatorStore:
             raise _unusable(self.path, error) from error
 
 
-class Reading(NamedTuple):
+class OperatorsSnapshot(NamedTuple):
     """What a look at the file found."""
 
-    operators: list[Enrolled]
-    pending: list[Pending]
-    head: Head | None
+    operators: list[Enrolment]
+    pending: list[PendingEnrolment]
+    head: ChainHead | None
     warning: str = ""
     """Entries that do not count."""
 
@@ -552,15 +552,15 @@ class OperatorReader:
         self._file: sqlite3.Connection | None = None
         self._place: tuple[int, int] | None = None
         self._version = -1
-        self._head: Head | None = None
+        self._head: ChainHead | None = None
         """The end of the chain as this node saw it last."""
-        self._kept: Head | None = None
+        self._kept: ChainHead | None = None
         self._looked = False
         """Whether the head that was kept has been read. A later one may be another process's."""
         self.recoveries: set[str] = set()
         """Recoveries that this node let happen. Another process cannot say that it waited."""
 
-    def changed(self) -> Reading | None:
+    def changed(self) -> OperatorsSnapshot | None:
         """How it is now, if that is not as it was; else None. Raises InterlockError."""
         if not self._looked:
             self._head = self._kept = self._store.known_head()
@@ -601,7 +601,7 @@ class OperatorReader:
         self._version = version
         return found
 
-    def _read(self, file: sqlite3.Connection) -> Reading:
+    def _read(self, file: sqlite3.Connection) -> OperatorsSnapshot:
         file.execute("BEGIN")
         try:
             chain = verify_chain(
@@ -611,7 +611,7 @@ class OperatorReader:
                 recovered=self._recovered,
             )
             self._store._must_go_on(chain, self._head)
-            found = Reading(
+            found = OperatorsSnapshot(
                 counted(file, chain), self._store._pending(file), chain.head, chain.problem
             )
         finally:
@@ -650,7 +650,7 @@ def chain_rows(file: sqlite3.Connection) -> Iterator[tuple[bytes, str]]:
         yield bytes(entry) if isinstance(entry, bytes) else str(entry).encode(), str(proof)
 
 
-def counted(file: sqlite3.Connection, chain: Chain) -> list[Enrolled]:
+def counted(file: sqlite3.Connection, chain: Chain) -> list[Enrolment]:
     """The operators, each passkey with how often it was used by now."""
     uses: dict[str, int] = dict(file.execute("SELECT id, value FROM counter").fetchall())
     return [
@@ -669,7 +669,7 @@ def _upgrade(file: sqlite3.Connection) -> None:
     for row in rows:
         values = dict(zip(columns.split(", "), row, strict=True))
         values["tools"] = _as_globs(str(values["tools"]))
-        found.append(msgspec.convert(values, Enrolled))
+        found.append(msgspec.convert(values, Enrolment))
     file.execute("DROP TABLE enrolled")
     file.execute("DROP TABLE code")
     for statement in _SCHEMA:
@@ -687,7 +687,7 @@ def _owner(folder: Path) -> int:
         return 0
 
 
-def _record(one: Enrolled) -> bytes:
+def _record(one: Enrolment) -> bytes:
     return msgspec.json.encode(one, order="deterministic")
 
 

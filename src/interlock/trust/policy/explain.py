@@ -12,7 +12,7 @@ from interlock.core.config.conditions import UndecidableError
 from interlock.trust.policy.attributes import read_arguments
 from interlock.trust.policy.decision import Decision
 from interlock.trust.policy.policy import Policy, about_call
-from interlock.trust.policy.rules import Asked, CallCondition, Rule, same
+from interlock.trust.policy.rules import CallCondition, PolicyRequest, Rule, same
 
 MOST_NEARLY: Final = 10
 _MOST_SHOWN: Final = 3
@@ -44,7 +44,7 @@ class Explanation(msgspec.Struct, frozen=True):
     """Rules that would fit but for one thing."""
 
 
-def explain(policy: Policy, call: Call, asked: Asked) -> Explanation:
+def explain(policy: Policy, call: Call, asked: PolicyRequest) -> Explanation:
     """What the policy says of this call, and why. Raises InterlockError as `Policy.judge` does."""
     caller = call.caller or Caller("")
     found = policy.judge_as(call, asked)
@@ -69,7 +69,9 @@ def explain(policy: Policy, call: Call, asked: Asked) -> Explanation:
     )
 
 
-def _opinion(rule: Rule, caller: Caller, asked: Asked, about: Mapping[str, Any] | None) -> Opinion:
+def _opinion(
+    rule: Rule, caller: Caller, asked: PolicyRequest, about: Mapping[str, Any] | None
+) -> Opinion:
     misses = [*_misses_who(rule, caller), *_misses_what(rule, asked)]
     notes: list[str] = []
     if not misses:
@@ -103,7 +105,7 @@ def _misses_who(rule: Rule, caller: Caller) -> Iterator[str]:
         yield f"scopes: {_list(sorted(rule.scopes))}, not {_list(caller.scopes or ()) or 'none'}"
 
 
-def _misses_what(rule: Rule, asked: Asked) -> Iterator[str]:
+def _misses_what(rule: Rule, asked: PolicyRequest) -> Iterator[str]:
     if not rule.fits_kind(asked):
         if rule.kinds:
             kinds = _list([pattern.text for pattern in rule.kinds])
@@ -126,7 +128,7 @@ def _misses_what(rule: Rule, asked: Asked) -> Iterator[str]:
             yield f"annotations: {member} is {has}"
 
 
-def _is_related(rule: Rule, asked: Asked) -> bool:
+def _is_related(rule: Rule, asked: PolicyRequest) -> bool:
     """Whether the rule is about requests of this method at all."""
     method = ":".join(asked.kinds[0][0].split(":")[:2])
     return any(pattern.fixed.startswith(method) for pattern in rule.kinds)

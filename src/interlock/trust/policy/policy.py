@@ -22,7 +22,7 @@ from interlock.protocol import mcp
 from interlock.protocol.kinds import REQUEST, request_kind
 from interlock.trust.policy.attributes import ToolAnnotations, kinds_of, read_arguments
 from interlock.trust.policy.decision import Action, Decision, decision
-from interlock.trust.policy.rules import Asked, Index, Rule
+from interlock.trust.policy.rules import PolicyRequest, Rule, RuleIndex
 
 Profile = tuple[str, str, tuple[str, ...], tuple[str, ...] | None]
 _MOST_PLANS: Final = 200_000
@@ -77,8 +77,8 @@ class Policy:
         self.version: str = version_of(config)
         """Changes whenever the rules do."""
         about_others = [rule for rule in self.rules if rule.kinds]
-        self._about_tools = Index([rule for rule in self.rules if _may_be_tool_call(rule)])
-        self._about_others = Index(about_others)
+        self._about_tools = RuleIndex([rule for rule in self.rules if _may_be_tool_call(rule)])
+        self._about_others = RuleIndex(about_others)
         self._others = bool(about_others)
         self._who_matters = any(rule.about_who for rule in self.rules)
         self._plans: dict[Profile, dict[Tool, Decision | Plan]] = {}
@@ -90,7 +90,7 @@ class Policy:
         """What happens to every call of a tool with such an effect. Empty: it takes a decision."""
         if not self.rules and self.default != "deny":
             self.standing_by_effect = by_default
-        self._of_tools: dict[Tool, tuple[Asked, list[Rule]]] = {}
+        self._of_tools: dict[Tool, tuple[PolicyRequest, list[Rule]]] = {}
         self._of_callers: dict[Profile, list[Rule]] = {}
 
     # -- asked for every request
@@ -139,7 +139,7 @@ class Policy:
             name = f"{offering.prefix}.{name}"
         kind = request_kind(mcp.TOOLS_CALL, name)
         found = [
-            self.judge_as(call, Asked(((kind,),), name, effect, call.upstream))
+            self.judge_as(call, PolicyRequest(((kind,),), name, effect, call.upstream))
             for effect in (_MUTATING, _IRREVERSIBLE)
         ]
         return max(found, key=lambda one: one.action)
@@ -174,9 +174,11 @@ class Policy:
     def _judge_other(self, call: Call) -> Decision:
         if not self._others:
             return self._default_other(call.verb)
-        return self.judge_as(call, Asked(kinds_of(call, self._catalog), server=call.upstream))
+        return self.judge_as(
+            call, PolicyRequest(kinds_of(call, self._catalog), server=call.upstream)
+        )
 
-    def judge_as(self, call: Call, asked: Asked) -> Decision:
+    def judge_as(self, call: Call, asked: PolicyRequest) -> Decision:
         """What happens to a call that asks for this. Nothing is remembered."""
         caller = call.caller or _NOBODY
         other = "" if asked.tool else call.verb
@@ -238,7 +240,7 @@ class Policy:
         return plan
 
     def _with_harmless(
-        self, plan: Decision | Plan, caller: Caller, asked: Asked
+        self, plan: Decision | Plan, caller: Caller, asked: PolicyRequest
     ) -> Decision | Plan:
         """The same plan for a tool some of whose calls are not irreversible."""
         harmless = self.plan(caller, msgspec.structs.replace(asked, effect=_MUTATING))
@@ -248,19 +250,19 @@ class Policy:
             return Plan((), plan, harmless)
         return Plan(plan.conditional, plan.otherwise, harmless)
 
-    def _rules_of(self, tool: Tool) -> tuple[Asked, list[Rule]]:
+    def _rules_of(self, tool: Tool) -> tuple[PolicyRequest, list[Rule]]:
         """What rules see of a call of this tool, and which of those found by it fit."""
         asked = self.asked_of(tool)
         return asked, [rule for rule in self._about_tools.for_asked(asked) if rule.fits(asked)]
 
-    def asked_of(self, tool: Tool) -> Asked:
+    def asked_of(self, tool: Tool) -> PolicyRequest:
         """What rules see of a call of this tool."""
         kind = request_kind(mcp.TOOLS_CALL, tool.canonical)
         said = ToolAnnotations(tool)
-        return Asked(((kind,),), tool.canonical, tool.effect_word, tool.upstream, said)
+        return PolicyRequest(((kind,),), tool.canonical, tool.effect_word, tool.upstream, said)
 
     def plan(
-        self, caller: Caller, asked: Asked, *, other: str = "", tool: Tool | None = None
+        self, caller: Caller, asked: PolicyRequest, *, other: str = "", tool: Tool | None = None
     ) -> Decision | Plan:
         """The same for anything that is asked for; nothing is remembered but of a `tool`. `other`:
         the verb, when it is no tool call."""

@@ -108,7 +108,7 @@ NO_ANNOTATIONS: Mapping[str, Any] = {}
 _ABSENT: Any = object()
 
 
-class Asked(msgspec.Struct, frozen=True, gc=False):
+class PolicyRequest(msgspec.Struct, frozen=True, gc=False):
     """What is asked for, as rules see it."""
 
     kinds: tuple[tuple[str, ...], ...]
@@ -140,7 +140,7 @@ class CallCondition(Protocol):
         ...
 
 
-class When:
+class WhenCondition:
     """`when`: an expression over the call."""
 
     __slots__ = ("_condition",)
@@ -161,7 +161,7 @@ class When:
         return f"{self.text} is not true"
 
 
-CONDITIONS: Final[Mapping[str, Callable[[Any], CallCondition]]] = {"when": When}
+CONDITIONS: Final[Mapping[str, Callable[[Any], CallCondition]]] = {"when": WhenCondition}
 """What makes the conditions of a rule, by the key of the config."""
 
 
@@ -232,7 +232,7 @@ class Rule:
 
     # -- what
 
-    def fits(self, asked: Asked) -> bool:
+    def fits(self, asked: PolicyRequest) -> bool:
         if self.tools is not None and not (asked.tool and self.tools.fit(asked.tool)):
             return False
         if self.effects is not None and asked.effect not in self.effects:
@@ -241,7 +241,7 @@ class Rule:
             return False
         return not self.annotations or self.fits_annotations(asked)
 
-    def fits_kind(self, asked: Asked) -> bool:
+    def fits_kind(self, asked: PolicyRequest) -> bool:
         if not self.kinds:
             # A rule that does not say what it is about is about calls of tools.
             return bool(asked.tool)
@@ -252,7 +252,7 @@ class Rule:
     def _grants(self, kind: str) -> bool:
         return any(pattern.grants(kind) for pattern in self.kinds)
 
-    def fits_annotations(self, asked: Asked) -> bool:
+    def fits_annotations(self, asked: PolicyRequest) -> bool:
         if not self.annotations:
             return True
         return bool(asked.tool) and all(
@@ -345,7 +345,7 @@ def _kind_keys(pattern: KindPattern) -> tuple[Key, ...]:
     return ((_WHOLE if pattern.alone else _BEGINS, pattern.fixed),)
 
 
-class Index:
+class RuleIndex:
     """All rules of one sort: about calls of tools, or about any other request."""
 
     __slots__ = ("_by_caller", "_by_kind", "_by_role", "_by_scope", "_by_tool", "_everywhere")
@@ -385,7 +385,7 @@ class Index:
             table = {"tool": self._by_tool, "kind": self._by_kind, "caller": self._by_caller}
             table[where].add(key, rule)
 
-    def for_asked(self, asked: Asked) -> list[Rule]:
+    def for_asked(self, asked: PolicyRequest) -> list[Rule]:
         """Rules found by what is asked for, and those that can only be tried."""
         found: dict[int, Rule] = {rule.number: rule for rule in self._everywhere}
         if asked.tool:

@@ -13,7 +13,7 @@ from interlock.trust.policy import Action, Decision, Policy
 from interlock.trust.scopes import level_of
 
 
-class Seeing:
+class Visibility:
     """Finds the view of a caller."""
 
     def __init__(self, policy: Policy) -> None:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from interlock.errors import InterlockError
 
 
-class Waited:
+class ConnectionState:
     """Settled once somebody was let in, or will not be; over when they are sent away for good."""
 
     def __init__(self) -> None:
