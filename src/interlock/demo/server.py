@@ -17,9 +17,9 @@ from interlock import __version__
 from interlock.demo.toolbox import Toolbox
 from interlock.protocol.jsonrpc import NULL
 from interlock.protocol.lines import LineDecoder, Oversize, encode_line
-from interlock.sdk.mcp_server import Conversation, ServerInfo
+from interlock.sdk.mcp_server import Conversation, ServerDescription
 
-ABOUT: Final = ServerInfo(
+ABOUT: Final = ServerDescription(
     {"name": "interlock-demo", "title": "Interlock demo", "version": __version__},
     "A demo: the clock, dice, text statistics and a few notes kept in memory. "
     "notes_delete cannot be undone. count_slowly takes its time and reports progress.",

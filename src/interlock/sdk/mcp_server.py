@@ -65,7 +65,7 @@ class Request(NamedTuple):
     """The params as they came."""
 
 
-class ServerInfo(msgspec.Struct, frozen=True):
+class ServerDescription(msgspec.Struct, frozen=True):
     """Who serves."""
 
     server_info: dict[str, Any]
@@ -82,7 +82,10 @@ class Conversation:
     as on an MCP-AX link."""
 
     def __init__(
-        self, send: Callable[[bytes], None], tools: Mapping[str, ServedTool], about: ServerInfo
+        self,
+        send: Callable[[bytes], None],
+        tools: Mapping[str, ServedTool],
+        about: ServerDescription,
     ) -> None:
         self._send = send
         self._tools = tools

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlock.sdk.functions import FunctionTool
-from interlock.sdk.mcp_server import ServerInfo
+from interlock.sdk.mcp_server import ServerDescription
 from interlock.tree.subserver.connection import SubserverConversation
 from tests.tree.parents import World
 from tests.tree.turned import pair, settle
@@ -74,7 +74,10 @@ def test_it_never_fails(said: list[bytes]) -> None:
         tool = FunctionTool(echo, name="echo", title=None, description=None, capability={})
         registrant = World().registrant()
         conversation = SubserverConversation(
-            ours, registrant, {"echo": tool}, ServerInfo({"name": "x", "version": "1"}, logs=True)
+            ours,
+            registrant,
+            {"echo": tool},
+            ServerDescription({"name": "x", "version": "1"}, logs=True),
         )
         asked = conversation.request("mcpax/heartbeat", b"{}")
         for data in said:

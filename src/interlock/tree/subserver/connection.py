@@ -32,7 +32,7 @@ from interlock.protocol import jsonrpc, mcp
 from interlock.protocol import mcpax as ax
 from interlock.protocol.jsonrpc import BadMessage, decode_members, decode_message, encode_value
 from interlock.sdk.connection_state import ConnectionState
-from interlock.sdk.mcp_server import Conversation, Request, ServerInfo
+from interlock.sdk.mcp_server import Conversation, Request, ServerDescription
 from interlock.sdk.tool import ServedTool
 from interlock.tree.config import ParentConfig
 from interlock.tree.registrant import (
@@ -207,7 +207,7 @@ class SubserverConversation(Conversation):
         channel: Channel,
         registrant: Registrant,
         tools: Mapping[str, ServedTool],
-        about: ServerInfo,
+        about: ServerDescription,
     ) -> None:
         super().__init__(channel.send, tools, about)
         self._registrant = registrant

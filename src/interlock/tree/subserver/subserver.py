@@ -16,7 +16,7 @@ from interlock.errors import InterlockError
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol import mcpax as ax
 from interlock.sdk.functions import FunctionTool
-from interlock.sdk.mcp_server import ServerInfo
+from interlock.sdk.mcp_server import ServerDescription
 from interlock.tree.registrant import Registrant
 from interlock.tree.status import ParentStatus
 from interlock.tree.subserver.connection import (
@@ -64,7 +64,9 @@ class Subserver:
             raise ValueError(f"{transport_class!r} is none of {', '.join(ax.TRANSPORT_CLASSES)}.")
         self.segment = segment
         self._transport_class = transport_class
-        self._about = ServerInfo({"name": segment, "version": version}, instructions, logs=True)
+        self._about = ServerDescription(
+            {"name": segment, "version": version}, instructions, logs=True
+        )
         self._id = subserver_id
         self._tools: dict[str, FunctionTool] = {}
         self._registrant: Registrant | None = None
