@@ -118,7 +118,7 @@ class Bench:
                 "s", [definition("build"), definition("look", annotations={"readOnlyHint": True})]
             )
         )
-        self.rig.pipeline.attach_operations(Wrapping())
+        self.rig.pipeline.install_operations(Wrapping())
         self.now = 1_700_000_000.0
         self.store = ExecutionStore(path, deliver=asyncio.get_running_loop().call_soon_threadsafe)
         self.book = BookOfTools(self.rig.catalog.current.tools)

@@ -86,7 +86,7 @@ class Standing:
             told=Teller(said, clock=self.rig.clock, cursors=cursors, settings=self.books.settings),
             choose=surface.choose,
         )
-        pipeline.attach_operations(self.stage)
+        pipeline.install_operations(self.stage)
 
     def endpoint(self, operation: str) -> str:
         if self.face.mode == "single":

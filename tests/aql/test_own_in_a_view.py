@@ -104,7 +104,7 @@ class View:
             listing=Surface(b"{}"),
             told=Teller(config, clock=clock, cursors=cursors, settings=books.settings),
         )
-        pipeline.attach_operations(self.stage)
+        pipeline.install_operations(self.stage)
         tasks = pipeline._input.tasks
         tasks.also = ExecutionTasks(self.executions, tasks.seal).find
 

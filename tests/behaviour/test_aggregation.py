@@ -187,7 +187,7 @@ def test_followers_are_counted_and_the_server_asked_once(many: Running) -> None:
                     await two.unsubscribe_resource(uri)
                     await two.unsubscribe_resource(uri)
                     assert await seen() == ["subscribe"]
-                supervisor = many.node.roster.supervisors["ps"]
+                supervisor = many.node.upstreams.supervisors["ps"]
                 await asyncio.to_thread(
                     many.until,
                     lambda: uri not in supervisor._hearing.watched,

@@ -113,7 +113,7 @@ def with_client(
 ) -> None:
     where: Any = node.url
     if face == "lines":
-        path = node.node.doors._unix_path or node.wait(node.node.listen_locally())
+        path = node.node.listeners._unix_path or node.wait(node.node.listen_locally())
         where = lines(str(path))
 
     async def run() -> None:

@@ -227,7 +227,7 @@ def test_a_session_is_of_no_use_to_anybody_else(shared: Running) -> None:
 
 
 def private_sessions(node: Running) -> int:
-    return node.do(lambda: len(node.node.roster.supervisors["web"].private))
+    return node.do(lambda: len(node.node.upstreams.supervisors["web"].private))
 
 
 def call(session: Session, tool: str) -> bytes:
@@ -254,7 +254,7 @@ def test_a_clients_session_takes_its_upstream_session_with_it(shared: Running, h
             shared.http(message("initialize", initialize("2025-11-25"), 0), bearer("auditor"))
         )
     shared.until(
-        lambda: len(shared.node.roster.supervisors["web"].private) == before, "it is closed"
+        lambda: len(shared.node.upstreams.supervisors["web"].private) == before, "it is closed"
     )
     assert shared.once(call(session, "recall")).status == 404
 
@@ -277,7 +277,7 @@ def test_two_hundred_clients_come_and_go(shared: Running) -> None:
             assert wire.ask(session.delete()).status == 200
 
     come_and_go("operator")
-    supervisor = shared.node.roster.supervisors["web"]
+    supervisor = shared.node.upstreams.supervisors["web"]
     shared.until(lambda: not supervisor.private._closing, "closed")
     sessions, before = len(shared.node.sessions), private_sessions(shared)
     tasks = shared.do(lambda: len(asyncio.all_tasks()))

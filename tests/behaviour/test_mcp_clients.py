@@ -251,7 +251,9 @@ def test_a_change_reaches_the_client(start: Any, mode: str, era: str) -> None:
 
     async def session(client: Client) -> None:
         # The stream on which it hears of changes is opened beside its other requests.
-        await asyncio.to_thread(node.until, lambda: len(node.node._listeners) == 1, "a listener")
+        await asyncio.to_thread(
+            node.until, lambda: len(node.node._change_listeners) == 1, "a listener"
+        )
         node.do(lambda: shop.offer("fresh"))
         await heard.wait()
         assert await names(client) == ["shop__fresh"]

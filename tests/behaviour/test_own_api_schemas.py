@@ -95,7 +95,7 @@ def client_module() -> Iterator[Any]:
 
 def test_every_path_of_the_node_is_in_the_document(office: Office) -> None:
     paths = set(openapi_document()["paths"])
-    table = office.node.doors.table
+    table = office.node.listeners.table
     served = {*table.status, *table.public}
     assert served <= paths
     unknown = office.told("/no/such/path")["message"]

@@ -212,7 +212,7 @@ def test_while_its_upstream_is_restarted_the_node_introduces_itself(start: Any) 
     assert node.session().opened["capabilities"] == {"tools": {"listChanged": True}, "prompts": {}}
 
     # As in the middle of a reload: the old connection is gone, the new one not there yet.
-    supervisor = node.do(lambda: node.node.roster.supervisors.pop("shop"))
+    supervisor = node.do(lambda: node.node.upstreams.supervisors.pop("shop"))
     try:
         assert node.session().opened["serverInfo"]["name"] == "interlock"
         answer = node.once(node.stateless("server/discover"))
@@ -222,7 +222,7 @@ def test_while_its_upstream_is_restarted_the_node_introduces_itself(start: Any) 
             wire.send(b'{"protocolVersion":"2025-11-25","capabilities":{}}}\n')
             assert wire.line()["result"]["serverInfo"]["name"] == "interlock"
     finally:
-        node.do(lambda: node.node.roster.supervisors.update(shop=supervisor))
+        node.do(lambda: node.node.upstreams.supervisors.update(shop=supervisor))
 
 
 @pytest.mark.parametrize("era", ["session", "stateless"])

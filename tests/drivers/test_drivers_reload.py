@@ -333,7 +333,7 @@ def test_a_config_that_wants_no_drivers_takes_them_all_away(tmp_path: Path) -> N
             await node.node.apply(workspace.config(enabled=False))
             assert node.tools == []
             assert node.drivers.status() == []
-            assert not [key for key in node.node.roster.upstreams if key.startswith("driver")]
+            assert not [key for key in node.node.upstreams.upstreams if key.startswith("driver")]
             await node.node.apply(workspace.config())
             assert node.tools == ["text.echo", "text.other"]
             assert (await node.call("text.echo", text="two"))["said"] == "two"

@@ -37,7 +37,7 @@ class Parent:
         return AxConversation(
             pipeline=node.pipeline,
             hello=node.introducing.hello,
-            listeners=node._listeners,
+            listeners=node._change_listeners,
             send=lambda data: self.sent.append(json.loads(data)),
             peer="loopback",
             identify=lambda: IDENTITY,

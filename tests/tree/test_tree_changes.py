@@ -145,7 +145,7 @@ def test_nothing_is_kept_of_those_who_are_gone(tmp_path: Path) -> None:
                 await until(root, lambda name=name: not lists(root, name))
             assert not root.component(Tree)._paces
             assert not root.component(Tree)._lost
-            assert not root.roster.supervisors
+            assert not root.upstreams.supervisors
 
     uvloop.run(run())
 

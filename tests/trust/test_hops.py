@@ -159,7 +159,7 @@ def test_the_node_below_checks_for_itself(tmp_path: Path) -> None:
 
     async def scene(grove: HopGrove) -> None:
         root, edge, leaf = await row(grove)
-        peer = root.roster.supervisors["ax:edge"].peer
+        peer = root.upstreams.supervisors["ax:edge"].peer
         assert peer is not None
         honest = peer.stamp
         assert isinstance(honest, HopTokens)

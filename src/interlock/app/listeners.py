@@ -1,7 +1,7 @@
-"""A node's doors: the faces that are open to callers, put together, opened and closed.
+"""The listeners of a node: the HTTP server and the Unix socket that callers connect to.
 
-HTTP with its two wires and the old event stream, and the routes that other parts of the node
-contribute to the same listener; the Unix socket of this user.
+The HTTP listener serves both generations of MCP, the legacy event stream, and the routes that other
+parts of the node contribute.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from interlock.core.server.mcp.views import Views
 
 
 class NodeListeners(Component):
-    """Everything that callers come in by."""
+    """The HTTP listener and the Unix socket of one node."""
 
     def __init__(
         self,
@@ -45,15 +45,17 @@ class NodeListeners(Component):
         base_dir: Path,
         pipeline: Pipeline,
         hello: ServerInfo,
-        listeners: ChangeListeners,
+        change_listeners: ChangeListeners,
         sessions: Sessions,
         routes: Iterable[Route],
         guard: Guard,
         challenges: Challenges,
         views: Views | None = None,
     ) -> None:
-        """`routes`: the paths beside the MCP endpoint. `guard`: whom they all let knock; it learns
-        here where the node listens."""
+        """Args:
+        routes: the paths beside the MCP endpoint.
+        guard: checks hosts and origins; it learns here where the node listens.
+        """
         self.url: str | None = None
         self.origin: str | None = None
         """Scheme, host and port of the HTTP listener."""
@@ -63,7 +65,7 @@ class NodeListeners(Component):
         self._base_dir = base_dir
         self._pipeline = pipeline
         self._hello = hello
-        self._listeners = listeners
+        self._change_listeners = change_listeners
         self._guard = guard
         self.views = views or Views(config)
         self._http: HttpServer | None = None
@@ -78,14 +80,14 @@ class NodeListeners(Component):
             stateless=StatelessProtocol(
                 pipeline=pipeline,
                 hello=hello,
-                listeners=listeners,
+                listeners=change_listeners,
                 answering=answering,
                 views=self.views,
             ),
             session=SessionProtocol(
                 pipeline=pipeline,
                 hello=hello,
-                listeners=listeners,
+                listeners=change_listeners,
                 sessions=sessions,
                 answering=answering,
                 views=self.views,
@@ -98,7 +100,7 @@ class NodeListeners(Component):
             guard=guard,
             pipeline=pipeline,
             hello=hello,
-            listeners=listeners,
+            listeners=change_listeners,
             answering=answering,
             most=config.limits.sessions,
             views=self.views,
@@ -154,7 +156,7 @@ class NodeListeners(Component):
         return McpStream(
             pipeline=self._pipeline,
             hello=self._hello,
-            listeners=self._listeners,
+            listeners=self._change_listeners,
             write=write,
             max_line=self._config.limits.body_bytes,
             views=self.views,
@@ -176,8 +178,8 @@ class NodeListeners(Component):
 
     # -- close
 
-    def let_nobody_in(self) -> None:
-        """Nobody new from here on."""
+    def stop_accepting(self) -> None:
+        """Accept no new connections."""
         if self._http is not None:
             self._http.stop_listening()
         if self._unix is not None and self._unix_path is not None:

@@ -71,20 +71,20 @@ class NodeIntroduction:
 
     def __init__(
         self,
-        roster: UpstreamRegistry,
+        upstreams: UpstreamRegistry,
         features: Iterable[FeatureComponent],
         *,
         pipeline: Pipeline,
-        listeners: ChangeListeners,
+        change_listeners: ChangeListeners,
     ) -> None:
-        self._roster = roster
+        self._upstreams = upstreams
         self._features = features
         self._pipeline = pipeline
-        self._listeners = listeners
+        self._change_listeners = change_listeners
         self.hello = ServerInfo(self.introduce)
 
     def introduce(self) -> Introduction:
-        voices = self._roster.voices()
+        voices = self._upstreams.voices()
         for feature in self._features:
             voices += feature.introductions()
         merged = merge(voices)
@@ -102,7 +102,7 @@ class NodeIntroduction:
         """By the config: which upstream is shown as itself, if one is."""
         shown_as_itself = [
             key
-            for key, one in self._roster.supervisors.items()
+            for key, one in self._upstreams.supervisors.items()
             if one.server.expose == "transparent"
         ]
         self._pipeline.transparent = shown_as_itself[0] if shown_as_itself else None
@@ -112,7 +112,7 @@ class NodeIntroduction:
         """The lists of an upstream were read."""
         if supervisor.key == self._pipeline.transparent:
             # Whoever sees it as itself hears what it announces, even if its list reads as before.
-            self._listeners.changed(supervisor.announced)
+            self._change_listeners.changed(supervisor.announced)
 
 
 LAST_CALLS: Final = 2.0
@@ -132,8 +132,8 @@ class _Settings(Component):
             names=new.names,
             timeout=new.timeout,
             concurrent_calls=new.limits.concurrent_calls,
+            latency_in_results=new.latency_in_results,
         )
-        node.pipeline.latency_in_results = new.latency_in_results
         node.breakers.configure(failures=new.breaker.failures, cooldown=new.breaker.cooldown)
         node.sessions.configure(most=new.limits.sessions, idle=new.limits.session_idle)
         node.catalog.configure(page_size=new.page_size)
@@ -142,11 +142,11 @@ class _Settings(Component):
 class _Transparency(Component):
     """Chooses the upstream that is shown as itself, once the upstreams have the new config."""
 
-    def __init__(self, introducing: NodeIntroduction) -> None:
-        self._introducing = introducing
+    def __init__(self, introduction: NodeIntroduction) -> None:
+        self._introduction = introduction
 
     async def apply(self, old: Config, new: Config) -> None:
-        self._introducing.choose_transparent()
+        self._introduction.choose_transparent()
 
 
 class Node:
@@ -210,7 +210,7 @@ class Node:
         self.breakers = Breakers(
             time.monotonic, failures=config.breaker.failures, cooldown=config.breaker.cooldown
         )
-        self.roster = UpstreamRegistry(
+        self.upstreams = UpstreamRegistry(
             config,
             environ=environ,
             base_dir=base_dir,
@@ -219,16 +219,17 @@ class Node:
             breakers=self.breakers,
             audit=self.audit,
             keyring=self._keyring,
-            on_shown=lambda supervisor: self.introducing.shown(supervisor),
-            on_changed=lambda: self.introducing.refresh(),
+            on_shown=lambda supervisor: self.introduction.shown(supervisor),
+            on_changed=lambda: self.introduction.refresh(),
         )
         seals = StateSealer(seal_key(config, environ, base_dir, KEY_BYTES), time.time)
         self.pipeline = Pipeline(
             catalog=self.catalog,
             authenticate=self.trust.identity.authenticator,
+            recall=self.trust.identity.recall,
             authorizer=self.trust.authorizer,
             breakers=self.breakers,
-            upstreams=self.roster.upstreams,
+            upstreams=self.upstreams.upstreams,
             audit=self.audit,
             # uvloop's own clock stands still between two turns of the loop; durations need better.
             clock=time.monotonic,
@@ -237,24 +238,27 @@ class Node:
             names=config.names,
             timeout=config.timeout,
             concurrent_calls=config.limits.concurrent_calls,
-            ask_policy=self.roster.ask_policy,
+            ask_policy=self.upstreams.ask_policy,
             seals=seals,
             input_seconds=config.input_timeout,
-            observers=(self.roster.measures,),
+            observers=(self.upstreams.measures,),
+            latency_in_results=config.latency_in_results,
+            read_tools=self.upstreams.read_tools,
         )
-        self.roster.attach(self.pipeline)
-        self.pipeline.latency_in_results = config.latency_in_results
-        self.pipeline.read_tools = self.roster.read_tools
-        self._listeners = ChangeListeners(self.pipeline.subscriptions)
+        self.upstreams.attach(self.pipeline)
+        self._change_listeners = ChangeListeners(self.pipeline.subscriptions)
         self._features: dict[type[FeatureComponent], FeatureComponent] = {}
         features = self._features.values()
-        self.introducing = NodeIntroduction(
-            self.roster, features, pipeline=self.pipeline, listeners=self._listeners
+        self.introduction = NodeIntroduction(
+            self.upstreams,
+            features,
+            pipeline=self.pipeline,
+            change_listeners=self._change_listeners,
         )
         self.sessions = Sessions(
             most=config.limits.sessions, idle=config.limits.session_idle, clock=loop.time
         )
-        self.catalog.on_change(self._listeners.changed)
+        self.catalog.on_change(self._change_listeners.changed)
         self.place = NodePosition(seals)
         self.tokens = TokenIssuer(
             SigningKeys(signing_keys_path(config, environ, base_dir)),
@@ -278,20 +282,20 @@ class Node:
             leaf=leaf,
             own_info=self.own_info,
             current_config=lambda: self.config,
-            origin=lambda: self.doors.origin,
+            origin=lambda: self.listeners.origin,
             uptime=lambda: self.uptime,
             component=self.component,
             catalog=self.catalog,
             audit=self.audit,
             recorder=self._journal,
             breakers=self.breakers,
-            upstreams=self.roster,
+            upstreams=self.upstreams,
             pipeline=self.pipeline,
             seals=seals,
-            listeners=self._listeners,
-            hello=self.introducing.hello,
-            introduce=self.introducing.introduce,
-            introduction_changed=self.introducing.refresh,
+            change_listeners=self._change_listeners,
+            hello=self.introduction.hello,
+            introduce=self.introduction.introduce,
+            introduction_changed=self.introduction.refresh,
             place=self.place,
             guard=guard,
             challenges=challenges,
@@ -304,14 +308,14 @@ class Node:
         named: dict[str, FeatureComponent] = {}
         for name, feature in create_components(context):
             self._features[type(feature)] = named[name] = feature
-        self.roster.extend(self.tokens)
-        self.doors = NodeListeners(
+        self.upstreams.extend(self.tokens)
+        self.listeners = NodeListeners(
             config,
             environ=environ,
             base_dir=base_dir,
             pipeline=self.pipeline,
-            hello=self.introducing.hello,
-            listeners=self._listeners,
+            hello=self.introduction.hello,
+            change_listeners=self._change_listeners,
             sessions=self.sessions,
             guard=guard,
             challenges=challenges,
@@ -324,8 +328,8 @@ class Node:
         )
         self.revocation = Revocation(
             sessions=self.sessions,
-            listeners=self._listeners,
-            doors=self.doors,
+            change_listeners=self._change_listeners,
+            listeners=self.listeners,
             approving=approving,
             features=features,
             pipeline=self.pipeline,
@@ -334,13 +338,13 @@ class Node:
         # In this order a new config is applied.
         self._lifecycle = Lifecycle(
             {
-                "listeners": self.doors,
+                "listeners": self.listeners,
                 "trust": self.trust,
                 "settings": _Settings(self),
                 **{key: one for key, one in named.items() if key in first},
-                "upstreams": self.roster,
+                "upstreams": self.upstreams,
                 **{key: one for key, one in named.items() if key not in first},
-                "introduction": _Transparency(self.introducing),
+                "introduction": _Transparency(self.introduction),
             }
         )
 
@@ -351,10 +355,10 @@ class Node:
         self._restore()
         self.tokens.start()
         for key, server in self.config.servers.items():
-            self.roster.begin(key, server)
+            self.upstreams.begin(key, server)
         for feature in self._features.values():
             feature.start()
-        self.introducing.choose_transparent()
+        self.introduction.choose_transparent()
 
     def _restore(self) -> None:
         """Take up what an earlier run left. Once, whoever begins."""
@@ -372,7 +376,7 @@ class Node:
     async def listen(self) -> str:
         """Open the HTTP face; returns its URL. Raises InterlockError when it cannot be."""
         self._restore()
-        url = await self.doors.listen()
+        url = await self.listeners.listen()
         self.revocation.sweep()
         identity = self.trust.identity
         identity.listening_at(url)
@@ -386,7 +390,7 @@ class Node:
 
         Raises OSError when they cannot be, also when another node has them.
         """
-        path = await self.doors.listen_locally()
+        path = await self.listeners.listen_locally()
         for feature in self._features.values():
             await feature.listen_locally(path)
         if self.trust.approving is not None:
@@ -402,15 +406,15 @@ class Node:
     @property
     def url(self) -> str | None:
         """Where the MCP face answers. None: it is not open."""
-        return self.doors.url
+        return self.listeners.url
 
     def stream(self, write: Any) -> McpStream:
         """The face for one client that speaks lines."""
-        return self.doors.stream(write)
+        return self.listeners.stream(write)
 
     async def until_settled(self, seconds: float) -> None:
         """Wait until every upstream has been tried once, but no longer than this."""
-        await self.roster.until_settled(seconds)
+        await self.upstreams.until_settled(seconds)
 
     async def stop(self) -> None:
         """Stop every component, those that accept callers first. A failure stops no other."""
@@ -419,17 +423,17 @@ class Node:
         await stop_each(
             (
                 *((f"{name} before the end", one.leave) for name, one in features),
-                ("accepting connections", self.doors.let_nobody_in),
+                ("accepting connections", self.listeners.stop_accepting),
                 ("the approval inbox", self._release_approvals),
                 ("session expiry", self.revocation.close),
-                ("change notifications", self._listeners.close),
+                ("change notifications", self._change_listeners.close),
                 ("calls under way", partial(self.pipeline.drain, LAST_CALLS)),
                 *((f"the connections of {name}", one.disconnect) for name, one in features),
-                ("listeners", self.doors.stop),
+                ("listeners", self.listeners.stop),
                 ("signing keys", self.tokens.stop),
                 *((name, one.stop) for name, one in features),
                 ("trust", self.trust.stop),
-                ("upstreams", self.roster.stop),
+                ("upstreams", self.upstreams.stop),
                 ("sign-ins", self._keyring.close),
                 ("the journal", self._close_journal),
             )
@@ -482,7 +486,7 @@ class Node:
             pid=os.getpid(),
             url=self.url,
             uptime=self.uptime,
-            upstreams=self.roster.status(),
+            upstreams=self.upstreams.status(),
             tools=len(self.catalog.current.plain_tools),
             calls=self.audit.total.calls,
             failed=self.audit.total.failed,
@@ -516,7 +520,7 @@ class Node:
 
     @property
     def open_listeners(self) -> int:
-        return len(self._listeners)
+        return len(self._change_listeners)
 
     def supervisor(self, key: str) -> Supervisor:
-        return self.roster.supervisors[key]
+        return self.upstreams.supervisors[key]

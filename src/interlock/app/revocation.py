@@ -27,15 +27,15 @@ class Revocation:
         self,
         *,
         sessions: Sessions,
-        listeners: ChangeListeners,
-        doors: NodeListeners,
+        change_listeners: ChangeListeners,
+        listeners: NodeListeners,
         approving: ApprovalsComponent,
         features: Iterable[FeatureComponent],
         pipeline: Pipeline,
     ) -> None:
         self._sessions = sessions
+        self._change_listeners = change_listeners
         self._listeners = listeners
-        self._doors = doors
         self._approving = approving
         self._features = features
         self._pipeline = pipeline
@@ -73,6 +73,6 @@ class Revocation:
             feature.expired(names)
 
     def _end_listening(self, callers: Container[str]) -> None:
+        self._change_listeners.retain_only(callers)
         self._listeners.retain_only(callers)
-        self._doors.retain_only(callers)
         self._approving.retain_only(callers)

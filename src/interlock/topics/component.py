@@ -55,7 +55,7 @@ class Topics(FeatureComponent):
         approvals: Approvals | None,
         hello: ServerInfo,
         own_info: bytes,
-        roster: UpstreamRegistry,
+        upstreams: UpstreamRegistry,
         guard: Guard,
         challenges: Challenges,
         recorder: Recorder | None,
@@ -70,7 +70,7 @@ class Topics(FeatureComponent):
         self._approvals = approvals
         self._hello = hello
         self._own_info = own_info
-        self._roster = roster
+        self._registry = upstreams
         self._recorder = recorder
         self._origin = origin
         self._seats: dict[str, NodeParticipant] = {}
@@ -223,8 +223,8 @@ class Topics(FeatureComponent):
                 settings.upstreams,
                 own_info=self._own_info,
                 say=seat.say,
-                begin=self._roster.begin_registered,
-                end=self._roster.end_registered,
+                begin=self._registry.begin_registered,
+                end=self._registry.end_registered,
                 call_later=loop.call_later,
             )
             seat.listen(upstreams.heard, of=settings.upstreams)
@@ -249,7 +249,7 @@ def create(context: NodeContext) -> Topics:
         approvals=context.approving.approvals,
         hello=context.hello,
         own_info=context.own_info,
-        roster=context.upstreams,
+        upstreams=context.upstreams,
         guard=context.guard,
         challenges=context.challenges,
         recorder=context.recorder,

@@ -579,7 +579,7 @@ def create(context: NodeContext) -> Tree:
         audit=context.audit,
         catalog=context.catalog,
         introduce=context.introduce,
-        listeners=context.listeners,
+        listeners=context.change_listeners,
         upstreams=upstreams.upstreams,
         begin=upstreams.begin_registered,
         end=upstreams.end_registered,

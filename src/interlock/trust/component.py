@@ -92,7 +92,6 @@ class Trust(Component):
         children: Callable[[], Mapping[str, ChildPeer]],
     ) -> ApprovalsComponent:
         """Take the place of these stages in the pipeline."""
-        pipeline.enter.recall = self.identity.recall
         self.approving = ApprovalsComponent(
             config,
             environ=self._environ,
@@ -108,7 +107,7 @@ class Trust(Component):
             children=children,
         )
         approvals = self.approving.approvals
-        pipeline.open_gate(approvals.gate, approvals.confirm_call)
+        pipeline.install_gate(approvals.gate, approvals.confirm_call)
         approvals.gate.on_approved_tool = self.pins.approved
         approvals.watch(partial(log_pending, option=node_option(config.listen)), (PENDING,))
         self.identity.watch.on_change = partial(self._audit.record_change, "tokens")

@@ -59,7 +59,7 @@ class NodeContext(NamedTuple):
     upstreams: UpstreamRegistry
     pipeline: Pipeline
     seals: StateSealer
-    listeners: ChangeListeners
+    change_listeners: ChangeListeners
     hello: ServerInfo
     introduce: Callable[[], Introduction]
     introduction_changed: Callable[[], None]

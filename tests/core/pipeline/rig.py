@@ -257,7 +257,9 @@ class Rig:
             concurrent_calls=concurrent_calls,
             route_check=route_check,
             observers=observers,
+            read_tools=lambda upstream, then: self.read_tools(upstream, then),
         )
+        self.read_tools: Callable[[str, Callable[[], None]], bool] = lambda *_: False
         self.done: list[tuple[Call, Any]] = []
         """Every call that is over, with its result as JSON or its error."""
 

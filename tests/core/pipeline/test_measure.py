@@ -235,7 +235,13 @@ def test_all_else_is_as_it_was(result: dict[str, Any], meta: Any, seconds: float
 def test_it_is_there_only_where_it_is_wanted() -> None:
     node, _ = rig(None)
     answered_after(node, 0.25)
-    node.pipeline.latency_in_results = True
+    node.pipeline.configure(
+        authenticate=node.pipeline.enter.authenticate,
+        names="auto",
+        timeout=60.0,
+        concurrent_calls=100,
+        latency_in_results=True,
+    )
     answered_after(node, 0.25)
     assert [result for _, result in node.done] == [
         {"content": []},

@@ -27,7 +27,7 @@ class Reader:
     def __init__(self, node: Rig, reads: bool = True) -> None:
         self.searches: list[tuple[str, Callable[[], None]]] = []
         self._reads = reads
-        node.pipeline.read_tools = self._read
+        node.read_tools = self._read
 
     def _read(self, upstream: str, then: Callable[[], None]) -> bool:
         self.searches.append((upstream, then))

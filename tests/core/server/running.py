@@ -138,8 +138,8 @@ class Running:
 
     @property
     def port(self) -> int:
-        assert self.node.doors._http is not None
-        return self.node.doors._http.port
+        assert self.node.listeners._http is not None
+        return self.node.listeners._http.port
 
     @property
     def host(self) -> str:
@@ -180,7 +180,7 @@ class Running:
 
     def local(self) -> Wire:
         """A client of the node's own socket, which speaks lines."""
-        path = self.node.doors._unix_path
+        path = self.node.listeners._unix_path
         if path is None:
             path = self.wait(self.node.listen_locally())
         return Wire(str(path), family=socket.AF_UNIX)

@@ -276,7 +276,7 @@ def test_a_known_head_behind_another_path_waits_for_its_turn(
 
 
 def lanes(plain: Running) -> list[Any]:
-    http = plain.node.doors._http
+    http = plain.node.listeners._http
     assert http is not None
     assert http._server is not None
     return list(http._server.server_state.connections)

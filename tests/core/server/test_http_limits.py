@@ -27,7 +27,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def lanes(node: Running) -> list[Any]:
-    http = node.node.doors._http
+    http = node.node.listeners._http
     assert http is not None
     assert http._server is not None
     return list(http._server.server_state.connections)

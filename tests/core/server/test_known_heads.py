@@ -66,7 +66,7 @@ def test_more_heads_than_are_kept(plain: Running) -> None:
 
 
 def lanes(plain: Running) -> list[Any]:
-    http = plain.node.doors._http
+    http = plain.node.listeners._http
     assert http is not None
     assert http._server is not None
     return list(http._server.server_state.connections)

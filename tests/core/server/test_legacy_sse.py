@@ -22,7 +22,7 @@ OLD = "2024-11-05"
 
 def old_face(node: Running) -> LegacySse:
     """What serves the old transport in this node."""
-    face = node.node.doors._legacy
+    face = node.node.listeners._legacy
     assert face is not None
     return face
 

@@ -301,7 +301,7 @@ def test_nothing_said_at_all(plain: Running) -> None:
         with plain.local() as wire:
             wire.socket.shutdown(socket.SHUT_WR)
             wire.closed()
-    plain.until(lambda: not plain.node.doors._local_clients)
+    plain.until(lambda: not plain.node.listeners._local_clients)
 
 
 def test_a_local_client_that_does_not_read_is_cut_off(
@@ -310,7 +310,7 @@ def test_a_local_client_that_does_not_read_is_cut_off(
     monkeypatch.setattr(stream, "_MOST_UNREAD", 1_000_000)
     with plain.local() as wire:
         wire.send(*(call("large", {"size": 500_000}, id) for id in range(10)))
-        plain.until(lambda: not plain.node.doors._local_clients, "the cut")
+        plain.until(lambda: not plain.node.listeners._local_clients, "the cut")
     assert plain.alive()
 
 
@@ -354,7 +354,7 @@ def test_a_subscription_can_be_cancelled(start: Any) -> None:
         listen(wire, "a")
         listen(wire, "b")
         wire.send(message("notifications/cancelled", {"requestId": "a"}, None) + b"\n")
-        node.until(lambda: len(node.node._listeners) == 1)
+        node.until(lambda: len(node.node._change_listeners) == 1)
         node.do(lambda: node.shop.offer("other"))
         told = wire.line()
         assert told["params"]["_meta"][META + "subscriptionId"] == "b"
@@ -364,7 +364,7 @@ def test_a_subscription_can_be_cancelled(start: Any) -> None:
 
 
 def test_a_subscription_under_an_id_that_is_taken(plain: Running) -> None:
-    before = plain.do(lambda: len(plain.node._listeners))
+    before = plain.do(lambda: len(plain.node._change_listeners))
     with plain.local() as wire:
         listen(wire, "a")
         params = {"_meta": meta(), "notifications": {"toolsListChanged": True}}
@@ -374,7 +374,7 @@ def test_a_subscription_under_an_id_that_is_taken(plain: Running) -> None:
         wire.send(call("hold", {"text": "taken"}, "b"))
         plain.shop.wait_for_hold("taken")
         assert code(ask(wire, "subscriptions/listen", params, "b")) == -32600
-    plain.until(lambda: len(plain.node._listeners) == before, "nobody left")
+    plain.until(lambda: len(plain.node._change_listeners) == before, "nobody left")
 
 
 def test_a_filter_that_cannot_be_read(plain: Running) -> None:
@@ -410,7 +410,7 @@ def test_a_node_that_stops_says_so(start: Any, monkeypatch: pytest.MonkeyPatch) 
         listen(wire, "l")
         wire.send(call("hold", {"text": "stop"}, "c"))
         node.shop.wait_for_hold("stop")
-        path = node.node.doors._unix_path
+        path = node.node.listeners._unix_path
         node.stop()
         assert wire.line() == {
             "jsonrpc": "2.0",
@@ -431,7 +431,7 @@ def test_who_comes_this_way_is_this_machines_user(start: Any) -> None:
         wire.send(call("echo", {"text": "x"}))
         assert text_of(wire.line()) == "x"
     assert node.once(node.call("echo", {"text": "x"})).status == 401
-    path = node.node.doors._unix_path
+    path = node.node.listeners._unix_path
     assert path.stat().st_mode & 0o777 == 0o600
     node.stop()
     entries = JournalReader(node.folder / "journal.db").tail(10)

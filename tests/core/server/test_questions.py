@@ -308,13 +308,13 @@ def test_an_answer_in_a_batch(plain: Running) -> None:
 
 def lines(node: Running, wire: Wire) -> Served:
     """Open a session on a channel of lines."""
-    before = set(node.node._listeners._sessions)
+    before = set(node.node._change_listeners._sessions)
     wire.send(message("initialize", initialize(), 0) + b"\n")
     assert wire.line()["id"] == 0
     wire.send(message("notifications/initialized", None, None) + b"\n")
     wire.send(message("ping", None, 1) + b"\n")
     assert wire.line() == {"jsonrpc": "2.0", "id": 1, "result": {}}
-    (session,) = set(node.node._listeners._sessions) - before
+    (session,) = set(node.node._change_listeners._sessions) - before
     return session
 
 
@@ -338,7 +338,7 @@ def test_lines_there_and_back(plain: Running) -> None:
         assert session.alive
     refused(plain, left, "a refusal when the client hangs up")
     assert not session.alive
-    assert session not in plain.node._listeners._sessions
+    assert session not in plain.node._change_listeners._sessions
 
 
 def test_lines_that_tell(plain: Running) -> None:

@@ -172,7 +172,7 @@ def test_a_node_ends_what_belongs_to_a_session_that_is_dropped(start: Any) -> No
     assert node.once(first.call("echo", {"text": "x"})).status == 404
     assert text_of(node.once(second.call("echo", {"text": "x"}))) == "x"
     assert node.do(node.node.status).sessions == 1
-    assert node.do(lambda: len(node.node._listeners)) == 0
+    assert node.do(lambda: len(node.node._change_listeners)) == 0
 
 
 def test_a_client_that_only_listens_keeps_its_session(start: Any) -> None:
@@ -191,7 +191,7 @@ def test_a_client_that_only_listens_keeps_its_session(start: Any) -> None:
         node.session()
         assert node.once(quiet.request("ping")).status == 404
         assert node.once(listening.request("ping")).status == 200
-    node.until(lambda: not len(node.node._listeners))
+    node.until(lambda: not len(node.node._change_listeners))
     node.do(hours_later)
     node.session()
     assert node.once(listening.request("ping")).status == 404

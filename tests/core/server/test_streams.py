@@ -51,7 +51,7 @@ def post(node: Running, *tools: str) -> None:
 
 
 def nothing_more_to_tell(node: Running) -> None:
-    assert node.do(lambda: node.node._listeners._told) is None
+    assert node.do(lambda: node.node._change_listeners._told) is None
 
 
 # -- changes
@@ -132,7 +132,7 @@ def test_a_session_with_two_streams_hears_it_on_the_newer_one(start: Any) -> Non
         assert others.event()["method"] == CHANGED
         older.silent()
         newer.close()
-        node.until(lambda: len(node.node._listeners) == 2)
+        node.until(lambda: len(node.node._change_listeners) == 2)
         node.do(lambda: post(node, "two"))
         assert older.event()["method"] == CHANGED
 
@@ -192,7 +192,7 @@ def test_a_filter_that_cannot_be_read(plain: Running, params: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["get", "listen"])
 def test_a_listener_that_goes_is_forgotten(plain: Running, kind: str) -> None:
-    before = plain.do(lambda: len(plain.node._listeners))
+    before = plain.do(lambda: len(plain.node._change_listeners))
     session = plain.session()
     for _ in range(3):
         with plain.connect() as wire:
@@ -201,8 +201,8 @@ def test_a_listener_that_goes_is_forgotten(plain: Running, kind: str) -> None:
                 opened(wire)
             else:
                 listen(plain, wire)
-            plain.until(lambda: len(plain.node._listeners) == before + 1)
-        plain.until(lambda: len(plain.node._listeners) == before, "an end")
+            plain.until(lambda: len(plain.node._change_listeners) == before + 1)
+        plain.until(lambda: len(plain.node._change_listeners) == before, "an end")
 
 
 def test_a_session_takes_its_streams_and_calls_along(plain: Running) -> None:
@@ -418,10 +418,13 @@ def test_hanging_up_does_not_cancel_on_the_session_wire(start: Any) -> None:
         wire.send(session.call("hold", {"text": "kept"}, 5))
         held = node.shop.wait_for_hold("kept")
     node.until(
-        lambda: all(lane.peer for lane in node.node.doors._http._server.server_state.connections)
+        lambda: all(
+            lane.peer for lane in node.node.listeners._http._server.server_state.connections
+        )
     )
     node.until(
-        lambda: not node.node.doors._http._server.server_state.connections, "the connection's end"
+        lambda: not node.node.listeners._http._server.server_state.connections,
+        "the connection's end",
     )
     assert node.alive()
     assert not node.shop.heard_of("notifications/cancelled")

@@ -44,7 +44,7 @@ def head(node: Running, *headers: tuple[str, str], path: str = "/mcp", **more: A
 
 
 def lanes(node: Running) -> list[Any]:
-    http = node.node.doors._http
+    http = node.node.listeners._http
     assert http is not None
     assert http._server is not None
     return list(http._server.server_state.connections)
@@ -215,7 +215,7 @@ class Asked:
         self._node.wait(answer())
 
     def waiting(self) -> int:
-        face = self._node.node.doors._face
+        face = self._node.node.listeners._face
         assert face is not None
         return len(face.answering._unsettled)
 

@@ -181,7 +181,7 @@ def test_what_it_says_reaches_clients_with_its_name(start: Callable[..., Running
         session = running.session()
         wire.send(session.get())
         wire.head()
-        running.until(lambda: len(running.node._listeners), "somebody listens")
+        running.until(lambda: len(running.node._change_listeners), "somebody listens")
         running.do(
             lambda: made.log(
                 "warning", {"hot": True}, logger="boiler", event_id=EVENT, causal_parent=None
@@ -233,7 +233,7 @@ def test_what_a_tool_says_is_for_its_caller(start: Callable[..., Running]) -> No
         until_listed(running, "plant.measure", "plant.watch", "plant.hang")
         bystander.send(running.session().get())
         bystander.head()
-        running.until(lambda: len(running.node._listeners), "somebody listens")
+        running.until(lambda: len(running.node._change_listeners), "somebody listens")
         for name, data in (("measure", "from a thread"), ("watch", "from the loop")):
             name = f"plant.{name}"
             wire.send(

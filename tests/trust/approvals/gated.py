@@ -163,7 +163,7 @@ class Gated:
             call_later=self.rig.clock.call_later,
             children=lambda: self.children,
         )
-        self.pipeline.open_gate(self.approvals.gate, self.approvals.confirm_call)
+        self.pipeline.install_gate(self.approvals.gate, self.approvals.confirm_call)
         self.approvals.load()
 
     @property

@@ -53,13 +53,16 @@ class Admission:
         audit: Audit,
         under_way: MutableMapping[Call, None],
         concurrent_calls: int,
+        recall: Callable[[Caller], Caller | None] = lambda caller: caller,
     ) -> None:
+        """Args:
+        recall: the caller of an earlier call, with its rights of now. None: it has none any more.
+        """
         self.authenticate = authenticate
         self.concurrent_calls = concurrent_calls
         self.closed = False
         """Whether the node stops, and takes nobody any more."""
-        self.recall: Callable[[Caller], Caller | None] = lambda caller: caller
-        """Somebody who called earlier, with the rights of now. None: it may not any more."""
+        self.recall = recall
         self._audit = audit
         self._under_way = under_way
         self._asking: set[asyncio.Task[None]] = set()

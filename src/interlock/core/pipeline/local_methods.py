@@ -55,9 +55,13 @@ class LocalMethods:
         subscriptions: ResourceSubscriptions,
         over: Over,
         names: str,
+        view_of: Callable[[Call], View | None] = lambda _: None,
     ) -> None:
+        """Args:
+        names: which names clients see.
+        view_of: the tools that a caller sees. None: it sees all of them.
+        """
         self.names = names
-        """Which names clients see."""
         self.verbs: dict[str, Callable[[Call], None]] = {
             **dict.fromkeys(LISTS, self._list),
             SET_LEVEL: self._set_level,
@@ -69,8 +73,7 @@ class LocalMethods:
         self._subscriptions = subscriptions
         self._over = over
         self._tasks: set[asyncio.Task[None]] = set()
-        self.view_of: Callable[[Call], View | None] = lambda _: None
-        """What a caller sees who does not see every tool. None: it does."""
+        self._view_of = view_of
 
     def must_be_offered(self, verb: str) -> None:
         """What no upstream can do, the node cannot do either. Raises InterlockError."""
@@ -90,7 +93,7 @@ class LocalMethods:
             style = DOTTED
         else:
             style = style_for(client.name, self.names)
-        view = self.view_of(call) if call.verb == TOOLS_LIST else None
+        view = self._view_of(call) if call.verb == TOOLS_LIST else None
         page = self._catalog.current.page(call.verb, client.era, style, call.cursor, view)
         self._over(call, Outcome(page, client.era), None)
 

@@ -29,6 +29,7 @@ from msgspec import Raw
 from interlock.core import crash_points as faults
 from interlock.core.call import (
     Call,
+    Caller,
     ClientRequest,
     ClientSession,
     HiddenError,
@@ -190,6 +191,7 @@ class Pipeline:
         *,
         catalog: Catalog,
         authenticate: Authenticator,
+        recall: Callable[[Caller], Caller | None] = lambda caller: caller,
         authorizer: Authorizer,
         breakers: Breakers,
         upstreams: Mapping[str, Upstream],
@@ -206,12 +208,17 @@ class Pipeline:
         wall_clock: Callable[[], float] = time.time,
         route_check: RouteCheck | None = None,
         observers: Iterable[CallObserver] = (),
+        latency_in_results: bool = False,
+        read_tools: Callable[[str, Callable[[], None]], bool] = lambda *_: False,
     ) -> None:
         """Args:
+        recall: the caller of an approved call, with its rights of now. None: it has none any more.
         authorizer: decides about every call.
         route_check: checks the way of calls that a parent sent. None: there is no tree.
         observers: hear of every call, after the journal.
-        call_soon: given where the node may stay awake for a lonely call.
+        call_soon: given where the node may poll for the response of a single call.
+        latency_in_results: whether results say how long they took.
+        read_tools: lists the tools of an upstream again; see `ListReader.read_tools`.
         """
         self._catalog = catalog
         self._breakers = breakers
@@ -226,8 +233,8 @@ class Pipeline:
         """Set by the tree, before the node accepts callers."""
         self.authorizer = authorizer
         self._gate: Gate | None = None
-        self.latency_in_results = False
-        """Whether results say how long they took."""
+        self._latency_in_results = latency_in_results
+        self._read_tools = read_tools
         self._on = ObserverMethods((audit, *observers))
         self._under_way: dict[Call, None] = {}
         self._wakeful = None if call_soon is None else BusyPoll(self._under_way, clock, call_soon)
@@ -238,11 +245,14 @@ class Pipeline:
             audit=audit,
             under_way=self._under_way,
             concurrent_calls=concurrent_calls,
+            recall=recall,
         )
         self.admit, self.refused = self.enter.admit, self.enter.refused
         self._empty: asyncio.Future[None] | None = None
         self._deadlines = DeadlineWatch(self.under_way, clock, call_later)
-        self.subscriptions = ResourceSubscriptions(catalog, upstreams)
+        self.subscriptions = ResourceSubscriptions(
+            catalog, upstreams, permitted=authorizer.authorize_other
+        )
         self._input = ClientInput(
             self,
             questions=ClientRequestFilter(ask_policy, audit, clock),
@@ -259,22 +269,24 @@ class Pipeline:
             subscriptions=self.subscriptions,
             over=self.over,
             names=names,
+            view_of=lambda call: authorizer.sees(call),
         )
-        self.subscriptions.permitted = authorizer.authorize_other
-        self._here.view_of = lambda call: authorizer.sees(call)
         self.transparent: str | None = None
         """The one upstream that is shown as itself, when there is one."""
-        self.read_tools: Callable[[str, Callable[[], None]], bool] = lambda *_: False
-        """Has the tools of an upstream listed again: see `Relisting.read_tools`."""
 
-    def open_gate(self, gate: Gate, confirm: Callable[[Call], None]) -> None:
-        """Have calls wait for an operator there, and proofs taken by `confirm`."""
+    def install_gate(self, gate: Gate, confirm: Callable[[Call], None]) -> None:
+        """Install the stage in which calls wait for an operator. Called once, at the start.
+
+        Args:
+            gate: sends approved calls through this pipeline again, so it is made after it.
+            confirm: takes the proof that an operator approved a call.
+        """
         self._gate = gate
         gate.host = self
         self._here.verbs[CONFIRM] = confirm
 
-    def attach_operations(self, stage: OperationsStage) -> None:
-        """Have calls in a view taken, and told, by this stage."""
+    def install_operations(self, stage: OperationsStage) -> None:
+        """Install the stage of calls in a view. Called once, before the first call."""
         self.operations = stage
 
     # -- out
@@ -373,7 +385,7 @@ class Pipeline:
 
         if call.view is not None or not may_be_new(call, upstream, self._catalog):
             return False
-        return self.read_tools(upstream, then)
+        return self._read_tools(upstream, then)
 
     def write_first(self, call: Call) -> None:
         """Let it leave once the journal has it on disk."""
@@ -472,7 +484,7 @@ class Pipeline:
                         outcome, error = None, fault(call, bug)
                 if outcome is not None and self._catalog.collides:
                     outcome = relabel(call, outcome, self._catalog.current)
-                if self.latency_in_results and outcome is not None and call.verb == TOOLS_CALL:
+                if self._latency_in_results and outcome is not None and call.verb == TOOLS_CALL:
                     outcome = with_latency(outcome, self._clock() - call.started)
         elif call.upstream:
             try:
@@ -659,9 +671,16 @@ class Pipeline:
         self._on.add(observer)
 
     def configure(
-        self, *, authenticate: Authenticator, names: str, timeout: float, concurrent_calls: int
+        self,
+        *,
+        authenticate: Authenticator,
+        names: str,
+        timeout: float,
+        concurrent_calls: int,
+        latency_in_results: bool = False,
     ) -> None:
         """Apply node settings that may change while it runs."""
+        self._latency_in_results = latency_in_results
         self.enter.authenticate = authenticate
         self.enter.concurrent_calls = concurrent_calls
         self._here.names = names

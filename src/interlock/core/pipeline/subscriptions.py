@@ -56,15 +56,23 @@ _Key = tuple[str, str, object | None]
 class ResourceSubscriptions:
     """Who follows what."""
 
-    def __init__(self, catalog: Catalog, upstreams: Mapping[str, Upstream]) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        upstreams: Mapping[str, Upstream],
+        *,
+        permitted: Callable[[Call], None] = lambda _: None,
+    ) -> None:
+        """Args:
+        permitted: raises InterlockError for a resource that a caller may not follow.
+        """
         self._catalog = catalog
         self._upstreams = upstreams
         self._watches: dict[_Key, _Watch] = {}
         self._leaving: dict[_Key, asyncio.Future[None]] = {}
         """What servers are just told that nobody follows any more."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self.permitted: Callable[[Call], None] = lambda _: None
-        """Raises InterlockError for a resource that somebody may not follow."""
+        self._permitted = permitted
 
     def watched(self, upstream: str, apart: object | None = None) -> tuple[str, ...]:
         """What is followed of one upstream over one connection, by its own URIs.
@@ -162,7 +170,7 @@ class ResourceSubscriptions:
                     try:
                         route = self._catalog.current.resource(uri)
                         if route is not None and self._announces(route.upstream):
-                            self.permitted(_asked(call, uri, route.upstream, route.own_uri))
+                            self._permitted(_asked(call, uri, route.upstream, route.own_uri))
                             await self.subscribe(follower, call, route.upstream, route.own_uri)
                             followed.append(uri)
                     except InterlockError as error:

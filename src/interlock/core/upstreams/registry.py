@@ -310,7 +310,7 @@ class UpstreamRegistry(Component):
     # -- what others ask
 
     def read_tools(self, upstream: str, then: Callable[[], None]) -> bool:
-        """Have the tools of an upstream listed again: see `Relisting.read_tools`."""
+        """Have the tools of an upstream listed again: see `ListReader.read_tools`."""
         supervisor = self.supervisors.get(upstream)
         return supervisor is not None and supervisor.read_tools(then)
 
