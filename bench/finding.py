@@ -25,7 +25,7 @@ from bench.real_servers import Listed, list_real_servers
 from bench.report import console, note, show_bars, show_table
 from bench.task_sentences import TASKS, TaskSentence
 from interlock.aql.config import AqlConfig
-from interlock.aql.operations import Operation, OperationBook, OperationsAt
+from interlock.aql.operations import Operation, OperationCatalogBuilder, OperationSnapshot
 from interlock.aql.search.embeddings import EmbeddingSearcher, installed, texts_of
 from interlock.aql.search.searcher import LexicalSearcher, Searcher
 from interlock.core.catalog.offering import read_offering
@@ -114,7 +114,7 @@ def judge(servers: Sequence[Listed], tasks: Sequence[TaskSentence]) -> dict[str,
     }
 
 
-def ways_of(book: OperationsAt) -> dict[str, Find]:
+def ways_of(book: OperationSnapshot) -> dict[str, Find]:
     """Every way of searching that there is here."""
     lexical = LexicalSearcher(lambda: book)
     ways: dict[str, Find] = {"plain BM25": PlainBm25(book.all()).find, "words": found_by(lexical)}
@@ -148,7 +148,7 @@ def bars_of(told: dict[str, Any]) -> list[Bar]:
     return bars
 
 
-def book_of(servers: Iterable[Listed]) -> OperationsAt:
+def book_of(servers: Iterable[Listed]) -> OperationSnapshot:
     """The operations of servers, as a node makes them."""
     offerings = [
         read_offering(
@@ -159,7 +159,7 @@ def book_of(servers: Iterable[Listed]) -> OperationsAt:
         for one in servers
     ]
     snapshot = Snapshot(1, offerings, page_size=0, server_info=b"{}", key=b"\0" * 32)
-    return OperationBook(AqlConfig()).at(snapshot)
+    return OperationCatalogBuilder(AqlConfig()).at(snapshot)
 
 
 def right(operation: Operation, task: TaskSentence) -> bool:
@@ -204,7 +204,7 @@ def percent(found: Sequence[Found]) -> float:
     return round(100 * sum(one.hit for one in found) / len(found), 1) if found else 0.0
 
 
-def cost(book: OperationsAt, tasks: Sequence[TaskSentence]) -> dict[str, float]:
+def cost(book: OperationSnapshot, tasks: Sequence[TaskSentence]) -> dict[str, float]:
     """What one search by words takes: of a sentence that is new to it, and of one asked before."""
     searcher = LexicalSearcher(lambda: book)
     searcher.prepare()

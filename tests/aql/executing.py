@@ -14,7 +14,7 @@ from interlock.aql.executions import Executions
 from interlock.aql.language import envelope
 from interlock.aql.language.errors import code_of
 from interlock.aql.operations import Operation, Signature
-from interlock.aql.request import Asked
+from interlock.aql.request import AqlRequest
 from interlock.core.call import Call, Caller, Client, Outcome
 from interlock.core.catalog.offering import Tool
 from interlock.errors import InterlockError
@@ -121,11 +121,11 @@ class Bench:
         self.rig.pipeline.install_operations(Wrapping())
         self.now = 1_700_000_000.0
         self.store = ExecutionStore(path, deliver=asyncio.get_running_loop().call_soon_threadsafe)
-        self.book = BookOfTools(self.rig.catalog.current.tools)
+        self.operation_catalog = BookOfTools(self.rig.catalog.current.tools)
         self.executions = Executions(
             self.rig.pipeline,
             self.store,
-            book=lambda: self.book,
+            operation_catalog=lambda: self.operation_catalog,
             wall_clock=lambda: self.now,
             settings=ExecutionsConfig(**settings),
             concurrent=concurrent,
@@ -141,23 +141,25 @@ class Bench:
 
     def asked(
         self, params: dict[str, Any] | None = None, caller: Caller = CLERK, **fields: Any
-    ) -> Asked:
+    ) -> AqlRequest:
         """A request of somebody, as one of the node's own operations gets it."""
         client: Client = fields.pop("client", SESSION)
         parent = Call("tools/call", "test", LOCAL, client, "aql.x", view=FACE, **fields)
         parent.caller = caller
-        return Asked(self.book.all()[0], FACE, None, params=params or {}, call=parent)
+        return AqlRequest(
+            self.operation_catalog.all()[0], FACE, None, params=params or {}, call=parent
+        )
 
-    def child(self, asked: Asked, operation: str = "s_build", arguments: Any = None) -> Call:
+    def child(self, asked: AqlRequest, operation: str = "s_build", arguments: Any = None) -> Call:
         """What `_async` makes of an operation."""
         parent = asked.call
-        found = self.book.find(operation)
+        found = self.operation_catalog.find(operation)
         assert parent is not None
         assert found is not None
         return Call(
             "tools/call", parent.face, parent.credentials, parent.client, found.canonical,
             parent.owner, arguments=json.dumps(arguments or {}).encode(), meta=parent.meta,
-            session=parent.session, view=parent.view, asked=Asked(found, FACE, None),
+            session=parent.session, view=parent.view, asked=AqlRequest(found, FACE, None),
         )  # fmt: skip
 
     async def start(

@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 
 from interlock.aql.config import AqlConfig
-from interlock.aql.introspection import Introspection
-from interlock.aql.language.cursors import Cursors
+from interlock.aql.introspection import IntrospectOperation
+from interlock.aql.language.cursors import CursorCodec
 from interlock.aql.operations import (
-    Native,
+    BuiltinOperation,
     Operation,
-    OperationBook,
-    OperationsAt,
+    OperationCatalogBuilder,
+    OperationSnapshot,
     Parameter,
     input_schema,
 )
-from interlock.aql.request import Asked
+from interlock.aql.request import AqlRequest
 from interlock.aql.search.searcher import LexicalSearcher
 from interlock.core.catalog.offering import Offering, read_offering
 from interlock.core.catalog.snapshot import Snapshot, View
@@ -71,8 +71,8 @@ STRING = {"type": "string"}
 NEEDED = {"type": "string", "required": True}
 
 
-def native(name: str, category: Category = Category.READ, **settings: Any) -> Native:
-    return Native(
+def native(name: str, category: Category = Category.READ, **settings: Any) -> BuiltinOperation:
+    return BuiltinOperation(
         **{
             "name": name,
             "category": category,
@@ -84,7 +84,7 @@ def native(name: str, category: Category = Category.READ, **settings: Any) -> Na
     )
 
 
-def posted(*natives: Native) -> Offering:
+def posted(*natives: BuiltinOperation) -> Offering:
     """The node's own operations, as they are posted to the catalog."""
     server = ServerConfig(
         command="interlock",
@@ -107,17 +107,21 @@ def posted(*natives: Native) -> Offering:
     )
 
 
-def snapshot(*offerings: Offering, natives: tuple[Native, ...] = ()) -> Snapshot:
+def snapshot(*offerings: Offering, natives: tuple[BuiltinOperation, ...] = ()) -> Snapshot:
     return merged(*offerings, *([posted(*natives)] if natives else []))
 
 
-def book(*offerings: Offering, natives: tuple[Native, ...] = (), **settings: Any) -> OperationsAt:
-    return OperationBook(config(**settings), natives).at(snapshot(*offerings, natives=natives))
+def operation_catalog(
+    *offerings: Offering, natives: tuple[BuiltinOperation, ...] = (), **settings: Any
+) -> OperationSnapshot:
+    return OperationCatalogBuilder(config(**settings), natives).at(
+        snapshot(*offerings, natives=natives)
+    )
 
 
 def only(*tools: str | bytes, key: str = "s", **settings: Any) -> Operation:
     """The operation of an offering with one tool."""
-    (one,) = book(offer(key, tools, **settings)).all()
+    (one,) = operation_catalog(offer(key, tools, **settings)).all()
     return one
 
 
@@ -129,20 +133,20 @@ class Asking:
         *offerings: Offering,
         face: Face | None = None,
         view: View | None = None,
-        natives: tuple[Native, ...] = (),
+        natives: tuple[BuiltinOperation, ...] = (),
         config: AqlConfig | None = None,
         **more: Any,
     ) -> None:
         assert FIVE is not None
         self.face = face or FIVE
-        self.operations = OperationBook(config or AqlConfig())
+        self.operations = OperationCatalogBuilder(config or AqlConfig())
         self.warnings: list[tuple[str, str, dict[str, Any]]] = []
-        self.introspection = Introspection(
+        self.introspection = IntrospectOperation(
             self.operations,
-            lambda: self.book,
-            LexicalSearcher(lambda: self.book),
+            lambda: self.operation_catalog,
+            LexicalSearcher(lambda: self.operation_catalog),
             view_of=lambda _: view,
-            cursors=Cursors(b"k" * 32),
+            cursors=CursorCodec(b"k" * 32),
             warn=lambda _, code, message, details: self.warnings.append((code, message, details)),
             **more,
         )
@@ -151,14 +155,16 @@ class Asking:
         self.snapshot = snapshot(*offerings, natives=self.natives)
 
     @property
-    def book(self) -> OperationsAt:
+    def operation_catalog(self) -> OperationSnapshot:
         return self.operations.at(self.snapshot)
 
     def __call__(self, query: Any = "operations", /, **params: Any) -> dict[str, Any]:
-        found = self.book.find("introspect")
+        found = self.operation_catalog.find("introspect")
         assert found is not None
         params = {"query": query, **params}
-        answer: dict[str, Any] = self.introspection.answer(Asked(found, self.face, None, params))
+        answer: dict[str, Any] = self.introspection.answer(
+            AqlRequest(found, self.face, None, params)
+        )
         return answer
 
 

@@ -9,21 +9,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from interlock.aql.batch import Batches
-from interlock.aql.builtin_operations import OwnOperations, hidden
+from interlock.aql.batch import BatchRunner
+from interlock.aql.builtin_operations import BuiltinUpstream, hidden
 from interlock.aql.config import AqlConfig
-from interlock.aql.confirmation_tokens import Tokens, confirming_natives
+from interlock.aql.confirmation_tokens import ConfirmationTokens, confirming_natives
 from interlock.aql.execution_store import ExecutionStore
 from interlock.aql.executions import Executions
-from interlock.aql.language.cursors import Cursors
+from interlock.aql.language.cursors import CursorCodec
 from interlock.aql.language.errors import lawful
-from interlock.aql.merge_updates import Merging
-from interlock.aql.operations import Native, OperationBook
+from interlock.aql.operations import BuiltinOperation, OperationCatalogBuilder
 from interlock.aql.preview import Preview
-from interlock.aql.request import Asked
-from interlock.aql.response_writer import Teller
-from interlock.aql.stage import BATCH, MERGE, PREVIEW, START, Stage
-from interlock.aql.view import Surface, choose
+from interlock.aql.read_modify_write import ReadModifyWrite
+from interlock.aql.request import AqlRequest
+from interlock.aql.response_writer import ResponseWriter
+from interlock.aql.stage import BATCH, MERGE, PREVIEW, START, AqlStage
+from interlock.aql.view import ViewListBuilder, choose
 from interlock.core.call import Call, Client, Outcome
 from interlock.core.catalog.offering import Offering
 from interlock.core.ports import ResponseHandler, UpstreamRequest
@@ -114,7 +114,7 @@ class Staged:
         rig: Rig,
         gated: Gated | None = None,
         config: AqlConfig | None = None,
-        natives: Iterable[Native] = (),
+        natives: Iterable[BuiltinOperation] = (),
     ) -> None:
         self.rig = rig
         self.gated = gated
@@ -123,23 +123,23 @@ class Staged:
         self.journal = rig.journal
         listed = list(natives)
         tokens = None
-        books = OperationBook(self.config)
+        catalog_builder = OperationCatalogBuilder(self.config)
         if gated is not None:
-            tokens = Tokens(
+            tokens = ConfirmationTokens(
                 gated.approvals,
                 rig.audit,
-                settings=books.settings,
+                settings=catalog_builder.settings,
                 clock=rig.clock,
                 wall_clock=lambda: gated.wall,
             )
             listed += confirming_natives(tokens)
-        books.configure(self.config, listed)
+        catalog_builder.configure(self.config, listed)
         self.tokens = tokens
-        self.batches = Batches(self.pipeline, self.config, self._find)
+        self.batches = BatchRunner(self.pipeline, self.config, self._find)
         self.executions: Executions | None = None
         check = None if tokens is None else tokens.check
-        merging = Merging(self.pipeline, self._find, check)
-        self.own = OwnOperations(
+        merging = ReadModifyWrite(self.pipeline, self._find, check)
+        self.own = BuiltinUpstream(
             listed,
             [
                 hidden(BATCH, self.batches.run, "Several operations."),
@@ -147,24 +147,24 @@ class Staged:
                 hidden(START, self._start, "What goes on by itself."),
                 hidden(MERGE, merging.run, "An update that keeps what it does not name."),
             ],
-            find=lambda name: self.stage.book().own(name),
+            find=lambda name: self.stage.operation_catalog().own(name),
         )
-        self.teller = Teller(
+        self.teller = ResponseWriter(
             self.config,
             clock=rig.clock,
-            cursors=Cursors(b"c" * 32),
-            settings=books.settings,
+            cursors=CursorCodec(b"c" * 32),
+            settings=catalog_builder.settings,
             tokens=tokens,
         )
-        self.books = books
-        self.stage = Stage(
+        self.catalog_builder = catalog_builder
+        self.stage = AqlStage(
             self.config,
             host=self.pipeline,
-            books=books,
+            catalog_builder=catalog_builder,
             catalog=rig.catalog,
             own=self.own,
             authorizer=self.authorizer,
-            listing=Surface(b"{}"),
+            listing=ViewListBuilder(b"{}"),
             told=self.teller,
             choose=choose,
         )
@@ -192,7 +192,7 @@ class Staged:
     def _find(self, name: str, face: Face) -> Any:
         return self.stage.find(name, face)
 
-    async def _start(self, asked: Asked) -> Any:
+    async def _start(self, asked: AqlRequest) -> Any:
         assert self.executions is not None
         return await self.executions.start((asked.params or {})["child"], asked)
 
@@ -201,7 +201,7 @@ class Staged:
         self.executions = Executions(
             self.pipeline,
             store,
-            book=self.stage.book,
+            operation_catalog=self.stage.operation_catalog,
             wall_clock=lambda: 1_700_000_000.0,
             settings=self.config.executions,
             concurrent=8,

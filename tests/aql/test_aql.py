@@ -127,7 +127,7 @@ def test_a_server_that_breaks_what_it_promised_is_trusted_less(tmp_path: Path) -
         aql, journal = node.node.component(Aql), []
         aql._audit.record_change = lambda *entry: journal.append(entry)  # type: ignore[method-assign]
         AqlClient(node).introspect()
-        assert aql.trusting("shop") == "certified"
+        assert aql.server_trust("shop") == "certified"
 
         def other_tools() -> None:
             # It took one parameter, and takes none.
@@ -137,8 +137,10 @@ def test_a_server_that_breaks_what_it_promised_is_trusted_less(tmp_path: Path) -
             node.shop.announce()
 
         node.do(other_tools)
-        node.until(lambda: aql.stage.book() and aql.trusting("shop") != "certified")
-        assert aql.trusting("shop") == "generated"
+        node.until(
+            lambda: aql.stage.operation_catalog() and aql.server_trust("shop") != "certified"
+        )
+        assert aql.server_trust("shop") == "generated"
         [(what, name, word, detail)] = journal
         assert (what, name, word) == ("trust", "shop", "generated")
         assert "shop.add" in detail

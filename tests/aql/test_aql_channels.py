@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from interlock.aql.code_channels import CommandChannel, KnockChannel, channels_of, desktop
+from interlock.aql.code_channels import AlertChannel, CommandChannel, channels_of, desktop
 from interlock.aql.config import ChannelConfig
-from interlock.aql.safety.codes import Codes
+from interlock.aql.safety.codes import VerificationCodes
 from tests.patience import PATIENCE
 
 KEEPS = (
@@ -45,7 +45,7 @@ def test_a_command_reads_the_code_and_nobody_else_does(
     caplog.set_level(logging.DEBUG)
 
     async def test() -> None:
-        codes = Codes()
+        codes = VerificationCodes()
         command = ChannelConfig(kind="command", command=[*keeping(tmp_path), "${env:TO}"])
         environ = {**os.environ, "TO": "ops@example.org"}
         [channel] = channels_of([command], codes, environ, tmp_path)
@@ -149,7 +149,7 @@ def test_a_window_gets_the_code_and_a_knock_does_not(tmp_path: Path) -> None:
         assert "SECRETCODE" not in heard.partition("[")[2]
         (tmp_path / "program.in").unlink()
         knock = desktop(display, lambda name: str(program) if name == "notify-send" else None)
-        assert isinstance(knock, KnockChannel)
+        assert isinstance(knock, AlertChannel)
         knock.show("id", "SECRETCODE", "sentence")
         await knock.settle()
         assert "SECRETCODE" not in (tmp_path / "program.in").read_text()
@@ -158,7 +158,7 @@ def test_a_window_gets_the_code_and_a_knock_does_not(tmp_path: Path) -> None:
 
 
 def test_where_no_window_can_be_opened_operators_look_for_themselves(tmp_path: Path) -> None:
-    codes = Codes()
+    codes = VerificationCodes()
     made = channels_of([ChannelConfig(kind="desktop")], codes, {}, tmp_path)
     assert made == []
     assert codes.at_desk

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlock.aql.config import AqlConfig, AqlLimits
-from interlock.aql.operations import Native, OperationsAt
-from interlock.aql.request import Asked
+from interlock.aql.operations import BuiltinOperation, OperationSnapshot
+from interlock.aql.request import AqlRequest
 from interlock.core.call import Call
 from interlock.core.config.trust import RuleConfig
 from interlock.errors import InterlockError
@@ -393,11 +393,11 @@ def test_others_have_their_turn_between_what_the_node_answers_itself() -> None:
                 passed += 1
                 await asyncio.sleep(0)
 
-        def answer(_: Asked) -> dict[str, Any]:
+        def answer(_: AqlRequest) -> dict[str, Any]:
             seen.append(passed)
             return {}
 
-        native = Native(
+        native = BuiltinOperation(
             name="ponder",
             category=Category.READ,
             effect="read_only",
@@ -422,13 +422,13 @@ def test_what_was_meant_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> N
     async def run() -> None:
         node = staged()
         looked: list[str] = []
-        near = OperationsAt.near
+        near = OperationSnapshot.near
 
-        def counted(book: OperationsAt, name: str, most: int = 5) -> list[str]:
+        def counted(operation_catalog: OperationSnapshot, name: str, most: int = 5) -> list[str]:
             looked.append(name)
-            return near(book, name, most)
+            return near(operation_catalog, name, most)
 
-        monkeypatch.setattr(OperationsAt, "near", counted)
+        monkeypatch.setattr(OperationSnapshot, "near", counted)
         items = [{"operation": f"hub_get_isue{number}"} for number in range(50)]
         call = tool_call("mcp_aql_read", {"operations": items}, view=FIVE)
         told = json.loads(read(await node.pipeline.run(call))["content"][0]["text"])

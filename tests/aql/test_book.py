@@ -7,16 +7,18 @@ from typing import Any
 import pytest
 
 from interlock.aql.config import AqlConfig
-from interlock.aql.operations import OperationBook
+from interlock.aql.operations import OperationCatalogBuilder
 from interlock.core.catalog.catalog import Catalog
 from interlock.protocol.aql_terms import OWN, Category
-from tests.aql.shelf import NEEDED, book, config, native, posted, tool
+from tests.aql.shelf import NEEDED, config, native, operation_catalog, posted, tool
 from tests.core.catalog.offers import merged, offer
 from tests.effort import lines_run
 
 
 def test_the_nodes_own_come_first_and_can_be_found() -> None:
-    found = book(offer("s", ["get_x"]), natives=(native("zap_it"), native("introspect")))
+    found = operation_catalog(
+        offer("s", ["get_x"]), natives=(native("zap_it"), native("introspect"))
+    )
     assert [one.name for one in found.all()] == ["introspect", "zap_it", "s_get_x"]
     assert found.of(found.all()[2].tool) is found.find("s_get_x")
     assert found.find("nothing") is None
@@ -24,14 +26,14 @@ def test_the_nodes_own_come_first_and_can_be_found() -> None:
 
 
 def test_steps_of_the_language_are_no_operations() -> None:
-    found = book(natives=(native("batch"), native("introspect")))
+    found = operation_catalog(natives=(native("batch"), native("introspect")))
     assert [one.name for one in found.all()] == ["introspect"]
     assert found.find("batch") is None
     assert found.own("batch").name == "batch"  # type: ignore[union-attr]
     assert found.own("introspect") is found.find("introspect")
     assert found.own("nothing") is None
     # Also where the book was told nothing of them: they can be judged, and not be named.
-    known = OperationBook(AqlConfig(), (native("introspect"),))
+    known = OperationCatalogBuilder(AqlConfig(), (native("introspect"),))
     found = known.at(merged(posted(native("batch", Category.EXECUTE), native("introspect"))))
     assert len(found.all()) == 1
     step = next(one for one in found.snapshot.by_name.values() if one.upstream_name == "batch")
@@ -46,7 +48,7 @@ def test_what_is_withheld_is_found_and_not_listed() -> None:
     catalog.withhold(OWN, frozenset({"aql.introspect"}))
     catalog.post(offer("s", ["get_x", "get_y"]))
     catalog.withhold("s", frozenset({"s.get_y"}))
-    found = OperationBook(AqlConfig(), (own,)).at(catalog.current)
+    found = OperationCatalogBuilder(AqlConfig(), (own,)).at(catalog.current)
     assert [one.name for one in found.all()] == ["introspect", "s_get_x"]
     held = found.find("s_get_y")
     assert held is not None
@@ -54,7 +56,7 @@ def test_what_is_withheld_is_found_and_not_listed() -> None:
 
 
 def test_an_operation_stays_itself_while_its_tool_does() -> None:
-    operations = OperationBook(AqlConfig())
+    operations = OperationCatalogBuilder(AqlConfig())
     one, other = offer("a", ["get_x"]), offer("b", ["get_x"])
     first = operations.at(merged(one, other))
     signature = first.find("a_get_x").signature  # type: ignore[union-attr]
@@ -67,7 +69,7 @@ def test_an_operation_stays_itself_while_its_tool_does() -> None:
 
 
 def test_a_snapshot_is_read_once_and_a_new_config_reads_it_again() -> None:
-    operations = OperationBook(AqlConfig())
+    operations = OperationCatalogBuilder(AqlConfig())
     snapshot = merged(offer("a", ["get_x"]))
     first = operations.at(snapshot)
     assert operations.at(snapshot) is first
@@ -78,7 +80,7 @@ def test_a_snapshot_is_read_once_and_a_new_config_reads_it_again() -> None:
 
 
 def test_a_new_collider_renames_who_is_there() -> None:
-    operations = OperationBook(AqlConfig())
+    operations = OperationCatalogBuilder(AqlConfig())
     here = offer("a", ["b_c"])
     assert operations.at(merged(here)).find("a_b_c") is not None
     found = operations.at(merged(here, offer("a_b", ["c"])))
@@ -87,7 +89,7 @@ def test_a_new_collider_renames_who_is_there() -> None:
 
 
 def test_what_somebody_may_have_meant() -> None:
-    found = book(
+    found = operation_catalog(
         offer("github", ["create_issue", "create_pull_request", "list_issues", "delete_file"]),
         offer("jira", ["create_issue"]),
         natives=(native("introspect"),),
@@ -105,7 +107,7 @@ def test_what_somebody_may_have_meant() -> None:
 
 
 def test_nobody_is_told_names_that_it_does_not_see() -> None:
-    found = book(offer("a", ["get_secret"]), offer("b", ["get_secret"]))
+    found = operation_catalog(offer("a", ["get_secret"]), offer("b", ["get_secret"]))
     seen = found.near("get_secret", sees=lambda tool: tool.upstream == "b")
     assert seen == ["b_get_secret"]
     assert found.near("a.get_secret", sees=lambda tool: tool.upstream == "b") == ["b_get_secret"]
@@ -120,7 +122,9 @@ def test_twice_as_many_tools_are_twice_the_work() -> None:
         ]  # fmt: skip
         snapshot = merged(*offerings)
         found: list[Any] = []
-        lines = lines_run(lambda: found.extend(OperationBook(AqlConfig()).at(snapshot).all()))
+        lines = lines_run(
+            lambda: found.extend(OperationCatalogBuilder(AqlConfig()).at(snapshot).all())
+        )
         assert len(found) == 50 * servers
         return lines
 

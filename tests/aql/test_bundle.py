@@ -9,7 +9,7 @@ import pytest
 
 from interlock.aql import bundle
 from interlock.aql.config import AqlConfig
-from interlock.aql.operations import OperationBook
+from interlock.aql.operations import OperationCatalogBuilder
 from tests.core.catalog.offers import merged, offer
 
 ORIGINS = {
@@ -56,7 +56,7 @@ def definitions() -> list[dict[str, Any]]:
 def exported() -> dict[str, Any]:
     offering = offer("acme", [json.dumps(one).encode() for one in definitions()])
     config = AqlConfig()
-    made = bundle.export(offering, OperationBook(config).at(merged(offering)))
+    made = bundle.export(offering, OperationCatalogBuilder(config).at(merged(offering)))
     again: dict[str, Any] = json.loads(json.dumps(made))
     return again
 
@@ -112,7 +112,7 @@ def test_what_the_operator_says_is_an_override() -> None:
 
     offering = offer("acme", ["frobnicate"])
     config = AqlConfig(operations={"acme.*": OperationConfig(category="READ", name="look")})
-    made = bundle.export(offering, OperationBook(config).at(merged(offering)))
+    made = bundle.export(offering, OperationCatalogBuilder(config).at(merged(offering)))
     one = made["normalized_bundle"]["operations"][0]
     assert (one["operation_name"], one["endpoint"]) == ("look", "READ")
     sources = one["provenance"]["inference_sources"]
@@ -124,7 +124,7 @@ def test_words_that_the_node_wrote_over_are_given_back() -> None:
         {"name": "x", "description": "Its own.", "inputSchema": {"type": "object"}}
     ).encode()
     offering = offer("acme", [raw], descriptions={"x": "The operator's."})
-    made = bundle.export(offering, OperationBook(AqlConfig()).at(merged(offering)))
+    made = bundle.export(offering, OperationCatalogBuilder(AqlConfig()).at(merged(offering)))
     assert made["raw_capture"]["tools"] == [json.loads(raw)]
 
 

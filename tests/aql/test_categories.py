@@ -8,7 +8,7 @@ from interlock.aql import operations as categories
 from interlock.aql.operations import judge
 from interlock.core.catalog.effects import UNKNOWN, Effect, EffectLevel
 from interlock.protocol.aql_terms import Category
-from tests.aql.shelf import NEEDED, STRING, book, only, tool
+from tests.aql.shelf import NEEDED, STRING, only, operation_catalog, tool
 from tests.core.catalog.offers import offer
 
 READS = Effect(EffectLevel.READ_ONLY, True, "annotations")
@@ -112,9 +112,9 @@ def test_effects_and_verbs_together(
 
 @pytest.mark.spec("AQ-8.1-2")
 def test_the_config_has_the_last_word() -> None:
-    found = book(offer("s", ["delete_x"]), operations={"s.delete_*": {"category": "READ"}}).find(
-        "s_delete_x"
-    )
+    found = operation_catalog(
+        offer("s", ["delete_x"]), operations={"s.delete_*": {"category": "READ"}}
+    ).find("s_delete_x")
     assert found is not None
     assert (found.category, found.confidence) == (Category.READ, "high")
     assert found.origins["category"] == "override"
@@ -126,10 +126,10 @@ def test_hints_of_a_server_that_is_not_trusted_only_raise() -> None:
         tool("frobnicate", annotations={"readOnlyHint": True}),
         tool("get_thing", annotations={"destructiveHint": True}),
     ]
-    found = book(offer("s", listed, trust_annotations=False))
+    found = operation_catalog(offer("s", listed, trust_annotations=False))
     assert found.find("s_frobnicate").category is Category.EXECUTE  # type: ignore[union-attr]
     assert found.find("s_get_thing").category is Category.EXECUTE  # type: ignore[union-attr]
-    trusting = book(offer("s", listed))
+    trusting = operation_catalog(offer("s", listed))
     assert trusting.find("s_frobnicate").category is Category.READ  # type: ignore[union-attr]
 
 
@@ -141,14 +141,16 @@ def test_what_its_server_says_to_change_something_is_not_among_the_readers(
     hints: dict[str, bool], trusted: bool
 ) -> None:
     listed = [tool("get_thing", annotations=hints), tool("simulate_research_query")]
-    found = book(offer("s", listed, trust_annotations=trusted))
+    found = operation_catalog(offer("s", listed, trust_annotations=trusted))
     for one in found.all():
         assert one.category is Category.EXECUTE
         assert one.needs_review
 
 
 def test_what_the_config_says_to_change_something_is_not_either() -> None:
-    found = book(offer("s", ["get_thing", "get_other"], effects={"get_thing": "mutating"}))
+    found = operation_catalog(
+        offer("s", ["get_thing", "get_other"], effects={"get_thing": "mutating"})
+    )
     assert found.find("s_get_thing").category is Category.EXECUTE  # type: ignore[union-attr]
     assert found.find("s_get_other").category is Category.READ  # type: ignore[union-attr]
 
@@ -216,7 +218,7 @@ def test_the_name_of_an_endpoint_says_what_is_done_there() -> None:
 
 
 def test_a_category_never_changes_an_effect() -> None:
-    listed = book(
+    listed = operation_catalog(
         offer("s", ["delete_x"]), operations={"s.*": {"category": "READ", "danger": "safe"}}
     ).all()
     assert [one.tool.effect.level for one in listed] == [EffectLevel.IRREVERSIBLE]

@@ -14,7 +14,7 @@ import pytest
 from interlock.aql.config import AqlConfig
 from interlock.aql.confirmation_tokens import MOST, WINDOW, expiry, hidden, token_of
 from interlock.aql.language.errors import lawful
-from interlock.aql.request import Asked
+from interlock.aql.request import AqlRequest
 from interlock.core.call import Credentials
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.primitives.timestamps import format_utc
@@ -397,7 +397,7 @@ def test_what_is_forbidden_otherwise_has_less_time(tmp_path: Path) -> None:
         desk = Desk(tmp_path)
         operation = desk.node.stage.find("hub_delete_repo", FIVE)
         assert operation is not None
-        call = tool_call(asked=Asked(operation, FIVE, None))
+        call = tool_call(asked=AqlRequest(operation, FIVE, None))
         assert expiry(call, 300.0) == 300.0
         operation.danger = Danger.FORBIDDEN
         assert expiry(call, 300.0) == 120.0

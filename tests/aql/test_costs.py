@@ -6,12 +6,12 @@ import json
 
 from msgspec import Raw
 
-from interlock.aql import view as surface
+from interlock.aql import view
 from interlock.aql.commands.operations import shelf_of
 from interlock.core.catalog.token_costs import definition_tokens, estimated, tool_tokens
 from interlock.core.config import parse_config
 from interlock.terminal.tool_table import read_listing
-from tests.aql.shelf import NEEDED, book, tool
+from tests.aql.shelf import NEEDED, operation_catalog, tool
 from tests.aql.test_view_table import views
 from tests.core.catalog.offers import offer
 
@@ -27,7 +27,7 @@ def test_only_what_a_model_is_shown_counts() -> None:
     bare = tool("get_x", {"id": NEEDED}, description="Get x.")
     whole = tool("get_x", {"id": NEEDED}, description="Get x.", **MUCH)
     assert definition_tokens(bare) == definition_tokens(whole) < 40
-    found = [book(offer("s", [one])).all()[0].tool for one in (bare, whole)]
+    found = [operation_catalog(offer("s", [one])).all()[0].tool for one in (bare, whole)]
     assert tool_tokens(found[0]) == tool_tokens(found[1]) < 40
 
 
@@ -39,20 +39,20 @@ def test_everybody_is_told_the_same() -> None:
     shelf = shelf_of([Raw(one) for one in listed], CONFIG, [])
     by_operations = sum(definition_tokens(raw) for raw in shelf.plain)
     face = views().by_name("aql")
-    by_adapter_info = surface.cost(face, shelf.book, None)["plain"]
-    by_auto = sum(tool_tokens(one) for one in shelf.book.snapshot.tools)
+    by_adapter_info = view.cost(face, shelf.operation_catalog, None)["plain"]
+    by_auto = sum(tool_tokens(one) for one in shelf.operation_catalog.snapshot.tools)
     assert by_tools == by_operations == by_adapter_info == by_auto
 
 
 def test_a_view_is_counted_as_its_tools_are() -> None:
     face = views().by_name("aql")
-    found = book(offer("s", ["get_x"]))
+    found = operation_catalog(offer("s", ["get_x"]))
     shown = [
         {key: one[key] for key in ("name", "description", "inputSchema")}
-        for one in surface.endpoints(face, found, None)
+        for one in view.endpoints(face, found, None)
     ]
     counted = sum(
         estimated(json.dumps(one, separators=(",", ":"), ensure_ascii=False).encode())
         for one in shown
     )
-    assert surface.cost(face, found, None)["view"] == counted
+    assert view.cost(face, found, None)["view"] == counted

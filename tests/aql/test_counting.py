@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.aql.usage_counters import Counted, CounterStore, Period, Sliding, period
+from interlock.aql.usage_counters import CounterRow, CounterStore, Period, SlidingCounter, period
 from interlock.errors import InterlockError
 
 NOON = datetime(2026, 2, 4, 12, 30, 6, tzinfo=UTC).timestamp()
 
 
-async def much(path: Path) -> list[Counted]:
+async def much(path: Path) -> list[CounterRow]:
     loop = asyncio.get_running_loop()
     store = CounterStore(path, deliver=loop.call_soon_threadsafe)
     other = CounterStore(path, deliver=loop.call_soon_threadsafe)
     for number in range(500):
-        store.add(Counted("a", number % 3, 1, 50.0))
-        other.add(Counted("a", 0, 1, 100.0))
+        store.add(CounterRow("a", number % 3, 1, 50.0))
+        other.add(CounterRow("a", 0, 1, 100.0))
         if number % 50 == 0:
             await asyncio.sleep(0)
     store.close()
@@ -39,7 +39,7 @@ async def much(path: Path) -> list[Counted]:
 def test_two_nodes_add_to_the_same_counters(tmp_path: Path) -> None:
     rows = asyncio.run(much(tmp_path / "counters.db"))
     # What nobody asks for any more is gone.
-    assert rows == [Counted("a", 0, 667, 100.0)]
+    assert rows == [CounterRow("a", 0, 667, 100.0)]
 
 
 def test_a_file_that_is_another_programs_is_left_alone(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_file_that_is_another_programs_is_left_alone(tmp_path: Path) -> None:
 def test_no_stretch_of_time_ever_holds_more_than_the_limit(
     steps: list[tuple[float, bool]], limit: int, length: float
 ) -> None:
-    window = Sliding("k", length, None)
+    window = SlidingCounter("k", length, None)
     now, made = NOON, []
     for ahead, back in steps:
         now += ahead * length / 20
@@ -79,7 +79,7 @@ def test_no_stretch_of_time_ever_holds_more_than_the_limit(
 
 
 def test_a_clock_that_is_set_back_forgets_nothing() -> None:
-    window = Sliding("k", 60.0, None)
+    window = SlidingCounter("k", 60.0, None)
     window.add(NOON)
     window.add(NOON - 3600)
     assert window.look(NOON - 3600) == 2

@@ -8,10 +8,10 @@ import pytest
 from interlock.aql import danger
 from interlock.aql.config import AqlConfig
 from interlock.aql.danger import TRUST, level, matrix
-from interlock.aql.operations import OperationBook, Trusting
+from interlock.aql.operations import OperationCatalogBuilder, ServerTrust
 from interlock.core.catalog.effects import EffectLevel
 from interlock.protocol.aql_terms import Category, Danger
-from tests.aql.shelf import NEEDED, STRING, book, only, tool
+from tests.aql.shelf import NEEDED, STRING, only, operation_catalog, tool
 from tests.core.catalog.offers import merged, offer
 
 MUTATING = EffectLevel.MUTATING
@@ -87,7 +87,7 @@ def test_names_tell(name: str, expected: Danger | None) -> None:
 @pytest.mark.spec("AQ-DNG-5.1-1")
 def test_what_is_declared_wins_also_downwards() -> None:
     declared = {"operations": {"s.force_sync": {"danger": "safe"}}}
-    found = book(offer("s", ["force_sync", "force_push"]), **declared)
+    found = operation_catalog(offer("s", ["force_sync", "force_push"]), **declared)
     assert found.find("s_force_sync").danger is Danger.SAFE  # type: ignore[union-attr]
     assert found.find("s_force_push").danger is Danger.DANGEROUS  # type: ignore[union-attr]
 
@@ -128,13 +128,15 @@ def test_trust_has_five_levels_and_the_config_knows_no_other() -> None:
 
 
 def test_who_registered_is_trusted_less_than_who_was_configured() -> None:
-    trusting = Trusting({"c": "certified"}, registered=lambda key: key == "r", wall_clock=lambda: 1)
+    trusting = ServerTrust(
+        {"c": "certified"}, registered=lambda key: key == "r", wall_clock=lambda: 1
+    )
     assert [trusting(key) for key in ("c", "r", "x")] == ["certified", "generated", "validated"]
 
 
 @pytest.mark.spec("AQ-TRU-4.1-1")
 def test_trust_rises_by_one_level_after_the_other() -> None:
-    trusting = Trusting({"s": "generated"}, wall_clock=lambda: 12.5)
+    trusting = ServerTrust({"s": "generated"}, wall_clock=lambda: 12.5)
     problem = trusting.change("s", "certified", "admin")
     assert problem is not None
     assert "validated next" in problem
@@ -154,7 +156,7 @@ def test_trust_rises_by_one_level_after_the_other() -> None:
 
 @pytest.mark.spec("AQ-TRU-4.1-1")
 def test_a_new_config_cannot_skip_a_level_either() -> None:
-    trusting = Trusting({"s": "generated", "t": "certified"}, wall_clock=lambda: 1)
+    trusting = ServerTrust({"s": "generated", "t": "certified"}, wall_clock=lambda: 1)
     assert len(trusting.configure({"s": "certified", "t": "untested"})) == 1
     assert (trusting("s"), trusting("t")) == ("generated", "untested")
     assert [one["by"] for one in trusting.history("t")] == ["config"]
@@ -175,8 +177,8 @@ def test_a_new_config_cannot_skip_a_level_either() -> None:
 def test_a_server_that_breaks_what_it_promised_is_trusted_less(
     now: dict[str, object], what: str | None
 ) -> None:
-    trusting = Trusting({"s": "certified"}, wall_clock=lambda: 3)
-    operations = OperationBook(AqlConfig())
+    trusting = ServerTrust({"s": "certified"}, wall_clock=lambda: 3)
+    operations = OperationCatalogBuilder(AqlConfig())
     operations.on_break = trusting.broke
     operations.at(merged(offer("s", [tool("create_x", {"id": NEEDED, "title": STRING})])))
     operations.at(merged(offer("s", [tool("create_x", now)])))

@@ -22,7 +22,7 @@ def ask() -> Asking:
 
 @pytest.mark.spec("AQ-7.3-1", "AQ-INT-3.3-1", "AQ-INT-3.4-1")
 def test_details_have_the_drafts_members_and_no_others(ask: Asking) -> None:
-    for one in ask.book.all():
+    for one in ask.operation_catalog.all():
         data = ask(name=one.name)
         assert set(data) == {"operation"}
         valid(DETAILS, data["operation"])
@@ -53,7 +53,7 @@ def test_constraints_are_carried_over(ask: Asking) -> None:
 
 @pytest.mark.spec("AQ-INT-8.1.2-1")
 def test_everything_that_is_accepted_is_documented(ask: Asking) -> None:
-    for one in ask.book.all():
+    for one in ask.operation_catalog.all():
         documented = {each["name"] for each in ask(name=one.name)["operation"]["parameters"]}
         assert documented == one.signature.names | one.signature.features
     reads = {one["name"] for one in ask(name="github_list_issues")["operation"]["parameters"]}
@@ -90,7 +90,7 @@ def test_the_lifecycle_of_what_can_be_an_execution_is_shown_to_who_asks(ask: Ask
 
 @pytest.mark.spec("AQ-6.1-1")
 def test_permissions_follow_the_category(ask: Asking) -> None:
-    for one in ask.book.all():
+    for one in ask.operation_catalog.all():
         found = ask(name=one.name)["operation"]
         category = Category(found["semantic_category"])
         assert found["permissions"] == {

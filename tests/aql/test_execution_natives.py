@@ -11,14 +11,14 @@ import pytest
 
 from interlock.aql.execution_operations import execution_natives
 from interlock.aql.execution_tasks import ExecutionTasks
-from interlock.aql.language.cursors import Cursors
+from interlock.aql.language.cursors import CursorCodec
 from interlock.aql.language.errors import AqlError, lawful
-from interlock.aql.list_requests import Listing
+from interlock.aql.list_requests import ListResponder
 from interlock.aql.notes import Notes, NoteStore, note_natives
-from interlock.aql.operations import Native, Parameter
+from interlock.aql.operations import BuiltinOperation, Parameter
 from interlock.aql.relations import Relations, relation_natives
-from interlock.aql.request import Answer
-from interlock.aql.resource_operations import Reaching, reach_natives
+from interlock.aql.request import BuiltinResponse
+from interlock.aql.resource_operations import ResourceReader, reach_natives
 from interlock.core.call import Call, Caller, Client, Outcome
 from interlock.core.pipeline.tasks import TaskIds, TaskName
 from interlock.protocol.aql_terms import OWN, Category
@@ -26,7 +26,7 @@ from interlock.protocol.mcp import COMPLETE, TASKS_EXTENSION, Era
 from tests.aql.executing import CLERK, GUARD, Bench
 from tests.core.pipeline.calls import STATELESS
 
-LISTING = Listing(Cursors(b"k" * 32))
+LISTING = ListResponder(CursorCodec(b"k" * 32))
 SPEAKS_TASKS = Client(
     Era.STATELESS,
     "2026-07-28",
@@ -55,7 +55,7 @@ class Desk(Bench):
 
     async def data(self, name: str, caller: Caller = CLERK, **params: Any) -> Any:
         answer = await self(name, caller, **params)
-        return answer.data if isinstance(answer, Answer) else answer
+        return answer.data if isinstance(answer, BuiltinResponse) else answer
 
     async def refused(self, name: str, caller: Caller = CLERK, **params: Any) -> AqlError:
         with pytest.raises(AqlError) as refused:
@@ -278,17 +278,17 @@ def test_a_task_is_cancelled_and_fails_like_its_execution() -> None:
 # -- all operations of this part, held against the language
 
 
-def everything() -> list[Native]:
-    async def make() -> list[Native]:
+def everything() -> list[BuiltinOperation]:
+    async def make() -> list[BuiltinOperation]:
         desk = Desk()
         store = NoteStore(None, deliver=lambda run: run())
         try:
             return [
                 *desk.natives.values(),
                 *note_natives(Notes(store, lambda: 0.0), lambda: LISTING, lambda: 0.0),
-                *reach_natives(Reaching(desk.rig.pipeline), lambda: LISTING),
+                *reach_natives(ResourceReader(desk.rig.pipeline), lambda: LISTING),
                 *relation_natives(
-                    Relations(lambda: desk.book, desk.rig.authorizer), lambda: LISTING
+                    Relations(lambda: desk.operation_catalog, desk.rig.authorizer), lambda: LISTING
                 ),
             ]
         finally:
@@ -303,7 +303,7 @@ EVERYTHING = everything()
 
 @pytest.mark.spec("AQ-8.5.1-1", "AQ-8.5.3-1")
 @pytest.mark.parametrize("native", EVERYTHING, ids=lambda one: one.name)
-def test_names_begin_with_a_verb_of_their_category(native: Native) -> None:
+def test_names_begin_with_a_verb_of_their_category(native: BuiltinOperation) -> None:
     canonical = {
         Category.CREATE: ("create",),
         Category.READ: ("get", "list"),

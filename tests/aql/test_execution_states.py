@@ -17,7 +17,15 @@ from hypothesis.stateful import (
     rule,
 )
 
-from interlock.aql.execution_states import LIFECYCLE, MOVES, TERMINAL, Event, State, after, diagram
+from interlock.aql.execution_states import (
+    LIFECYCLE,
+    MOVES,
+    TERMINAL,
+    ExecutionEvent,
+    ExecutionState,
+    after,
+    diagram,
+)
 from interlock.aql.language.errors import AqlError, lawful
 from interlock.core.call import Call, principal
 from tests.aql.executing import CLERK, Bench
@@ -31,16 +39,16 @@ ALLOWED = {
 
 @pytest.mark.spec("AQ-8.4.1-1")
 def test_there_are_five_states() -> None:
-    assert [state.value for state in State] == [
+    assert [state.value for state in ExecutionState] == [
         "pending", "running", "completed", "failed", "cancelled",
     ]  # fmt: skip
-    assert LIFECYCLE["states"] == [state.value for state in State]
+    assert LIFECYCLE["states"] == [state.value for state in ExecutionState]
 
 
 @pytest.mark.spec("AQ-8.4.2-1")
 def test_what_is_not_in_the_table_cannot_happen() -> None:
     assert {(before.value, then.value) for (before, _), then in MOVES.items()} == ALLOWED
-    for state, event in product(State, Event):
+    for state, event in product(ExecutionState, ExecutionEvent):
         if (state, event) in MOVES:
             assert after(state, event) is MOVES[state, event]
             continue
@@ -50,13 +58,13 @@ def test_what_is_not_in_the_table_cannot_happen() -> None:
         assert lawful(refused.value.message)
     # The draft's drawing has this edge, its list has not.
     with pytest.raises(AqlError):
-        after(State.FAILED, Event.CANCEL)
+        after(ExecutionState.FAILED, ExecutionEvent.CANCEL)
 
 
 @pytest.mark.spec("AQ-8.4.4-2")
-@pytest.mark.parametrize("state", [state for state in State if state not in TERMINAL])
-def test_what_has_not_ended_can_be_cancelled(state: State) -> None:
-    assert after(state, Event.CANCEL) is State.CANCELLED
+@pytest.mark.parametrize("state", [state for state in ExecutionState if state not in TERMINAL])
+def test_what_has_not_ended_can_be_cancelled(state: ExecutionState) -> None:
+    assert after(state, ExecutionEvent.CANCEL) is ExecutionState.CANCELLED
 
 
 def test_the_drawing_has_every_transition() -> None:
@@ -157,7 +165,7 @@ class Lives(RuleBasedStateMachine):
         assert self.bench.rig.under_way == under_way
         for record in self.bench.executions.of(self.owner):
             assert (record.finished is not None) == (record.status in TERMINAL)
-            assert (record.error is not None) == (record.status is State.FAILED)
+            assert (record.error is not None) == (record.status is ExecutionState.FAILED)
 
     def teardown(self) -> None:
         self.run(self.bench.settle())

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from interlock.aql.execution_states import State
+from interlock.aql.execution_states import ExecutionState
 from interlock.aql.execution_store import Execution
 from interlock.aql.executions import data_in, may_have_been_done, moved
 from interlock.aql.language.errors import AqlError, lawful
@@ -114,7 +114,7 @@ def test_what_is_still_being_written_down_can_be_cancelled() -> None:
         starting = asyncio.ensure_future(bench.start())
         await asyncio.sleep(0)
         [one] = bench.executions.of(OWNER)
-        assert one.status is State.PENDING
+        assert one.status is ExecutionState.PENDING
         bench.executions.cancel(OWNER, one.id)
         assert (await starting)["status"] == "cancelled"
         assert not bench.server.started, "it never left"
@@ -132,7 +132,7 @@ def test_a_start_that_nobody_waits_for_is_cancelled() -> None:
         with pytest.raises(asyncio.CancelledError):
             await starting
         [one] = bench.executions.of(OWNER)
-        assert one.status is State.CANCELLED
+        assert one.status is ExecutionState.CANCELLED
         assert not bench.server.started
 
     with_bench(test)
@@ -158,7 +158,7 @@ def test_a_retry_is_another_attempt_of_the_same() -> None:
         assert "finished_at" not in shown
         assert bytes(bench.last.call.arguments) == b'{"x": 1}'
         bench.last.answer(content=[])
-        assert record(bench, id).status is State.COMPLETED
+        assert record(bench, id).status is ExecutionState.COMPLETED
 
     with_bench(test)
 
@@ -189,11 +189,11 @@ def test_a_retry_of_an_operation_that_is_gone_is_refused() -> None:
     async def test(bench: Bench) -> None:
         id = (await bench.start())["execution_id"]
         bench.last.answer_error(-32000, "no")
-        bench.book._all.pop("s_build")
+        bench.operation_catalog._all.pop("s_build")
         with pytest.raises(AqlError) as gone:
             await bench.executions.retry(bench.asked(), id)
         assert gone.value.code == "NOT_FOUND_OPERATION"
-        assert record(bench, id).status is State.FAILED
+        assert record(bench, id).status is ExecutionState.FAILED
 
     with_bench(test)
 
@@ -216,7 +216,7 @@ def test_another_caller_learns_nothing(other: Caller) -> None:
             bench.executions.cancel(principal(other), id)
         with pytest.raises(AqlError):
             await bench.executions.retry(bench.asked(caller=other), id)
-        assert record(bench, id).status is State.RUNNING
+        assert record(bench, id).status is ExecutionState.RUNNING
 
     with_bench(test)
 
@@ -230,7 +230,7 @@ def test_what_runs_ends_with_its_session() -> None:
         session.closed.append(lambda: told.append("another"))
         session.end()
         ended = record(bench, id)
-        assert ended.status is State.CANCELLED
+        assert ended.status is ExecutionState.CANCELLED
         assert ended.finished is not None
         assert bench.last.abandoned == ["The session ended in which it was started."]
         assert told == ["another"], "others who wait for its end are told, too"
@@ -265,7 +265,7 @@ def test_it_outlives_its_session_where_the_config_says_so() -> None:
         session = Session()
         id = (await bench.start(session=session))["execution_id"]
         session.end()
-        assert record(bench, id).status is State.RUNNING
+        assert record(bench, id).status is ExecutionState.RUNNING
 
     with_bench(test, survive_session=True)
 
@@ -359,7 +359,7 @@ def test_what_was_completed_is_known_after_a_restart(tmp_path: Path) -> None:
     async def later(bench: Bench) -> None:
         bench.executions.load()
         live = bench.executions.find(OWNER, ids[0])
-        assert live.record.status is State.COMPLETED
+        assert live.record.status is ExecutionState.COMPLETED
         assert data_in(bench.executions.result(live) or b"") == {"built": 7}
 
     with_bench(before, path)
@@ -418,7 +418,7 @@ def test_an_end_that_cannot_be_written_is_known_and_written_later(tmp_path: Path
         bench.last.answer(content=[], structuredContent={"built": "x" * 9_000})
         await bench.settle()
         live = bench.executions.find(OWNER, id)
-        assert live.record.status is State.COMPLETED
+        assert live.record.status is ExecutionState.COMPLETED
         assert data_in(bench.executions.result(live) or b"") == {"built": "x" * 9_000}
         full(bench, False)
         await bench.start()

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from interlock.aql import view as surface
-from interlock.aql.builtin_operations import OwnOperations, hidden
-from interlock.aql.introspection import Introspection
-from interlock.aql.language.cursors import Cursors
+from interlock.aql.builtin_operations import BuiltinUpstream, hidden
+from interlock.aql.introspection import IntrospectOperation
+from interlock.aql.language.cursors import CursorCodec
 from interlock.aql.language.errors import lawful
-from interlock.aql.operations import FEATURES, OperationBook
+from interlock.aql.operations import FEATURES, OperationCatalogBuilder
 from interlock.aql.preview import Preview
-from interlock.aql.request import Warning
-from interlock.aql.response_writer import Teller
+from interlock.aql.request import AqlWarning
+from interlock.aql.response_writer import ResponseWriter
 from interlock.aql.search.searcher import LexicalSearcher
-from interlock.aql.stage import PREVIEW, Stage
-from interlock.aql.view import Surface
+from interlock.aql.stage import PREVIEW, AqlStage
+from interlock.aql.view import ViewListBuilder
 from interlock.core.call import Call
 from interlock.core.catalog.offering import Offering
 from interlock.protocol.aql_terms import OWN, Face
@@ -42,19 +42,19 @@ class Standing:
         self.rig = Rig(*offerings)
         authorizer = self.rig.authorizer
         pipeline, catalog = self.rig.pipeline, self.rig.catalog
-        self.books = OperationBook(said)
-        cursors = Cursors(b"k" * 32)
+        self.catalog_builder = OperationCatalogBuilder(said)
+        cursors = CursorCodec(b"k" * 32)
         self.got: list[dict[str, Any]] = []
         """What an operation of the node's own was given."""
-        introspection = Introspection(
-            self.books,
-            lambda: self.stage.book(),
-            LexicalSearcher(lambda: self.stage.book()),
+        introspection = IntrospectOperation(
+            self.catalog_builder,
+            lambda: self.stage.operation_catalog(),
+            LexicalSearcher(lambda: self.stage.operation_catalog()),
             view_of=lambda call: authorizer.sees(call),
             cursors=cursors,
             response_bytes=lambda: said.limits.response_bytes,
             warn=lambda asked, code, message, details: asked.warnings.append(
-                Warning(code, message, details)
+                AqlWarning(code, message, details)
             ),
         )
         spying = native(
@@ -64,26 +64,28 @@ class Standing:
             free=True,
         )
         natives = (*introspection.natives(), spying)
-        self.own = OwnOperations(
+        self.own = BuiltinUpstream(
             natives,
             (hidden(PREVIEW, Preview(authorizer), "Looks at a call."),),
-            find=lambda name: self.stage.book().find(name),
+            find=lambda name: self.stage.operation_catalog().find(name),
         )
-        self.books.configure(said, natives)
+        self.catalog_builder.configure(said, natives)
         offering = self.own.offering()
         catalog.post(offering)
         catalog.withhold(OWN, frozenset(tool.canonical for tool in offering.tools))
         self.rig.upstreams[OWN] = self.own  # type: ignore[assignment]
         authorizer.judge_own_operations(free=self.own.free, floors={}, firm_floors=())
-        self.stage = Stage(
+        self.stage = AqlStage(
             said,
             host=pipeline,
-            books=self.books,
+            catalog_builder=self.catalog_builder,
             catalog=catalog,
             own=self.own,
             authorizer=authorizer,
-            listing=Surface(b"{}"),
-            told=Teller(said, clock=self.rig.clock, cursors=cursors, settings=self.books.settings),
+            listing=ViewListBuilder(b"{}"),
+            told=ResponseWriter(
+                said, clock=self.rig.clock, cursors=cursors, settings=self.catalog_builder.settings
+            ),
             choose=surface.choose,
         )
         pipeline.install_operations(self.stage)

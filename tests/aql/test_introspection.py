@@ -29,7 +29,9 @@ def test_the_bare_list_is_complete_and_has_nothing_else(ask: Asking) -> None:
     for line in data["operations"]:
         valid(LINE, line)
         assert len(line["description"]) <= 100
-    assert [line["name"] for line in data["operations"]] == [one.name for one in ask.book.all()]
+    assert [line["name"] for line in data["operations"]] == [
+        one.name for one in ask.operation_catalog.all()
+    ]
     assert data["operations"][0] == {
         "name": "introspect",
         "semantic_category": "READ",
@@ -223,7 +225,7 @@ def test_introspection_and_checking_read_one_table(ask: Asking) -> None:
     found = ask(name="github_create_issue")["operation"]
     (required,) = [one for one in found["parameters"] if one["required"]]
     assert required["name"] == "headline"
-    signature = ask.book.find("github_create_issue").signature  # type: ignore[union-attr]
+    signature = ask.operation_catalog.find("github_create_issue").signature  # type: ignore[union-attr]
     assert signature.required == {"headline"}
     assert found["examples"][0]["request"]["params"].keys() == signature.required
 
@@ -241,4 +243,4 @@ def test_whole_descriptions_come_in_pages(first: int | None) -> None:
         if not data["pageInfo"]["hasNextPage"]:
             break
         more["after"] = data["pageInfo"]["endCursor"]
-    assert names == [one.name for one in ask.book.all()]
+    assert names == [one.name for one in ask.operation_catalog.all()]

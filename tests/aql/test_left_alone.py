@@ -8,7 +8,7 @@ import pytest
 
 from interlock import errors
 from interlock.aql.language.errors import AqlError
-from interlock.aql.quotas import Pause, wait_of
+from interlock.aql.quotas import QuotaApproval, wait_of
 from interlock.core.call import Outcome, RelayedError, UpstreamAnsweredError, UpstreamGoneError
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import Era
@@ -146,7 +146,7 @@ def test_plain_calls_are_held_against_the_same() -> None:
     for _ in range(8):
         assert plain("forge_create_issue")
     assert not plain("forge_create_issue")
-    assert isinstance(desk.call("forge_create_issue"), Pause)
+    assert isinstance(desk.call("forge_create_issue"), QuotaApproval)
     assert plain("forge_create_issue", "a1")
     with pytest.raises(AqlError, match="used up"):
         plain("forge_create_issue", "a2")

@@ -14,8 +14,8 @@ import pytest
 from interlock.aql.config import AqlConfig, OperationConfig
 from interlock.aql.execution_store import Execution, ExecutionStore
 from interlock.aql.executions import Executions
-from interlock.aql.operations import Native, Parameter
-from interlock.aql.request import Asked
+from interlock.aql.operations import BuiltinOperation, Parameter
+from interlock.aql.request import AqlRequest
 from interlock.core.call import Call
 from interlock.core.config.trust import RuleConfig
 from interlock.protocol.aql_terms import Category
@@ -71,7 +71,7 @@ def test_an_update_that_goes_on_by_itself_reads_first() -> None:
         # Nor does it replace anything when it is made once more.
         operation = node.stage.find("hub_update_issue", FIVE)
         assert operation is not None
-        await executions.retry(Asked(operation, FIVE, None, call=call), failed.id)
+        await executions.retry(AqlRequest(operation, FIVE, None, call=call), failed.id)
         await answer_both(node, 3)
         again = await until_ended(executions)
         assert (again.status.value, again.attempt) == ("completed", 2)
@@ -150,7 +150,7 @@ def test_own_operations_that_nobody_may_write_down(told: dict[str, bool]) -> Non
     async def run() -> None:
         secret = told.pop("secret", False)
         code = Parameter("code", "code", "string", False, {"type": "string"}, sensitive=secret)
-        native = Native(
+        native = BuiltinOperation(
             name="enter",
             category=Category.CREATE,
             effect="additive",

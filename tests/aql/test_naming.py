@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from interlock.aql import operations as naming
 from interlock.protocol.aql_terms import RESERVED, Category
-from tests.aql.shelf import FIVE, book, face, native, tool
+from tests.aql.shelf import FIVE, face, native, operation_catalog, tool
 from tests.core.catalog.offers import definition, offer
 
 LAWFUL = re.compile(r"[a-z][a-z0-9_]*\Z")
 
 
 def names(*offerings: object, **settings: object) -> dict[str, str]:
-    return {one.canonical: one.name for one in book(*offerings, **settings).all()}  # type: ignore[arg-type]
+    return {one.canonical: one.name for one in operation_catalog(*offerings, **settings).all()}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_nobody_takes_over_a_name_of_another_server() -> None:
 @pytest.mark.spec("AQ-8.5.4-1")
 def test_reserved_names_and_those_of_the_node_stay_the_nodes() -> None:
     own = native("list_notes")
-    found = book(
+    found = operation_catalog(
         offer("execute", ["agent"]),
         offer("list", ["notes"]),
         offer("github", ["introspect"]),
@@ -86,21 +86,21 @@ def test_reserved_names_and_those_of_the_node_stay_the_nodes() -> None:
 
 def test_a_name_with_the_suffix_may_be_the_nodes_too() -> None:
     own = (native("get_thing"), native("get_thing_tool"))
-    found = book(offer("get", ["thing"]), natives=own)
+    found = operation_catalog(offer("get", ["thing"]), natives=own)
     assert [one.name for one in found.all()][2:] == ["get_thing_tool_tool"]
 
 
 @pytest.mark.spec("AQ-8.5.4-1")
 def test_a_tool_that_is_shown_as_itself_gets_no_reserved_name() -> None:
     for name in RESERVED:
-        found = book(offer("x", [name]), operations={f"x.{name}": {"name": name}})
+        found = operation_catalog(offer("x", [name]), operations={f"x.{name}": {"name": name}})
         assert [one.name for one in found.all()] == [f"{name}_tool"]
 
 
 @pytest.mark.spec("AQ-8.5.4-1")
 def test_reserved_operations_belong_where_the_draft_says() -> None:
     for name, category in RESERVED.items():
-        found = book(natives=(native(name, Category.DELETE),)).find(name)
+        found = operation_catalog(natives=(native(name, Category.DELETE),)).find(name)
         assert found is not None
         assert found.category is category
 
@@ -116,7 +116,7 @@ def test_the_config_names_operations() -> None:
 
 
 def test_in_a_face_of_one_namespace_local_names_mean_something() -> None:
-    found = book(
+    found = operation_catalog(
         offer("github", ["create_issue", "introspect"]),
         offer("jira", ["create_issue"]),
         natives=(native("introspect"),),
@@ -193,6 +193,6 @@ def test_parameter_names_are_lawful_and_unique(keys: list[str]) -> None:
 
 def test_what_a_tool_is_called_upstream_may_be_very_long() -> None:
     name = "get" + "Very" * 200 + "Long"
-    (one,) = book(offer("s", [tool(name)])).all()
+    (one,) = operation_catalog(offer("s", [tool(name)])).all()
     assert LAWFUL.match(one.name)
     assert len(one.name) < 400

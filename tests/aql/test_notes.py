@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from interlock.aql.language.cursors import Cursors
+from interlock.aql.language.cursors import CursorCodec
 from interlock.aql.language.errors import AqlError, lawful
-from interlock.aql.list_requests import Listing
+from interlock.aql.list_requests import ListResponder
 from interlock.aql.notes import BODY_BYTES, MOST_TAGS, Notes, NoteStore, note_natives
-from interlock.aql.operations import Native
-from interlock.aql.request import Answer, Asked
+from interlock.aql.operations import BuiltinOperation
+from interlock.aql.request import AqlRequest, BuiltinResponse
 from interlock.core.call import Call, Caller
 from tests.aql.executing import CLERK, FACE, GUARD
 from tests.core.pipeline.calls import LOCAL, SESSION
@@ -27,19 +27,19 @@ class Desk:
         self.now = 1_700_000_000.0
         self.store = NoteStore(path, deliver=asyncio.get_running_loop().call_soon_threadsafe)
         self.notes = Notes(self.store, lambda: self.now)
-        listing = Listing(Cursors(b"k" * 32))
-        self.natives: dict[str, Native] = {
+        listing = ListResponder(CursorCodec(b"k" * 32))
+        self.natives: dict[str, BuiltinOperation] = {
             one.name: one for one in note_natives(self.notes, lambda: listing, lambda: self.now)
         }
 
     async def __call__(self, name: str, caller: Caller = CLERK, **params: Any) -> Any:
         call = Call("tools/call", "test", LOCAL, SESSION, f"aql.{name}", view=FACE)
         call.caller = caller
-        asked = Asked(None, FACE, None, params=params, call=call)  # type: ignore[arg-type]
+        asked = AqlRequest(None, FACE, None, params=params, call=call)  # type: ignore[arg-type]
         answer = self.natives[name].answer(asked)
         if isinstance(answer, Awaitable):
             answer = await answer
-        return answer.data if isinstance(answer, Answer) else answer
+        return answer.data if isinstance(answer, BuiltinResponse) else answer
 
     async def refused(self, name: str, caller: Caller = CLERK, **params: Any) -> AqlError:
         with pytest.raises(AqlError) as refused:

@@ -10,8 +10,8 @@ import pytest
 
 from interlock.aql.builtin_operations import EXPIRED
 from interlock.aql.language.errors import AqlError
-from interlock.aql.operations import Native, Parameter
-from interlock.aql.request import Answer, Asked, Warning
+from interlock.aql.operations import BuiltinOperation, Parameter
+from interlock.aql.request import AqlRequest, AqlWarning, BuiltinResponse
 from interlock.core.call import Outcome
 from interlock.core.config.trust import RuleConfig
 from interlock.errors import InterlockError
@@ -28,10 +28,10 @@ PARAMETERS = (
 )
 
 
-def native(answer: Any, **settings: Any) -> Native:
+def native(answer: Any, **settings: Any) -> BuiltinOperation:
     settings.setdefault("free", True)
     settings.setdefault("effect", "read_only")
-    return Native(
+    return BuiltinOperation(
         name=settings.pop("name", "greet"),
         category=settings.pop("category", Category.READ),
         description="Greets somebody.",
@@ -50,9 +50,9 @@ def ask(node: Staged, **params: Any) -> dict[str, Any]:
 
 
 def test_it_gets_what_was_asked_with_defaults() -> None:
-    asked: list[Asked] = []
+    asked: list[AqlRequest] = []
 
-    def answer(one: Asked) -> Any:
+    def answer(one: AqlRequest) -> Any:
         asked.append(one)
         return {"said": "hello"}
 
@@ -87,13 +87,13 @@ def test_any_data_is_data(data: Any) -> None:
 
 
 def test_it_may_warn() -> None:
-    answer = Answer({}, (Warning("SOME_WARNING", "Mind the gap."),))
+    answer = BuiltinResponse({}, (AqlWarning("SOME_WARNING", "Mind the gap."),))
     told = ask(greeting(lambda _: answer), name="x")
     assert told["warnings"] == [{"code": "SOME_WARNING", "message": "Mind the gap."}]
 
 
 def test_it_may_fail_in_its_own_words_or_not() -> None:
-    def refuse(_: Asked) -> Any:
+    def refuse(_: AqlRequest) -> Any:
         raise AqlError("NOT_FOUND_RESOURCE", "There is nobody 'x'.", {"resource_id": "x"})
 
     error = ask(greeting(refuse), name="x")["error"]
@@ -103,7 +103,7 @@ def test_it_may_fail_in_its_own_words_or_not() -> None:
         "details": {"resource_id": "x"},
     }
 
-    def break_down(_: Asked) -> Any:
+    def break_down(_: AqlRequest) -> Any:
         raise ValueError("secret words")
 
     error = ask(greeting(break_down), name="x")["error"]
@@ -120,7 +120,7 @@ def test_it_may_take_its_time() -> None:
     async def run() -> None:
         gate = asyncio.Event()
 
-        async def slowly(_: Asked) -> Any:
+        async def slowly(_: AqlRequest) -> Any:
             await gate.wait()
             return {"late": True}
 
@@ -131,14 +131,14 @@ def test_it_may_take_its_time() -> None:
         gate.set()
         assert node.read(read(await task))["data"] == {"late": True}
 
-        async def broken(_: Asked) -> Any:
+        async def broken(_: AqlRequest) -> Any:
             raise AqlError("CONFLICT_INVALID_STATE", "Not now.")
 
         node = greeting(broken)
         _, task = begun(node)
         assert node.read(read(await task))["error"]["code"] == "CONFLICT_INVALID_STATE"
 
-        async def buggy(_: Asked) -> Any:
+        async def buggy(_: AqlRequest) -> Any:
             raise KeyError("secret")
 
         node = greeting(buggy)
@@ -152,7 +152,7 @@ def test_it_is_cancelled_and_timed_as_any() -> None:
     async def run() -> None:
         ended: list[str] = []
 
-        async def forever(_: Asked) -> Any:
+        async def forever(_: AqlRequest) -> Any:
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError as cancelled:
@@ -187,9 +187,9 @@ def test_an_outcome_passes_as_it_is() -> None:
 
 def test_one_that_is_not_free_is_judged_and_held(tmp_path: Path) -> None:
     async def run() -> None:
-        seen: list[Asked] = []
+        seen: list[AqlRequest] = []
 
-        def answer(asked: Asked) -> Any:
+        def answer(asked: AqlRequest) -> Any:
             seen.append(asked)
             return {"done": asked.params}
 

@@ -11,22 +11,22 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from interlock.aql.builtin_operations import OwnOperations, hidden
+from interlock.aql.builtin_operations import BuiltinUpstream, hidden
 from interlock.aql.config import AqlConfig
 from interlock.aql.execution_operations import execution_natives
 from interlock.aql.execution_store import ExecutionStore
 from interlock.aql.execution_tasks import ExecutionTasks
 from interlock.aql.executions import Executions
-from interlock.aql.language.cursors import Cursors
-from interlock.aql.list_requests import Listing
+from interlock.aql.language.cursors import CursorCodec
+from interlock.aql.list_requests import ListResponder
 from interlock.aql.notes import Notes, NoteStore, note_natives
-from interlock.aql.operations import OperationBook
+from interlock.aql.operations import OperationCatalogBuilder
 from interlock.aql.relations import Relations, relation_natives
-from interlock.aql.request import Asked
-from interlock.aql.resource_operations import Reaching, reach_natives
-from interlock.aql.response_writer import Teller
-from interlock.aql.stage import START, Stage
-from interlock.aql.view import Surface
+from interlock.aql.request import AqlRequest
+from interlock.aql.resource_operations import ResourceReader, reach_natives
+from interlock.aql.response_writer import ResponseWriter
+from interlock.aql.stage import START, AqlStage
+from interlock.aql.view import ViewListBuilder
 from interlock.core.call import Call, Client, Outcome
 from interlock.core.config.trust import PolicyConfig
 from interlock.errors import InterlockError
@@ -68,47 +68,49 @@ class View:
         self.executions = Executions(
             pipeline,
             self._stores[0],
-            book=lambda: self.stage.book(),
+            operation_catalog=lambda: self.stage.operation_catalog(),
             wall_clock=lambda: 1_700_000_000.0,
             settings=config.executions,
             concurrent=config.limits.concurrent,
         )
-        cursors = Cursors(b"k" * 32)
-        listing = Listing(cursors)
+        cursors = CursorCodec(b"k" * 32)
+        listing = ListResponder(cursors)
         clock = self.rig.clock
         natives = [
             *execution_natives(self.executions, lambda: listing, clock),
             *note_natives(Notes(self._stores[1], clock), lambda: listing, clock),
-            *reach_natives(Reaching(pipeline), lambda: listing),
+            *reach_natives(ResourceReader(pipeline), lambda: listing),
             *relation_natives(
-                Relations(lambda: self.stage.book(), authorizer, self.executions),
+                Relations(lambda: self.stage.operation_catalog(), authorizer, self.executions),
                 lambda: listing,
             ),
         ]
-        own = OwnOperations(
+        own = BuiltinUpstream(
             natives,
             [hidden(START, self._start, "Lets it go on.")],
-            find=lambda name: self.stage.book().own(name),
+            find=lambda name: self.stage.operation_catalog().own(name),
         )
-        books = OperationBook(config, natives)
+        catalog_builder = OperationCatalogBuilder(config, natives)
         self.rig.upstreams[OWN] = own  # type: ignore[assignment]
         catalog.post(own.offering())
         authorizer.judge_own_operations(free=own.free, floors={}, firm_floors=())
-        self.stage = Stage(
+        self.stage = AqlStage(
             config,
             host=pipeline,
-            books=books,
+            catalog_builder=catalog_builder,
             catalog=catalog,
             own=own,
             authorizer=authorizer,
-            listing=Surface(b"{}"),
-            told=Teller(config, clock=clock, cursors=cursors, settings=books.settings),
+            listing=ViewListBuilder(b"{}"),
+            told=ResponseWriter(
+                config, clock=clock, cursors=cursors, settings=catalog_builder.settings
+            ),
         )
         pipeline.install_operations(self.stage)
         tasks = pipeline._input.tasks
         tasks.also = ExecutionTasks(self.executions, tasks.seal).find
 
-    async def _start(self, asked: Asked) -> Any:
+    async def _start(self, asked: AqlRequest) -> Any:
         return await self.executions.start((asked.params or {})["child"], asked)
 
     @property

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from interlock.aql.progress import Pulses
-from interlock.aql.request import Asked
+from interlock.aql.progress import ProgressStage
+from interlock.aql.request import AqlRequest
 from interlock.core.call import Call
 from interlock.protocol.mcp import LOG_MESSAGE, PROGRESS
 from tests.aql.executing import FACE, Bench, Wrapping
@@ -21,21 +21,21 @@ class Desk(Bench):
     def __init__(self) -> None:
         super().__init__()
         clock = self.rig.clock
-        self.rig.pipeline.install_operations(
-            Pulses(Wrapping(), clock=clock, call_later=clock.call_later)
+        self.rig.pipeline.attach_operations(
+            ProgressStage(Wrapping(), clock=clock, call_later=clock.call_later)
         )
         self.heard: list[tuple[str, dict[str, Any]]] = []
 
     def call(
         self, operation: str = "s_build", token: bytes | None = b'"mine"', hear: Any = None
     ) -> Call:
-        found = self.book.find(operation)
+        found = self.operation_catalog.find(operation)
         assert found is not None
         call = Call(
             "tools/call", "test", LOCAL, SESSION, found.canonical, view=FACE,
             meta={} if token is None else {"progressToken": Raw(token)},
             on_notification=hear or self._hear,
-            asked=Asked(found, FACE, None),
+            asked=AqlRequest(found, FACE, None),
         )  # fmt: skip
         return self.rig.begin(call)
 

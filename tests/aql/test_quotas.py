@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from interlock import errors
-from interlock.aql.builtin_operations import OwnOperations
+from interlock.aql.builtin_operations import BuiltinUpstream
 from interlock.aql.config import AqlConfig
-from interlock.aql.error_mapping import Blame
-from interlock.aql.language import errors as faults
+from interlock.aql.error_mapping import ErrorReport
+from interlock.aql.language import errors as aql_errors
 from interlock.aql.language.errors import AqlError
 from interlock.aql.operations import Operation
-from interlock.aql.quotas import CONTINUE, Pause, Quotas, quota_natives
-from interlock.aql.request import Asked, Warning
+from interlock.aql.quotas import CONTINUE, QuotaApproval, Quotas, quota_natives
+from interlock.aql.request import AqlRequest, AqlWarning
 from interlock.aql.usage_counters import CounterStore
 from interlock.core.call import (
     Call,
@@ -32,7 +32,7 @@ from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import PLAIN
 from interlock.protocol.mcp import Era
 from interlock.protocol.mcpax import STATUS
-from tests.aql.shelf import book, config
+from tests.aql.shelf import config, operation_catalog
 from tests.core.catalog.offers import offer
 from tests.core.pipeline.calls import tool_call
 
@@ -40,7 +40,7 @@ from tests.core.pipeline.calls import tool_call
 NOON = datetime(2026, 2, 4, 12, 30, 6, tzinfo=UTC).timestamp()
 CLERK = Caller("clerk", kind="token")
 GUARD = Caller("guard", kind="token")
-BOOK = book(
+BOOK = operation_catalog(
     offer("forge", ["get_issue", "create_issue", "delete_repo"]), offer("mail", ["send_mail"])
 )
 HOURLY = {"metric": "requests_per_hour", "warn": 8, "pause": 9, "hard_stop": 10}
@@ -68,7 +68,7 @@ class Desk:
         self.wall = Clock(NOON)
         self.config: AqlConfig = config(**settings)
         self.quotas = Quotas(self.config, keeper, self.clock, self.wall)
-        own = OwnOperations([], quota_natives(self.quotas))
+        own = BuiltinUpstream([], quota_natives(self.quotas))
         own.offering()
         self.quotas.hidden = lambda: own.hidden[CONTINUE]
         self.made: list[Call] = []
@@ -79,18 +79,18 @@ class Desk:
 
     def call(
         self, name: str = "forge_get_issue", caller: Caller = CLERK, continued: str = ""
-    ) -> Pause | list[Warning]:
+    ) -> QuotaApproval | list[AqlWarning]:
         """What is held, or the warnings of a call that goes on."""
         call = tool_call(operation(name).canonical)
         call.caller = caller
-        call.asked = asked = Asked(operation(name), PLAIN, None, call=call)
+        call.asked = asked = AqlRequest(operation(name), PLAIN, None, call=call)
         self.made.append(call)
         return self.quotas.admit(call, asked, continued) or asked.warnings or []
 
     def refused(self, *arguments: Any, **more: Any) -> AqlError:
         with pytest.raises(AqlError) as caught:
             self.call(*arguments, **more)
-        assert faults.lawful(caught.value.message)
+        assert aql_errors.lawful(caught.value.message)
         return caught.value
 
     def ended(
@@ -104,18 +104,18 @@ class Desk:
         self.made[-1].dispatched = dispatched
         self.quotas.settled(self.made[-1], known, error)
 
-    def let_go_on(self, pause: Pause, approval: str) -> Any:
+    def let_go_on(self, pause: QuotaApproval, approval: str) -> Any:
         """As the gate does it, once a human gave a proof."""
         call = tool_call("aql.continue_quota")
         call.approval = approval
-        asked = Asked(operation(), PLAIN, None, json.loads(pause.arguments), call)
+        asked = AqlRequest(operation(), PLAIN, None, json.loads(pause.arguments), call)
         [native] = quota_natives(self.quotas)
         return native.answer(asked)
 
     def status(self, caller: Caller = CLERK) -> dict[str, Any]:
         call = tool_call("aql.introspect")
         call.caller = caller
-        return self.quotas.status(Asked(operation(), PLAIN, None, call=call))
+        return self.quotas.status(AqlRequest(operation(), PLAIN, None, call=call))
 
 
 def test_without_any_of_it_nobody_need_ask() -> None:
@@ -136,11 +136,11 @@ def test_a_quota_warns_then_waits_for_a_human_then_refuses() -> None:
     states.append(desk.status()["quotas"][0]["status"])
     for _ in range(2):
         [warning] = desk.call()
-        assert isinstance(warning, Warning)
+        assert isinstance(warning, AqlWarning)
         assert warning.code == "RATE_LIMIT_QUOTA_WARNING"
         states.append(desk.status()["quotas"][0]["status"])
     held = desk.call()
-    assert isinstance(held, Pause)
+    assert isinstance(held, QuotaApproval)
     again = desk.call()
     assert again == held
     assert desk.quotas.pause_details(json.loads(held.arguments)) == {
@@ -152,19 +152,19 @@ def test_a_quota_warns_then_waits_for_a_human_then_refuses() -> None:
     waits = desk.made[-1]
     assert (waits.name, waits.arguments) == ("aql.continue_quota", held.arguments)
     waits.decoded = json.loads(held.arguments)
-    required = Blame(
+    required = ErrorReport(
         "CONFIRMATION_REQUIRED", "m",
         {"operation": "x", "confirmation_token": "conf_abc", "expires_at": "2026-02-04T12:40:00Z"},
     )  # fmt: skip
     shown = desk.quotas.paused(waits, required)
     assert shown.code == "RATE_LIMIT_QUOTA_PAUSE"
-    assert faults.lawful(shown.message)
+    assert aql_errors.lawful(shown.message)
     assert set(shown.details) == {
         "metric", "current", "pause_threshold", "hard_stop_threshold", "confirmation_token",
         "expires_at",
     }  # fmt: skip
     # The token approves nothing by itself.
-    assert isinstance(desk.call(continued="conf_abc"), Pause)
+    assert isinstance(desk.call(continued="conf_abc"), QuotaApproval)
     done = desk.let_go_on(held, "abc")
     assert done["status"] == "continued"
     assert isinstance(desk.call(continued="conf_abc"), list)
@@ -186,7 +186,7 @@ def test_a_token_counts_once_and_only_for_its_caller() -> None:
     desk = Desk(quotas=[{"metric": "requests_per_hour", "warn": 1, "pause": 1}])
     desk.call()
     held = desk.call()
-    assert isinstance(held, Pause)
+    assert isinstance(held, QuotaApproval)
     desk.let_go_on(held, "abc")
     desk.call(continued="conf_abc")
     assert desk.refused(continued="conf_abc").code == "TOKEN_ALREADY_USED"
@@ -208,13 +208,13 @@ def test_a_pause_is_lifted_until_the_quota_begins_anew() -> None:
     desk = Desk(quotas=[{"metric": "requests_per_minute", "warn": 1, "pause": 1}])
     desk.call()
     held = desk.call()
-    assert isinstance(held, Pause)
+    assert isinstance(held, QuotaApproval)
     desk.advance(60)
     with pytest.raises(AqlError) as caught:
         desk.let_go_on(held, "abc")
     assert caught.value.code == "CONFLICT_INVALID_STATE"
     assert isinstance(desk.call(), list)
-    assert isinstance(desk.call(), Pause)
+    assert isinstance(desk.call(), QuotaApproval)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_each_metric_counts_and_begins_anew(metric: str, length: int) -> None:
         api_limits=[{"limit": 1_000, "window": "day", "cost": 1.0}],
     )
     desk.call()
-    assert isinstance(desk.call(), Pause)
+    assert isinstance(desk.call(), QuotaApproval)
     assert desk.status()["quotas"][0]["current"] == 1
     desk.advance(length)
     assert isinstance(desk.call(), list)
@@ -370,12 +370,12 @@ async def restarted(path: Path) -> list[Any]:
             for _ in range(3):
                 desk.call()
             held = desk.call()
-            assert isinstance(held, Pause)
+            assert isinstance(held, QuotaApproval)
             desk.call(caller=GUARD)
             desk.ended(error=InterlockError(errors.DENIED, "m"), dispatched=False)
         elif run == 1:
             held = desk.call()
-            assert isinstance(held, Pause)
+            assert isinstance(held, QuotaApproval)
             desk.let_go_on(held, "abc")
         else:
             seen.append(desk.call())
@@ -404,7 +404,7 @@ def test_what_cannot_be_written_still_counts(tmp_path: Path) -> None:
         desk = Desk(store, quotas=[HOURLY])
         for _ in range(9):
             desk.call()
-        assert isinstance(desk.call(), Pause)
+        assert isinstance(desk.call(), QuotaApproval)
         store.close()
 
     asyncio.run(run())

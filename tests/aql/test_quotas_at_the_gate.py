@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from interlock.aql.language.cursors import Cursors
+from interlock.aql.language.cursors import CursorCodec
 from interlock.aql.quotas import CONTINUE, Quotas, quota_natives
-from interlock.aql.response_writer import Teller
+from interlock.aql.response_writer import ResponseWriter
 from interlock.core.call import Credentials
 from interlock.protocol.aql_terms import OWN
 from interlock.trust.policy.decision import Action, decision
@@ -48,11 +48,11 @@ class Desk:
             firm_floors=frozenset({CONTINUE}),
         )
         self.node.stage.quotas = self.quotas
-        self.node.stage._told = Teller(
+        self.node.stage._told = ResponseWriter(
             made,
             clock=self.node.rig.clock,
-            cursors=Cursors(b"c" * 32),
-            settings=self.node.books.settings,
+            cursors=CursorCodec(b"c" * 32),
+            settings=self.node.catalog_builder.settings,
             tokens=self.node.tokens,
             quotas=self.quotas,
         )

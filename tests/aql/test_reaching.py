@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from interlock.aql.language.cursors import Cursors
+from interlock.aql.language.cursors import CursorCodec
 from interlock.aql.language.errors import AqlError, lawful
-from interlock.aql.list_requests import Listing
-from interlock.aql.request import Answer, Asked
-from interlock.aql.resource_operations import Reaching, reach_natives
+from interlock.aql.list_requests import ListResponder
+from interlock.aql.request import AqlRequest, BuiltinResponse
+from interlock.aql.resource_operations import ResourceReader, reach_natives
 from interlock.core.call import Call, Caller
 from interlock.core.config.trust import PolicyConfig
 from interlock.errors import InterlockError
@@ -42,18 +42,18 @@ class Desk:
         self.rig = Rig(offer("s", ["t"], **({} if empty else everything)))
         if not empty:
             self.rig.upstreams["s"].capabilities = {"resources": {}, "prompts": {}}
-        listing = Listing(Cursors(b"k" * 32))
-        natives = reach_natives(Reaching(self.rig.pipeline), lambda: listing)
+        listing = ListResponder(CursorCodec(b"k" * 32))
+        natives = reach_natives(ResourceReader(self.rig.pipeline), lambda: listing)
         self.natives = {one.name: one for one in natives}
 
     def call(self, operation: str, /, **params: Any) -> asyncio.Task[Any]:
         call = Call("tools/call", "test", LOCAL, SESSION, f"aql.{operation}", view=FACE)
         call.caller = CLERK
-        asked = Asked(None, FACE, None, params=params, call=call)  # type: ignore[arg-type]
+        asked = AqlRequest(None, FACE, None, params=params, call=call)  # type: ignore[arg-type]
 
         async def answer() -> Any:
             answer = await self.natives[operation].answer(asked)
-            return answer.data if isinstance(answer, Answer) else answer
+            return answer.data if isinstance(answer, BuiltinResponse) else answer
 
         return asyncio.ensure_future(answer())
 
@@ -126,7 +126,7 @@ def test_a_list_is_walked_to_its_end() -> None:
                 return Outcome(json.dumps(page).encode(), Era.SESSION)
 
         parent = Call("tools/call", "test", LOCAL, SESSION)
-        found = await Reaching(Paged()).resources(parent)
+        found = await ResourceReader(Paged()).resources(parent)
         assert [one["uri"] for one in found] == ["u:0", "u:1", "u:2"]
         assert asked[:3] == [("resources/list", cursor) for cursor in (None, "1", "2")]
         assert desk.natives
@@ -214,7 +214,7 @@ def test_an_input_that_is_needed_first_is_told() -> None:
                 return Outcome(b'{"resultType":"input_required"}', Era.STATELESS)
 
         with pytest.raises(AqlError) as refused:
-            await Reaching(Asks()).read(Call("tools/call", "test", LOCAL, SESSION), "u:1")
+            await ResourceReader(Asks()).read(Call("tools/call", "test", LOCAL, SESSION), "u:1")
         assert refused.value.code == "CONFLICT_INVALID_STATE"
         assert lawful(refused.value.message)
 

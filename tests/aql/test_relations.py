@@ -9,24 +9,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from interlock.aql.language.cursors import Cursors
+from interlock.aql.language.cursors import CursorCodec
 from interlock.aql.language.errors import AqlError, lawful
-from interlock.aql.list_requests import Listing
+from interlock.aql.list_requests import ListResponder
 from interlock.aql.relations import (
     MOST_DRAWN,
     MOST_NODES,
     Edge,
     Element,
-    Graph,
+    RelationGraph,
     Relations,
     relation_natives,
 )
-from interlock.aql.request import Answer
+from interlock.aql.request import BuiltinResponse
 from interlock.core.call import Caller
 from interlock.core.config.trust import PolicyConfig
 from interlock.trust.policy import Policy
 from tests.aql.executing import CLERK, GUARD, Bench
-from tests.aql.shelf import book, native
+from tests.aql.shelf import native, operation_catalog
 from tests.core.catalog.offers import offer
 
 SERVER = {"element_type": "server", "element_name": "s"}
@@ -35,12 +35,14 @@ SERVER = {"element_type": "server", "element_name": "s"}
 class Desk(Bench):
     def __init__(self) -> None:
         super().__init__()
-        listing = Listing(Cursors(b"k" * 32))
-        self.relations = Relations(lambda: self.book, self.rig.authorizer, self.executions)
+        listing = ListResponder(CursorCodec(b"k" * 32))
+        self.relations = Relations(
+            lambda: self.operation_catalog, self.rig.authorizer, self.executions
+        )
         [self.native] = relation_natives(self.relations, lambda: listing)
 
-    def answer(self, caller: Caller = CLERK, **params: Any) -> Answer:
-        answer: Answer = self.native.answer(self.asked(params, caller))
+    def answer(self, caller: Caller = CLERK, **params: Any) -> BuiltinResponse:
+        answer: BuiltinResponse = self.native.answer(self.asked(params, caller))
         return answer
 
     def query(self, caller: Caller = CLERK, **params: Any) -> Any:
@@ -112,7 +114,7 @@ def test_what_meets_only_in_a_default_has_nothing_to_do_with_each_other() -> Non
             Edge(default, "references", Element("server", server)),
         ]
 
-    graph = Graph([*of("a"), *of("b")])
+    graph = RelationGraph([*of("a"), *of("b")])
     edges, nodes, _ = graph.around(Element("server", "a"), "both", None, 5)
     assert {one.name for one in nodes} == {"a", "a_x", "default:safe"}
     assert len(edges) == 3
@@ -124,7 +126,9 @@ def test_what_the_node_answers_itself_is_of_no_server() -> None:
     async def test(desk: Desk) -> None:
         call = desk.asked({}, CLERK).call
         assert call is not None
-        desk.book = book(offer("s", ["look"]), natives=(native("introspect"),))
+        desk.operation_catalog = operation_catalog(
+            offer("s", ["look"]), natives=(native("introspect"),)
+        )
         graph = desk.relations.graph(call)
         assert [one.name for one in graph.elements if one.type == "server"] == ["s"]
         assert Element("operation", "introspect") in graph.elements
@@ -137,7 +141,7 @@ def test_a_graph_is_drawn_so_far_and_listed_whole() -> None:
     many = [Edge(root, "composes", Element("operation", f"o{at}")) for at in range(300)]
 
     async def test(desk: Desk) -> None:
-        desk.relations.graph = lambda _: Graph(many)  # type: ignore[method-assign]
+        desk.relations.graph = lambda _: RelationGraph(many)  # type: ignore[method-assign]
         answer = desk.answer(root=SERVER)
         assert len(answer.data["graph"]["edges"]) == MOST_DRAWN
         assert len(ids(answer.data)) == MOST_DRAWN + 1
@@ -212,7 +216,7 @@ def test_what_makes_no_sense_is_refused(params: dict[str, Any], code: str) -> No
 
 def test_a_graph_that_is_too_large_is_cut() -> None:
     root = Element("server", "s")
-    graph = Graph(
+    graph = RelationGraph(
         Edge(root, "composes", Element("operation", f"o{number}")) for number in range(5_000)
     )
     edges, nodes, cut = graph.around(root, "both", None, 3)
@@ -223,5 +227,5 @@ def test_a_graph_that_is_too_large_is_cut() -> None:
 
 def test_an_element_beside_itself_ends() -> None:
     root = Element("policy", "p")
-    edges, nodes, cut = Graph([Edge(root, "extends", root)]).around(root, "both", None, 10)
+    edges, nodes, cut = RelationGraph([Edge(root, "extends", root)]).around(root, "both", None, 10)
     assert (len(edges), list(nodes), cut) == (1, [root], False)

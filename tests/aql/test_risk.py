@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from interlock.aql.danger import TRUST, Trust, matrix
-from interlock.aql.decision_steps import Risk, journalled, least_trust
-from interlock.aql.language import errors as faults
+from interlock.aql.decision_steps import DangerStep, journalled, least_trust
+from interlock.aql.language import errors
 from interlock.aql.language.errors import AqlError
-from interlock.aql.operations import OperationsAt, Trusting
+from interlock.aql.operations import OperationSnapshot, ServerTrust
 from interlock.core.call import Caller, Credentials
 from interlock.core.config.trust import PolicyConfig
 from interlock.core.journal.audit import Audit
 from interlock.protocol.aql_terms import OWN, Danger
 from interlock.trust.policy.decision import Action, Decision, decision
 from interlock.trust.policy.policy import Policy
-from tests.aql.shelf import book
+from tests.aql.shelf import operation_catalog
 from tests.aql.staged import SINGLE, gated, read
 from tests.core.catalog.offers import definition, offer
 from tests.core.pipeline.calls import tool_call
@@ -52,16 +52,18 @@ class Bench:
         tools: Any = TOOLS,
         **aql: Any,
     ) -> None:
-        self.book: OperationsAt = book(offer("s", tools), **aql)
+        self.operation_catalog: OperationSnapshot = operation_catalog(offer("s", tools), **aql)
         self.journal = KeptJournal()
-        trusting = Trusting(
+        trusting = ServerTrust(
             {} if trust is None else {"s": trust},
             registered=lambda _: registered,
             wall_clock=lambda: 0.0,
         )
         audit = Audit(self.journal, wall_clock=lambda: 1_770_000_000_000_000_000)
         self.declared = trust is not None
-        self.risk = Risk(lambda: self.book, trusting, journalled(audit), lambda _: self.declared)
+        self.risk = DangerStep(
+            lambda: self.operation_catalog, trusting, journalled(audit), lambda _: self.declared
+        )
 
     def __call__(
         self,
@@ -76,7 +78,7 @@ class Bench:
             decided: By the policy. Default: what a node without rules decides.
             effect: Of this call, by its arguments. Default: that of the tool.
         """
-        found = self.book.find(f"s_{name}")
+        found = self.operation_catalog.find(f"s_{name}")
         assert found is not None
         if decided is None:
             decided = Policy(PolicyConfig()).standing_by_effect[found.tool.effect_word]
@@ -93,7 +95,7 @@ class Bench:
     def refused(self, name: str, decided: Decision | None = None) -> AqlError:
         with pytest.raises(AqlError) as caught:
             self(name, decided)
-        assert faults.lawful(caught.value.message)
+        assert errors.lawful(caught.value.message)
         return caught.value
 
     @property
@@ -102,7 +104,7 @@ class Bench:
 
 
 def test_the_levels_are_what_this_file_takes_them_for() -> None:
-    found = {one.local: one.danger for one in Bench().book.all()}
+    found = {one.local: one.danger for one in Bench().operation_catalog.all()}
     assert found == LEVELS
 
 
@@ -169,7 +171,7 @@ def test_arguments_do_not_lower_a_danger_that_the_config_declares() -> None:
     """A call with harmless arguments is weighed as one; a declared danger is of every call."""
 
     def weigh(bench: Bench) -> Decision:
-        found = bench.book.find("s_manage_item")
+        found = bench.operation_catalog.find("s_manage_item")
         assert found is not None
         assert found.tool.effect.choices
         return bench("manage_item", ALLOW, effect="mutating", action="list")
@@ -269,8 +271,8 @@ def test_in_a_view_what_destroys_waits_at_the_gate(
         authorizer = node.authorizer
         authorizer.follow(Policy(PolicyConfig()))
         levels: dict[str, Trust] = {}
-        trusting = Trusting(levels, wall_clock=lambda: 0.0)
-        risk = Risk(node.stage.book, trusting, journalled(node.rig.audit))
+        trusting = ServerTrust(levels, wall_clock=lambda: 0.0)
+        risk = DangerStep(node.stage.operation_catalog, trusting, journalled(node.rig.audit))
         trusting.on_change = risk.forget
         authorizer.install(danger_step(risk))
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from interlock.aql.confirmation_tokens import token_of
-from interlock.aql.decision_steps import Risk, journalled
-from interlock.aql.operations import Trusting
+from interlock.aql.decision_steps import DangerStep, journalled
+from interlock.aql.operations import ServerTrust
 from interlock.core.call import Credentials
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.protocol.aql_terms import Danger, Face
@@ -55,8 +55,10 @@ def test_every_code_of_the_robust_part_can_be_met(tmp_path: Path) -> None:
         assert found is not None
         for trust, danger in (("untested", found.danger), ("generated", Danger.FORBIDDEN)):
             levels: dict[str, Any] = {"hub": trust}
-            trusting = Trusting(levels, wall_clock=lambda: 0.0)
-            risk = Risk(desk.node.stage.book, trusting, journalled(desk.node.rig.audit))
+            trusting = ServerTrust(levels, wall_clock=lambda: 0.0)
+            risk = DangerStep(
+                desk.node.stage.operation_catalog, trusting, journalled(desk.node.rig.audit)
+            )
             trusting.on_change = risk.forget
             authorizer.install(danger_step(risk))
             found.danger = danger

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from interlock.aql import fast_path as shortcut
+from interlock.aql import fast_path
 from interlock.aql.config import AqlConfig
 from interlock.aql.stage import CHECKED, GOES_ON
 from interlock.core.call import Call, Caller, Outcome
@@ -388,7 +388,7 @@ def test_ordinary_results_are_told_the_short_way(raw: bytes) -> None:
     _, call = ordinary_call()
     glance = glance_at(Raw(raw))
     outcome = Outcome(raw, Era.SESSION, glance)
-    assert shortcut.told(call, outcome, glance, True) is not None
+    assert fast_path.told(call, outcome, glance, True) is not None
 
 
 @given(RESULTS, st.booleans(), st.booleans(), st.booleans())
@@ -403,7 +403,7 @@ def test_both_ways_tell_the_same(
     staged, call = ordinary_call()
     if to_stateless:
         call.client = STATELESS
-    short = shortcut.told(call, outcome, glance, structured)
+    short = fast_path.told(call, outcome, glance, structured)
     if short is None:
         return
     written, blocks = staged.teller._success(call, call.asked, raw)

@@ -260,7 +260,7 @@ def test_a_bug_in_the_book_is_an_answer() -> None:
     def broken(*_: Any) -> Any:
         raise RuntimeError("at /src/x.py:1")
 
-    node.stage.book = broken  # type: ignore[method-assign]
+    node.stage.operation_catalog = broken  # type: ignore[method-assign]
     error = node.ask("mcp_aql_read", {"operation": "hub_list_issues"})["error"]
     assert error["code"] == "INTERNAL_ERROR"
     assert "RuntimeError" not in json.dumps(error)

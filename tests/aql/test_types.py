@@ -51,7 +51,7 @@ def test_types_of_every_kind_have_what_their_kind_has(ask: Asking) -> None:
 def test_every_type_that_is_named_can_be_looked_up() -> None:
     ask = Asking(GITHUB, SLACK, natives=(native("get_note", returns="Note"),))
     named = set()
-    for one in ask.book.all():
+    for one in ask.operation_catalog.all():
         found = ask(name=one.name)["operation"]
         named |= {found["returns"]["name"], *(each["type"] for each in found["parameters"])}
     for line in ask("types")["types"]:

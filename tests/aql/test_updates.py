@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from interlock.protocol.aql_terms import Category
-from tests.aql.shelf import NEEDED, STRING, book, only, tool
+from tests.aql.shelf import NEEDED, STRING, only, operation_catalog, tool
 from tests.core.catalog.offers import offer
 
 WHOLE = {"type": "integer", "required": True}
@@ -64,7 +64,7 @@ def test_without_anything_required_everything_is_changed() -> None:
 @pytest.mark.spec("AQ-4.5-2")
 def test_the_config_knows_identifiers() -> None:
     listed = [tool("set_topic", {"channel": NEEDED, "topicText": NEEDED, "why": STRING})]
-    found = book(
+    found = operation_catalog(
         offer("s", listed), operations={"s.set_topic": {"identifiers": ["channel", "why"]}}
     ).all()[0]
     assert found.signature.names == {"channel", "why", "input"}

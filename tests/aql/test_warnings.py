@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from interlock.aql.language import envelope
 from interlock.aql.language.errors import lawful
-from interlock.aql.request import Warning
+from interlock.aql.request import AqlWarning
 from interlock.aql.warnings import (
     ORDER,
     deprecation_warning,
@@ -23,7 +23,7 @@ from tests.aql.language.schemas import OPERATION_RESULT, WARNINGS, fits
 
 DAY = 86_400.0
 WARNING = st.builds(
-    Warning,
+    AqlWarning,
     st.sampled_from(["A_WARNING", "B_WARNING"]),
     st.sampled_from(["one", "two", "three"]),
     st.none() | st.fixed_dictionaries({"n": st.integers(0, 3)}),
@@ -33,7 +33,7 @@ WARNING = st.builds(
 
 @pytest.mark.spec("AQ-WRN-3.2-1", "AQ-WRN-6.4-1", "AQ-WRN-2.1-1")
 @given(st.lists(WARNING, max_size=40))
-def test_the_most_important_come_first_once_and_few(warnings: list[Warning]) -> None:
+def test_the_most_important_come_first_once_and_few(warnings: list[AqlWarning]) -> None:
     told = ranked(warnings)
     assert len(told) <= 10
     weights = [ORDER[one.severity] for one in told]
@@ -48,18 +48,21 @@ def test_the_most_important_come_first_once_and_few(warnings: list[Warning]) -> 
 
 @pytest.mark.spec("AQ-WRN-6.4-1")
 def test_fifteen_are_ten_and_the_same_is_counted() -> None:
-    many = [Warning("A_WARNING", f"number {number}") for number in range(15)]
+    many = [AqlWarning("A_WARNING", f"number {number}") for number in range(15)]
     assert len(ranked(many)) == 10
-    [one] = ranked([Warning("A_WARNING", "m", {"x": 1})] * 3)
+    [one] = ranked([AqlWarning("A_WARNING", "m", {"x": 1})] * 3)
     assert one.details == {"x": 1, "occurrence_count": 3}
-    [batch] = of_batch([[Warning("A_WARNING", "m")], [], [Warning("A_WARNING", "m")]])
+    [batch] = of_batch([[AqlWarning("A_WARNING", "m")], [], [AqlWarning("A_WARNING", "m")]])
     assert batch.details == {"occurrence_count": 2}
 
 
 @pytest.mark.spec("AQ-WRN-2.1-1")
 def test_medium_is_not_written_out() -> None:
-    assert msgspec.to_builtins(Warning("A_WARNING", "m")) == {"code": "A_WARNING", "message": "m"}
-    assert fits(WARNINGS, [msgspec.to_builtins(Warning("A_WARNING", "m", None, "high"))])
+    assert msgspec.to_builtins(AqlWarning("A_WARNING", "m")) == {
+        "code": "A_WARNING",
+        "message": "m",
+    }
+    assert fits(WARNINGS, [msgspec.to_builtins(AqlWarning("A_WARNING", "m", None, "high"))])
 
 
 @pytest.mark.spec("AQ-WRN-4-1")

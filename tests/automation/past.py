@@ -10,7 +10,7 @@ import msgspec
 from hypothesis import strategies
 
 from interlock.automation.config import AutomationConfig
-from interlock.automation.decision import Decided, kept
+from interlock.automation.decision import HumanDecision, kept
 from interlock.trust.approvals.record import canonical
 
 NOW = 1_800_000_000.0
@@ -18,7 +18,7 @@ SETTINGS = AutomationConfig(decisions=6, agreement=0.9)
 _numbers = count(1)
 
 
-def decision(arguments: Any = None, verdict: str = "approve", **fields: Any) -> Decided:
+def decision(arguments: Any = None, verdict: str = "approve", **fields: Any) -> HumanDecision:
     """One decision. Each is about an approval of its own, a minute after the one before."""
     number = next(_numbers)
     made = {
@@ -35,10 +35,10 @@ def decision(arguments: Any = None, verdict: str = "approve", **fields: Any) -> 
         "rule": "writes",
         **fields,
     }
-    return Decided(**made)
+    return HumanDecision(**made)
 
 
-def decisions(many: Iterable[Any], verdict: str = "approve", **fields: Any) -> list[Decided]:
+def decisions(many: Iterable[Any], verdict: str = "approve", **fields: Any) -> list[HumanDecision]:
     return [decision(one, verdict, **fields) for one in many]
 
 
@@ -49,7 +49,7 @@ def notes(count: int = 8, folder: str = "/srv/notes/") -> list[dict[str, Any]]:
     ]
 
 
-def anything() -> strategies.SearchStrategy[Decided]:
+def anything() -> strategies.SearchStrategy[HumanDecision]:
     """Any decision, of few tools and few words so that patterns come about."""
     paths = strategies.sampled_from(
         ["/a/x", "/a/y", "/a/b/x", "/a/b/y", "/a/../x", "/c/x", "x", "", "https://h/a", "a\\b"]
@@ -77,10 +77,10 @@ def anything() -> strategies.SearchStrategy[Decided]:
     )
 
 
-def pasts() -> strategies.SearchStrategy[list[Decided]]:
+def pasts() -> strategies.SearchStrategy[list[HumanDecision]]:
     """Histories in which something was decided often: each decision stands a few times."""
 
-    def repeated(some: list[tuple[Decided, int]]) -> list[Decided]:
+    def repeated(some: list[tuple[HumanDecision, int]]) -> list[HumanDecision]:
         fresh = (decision() for _ in iter(int, 1))
         return [
             msgspec.structs.replace(one, time=new.time, approval=new.approval)

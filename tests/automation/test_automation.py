@@ -9,7 +9,7 @@ from pathlib import Path
 
 from interlock.app import Node
 from interlock.automation.component import Automation
-from interlock.automation.dismissal import Dismissed
+from interlock.automation.dismissal import Dismissal
 from interlock.core.config import Config, LearnedRule, parse_config
 
 RULE = "{name: counting is fine, then: allow, tools: [demo.text_stats]}"
@@ -32,7 +32,7 @@ def test_the_journal_says_who_took_a_rule_back(tmp_path: Path) -> None:
             for by, name in (("eve", "another"), ("ada", "counting is fine")):
                 rule = LearnedRule(name=name, then="allow", tools=["demo.count"])
                 store.dismiss(
-                    Dismissed(id=name, rule=rule, by=by, time=1.0, agreed=6, reverted=True)
+                    Dismissal(id=name, rule=rule, by=by, time=1.0, agreed=6, reverted=True)
                 )
             await node.apply(config(""))
             # Somebody wants it again, and then takes it out by hand.

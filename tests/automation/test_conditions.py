@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from interlock.automation.conditions import (
     LONGEST_VALUE,
-    Below,
+    FolderPattern,
     absent,
     below,
     between,
@@ -140,9 +140,13 @@ def test_true_is_not_one() -> None:
     ],
 )
 def test_only_what_stays_below_a_folder_is_below_it(path: Any, fits: bool | None) -> None:
-    assert holds(below("path", [Below("/srv/notes/")]).cel, {"path": path}) is fits
+    assert holds(below("path", [FolderPattern("/srv/notes/")]).cel, {"path": path}) is fits
     assert (
-        holds(below("path", [Below("/var/x/"), Below("/srv/notes/")]).cel, {"path": path}) is fits
+        holds(
+            below("path", [FolderPattern("/var/x/"), FolderPattern("/srv/notes/")]).cel,
+            {"path": path},
+        )
+        is fits
     )
 
 
@@ -152,20 +156,20 @@ def test_no_way_out_is_ever_covered(parts: list[str]) -> None:
     from urllib.parse import unquote
 
     path = "/srv/notes/" + "/".join(parts)
-    if holds(below("path", [Below("/srv/notes/")]).cel, {"path": path}):
+    if holds(below("path", [FolderPattern("/srv/notes/")]).cel, {"path": path}):
         resolved = posixpath.normpath(unquote(path).replace("\\", "/"))
         assert f"{resolved}/".startswith("/srv/notes/")
 
 
 def test_dots_of_a_folder_are_dots() -> None:
-    cel = below("url", [Below("https://h.example/a+b/")]).cel
+    cel = below("url", [FolderPattern("https://h.example/a+b/")]).cel
     assert holds(cel, {"url": "https://h.example/a+b/x"}) is True
     assert holds(cel, {"url": "https://hxexample/a+b/x"}) is False
     assert holds(cel, {"url": "https://h.example/aab/x"}) is False
 
 
 def test_letters_and_dots_that_were_seen_may_be_there() -> None:
-    cel = below("path", [Below("/srv/", letters="@é", dotted=True)]).cel
+    cel = below("path", [FolderPattern("/srv/", letters="@é", dotted=True)]).cel
     fits = {"/srv/a@é": True, "/srv/.git/x": True, "/srv/..": False, "/srv/../x": False}
     fits |= {"/srv/a=b": False, "/srv/.": False, "/srv/a..b": False, "/srv/.a/.b": True}
     assert {one: holds(cel, {"path": one}) for one in fits} == fits
@@ -173,7 +177,7 @@ def test_letters_and_dots_that_were_seen_may_be_there() -> None:
 
 @given(HOSTILE)
 def test_the_same_is_below_a_folder_for_both_readers(rest: str) -> None:
-    for one in (Below("/srv/"), Below("/srv/", "@é", True)):
+    for one in (FolderPattern("/srv/"), FolderPattern("/srv/", "@é", True)):
         path = f"/srv/{rest}"
         assert holds(below("path", [one]).cel, {"path": path}) is one.holds(path)
 
@@ -204,7 +208,7 @@ def test_what_may_be_left_out_must_fit_where_it_is_not() -> None:
     for piece in (
         one_of("x", [1], optional=True),
         between("x", 0, 5, optional=True),
-        below("x", [Below("/a/")], optional=True),
+        below("x", [FolderPattern("/a/")], optional=True),
     ):
         assert holds(piece.cel, {}) is True
         assert holds(piece.cel, {"x": 7}) in (False, None)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from interlock.automation.config import AutomationConfig
-from interlock.automation.dismissal import Dismissed
+from interlock.automation.dismissal import Dismissal
 from interlock.automation.store import DecisionStore
 from interlock.core.config import LearnedRule
 from interlock.errors import CONFIG, UNRECORDABLE, InterlockError
@@ -202,9 +202,9 @@ def test_what_was_told_outlives_the_process(path: Path, clock: Clock) -> None:
 # -- what nobody wants
 
 
-def no(id: str, **changes: Any) -> Dismissed:
+def no(id: str, **changes: Any) -> Dismissal:
     rule = LearnedRule(name=f"allow-{id}", then="allow", tools=["files.write"])
-    return Dismissed(**{"id": id, "rule": rule, "by": "ada", "time": NOW, "agreed": 6, **changes})
+    return Dismissal(**{"id": id, "rule": rule, "by": "ada", "time": NOW, "agreed": 6, **changes})
 
 
 def test_what_nobody_wants_is_kept(path: Path, clock: Clock, store: DecisionStore) -> None:

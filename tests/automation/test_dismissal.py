@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from interlock.automation.decision import Decided
-from interlock.automation.dismissal import Dismissed
+from interlock.automation.decision import HumanDecision
+from interlock.automation.dismissal import Dismissal
 from interlock.automation.suggestion import Suggestion, suggest
 from interlock.core.config import LearnedRule
 from tests.automation.past import SETTINGS, decisions, notes
@@ -14,12 +14,12 @@ PAST = decisions(notes(10))
 LATER = PAST[-1].time + 1
 
 
-def dismissed(found: Suggestion, **changes: Any) -> Dismissed:
+def dismissed(found: Suggestion, **changes: Any) -> Dismissal:
     given = {"id": found.id, "rule": found.rule, "by": "ada", "time": LATER, "agreed": 10}
-    return Dismissed(**{**given, **changes})
+    return Dismissal(**{**given, **changes})
 
 
-def only(history: list[Decided], *no: Dismissed) -> Suggestion:
+def only(history: list[HumanDecision], *no: Dismissal) -> Suggestion:
     [found] = suggest(history, SETTINGS, dismissed=no)
     return found
 

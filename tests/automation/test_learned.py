@@ -11,8 +11,8 @@ import pytest
 from msgspec import Raw
 
 from interlock.automation.config import AutomationConfig
-from interlock.automation.decision import Decided, Watching
-from interlock.automation.learned_rules import Learned
+from interlock.automation.decision import DecisionRecorder, HumanDecision
+from interlock.automation.learned_rules import LearnedRules
 from interlock.automation.suggestion import suggest
 from interlock.core.call import Call, Caller, ProposedCall
 from interlock.core.catalog.effects import EffectLevel
@@ -53,7 +53,7 @@ class Desk:
 
     def __init__(self, *rules: LearnedRule) -> None:
         self.journal = Noted()
-        self.learned = Learned(rules, audit=self.journal)
+        self.learned = LearnedRules(rules, audit=self.journal)
         [self.tool] = offer("s", [definition("write")]).tools
 
     def call(self, arguments: Any, **fields: Any) -> Call:
@@ -260,7 +260,7 @@ WRITES = RuleConfig(name="writes", tools=["s.write"], then="confirm")
 def permitted(*rules: RuleConfig, learned: list[LearnedRule], default: Any = "safe") -> Rig:
     made = Rig(writing())
     made.authorizer.follow(Policy(PolicyConfig(default=default, rules=list(rules))))
-    made.authorizer.install(learned_step(Learned(learned, audit=None)))
+    made.authorizer.install(learned_step(LearnedRules(learned, audit=None)))
     return made
 
 
@@ -287,12 +287,12 @@ class Kept:
     """Decisions, in memory."""
 
     def __init__(self) -> None:
-        self.all: list[Decided] = []
+        self.all: list[HumanDecision] = []
 
-    def write(self, make: Callable[[], Decided]) -> None:
+    def write(self, make: Callable[[], HumanDecision]) -> None:
         self.all.append(make())
 
-    def history(self) -> list[Decided]:
+    def history(self) -> list[HumanDecision]:
         return self.all
 
     def close(self) -> None:
@@ -306,7 +306,7 @@ def test_from_decisions_to_a_rule_that_answers(tmp_path: Path) -> None:
     async def run() -> None:
         gated = Gated(tmp_path, writing(), rules=[WRITES])
         kept = Kept()
-        gated.approvals.watch(Watching(kept, lambda: gated.wall).heard)
+        gated.approvals.watch(DecisionRecorder(kept, lambda: gated.wall).heard)
         for one in range(8):
             await gated.confirm(await gated.hold(note(f"/srv/notes/{one}.md")))
             gated.wall += 60
@@ -316,7 +316,7 @@ def test_from_decisions_to_a_rule_that_answers(tmp_path: Path) -> None:
         assert [one.verdict for one in kept.all] == ["approve"] * 8 + ["refuse"] * 2
         [found] = suggest(kept.history(), AutomationConfig(decisions=8))
         authorizer = gated.authorizer
-        authorizer.install(learned_step(Learned([found.rule], audit=gated.rig.audit)))
+        authorizer.install(learned_step(LearnedRules([found.rule], audit=gated.rig.audit)))
 
         asked = gated.start(note("/srv/notes/new.md"))
         (await gated.reached(9)).answer(content=[])
@@ -346,7 +346,7 @@ def test_only_what_humans_decided_is_kept(tmp_path: Path) -> None:
     async def run() -> None:
         gated = Gated(tmp_path, writing(), rules=[WRITES])
         kept = Kept()
-        watching = Watching(kept, lambda: gated.wall)
+        watching = DecisionRecorder(kept, lambda: gated.wall)
         steps: list[str] = []
         gated.approvals.watch(lambda one: steps.append(one.state))
         gated.approvals.watch(watching.heard)

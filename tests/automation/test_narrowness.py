@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from interlock.automation.config import AutomationConfig
-from interlock.automation.decision import Decided
+from interlock.automation.decision import HumanDecision
 from interlock.automation.folders import read_path
 from interlock.automation.replay import VERDICTS
 from interlock.automation.rule import CompiledRule, read_case
@@ -41,7 +41,7 @@ def covers(rule: LearnedRule, arguments: Any, **fields: Any) -> bool | None:
     return CompiledRule(rule).covers(read_case(decision(arguments, **fields)))
 
 
-def rules(history: list[Decided]) -> list[LearnedRule]:
+def rules(history: list[HumanDecision]) -> list[LearnedRule]:
     return [one.rule for one in suggest(history, SETTINGS)]
 
 
@@ -349,7 +349,7 @@ def test_nobody_gets_what_another_was_seen_with() -> None:
 # -- whatever the past was
 
 
-def expanded(templates: list[tuple[str, dict[str, Any], int]]) -> list[Decided]:
+def expanded(templates: list[tuple[str, dict[str, Any], int]]) -> list[HumanDecision]:
     """Each template some times, with a number of its own wherever it has a `%`."""
     return [
         decision(
@@ -405,7 +405,7 @@ def alike(name: str, value: Any, seen: Any) -> bool:
 @settings(deadline=None)
 @given(pasts() | TAUGHT, st.lists(PROBES, max_size=20))
 def test_whatever_is_covered_is_like_what_was_decided(
-    history: list[Decided], probes: list[dict[str, Any]]
+    history: list[HumanDecision], probes: list[dict[str, Any]]
 ) -> None:
     bar = AutomationConfig(decisions=4, agreement=0.8)
     for found in suggest(history, bar, irreversible=True):

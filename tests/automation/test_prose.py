@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.automation.prose import is_prose, is_working
-from interlock.automation.suggestion import Open, key_of, ways_of
+from interlock.automation.suggestion import AnyText, key_of, ways_of
 
 SAID = [
     "The deploy went fine, thanks to everybody.",
@@ -86,7 +86,7 @@ def test_whatever_it_is_it_is_one_of_them_at_most(text: str) -> None:
 
 
 def opened(texts: list[str]) -> bool:
-    return ways_of("note", [(one, False) for one in texts], 3, 0) == [Open()]
+    return ways_of("note", [(one, False) for one in texts], 3, 0) == [AnyText()]
 
 
 def test_an_argument_is_open_only_where_nearly_all_was_prose() -> None:

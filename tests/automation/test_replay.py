@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.automation.decision import Decided
+from interlock.automation.decision import HumanDecision
 from interlock.automation.replay import MOST_EXAMPLES, replay
 from interlock.core.config import LearnedRule
 from tests.automation.past import anything, decision, decisions, notes
@@ -115,7 +115,7 @@ RULES = st.builds(
 
 @given(RULES, st.lists(anything(), max_size=20))
 def test_all_that_is_covered_is_same_other_or_unjudged(
-    one: LearnedRule, history: list[Decided]
+    one: LearnedRule, history: list[HumanDecision]
 ) -> None:
     found = replay(one, history)
     assert found.same + found.other + found.unjudged == found.covered <= len(history)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from interlock.automation.config import AutomationConfig
-from interlock.automation.decision import Decided
+from interlock.automation.decision import HumanDecision
 from interlock.automation.replay import VERDICTS, replay
 from interlock.automation.rule import CompiledRule, read_case
 from interlock.automation.suggestion import MOST_A_MINUTE, SINCE, Suggestion, rationed, suggest
@@ -21,7 +21,7 @@ from interlock.core.redaction import MASK
 from tests.automation.past import NOW, SETTINGS, decision, decisions, notes, pasts
 
 
-def only(history: list[Decided], **options: Any) -> Suggestion:
+def only(history: list[HumanDecision], **options: Any) -> Suggestion:
     [found] = suggest(history, SETTINGS, **options)
     return found
 
@@ -368,7 +368,7 @@ def test_what_speaks_for_a_rule_and_against_it_is_all_that_is_remembered() -> No
 @given(pasts())
 @pytest.mark.parametrize("irreversible", [False, True])
 def test_a_suggestion_is_a_rule_that_the_past_bears(
-    irreversible: bool, history: list[Decided]
+    irreversible: bool, history: list[HumanDecision]
 ) -> None:
     bar = AutomationConfig(decisions=4, agreement=0.8)
     for found in suggest(history, bar, irreversible=irreversible):

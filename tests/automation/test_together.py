@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from interlock.automation.config import AutomationConfig
-from interlock.automation.decision import Decided
+from interlock.automation.decision import HumanDecision
 from interlock.automation.folders import read_path
 from interlock.automation.replay import VERDICTS
 from interlock.automation.rule import CompiledRule, read_case
@@ -25,11 +25,11 @@ def covers(rule: LearnedRule, arguments: Any, **fields: Any) -> bool | None:
     return CompiledRule(rule).covers(read_case(decision(arguments, **fields)))
 
 
-def rules(history: list[Decided], bar: AutomationConfig = SETTINGS) -> list[LearnedRule]:
+def rules(history: list[HumanDecision], bar: AutomationConfig = SETTINGS) -> list[LearnedRule]:
     return [one.rule for one in suggest(history, bar)]
 
 
-def amounts(who: str, *numbers: float) -> list[Decided]:
+def amounts(who: str, *numbers: float) -> list[HumanDecision]:
     return decisions(({"amount": one} for one in numbers), caller=who)
 
 
@@ -183,7 +183,7 @@ NUMBERS = st.one_of(
 )
 
 
-def told(some: list[tuple[str, dict[str, Any], str, int]]) -> list[Decided]:
+def told(some: list[tuple[str, dict[str, Any], str, int]]) -> list[HumanDecision]:
     return [
         decision(
             {
@@ -228,7 +228,7 @@ def is_own(value: Any, seen: list[Any]) -> bool:
     return any(sum(folder in one for one in known) >= SEEN for folder in path.folders())
 
 
-def check(history: list[Decided], probes: list[Any], bar: AutomationConfig = BAR) -> int:
+def check(history: list[HumanDecision], probes: list[Any], bar: AutomationConfig = BAR) -> int:
     """Everything that a rule allows or denies is borne by each of those whom it names."""
     found = suggest(history, bar, irreversible=True)
     for one in found:
@@ -266,7 +266,7 @@ def check(history: list[Decided], probes: list[Any], bar: AutomationConfig = BAR
     [{"amount": one} for one in (500_000, 900_000, 50, 105)],
 )
 def test_every_caller_bears_all_of_a_rule_that_names_it(
-    history: list[Decided], probes: list[Any]
+    history: list[HumanDecision], probes: list[Any]
 ) -> None:
     check(history, probes)
 

@@ -13,7 +13,7 @@ import pytest
 
 from interlock.aql.component import Aql
 from interlock.aql.config import AqlConfig, SafetyConfig
-from interlock.aql.safety.store import Challenge
+from interlock.aql.safety.store import SafetyChallenge
 from tests.behaviour.adversary import (
     CLERK,
     FACES,
@@ -132,7 +132,7 @@ class Keep(Fortress):
         assert code is not None
         return code
 
-    def challenges(self) -> list[Challenge]:
+    def challenges(self) -> list[SafetyChallenge]:
         return self.do(lambda: list(self.node.component(Aql).safety.challenges))
 
     def blocked(self) -> bool:

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from interlock.automation.config import AutomationConfig
-from interlock.automation.decision import Watching
-from interlock.automation.learned_rules import Learned
+from interlock.automation.decision import DecisionRecorder
+from interlock.automation.learned_rules import LearnedRules
 from interlock.automation.store import DecisionStore
 from interlock.automation.suggestion import suggest
 from tests.cli.program import World
@@ -49,7 +49,7 @@ class Supervised(Table):
             settings=DECISIONS,
             wall_clock=lambda: self.gated.wall,
         )
-        self.gated.approvals.watch(Watching(self.memory, lambda: self.gated.wall).heard)
+        self.gated.approvals.watch(DecisionRecorder(self.memory, lambda: self.gated.wall).heard)
 
     async def let_through(self) -> None:
         """The clerk signs what waits, and the tool does it."""
@@ -82,7 +82,7 @@ def test_what_a_human_taught_is_fulfilled_alone_and_the_rest_waits(tmp_path: Pat
         assert [(one.source, one.verdict) for one in history] == [("proposal", "approve")] * 6
         [found] = suggest(history, DECISIONS)
         authorizer = table.gated.authorizer
-        authorizer.install(learned_step(Learned([found.rule], audit=table.gated.rig.audit)))
+        authorizer.install(learned_step(LearnedRules([found.rule], audit=table.gated.rig.audit)))
 
         proposal = propose(proposer, "/tmp/notes/new.md")
         (await table.gated.reached(executed + 1)).answer(content=[])

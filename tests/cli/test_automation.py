@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from interlock.automation.config import AutomationConfig
-from interlock.automation.decision import Decided
+from interlock.automation.decision import HumanDecision
 from interlock.automation.store import DecisionStore
 from interlock.core.config import LearnedRule, load_config
 from interlock.core.config.edit import rule_text
@@ -40,7 +40,7 @@ class Desk:
         self.config = world.cwd / "interlock.yaml"
         self.config.write_text(CONFIG.format(port=world.port), encoding="utf-8")
 
-    def remember(self, made: list[Decided]) -> None:
+    def remember(self, made: list[HumanDecision]) -> None:
         """They were made of late: whatever a test says, the newest an hour ago."""
         path = self.world.state / "interlock" / f"127.0.0.1-{self.world.port}" / "decisions.db"
         now = time.time()

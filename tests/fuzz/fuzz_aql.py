@@ -5,12 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from interlock.aql.config import AqlLimits
-from interlock.aql.language import envelope, fields
-from interlock.aql.language import errors as faults
-from interlock.aql.language.collections import Kind, shape
-from interlock.aql.language.cursors import Cursors
+from interlock.aql.language import envelope, errors, fields
+from interlock.aql.language.collections import CollectionSchema, shape
+from interlock.aql.language.cursors import CursorCodec
 from interlock.aql.language.errors import AqlError
-from interlock.aql.language.request import Batch, Single, item, read, unreadable
+from interlock.aql.language.request import BatchRequest, SingleRequest, item, read, unreadable
 
 SEEDS = [
     b'{"operation":"list_users"}',
@@ -35,8 +34,8 @@ SEEDS = [
     b"[" * 64_000,
 ]
 LIMITS = AqlLimits(array_elements=100, depth=8)
-KIND = Kind("seeds")
-CURSORS = Cursors(b"fuzz" * 8)
+KIND = CollectionSchema("seeds")
+CURSORS = CursorCodec(b"fuzz" * 8)
 ROWS = [{"id": number, "a": number % 3, "b": {"c": "x y"}} for number in range(5)]
 
 
@@ -54,7 +53,7 @@ def TestOneInput(data: bytes) -> None:
     except AqlError as error:
         known(error)
         return
-    if isinstance(request, Batch):
+    if isinstance(request, BatchRequest):
         assert 0 < len(request.items) <= LIMITS.batch
         for one in request.items:
             try:
@@ -66,11 +65,11 @@ def TestOneInput(data: bytes) -> None:
 
 
 def known(error: AqlError) -> None:
-    assert faults.code_of(error) in faults.ROW
+    assert errors.code_of(error) in errors.ROW
     assert error.message
 
 
-def check_single(request: Single) -> None:
+def check_single(request: SingleRequest) -> None:
     """What was read is all there; and as a question to a collection it is answered or refused."""
     assert request.operation
     assert not any(name.startswith("_") for name in request.params)

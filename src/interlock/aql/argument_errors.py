@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, Final
 
-from interlock.aql.language import errors as faults
+from interlock.aql.language import errors
 from interlock.aql.language.collections import ITEMS, SHAPING
 from interlock.aql.language.errors import AqlError
 from interlock.aql.language.request import OF_ALL, OF_BATCHES, OF_READERS
@@ -47,23 +47,23 @@ _RANGES: Final = {
 def missing(operation: Operation, parameter: Parameter, strangers: Iterable[str] = ()) -> AqlError:
     """`strangers`: what was given, and is no parameter: one of them may be meant."""
     name = f"input.{parameter.name}" if parameter.inside else parameter.name
-    error = faults.missing(name, operation.name, parameter.type, parameter.description)
+    error = errors.missing(name, operation.name, parameter.type, parameter.description)
     spelled = {one[:100].lower(): one for one in strangers}
     near = get_close_matches(parameter.name.lower(), spelled, n=1, cutoff=0.6)
     if near:
         wrote = spelled[near[0]]
         error.message += (
-            f" You wrote '{faults.shown(wrote)}'. Did you mean '{faults.shown(parameter.name)}'?"
+            f" You wrote '{errors.shown(wrote)}'. Did you mean '{errors.shown(parameter.name)}'?"
         )
         assert error.data is not None
-        error.data |= {"given": faults.short(wrote), "did_you_mean": parameter.name}
+        error.data |= {"given": errors.short(wrote), "did_you_mean": parameter.name}
     return error
 
 
 def no_input(operation: Operation, parts: list[str], flat: list[str]) -> AqlError:
     """For an UPDATE without `input`. `parts`: its members; `flat`: those that stand beside."""
     names = ", ".join(parts[:_MOST_NAMED])
-    error = faults.missing(INPUT, operation.name, "object", f"what changes: {names}")
+    error = errors.missing(INPUT, operation.name, "object", f"what changes: {names}")
     if flat:
         error.message += f" {_into_input(operation, flat)}"
     assert error.data is not None
@@ -83,22 +83,22 @@ def not_beside_input(operation: Operation, flat: list[str]) -> AqlError:
 
 def unknown_inside(operation: Operation, names: list[str], parts: list[str]) -> AqlError:
     """For members of `input` that there are not."""
-    error = faults.unknown_field(INPUT, names[:_MOST_NAMED], parts, _near(names[0], parts))
+    error = errors.unknown_field(INPUT, names[:_MOST_NAMED], parts, _near(names[0], parts))
     beside_it = [one for one in names if one in operation.signature.names]
     if beside_it:
-        error.message += f" Beside 'input', not in it: {faults.listed(beside_it)}."
+        error.message += f" Beside 'input', not in it: {errors.listed(beside_it)}."
     return error
 
 
 def _into_input(operation: Operation, flat: list[str]) -> str:
     shape = json.dumps(_shape(operation, flat), ensure_ascii=False)
-    return f"Put {faults.listed(flat)} into 'input': {faults.lawfully(shape)}."
+    return f"Put {errors.listed(flat)} into 'input': {errors.lawfully(shape)}."
 
 
 def _shape(operation: Operation, names: list[str]) -> dict[str, Any]:
     """What the parameters of an update look like, with these members in `input`."""
     required = [one.name for one in operation.signature.parameters if _names_it(one)]
-    inside = {faults.short(name): "…" for name in names[:_MOST_SHAPED]}
+    inside = {errors.short(name): "…" for name in names[:_MOST_SHAPED]}
     return {**dict.fromkeys(required, "…"), INPUT: inside}
 
 
@@ -114,7 +114,7 @@ def unknown(operation: Operation, names: list[str]) -> AqlError:
     valid += sorted(signature.features)
     plain = f"_{names[0][:100]}"
     near = plain if plain in beside(operation) else _near(names[0], valid)
-    return faults.unknown(operation.name, names[:_MOST_NAMED], valid, near)
+    return errors.unknown(operation.name, names[:_MOST_NAMED], valid, near)
 
 
 def beside(operation: Operation) -> tuple[str, ...]:
@@ -132,13 +132,13 @@ def unknown_beside(operation: Operation, names: list[str], known: tuple[str, ...
     own = next((one.name for one in signature.parameters if one.own == wanted), None)
     if own is None and wanted[1:] in (*others, *signature.features):
         own = wanted[1:]
-    return faults.unknown(operation.name, names[:_MOST_NAMED], known, own or _near(wanted, known))
+    return errors.unknown(operation.name, names[:_MOST_NAMED], known, own or _near(wanted, known))
 
 
 def not_of_batches(names: Iterable[str]) -> AqlError:
     """For what was said beside `operations`, and cannot be said of all of them together."""
     strange = [name for name in names if name not in OF_BATCHES]
-    error = faults.unknown("operations", strange, OF_BATCHES, _near(strange[0], OF_BATCHES))
+    error = errors.unknown("operations", strange, OF_BATCHES, _near(strange[0], OF_BATCHES))
     if strange[0] in _OF_ONE:
         error.message += " Write it into each operation."
     return error
@@ -191,22 +191,22 @@ def _explained(operation: Operation, arguments: dict[str, Any], error: Any) -> A
         if parameter is not None:
             return missing(operation, parameter)
         expected, about = _inner(operation, [*path, missed])
-        return faults.missing(_named(operation, [*path, missed]), operation.name, expected, about)
+        return errors.missing(_named(operation, [*path, missed]), operation.name, expected, about)
     if kind in ("additionalProperties", "unevaluatedProperties"):
         strangers = [str(one) for one in said.get("unexpected", ())]
         if not path:
             return unknown(operation, strangers or ["?"])
-        return faults.unknown_field(_named(operation, path), strangers[:_MOST_NAMED], ())
+        return errors.unknown_field(_named(operation, path), strangers[:_MOST_NAMED], ())
     name = _named(operation, path)
-    called = faults.escaped(name)
+    called = errors.escaped(name)
     details: dict[str, Any] = {"param_name": name}
     if kind in _TYPES:
         types = said.get("types")
         expected = " or ".join(types) if isinstance(types, list) else _expected(operation, path)
-        return faults.wrong_type(name, expected, _kind_of(_at(arguments, path)))
+        return errors.wrong_type(name, expected, _kind_of(_at(arguments, path)))
     if kind in ("enum", "constant"):
         options = said.get("options", [said["expected_value"]] if "expected_value" in said else [])
-        one_of = ", ".join(faults.value(one) for one in options[:_MOST_NAMED])
+        one_of = ", ".join(errors.value(one) for one in options[:_MOST_NAMED])
         details["allowed"] = options[:_MOST_NAMED]
         return AqlError(
             "VALIDATION_INVALID_ENUM", f"Parameter '{called}' must be one of: {one_of}.", details
@@ -225,7 +225,7 @@ def _explained(operation: Operation, arguments: dict[str, Any], error: Any) -> A
         details[kind] = wanted
         return AqlError(
             "VALIDATION_PATTERN_MISMATCH",
-            f"Parameter '{called}' does not have the form {faults.value(str(wanted))}.",
+            f"Parameter '{called}' does not have the form {errors.value(str(wanted))}.",
             details,
         )
     details["constraint"] = kind
@@ -249,7 +249,7 @@ def _named(operation: Operation, path: list[Any]) -> str:
     first = str(path[0])
     if parameter is not None:
         first = f"input.{parameter.name}" if parameter.inside else parameter.name
-    return ".".join((first, *(faults.short(str(step)) for step in path[1:])))
+    return ".".join((first, *(errors.short(str(step)) for step in path[1:])))
 
 
 def _expected(operation: Operation, path: list[Any]) -> str:

@@ -13,16 +13,15 @@ from typing import Final
 from msgspec import Raw
 from msgspec.structs import replace
 
-from interlock.aql import error_mapping as blame
+from interlock.aql import error_mapping
 from interlock.aql.builtin_operations import EXPIRED
 from interlock.aql.config import AqlConfig
-from interlock.aql.language import envelope
-from interlock.aql.language import errors as faults
-from interlock.aql.language.envelope import Halt, Item
+from interlock.aql.language import envelope, errors
+from interlock.aql.language.envelope import BatchHalt, BatchItem
 from interlock.aql.language.errors import AqlError
-from interlock.aql.language.request import DRY_RUN, LONGEST_NAME, Single, item
+from interlock.aql.language.request import DRY_RUN, LONGEST_NAME, SingleRequest, item
 from interlock.aql.operations import Operation
-from interlock.aql.request import Asked, Unread, child_of
+from interlock.aql.request import AqlRequest, ChildRequest, child_of
 from interlock.aql.warnings import none_succeeded_warning
 from interlock.core.call import Call
 from interlock.core.ports import CallHost
@@ -36,13 +35,13 @@ SIDE_BY_SIDE: Final = 8
 PENDING: Final = "pending_confirmation"
 _WAITS: Final = b'{"success":false,"error":{"code":"CONFIRMATION_REQUIRED"'
 
-Find = Callable[[str, Face], Operation | None]
+OperationFinder = Callable[[str, Face], Operation | None]
 
 
-class Batches:
-    """Runs them."""
+class BatchRunner:
+    """Runs the operations of a batch."""
 
-    def __init__(self, host: CallHost, config: AqlConfig, find: Find) -> None:
+    def __init__(self, host: CallHost, config: AqlConfig, find: OperationFinder) -> None:
         """`find`: what a name means in a face."""
         self._host = host
         self._find = find
@@ -52,7 +51,7 @@ class Batches:
         self._limits = config.limits
         self._skips = config.batch_confirmation == "skip"
 
-    async def run(self, asked: Asked) -> bytes:
+    async def run(self, asked: AqlRequest) -> bytes:
         """The whole answer. `asked.params`: `items`, raw, `endpoint`, by which they came, and
         `dry_run`: none of them is to be done."""
         call, params = asked.call, asked.params or {}
@@ -60,12 +59,12 @@ class Batches:
         batch = _Batch(self._host, call, params["endpoint"], params["items"], asked)
         dry = params["dry_run"]
         singles = [self._read(raw, dry) for raw in batch.items]
-        names = [one.operation if isinstance(one, Single) else "" for one in singles]
-        batch.names = [faults.short(name, LONGEST_NAME) for name in names]
+        names = [one.operation if isinstance(one, SingleRequest) else "" for one in singles]
+        batch.names = [errors.short(name, LONGEST_NAME) for name in names]
         batch.unread = [
-            Unread(one, asked.family)
-            if isinstance(one, Single)
-            else Unread(None, asked.family, one)
+            ChildRequest(one, asked.family)
+            if isinstance(one, SingleRequest)
+            else ChildRequest(None, asked.family, one)
             for one in singles
         ]
         found = [self._find(name, asked.face) if name else None for name in names]
@@ -89,7 +88,7 @@ class Batches:
             batch.out_of_time()
         return batch.answer()
 
-    def _read(self, raw: Raw, dry: bool) -> Single | AqlError:
+    def _read(self, raw: Raw, dry: bool) -> SingleRequest | AqlError:
         try:
             single = item(raw, self._limits)
         except AqlError as wrong:
@@ -103,11 +102,11 @@ class _Batch:
     """One of them, on its way."""
 
     def __init__(
-        self, host: CallHost, call: Call, endpoint: str, items: list[Raw], asked: Asked
+        self, host: CallHost, call: Call, endpoint: str, items: list[Raw], asked: AqlRequest
     ) -> None:
         self.items = items
         self.names: list[str] = []
-        self.unread: list[Unread] = []
+        self.unread: list[ChildRequest] = []
         self.own: set[int] = set()
         """Those that the node answers itself."""
         self.room = 0
@@ -116,17 +115,17 @@ class _Batch:
         self._call = call
         self._endpoint = endpoint
         self._asked = asked
-        self._done: list[Item | None] = [None] * len(items)
-        self._halt: Halt | None = None
+        self._done: list[BatchItem | None] = [None] * len(items)
+        self._halt: BatchHalt | None = None
 
     async def one_by_one(self, *, skips: bool) -> None:
         for index in range(len(self.items)):
             one = await self._make(index)
             if one.result.startswith(_WAITS):
                 if not skips:
-                    self._halt = Halt(one, self.items[index + 1 :])
+                    self._halt = BatchHalt(one, self.items[index + 1 :])
                     return
-                one = Item(one.index, one.operation, one.result, PENDING)
+                one = BatchItem(one.index, one.operation, one.result, PENDING)
             self._take(one)
 
     async def side_by_side(self) -> None:
@@ -139,13 +138,13 @@ class _Batch:
                 one = await self._make(index)
             # Nothing that only reads depends on it: the others go on.
             waits = one.result.startswith(_WAITS)
-            self._take(Item(one.index, one.operation, one.result, PENDING) if waits else one)
+            self._take(BatchItem(one.index, one.operation, one.result, PENDING) if waits else one)
 
         async with asyncio.TaskGroup() as group:
             for index in range(len(self.items)):
                 group.create_task(make(index))
 
-    async def _make(self, index: int) -> Item:
+    async def _make(self, index: int) -> BatchItem:
         # Others have their turn in between, whatever this one takes.
         await asyncio.sleep(0)
         child = child_of(self._call, self._endpoint, bytes(self.items[index]), self.unread[index])
@@ -153,19 +152,19 @@ class _Batch:
             outcome = await self._host.run(child)
             result = outcome.result
         except InterlockError as error:
-            result = envelope.failure(*blame.of_error(error))
-        return Item(index, self.names[index], result)
+            result = envelope.failure(*error_mapping.of_error(error))
+        return BatchItem(index, self.names[index], result)
 
-    def _take(self, one: Item) -> None:
+    def _take(self, one: BatchItem) -> None:
         self.room -= len(one.result)
         if self.room < 0:
-            error = faults.too_large(
+            error = errors.too_large(
                 "response_size", len(one.result) + self.room, len(one.result), "bytes"
             )
             message = "It was done, but its answer is too large for this batch. Ask for it alone."
             small = envelope.failure(error.code, message, error.data)
             self.room += len(one.result)
-            one = Item(one.index, one.operation, small)
+            one = BatchItem(one.index, one.operation, small)
         self._done[one.index] = one
         self._tell()
 
@@ -187,7 +186,7 @@ class _Batch:
                 failure = envelope.failure(
                     "INTERNAL_ERROR", f"The time of the batch was over. {why}", {"reason": EXPIRED}
                 )
-                self._done[index] = Item(index, self.names[index], failure)
+                self._done[index] = BatchItem(index, self.names[index], failure)
 
     def answer(self) -> bytes:
         items = [one for one in self._done if one is not None]

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from inspect import isawaitable
 from typing import Any, Final
 
-from interlock.aql.operations import Native, Operation, Signature
-from interlock.aql.request import Answer, Asked
+from interlock.aql.operations import BuiltinOperation, Operation, Signature
+from interlock.aql.request import AqlRequest, BuiltinResponse
 from interlock.core.call import Call, ClientSession, Outcome
 from interlock.core.catalog.offering import Offering, Tool, read_offering
 from interlock.core.config import ServerConfig
@@ -31,8 +31,8 @@ EXPIRED: Final = "expired"
 _log = logging.getLogger("interlock.aql")
 
 
-class OwnOperations:
-    """Answers calls of the node's own operations."""
+class BuiltinUpstream:
+    """Answers calls of the built-in operations."""
 
     key = OWN
     timeout: float | None = None
@@ -40,16 +40,16 @@ class OwnOperations:
 
     def __init__(
         self,
-        natives: Iterable[Native],
-        hidden: Iterable[Native] = (),
+        natives: Iterable[BuiltinOperation],
+        hidden: Iterable[BuiltinOperation] = (),
         *,
         find: Callable[[str], Operation | None] = lambda _: None,
     ) -> None:
         """`hidden`: what the AQL stage calls by itself, and nobody by name. `find`: the operation
         of this name, for calls that did not come from the stage."""
-        self.natives: dict[str, Native] = {one.name: one for one in natives}
+        self.natives: dict[str, BuiltinOperation] = {one.name: one for one in natives}
         self.hidden: dict[str, Operation] = {}
-        """Operations that are in no book, by name. Filled by `offering`."""
+        """Operations that are in no operation catalog, by name. Filled by `offering`."""
         self._hidden = {one.name: one for one in hidden}
         self._find = find
 
@@ -90,15 +90,15 @@ class OwnOperations:
         back.settled(call, _outcome(call, answer), None)
         return ANSWERED
 
-    def _asked(self, call: Call, native: Native) -> Asked:
+    def _asked(self, call: Call, native: BuiltinOperation) -> AqlRequest:
         """The request as the operation gets it. A call that a human let through comes without what
         the stage knew: it is made again from the arguments."""
         asked = call.asked
-        if not isinstance(asked, Asked):
+        if not isinstance(asked, AqlRequest):
             operation = self.hidden.get(native.name) or self._find(native.name)
             if operation is None:
                 raise InterlockError(UNKNOWN_TOOL, f"The node has no operation {native.name!r}.")
-            asked = call.asked = Asked(operation, PLAIN, None)
+            asked = call.asked = AqlRequest(operation, PLAIN, None)
         asked.call = call
         if asked.params is None:
             given: dict[str, Any] = call.decoded if isinstance(call.decoded, dict) else {}
@@ -187,16 +187,16 @@ def _outcome(call: Call, answer: Any) -> Outcome:
     if isinstance(answer, Outcome):
         return answer
     data = answer
-    if isinstance(answer, Answer):
+    if isinstance(answer, BuiltinResponse):
         data = answer.data
         asked = call.asked
-        if answer.warnings and isinstance(asked, Asked):
+        if answer.warnings and isinstance(asked, AqlRequest):
             asked.warnings = [*(asked.warnings or ()), *answer.warnings]
     written = data if isinstance(data, bytes) else encode_value(data)
     return Outcome(RESULT % written, Era.SESSION, GLANCE)
 
 
-def _definition(native: Native, *, open: bool = False) -> bytes:
+def _definition(native: BuiltinOperation, *, open: bool = False) -> bytes:
     schema: dict[str, Any] = {"type": "object"}
     if not open:
         schema["properties"] = {
@@ -215,7 +215,7 @@ def _definition(native: Native, *, open: bool = False) -> bytes:
     )
 
 
-def _unlisted(native: Native, tool: Tool) -> Operation:
+def _unlisted(native: BuiltinOperation, tool: Tool) -> Operation:
     nothing = Signature((), {}, {}, frozenset(), frozenset(), True, frozenset())
     return Operation(
         name=native.name,
@@ -231,10 +231,10 @@ def _unlisted(native: Native, tool: Tool) -> Operation:
     )
 
 
-def hidden(name: str, answer: Callable[[Asked], Any], description: str) -> Native:
+def hidden(name: str, answer: Callable[[AqlRequest], Any], description: str) -> BuiltinOperation:
     """Something that the stage calls by itself. What it does is done by calls of its own, and
     those are judged: it is no more than asking."""
-    return Native(
+    return BuiltinOperation(
         name=name,
         category=Category.READ,
         effect="read_only",

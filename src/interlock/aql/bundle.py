@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.aql.config import AqlConfig
-from interlock.aql.operations import Book, Operation, OperationBook, Parameter
+from interlock.aql.operations import Operation, OperationCatalog, OperationCatalogBuilder, Parameter
 from interlock.core.catalog.offering import Offering, Tool, read_offering
 from interlock.core.catalog.snapshot import Snapshot
 from interlock.core.config import ServerConfig
@@ -40,12 +40,12 @@ _ADDED: Final = "x-mcpax-"
 """What the node adds to a tool's `_meta` begins so."""
 
 
-def export(offering: Offering, book: Book) -> dict[str, Any]:
+def export(offering: Offering, operation_catalog: OperationCatalog) -> dict[str, Any]:
     """The bundle of one upstream: JSON values only."""
     operations = []
     warnings = []
     for tool in offering.tools:
-        operation = book.of(tool)
+        operation = operation_catalog.of(tool)
         exported = _operation(operation)
         operations.append(exported)
         if operation.needs_review:
@@ -160,7 +160,7 @@ def _returns(tool: Tool) -> str:
 
 def read(
     bundle: Mapping[str, Any], server: ServerConfig | None = None, config: AqlConfig | None = None
-) -> Book:
+) -> OperationCatalog:
     """The operations that are made of a bundle's capture, as if its server listed it now.
 
     Raises ValueError for what is no bundle.
@@ -177,4 +177,4 @@ def read(
         settings = msgspec.structs.replace(settings, segment=segment)
     offering = read_offering(key, settings, raw, root_segment=root)
     snapshot = Snapshot(1, [offering], page_size=0, server_info=b"{}", key=b"\0" * 32)
-    return OperationBook(config or AqlConfig()).at(snapshot)
+    return OperationCatalogBuilder(config or AqlConfig()).at(snapshot)

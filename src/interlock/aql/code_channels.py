@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from interlock.aql.config import ChannelConfig
-from interlock.aql.safety.codes import Channel, Codes
+from interlock.aql.safety.codes import CodeChannel, VerificationCodes
 from interlock.core.config.secrets import resolve
 
 AT_DESK: Final = ("terminal", "page")
@@ -87,9 +87,9 @@ class CommandChannel:
         await self.settle()
 
 
-class KnockChannel(CommandChannel):
-    """Says that somebody waits, and nothing more: for programs that take words on their command
-    line only."""
+class AlertChannel(CommandChannel):
+    """Tells that a code waits, and not the code: for programs that take text on their command line
+    only."""
 
     def show(self, challenge_id: str, code: str, sentence: str) -> None:
         super().show(challenge_id, "The code: interlock operator", sentence)
@@ -118,13 +118,13 @@ def desktop(
     notify = which("notify-send")
     if notify is not None:
         # It takes words on its command line, where anybody could read them: the code is not shown.
-        return KnockChannel((notify, _TITLE, "Run: interlock operator"), environ)
+        return AlertChannel((notify, _TITLE, "Run: interlock operator"), environ)
     return None
 
 
 def channels_of(
     configs: Sequence[ChannelConfig],
-    codes: Codes,
+    codes: VerificationCodes,
     environ: Mapping[str, str],
     base_dir: Path,
     which: Callable[[str], str | None] = shutil.which,
@@ -142,7 +142,7 @@ def channels_of(
                 _log.warning("no window can be opened: codes are shown by `interlock operator`.")
             else:
                 made.append(channel)
-    shown: list[Channel] = [*made]
+    shown: list[CodeChannel] = [*made]
     codes.channels = shown
     codes.at_desk = any(one.kind in AT_DESK for one in configs) or not made
     return made

@@ -12,41 +12,41 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from interlock.aql import view as surface
-from interlock.aql.batch import Batches
-from interlock.aql.builtin_operations import OwnOperations, hidden
+from interlock.aql import view
+from interlock.aql.batch import BatchRunner
+from interlock.aql.builtin_operations import BuiltinUpstream, hidden
 from interlock.aql.code_channels import channels_of
 from interlock.aql.config import AqlConfig
-from interlock.aql.confirmation_tokens import Tokens, confirming_natives
-from interlock.aql.decision_steps import FIRM_FLOORS, FLOORS, Plainly, Risk, journalled
+from interlock.aql.confirmation_tokens import ConfirmationTokens, confirming_natives
+from interlock.aql.decision_steps import FIRM_FLOORS, FLOORS, CallLimitStep, DangerStep, journalled
 from interlock.aql.execution_operations import execution_natives
 from interlock.aql.execution_store import ExecutionStore
 from interlock.aql.execution_tasks import ExecutionTasks
 from interlock.aql.executions import Executions
 from interlock.aql.introspection import natives as introspection_natives
-from interlock.aql.language.cursors import Cursors
+from interlock.aql.language.cursors import CursorCodec
 from interlock.aql.language.limits import published
-from interlock.aql.list_requests import Listing
-from interlock.aql.merge_updates import Merging
+from interlock.aql.list_requests import ListResponder
 from interlock.aql.notes import Notes, NoteStore, note_natives
-from interlock.aql.operations import Native, OperationBook, Trusting
+from interlock.aql.operations import BuiltinOperation, OperationCatalogBuilder, ServerTrust
 from interlock.aql.preview import Preview
-from interlock.aql.progress import Pulses
+from interlock.aql.progress import ProgressStage
 from interlock.aql.quotas import CONTINUE, TOKEN_PREFIX, Quotas, quota_natives
+from interlock.aql.read_modify_write import ReadModifyWrite
 from interlock.aql.relations import Relations, relation_natives
-from interlock.aql.request import Asked, Warning
-from interlock.aql.resource_operations import Reaching, reach_natives
-from interlock.aql.response_writer import Teller
-from interlock.aql.safety.codes import Codes
-from interlock.aql.safety.loop import Loop
+from interlock.aql.request import AqlRequest, AqlWarning
+from interlock.aql.resource_operations import ResourceReader, reach_natives
+from interlock.aql.response_writer import ResponseWriter
+from interlock.aql.safety.approval_requests import UNBLOCK
+from interlock.aql.safety.codes import VerificationCodes
+from interlock.aql.safety.loop import SafetyLoop
 from interlock.aql.safety.operations import autonomy_config, internal_natives, safety_natives
-from interlock.aql.safety.operator_api import VerificationDesk
-from interlock.aql.safety.pending_questions import UNBLOCK
+from interlock.aql.safety.operator_api import OperatorApi
 from interlock.aql.safety.store import SafetyStore
 from interlock.aql.search.embeddings import EmbeddingSearcher, searcher_for
-from interlock.aql.search.store import SearchMemory
+from interlock.aql.search.store import SearchStore
 from interlock.aql.search.usage import Usage
-from interlock.aql.stage import BATCH, MERGE, PREVIEW, START, Stage, Used
+from interlock.aql.stage import BATCH, MERGE, PREVIEW, START, AqlStage, UsageEvent
 from interlock.aql.usage_counters import CounterStore
 from interlock.core.call import Call, principal
 from interlock.core.catalog.catalog import Catalog
@@ -107,27 +107,27 @@ class Aql(FeatureComponent):
         self._seals = seals
         folder = state_dir(config, environ, base_dir)
         make_private(folder)
-        self._cursors = Cursors(seals.key_for(b"aql cursors"))
+        self._cursors = CursorCodec(seals.key_for(b"aql cursors"))
         self._session_key = seals.key_for(b"aql sessions")
         self._authorizer = authorizer
-        self._books = OperationBook(settings)
-        self._memory = SearchMemory.at(folder / "aql-search.db")
+        self._catalog_builder = OperationCatalogBuilder(settings)
+        self._memory = SearchStore.at(folder / "aql-search.db")
         self.usage = Usage(self._memory.tallies(), clock=time.time)
-        self.trusting = Trusting(settings.trust, registered=registered, wall_clock=time.time)
-        self.tokens = Tokens(
+        self.server_trust = ServerTrust(settings.trust, registered=registered, wall_clock=time.time)
+        self.tokens = ConfirmationTokens(
             approving.approvals,
             audit,
-            settings=self._books.settings,
+            settings=self._catalog_builder.settings,
             clock=time.monotonic,
             wall_clock=time.time,
         )
         self._counters = CounterStore(folder / "aql-counters.db", deliver=loop.call_soon_threadsafe)
         self.quotas = Quotas(settings, self._counters, time.monotonic, time.time)
-        self._teller = Teller(
+        self._response_writer = ResponseWriter(
             settings,
             clock=time.monotonic,
             cursors=self._cursors,
-            settings=self._books.settings,
+            settings=self._catalog_builder.settings,
             tokens=self.tokens,
             quotas=self.quotas,
         )
@@ -136,36 +136,41 @@ class Aql(FeatureComponent):
         )
         self._notes_kept = NoteStore(folder / "aql-notes.db", deliver=loop.call_soon_threadsafe)
         self.searcher = searcher_for(
-            lambda: self.stage.book(), self.usage, settings.search.embeddings, self._memory
+            lambda: self.stage.operation_catalog(),
+            self.usage,
+            settings.search.embeddings,
+            self._memory,
         )
         self.executions = Executions(
             pipeline,
             self._executions_kept,
-            book=lambda: self.stage.book(),
+            operation_catalog=lambda: self.stage.operation_catalog(),
             wall_clock=time.time,
             settings=settings.executions,
             concurrent=settings.limits.concurrent,
         )
         self.executions.approval_state = _state_in(approving)
-        self._batches = Batches(pipeline, settings, lambda name, face: self.stage.find(name, face))
-        self.codes = Codes()
-        self.safety = Loop(
+        self._batches = BatchRunner(
+            pipeline, settings, lambda name, face: self.stage.find(name, face)
+        )
+        self.codes = VerificationCodes()
+        self.safety = SafetyLoop(
             settings.safety,
-            keeper=SafetyStore(folder / "aql-safety.db"),
+            store=SafetyStore(folder / "aql-safety.db"),
             codes=self.codes,
             approvals=approving.approvals,
             proofs=approving.proofs,
             audit=audit,
             find_tool=catalog.find,
-            book=lambda: self.stage.book(),
-            trust=self.trusting,
+            operation_catalog=lambda: self.stage.operation_catalog(),
+            trust=self.server_trust,
             clock=time.monotonic,
             wall_clock=time.time,
         )
-        approving.serve_codes(VerificationDesk(self.safety))
+        approving.serve_codes(OperatorApi(self.safety))
         self._environ, self._base_dir = environ, base_dir
         self._channels = channels_of(settings.channels, self.codes, environ, base_dir)
-        self.own = OwnOperations(
+        self.own = BuiltinUpstream(
             self._natives(config),
             [
                 hidden(BATCH, self._batches.run, "Makes several calls."),
@@ -175,19 +180,19 @@ class Aql(FeatureComponent):
                 *internal_natives(self.safety),
                 *quota_natives(self.quotas),
             ],
-            find=lambda name: self.stage.book().own(name),
+            find=lambda name: self.stage.operation_catalog().own(name),
         )
-        self._books.configure(settings, self.own.natives.values())
-        self.stage = Stage(
+        self._catalog_builder.configure(settings, self.own.natives.values())
+        self.stage = AqlStage(
             settings,
             host=pipeline,
-            books=self._books,
+            catalog_builder=self._catalog_builder,
             catalog=catalog,
             own=self.own,
             authorizer=authorizer,
-            listing=surface.Surface(server_info),
-            told=self._teller,
-            choose=surface.choose,
+            listing=view.ViewListBuilder(server_info),
+            told=self._response_writer,
+            choose=view.choose,
         )
         self.stage.tokens = self.tokens
         self.stage.absent = lambda: {
@@ -195,17 +200,20 @@ class Aql(FeatureComponent):
             for key, one in upstreams.items()
             if isinstance(one, Supervisor) and catalog.offering(key) is None
         }
-        self._used: deque[Used] = deque(maxlen=_MOST_USED)
+        self._used: deque[UsageEvent] = deque(maxlen=_MOST_USED)
         self.stage.used = self._used.append
         self._chores: asyncio.Task[None] | None = None
         self.quotas.hidden = lambda: self.own.hidden.get(CONTINUE)
         self.quotas.let_through = lambda token: _is_ours(approving, token)
-        self._risk = Risk(
-            self.stage.book, self.trusting, journalled(audit), self.trusting.is_declared
+        self._risk = DangerStep(
+            self.stage.operation_catalog,
+            self.server_trust,
+            journalled(audit),
+            self.server_trust.is_declared,
         )
-        self.trusting.on_change = self._risk.forget
-        self._books.on_break = self._broke
-        self._merging = Merging(pipeline, self.stage.find, self.tokens.check)
+        self.server_trust.on_change = self._risk.forget
+        self._catalog_builder.on_break = self._broke
+        self._read_modify_write = ReadModifyWrite(pipeline, self.stage.find, self.tokens.check)
         self.executions.again = self.stage.again
         tasks = pipeline.tasks
         tasks.also = ExecutionTasks(self.executions, tasks.seal).find
@@ -214,22 +222,24 @@ class Aql(FeatureComponent):
         self._danger = DecisionStep("danger", self._risk.__call__, previewed=True)
         authorizer.install(self._danger, self.safety.step)
         approving.approvals.let_wait(self._waits)
-        pipeline.install_operations(
-            Pulses(self.stage, clock=time.monotonic, call_later=loop.call_later)
+        pipeline.attach_operations(
+            ProgressStage(self.stage, clock=time.monotonic, call_later=loop.call_later)
         )
         catalog.post(self.own.offering())
         self._use(config)
 
-    def _natives(self, config: Config) -> list[Native]:
-        def listing() -> Listing:
+    def _natives(self, config: Config) -> list[BuiltinOperation]:
+        def listing() -> ListResponder:
             limits = self._settings.limits
-            return Listing(self._cursors, limits.page, limits.most_page)
+            return ListResponder(self._cursors, limits.page, limits.most_page)
 
-        relations = Relations(lambda: self.stage.book(), self._authorizer, self.executions)
+        relations = Relations(
+            lambda: self.stage.operation_catalog(), self._authorizer, self.executions
+        )
         found = [
             *introspection_natives(
-                self._books,
-                lambda: self.stage.book(),
+                self._catalog_builder,
+                lambda: self.stage.operation_catalog(),
                 self.searcher,
                 view_of=lambda call: self._authorizer.sees(call),
                 protocol_info=self._about,
@@ -239,12 +249,12 @@ class Aql(FeatureComponent):
                 },
                 cursors=self._cursors,
                 response_bytes=lambda: self._settings.limits.response_bytes,
-                trust=self.trusting,
+                trust=self.server_trust,
                 warn=_warn,
             ),
             *confirming_natives(self.tokens),
             *execution_natives(self.executions, listing, time.time),
-            *reach_natives(Reaching(self._pipeline), listing),
+            *reach_natives(ResourceReader(self._pipeline), listing),
             *relation_natives(relations, listing),
             *safety_natives(self.safety),
         ]
@@ -254,7 +264,7 @@ class Aql(FeatureComponent):
             return [one for one in found if one.name in RESERVED]
         return found
 
-    def _about(self, asked: Asked) -> dict[str, Any]:
+    def _about(self, asked: AqlRequest) -> dict[str, Any]:
         return {
             "limits": published(self._settings.limits),
             "session_id": self._session_of(asked.call),
@@ -284,7 +294,11 @@ class Aql(FeatureComponent):
             return self._settings.safety.challenge if unblocks else None
         if call.view is None or not isinstance(route, Tool):
             return None
-        return _BRIEFLY if self.stage.book().of(route).danger is Danger.FORBIDDEN else None
+        return (
+            _BRIEFLY
+            if self.stage.operation_catalog().of(route).danger is Danger.FORBIDDEN
+            else None
+        )
 
     def _broke(self, _: str, canonical: str, what: str) -> None:
         """A tool no longer takes what it took: its server is trusted less."""
@@ -292,25 +306,25 @@ class Aql(FeatureComponent):
         if tool is None:
             return
         server = tool.upstream
-        before = self.trusting(server)
-        self.trusting.broke(server, canonical, what)
-        if self.trusting(server) != before:
+        before = self.server_trust(server)
+        self.server_trust.broke(server, canonical, what)
+        if self.server_trust(server) != before:
             detail = f"{canonical}: {what}"
-            self._audit.record_change("trust", server, self.trusting(server), detail)
+            self._audit.record_change("trust", server, self.server_trust(server), detail)
             _log.warning("'%s' is no longer %s: %s", server, before, detail)
 
-    async def _start(self, asked: Asked) -> Any:
+    async def _start(self, asked: AqlRequest) -> Any:
         child = (asked.params or {})["child"]
         return await self.executions.start(child, asked)
 
-    async def _merge(self, asked: Asked) -> Any:
-        return await self._merging.run(asked)
+    async def _merge(self, asked: AqlRequest) -> Any:
+        return await self._read_modify_write.run(asked)
 
     def instructions(self, face: Face) -> str | None:
         """The instructions of a view that shows operations. None: it shows tools."""
         if face.mode == "auto" and self.stage.shows_tools(face):
             return None
-        return surface.instructions(face)
+        return view.instructions(face)
 
     # -- life
 
@@ -336,9 +350,9 @@ class Aql(FeatureComponent):
             self._closing.add(task := asyncio.ensure_future(channel.close()))
             task.add_done_callback(self._closing.discard)
         self._use(config)
-        self._books.configure(settings)
+        self._catalog_builder.configure(settings)
         self.stage.configure(settings)
-        self._teller.configure(settings)
+        self._response_writer.configure(settings)
         self._batches.configure(settings)
         self.executions.configure(settings.executions, settings.limits.concurrent)
         self.safety.configure(settings.safety)
@@ -347,18 +361,18 @@ class Aql(FeatureComponent):
         """What the authorizer and the stage ask only where there is something to be asked."""
         settings = config.section(AqlConfig)
         self._risk.forget()
-        for problem in self.trusting.configure(settings.trust):
+        for problem in self.server_trust.configure(settings.trust):
             _log.warning("%s", problem)
         self.quotas.configure(settings)
         self.stage.quotas = self.quotas
         # By their methods: to call an object costs more than to call a method of it.
         weigh = self._risk.__call__
-        plainly = Plainly(self.stage.book, self.quotas, weigh)
-        plainly.danger_everywhere = bool(settings.trust) or any(
+        limit_step = CallLimitStep(self.stage.operation_catalog, self.quotas, weigh)
+        limit_step.danger_everywhere = bool(settings.trust) or any(
             one.danger is not None for one in settings.operations.values()
         )
-        self._danger.decide = plainly.__call__ if plainly.everywhere else weigh
-        self._danger.applies_to = PLAIN if plainly.everywhere else HELD | IN_VIEW
+        self._danger.decide = limit_step.__call__ if limit_step.everywhere else weigh
+        self._danger.applies_to = PLAIN if limit_step.everywhere else HELD | IN_VIEW
 
     async def _keep_up(self) -> None:
         """What need not be done while somebody waits: what was used is counted, and the index for
@@ -369,12 +383,12 @@ class Aql(FeatureComponent):
             try:
                 self._count_used()
                 if len(self.safety.blocks):
-                    self.safety.looking.soon()
+                    self.safety.block_sync.soon()
                 if self._expected or self.stage.in_use or self._has_vectors:
-                    book = self.stage.book()
-                    if book.number != number:
-                        number = book.number
-                        await asyncio.to_thread(self.searcher.prepare, book)
+                    operation_catalog = self.stage.operation_catalog()
+                    if operation_catalog.number != number:
+                        number = operation_catalog.number
+                        await asyncio.to_thread(self.searcher.prepare, operation_catalog)
                 if self.usage.changed and time.monotonic() - kept > _KEPT_EVERY:
                     kept = time.monotonic()
                     await asyncio.to_thread(self._memory.keep_usage, self.usage)
@@ -407,7 +421,7 @@ class Aql(FeatureComponent):
         self._count_used()
         for channel in self._channels:
             await channel.close()
-        await self.safety.looking.close()
+        await self.safety.block_sync.close()
         if self._closing:
             await asyncio.gather(*self._closing, return_exceptions=True)
 
@@ -449,8 +463,8 @@ def _is_ours(approving: ApprovalsComponent, token: str) -> bool:
     return record is not None and not record.at
 
 
-def _warn(asked: Asked, code: str, message: str, details: dict[str, Any]) -> None:
-    asked.warnings = [*(asked.warnings or ()), Warning(code, message, details)]
+def _warn(asked: AqlRequest, code: str, message: str, details: dict[str, Any]) -> None:
+    asked.warnings = [*(asked.warnings or ()), AqlWarning(code, message, details)]
 
 
 def create(context: NodeContext) -> Aql:

@@ -12,14 +12,13 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from interlock.aql.config import OperationConfig
-from interlock.aql.error_mapping import Blame
-from interlock.aql.language import errors as faults
-from interlock.aql.language import errors as quoting
+from interlock.aql.error_mapping import ErrorReport
+from interlock.aql.language import errors
 from interlock.aql.language.envelope import data_of
 from interlock.aql.language.errors import AqlError
 from interlock.aql.language.request import CONFIRMATION
-from interlock.aql.operations import Native, Operation, Parameter
-from interlock.aql.request import Asked
+from interlock.aql.operations import BuiltinOperation, Operation, Parameter
+from interlock.aql.request import AqlRequest
 from interlock.core.call import Call, Caller, Principal, principal
 from interlock.core.journal.audit import Audit
 from interlock.core.redaction import MASK
@@ -46,8 +45,8 @@ WINDOW: Final = 60.0
 """After so many wrong ones of one caller in so many seconds, even a right one has to wait."""
 
 
-class WrongTries:
-    """Counts them, by who is behind the connection."""
+class TokenAttemptLimiter:
+    """Limits wrong tokens, by the principal behind the connection."""
 
     def __init__(self, clock: Callable[[], float], wall_clock: Callable[[], float]) -> None:
         self._wall_clock = wall_clock
@@ -102,13 +101,13 @@ def hidden(token: str) -> str:
 def expiry(call: Call, default: float) -> float:
     """How long a human has to decide about a call, by how bad it can get."""
     asked = call.asked
-    if isinstance(asked, Asked) and asked.operation.danger is Danger.FORBIDDEN:
+    if isinstance(asked, AqlRequest) and asked.operation.danger is Danger.FORBIDDEN:
         return min(default, FORBIDDEN_SECONDS)
     return default
 
 
-class Tokens:
-    """Makes tokens of approvals, and looks at those that are brought back."""
+class ConfirmationTokens:
+    """Makes tokens of approvals, and checks tokens that clients send."""
 
     def __init__(
         self,
@@ -124,7 +123,7 @@ class Tokens:
         self._audit = audit
         self._settings = settings
         self._wall_clock = wall_clock
-        self._wrong = WrongTries(clock, wall_clock)
+        self._wrong = TokenAttemptLimiter(clock, wall_clock)
         self._issued: dict[str, str] = {}
         """The operations of approvals whose tokens were given out."""
         self._below: dict[str, tuple[Principal, str]] = {}
@@ -134,14 +133,14 @@ class Tokens:
 
     # -- a token is given out
 
-    def required(self, call: Call, result: bytes) -> Blame | None:
+    def required(self, call: Call, result: bytes) -> ErrorReport | None:
         """What the answer of a gate is in AQL. None: it is no such answer."""
         try:
             content = decode_value(decode_members(result)["structuredContent"])
             id, expires = content["confirmation_id"], content["expires_at"]
         except (KeyError, TypeError, ProtocolError):
             return None
-        asked = cast("Asked", call.asked)
+        asked = cast("AqlRequest", call.asked)
         operation = asked.operation
         token = token_of(str(id))
         url = content.get("url")
@@ -181,7 +180,7 @@ class Tokens:
             "Ask your user, then send the same request again with "
             f"'{token_as}'.{_NOBODY_YET if nobody else ''}"
         )
-        return Blame("CONFIRMATION_REQUIRED", message, details)
+        return ErrorReport("CONFIRMATION_REQUIRED", message, details)
 
     def _message(self, call: Call, operation: Operation) -> str:
         """What a human reads, with the values of this call in it."""
@@ -196,11 +195,11 @@ class Tokens:
         said = self._settings(operation.canonical).confirmation_message
         if said is not None:
             return _SLOT.sub(lambda slot: _in_slot(slot, values), said)
-        named = [f"{quoting.shown(name)} {_quoted(one)}" for name, one in values.items()]
+        named = [f"{errors.shown(name)} {_quoted(one)}" for name, one in values.items()]
         text = ", ".join(named[:_MOST_NAMED])
         if len(named) > _MOST_NAMED:
             rest = dict(list(values.items())[_MOST_NAMED:])
-            text += f" and {len(rest)} more (#{quoting.mark(rest)})"
+            text += f" and {len(rest)} more (#{errors.mark(rest)})"
         return f"Confirm {operation.name}{f' with {text}' if text else ''}?"
 
     def approver(self, id: str) -> str:
@@ -210,7 +209,7 @@ class Tokens:
 
     # -- a token is brought back
 
-    def check(self, call: Call, asked: Asked) -> None:
+    def check(self, call: Call, asked: AqlRequest) -> None:
         """Look at the token of a request. What it lets go on is for the gate to say. Raises
         AqlError."""
         token, operation = asked.confirmation, asked.operation
@@ -284,7 +283,7 @@ class Tokens:
 
     def denied(self, call: Call, code: str) -> None:
         """Somebody was refused an operation."""
-        if isinstance(call.asked, Asked):
+        if isinstance(call.asked, AqlRequest):
             self._note(call, call.asked.operation, "OPERATION_DENIED", "", code)
 
     def _stepped(self, approval: Approval) -> None:
@@ -315,7 +314,7 @@ class Tokens:
 
     # -- confirm_operation
 
-    async def confirm(self, asked: Asked) -> dict[str, Any]:
+    async def confirm(self, asked: AqlRequest) -> dict[str, Any]:
         """Decide about a call of somebody else. Raises InterlockError."""
         params = asked.params or {}
         call = asked.call
@@ -326,7 +325,7 @@ class Tokens:
         id = str(params.get("approval_id") or "")
         token = str(params.get("confirmation_token") or "")
         if not id and not token:
-            raise faults.missing(
+            raise errors.missing(
                 "confirmation_token", asked.operation.name, "string", "or 'approval_id'"
             )
         if token:
@@ -391,11 +390,11 @@ def invalid() -> AqlError:
     )
 
 
-def confirming_natives(tokens: Tokens) -> list[Native]:
+def confirming_natives(tokens: ConfirmationTokens) -> list[BuiltinOperation]:
     """What the node offers of this."""
     text = {"type": "string", "minLength": 1, "maxLength": 200}
     return [
-        Native(
+        BuiltinOperation(
             name="confirm_operation",
             category=Category.EXECUTE,
             effect="mutating",
@@ -433,7 +432,7 @@ def confirming_natives(tokens: Tokens) -> list[Native]:
 
 
 def _quoted(value: Any) -> str:
-    return quoting.plain_value(value, _LONGEST_VALUE)
+    return errors.plain_value(value, _LONGEST_VALUE)
 
 
 def _in_slot(slot: re.Match[str], values: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from interlock.core.catalog.effects import EffectLevel
 from interlock.protocol.aql_terms import Category, Danger
 
-Verdict = Literal["allow", "confirm", "deny", "introspect_only"]
+DangerVerdict = Literal["allow", "confirm", "deny", "introspect_only"]
 Trust = Literal["untested", "generated", "validated", "community_reviewed", "certified"]
 
 TRUST: Final[tuple[Trust, ...]] = (
@@ -37,7 +37,7 @@ _STRONGER: Final = ("force_", "bulk_")
 """In front of another name they make it no better."""
 _COMPILED: Final = {danger: _one(globs) for danger, globs in PATTERNS.items()}
 
-_MATRIX: Final[dict[Danger, tuple[Verdict, ...]]] = {
+_MATRIX: Final[dict[Danger, tuple[DangerVerdict, ...]]] = {
     Danger.SAFE: ("introspect_only", "allow", "allow", "allow", "allow"),
     Danger.REVERSIBLE: ("deny", "deny", "allow", "allow", "allow"),
     Danger.DESTRUCTIVE: ("deny", "deny", "confirm", "allow", "allow"),
@@ -82,6 +82,6 @@ def level(
     return Danger.REVERSIBLE, (f"{category.value} is reversible unless something else is known",)
 
 
-def matrix(danger: Danger, trust: Trust) -> Verdict:
+def matrix(danger: Danger, trust: Trust) -> DangerVerdict:
     """What may be done with an operation of this level on a server so trusted."""
     return _MATRIX[danger][TRUST.index(trust)]

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from interlock.aql.danger import TRUST, Trust, matrix
 from interlock.aql.language.errors import AqlError
-from interlock.aql.operations import REGISTERED, Book, Operation
+from interlock.aql.operations import REGISTERED, Operation, OperationCatalog
 from interlock.aql.quotas import CONTINUE, Quotas
-from interlock.aql.safety.pending_questions import PROCEED, UNBLOCK
+from interlock.aql.safety.approval_requests import PROCEED, UNBLOCK
 from interlock.core.call import Call
 from interlock.core.catalog.offering import Tool
 from interlock.protocol.aql_terms import OWN, Danger
@@ -33,8 +33,8 @@ _HELD: Final = {
 }
 
 
-class Noting(Protocol):
-    """Told of what is destructive or worse: allowed, held or denied."""
+class DangerObserver(Protocol):
+    """Hears of calls that are destructive or worse: allowed, held or denied."""
 
     def __call__(
         self, call: Call, operation: Operation, trust: Trust, outcome: str, rule: str
@@ -45,7 +45,7 @@ def _nobody(call: Call, operation: Operation, trust: Trust, outcome: str, rule: 
     """Where nobody wants to know."""
 
 
-class Risk:
+class DangerStep:
     """Asked about every call that waits for approval, every call in an AQL view, and every call
     where the config declares danger or trust.
 
@@ -55,28 +55,28 @@ class Risk:
 
     def __init__(
         self,
-        book: Callable[[], Book],
+        operation_catalog: Callable[[], OperationCatalog],
         trust: Callable[[str], Trust],
-        note: Noting = _nobody,
+        note: DangerObserver = _nobody,
         declared: Callable[[str], bool] = lambda _: True,
     ) -> None:
         """
         Args:
-            book: The current one.
+            operation_catalog: Returns the current one.
             trust: In a server, by its key.
             declared: Whether the config says how far a server is trusted. Then that counts in every
                 view; else only for servers that nobody chose, and only in AQL views.
         """
-        self._book = book
+        self._operation_catalog = operation_catalog
         self._trust = trust
         self._note = note
         self._declared = declared
         self._harmless: set[object] = set()
         """Tools about which there is nothing to weigh. Nearly all calls are of one of them."""
         self._known: dict[object, tuple[Operation, Trust, Danger, bool]] = {}
-        """Of tools of the current book: the operation, the trust in its server, the danger, and
-        whether the config declares that trust."""
-        self._known_of: Book | None = None
+        """Of tools of the current operation catalog: the operation, the trust in its server, the
+        danger, and whether the config declares that trust."""
+        self._known_of: OperationCatalog | None = None
 
     def forget(self) -> None:
         """What is dangerous, or who is trusted, may be something else from now on."""
@@ -87,13 +87,13 @@ class Risk:
         """The stricter of what the policy says and what the danger asks for. Raises AqlError."""
         if call.route in self._harmless or call.upstream == OWN or call.route is None:
             return decided
-        book = self._book()
-        if book is not self._known_of:
+        operation_catalog = self._operation_catalog()
+        if operation_catalog is not self._known_of:
             self._known.clear()
-            self._known_of = book
+            self._known_of = operation_catalog
         known = self._known.get(call.route)
         if known is None:
-            operation = book.of(cast("Tool", call.route))
+            operation = operation_catalog.of(cast("Tool", call.route))
             trust = self._trust(operation.server)
             danger = danger_on(operation, trust)
             known = operation, trust, danger, self._declared(operation.server)
@@ -204,13 +204,13 @@ def audit_words(call: Call, operation: Operation, trust: Trust, rule: str) -> st
     return " ".join(word for word in words if word)
 
 
-class Changes(Protocol):
-    """Writes the journal."""
+class ChangeJournal(Protocol):
+    """The journal, as far as it is needed here."""
 
     def record_change(self, what: str, name: str, word: str, detail: str = "") -> None: ...
 
 
-def journalled(audit: Changes) -> Noting:
+def journalled(audit: ChangeJournal) -> DangerObserver:
     """Notes every attempt at something destructive or worse in the journal."""
 
     def note(call: Call, operation: Operation, trust: Trust, outcome: str, rule: str) -> None:
@@ -223,7 +223,7 @@ def journalled(audit: Changes) -> Noting:
 # -- Calls outside of views. In a view the stage has counted a call before it gets here. A call that
 # a human let through comes here by its plain name, and is counted then.
 
-Weigh = Callable[[Call, Decision], Decision]
+DecisionFunction = Callable[[Call, Decision], Decision]
 """Makes a decision stricter. Raises InterlockError."""
 
 PAUSED: Final = decision(
@@ -231,12 +231,18 @@ PAUSED: Final = decision(
 )
 
 
-class Plainly:
-    """Asked about every call of a server's tool, while there is something to be asked."""
+class CallLimitStep:
+    """Decides about every call of an upstream tool by danger, quotas and API limits, where there
+    are any."""
 
-    def __init__(self, book: Callable[[], Book], quotas: Quotas, weigh: Weigh) -> None:
+    def __init__(
+        self,
+        operation_catalog: Callable[[], OperationCatalog],
+        quotas: Quotas,
+        weigh: DecisionFunction,
+    ) -> None:
         """`weigh`: what danger says."""
-        self._book = book
+        self._operation_catalog = operation_catalog
         self._quotas = quotas
         self._weigh = weigh
         self.danger_everywhere = False
@@ -255,7 +261,7 @@ class Plainly:
         if decided.action is Action.DENY or (decided.gated and not call.approval):
             # It does not go out now.
             return decided
-        operation = self._book().of(cast("Tool", call.route))
+        operation = self._operation_catalog().of(cast("Tool", call.route))
         return decided if self._quotas.admit_plain(call, operation) else PAUSED
 
 

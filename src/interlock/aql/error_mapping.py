@@ -30,8 +30,8 @@ INVALID: Final = "VALIDATION_INVALID_TYPE"
 INTERNAL: Final = "INTERNAL_ERROR"
 
 
-class Blame(NamedTuple):
-    """A failure as a client reads it."""
+class ErrorReport(NamedTuple):
+    """An error as a client reads it."""
 
     code: str
     message: str
@@ -120,10 +120,10 @@ def of_status(status: int) -> str:
     return INVALID if 400 <= status < 500 else INTERNAL
 
 
-def of_error(error: InterlockError) -> Blame:
+def of_error(error: InterlockError) -> ErrorReport:
     """Any failure of the pipeline."""
     if isinstance(error, AqlError):
-        return Blame(error.code, error.message, dict(error.data or {}))
+        return ErrorReport(error.code, error.message, dict(error.data or {}))
     if isinstance(error, UpstreamAnsweredError):
         return _of_answer(error)
     details = dict(error.data or {})
@@ -143,16 +143,16 @@ def of_error(error: InterlockError) -> Blame:
     if not lawful(message):
         details.setdefault("reason", redact(message)[:MOST_UPSTREAM])
         message = _SENTENCES.get(failure.name, "It failed.")
-    return Blame(code, message, details)
+    return ErrorReport(code, message, details)
 
 
-def of_result(result: bytes) -> Blame:
+def of_result(result: bytes) -> ErrorReport:
     """What a tool says of itself in a result that is marked as an error."""
     text, structured = _read(result)
     return _by_cues(text, _status_in(structured) or _status_said(text))
 
 
-def _of_answer(error: UpstreamAnsweredError) -> Blame:
+def _of_answer(error: UpstreamAnsweredError) -> ErrorReport:
     data: Any = None
     if error.raw_data is not None:
         try:
@@ -164,7 +164,7 @@ def _of_answer(error: UpstreamAnsweredError) -> Blame:
     return blame._replace(details={**blame.details, "upstream_code": error.code})
 
 
-def _by_cues(text: str, status: int, otherwise: str = INTERNAL) -> Blame:
+def _by_cues(text: str, status: int, otherwise: str = INTERNAL) -> ErrorReport:
     details: dict[str, Any] = {}
     if status:
         code = of_status(status)
@@ -174,7 +174,7 @@ def _by_cues(text: str, status: int, otherwise: str = INTERNAL) -> Blame:
     shown = harmless(text)
     if shown:
         details["upstream_error"] = shown
-    return Blame(code, _SAID_BY_SERVER[code], details)
+    return ErrorReport(code, _SAID_BY_SERVER[code], details)
 
 
 def harmless(text: str) -> str:

@@ -8,20 +8,20 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from interlock.aql.execution_states import State
+from interlock.aql.execution_states import ExecutionState
 from interlock.aql.executions import Executions, data_in
-from interlock.aql.language.collections import Kind
+from interlock.aql.language.collections import CollectionSchema
 from interlock.aql.list_requests import (
     FIELDS,
     LISTING,
-    Computed,
-    Listing,
+    ComputedFields,
+    ListResponder,
     one_of,
     owner_of,
     parameter,
 )
-from interlock.aql.operations import Native
-from interlock.aql.request import Answer, Asked, Warning
+from interlock.aql.operations import BuiltinOperation
+from interlock.aql.request import AqlRequest, AqlWarning, BuiltinResponse
 from interlock.protocol.aql_terms import Category
 
 KNOWN: Final = frozenset(
@@ -30,7 +30,7 @@ KNOWN: Final = frozenset(
         "attempt", "progress", "error",
     }
 )  # fmt: skip
-KIND: Final = Kind(
+KIND: Final = CollectionSchema(
     "executions",
     fields=KNOWN,
     id="execution_id",
@@ -60,7 +60,7 @@ COMPUTED: Final = ("age_seconds",)
 _ID: Final = parameter("execution_id", "string", "The id of an execution.", required=True)
 
 
-def age(now: Callable[[], float]) -> Computed:
+def age(now: Callable[[], float]) -> ComputedFields:
     """How long ago something was made, for whoever asks for it."""
 
     def seconds(item: Any) -> float:
@@ -71,38 +71,38 @@ def age(now: Callable[[], float]) -> Computed:
 
 
 def execution_natives(
-    executions: Executions, listing: Callable[[], Listing], wall_clock: Callable[[], float]
-) -> list[Native]:
+    executions: Executions, listing: Callable[[], ListResponder], wall_clock: Callable[[], float]
+) -> list[BuiltinOperation]:
     """`listing`: how lists are answered now, which the config may change."""
     computed = age(wall_clock)
 
-    def get(asked: Asked) -> Any:
+    def get(asked: AqlRequest) -> Any:
         params = asked.params or {}
         live = executions.find(owner_of(asked), str(params["execution_id"]))
         shown = executions.shown(live.record)
-        if live.record.status is State.COMPLETED:
+        if live.record.status is ExecutionState.COMPLETED:
             shown["result"] = data_in(executions.result(live) or b"")
         return one_of(shown, params, KNOWN | {"result"}, computed)
 
-    def list_(asked: Asked) -> Answer:
+    def list_(asked: AqlRequest) -> BuiltinResponse:
         items = [executions.shown(one) for one in executions.of(owner_of(asked))]
         return listing()(items, asked.params or {}, KIND, computed=computed, presets=PRESETS)
 
-    def cancel(asked: Asked) -> Any:
+    def cancel(asked: AqlRequest) -> Any:
         params = asked.params or {}
         return executions.cancel(
             owner_of(asked), str(params["execution_id"]), str(params.get("reason") or "")
         )
 
-    async def retry(asked: Asked) -> Any:
+    async def retry(asked: AqlRequest) -> Any:
         params = asked.params or {}
         shown, may_repeat = await executions.retry(asked, str(params["execution_id"]))
         if not may_repeat:
             return shown
-        return Answer(
+        return BuiltinResponse(
             shown,
             (
-                Warning(
+                AqlWarning(
                     "EXECUTION_MAY_REPEAT_WARNING",
                     "Nobody knows whether the attempt before was done: this one may do it twice.",
                     {"execution_id": shown["execution_id"], "attempt": shown["attempt"]},
@@ -112,7 +112,7 @@ def execution_natives(
         )
 
     natives = [
-        Native(
+        BuiltinOperation(
             name="get_execution",
             category=Category.READ,
             effect="read_only",
@@ -124,7 +124,7 @@ def execution_natives(
             lifecycle=True,
             example={"execution_id": "exec_0123456789abcdef01234567"},
         ),
-        Native(
+        BuiltinOperation(
             name="list_executions",
             category=Category.READ,
             effect="read_only",
@@ -135,7 +135,7 @@ def execution_natives(
             free=True,
             example={"filter": {"status": "running"}, "first": 10},
         ),
-        Native(
+        BuiltinOperation(
             name="cancel_execution",
             category=Category.EXECUTE,
             effect="mutating",
@@ -146,7 +146,7 @@ def execution_natives(
             lifecycle=True,
             example={"execution_id": "exec_0123456789abcdef01234567"},
         ),
-        Native(
+        BuiltinOperation(
             name="retry_execution",
             category=Category.EXECUTE,
             effect="mutating",

@@ -14,8 +14,8 @@ from interlock.aql.language.errors import AqlError
 # -- The states of an execution, in the draft's words, and what introspection says of them.
 
 
-class State(StrEnum):
-    """Where an execution is. There are no others here."""
+class ExecutionState(StrEnum):
+    """The state of an execution. There are no others."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -25,7 +25,7 @@ class State(StrEnum):
 
 
 LIFECYCLE: Final[dict[str, Any]] = {
-    "states": [state.value for state in State],
+    "states": [state.value for state in ExecutionState],
     "supports_cancel": True,
     "supports_retry": True,
     "progress_reporting": True,
@@ -33,11 +33,11 @@ LIFECYCLE: Final[dict[str, Any]] = {
 """Of every operation that can be an execution."""
 
 
-__all__ = ["LIFECYCLE", "MOVES", "TERMINAL", "Event", "State", "after", "diagram"]
+__all__ = ["LIFECYCLE", "MOVES", "TERMINAL", "ExecutionEvent", "ExecutionState", "after", "diagram"]
 
 
-class Event(StrEnum):
-    """What moves it."""
+class ExecutionEvent(StrEnum):
+    """What changes the state of an execution."""
 
     BEGIN = "begin"
     COMPLETE = "complete"
@@ -46,18 +46,20 @@ class Event(StrEnum):
     RETRY = "retry"
 
 
-MOVES: Final[dict[tuple[State, Event], State]] = {
-    (State.PENDING, Event.BEGIN): State.RUNNING,
-    (State.PENDING, Event.CANCEL): State.CANCELLED,
-    (State.RUNNING, Event.COMPLETE): State.COMPLETED,
-    (State.RUNNING, Event.FAIL): State.FAILED,
-    (State.RUNNING, Event.CANCEL): State.CANCELLED,
-    (State.FAILED, Event.RETRY): State.RUNNING,
+MOVES: Final[dict[tuple[ExecutionState, ExecutionEvent], ExecutionState]] = {
+    (ExecutionState.PENDING, ExecutionEvent.BEGIN): ExecutionState.RUNNING,
+    (ExecutionState.PENDING, ExecutionEvent.CANCEL): ExecutionState.CANCELLED,
+    (ExecutionState.RUNNING, ExecutionEvent.COMPLETE): ExecutionState.COMPLETED,
+    (ExecutionState.RUNNING, ExecutionEvent.FAIL): ExecutionState.FAILED,
+    (ExecutionState.RUNNING, ExecutionEvent.CANCEL): ExecutionState.CANCELLED,
+    (ExecutionState.FAILED, ExecutionEvent.RETRY): ExecutionState.RUNNING,
 }
-TERMINAL: Final = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
+TERMINAL: Final = frozenset(
+    {ExecutionState.COMPLETED, ExecutionState.FAILED, ExecutionState.CANCELLED}
+)
 
 
-def after(state: State, event: Event) -> State:
+def after(state: ExecutionState, event: ExecutionEvent) -> ExecutionState:
     """Where it is then. Raises AqlError for what cannot happen in this state."""
     moved = MOVES.get((state, event))
     if moved is None:
@@ -73,7 +75,7 @@ def after(state: State, event: Event) -> State:
 
 def diagram() -> str:
     """The table as a drawing, for the page about executions."""
-    lines = ["stateDiagram-v2", f"    [*] --> {State.PENDING}"]
+    lines = ["stateDiagram-v2", f"    [*] --> {ExecutionState.PENDING}"]
     lines += [f"    {before} --> {then}: {event}" for (before, event), then in MOVES.items()]
-    lines += [f"    {state} --> [*]" for state in State if state in TERMINAL]
+    lines += [f"    {state} --> [*]" for state in ExecutionState if state in TERMINAL]
     return "\n".join(lines)

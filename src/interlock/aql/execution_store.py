@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.aql.execution_states import State
+from interlock.aql.execution_states import ExecutionState
 from interlock.core.call import Principal
 from interlock.core.state.database import DatabaseKind
 from interlock.core.state.row_ownership import RowOwner
@@ -32,7 +32,7 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     created: float
     arguments: bytes = b""
     """What the upstream gets. Kept for as long as it may be wanted again."""
-    status: State = State.PENDING
+    status: ExecutionState = ExecutionState.PENDING
     attempt: int = 1
     started: float | None = None
     finished: float | None = None

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.aql.execution_states import TERMINAL, State
+from interlock.aql.execution_states import TERMINAL, ExecutionState
 from interlock.aql.execution_store import Execution
-from interlock.aql.executions import Executions, Live
+from interlock.aql.executions import ActiveExecution, Executions
 from interlock.aql.language.errors import ROW
 from interlock.core.call import Call, Outcome, principal
 from interlock.core.pipeline.client_requests import speaks_tasks
@@ -30,11 +30,11 @@ from interlock.protocol.tasks import (
 POLL: Final = 1.0
 """How often a client should ask, in seconds."""
 _STATUS: Final = {
-    State.PENDING: WORKING,
-    State.RUNNING: WORKING,
-    State.COMPLETED: COMPLETED,
-    State.FAILED: FAILED,
-    State.CANCELLED: CANCELLED,
+    ExecutionState.PENDING: WORKING,
+    ExecutionState.RUNNING: WORKING,
+    ExecutionState.COMPLETED: COMPLETED,
+    ExecutionState.FAILED: FAILED,
+    ExecutionState.CANCELLED: CANCELLED,
 }
 
 Seal = Callable[[str, Call], str | None]
@@ -69,7 +69,7 @@ class ExecutionTasks:
 class ExecutionTask:
     """One of them, as requests about tasks want it."""
 
-    def __init__(self, executions: Executions, live: Live, id: str) -> None:
+    def __init__(self, executions: Executions, live: ActiveExecution, id: str) -> None:
         self._executions = executions
         self._live = live
         self._id = id
@@ -94,10 +94,10 @@ class ExecutionTask:
         return Outcome(write_task(result_type, task, detail), mcp.Era.STATELESS)
 
     def _detail(self, record: Execution) -> tuple[str, bytes | Raw] | None:
-        if record.status is State.FAILED:
+        if record.status is ExecutionState.FAILED:
             shown = self._executions.shown(record)
             return "error", _error(shown.get("error") or {}, record.id)
-        if record.status is not State.COMPLETED:
+        if record.status is not ExecutionState.COMPLETED:
             return None
         result = self._executions.result(self._live)
         if result is None:

@@ -20,12 +20,12 @@ import msgspec
 from msgspec import Raw
 
 from interlock.aql.confirmation_tokens import PREFIX
-from interlock.aql.execution_states import TERMINAL, Event, State, after
+from interlock.aql.execution_states import TERMINAL, ExecutionEvent, ExecutionState, after
 from interlock.aql.execution_store import Execution, ExecutionStore
 from interlock.aql.language.envelope import data_of
 from interlock.aql.language.errors import AqlError, code_of, no_operation, no_resource
-from interlock.aql.operations import Book, Operation
-from interlock.aql.request import Asked
+from interlock.aql.operations import Operation, OperationCatalog
+from interlock.aql.request import AqlRequest
 from interlock.core.call import Call, Client, Outcome, Principal, principal
 from interlock.core.pipeline.client_requests import capabilities_of
 from interlock.core.ports import CallHost
@@ -61,8 +61,8 @@ def may_be_retried(error: dict[str, Any] | None) -> bool:
     return error is None or not str(error.get("code", "")).startswith(_NEVER_AGAIN)
 
 
-class Room:
-    """What is there, weighed."""
+class StorageBudget:
+    """The bytes that stored executions take, in total and by owner."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -136,7 +136,7 @@ def kept(operation: Operation, arguments: bytes) -> bytes:
     return b"" if secret and secret & decode_members(arguments).keys() else arguments
 
 
-def made_again(parent: Call, asked: Asked, operation: Operation, arguments: bytes) -> Call:
+def made_again(parent: Call, asked: AqlRequest, operation: Operation, arguments: bytes) -> Call:
     """The call of an execution that is made once more, for whoever asks for that now."""
     view = parent.view
     if view is None and asked.face.mode != "plain":
@@ -152,7 +152,7 @@ def made_again(parent: Call, asked: Asked, operation: Operation, arguments: byte
         meta=parent.meta,
         session=parent.session,
         view=view,
-        asked=Asked(operation, asked.face, None),
+        asked=AqlRequest(operation, asked.face, None),
     )
 
 
@@ -186,8 +186,8 @@ _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-class End(NamedTuple):
-    """A result to be kept, or a failure to be told."""
+class ExecutionOutcome(NamedTuple):
+    """A result to be stored, or an error to be reported."""
 
     result: bytes | None
     error: dict[str, Any] | None
@@ -205,14 +205,16 @@ class _Result(msgspec.Struct, gc=False):
 _decode_result = msgspec.json.Decoder(_Result).decode
 
 
-def how_it_ended(outcome: Outcome | None, error: InterlockError | None) -> End:
+def how_it_ended(outcome: Outcome | None, error: InterlockError | None) -> ExecutionOutcome:
     if error is not None or outcome is None:
-        return End(None, _told(error))
+        return ExecutionOutcome(None, _told(error))
     envelope = envelope_of(outcome.result)
     if envelope is None:
         return _without_envelope(outcome)
     failure = envelope.get("error")
-    return End(outcome.result if failure is None else None, None if failure is None else failure)
+    return ExecutionOutcome(
+        outcome.result if failure is None else None, None if failure is None else failure
+    )
 
 
 def awaited_approval(error: dict[str, Any] | None) -> str:
@@ -295,7 +297,7 @@ def _told(error: InterlockError | None) -> dict[str, Any]:
     }
 
 
-def _without_envelope(outcome: Outcome) -> End:
+def _without_envelope(outcome: Outcome) -> ExecutionOutcome:
     glance = outcome.glance
     try:
         kind = _decode_result(outcome.result).resultType
@@ -306,13 +308,15 @@ def _without_envelope(outcome: Outcome) -> End:
             "The server asks for something before it goes on, which an execution cannot answer. "
             "Call the operation without '_async'."
         )
-        return End(None, failure(message, kind, "CONFLICT_INVALID_STATE"))
+        return ExecutionOutcome(None, failure(message, kind, "CONFLICT_INVALID_STATE"))
     try:
         data = data_of(outcome.result)
     except ValueError:
-        return End(None, failure("The server answered with something that is no result.", "result"))
+        return ExecutionOutcome(
+            None, failure("The server answered with something that is no result.", "result")
+        )
     if data.failed or (glance is not None and glance.is_error):
-        return End(
+        return ExecutionOutcome(
             None,
             {
                 "code": "INTERNAL_ERROR",
@@ -320,7 +324,7 @@ def _without_envelope(outcome: Outcome) -> End:
                 "details": {"upstream_error": data.raw[:_MOST_CHARACTERS].decode(errors="replace")},
             },
         )
-    return End(outcome.result, None)
+    return ExecutionOutcome(outcome.result, None)
 
 
 # -- on the way
@@ -365,8 +369,8 @@ _SESSION_ENDED: Final = "The session ended in which it was started."
 _log = logging.getLogger("interlock.aql")
 
 
-class Settings(Protocol):
-    """What the config says."""
+class ExecutionSettings(Protocol):
+    """The settings of executions in the config."""
 
     @property
     def keep(self) -> float: ...
@@ -376,8 +380,8 @@ class Settings(Protocol):
     def survive_session(self) -> bool: ...
 
 
-class Live:
-    """One execution, and what moves it while it runs."""
+class ActiveExecution:
+    """An execution that this node looks after, and its call while it runs."""
 
     __slots__ = ("call", "record", "result", "unwatch")
 
@@ -394,25 +398,25 @@ class Live:
 
 
 class Executions:
-    """All that this node looks after."""
+    """All executions that this node looks after."""
 
     def __init__(
         self,
         host: CallHost,
-        keeper: ExecutionStore,
+        store: ExecutionStore,
         *,
-        book: Callable[[], Book],
+        operation_catalog: Callable[[], OperationCatalog],
         wall_clock: Callable[[], float],
-        settings: Settings,
+        settings: ExecutionSettings,
         concurrent: int,
     ) -> None:
         """`concurrent`: the most that one caller may have under way."""
         self._host = host
-        self._keeper = keeper
-        self._book = book
+        self._store = store
+        self._operation_catalog = operation_catalog
         self._wall_clock = wall_clock
-        self._all: dict[str, Live] = {}
-        self._room = Room()
+        self._all: dict[str, ActiveExecution] = {}
+        self._room = StorageBudget()
         self._unsaved: set[str] = set()
         """Those whose end could not be written yet."""
         self.as_task: Callable[[Call, Execution], Outcome | None] = lambda *_: None
@@ -423,34 +427,36 @@ class Executions:
         """Makes a call ready that is made once more."""
         self.configure(settings, concurrent)
 
-    def configure(self, settings: Settings, concurrent: int) -> None:
+    def configure(self, settings: ExecutionSettings, concurrent: int) -> None:
         """Apply settings, which may change while it runs."""
         self.settings = settings
         self._concurrent = concurrent
 
     def load(self) -> None:
         """Know again what was there before. What ran then is lost. Raises InterlockError."""
-        for record in self._keeper.load():
-            live = self._all[record.id] = Live(record)
+        for record in self._store.load():
+            live = self._all[record.id] = ActiveExecution(record)
             self._room.put(record)
             if not live.ended:
-                live.record = msgspec.structs.replace(record, status=State.RUNNING)
-                self._end(live, Event.FAIL, End(None, failure(_SHUTTING, LOST)))
+                live.record = msgspec.structs.replace(record, status=ExecutionState.RUNNING)
+                self._end(
+                    live, ExecutionEvent.FAIL, ExecutionOutcome(None, failure(_SHUTTING, LOST))
+                )
         self._trim()
 
     # -- start and retry
 
-    async def start(self, call: Call, asked: Asked) -> dict[str, Any] | Outcome:
+    async def start(self, call: Call, asked: AqlRequest) -> dict[str, Any] | Outcome:
         """Have `call` go on by itself; it is ready to be begun. `asked`: the request for it, whose
         caller is the owner. Raises InterlockError."""
         parent = asked.call
         child = call.asked
-        if parent is None or not isinstance(child, Asked):
+        if parent is None or not isinstance(child, AqlRequest):
             raise TypeError("an execution needs the call that asks for it, and its own request")
         owner = _owner(parent)
         # An update that reads first is known by what it updates.
         made: Call = (child.params or {}).get("child", call)
-        operation = cast("Asked", made.asked).operation
+        operation = cast("AqlRequest", made.asked).operation
         arguments = kept(operation, bytes(made.arguments))
         self._make_room(owner, size=len(arguments))
         record = Execution(
@@ -462,32 +468,32 @@ class Executions:
             created=self._wall_clock(),
             arguments=arguments,
         )
-        live = self._all[record.id] = Live(record)
+        live = self._all[record.id] = ActiveExecution(record)
         self._room.put(record)
         try:
             await self._write_first(live)
         except asyncio.CancelledError:
             # Nobody waits for the answer, so nobody would know its id.
             if not live.ended:
-                self._end(live, Event.CANCEL, End(None, None))
+                self._end(live, ExecutionEvent.CANCEL, ExecutionOutcome(None, None))
             raise
         except InterlockError:
             # Nothing was begun: there is nothing to remember.
             self._forget([live])
             raise
-        if live.record.status is State.PENDING:
-            self._begin(live, call, Event.BEGIN)
+        if live.record.status is ExecutionState.PENDING:
+            self._begin(live, call, ExecutionEvent.BEGIN)
         shown = self.as_task(parent, live.record)
         return self.shown(live.record) if shown is None else shown
 
-    async def retry(self, asked: Asked, id: str) -> tuple[dict[str, Any], bool]:
+    async def retry(self, asked: AqlRequest, id: str) -> tuple[dict[str, Any], bool]:
         """Run one again that failed. Also says whether that may do something twice. Raises
         InterlockError."""
         parent = asked.call
         assert parent is not None
         owner = _owner(parent)
         live = self.find(owner, id)
-        after(live.record.status, Event.RETRY)
+        after(live.record.status, ExecutionEvent.RETRY)
         self._make_room(owner, 0)
         if live.record.tool.startswith(f"{SEGMENT}.batch"):
             # Its record says that it ran, not what was in it.
@@ -504,7 +510,7 @@ class Executions:
                 "again. Call the operation anew.",
                 {"current_status": live.record.status.value, "action": "retry"},
             )
-        operation = self._book().find(live.record.operation)
+        operation = self._operation_catalog().find(live.record.operation)
         if operation is None or operation.canonical != live.record.tool:
             raise no_operation(live.record.operation, ())
         call = made_again(parent, asked, operation, live.record.arguments)
@@ -515,7 +521,7 @@ class Executions:
             call.meta = {**(call.meta or {}), APPROVAL: Raw(encode_value(approval))}
         live.record = msgspec.structs.replace(
             before,
-            status=after(before.status, Event.RETRY),
+            status=after(before.status, ExecutionEvent.RETRY),
             attempt=before.attempt + 1,
             started=self._wall_clock(),
             finished=None,
@@ -535,7 +541,7 @@ class Executions:
         doubtful = may_have_been_done(before.error) and not operation.tool.repeatable
         return self.shown(live.record), doubtful
 
-    async def _write_first(self, live: Live) -> None:
+    async def _write_first(self, live: ActiveExecution) -> None:
         """Wait until the disk says that it runs. Raises InterlockError."""
         on_disk: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
@@ -545,10 +551,10 @@ class Executions:
 
         running = msgspec.structs.replace(
             live.record,
-            status=State.RUNNING,
+            status=ExecutionState.RUNNING,
             started=live.record.started or self._wall_clock(),
         )
-        self._keeper.write(running, None, then)
+        self._store.write(running, None, then)
         if not await on_disk:
             raise InterlockError(
                 UNRECORDABLE,
@@ -556,7 +562,7 @@ class Executions:
                 "record it could be lost. The log of the node has the reason.",
             )
 
-    def _begin(self, live: Live, call: Call, event: Event | None) -> None:
+    def _begin(self, live: ActiveExecution, call: Call, event: ExecutionEvent | None) -> None:
         if event is not None:
             live.record = msgspec.structs.replace(
                 live.record,
@@ -573,9 +579,9 @@ class Executions:
         if self._watch_session(live, call):
             self._host.begin(call)
         else:
-            self._end(live, Event.CANCEL, End(None, None))
+            self._end(live, ExecutionEvent.CANCEL, ExecutionOutcome(None, None))
 
-    def _watch_session(self, live: Live, call: Call) -> bool:
+    def _watch_session(self, live: ActiveExecution, call: Call) -> bool:
         """Have it end with its session. False: that has ended already."""
         session = call.session
         if session is None or self.settings.survive_session:
@@ -596,24 +602,28 @@ class Executions:
 
     # -- what is heard of it
 
-    def _heard(self, live: Live, method: str, params: bytes | Raw) -> None:
-        if method == PROGRESS and live.record.status is State.RUNNING:
+    def _heard(self, live: ActiveExecution, method: str, params: bytes | Raw) -> None:
+        if method == PROGRESS and live.record.status is ExecutionState.RUNNING:
             progress = moved(live.record.progress, params)
             if progress is not None:
                 live.record = msgspec.structs.replace(live.record, progress=progress)
 
     def _over(
-        self, live: Live, call: Call, outcome: Outcome | None, error: InterlockError | None
+        self,
+        live: ActiveExecution,
+        call: Call,
+        outcome: Outcome | None,
+        error: InterlockError | None,
     ) -> None:
         if live.call is not call or live.ended:
             return
         if error is not None and error.failure is CANCELLED:
-            self._end(live, Event.CANCEL, End(None, None))
+            self._end(live, ExecutionEvent.CANCEL, ExecutionOutcome(None, None))
             return
         end = how_it_ended(outcome, error)
-        self._end(live, Event.COMPLETE if end.error is None else Event.FAIL, end)
+        self._end(live, ExecutionEvent.COMPLETE if end.error is None else ExecutionEvent.FAIL, end)
 
-    def _end(self, live: Live, event: Event, end: End) -> None:
+    def _end(self, live: ActiveExecution, event: ExecutionEvent, end: ExecutionOutcome) -> None:
         result, failure = end
         status = after(live.record.status, event)
         live.record = msgspec.structs.replace(
@@ -623,7 +633,7 @@ class Executions:
             error=failure,
             # Nobody runs it again: what it was called with is not left lying about.
             arguments=live.record.arguments
-            if status is State.FAILED and may_be_retried(failure)
+            if status is ExecutionState.FAILED and may_be_retried(failure)
             else b"",
             size=len(result or b""),
         )
@@ -635,7 +645,7 @@ class Executions:
         self._save(live)
         self._trim()
 
-    def _save(self, live: Live) -> None:
+    def _save(self, live: ActiveExecution) -> None:
         record = live.record
 
         def then(written: bool) -> None:
@@ -651,35 +661,35 @@ class Executions:
                 # It is known for as long as this node lives, and written when that is possible.
                 self._unsaved.add(record.id)
 
-        self._keeper.write(record, live.result, then)
+        self._store.write(record, live.result, then)
 
     # -- cancel
 
     def cancel(self, owner: Principal, id: str, reason: str = "") -> dict[str, Any]:
         """Stop one that has not ended. Raises AqlError."""
         live = self.find(owner, id)
-        after(live.record.status, Event.CANCEL)
+        after(live.record.status, ExecutionEvent.CANCEL)
         self._cancel(live, reason or "The caller cancelled the execution.")
         return self.shown(live.record)
 
-    def _cancel(self, live: Live, reason: str) -> None:
+    def _cancel(self, live: ActiveExecution, reason: str) -> None:
         call = live.call
         if call is not None:
             self._host.cancel(call, reason)
         if not live.ended:
             # It had not left yet, or nobody knows of it any more.
-            self._end(live, Event.CANCEL, End(None, None))
+            self._end(live, ExecutionEvent.CANCEL, ExecutionOutcome(None, None))
 
     # -- what is known
 
-    def find(self, owner: Principal, id: str) -> Live:
+    def find(self, owner: Principal, id: str) -> ActiveExecution:
         """Raises AqlError; the same for one that never was and for another's."""
         live = self._all.get(id)
         if live is None or live.record.owner != owner:
             raise _no_execution(id)
         return live
 
-    def known(self, id: str) -> Live | None:
+    def known(self, id: str) -> ActiveExecution | None:
         """For those who have found out themselves whose it is."""
         return self._all.get(id)
 
@@ -688,11 +698,11 @@ class Executions:
         self._trim()
         return [live.record for live in self._all.values() if live.record.owner == owner]
 
-    def result(self, live: Live) -> bytes | None:
+    def result(self, live: ActiveExecution) -> bytes | None:
         """What it gave: the result of a tool, with the envelope in it. Raises InterlockError."""
         if live.result is not None or not live.record.size:
             return live.result
-        return self._keeper.result(live.record.id)
+        return self._store.result(live.record.id)
 
     def shown(self, record: Execution) -> dict[str, Any]:
         """An execution as its owner sees it, without its result."""
@@ -750,7 +760,7 @@ class Executions:
             return
         records = (live.record for live in self._all.values())
         gone = self._room.to_forget(records, until, too_many, wanted)
-        self._keeper.forget([record.id for record in gone])
+        self._store.forget([record.id for record in gone])
         self._forget(self._all[record.id] for record in gone)
 
     def _any_before(self, moment: float) -> bool:
@@ -758,7 +768,7 @@ class Executions:
         oldest = next(iter(self._all.values()), None)
         return oldest is not None and oldest.record.created < moment
 
-    def _forget(self, gone: Iterable[Live]) -> None:
+    def _forget(self, gone: Iterable[ActiveExecution]) -> None:
         for live in list(gone):
             self._all.pop(live.record.id, None)
             self._unsaved.discard(live.record.id)

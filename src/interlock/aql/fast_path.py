@@ -19,7 +19,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from interlock.aql.language.limits import has_long_number
 from interlock.aql.operations import Operation
-from interlock.aql.request import Asked
+from interlock.aql.request import AqlRequest
 from interlock.core.call import Call, Outcome
 from interlock.core.catalog.offering import Tool
 from interlock.core.pipeline.validation import validator_of
@@ -79,7 +79,7 @@ _encode = msgspec.json.Encoder().encode
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-class Ready:
+class FastPathEntry:
     """An operation by one endpoint of one face, as far as that is always the same."""
 
     __slots__ = (
@@ -98,7 +98,7 @@ class Ready:
         "tool",
     )
 
-    def __init__(self, asked: Asked, tool: Tool, canonical: str, first: int) -> None:
+    def __init__(self, asked: AqlRequest, tool: Tool, canonical: str, first: int) -> None:
         signature = asked.operation.signature
         validator, insists = validator_of(tool)
         self.operation: Operation = asked.operation
@@ -125,24 +125,26 @@ class Ready:
         return self._required <= given.keys() and not (self._broken and has_long_number(params))
 
 
-Known = dict[str, dict[bytes, Ready]]
+FastPathTable = dict[str, dict[bytes, FastPathEntry]]
 """By endpoint, and by how a request begins."""
 
 
-class Shortcut:
-    """Remembers which operations can be called quickly, until the book is another one."""
+class FastPath:
+    """The operations that can be called by the fast path, until the operation catalog changes."""
 
     def __init__(self) -> None:
-        self._faces: dict[int, tuple[Face, Known]] = {}
+        self._faces: dict[int, tuple[Face, FastPathTable]] = {}
         self._face: Face | None = None
-        self._known: Known = {}
+        self._known: FastPathTable = {}
         """Of that face, which was asked for last."""
 
     def forget(self) -> None:
         self._faces.clear()
         self._face, self._known = None, {}
 
-    def remember(self, call: Call, endpoint: str, asked: Asked, spelled: str, tool: Tool) -> None:
+    def remember(
+        self, call: Call, endpoint: str, asked: AqlRequest, spelled: str, tool: Tool
+    ) -> None:
         """A call was made the long way, as an ordinary one: the next one need not be.
 
         `tool`: what its name means in the catalog that all this is true for."""
@@ -162,12 +164,12 @@ class Shortcut:
             return
         if len(operations) >= _MOST_OPERATIONS:
             operations.clear()
-        ready = Ready(asked, tool, call.name, len(begins) + len(_BETWEEN) - 1)
+        ready = FastPathEntry(asked, tool, call.name, len(begins) + len(_BETWEEN) - 1)
         # The long way measures the work of its validator first.
         if tool.unmeasured >= MOST:
             operations[begins] = ready
 
-    def _turn_to(self, face: Face) -> Known:
+    def _turn_to(self, face: Face) -> FastPathTable:
         found = self._faces.get(id(face))
         if found is None or found[0] is not face:
             return {}
@@ -215,7 +217,7 @@ class Shortcut:
         tool = ready.tool
         call.name = ready.canonical
         call.arguments = params
-        call.asked = Asked(ready.operation, face, ready.family, ordinary=True)
+        call.asked = AqlRequest(ready.operation, face, ready.family, ordinary=True)
         call.route = tool
         call.upstream = tool.upstream
         call.effect = tool.effect_word
@@ -240,7 +242,7 @@ def told(call: Call, outcome: Outcome, glance: ResultGlance, structured: bool) -
     `glance`: of a result that does not say that something failed."""
     asked = call.asked
     if (
-        type(asked) is not Asked
+        type(asked) is not AqlRequest
         or not asked.ordinary
         or asked.warnings
         or (glance.result_type and glance.result_type != COMPLETE)

@@ -15,7 +15,7 @@ import msgspec
 
 from interlock.aql.danger import TRUST
 from interlock.aql.execution_states import LIFECYCLE
-from interlock.aql.language.cursors import Cursors, Position
+from interlock.aql.language.cursors import CursorCodec, CursorPosition
 from interlock.aql.language.errors import AqlError
 from interlock.aql.operations import (
     AFTER,
@@ -23,12 +23,12 @@ from interlock.aql.operations import (
     FIRST,
     INPUT,
     LONGEST_LINE,
-    Native,
+    BuiltinOperation,
     Operation,
-    OperationBook,
-    OperationsAt,
+    OperationCatalogBuilder,
+    OperationSnapshot,
     Parameter,
-    Surface,
+    SchemaProperties,
     one_line,
     read,
     type_of,
@@ -62,7 +62,7 @@ _WHOLES: Final = frozenset({"minLength", "maxLength"})
 
 
 def parameter_info(
-    one: Parameter, surface: Surface | None = None, most: int = _LONGEST_SHAPE
+    one: Parameter, surface: SchemaProperties | None = None, most: int = _LONGEST_SHAPE
 ) -> dict[str, Any]:
     """A parameter with all that keeps a client from guessing. `most`: characters of prose."""
     schema = without_null(one.schema, surface)
@@ -103,7 +103,7 @@ def _lawful(word: str, value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) <= LONGEST_EXAMPLE
 
 
-def without_null(schema: dict[str, Any], surface: Surface | None) -> dict[str, Any]:
+def without_null(schema: dict[str, Any], surface: SchemaProperties | None) -> dict[str, Any]:
     """`anyOf: [X, null]` is X that may be left out."""
     for word in ("anyOf", "oneOf"):
         parts = schema.get(word)
@@ -115,7 +115,7 @@ def without_null(schema: dict[str, Any], surface: Surface | None) -> dict[str, A
     return schema
 
 
-def _items(items: dict[str, Any], surface: Surface | None, most: int) -> dict[str, Any]:
+def _items(items: dict[str, Any], surface: SchemaProperties | None, most: int) -> dict[str, Any]:
     """The schema of an array's items, as far as it is short."""
     followed = surface.followed(items) if surface is not None else items
     encoded = msgspec.json.encode(followed)
@@ -128,7 +128,7 @@ def _items(items: dict[str, Any], surface: Surface | None, most: int) -> dict[st
     return short
 
 
-def shape(schema: Any, surface: Surface | None = None, most: int = _LONGEST_SHAPE) -> str:
+def shape(schema: Any, surface: SchemaProperties | None = None, most: int = _LONGEST_SHAPE) -> str:
     """A schema as a short line: `{title: string, state?: "open"|"closed"}`."""
     drawn = _Drawing(surface).line(schema, 0)
     return drawn if len(drawn) <= most else drawn[: most - 1] + "…"
@@ -139,7 +139,7 @@ class _Drawing:
 
     __slots__ = ("_left", "_surface")
 
-    def __init__(self, surface: Surface | None) -> None:
+    def __init__(self, surface: SchemaProperties | None) -> None:
         self._surface = surface
         self._left = _MOST_DRAWN
 
@@ -204,7 +204,7 @@ def parameters_info(
 
 
 def _input(
-    operation: Operation, inside: list[Parameter], surface: Surface | None
+    operation: Operation, inside: list[Parameter], surface: SchemaProperties | None
 ) -> dict[str, Any]:
     fields = ", ".join(
         f"{one.name}{'' if one.required else '?'}: {shape(one.schema, surface)}" for one in inside
@@ -219,11 +219,11 @@ def _input(
     }
 
 
-def surface_of(operation: Operation) -> Surface:
+def surface_of(operation: Operation) -> SchemaProperties:
     try:
-        return Surface(operation.tool.input_schema())
+        return SchemaProperties(operation.tool.input_schema())
     except (KeyError, ProtocolError):
-        return Surface({})
+        return SchemaProperties({})
 
 
 def pascal(name: str) -> str:
@@ -410,7 +410,7 @@ def of_operation(operation: Operation) -> Iterator[TypeDetails]:
                 yield nested
     schema = output_schema(operation)
     if schema is not None:
-        result = Surface(schema)
+        result = SchemaProperties(schema)
         yield _record(
             type_name(operation, "result"),
             f"What {operation.name} gives.",
@@ -418,7 +418,7 @@ def of_operation(operation: Operation) -> Iterator[TypeDetails]:
         )
 
 
-def _nested(name: str, one: Parameter, surface: Surface) -> TypeDetails | None:
+def _nested(name: str, one: Parameter, surface: SchemaProperties) -> TypeDetails | None:
     schema = without_null(one.schema, surface)
     about = one_line(one.description, LONGEST_EXAMPLE)
     parts = schema.get("oneOf") or schema.get("anyOf")
@@ -427,12 +427,12 @@ def _nested(name: str, one: Parameter, surface: Surface) -> TypeDetails | None:
         return _union(name, f"{about} {shape(schema, surface)}".strip(), *kinds)
     if not isinstance(schema.get("properties"), dict):
         return None
-    inner = Surface({**surface.root, **schema})
-    fields = [_as_it_is(each, inner) for each in read(Surface(schema))]
+    inner = SchemaProperties({**surface.root, **schema})
+    fields = [_as_it_is(each, inner) for each in read(SchemaProperties(schema))]
     return _record(name, about, *fields)
 
 
-def _as_it_is(one: Parameter, surface: Surface) -> dict[str, Any]:
+def _as_it_is(one: Parameter, surface: SchemaProperties) -> dict[str, Any]:
     """A field of something nested: there keys are not renamed."""
     return {**parameter_info(one, surface), "name": one.own}
 
@@ -480,7 +480,7 @@ def request(operation: Operation, name: str = "") -> dict[str, Any]:
 
 def params(operation: Operation) -> dict[str, Any]:
     """The parameters of such a request. An update changes one field at least."""
-    making = _Making(Surface(_root(operation)))
+    making = _Making(SchemaProperties(_root(operation)))
     made: dict[str, Any] = {}
     inside: dict[str, Any] = {}
     first: tuple[str, Any] | None = None
@@ -508,7 +508,7 @@ class _Making:
 
     __slots__ = ("_left", "_surface")
 
-    def __init__(self, surface: Surface) -> None:
+    def __init__(self, surface: SchemaProperties) -> None:
         self._surface = surface
         self._left = _MOST_PARTS
 
@@ -642,27 +642,27 @@ _WARNED_OF: Final = Danger.DESTRUCTIVE
 _PRESETS: Final = ["minimal", "standard", "full"]
 
 
-class Details:
-    """Describes operations of one book in one face."""
+class OperationDescriber:
+    """Describes the operations of one catalog in one face."""
 
-    __slots__ = ("_book", "_face", "_operations", "_trust")
+    __slots__ = ("_face", "_operation_catalog", "_operations", "_trust")
 
     def __init__(
         self,
-        operations: OperationBook,
-        book: OperationsAt,
+        operations: OperationCatalogBuilder,
+        operation_catalog: OperationSnapshot,
         face: Face,
         trust: Callable[[str], str],
     ) -> None:
         self._operations = operations
-        self._book = book
+        self._operation_catalog = operation_catalog
         self._face = face
         self._trust = trust
 
     def line(self, one: Operation) -> dict[str, Any]:
         """As it stands in a list: exactly these members."""
         return {
-            "name": self._book.name_in(one, self._face),
+            "name": self._operation_catalog.name_in(one, self._face),
             "semantic_category": one.category.value,
             "endpoint": self._face.family_of(one.name, one.category).name,
             "description": one_line(one.description, LONGEST_LINE) or f"Calls {one.canonical}.",
@@ -685,7 +685,7 @@ class Details:
 
     def whole(self, one: Operation, include: Iterable[str] = ()) -> dict[str, Any]:
         """Everything about it."""
-        name = self._book.name_in(one, self._face)
+        name = self._operation_catalog.name_in(one, self._face)
         made: dict[str, Any] = {
             **self.line(one),
             "mcpTool": self.tool(one),
@@ -795,8 +795,8 @@ _PAGING: Final = frozenset(
         "before", "page_token", "start_cursor", "next_token", "max_results", "count",
     }
 )  # fmt: skip
-_BLOCKS: Final[dict[str, Callable[[Details, Operation], Any]]] = {
-    name: getattr(Details, name) for name in INCLUDES
+_BLOCKS: Final[dict[str, Callable[[OperationDescriber, Operation], Any]]] = {
+    name: getattr(OperationDescriber, name) for name in INCLUDES
 }
 
 
@@ -829,26 +829,26 @@ _MOST_WHOLE: Final = 20
 _encode: Final = msgspec.json.Encoder().encode
 
 Report = Callable[[Any], Any]
-"""Takes an `Asked`, gives what a query such as `quota_status` is answered with."""
+"""Takes an `AqlRequest`, gives what a query such as `quota_status` is answered with."""
 
 
 def _no_warning(asked: Any, code: str, message: str, details: dict[str, Any]) -> None:
     """Where nobody wants to know."""
 
 
-class Introspection:
+class IntrospectOperation:
     """Answers `introspect`."""
 
     def __init__(
         self,
-        operations: OperationBook,
-        book_of: Callable[[], OperationsAt],
+        operations: OperationCatalogBuilder,
+        book_of: Callable[[], OperationSnapshot],
         search: Searcher,
         *,
         view_of: Callable[[Any], View | None] = lambda _: None,
         protocol_info: Callable[[Any], Mapping[str, Any]] = lambda _: {},
         reports: Mapping[str, Report] | None = None,
-        cursors: Cursors,
+        cursors: CursorCodec,
         response_bytes: Callable[[], int] = lambda: 10 * 1024 * 1024,
         trust: Callable[[str], str] = lambda _: "validated",
         warn: Callable[[Any, str, str, dict[str, Any]], None] = _no_warning,
@@ -865,12 +865,12 @@ class Introspection:
         self._response_bytes = response_bytes
         self._trust = trust
         self._warn = warn
-        self._typed_book: OperationsAt | None = None
+        self._typed_book: OperationSnapshot | None = None
         self._typed: BoundedDict[Hashable, list[TypeDetails]] = BoundedDict(_MOST_KEPT)
 
-    def natives(self) -> list[Native]:
+    def natives(self) -> list[BuiltinOperation]:
         return [
-            Native(
+            BuiltinOperation(
                 name="introspect",
                 category=Category.READ,
                 effect="read_only",
@@ -887,7 +887,7 @@ class Introspection:
         ]
 
     def answer(self, asked: Any) -> dict[str, Any]:
-        """What an `Asked` asks for. Raises AqlError."""
+        """What an `AqlRequest` asks for. Raises AqlError."""
         params: dict[str, Any] = asked.params or {}
         query = params.get("query")
         if query == "operations":
@@ -910,13 +910,13 @@ class Introspection:
     # -- operations
 
     def _of_operations(self, asked: Any, params: dict[str, Any]) -> dict[str, Any]:
-        book, face = self._book_of(), asked.face
-        details = Details(self._operations, book, face, self._trust)
+        operation_catalog, face = self._book_of(), asked.face
+        details = OperationDescriber(self._operations, operation_catalog, face, self._trust)
         view = self._view_of(asked.call)
         include = [one for one in params.get("include") or () if one in INCLUDES]
         name = params.get("name")
         if name is not None:
-            one = book.find_in(str(name)[:_LONGEST_NAME], face)
+            one = operation_catalog.find_in(str(name)[:_LONGEST_NAME], face)
             shown = one is not None and _may_call(one, view)
             # Most include it out of habit; details have them anyway.
             blocks = [block for block in include if block != "parameters"]
@@ -925,10 +925,12 @@ class Introspection:
         category = None if params.get("category") is None else Category(params["category"])
         wish = params.get("search")
         if wish is not None:
-            return self._found(asked, book, details, view, namespace, category, include)
+            return self._found(
+                asked, operation_catalog, details, view, namespace, category, include
+            )
         listed = [
             one
-            for one in visible(book, view, namespace)
+            for one in visible(operation_catalog, view, namespace)
             if (category is None or one.category is category)
             and (one.native is None or not params.get("namespace"))
         ]
@@ -937,8 +939,8 @@ class Introspection:
     def _found(
         self,
         asked: Any,
-        book: OperationsAt,
-        details: Details,
+        operation_catalog: OperationSnapshot,
+        details: OperationDescriber,
         view: View | None,
         namespace: str,
         category: Category | None,
@@ -950,10 +952,10 @@ class Introspection:
         most = _count(params.get("first"), usual)
 
         def sees(tool: Tool) -> bool:
-            one = book.of(tool)
+            one = operation_catalog.of(tool)
             if one.native is not None:
                 return not params.get("namespace") and is_shown(one, view)
-            if namespace and not book.within(one, namespace):
+            if namespace and not operation_catalog.within(one, namespace):
                 return False
             return view is None or view.sees(tool)
 
@@ -978,7 +980,7 @@ class Introspection:
         self,
         asked: Any,
         params: dict[str, Any],
-        details: Details,
+        details: OperationDescriber,
         listed: list[Operation],
         include: Sequence[str],
     ) -> dict[str, Any]:
@@ -1000,30 +1002,36 @@ class Introspection:
     # -- types
 
     def _of_types(self, asked: Any, params: dict[str, Any]) -> dict[str, Any]:
-        book, view = self._book_of(), self._view_of(asked.call)
+        operation_catalog, view = self._book_of(), self._view_of(asked.call)
         namespace = params.get("namespace") or asked.face.namespace
         name = params.get("name")
         if name is not None:
-            return {"type": _type(str(name)[:_LONGEST_NAME], visible(book, view, namespace))}
+            return {
+                "type": _type(
+                    str(name)[:_LONGEST_NAME], visible(operation_catalog, view, namespace)
+                )
+            }
         return self._paged(
             asked,
             params,
             "types",
-            self._types(book, view, namespace),
+            self._types(operation_catalog, view, namespace),
             lambda one: str(one["name"]),
             lambda one: one,
         )
 
-    def _types(self, book: OperationsAt, view: View | None, namespace: str) -> list[TypeDetails]:
+    def _types(
+        self, operation_catalog: OperationSnapshot, view: View | None, namespace: str
+    ) -> list[TypeDetails]:
         """Every type in a line. Kept: of a large catalog it takes its time to find them all."""
-        if book is not self._typed_book:
-            self._typed_book = book
+        if operation_catalog is not self._typed_book:
+            self._typed_book = operation_catalog
             self._typed.clear()
         key = (None if view is None else view.key, namespace)
         lines = self._typed.get(key)
         if lines is None:
             known = dict(PROTOCOL)
-            for one in visible(book, view, namespace):
+            for one in visible(operation_catalog, view, namespace):
                 for brought in of_operation(one):
                     known.setdefault(brought["name"], brought)
             lines = self._typed[key] = [
@@ -1071,7 +1079,7 @@ class Introspection:
         last = name_of(every[reached - 1]) if made else None
         cursor = None
         if last is not None:
-            cursor = self._cursors.seal(Position(kind, reached - 1, last, [], order))
+            cursor = self._cursors.seal(CursorPosition(kind, reached - 1, last, [], order))
         data["pageInfo"] = {
             "hasNextPage": reached < len(every),
             "hasPreviousPage": start > 0,
@@ -1101,9 +1109,9 @@ class Introspection:
 
     def _adapter(self, asked: Any) -> dict[str, Any]:
         """Which servers there are, and how much of each is seen."""
-        book, view = self._book_of(), self._view_of(asked.call)
+        operation_catalog, view = self._book_of(), self._view_of(asked.call)
         face: Face = asked.face
-        seen = visible(book, view, face.namespace)
+        seen = visible(operation_catalog, view, face.namespace)
         servers: dict[str, dict[str, Any]] = {}
         by_category = dict.fromkeys((one.value for one in Category), 0)
         by_family: dict[str, int] = {}
@@ -1128,19 +1136,19 @@ class Introspection:
             "by_endpoint": by_family,
             "namespaces": sorted(servers.values(), key=lambda one: str(one["namespace"])),
             "endpoints": list(face.tools),
-            "tokens": cost(face, book, view),
+            "tokens": cost(face, operation_catalog, view),
             **(report(asked) if report is not None else {}),
         }
 
 
 def natives(
-    operations: OperationBook,
-    book_of: Callable[[], OperationsAt],
+    operations: OperationCatalogBuilder,
+    book_of: Callable[[], OperationSnapshot],
     search: Searcher,
     **more: Any,
-) -> list[Native]:
+) -> list[BuiltinOperation]:
     """`introspect`, as the node offers it. `more` as `Introspection` takes it."""
-    return Introspection(operations, book_of, search, **more).natives()
+    return IntrospectOperation(operations, book_of, search, **more).natives()
 
 
 def _may_call(one: Operation, view: View | None) -> bool:
@@ -1173,7 +1181,7 @@ def _order(params: Mapping[str, Any]) -> bytes:
     return blake2b(_encode(said), digest_size=6).digest()
 
 
-def _behind(position: Position, names: Sequence[str]) -> int:
+def _behind(position: CursorPosition, names: Sequence[str]) -> int:
     """Where a page goes on: behind what it ended with, else where that was."""
     at = position.ordinal
     if not (0 <= at < len(names) and names[at].startswith(str(position.id))):

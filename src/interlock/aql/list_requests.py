@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.aql.language import fields as selecting
-from interlock.aql.language.collections import MOST_PAGE, PAGE, Kind, shape
-from interlock.aql.language.cursors import Cursors
+from interlock.aql.language import fields as field_selection
+from interlock.aql.language.collections import MOST_PAGE, PAGE, CollectionSchema, shape
+from interlock.aql.language.cursors import CursorCodec
 from interlock.aql.operations import AFTER, FEATURES, FIRST, Parameter
-from interlock.aql.request import Answer, Asked, Warning
+from interlock.aql.request import AqlRequest, AqlWarning, BuiltinResponse
 from interlock.core.call import Principal, principal
 
-Computed = Mapping[str, Callable[[Mapping[str, Any]], Any]]
+ComputedFields = Mapping[str, Callable[[Mapping[str, Any]], Any]]
 """Fields that are made when somebody asks for them, by name."""
 
 
@@ -81,17 +81,17 @@ LISTING: Final = (
 )
 
 
-def owner_of(asked: Asked) -> Principal:
+def owner_of(asked: AqlRequest) -> Principal:
     call = asked.call
     assert call is not None, "natives are asked by somebody"
     assert call.caller is not None, "nobody gets here unknown"
     return principal(call.caller)
 
 
-class Listing(msgspec.Struct, frozen=True):
-    """Answers lists."""
+class ListResponder(msgspec.Struct, frozen=True):
+    """Answers list operations."""
 
-    cursors: Cursors
+    cursors: CursorCodec
     page: int = PAGE
     most_page: int = MOST_PAGE
 
@@ -99,15 +99,15 @@ class Listing(msgspec.Struct, frozen=True):
         self,
         items: Sequence[Mapping[str, Any]],
         params: Mapping[str, Any],
-        kind: Kind,
+        kind: CollectionSchema,
         *,
-        shown_as: selecting.Kind = "collection",
-        computed: Computed | None = None,
+        shown_as: field_selection.ResultKind = "collection",
+        computed: ComputedFields | None = None,
         presets: Mapping[str, Sequence[str]] | None = None,
-    ) -> Answer:
+    ) -> BuiltinResponse:
         """Raises AqlError for what cannot be asked."""
         made = computed or {}
-        selection = selecting.asked(
+        selection = field_selection.asked(
             params.get("fields"),
             params.get("preset"),
             shown_as,
@@ -117,34 +117,36 @@ class Listing(msgspec.Struct, frozen=True):
         )
         page = shape(items, params, kind, self.cursors, page=self.page, most=self.most_page)
         data = page.data(
-            lambda one: selecting.apply(with_computed(one, selection, made), selection, presets)
+            lambda one: field_selection.apply(
+                with_computed(one, selection, made), selection, presets
+            )
         )
         if not page.clamped:
-            return Answer(data)
-        return Answer(data, (_clamped(page.clamped, self.most_page),))
+            return BuiltinResponse(data)
+        return BuiltinResponse(data, (_clamped(page.clamped, self.most_page),))
 
 
 def one_of(
-    item: dict[str, Any], params: Mapping[str, Any], known: frozenset[str], computed: Computed
+    item: dict[str, Any], params: Mapping[str, Any], known: frozenset[str], computed: ComputedFields
 ) -> Any:
     """A single thing with the fields that were asked for. Raises AqlError."""
-    selection = selecting.asked(
+    selection = field_selection.asked(
         params.get("fields"), params.get("preset"), "item", known=known, computed=computed.keys()
     )
-    return selecting.apply(with_computed(item, selection, computed), selection)
+    return field_selection.apply(with_computed(item, selection, computed), selection)
 
 
 def with_computed(
-    item: Mapping[str, Any], selection: selecting.Selection, computed: Computed
+    item: Mapping[str, Any], selection: field_selection.FieldSelection, computed: ComputedFields
 ) -> Mapping[str, Any]:
     if not selection.computed:
         return item
     made = {name: computed[name](item) for name in sorted(selection.computed)}
-    return {**item, selecting.COMPUTED: made}
+    return {**item, field_selection.COMPUTED: made}
 
 
-def _clamped(asked: int, most: int) -> Warning:
-    return Warning(
+def _clamped(asked: int, most: int) -> AqlWarning:
+    return AqlWarning(
         "VALIDATION_TRUNCATED_WARNING",
         f"A page has {most} items as a maximum, not {asked}. Go on with a cursor.",
         {"field": "items", "original_count": asked, "truncated_count": most, "limit": most},

@@ -16,14 +16,14 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from interlock.aql import merge_updates as merge
+from interlock.aql import read_modify_write
 from interlock.aql.execution_operations import age
-from interlock.aql.language import errors as faults
-from interlock.aql.language.collections import Kind
+from interlock.aql.language import errors
+from interlock.aql.language.collections import CollectionSchema
 from interlock.aql.language.errors import AqlError
-from interlock.aql.list_requests import FIELDS, LISTING, Listing, one_of, owner_of, parameter
-from interlock.aql.operations import Native
-from interlock.aql.request import Answer, Asked
+from interlock.aql.list_requests import FIELDS, LISTING, ListResponder, one_of, owner_of, parameter
+from interlock.aql.operations import BuiltinOperation
+from interlock.aql.request import AqlRequest, BuiltinResponse
 from interlock.core.call import Principal
 from interlock.core.state.database import DatabaseKind
 from interlock.core.state.writer import WriterFile
@@ -48,7 +48,7 @@ TYPES: Final[dict[str, str]] = {
 """What a caller says of a note."""
 READ_ONLY: Final = ("id", "created_at", "updated_at", "_etag")
 KNOWN: Final = frozenset((*TYPES, *READ_ONLY))
-KIND: Final = Kind(
+KIND: Final = CollectionSchema(
     "notes", fields=KNOWN, text=("title", "body", "tags"), sort=(("created_at", True),)
 )
 PRESETS: Final = {"minimal": ("id", "title", "updated_at")}
@@ -88,7 +88,7 @@ T = TypeVar("T")
 _size = msgspec.json.Encoder().encode
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True):
+class CallerNote(msgspec.Struct, frozen=True, kw_only=True):
     """Something that a caller wants to find again."""
 
     id: str
@@ -103,23 +103,23 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 class Notes:
     """The notes of every caller."""
 
-    def __init__(self, keeper: NoteStore, wall_clock: Callable[[], float]) -> None:
-        self._keeper = keeper
+    def __init__(self, store: NoteStore, wall_clock: Callable[[], float]) -> None:
+        self._store = store
         self._wall_clock = wall_clock
 
     async def create(self, owner: Principal, content: dict[str, Any]) -> dict[str, Any]:
         _check(content, "")
         now = self._wall_clock()
         given = {name: value for name, value in content.items() if value is not None}
-        note = Note(
+        note = CallerNote(
             id=f"note_{secrets.token_hex(12)}",
             owner=owner,
             content=given,
-            etag=merge.etag(given),
+            etag=read_modify_write.etag(given),
             created=now,
             updated=now,
         )
-        if not await _kept(self._keeper.add(note, MOST)):
+        if not await _kept(self._store.add(note, MOST)):
             raise AqlError(
                 "RATE_LIMIT_EXCEEDED",
                 f"You have {MOST} notes, and may not have more. Delete some first.",
@@ -131,46 +131,46 @@ class Notes:
         return shown(await self._find(owner, id))
 
     async def all(self, owner: Principal) -> list[dict[str, Any]]:
-        return [shown(note) for note in await _kept(self._keeper.all(owner))]
+        return [shown(note) for note in await _kept(self._store.all(owner))]
 
     async def update(
         self, owner: Principal, id: str, change: Any, if_match: str | None
     ) -> dict[str, Any]:
         """Merge `change` into a note. Raises AqlError."""
         if change is None:
-            raise faults.missing("input", "update_note", "object", "The fields to change")
+            raise errors.missing("input", "update_note", "object", "The fields to change")
         if not isinstance(change, dict):
-            raise faults.wrong_type("input", "object", _type_of(change))
+            raise errors.wrong_type("input", "object", _type_of(change))
         for _ in range(_AGAIN):
             before = await self._find(owner, id)
             if if_match is not None and if_match != before.etag:
                 raise _changed(id, before.etag)
             _check(change, "input.", partly=True)
-            content = merge.deep(before.content, change)
+            content = read_modify_write.deep(before.content, change)
             _check(content, "input.")
             # A clock that was set back does not make a note older than it was.
             now = max(self._wall_clock(), before.updated)
             note = msgspec.structs.replace(
-                before, content=content, etag=merge.etag(content), updated=now
+                before, content=content, etag=read_modify_write.etag(content), updated=now
             )
-            if await _kept(self._keeper.replace(note, before.etag)):
+            if await _kept(self._store.replace(note, before.etag)):
                 return shown(note)
         raise _changed(id, None)
 
     async def delete(self, owner: Principal, id: str, if_match: str | None) -> dict[str, Any]:
-        if not await _kept(self._keeper.remove(owner, id, if_match)):
+        if not await _kept(self._store.remove(owner, id, if_match)):
             there = await self._find(owner, id)
             raise _changed(id, there.etag)
         return {"id": id, "deleted": True}
 
-    async def _find(self, owner: Principal, id: str) -> Note:
-        note = await _kept(self._keeper.get(owner, id))
+    async def _find(self, owner: Principal, id: str) -> CallerNote:
+        note = await _kept(self._store.get(owner, id))
         if note is None:
-            raise faults.no_resource("note", id)
+            raise errors.no_resource("note", id)
         return note
 
 
-def shown(note: Note) -> dict[str, Any]:
+def shown(note: CallerNote) -> dict[str, Any]:
     return {
         "id": note.id,
         **note.content,
@@ -198,7 +198,7 @@ def _changed(id: str, etag: str | None) -> AqlError:
     return AqlError(
         "CONFLICT_VERSION_MISMATCH",
         "The note was changed since. Read it again, and send its '_etag' as 'if_match'.",
-        {"resource_id": faults.short(id), **({"current": etag} if etag else {})},
+        {"resource_id": errors.short(id), **({"current": etag} if etag else {})},
     )
 
 
@@ -210,7 +210,7 @@ def _check(content: dict[str, Any], where: str, *, partly: bool = False) -> None
     strange = [name for name in content if name not in TYPES]
     if strange:
         near = get_close_matches(strange[0][:60], TYPES, 1)
-        raise faults.unknown_field(
+        raise errors.unknown_field(
             where.rstrip(".") or "params", strange, TYPES, near[0] if near else None
         )
     for name, value in content.items():
@@ -218,29 +218,29 @@ def _check(content: dict[str, Any], where: str, *, partly: bool = False) -> None
         if value is None and (partly or not where) and name != "title":
             continue
         if _type_of(value) != expected:
-            raise faults.wrong_type(where + name, expected, _type_of(value))
+            raise errors.wrong_type(where + name, expected, _type_of(value))
     if not partly and not content.get("title"):
-        raise faults.wrong_type(where + "title", "a string with something in it", "an empty one")
+        raise errors.wrong_type(where + "title", "a string with something in it", "an empty one")
     _check_sizes(content)
     for tag in content.get("tags") or ():
         if not isinstance(tag, str):
-            raise faults.wrong_type(f"{where}tags", "an array of strings", _type_of(tag))
+            raise errors.wrong_type(f"{where}tags", "an array of strings", _type_of(tag))
 
 
 def _check_sizes(content: dict[str, Any]) -> None:
     title, body, tags = (content.get(one) for one in ("title", "body", "tags"))
     if isinstance(title, str) and len(title) > TITLE_CHARACTERS:
-        raise faults.too_large("title", TITLE_CHARACTERS, len(title), "characters")
+        raise errors.too_large("title", TITLE_CHARACTERS, len(title), "characters")
     if isinstance(body, str) and (size := len(body.encode())) > BODY_BYTES:
-        raise faults.too_large("body", BODY_BYTES, size, "bytes")
+        raise errors.too_large("body", BODY_BYTES, size, "bytes")
     if tags and len(tags) > MOST_TAGS:
-        raise faults.too_large("tags", MOST_TAGS, len(tags), "elements")
+        raise errors.too_large("tags", MOST_TAGS, len(tags), "elements")
     for tag in tags or ():
         if isinstance(tag, str) and len(tag) > TAG_CHARACTERS:
-            raise faults.too_large("tags", TAG_CHARACTERS, len(tag), "characters")
+            raise errors.too_large("tags", TAG_CHARACTERS, len(tag), "characters")
     size = len(_size(content.get("metadata") or {}))
     if size > METADATA_BYTES:
-        raise faults.too_large("metadata", METADATA_BYTES, size, "bytes")
+        raise errors.too_large("metadata", METADATA_BYTES, size, "bytes")
 
 
 def _type_of(value: Any) -> str:
@@ -261,43 +261,43 @@ _EXAMPLE: Final = "note_0123456789abcdef01234567"
 
 
 def note_natives(
-    notes: Notes, listing: Callable[[], Listing], wall_clock: Callable[[], float]
-) -> list[Native]:
+    notes: Notes, listing: Callable[[], ListResponder], wall_clock: Callable[[], float]
+) -> list[BuiltinOperation]:
     """`listing`: how lists are answered now, which the config may change."""
     computed = age(wall_clock)
 
-    async def create(asked: Asked) -> Any:
+    async def create(asked: AqlRequest) -> Any:
         params = asked.params or {}
         given = {name: params[name] for name in TYPES if name in params}
         return await notes.create(owner_of(asked), given)
 
-    async def get(asked: Asked) -> Any:
+    async def get(asked: AqlRequest) -> Any:
         params = asked.params or {}
         note = await notes.get(owner_of(asked), str(params["id"]))
         return one_of(note, params, KNOWN, computed)
 
-    async def list_(asked: Asked) -> Answer:
+    async def list_(asked: AqlRequest) -> BuiltinResponse:
         items = await notes.all(owner_of(asked))
         return listing()(items, asked.params or {}, KIND, computed=computed, presets=PRESETS)
 
-    async def search(asked: Asked) -> Answer:
+    async def search(asked: AqlRequest) -> BuiltinResponse:
         items = await notes.all(owner_of(asked))
         return listing()(
             items, asked.params or {}, KIND, shown_as="search", computed=computed, presets=PRESETS
         )
 
-    async def update(asked: Asked) -> Any:
+    async def update(asked: AqlRequest) -> Any:
         params = asked.params or {}
         return await notes.update(
             owner_of(asked), str(params["id"]), params.get("input"), params.get("if_match")
         )
 
-    async def delete(asked: Asked) -> Any:
+    async def delete(asked: AqlRequest) -> Any:
         params = asked.params or {}
         return await notes.delete(owner_of(asked), str(params["id"]), params.get("if_match"))
 
     natives = [
-        Native(
+        BuiltinOperation(
             name="create_note",
             category=Category.CREATE,
             effect="additive",
@@ -318,7 +318,7 @@ def note_natives(
             returns="Note",
             example={"title": "Deploy window", "body": "Tuesdays after ten.", "tags": ["ops"]},
         ),
-        Native(
+        BuiltinOperation(
             name="get_note",
             category=Category.READ,
             effect="read_only",
@@ -329,7 +329,7 @@ def note_natives(
             free=True,
             example={"id": _EXAMPLE},
         ),
-        Native(
+        BuiltinOperation(
             name="list_notes",
             category=Category.READ,
             effect="read_only",
@@ -340,7 +340,7 @@ def note_natives(
             free=True,
             example={"first": 10},
         ),
-        Native(
+        BuiltinOperation(
             name="search_notes",
             category=Category.READ,
             effect="read_only",
@@ -360,7 +360,7 @@ def note_natives(
             free=True,
             example={"query": "deploy window"},
         ),
-        Native(
+        BuiltinOperation(
             name="update_note",
             category=Category.UPDATE,
             effect="mutating",
@@ -377,7 +377,7 @@ def note_natives(
             returns="Note",
             example={"id": _EXAMPLE, "input": {"body": "Wednesdays."}},
         ),
-        Native(
+        BuiltinOperation(
             name="delete_note",
             category=Category.DELETE,
             effect="mutating",
@@ -436,10 +436,10 @@ class NoteStore:
     def reason(self) -> str:
         return self._file.reason
 
-    async def all(self, owner: Principal) -> list[Note]:
+    async def all(self, owner: Principal) -> list[CallerNote]:
         """The notes of one caller, the oldest first."""
 
-        def read(file: sqlite3.Connection) -> list[Note]:
+        def read(file: sqlite3.Connection) -> list[CallerNote]:
             rows = file.execute(
                 f"SELECT {_COLUMNS} FROM note WHERE owner = ? ORDER BY created, id",
                 (_encode(owner),),
@@ -448,8 +448,8 @@ class NoteStore:
 
         return await self._file.run(read)
 
-    async def get(self, owner: Principal, id: str) -> Note | None:
-        def read(file: sqlite3.Connection) -> Note | None:
+    async def get(self, owner: Principal, id: str) -> CallerNote | None:
+        def read(file: sqlite3.Connection) -> CallerNote | None:
             row = file.execute(
                 f"SELECT {_COLUMNS} FROM note WHERE id = ? AND owner = ?", (id, _encode(owner))
             ).fetchone()
@@ -457,7 +457,7 @@ class NoteStore:
 
         return await self._file.run(read)
 
-    async def add(self, note: Note, most: int) -> bool:
+    async def add(self, note: CallerNote, most: int) -> bool:
         """False: its owner has so many already."""
         owner = _encode(note.owner)
 
@@ -480,7 +480,7 @@ class NoteStore:
 
         return await self._file.run(insert)
 
-    async def replace(self, note: Note, before: str) -> bool:
+    async def replace(self, note: CallerNote, before: str) -> bool:
         """False: what is there has another etag than `before`, or is gone."""
 
         def update(file: sqlite3.Connection) -> bool:
@@ -517,9 +517,9 @@ class NoteStore:
         self._file.close()
 
 
-def _note(row: Any) -> Note:
+def _note(row: Any) -> CallerNote:
     id, owner, etag, created, updated, content = row
-    return Note(
+    return CallerNote(
         id=id,
         owner=_decode_owner(owner),
         etag=etag,

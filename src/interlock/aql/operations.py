@@ -1,4 +1,4 @@
-"""The book of operations: every tool of a snapshot, and the node's own, as AQL knows them.
+"""The operation catalog: every tool of a snapshot, and the node's own, as AQL knows them.
 
 Made anew with each snapshot, but not from nothing: an operation stays the same object while its
 tool does. Names and categories are made at once, what an operation takes when somebody asks.
@@ -195,7 +195,7 @@ class Signature(msgspec.Struct, frozen=True):
     """The tool takes parameters, too, that its schema does not name."""
 
 
-class Native(msgspec.Struct, frozen=True, kw_only=True):
+class BuiltinOperation(msgspec.Struct, frozen=True, kw_only=True):
     """An operation that the node answers itself. Its tool in the catalog is made from this."""
 
     name: str
@@ -204,7 +204,8 @@ class Native(msgspec.Struct, frozen=True, kw_only=True):
     """A word of `EffectLevel`."""
     description: str
     answer: Callable[[Any], Any]
-    """Takes an `Asked`; gives data, an `Answer`, or an awaitable of one. Raises AqlError."""
+    """Takes an `AqlRequest`; returns data, a `BuiltinResponse`, or an awaitable of one. Raises
+    AqlError."""
     parameters: tuple[Parameter, ...] = ()
     returns: str = "object"
     gives: tuple[tuple[str, str, str], ...] = ()
@@ -254,7 +255,7 @@ class Operation:
         needs_review: bool = False,
         origins: dict[str, str] | None = None,
         description: str = "",
-        native: Native | None = None,
+        native: BuiltinOperation | None = None,
     ) -> None:
         """`sign` makes its signature, when somebody first asks for it."""
         self.name = name
@@ -286,7 +287,7 @@ class Operation:
         return f"Operation({self.name}, {self.category.value})"
 
 
-class Book(Protocol):
+class OperationCatalog(Protocol):
     """Every operation of one snapshot of the catalog."""
 
     number: int
@@ -340,7 +341,7 @@ def is_secret(name: str) -> bool:
     return _SECRET.search(name) is not None and _NOT_SECRET.search(name) is None
 
 
-class Surface:
+class SchemaProperties:
     """The top level of a schema: properties, what of them is required, and whether others may
     come. References and alternatives are followed as far as that takes no guessing.
     """
@@ -456,7 +457,7 @@ def _kind(value: Any) -> str:
     return "array"
 
 
-def read(surface: Surface) -> list[Parameter]:
+def read(surface: SchemaProperties) -> list[Parameter]:
     """The parameters of a tool, in the order of its schema."""
     found = []
     for own, name in parameters(surface.properties).items():
@@ -523,7 +524,9 @@ _OF_WRITERS: Final = frozenset({"dry_run", "confirmation_token"})
 _OF_LIFECYCLE: Final = frozenset({"confirmation_token"})
 
 
-def features_of(category: Category, names: Iterable[str], native: Native | None) -> frozenset[str]:
+def features_of(
+    category: Category, names: Iterable[str], native: BuiltinOperation | None
+) -> frozenset[str]:
     """What may stand beside parameters of these names."""
     if category is Category.READ:
         may = _OF_READERS
@@ -541,7 +544,7 @@ def sign(
     parameters: Sequence[Parameter],
     category: Category,
     *,
-    native: Native | None = None,
+    native: BuiltinOperation | None = None,
     aliases: bool = True,
     open: bool = False,
 ) -> Signature:
@@ -720,8 +723,8 @@ MEDIUM: Final = "medium"
 LOW: Final = "low"
 
 
-class Judged(NamedTuple):
-    """A category, and why."""
+class CategoryChoice(NamedTuple):
+    """A category, and the reason for it."""
 
     category: Category
     confidence: str
@@ -731,8 +734,8 @@ class Judged(NamedTuple):
     reason: str = ""
 
 
-class Verb(NamedTuple):
-    """What a name says that its tool does."""
+class NameVerb(NamedTuple):
+    """What the name of a tool says that it does."""
 
     category: Category
     word: str
@@ -752,7 +755,7 @@ def of_method(method: str) -> Category:
     }.get(method.upper(), Category.CREATE if method.upper() == "POST" else Category.EXECUTE)
 
 
-def verb_of(local: str, segment: str = "") -> Verb | None:
+def verb_of(local: str, segment: str = "") -> NameVerb | None:
     """What the name of an operation says, without its server. None: nothing that is known.
 
     The first word, else the last, else one between them; a server's own name in front of its tools
@@ -771,10 +774,10 @@ def verb_of(local: str, segment: str = "") -> Verb | None:
             if second is not None:
                 return _joined(first, second, tokens)
         if tokens[0] == "check" and len(tokens) > 1 and tokens[1] in ("in", "out"):
-            return Verb(Category.UPDATE, f"check_{tokens[1]}", True)
-        return Verb(first, tokens[0], True)
+            return NameVerb(Category.UPDATE, f"check_{tokens[1]}", True)
+        return NameVerb(first, tokens[0], True)
     if last is not None:
-        return Verb(last, tokens[-1], True)
+        return NameVerb(last, tokens[-1], True)
     verb = _between([word for word in tokens[1:-1] if word not in _NOUNS])
     if verb is None:
         # That something only reads is not taken from a word that is rather a thing.
@@ -791,21 +794,21 @@ def _without(local: str, segment: str) -> list[str]:
     return tokens
 
 
-def _between(words: list[str]) -> Verb | None:
+def _between(words: list[str]) -> NameVerb | None:
     """The riskiest of words that stand where verbs seldom do."""
     found = [(_RISK[_OF[word]], word) for word in words if word in _OF]
     if not found:
         return None
     word = max(found)[1]
-    return Verb(_OF[word], word, False)
+    return NameVerb(_OF[word], word, False)
 
 
-def _joined(first: Category, second: Category, tokens: list[str]) -> Verb:
+def _joined(first: Category, second: Category, tokens: list[str]) -> NameVerb:
     words = "_".join(tokens[:3])
     pair = {first, second}
     if tokens[1] == "or" and Category.CREATE in pair and Category.DELETE not in pair:
-        return Verb(Category.CREATE, words, True)
-    return Verb(max(first, second, key=_RISK.__getitem__), words, True)
+        return NameVerb(Category.CREATE, words, True)
+    return NameVerb(max(first, second, key=_RISK.__getitem__), words, True)
 
 
 def _changing_word(tokens: list[str], reads: str) -> tuple[str, Category] | None:
@@ -831,30 +834,34 @@ def judge(
     segment: str = "",
     *,
     changes: bool = False,
-) -> Judged:
+) -> CategoryChoice:
     """The category of a tool of this name and effect. `changes`: its server says of it that it does
     not only read."""
     if override is not None:
-        return Judged(override, HIGH, "override", reason="said by the config")
+        return CategoryChoice(override, HIGH, "override", reason="said by the config")
     verb = verb_of(local, segment)
     level, source = effect.level, effect.source
     if level is EffectLevel.READ_ONLY:
         return _reading(verb, source)
     if verb is None:
         if level is EffectLevel.ADDITIVE and source == "config":
-            return Judged(Category.CREATE, MEDIUM, "effects", reason="only adds, says the config")
-        return Judged(Category.EXECUTE, LOW, "unknown", True, "no verb in its name is known")
+            return CategoryChoice(
+                Category.CREATE, MEDIUM, "effects", reason="only adds, says the config"
+            )
+        return CategoryChoice(
+            Category.EXECUTE, LOW, "unknown", True, "no verb in its name is known"
+        )
     confidence = HIGH if verb.sure else MEDIUM
     reason = f"the word {verb.word}"
     if level is EffectLevel.IRREVERSIBLE:
         if verb.category is Category.READ:
             # Whoever is right: something that cannot be undone is not shown among the readers.
-            return Judged(
+            return CategoryChoice(
                 Category.EXECUTE, MEDIUM, "annotations", True,
                 f"{reason}, though it cannot be undone",
             )  # fmt: skip
         if verb.category is Category.CREATE and source == "annotations":
-            return Judged(
+            return CategoryChoice(
                 Category.UPDATE, MEDIUM, "annotations", reason=f"{reason}, and may overwrite"
             )
     if verb.category is Category.READ:
@@ -863,33 +870,39 @@ def judge(
         reason += ", which acts on the world outside"
     elif "_or_" in verb.word or verb.word == "upsert":
         reason += ": what it names may not be there yet"
-    return Judged(verb.category, confidence, "verb", reason=reason)
+    return CategoryChoice(verb.category, confidence, "verb", reason=reason)
 
 
-def _by_name_alone(local: str, segment: str, verb: Verb, changes: bool) -> Judged:
+def _by_name_alone(local: str, segment: str, verb: NameVerb, changes: bool) -> CategoryChoice:
     """Of a tool whose name says that it reads, while no effect does."""
     reason = f"the word {verb.word}"
     if changes:
         reason += ", though it is declared to change something"
-        return Judged(Category.EXECUTE, MEDIUM, "annotations", True, reason)
+        return CategoryChoice(Category.EXECUTE, MEDIUM, "annotations", True, reason)
     word = _changing_word(_without(local, segment), verb.word)
     if word is not None:
-        return Judged(word[1], MEDIUM, "verb", True, f"{reason}, and the word {word[0]}")
+        return CategoryChoice(word[1], MEDIUM, "verb", True, f"{reason}, and the word {word[0]}")
     if verb.word in _NOT_ONLY_READING:
-        return Judged(Category.EXECUTE, LOW, "verb", True, f"{reason}, which may do anything")
-    return Judged(Category.READ, HIGH if verb.sure else MEDIUM, "verb", reason=reason)
+        return CategoryChoice(
+            Category.EXECUTE, LOW, "verb", True, f"{reason}, which may do anything"
+        )
+    return CategoryChoice(Category.READ, HIGH if verb.sure else MEDIUM, "verb", reason=reason)
 
 
-def _reading(verb: Verb | None, source: str) -> Judged:
+def _reading(verb: NameVerb | None, source: str) -> CategoryChoice:
     """Of a tool that only reads, as far as the node knows."""
     if source == "config":
-        return Judged(Category.READ, HIGH, "effects", reason="only reads, says the config")
+        return CategoryChoice(Category.READ, HIGH, "effects", reason="only reads, says the config")
     if verb is None or verb.category is Category.READ:
-        return Judged(Category.READ, HIGH, "annotations", reason="only reads, says its server")
+        return CategoryChoice(
+            Category.READ, HIGH, "annotations", reason="only reads, says its server"
+        )
     joined = any(word in _CHANGES or word in EXTERNAL for word in verb.word.split("_"))
     if not joined or not verb.sure:
-        return Judged(Category.READ, MEDIUM, "annotations", reason="only reads, says its server")
-    return Judged(
+        return CategoryChoice(
+            Category.READ, MEDIUM, "annotations", reason="only reads, says its server"
+        )
+    return CategoryChoice(
         verb.category, MEDIUM, "verb", True,
         f"the word {verb.word}, though its server says it only reads",
     )  # fmt: skip
@@ -914,8 +927,8 @@ _MOST_CHANGES: Final = 100
 """So many are remembered of each server."""
 
 
-class Change(msgspec.Struct, frozen=True, rename={"from_": "from"}, omit_defaults=True):
-    """One step of a server's history."""
+class TrustChange(msgspec.Struct, frozen=True, rename={"from_": "from"}, omit_defaults=True):
+    """A change of the trust in a server."""
 
     from_: Trust
     to: Trust
@@ -924,7 +937,7 @@ class Change(msgspec.Struct, frozen=True, rename={"from_": "from"}, omit_default
     reason: str = ""
 
 
-class Trusting:
+class ServerTrust:
     """The trust of one node in its servers."""
 
     def __init__(
@@ -939,7 +952,7 @@ class Trusting:
         self._wall_clock = wall_clock
         self._declared = dict(declared)
         self._levels: dict[str, Trust] = dict(declared)
-        self._history: dict[str, list[Change]] = {}
+        self._history: dict[str, list[TrustChange]] = {}
         self.on_change: Callable[[], None] = lambda: None
         """Told when some server is trusted more or less than before."""
 
@@ -984,7 +997,7 @@ class Trusting:
         self._levels[server] = to
         self.on_change()
         history = self._history.setdefault(server, [])
-        history.append(Change(now, to, self._wall_clock(), by, reason))
+        history.append(TrustChange(now, to, self._wall_clock(), by, reason))
         del history[:-_MOST_CHANGES]
         return None
 
@@ -1035,8 +1048,8 @@ _MOST_COMPARED: Final = 64
 """So many names are looked at closely for one that was meant."""
 
 
-class OperationsAt:
-    """Every operation of one snapshot: `Book`."""
+class OperationSnapshot:
+    """Every operation of one snapshot, as an `OperationCatalog`."""
 
     __slots__ = (
         "_by_name", "_by_tool", "_hidden", "_listed", "_locals", "_words", "number", "snapshot",
@@ -1188,21 +1201,23 @@ def _spelled_like(word: str, words: Mapping[str, object]) -> list[str]:
     return found[:8]
 
 
-class OperationBook:
-    """Makes the book of each snapshot, and keeps what has not changed."""
+class OperationCatalogBuilder:
+    """Builds the operation catalog of each snapshot, and reuses what has not changed."""
 
-    def __init__(self, config: AqlConfig, natives: Iterable[Native] = ()) -> None:
+    def __init__(self, config: AqlConfig, natives: Iterable[BuiltinOperation] = ()) -> None:
         self._config = config
         self._natives = {one.name: one for one in natives}
         self._kept: dict[Tool, Operation] = {}
-        self._current: OperationsAt | None = None
+        self._current: OperationSnapshot | None = None
         self._number = 0
         self._patterns: list[tuple[str, OperationConfig]] = []
         self.on_break: Callable[[str, str, str], None] | None = None
         """Is told (server, canonical name, what) when a tool no longer takes what it took."""
         self.configure(config)
 
-    def configure(self, config: AqlConfig, natives: Iterable[Native] | None = None) -> None:
+    def configure(
+        self, config: AqlConfig, natives: Iterable[BuiltinOperation] | None = None
+    ) -> None:
         """What the config says from now on."""
         self._config = config
         if natives is not None:
@@ -1212,7 +1227,7 @@ class OperationBook:
         self._current = None
 
     @property
-    def natives(self) -> Mapping[str, Native]:
+    def natives(self) -> Mapping[str, BuiltinOperation]:
         """What the node answers itself, by name."""
         return self._natives
 
@@ -1223,14 +1238,14 @@ class OperationBook:
                 return settings
         return _NOTHING
 
-    def at(self, snapshot: Snapshot) -> OperationsAt:
-        """The book of a snapshot."""
+    def at(self, snapshot: Snapshot) -> OperationSnapshot:
+        """The operation catalog of a snapshot."""
         current = self._current
         if current is None or current.snapshot is not snapshot:
             current = self._current = self._make(snapshot)
         return current
 
-    def _make(self, snapshot: Snapshot) -> OperationsAt:
+    def _make(self, snapshot: Snapshot) -> OperationSnapshot:
         kept, by_tool = self._kept, {}
         hidden: dict[str, Operation] = {}
         wanted: list[tuple[str, str, str]] = []
@@ -1265,7 +1280,7 @@ class OperationBook:
             self._compare(kept, by_tool)
         self._kept = by_tool
         self._number += 1
-        return OperationsAt(self._number, snapshot, by_tool, hidden)
+        return OperationSnapshot(self._number, snapshot, by_tool, hidden)
 
     def _compare(self, before: Mapping[Tool, Operation], now: Mapping[Tool, Operation]) -> None:
         """Tell of tools that no longer understand what they did."""
@@ -1280,7 +1295,7 @@ class OperationBook:
                 if what:
                     self.on_break(one.server, one.canonical, what)
 
-    def _own(self, tool: Tool, native: Native) -> Operation:
+    def _own(self, tool: Tool, native: BuiltinOperation) -> Operation:
         level, reasons = danger.level(native.name, native.category, tool.effect.level)
         if native.free:
             # It decides nothing by itself, and is as free as asking for a list.
@@ -1331,7 +1346,7 @@ class OperationBook:
         )
 
     def _sign(self, operation: Operation) -> Signature:
-        surface = Surface(_schema(operation.tool))
+        surface = SchemaProperties(_schema(operation.tool))
         taken = read(surface)
         if operation.category is Category.UPDATE:
             settings = self.settings(operation.canonical)
@@ -1372,4 +1387,4 @@ def _parameters_of(tool: Tool) -> int:
         properties = _schema_of(_schema_of(listed["inputSchema"]).get("properties", b"{}"))
     except (KeyError, msgspec.MsgspecError):
         properties = {}
-    return len(properties) or len(Surface(_schema(tool)).properties)
+    return len(properties) or len(SchemaProperties(_schema(tool)).properties)

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from interlock.aql import argument_errors as fitting
-from interlock.aql import error_mapping as blame
-from interlock.aql.request import Asked
+from interlock.aql import argument_errors, error_mapping
+from interlock.aql.request import AqlRequest
 from interlock.core.call import Call
 from interlock.core.pipeline.validation import validate
 from interlock.core.redaction import redact_value
@@ -22,11 +21,11 @@ class Preview:
     def __init__(self, authorizer: Authorizer) -> None:
         self._authorizer = authorizer
 
-    def __call__(self, asked: Asked) -> dict[str, Any]:
+    def __call__(self, asked: AqlRequest) -> dict[str, Any]:
         """`asked.params`: `child`, the call that would be made. Raises InterlockError."""
         parent, child = asked.call, (asked.params or {})["child"]
         assert parent is not None
-        request: Asked = child.asked
+        request: AqlRequest = child.asked
         operation = request.operation
         tool = operation.tool
         child.caller = parent.caller
@@ -37,7 +36,7 @@ class Preview:
         except InterlockError as error:
             found = None
             if error.failure is INVALID_ARGUMENTS and isinstance(child.decoded, dict):
-                found = fitting.fault(operation, child.decoded)
+                found = argument_errors.fault(operation, child.decoded)
             raise found or error from None
         data: dict[str, Any] = {
             "dry_run": True,
@@ -59,7 +58,7 @@ class Preview:
         try:
             decision = self._authorizer.preview(call)
         except InterlockError as refused:
-            code, message, details = blame.of_error(refused)
+            code, message, details = error_mapping.of_error(refused)
             return {
                 "decision": Action.DENY.word,
                 "requires_confirmation": False,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.aql.request import Asked
+from interlock.aql.request import AqlRequest
 from interlock.aql.stage import ANSWERED
 from interlock.core.call import Call, Hear, Outcome
 from interlock.core.ports import Clock, OperationsStage, Over, Taken
@@ -51,8 +51,8 @@ _STEP: Final = 0.001
 _log = logging.getLogger("interlock.aql")
 
 
-class Pulses:
-    """An AQL stage that also says that something still runs."""
+class ProgressStage:
+    """An AQL stage that also sends progress notifications while a call runs."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Pulses:
         if (
             hear is None
             or meta is None
-            or type(asked) is not Asked
+            or type(asked) is not AqlRequest
             or asked.operation.category is not Category.EXECUTE
         ):
             return

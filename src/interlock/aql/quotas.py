@@ -16,22 +16,22 @@ from fnmatch import fnmatchcase
 from math import ceil
 from typing import Any, Final, NamedTuple
 
-from interlock.aql import error_mapping as blame
+from interlock.aql import error_mapping
 from interlock.aql.config import ApiLimit, AqlConfig, QuotaConfig
-from interlock.aql.error_mapping import Blame
+from interlock.aql.error_mapping import ErrorReport
 from interlock.aql.language.envelope import text_of
 from interlock.aql.language.errors import AqlError
-from interlock.aql.operations import Native, Operation, Parameter
-from interlock.aql.request import Asked
+from interlock.aql.operations import BuiltinOperation, Operation, Parameter
+from interlock.aql.request import AqlRequest
 from interlock.aql.usage_counters import (
     MICRO,
     SECONDS,
-    Counted,
+    CounterRow,
     CounterStore,
     Mark,
     Period,
-    Sliding,
-    Totals,
+    PeriodCounters,
+    SlidingCounter,
     period,
 )
 from interlock.aql.warnings import quota_warning
@@ -53,10 +53,10 @@ from interlock.trust.approvals.response import needed_below
 # -- Which limits and quotas hold for what, and the words that are used of them. Pure.
 
 
-class Rules(NamedTuple):
-    """What holds for one operation."""
+class OperationLimits(NamedTuple):
+    """The limits of one operation."""
 
-    limits: tuple[tuple[ApiLimit, Sliding], ...]
+    limits: tuple[tuple[ApiLimit, SlidingCounter], ...]
     cost: int
     cooldown: float
 
@@ -64,14 +64,14 @@ class Rules(NamedTuple):
 def rules_for(
     operation: Operation,
     limits: Iterable[ApiLimit],
-    windows: Mapping[str, Sliding],
+    windows: Mapping[str, SlidingCounter],
     cooldowns: Iterable[tuple[str, float]],
-) -> Rules:
+) -> OperationLimits:
     """`windows`: by `key_of` their limits. `cooldowns`: by glob, the first that fits counts."""
     held = tuple((one, windows[key_of(one)]) for one in limits if _holds_for(one, operation))
     cost = max((round(limit.cost * MICRO) for limit, _ in held), default=0)
     rest = (rest for glob, rest in cooldowns if fnmatchcase(operation.canonical, glob))
-    return Rules(held, cost, next(rest, 0.0))
+    return OperationLimits(held, cost, next(rest, 0.0))
 
 
 def _holds_for(limit: ApiLimit, operation: Operation) -> bool:
@@ -161,11 +161,11 @@ def wait_of(outcome: Outcome | None, error: InterlockError | None) -> float:
     if isinstance(error, UpstreamGoneError):
         return _seconds_in(error.message) if error.status == _TOO_MANY else 0.0
     if isinstance(error, UpstreamAnsweredError):
-        limited = blame.of_error(error).code == blame.LIMITED
+        limited = error_mapping.of_error(error).code == error_mapping.LIMITED
         return _seconds_in(error.message) if limited else 0.0
     if error is not None or outcome is None or b'"isError"' not in outcome.result:
         return 0.0
-    if blame.of_result(outcome.result).code != blame.LIMITED:
+    if error_mapping.of_result(outcome.result).code != error_mapping.LIMITED:
         return 0.0
     return _seconds_in(text_of(outcome.result))
 
@@ -186,7 +186,7 @@ def is_used(call: Call, outcome: Outcome | None) -> bool:
     return call.dispatched and (outcome is None or needed_below(outcome.result) is None)
 
 
-class LeftAlone:
+class RetryAfterTable:
     """Which upstreams want to be left alone, by whom, and until when. False: none does.
 
     No rate limit of the node: it counts nothing, and the upstream says how long."""
@@ -238,9 +238,9 @@ _MOST_TAKEN: Final = 100_000
 _MOST_RULES: Final = 10_000
 
 
-class Pause(NamedTuple):
-    """A quota that a human has to let go on. The same for the same quota, so that asking again
-    finds the same approval."""
+class QuotaApproval(NamedTuple):
+    """The approval that a used-up quota needs. The same quota gives the same arguments, so that a
+    repeated request finds the same approval."""
 
     arguments: bytes
     """Of the node's own `continue_quota`."""
@@ -249,7 +249,7 @@ class Pause(NamedTuple):
 class _Taken(NamedTuple):
     """What a call has used."""
 
-    marks: tuple[tuple[Sliding, Mark], ...]
+    marks: tuple[tuple[SlidingCounter, Mark], ...]
     totals: tuple[tuple[str, Period, int], ...]
     rested: tuple[tuple[Principal, str], float | None] | None = None
     """Which cooldown it began, and when the one before had begun."""
@@ -261,19 +261,19 @@ class Quotas:
     def __init__(
         self,
         config: AqlConfig,
-        keeper: CounterStore | None,
+        store: CounterStore | None,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
         """`clock` for what is over with the process, `wall_clock` for what outlives it."""
-        self._keeper = keeper
+        self._store = store
         self._clock = clock
         self._wall_clock = wall_clock
-        self._totals = Totals(keeper)
-        self._windows: dict[str, Sliding] = {}
-        self._rules: BoundedDict[str, Rules] = BoundedDict(_MOST_RULES)
-        self._taken: BoundedDict[int, tuple[Asked, _Taken]] = BoundedDict(_MOST_TAKEN)
-        self._left_alone = LeftAlone(clock)
+        self._totals = PeriodCounters(store)
+        self._windows: dict[str, SlidingCounter] = {}
+        self._rules: BoundedDict[str, OperationLimits] = BoundedDict(_MOST_RULES)
+        self._taken: BoundedDict[int, tuple[AqlRequest, _Taken]] = BoundedDict(_MOST_TAKEN)
+        self._left_alone = RetryAfterTable(clock)
         self._last: BoundedDict[tuple[Principal, str], float] = BoundedDict(_MOST_TAKEN)
         """When operations with a cooldown were called last."""
         self._lifted: dict[tuple[str, int], str] = {}
@@ -306,15 +306,17 @@ class Quotas:
         known, self._windows = self._windows, {}
         for limit in self._limits:
             key = key_of(limit)
-            self._windows[key] = known.get(key) or Sliding(key, SECONDS[limit.window], self._keeper)
+            self._windows[key] = known.get(key) or SlidingCounter(
+                key, SECONDS[limit.window], self._store
+            )
         self._look()
 
     def start(self) -> None:
         """Take up the counters where they were left. Raises InterlockError."""
-        if self._keeper is None:
+        if self._store is None:
             return
         by_key: dict[str, list[Any]] = {}
-        for row in self._keeper.load(self._wall_clock()):
+        for row in self._store.load(self._wall_clock()):
             by_key.setdefault(row.key, []).append(row)
         for key, rows in by_key.items():
             if key in self._windows:
@@ -326,7 +328,7 @@ class Quotas:
 
     # -- a call
 
-    def admit(self, call: Call, asked: Asked, continued: str = "") -> Pause | None:
+    def admit(self, call: Call, asked: AqlRequest, continued: str = "") -> QuotaApproval | None:
         """Count a call of an operation, before it is made. `continued`: the token that came with
         it. With a pause it has become a call that a human has to let go on first, and nothing is
         counted. Raises AqlError."""
@@ -345,7 +347,7 @@ class Quotas:
         totals: list[tuple[str, Period, int]] = []
         for quota in self._quotas:
             counted = self._count_quota(quota, owner, rules.cost, now, asked)
-            if isinstance(counted, Pause):
+            if isinstance(counted, QuotaApproval):
                 self._hold(call, asked, counted)
                 return counted
             totals += counted
@@ -369,7 +371,7 @@ class Quotas:
             counted = self._count_quota(
                 quota, owner, rules.cost, now, None, lifted=bool(call.approval)
             )
-            if isinstance(counted, Pause):
+            if isinstance(counted, QuotaApproval):
                 return False
             totals += counted
         self._take(operation, whose, rules, now, totals)
@@ -379,7 +381,7 @@ class Quotas:
         self,
         operation: Operation,
         whose: Principal,
-        rules: Rules,
+        rules: OperationLimits,
         now: float,
         totals: list[tuple[str, Period, int]],
     ) -> _Taken:
@@ -397,7 +399,7 @@ class Quotas:
         """How a call ended: what was never sent is given back, and an upstream that wants to be
         left alone is."""
         asked = call.asked
-        if not isinstance(asked, Asked) or asked.operation.native is not None:
+        if not isinstance(asked, AqlRequest) or asked.operation.native is not None:
             return
         held = self._taken.pop(id(asked), None)
         used = is_used(call, outcome)
@@ -421,7 +423,7 @@ class Quotas:
                 self._last[key] = before
 
     def _must_not_wait(
-        self, operation: Operation, whose: Principal, rules: Rules, now: float
+        self, operation: Operation, whose: Principal, rules: OperationLimits, now: float
     ) -> None:
         """Raises AqlError for a call that the upstream would refuse."""
         if self._left_alone:
@@ -450,9 +452,9 @@ class Quotas:
         owner: str,
         cost: int,
         now: float,
-        asked: Asked | None,
+        asked: AqlRequest | None,
         lifted: bool = False,
-    ) -> list[tuple[str, Period, int]] | Pause:
+    ) -> list[tuple[str, Period, int]] | QuotaApproval:
         """What a call would take from a quota; or that a human is asked, unless one let exactly
         this call go on. Raises AqlError."""
         what, when = measured(quota, now)
@@ -475,7 +477,7 @@ class Quotas:
                 },
             )
         if after > quota.pause * MICRO and not lifted and (key, when.start) not in self._lifted:
-            return Pause(
+            return QuotaApproval(
                 encode_value(
                     {
                         "metric": quota.metric,
@@ -510,7 +512,7 @@ class Quotas:
             return True
         return False
 
-    def _hold(self, call: Call, asked: Asked, pause: Pause) -> None:
+    def _hold(self, call: Call, asked: AqlRequest, pause: QuotaApproval) -> None:
         """Make it a call that waits at the gate. Raises AqlError where there is none."""
         operation = self.hidden()
         if operation is None:
@@ -519,25 +521,25 @@ class Quotas:
                 "The quota is nearly used up: a human has to let it go on, and none can be asked.",
                 self.pause_details(decode_value(pause.arguments)),
             )
-        made = Asked(operation, asked.face, asked.family)
+        made = AqlRequest(operation, asked.face, asked.family)
         made.item, made.request_id = asked.item, asked.request_id
         call.name, call.arguments, call.asked = operation.canonical, pause.arguments, made
 
-    def paused(self, call: Call, required: Blame) -> Blame:
+    def paused(self, call: Call, required: ErrorReport) -> ErrorReport:
         """What a client reads for a quota that waits, made of what it reads for any call that
         does."""
         details = self.pause_details(call.decoded)
         for name in ("confirmation_token", "expires_at", "url"):
             if name in required.details:
                 details[name] = required.details[name]
-        return Blame(
+        return ErrorReport(
             "RATE_LIMIT_QUOTA_PAUSE",
             f"The quota '{details.get('metric', '')}' is nearly used up. A human must let it go "
             "on. Ask your user, then send the request again with '_quota_continue' and the token.",
             details,
         )
 
-    def lift(self, asked: Asked) -> dict[str, Any]:
+    def lift(self, asked: AqlRequest) -> dict[str, Any]:
         """A human let a quota go on, until it begins anew. Only the gate gets here. Raises
         AqlError for a quota that is over already."""
         params = asked.params or {}
@@ -551,9 +553,9 @@ class Quotas:
             )
         key = quota_key(quota, str(params.get("whose")))
         self._lifted[key, when.start] = "" if call is None else call.approval
-        if self._keeper is not None:
+        if self._store is not None:
             # It stays lifted through a restart.
-            self._keeper.add(Counted(f"lifted {key}", when.start, 1, when.end))
+            self._store.add(CounterRow(f"lifted {key}", when.start, 1, when.end))
         return {
             "metric": quota.metric,
             "status": "continued",
@@ -582,7 +584,7 @@ class Quotas:
 
     # -- what is known of it
 
-    def status(self, asked: Asked) -> dict[str, Any]:
+    def status(self, asked: AqlRequest) -> dict[str, Any]:
         """The answer to `quota_status`, for the caller who asks."""
         now = self._wall_clock()
         caller = None if asked.call is None else asked.call.caller
@@ -643,17 +645,17 @@ class Quotas:
 
     # -- what holds for an operation
 
-    def _find_rules(self, operation: Operation) -> Rules:
+    def _find_rules(self, operation: Operation) -> OperationLimits:
         found = rules_for(operation, self._limits, self._windows, self._cooldowns)
         self._rules[operation.canonical] = found
         return found
 
 
-def quota_natives(quotas: Quotas) -> list[Native]:
+def quota_natives(quotas: Quotas) -> list[BuiltinOperation]:
     """What waits at the gate for a paused quota. Nobody calls it by name, and it is not free."""
     text = {"type": "string", "minLength": 1, "maxLength": 1_000}
     return [
-        Native(
+        BuiltinOperation(
             name=CONTINUE,
             category=Category.EXECUTE,
             effect="mutating",

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from interlock.aql.executions import Executions
-from interlock.aql.language import errors as faults
-from interlock.aql.language.collections import Kind
-from interlock.aql.list_requests import PAGING, Listing, parameter
-from interlock.aql.operations import Book, Native
-from interlock.aql.request import Answer, Asked, Warning
+from interlock.aql.language import errors
+from interlock.aql.language.collections import CollectionSchema
+from interlock.aql.list_requests import PAGING, ListResponder, parameter
+from interlock.aql.operations import BuiltinOperation, OperationCatalog
+from interlock.aql.request import AqlRequest, AqlWarning, BuiltinResponse
 from interlock.core.call import Call, principal
 from interlock.core.catalog.offering import Tool
 from interlock.protocol.aql_terms import Category
@@ -31,7 +31,7 @@ MOST_DRAWN: Final = 100
 """So many relationships are in the graph of an answer; the list of them has pages."""
 DEFAULT: Final = "default:"
 """How decisions begin that no rule of an operator made."""
-_KIND: Final = Kind("relationships", id="id")
+_KIND: Final = CollectionSchema("relationships", id="id")
 
 
 class Element(NamedTuple):
@@ -48,7 +48,7 @@ class Edge(NamedTuple):
     target: Element
 
 
-class Graph:
+class RelationGraph:
     """Elements and how they are related, in the order in which they were told."""
 
     def __init__(self, edges: Iterable[Edge], elements: Iterable[Element] = ()) -> None:
@@ -101,19 +101,22 @@ class Relations:
     """Knows what a caller may know of the graph."""
 
     def __init__(
-        self, book: Callable[[], Book], authorizer: Authorizer, executions: Executions | None = None
+        self,
+        operation_catalog: Callable[[], OperationCatalog],
+        authorizer: Authorizer,
+        executions: Executions | None = None,
     ) -> None:
-        self._book = book
+        self._operation_catalog = operation_catalog
         self._authorizer = authorizer
         self._executions = executions
 
-    def graph(self, call: Call) -> Graph:
+    def graph(self, call: Call) -> RelationGraph:
         """As whoever calls sees it."""
         view = self._authorizer.sees(call)
         edges: list[Edge] = []
         elements: list[Element] = []
         seen: set[str] = set()
-        for operation in self._book().all():
+        for operation in self._operation_catalog().all():
             if view is not None and operation.native is None and not view.sees(operation.tool):
                 continue
             seen.add(operation.name)
@@ -133,7 +136,7 @@ class Relations:
                 elements.append(execution)
                 if one.operation in seen:
                     edges.append(Edge(Element("operation", one.operation), "triggers", execution))
-        return Graph(edges, elements)
+        return RelationGraph(edges, elements)
 
     def _rules(self, call: Call, tool: Tool) -> list[str]:
         """The names of the rules that may decide about a call of it."""
@@ -147,10 +150,12 @@ class Relations:
         return list(dict.fromkeys([*names, standing.otherwise.rule]))
 
 
-def relation_natives(relations: Relations, listing: Callable[[], Listing]) -> list[Native]:
+def relation_natives(
+    relations: Relations, listing: Callable[[], ListResponder]
+) -> list[BuiltinOperation]:
     """`listing`: how lists are answered now, which the config may change."""
 
-    def query(asked: Asked) -> Answer:
+    def query(asked: AqlRequest) -> BuiltinResponse:
         params = asked.params or {}
         call = asked.call
         assert call is not None, "natives are asked by somebody"
@@ -162,11 +167,11 @@ def relation_natives(relations: Relations, listing: Callable[[], Listing]) -> li
         include = params.get("include")
         if include is not None:
             if not isinstance(include, list):
-                raise faults.wrong_type("include", "an array of element types", "another type")
+                raise errors.wrong_type("include", "an array of element types", "another type")
             include = {_one_of("include", one, TYPES) for one in include}
         graph = relations.graph(call)
         if root not in graph.elements:
-            raise faults.no_resource(root.type, root.name)
+            raise errors.no_resource(root.type, root.name)
         edges, nodes, cut = graph.around(root, direction, relationship, _depth(params))
         wanted = [
             (edge, distance)
@@ -206,10 +211,10 @@ def relation_natives(relations: Relations, listing: Callable[[], Listing]) -> li
                 ],
             },
         }
-        return Answer(data, warnings)
+        return BuiltinResponse(data, warnings)
 
     return [
-        Native(
+        BuiltinOperation(
             name="query_relationships",
             category=Category.READ,
             effect="read_only",
@@ -259,14 +264,14 @@ def relation_natives(relations: Relations, listing: Callable[[], Listing]) -> li
     ]  # fmt: skip
 
 
-_CUT: Final = Warning(
+_CUT: Final = AqlWarning(
     "VALIDATION_TRUNCATED_WARNING",
     f"There are more than {MOST_NODES} elements around it: the nearest are shown.",
     {"field": "graph.nodes", "limit": MOST_NODES},
 )
 
 
-_UNDRAWN: Final = Warning(
+_UNDRAWN: Final = AqlWarning(
     "VALIDATION_TRUNCATED_WARNING",
     f"The graph shows the nearest {MOST_DRAWN} relationships. All are listed, page by page.",
     {"field": "graph.edges", "limit": MOST_DRAWN},
@@ -279,16 +284,16 @@ def _id(element: Element) -> str:
 
 def _root(given: Any) -> Element:
     if not isinstance(given, Mapping):
-        raise faults.wrong_type("root", "object", "another type")
+        raise errors.wrong_type("root", "object", "another type")
     kind, name = given.get("element_type"), given.get("element_name")
     if not isinstance(name, str) or not name:
-        raise faults.missing("root.element_name", "query_relationships", "string", "Its name")
+        raise errors.missing("root.element_name", "query_relationships", "string", "Its name")
     return Element(_one_of("root.element_type", kind, TYPES), name)
 
 
 def _one_of(param: str, value: Any, known: tuple[str, ...]) -> str:
     if value not in known:
-        raise faults.AqlError(
+        raise errors.AqlError(
             "VALIDATION_INVALID_ENUM",
             f"Parameter '{param}' must be one of: {', '.join(known)}.",
             {"param_name": param, "allowed": list(known)},
@@ -299,7 +304,7 @@ def _one_of(param: str, value: Any, known: tuple[str, ...]) -> str:
 def _depth(params: Mapping[str, Any]) -> int:
     depth = params.get("depth", 1)
     if isinstance(depth, bool) or not isinstance(depth, int):
-        raise faults.wrong_type("depth", "integer", "another type")
+        raise errors.wrong_type("depth", "integer", "another type")
     if not 1 <= depth <= MOST_DEPTH:
-        raise faults.out_of_range("depth", 1, MOST_DEPTH)
+        raise errors.out_of_range("depth", 1, MOST_DEPTH)
     return depth

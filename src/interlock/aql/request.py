@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.aql.language.errors import AqlError
-from interlock.aql.language.request import Single
+from interlock.aql.language.request import SingleRequest
 from interlock.aql.operations import Operation
 from interlock.core.call import Call, Client
 from interlock.protocol.aql_terms import Face, Family
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from interlock.core.catalog.offering import Tool
 
 
-class Warning(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What did not keep the operation from being done, but should be known."""
+class AqlWarning(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A warning: the operation was done, but its caller should know this."""
 
     code: str
     message: str
@@ -33,15 +33,15 @@ class Warning(msgspec.Struct, frozen=True, omit_defaults=True):
     severity: str = "medium"
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What an operation of the node's own gives, when it has something to warn of."""
+class BuiltinResponse(msgspec.Struct, frozen=True):
+    """The response of a built-in operation that has warnings."""
 
     data: Any
-    warnings: tuple[Warning, ...] = ()
+    warnings: tuple[AqlWarning, ...] = ()
 
 
-class Asked(msgspec.Struct):
-    """`call.asked`: the request as far as the upstream's arguments do not say it."""
+class AqlRequest(msgspec.Struct):
+    """`call.asked` of a resolved request: all that the arguments of the upstream do not say."""
 
     operation: Operation
     face: Face
@@ -54,7 +54,7 @@ class Asked(msgspec.Struct):
     fields: Any = None
     shaping: dict[str, Any] | None = None
     """Filter, sort, paging, aggregate, as asked."""
-    warnings: list[Warning] | None = None
+    warnings: list[AqlWarning] | None = None
     confirmation: str = ""
     started: float = 0.0
     item: bool = False
@@ -63,21 +63,21 @@ class Asked(msgspec.Struct):
     """Whether nothing was asked but the operation itself: no fields, no paging, nothing beside."""
 
 
-class Sees(Protocol):
-    """Says for a call which tools its caller is shown."""
+class CallVisibility(Protocol):
+    """Returns for a call a filter of the tools that its caller sees."""
 
     def __call__(self, call: Call) -> Callable[[Tool], bool]: ...
 
 
-class Unread(msgspec.Struct):
-    """`call.asked` of a call that the stage still has to make of a request."""
+class ChildRequest(msgspec.Struct):
+    """`call.asked` of a child call, which the stage still has to resolve."""
 
-    single: Single | None
+    single: SingleRequest | None
     family: Family | None
     error: AqlError | None = None
     """Why it cannot be one."""
     item: bool = True
-    """As `Asked.item`."""
+    """As `AqlRequest.item`."""
     confirmation: str = ""
     """It is not read yet."""
     alone: bool = True
@@ -85,7 +85,12 @@ class Unread(msgspec.Struct):
 
 
 def child_of(
-    parent: Call, name: str, arguments: bytes | Raw, asked: Asked | Unread, *, follows: bool = False
+    parent: Call,
+    name: str,
+    arguments: bytes | Raw,
+    asked: AqlRequest | ChildRequest,
+    *,
+    follows: bool = False,
 ) -> Call:
     """A call for `parent`. `follows`: its progress goes to the client of the parent."""
     meta: dict[str, Any] | None = parent.meta

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.aql.language import errors as faults
-from interlock.aql.language.collections import Kind
-from interlock.aql.list_requests import LISTING, Listing, parameter
-from interlock.aql.operations import Native
-from interlock.aql.request import Answer, Asked
+from interlock.aql.language import errors
+from interlock.aql.language.collections import CollectionSchema
+from interlock.aql.list_requests import LISTING, ListResponder, parameter
+from interlock.aql.operations import BuiltinOperation
+from interlock.aql.request import AqlRequest, BuiltinResponse
 from interlock.core.call import Call, UpstreamAnsweredError
 from interlock.core.ports import CallHost
 from interlock.errors import (
@@ -37,8 +37,10 @@ from interlock.protocol.mcp import (
     TEMPLATES_LIST,
 )
 
-RESOURCES: Final = Kind("resources", id="uri", text=("uri", "name", "title", "description"))
-PROMPTS: Final = Kind("prompts", id="name", text=("name", "title", "description"))
+RESOURCES: Final = CollectionSchema(
+    "resources", id="uri", text=("uri", "name", "title", "description")
+)
+PROMPTS: Final = CollectionSchema("prompts", id="name", text=("name", "title", "description"))
 _PROMPT_PRESETS: Final = {"standard": ("name", "title", "description", "arguments")}
 """Who is not told what a prompt asks for cannot get it."""
 MOST: Final = 100_000
@@ -47,8 +49,8 @@ _OF_MCP: Final = frozenset({"resultType", "ttlMs", "cacheScope", "_meta"})
 """Members of a result that are for the protocol, not for whoever asked."""
 
 
-class Reaching:
-    """Makes the requests."""
+class ResourceReader:
+    """Requests resources and prompts of upstreams."""
 
     def __init__(self, host: CallHost) -> None:
         self._host = host
@@ -71,7 +73,7 @@ class Reaching:
             return await self._ask(parent, RESOURCES_READ, uri)
         except InterlockError as error:
             if _is_missing(error, UNKNOWN_RESOURCE):
-                raise faults.no_resource("resource", uri) from error
+                raise errors.no_resource("resource", uri) from error
             raise
 
     async def prompts(self, parent: Call) -> list[dict[str, Any]]:
@@ -84,7 +86,7 @@ class Reaching:
             return await self._ask(parent, PROMPTS_GET, name, arguments=Raw(given))
         except InterlockError as error:
             if _is_missing(error, UNKNOWN_PROMPT):
-                raise faults.no_resource("prompt", name) from error
+                raise errors.no_resource("prompt", name) from error
             raise
 
     async def _list(self, parent: Call, verb: str, member: str) -> list[dict[str, Any]]:
@@ -121,7 +123,7 @@ class Reaching:
         if not isinstance(result, dict):
             raise InterlockError(UPSTREAM_PROTOCOL, "The server answered with no object.")
         if result.get("resultType") == INPUT_REQUIRED:
-            raise faults.AqlError(
+            raise errors.AqlError(
                 "CONFLICT_INVALID_STATE",
                 "The server asks for something before it answers. Ask for it in the plain view.",
                 {"reason": INPUT_REQUIRED},
@@ -140,31 +142,33 @@ def _without(one: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in one.items() if key != name}
 
 
-def _parent(asked: Asked) -> Call:
+def _parent(asked: AqlRequest) -> Call:
     assert asked.call is not None, "natives are asked by somebody"
     return asked.call
 
 
-def reach_natives(reaching: Reaching, listing: Callable[[], Listing]) -> list[Native]:
+def reach_natives(
+    reaching: ResourceReader, listing: Callable[[], ListResponder]
+) -> list[BuiltinOperation]:
     """`listing`: how lists are answered now, which the config may change."""
 
-    async def list_resources(asked: Asked) -> Answer:
+    async def list_resources(asked: AqlRequest) -> BuiltinResponse:
         items = await reaching.resources(_parent(asked))
         return listing()(items, asked.params or {}, RESOURCES)
 
-    async def get_resource(asked: Asked) -> Any:
+    async def get_resource(asked: AqlRequest) -> Any:
         return await reaching.read(_parent(asked), str((asked.params or {})["uri"]))
 
-    async def list_prompts(asked: Asked) -> Answer:
+    async def list_prompts(asked: AqlRequest) -> BuiltinResponse:
         items = await reaching.prompts(_parent(asked))
         return listing()(items, asked.params or {}, PROMPTS, presets=_PROMPT_PRESETS)
 
-    async def get_prompt(asked: Asked) -> Any:
+    async def get_prompt(asked: AqlRequest) -> Any:
         params = asked.params or {}
         return await reaching.prompt(_parent(asked), str(params["name"]), params.get("arguments"))
 
     return [
-        Native(
+        BuiltinOperation(
             name="list_resources",
             category=Category.READ,
             effect="read_only",
@@ -175,7 +179,7 @@ def reach_natives(reaching: Reaching, listing: Callable[[], Listing]) -> list[Na
             free=True,
             example={"query": "readme"},
         ),
-        Native(
+        BuiltinOperation(
             name="get_resource",
             category=Category.READ,
             effect="read_only",
@@ -186,7 +190,7 @@ def reach_natives(reaching: Reaching, listing: Callable[[], Listing]) -> list[Na
             free=True,
             example={"uri": "file:///readme.md"},
         ),
-        Native(
+        BuiltinOperation(
             name="list_prompts",
             category=Category.READ,
             effect="read_only",
@@ -197,7 +201,7 @@ def reach_natives(reaching: Reaching, listing: Callable[[], Listing]) -> list[Na
             free=True,
             example={"query": "review"},
         ),
-        Native(
+        BuiltinOperation(
             name="get_prompt",
             category=Category.READ,
             effect="read_only",

@@ -15,21 +15,20 @@ import msgspec
 from msgspec import Raw
 
 from interlock import errors
-from interlock.aql import argument_errors as fitting
-from interlock.aql import error_mapping as blame
+from interlock.aql import argument_errors, error_mapping
 from interlock.aql.config import AqlConfig, OperationConfig
-from interlock.aql.confirmation_tokens import Tokens
-from interlock.aql.error_mapping import Blame
+from interlock.aql.confirmation_tokens import ConfirmationTokens
+from interlock.aql.error_mapping import ErrorReport
 from interlock.aql.fast_path import UNSTRUCTURED
 from interlock.aql.language import envelope
-from interlock.aql.language import errors as faults
-from interlock.aql.language import fields as selecting
-from interlock.aql.language.collections import ITEMS, Kind, shape
-from interlock.aql.language.cursors import Cursors
-from interlock.aql.language.envelope import Data
+from interlock.aql.language import errors as aql_errors
+from interlock.aql.language import fields as field_selection
+from interlock.aql.language.collections import ITEMS, CollectionSchema, shape
+from interlock.aql.language.cursors import CursorCodec
+from interlock.aql.language.envelope import ResultData
 from interlock.aql.language.errors import AqlError
 from interlock.aql.language.limits import check_response
-from interlock.aql.request import Asked, Warning
+from interlock.aql.request import AqlRequest, AqlWarning
 from interlock.aql.warnings import (
     deprecation_warning,
     earlier_sentence,
@@ -57,10 +56,10 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def shaped(
-    data: Data, asked: Asked, cursors: Cursors, *, page: int, most: int
-) -> tuple[bytes, list[Warning]]:
+    data: ResultData, asked: AqlRequest, cursors: CursorCodec, *, page: int, most: int
+) -> tuple[bytes, list[AqlWarning]]:
     """JSON, and what is to be said about it. Raises AqlError."""
-    warnings: list[Warning] = []
+    warnings: list[AqlWarning] = []
     value = _decode(data.raw) if data.json else None
     if asked.shaping is not None:
         return _encode(_part(value, asked, cursors, warnings, page, most)), warnings
@@ -69,17 +68,24 @@ def shaped(
         if not asked.fields.everything:
             warnings.append(_no_fields(asked))
         return data.raw, warnings
-    _look_for(selecting.items_of(value, asked.fields), asked, warnings)
-    return _encode(selecting.apply(value, asked.fields)), warnings
+    _look_for(field_selection.items_of(value, asked.fields), asked, warnings)
+    return _encode(field_selection.apply(value, asked.fields)), warnings
 
 
 def _part(
-    value: Any, asked: Asked, cursors: Cursors, warnings: list[Warning], page: int, most: int
+    value: Any,
+    asked: AqlRequest,
+    cursors: CursorCodec,
+    warnings: list[AqlWarning],
+    page: int,
+    most: int,
 ) -> Any:
     spec = asked.shaping or {}
     name = _list_of(value, asked)
     items = value if name is None else value[name]
-    found = shape(items, spec, Kind(asked.operation.name), cursors, page=page, most=most)
+    found = shape(
+        items, spec, CollectionSchema(asked.operation.name), cursors, page=page, most=most
+    )
     if found.clamped:
         warnings.append(truncated_warning("items", found.clamped, most, most))
     select = None
@@ -88,7 +94,7 @@ def _part(
         _look_for(items, asked, warnings)
 
         def select(one: Any) -> Any:
-            return selecting.apply(one, fields)
+            return field_selection.apply(one, fields)
 
     data = found.data(select)
     if name is None or found.only_numbers:
@@ -97,16 +103,16 @@ def _part(
     return {**{key: one for key, one in value.items() if key != name}, **data}
 
 
-def _list_of(value: Any, asked: Asked) -> str | None:
+def _list_of(value: Any, asked: AqlRequest) -> str | None:
     """The member of the data that is meant. None: the data is the list. Raises AqlError."""
     named = (asked.shaping or {}).get(ITEMS)
     if named is None and isinstance(value, list) and _are_objects(value):
         return None
-    lists = selecting.lists_in(value) if isinstance(value, dict) else []
+    lists = field_selection.lists_in(value) if isinstance(value, dict) else []
     if named is not None:
         if named in lists:
             return str(named)
-        raise _no_list(asked, lists, f"gave no list of objects called '{faults.shown(named)}'")
+        raise _no_list(asked, lists, f"gave no list of objects called '{aql_errors.shown(named)}'")
     full = [name for name in lists if value[name]]
     if len(full) == 1 or len(lists) == 1:
         return (full or lists)[0]
@@ -120,14 +126,14 @@ def _are_objects(items: list[Any]) -> bool:
     return all(isinstance(one, dict) for one in items)
 
 
-def _no_list(asked: Asked, lists: list[str], why: str) -> AqlError:
+def _no_list(asked: AqlRequest, lists: list[str], why: str) -> AqlError:
     given = ", ".join(f"'_{name}'" for name in sorted(asked.shaping or ()))
     reason = "several_collections" if len(lists) > 1 else "no_collection"
     details: dict[str, Any] = {"operation": asked.operation.name, "reason": reason}
     there = "Leave it out."
     if lists:
-        details["lists"] = [faults.short(name) for name in lists[:_MOST_NAMED]]
-        there = f"There are: {faults.listed(details['lists'])}."
+        details["lists"] = [aql_errors.short(name) for name in lists[:_MOST_NAMED]]
+        there = f"There are: {aql_errors.listed(details['lists'])}."
     return AqlError(
         "VALIDATION_INVALID_STATE",
         f"The operation {why}, so {given} cannot be applied. {there}",
@@ -138,28 +144,32 @@ def _no_list(asked: Asked, lists: list[str], why: str) -> AqlError:
 # -- fields that are not there
 
 
-def _look_for(items: Any, asked: Asked, warnings: list[Warning]) -> None:
+def _look_for(items: Any, asked: AqlRequest, warnings: list[AqlWarning]) -> None:
     fields = asked.fields
     if fields is None or not fields.tree:
         return
-    strange = selecting.absent(items, fields)
+    strange = field_selection.absent(items, fields)
     if strange:
         known = sorted({str(name) for one in items if isinstance(one, dict) for name in one})
-        shown = [faults.short(name) for name in strange[:_MOST_NAMED]]
+        shown = [aql_errors.short(name) for name in strange[:_MOST_NAMED]]
         warnings.append(
-            Warning(
+            AqlWarning(
                 UNKNOWN_FIELD,
-                f"Nothing in the answer has {faults.listed(shown)}.",
+                f"Nothing in the answer has {aql_errors.listed(shown)}.",
                 {"unknown_fields": shown, "valid_fields": known[:_MOST_NAMED]},
             )
         )
 
 
-def _no_fields(asked: Asked) -> Warning:
-    return Warning(
+def _no_fields(asked: AqlRequest) -> AqlWarning:
+    return AqlWarning(
         UNKNOWN_FIELD,
         "The answer is text without fields, and comes whole.",
-        {"unknown_fields": [faults.short(name) for name in list(asked.fields.tree)[:_MOST_NAMED]]},
+        {
+            "unknown_fields": [
+                aql_errors.short(name) for name in list(asked.fields.tree)[:_MOST_NAMED]
+            ]
+        },
     )
 
 
@@ -187,24 +197,24 @@ _STATUS: Final = STATUS.encode()
 _log = logging.getLogger("interlock.aql")
 
 
-class Quotas(Protocol):
-    """Says what is told of a quota that waits for a human."""
+class QuotaReporter(Protocol):
+    """Describes a quota that waits for a human."""
 
-    def paused(self, call: Call, required: Blame) -> Blame: ...
+    def paused(self, call: Call, required: ErrorReport) -> ErrorReport: ...
 
 
-class Teller:
-    """Wraps what calls came to."""
+class ResponseWriter:
+    """Writes the AQL response of a call."""
 
     def __init__(
         self,
         config: AqlConfig,
         *,
         clock: Callable[[], float],
-        cursors: Cursors,
+        cursors: CursorCodec,
         settings: Callable[[str], OperationConfig],
-        tokens: Tokens | None = None,
-        quotas: Quotas | None = None,
+        tokens: ConfirmationTokens | None = None,
+        quotas: QuotaReporter | None = None,
     ) -> None:
         """`settings`: what the config says of a tool, by its canonical name. `tokens`: where calls
         wait for humans."""
@@ -228,7 +238,7 @@ class Teller:
             if call.verb == TASKS_GET and outcome is not None and call.upstream != OWN:
                 return self._task(call, outcome), None
             return outcome, error
-        asked = cast("Asked | None", call.asked)
+        asked = cast("AqlRequest | None", call.asked)
         if asked is None and (call.view is None or call.name not in call.view.tools):
             # It named no endpoint: that is for MCP to tell.
             return outcome, error
@@ -254,14 +264,16 @@ class Teller:
             else:
                 found = self._error(call, error)
         except AqlError as refused:
-            found = blame.of_error(refused)
+            found = error_mapping.of_error(refused)
         except Exception as bug:
-            found = blame.of_error(fault(call, bug))
+            found = error_mapping.of_error(fault(call, bug))
         return self._failure(call, found, item), None
 
     # -- success
 
-    def _success(self, call: Call, asked: Asked | None, result: bytes) -> tuple[bytes, list[Raw]]:
+    def _success(
+        self, call: Call, asked: AqlRequest | None, result: bytes
+    ) -> tuple[bytes, list[Raw]]:
         """Raises AqlError."""
         try:
             data = envelope.data_of(result)
@@ -297,7 +309,9 @@ class Teller:
         check_response(len(written), self._limits)
         return written, data.blocks
 
-    def _deprecated(self, asked: Asked, warnings: list[Warning] | None) -> list[Warning] | None:
+    def _deprecated(
+        self, asked: AqlRequest, warnings: list[AqlWarning] | None
+    ) -> list[AqlWarning] | None:
         settings = self._settings(asked.operation.canonical)
         if settings.deprecated is None:
             return warnings
@@ -316,11 +330,11 @@ class Teller:
             return True
         return not isinstance(error, AqlError) and error.failure.name in _PASSED
 
-    def _failed(self, call: Call, outcome: Outcome) -> Blame:
+    def _failed(self, call: Call, outcome: Outcome) -> ErrorReport:
         result = outcome.result
         if (
             self._tokens is not None
-            and isinstance(call.asked, Asked)
+            and isinstance(call.asked, AqlRequest)
             and _STATUS in result
             and _may_hold(call, outcome)
             and needed_below(result) is not None
@@ -330,10 +344,10 @@ class Teller:
                 if call.name == PAUSED and self._quotas is not None:
                     return self._quotas.paused(call, required)
                 return required
-        found = blame.of_result(result)
+        found = error_mapping.of_result(result)
         if call.approval and (earlier := self._earlier(call, result)):
             message = f"{found.message} {earlier_sentence(earlier)}"
-            return Blame(found.code, message, {**found.details, "earlier_result": earlier})
+            return ErrorReport(found.code, message, {**found.details, "earlier_result": earlier})
         return found
 
     def _earlier(self, call: Call, result: bytes) -> dict[str, Any] | None:
@@ -345,20 +359,20 @@ class Teller:
         by = "" if self._tokens is None else self._tokens.approver(call.approval)
         return {**earlier, "approved_by": by} if by else earlier
 
-    def _error(self, call: Call, error: InterlockError) -> Blame:
+    def _error(self, call: Call, error: InterlockError) -> ErrorReport:
         asked = call.asked
         if (
             error.failure is errors.INVALID_ARGUMENTS
             and not isinstance(error, AqlError)
-            and isinstance(asked, Asked)
+            and isinstance(asked, AqlRequest)
             and isinstance(call.decoded, dict)
         ):
-            found = fitting.fault(asked.operation, call.decoded)
+            found = argument_errors.fault(asked.operation, call.decoded)
             if found is not None:
-                return blame.of_error(found)
-        return blame.of_error(error)
+                return error_mapping.of_error(found)
+        return error_mapping.of_error(error)
 
-    def _failure(self, call: Call, found: Blame, item: bool) -> Outcome:
+    def _failure(self, call: Call, found: ErrorReport, item: bool) -> Outcome:
         code, message, details = found
         if envelope.is_error(code):
             # Whoever is told of it can name it to whoever reads the log.
@@ -400,7 +414,7 @@ class Teller:
                 return outcome
             raw = bytes(inner)
             if glance_at(raw).is_error:
-                code, message, details = blame.of_result(raw)
+                code, message, details = error_mapping.of_result(raw)
                 written: bytes = envelope.failure(code, message, details)
                 is_error, blocks = envelope.is_error(code, self._policy), []
             else:
@@ -419,7 +433,7 @@ def _may_hold(call: Call, outcome: Outcome) -> bool:
     return outcome.glance is None or (call.route is not None and bool(call.route.way))
 
 
-def _is_batch(asked: Asked | None) -> bool:
+def _is_batch(asked: AqlRequest | None) -> bool:
     return asked is not None and asked.operation.canonical == BATCH
 
 

@@ -11,19 +11,21 @@ from typing import Any, Final, Protocol, cast
 
 from msgspec import Raw
 
-from interlock.aql import fast_path as shortcut
-from interlock.aql import operations as naming
-from interlock.aql import translation as translate
-from interlock.aql.builtin_operations import OwnOperations
+from interlock.aql import fast_path, operations, translation
+from interlock.aql.builtin_operations import BuiltinUpstream
 from interlock.aql.config import AqlConfig
-from interlock.aql.fast_path import Shortcut
-from interlock.aql.language import collections as formats
-from interlock.aql.language import errors as faults
-from interlock.aql.language import request
+from interlock.aql.fast_path import FastPath
+from interlock.aql.language import collections as value_formats
+from interlock.aql.language import errors, request
 from interlock.aql.language.errors import AqlError
-from interlock.aql.language.request import Batch, Single
-from interlock.aql.operations import Native, Operation, OperationBook, OperationsAt
-from interlock.aql.request import Asked, Unread, child_of
+from interlock.aql.language.request import BatchRequest, SingleRequest
+from interlock.aql.operations import (
+    BuiltinOperation,
+    Operation,
+    OperationCatalogBuilder,
+    OperationSnapshot,
+)
+from interlock.aql.request import AqlRequest, ChildRequest, child_of
 from interlock.core.call import EMPTY_OBJECT, Call, Outcome
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.effects import EffectLevel
@@ -41,7 +43,7 @@ BATCH: Final = "batch"
 PREVIEW: Final = "preview"
 START: Final = "start_execution"
 MERGE: Final = "read_modify_write"
-"""What the stage calls by itself: tools of the node's own, in no book."""
+"""What the stage calls by itself: tools of the node's own, in no operation catalog."""
 
 ANSWERED: Final = None
 """The call is answered, or will be."""
@@ -51,17 +53,17 @@ GOES_ON: Final = False
 """It is a call of a tool, or always was something else: it goes on as any other."""
 
 
-Used = tuple[str, str, bool]
+UsageEvent = tuple[str, str, bool]
 """The canonical name of a tool, who called it, and whether that went well."""
 
 
-class Quotas(Protocol):
-    """Counts what callers do."""
+class CallCounter(Protocol):
+    """Counts the calls of callers against quotas and limits."""
 
     active: bool
     """Whether there is anything to count."""
 
-    def admit(self, call: Call, asked: Asked, continued: str = "") -> object:
+    def admit(self, call: Call, asked: AqlRequest, continued: str = "") -> object:
         """Count a call that is about to be made. It may become another one, which waits for a
         human. Raises AqlError; may add warnings."""
 
@@ -69,21 +71,23 @@ class Quotas(Protocol):
         """A call is over, whether it was counted or not."""
 
 
-class Tokens(Protocol):
-    """Looks at confirmation tokens."""
+class TokenVerifier(Protocol):
+    """Checks confirmation tokens."""
 
-    def check(self, call: Call, asked: Asked) -> None:
+    def check(self, call: Call, asked: AqlRequest) -> None:
         """Raises AqlError."""
 
 
-class Listing(Protocol):
-    """Makes `tools/list` of a face."""
+class ToolListBuilder(Protocol):
+    """Builds the `tools/list` of a face."""
 
-    def tools(self, face: Face, book: OperationsAt, view: View | None, era: Era) -> bytes: ...
+    def tools(
+        self, face: Face, operation_catalog: OperationSnapshot, view: View | None, era: Era
+    ) -> bytes: ...
 
 
-class Judge(Protocol):
-    """What says who sees and does what."""
+class ViewAuthorizer(Protocol):
+    """Decides who sees which tools, and who may make other requests."""
 
     @property
     def sees(self) -> Callable[[Call], View | None]: ...
@@ -92,47 +96,48 @@ class Judge(Protocol):
         """Raises InterlockError."""
 
 
-class Stage:
-    """Takes requests of AQL, and tells their answers."""
+class AqlStage:
+    """Resolves AQL requests to calls of tools, and writes their responses."""
 
     def __init__(
         self,
         config: AqlConfig,
         *,
         host: CallHost,
-        books: OperationBook,
+        catalog_builder: OperationCatalogBuilder,
         catalog: Catalog,
-        own: OwnOperations,
-        authorizer: Judge,
-        listing: Listing,
+        own: BuiltinUpstream,
+        authorizer: ViewAuthorizer,
+        listing: ToolListBuilder,
         told: Callable[[Call, Outcome | None, InterlockError | None], Over],
         choose: Callable[[int, int, Face], Face] = lambda _, __, face: face,
     ) -> None:
         """`told`: wraps what a call came to. `choose`: the face that `auto` shows, or PLAIN, by how
         many tokens plain tools have and how many are too many."""
         self._host = host
-        self._books = books
+        self._catalog_builder = catalog_builder
         self._catalog = catalog
         self._own = own
         self._authorizer = authorizer
         self._listing = listing
         self._told = told
         self._choose = choose
-        self.quotas: Quotas | None = None
-        self.tokens: Tokens | None = None
-        self.used: Callable[[Used], None] | None = None
+        self.quotas: CallCounter | None = None
+        self.tokens: TokenVerifier | None = None
+        self.used: Callable[[UsageEvent], None] | None = None
         """Takes what was called, by whom, and whether that went well. It must be quick."""
         self.absent: Callable[[], Mapping[str, str]] = dict
         """The segments of servers that are to be there and have offered nothing so far, and what
         they do instead."""
         self._snapshot: Snapshot | None = None
-        self._book: OperationsAt | None = None
+        self._operation_catalog: OperationSnapshot | None = None
         self._homes: dict[Operation, Family] = {}
         self._formats: dict[Operation, tuple[tuple[str, str, str], ...]] = {}
         self._sizes: dict[Any, int] = {}
-        self._shortcut = Shortcut()
+        self._shortcut = FastPath()
         self._names: Mapping[str, Tool] = {}
-        """What the catalog's names were when the book was made: other names, another book."""
+        """The names of the catalog when the operation catalog was built: other names, another
+        one."""
         self.configure(config)
 
     def configure(self, config: AqlConfig) -> None:
@@ -151,25 +156,25 @@ class Stage:
     def in_use(self) -> bool:
         """Whether anybody ever wanted operations here. A node of tools alone makes none: for
         thousands of tools they, and what finds them, take more room than all the rest."""
-        return self._book is not None
+        return self._operation_catalog is not None
 
-    def book(self) -> OperationsAt:
+    def operation_catalog(self) -> OperationSnapshot:
         """The operations of now."""
         snapshot = self._catalog.current
-        book = self._book
-        if book is None or snapshot is not self._snapshot:
-            book = self._book = self._books.at(snapshot)
+        operation_catalog = self._operation_catalog
+        if operation_catalog is None or snapshot is not self._snapshot:
+            operation_catalog = self._operation_catalog = self._catalog_builder.at(snapshot)
             self._snapshot = snapshot
             self._names = self._catalog.by_name
             self._shortcut.forget()
             self._homes.clear()
             self._formats.clear()
             self._sizes.clear()
-        return book
+        return operation_catalog
 
     def find(self, name: str, face: Face) -> Operation | None:
         """What a name means in a face."""
-        return self.book().find_in(name, face)
+        return self.operation_catalog().find_in(name, face)
 
     # -- a request comes
 
@@ -179,10 +184,10 @@ class Stage:
         quotas = self.quotas
         assert face is not None
         if asked is not None:
-            if type(asked) is Unread:
+            if type(asked) is ChildRequest:
                 self._take_child(call, face, asked)
             elif quotas is not None and quotas.active:
-                quotas.admit(call, cast("Asked", asked))
+                quotas.admit(call, cast("AqlRequest", asked))
             return GOES_ON
         if call.verb == TOOLS_CALL:
             if (
@@ -202,10 +207,10 @@ class Stage:
             call.header_params = None
             found = request.read(call.arguments, self._limits)
             family = tools[name]
-            if type(found) is Single:
+            if type(found) is SingleRequest:
                 self._make(call, face, family, found)
             else:
-                assert isinstance(found, Batch)
+                assert isinstance(found, BatchRequest)
                 self._make_batch(call, face, family, found)
             return GOES_ON
         if call.verb == TOOLS_LIST and self._list(call, face):
@@ -236,7 +241,7 @@ class Stage:
         if quotas is not None and quotas.active:
             return self._settled(call, outcome, error)
         if self._all_alike and took < self._slow and not call.approval:
-            ordinary = shortcut.told(call, outcome, glance, self._structured)
+            ordinary = fast_path.told(call, outcome, glance, self._structured)
             if ordinary is not None:
                 return ordinary, None
         return self._told(call, outcome, error)
@@ -262,14 +267,14 @@ class Stage:
             raise InterlockError(
                 INVALID_CURSOR, "This list has one page: ask for it without a cursor."
             )
-        page = self._listing.tools(face, self.book(), view, era)
+        page = self._listing.tools(face, self.operation_catalog(), view, era)
         self._host.over(call, Outcome(page, era), None)
         return True
 
     def unreadable(self, body: bytes) -> tuple[bytes, InterlockError] | None:
         """The id of a call whose bytes are no text, and the error for it. None: no such call."""
         found = request.unreadable(body)
-        return None if found is None else (found[0], faults.encoding("arguments", found[1]))
+        return None if found is None else (found[0], errors.encoding("arguments", found[1]))
 
     def shows_tools(self, face: Face) -> bool:
         """Whether `auto` lists tools now, to a caller that sees all of them."""
@@ -277,7 +282,7 @@ class Stage:
 
     def _plain_tokens(self, view: View | None) -> int:
         """What a model would be shown in the plain view."""
-        tools = self.book().snapshot.plain_tools
+        tools = self.operation_catalog().snapshot.plain_tools
         key = None if view is None else view.key
         size = self._sizes.get(key)
         if size is None:
@@ -293,27 +298,27 @@ class Stage:
         call: Call,
         face: Face,
         family: Family | None,
-        single: Single,
+        single: SingleRequest,
         item: bool = False,
         near: bool = True,
     ) -> None:
         """`near`: whether to look for what was meant by a name that is not there. Raises
         AqlError."""
-        book = self.book()
+        operation_catalog = self.operation_catalog()
         name = single.operation
-        operation = book.find_in(name, face)
+        operation = operation_catalog.find_in(name, face)
         if operation is None:
             if not near:
-                raise faults.no_operation(name, ())
-            raise self._not_there(call, book, name, face)
+                raise errors.no_operation(name, ())
+            raise self._not_there(call, operation_catalog, name, face)
         # It costs more to find out than to remember where it came by last time.
         if family is not None and self._homes.get(operation) is not family:
             home = face.family_of(operation.name, operation.category)
             if home is not family:
-                raise faults.wrong_endpoint(operation.name, home, call.name)
+                raise errors.wrong_endpoint(operation.name, home, call.name)
             self._homes[operation] = family
-        asked = Asked(operation, face, family, item=item)
-        way = translate.into(call, asked, single)
+        asked = AqlRequest(operation, face, family, item=item)
+        way = translation.into(call, asked, single)
         checked = self._formats.get(operation)
         if checked is None:
             checked = self._formats[operation] = _formats_of(operation)
@@ -336,70 +341,76 @@ class Stage:
                 self._shortcut.remember(call, endpoint, asked, name, tool)
         quotas = self.quotas
         if quotas is not None and quotas.active and call.asked is asked:
-            quotas.admit(call, asked, translate.continued(single.meta))
+            quotas.admit(call, asked, translation.continued(single.meta))
 
     def _reads_of(self, operation: Operation) -> str:
         """What reads before this one writes. Empty: it writes at once."""
         if not self._rewrites:
             return ""
-        return self._books.settings(operation.canonical).read_modify_write or ""
+        return self._catalog_builder.settings(operation.canonical).read_modify_write or ""
 
     def again(self, call: Call) -> None:
         """Have a call that is made once more read first, where the operation does."""
-        asked = cast("Asked", call.asked)
+        asked = cast("AqlRequest", call.asked)
         reads = self._reads_of(asked.operation)
         if reads:
             self._call_instead(call, asked, MERGE, reads=reads)
 
-    def _make_batch(self, call: Call, face: Face, family: Family | None, batch: Batch) -> None:
+    def _make_batch(
+        self, call: Call, face: Face, family: Family | None, batch: BatchRequest
+    ) -> None:
         hidden = self._own.hidden[BATCH]
         params: dict[str, Any] = {"items": batch.items, "endpoint": call.name}
-        asked = Asked(hidden, face, family, params=params)
-        way = translate.beside(call, asked, batch.meta)
+        asked = AqlRequest(hidden, face, family, params=params)
+        way = translation.beside(call, asked, batch.meta)
         params["dry_run"] = way == "preview"
         call.name, call.arguments, call.asked = hidden.canonical, EMPTY_OBJECT, asked
         if way == "execution":
             self._call_instead(call, asked, START)
 
-    def _take_child(self, call: Call, face: Face, unread: Unread) -> None:
+    def _take_child(self, call: Call, face: Face, unread: ChildRequest) -> None:
         """A call that is one of several. Raises AqlError."""
         if unread.error is not None:
             raise unread.error
         assert unread.single is not None
         self._make(call, face, unread.family, unread.single, unread.item, unread.alone)
 
-    def _call_instead(self, call: Call, asked: Asked, name: str, **params: Any) -> None:
+    def _call_instead(self, call: Call, asked: AqlRequest, name: str, **params: Any) -> None:
         """Have an operation of the node's own make the call, or look at it."""
         hidden = self._own.hidden.get(name)
         if hidden is None:
-            raise faults.no_operation(name, ())
+            raise errors.no_operation(name, ())
         child = child_of(call, call.name, call.arguments, asked, follows=True)
-        made = Asked(hidden, asked.face, asked.family, params={"child": child, **params})
+        made = AqlRequest(hidden, asked.face, asked.family, params={"child": child, **params})
         made.item, asked.item = asked.item, False
         made.request_id = asked.request_id
         call.name, call.arguments, call.asked = hidden.canonical, EMPTY_OBJECT, made
 
-    def _not_there(self, call: Call, book: OperationsAt, name: str, face: Face) -> AqlError:
+    def _not_there(
+        self, call: Call, operation_catalog: OperationSnapshot, name: str, face: Face
+    ) -> AqlError:
         if self._authorizer.sees(call) is None:
             # Who sees everything may know what will be there.
             for segment, state in self.absent().items():
-                begins = f"{naming.snake(segment)}_"
+                begins = f"{operations.snake(segment)}_"
                 if face.namespace == segment or (not face.namespace and name.startswith(begins)):
-                    return faults.not_yet(name, segment, state)
-        return faults.no_operation(name, self._near(call, book, name, face))
+                    return errors.not_yet(name, segment, state)
+        return errors.no_operation(name, self._near(call, operation_catalog, name, face))
 
-    def _near(self, call: Call, book: OperationsAt, name: str, face: Face) -> list[str]:
+    def _near(
+        self, call: Call, operation_catalog: OperationSnapshot, name: str, face: Face
+    ) -> list[str]:
         """Names that were perhaps meant, of those that the caller may know."""
         view = self._authorizer.sees(call)
         near: list[str] = []
-        for one in book.near(name, 20):
-            operation = book.find(one)
+        for one in operation_catalog.near(name, 20):
+            operation = operation_catalog.find(one)
             if operation is None:
                 continue
             if operation.native is None:
                 if view is not None and not view.sees(operation.tool):
                     continue
-                if not book.within(operation, face.namespace):
+                if not operation_catalog.within(operation, face.namespace):
                     continue
                 held = operation.tool.effect.level is EffectLevel.IRREVERSIBLE
             else:
@@ -409,7 +420,7 @@ class Stage:
                 return []
             if held:
                 continue
-            near.append(book.name_in(operation, face))
+            near.append(operation_catalog.name_in(operation, face))
         return near[:5]
 
 
@@ -423,7 +434,7 @@ def _no_endpoint(name: str, face: Face) -> InterlockError:
     )
 
 
-def _must_go_on_alone(native: Native) -> None:
+def _must_go_on_alone(native: BuiltinOperation) -> None:
     """Raises AqlError for what is answered at once, and for what nobody may keep: an execution
     writes down what it is called with."""
     if native.free or native.lifecycle or any(one.sensitive for one in native.parameters):
@@ -438,7 +449,7 @@ def _formats_of(operation: Operation) -> tuple[tuple[str, str, str], ...]:
     """The parameters whose text has to have a form that their schema does not check."""
     found = []
     for one in operation.signature.parameters:
-        form = formats.format_of(one.schema)
+        form = value_formats.format_of(one.schema)
         if form:
             found.append((one.own, f"input.{one.name}" if one.inside else one.name, form))
     return tuple(found)
@@ -448,4 +459,4 @@ def _check_formats(checked: tuple[tuple[str, str, str], ...], arguments: bytes |
     given = decode_value(arguments)
     for own, name, form in checked:
         if own in given:
-            formats.check(name, form, given[own])
+            value_formats.check(name, form, given[own])

@@ -12,23 +12,21 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Raw
 
-from interlock.aql import argument_errors as fitting
-from interlock.aql.language import collections as paging
-from interlock.aql.language import errors as faults
-from interlock.aql.language import fields as selecting
-from interlock.aql.language import request
+from interlock.aql import argument_errors
+from interlock.aql.language import collections, errors, request
+from interlock.aql.language import fields as field_selection
 from interlock.aql.language.collections import ITEMS, MOST_PAGE, PAGE, SHAPING
 from interlock.aql.language.errors import AqlError
 from interlock.aql.language.limits import MOST_SAFE, unsafe_integers
-from interlock.aql.language.request import Single, kind_of
+from interlock.aql.language.request import SingleRequest, kind_of
 from interlock.aql.operations import Operation, Parameter
-from interlock.aql.request import Asked, Warning
+from interlock.aql.request import AqlRequest, AqlWarning
 from interlock.core.call import Call
 from interlock.protocol.aql_terms import Category
 from interlock.protocol.jsonrpc import encode_members
 from interlock.protocol.mcp import META_PROGRESS_TOKEN
 
-Way = Literal["call", "preview", "execution"]
+CallMode = Literal["call", "preview", "execution"]
 """What is to become of the request: it is made, only described, or goes on behind its answer."""
 
 INPUT: Final = "input"
@@ -44,7 +42,7 @@ _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _NOTHING: Final[dict[str, Raw]] = {}
 
 
-def into(call: Call, asked: Asked, single: Single) -> Way:
+def into(call: Call, asked: AqlRequest, single: SingleRequest) -> CallMode:
     """Give a call the arguments of the operation's tool. Raises AqlError."""
     operation = asked.operation
     signature = operation.signature
@@ -62,7 +60,7 @@ def into(call: Call, asked: Asked, single: Single) -> Way:
     return _long_way(call, asked, single)
 
 
-def _long_way(call: Call, asked: Asked, single: Single) -> Way:
+def _long_way(call: Call, asked: AqlRequest, single: SingleRequest) -> CallMode:
     operation = asked.operation
     features: dict[str, Raw] = {}
     given = _given(operation, single, features)
@@ -77,7 +75,7 @@ def _long_way(call: Call, asked: Asked, single: Single) -> Way:
 # -- parameters
 
 
-def _given(operation: Operation, single: Single, features: dict[str, Raw]) -> dict[str, Raw]:
+def _given(operation: Operation, single: SingleRequest, features: dict[str, Raw]) -> dict[str, Raw]:
     """The arguments of the tool, by its own names and in its order. Raises AqlError."""
     signature = operation.signature
     given: dict[str, Raw] = {}
@@ -95,7 +93,7 @@ def _given(operation: Operation, single: Single, features: dict[str, Raw]) -> di
             strangers[name] = value
     for parameter in signature.parameters:
         if parameter.required and not parameter.inside and parameter.name not in given:
-            raise fitting.missing(operation, parameter, strangers)
+            raise argument_errors.missing(operation, parameter, strangers)
     inside = _inside(operation, given, strangers)
     own: dict[str, Raw] = {}
     for parameter in signature.parameters:
@@ -104,8 +102,8 @@ def _given(operation: Operation, single: Single, features: dict[str, Raw]) -> di
             own[parameter.own] = found
     if strangers:
         if not signature.open or any(name in own for name in strangers):
-            wrong = fitting.wrong_type(operation, _decoded(own))
-            raise wrong or fitting.unknown(operation, list(strangers))
+            wrong = argument_errors.wrong_type(operation, _decoded(own))
+            raise wrong or argument_errors.unknown(operation, list(strangers))
         own |= strangers
     return own
 
@@ -129,14 +127,14 @@ def _inside(
             # The tool has a parameter of that name.
             beside[INPUT], raw = raw, None
     elif flat and raw is not None:
-        raise fitting.not_beside_input(operation, flat)
+        raise argument_errors.not_beside_input(operation, flat)
     if raw is None and not beside:
-        raise fitting.no_input(operation, list(parts), flat)
+        raise argument_errors.no_input(operation, list(parts), flat)
     try:
         members = _NOTHING if raw is None else _decode_members(raw)
     except _UNREADABLE:
         assert raw is not None
-        raise faults.wrong_type(INPUT, "object", kind_of(raw)) from None
+        raise errors.wrong_type(INPUT, "object", kind_of(raw)) from None
     inside: dict[str, Raw] = {}
     unknown: dict[str, Raw] = {}
     for name, value in (*members.items(), *beside.items()):
@@ -149,9 +147,9 @@ def _inside(
             inside[known] = value
     for parameter in parts.values():
         if parameter.required and parameter.name not in inside:
-            raise fitting.missing(operation, parameter, unknown)
+            raise argument_errors.missing(operation, parameter, unknown)
     if unknown:
-        raise fitting.unknown_inside(operation, list(unknown), list(parts))
+        raise argument_errors.unknown_inside(operation, list(unknown), list(parts))
     return inside
 
 
@@ -161,7 +159,7 @@ def _check_numbers(operation: Operation, given: dict[str, Raw]) -> None:
         raw = given.get(parameter.own)
         if raw is not None and unsafe_integers(_value(raw, parameter.name)):
             as_text = _takes_text(parameter)
-            raise faults.out_of_range(parameter.name, -MOST_SAFE, MOST_SAFE, as_text=as_text)
+            raise errors.out_of_range(parameter.name, -MOST_SAFE, MOST_SAFE, as_text=as_text)
 
 
 def _takes_text(parameter: Parameter) -> bool:
@@ -171,17 +169,17 @@ def _takes_text(parameter: Parameter) -> bool:
 
 def _ambiguous(name: str, parameter: Parameter | None) -> AqlError:
     expected = "value" if parameter is None else parameter.type
-    error = faults.wrong_type(name, expected, "two values", "ambiguous")
+    error = errors.wrong_type(name, expected, "two values", "ambiguous")
     error.message = f"Parameter '{name}' was given twice, in two spellings and with two values."
     return error
 
 
-def _twins(names: tuple[str, ...]) -> Warning:
-    shown = ", ".join(f"'{faults.shown(name)}'" for name in names[:20])
-    return Warning(
+def _twins(names: tuple[str, ...]) -> AqlWarning:
+    shown = ", ".join(f"'{errors.shown(name)}'" for name in names[:20])
+    return AqlWarning(
         "VALIDATION_DUPLICATE_PARAM_WARNING",
         f"Given beside 'params' with another value, which was ignored: {shown}.",
-        {"params": [faults.short(name) for name in names[:20]]},
+        {"params": [errors.short(name) for name in names[:20]]},
     )
 
 
@@ -193,7 +191,7 @@ def _value(raw: Raw, name: str) -> Any:
     try:
         return _decode(raw)
     except _UNREADABLE:
-        raise faults.wrong_type(name, "value", "unreadable") from None
+        raise errors.wrong_type(name, "value", "unreadable") from None
 
 
 def _decoded(own: dict[str, Raw]) -> dict[str, Any]:
@@ -203,12 +201,12 @@ def _decoded(own: dict[str, Raw]) -> dict[str, Any]:
 # -- what stands beside them
 
 
-def beside(call: Call, asked: Asked, meta: dict[str, Raw]) -> Way:
+def beside(call: Call, asked: AqlRequest, meta: dict[str, Raw]) -> CallMode:
     """What a batch says of itself. Raises AqlError."""
     if not meta:
         return "call"
     if any(name not in request.OF_BATCHES for name in meta):
-        raise fitting.not_of_batches(meta)
+        raise argument_errors.not_of_batches(meta)
     _say_who(call, asked, meta)
     later = _flag(meta.get(request.ASYNC), request.ASYNC)
     if _flag(meta.get(request.DRY_RUN), request.DRY_RUN):
@@ -222,15 +220,17 @@ def continued(meta: dict[str, Raw]) -> str:
     return "" if raw is None else _text(raw, request.QUOTA_CONTINUE, _LONGEST_TOKEN)
 
 
-def _beside(call: Call, asked: Asked, meta: dict[str, Raw], features: dict[str, Raw]) -> Way:
+def _beside(
+    call: Call, asked: AqlRequest, meta: dict[str, Raw], features: dict[str, Raw]
+) -> CallMode:
     """Take what the request says of itself. Raises AqlError."""
-    way: Way = "call"
+    way: CallMode = "call"
     reads = asked.operation.category is Category.READ
     if meta:
-        known = fitting.beside(asked.operation)
+        known = argument_errors.beside(asked.operation)
         strangers = [name for name in meta if name not in known]
         if strangers:
-            raise fitting.unknown_beside(asked.operation, strangers, known)
+            raise argument_errors.unknown_beside(asked.operation, strangers, known)
         _say_who(call, asked, meta)
         if _flag(meta.get(request.ASYNC), request.ASYNC):
             way = "execution"
@@ -239,7 +239,7 @@ def _beside(call: Call, asked: Asked, meta: dict[str, Raw], features: dict[str, 
         preset = features.get(PRESET) or meta.get(request.PRESET)
         if fields is not None or preset is not None:
             # What cannot be asked for is refused before anything is done.
-            asked.fields = selecting.asked(
+            asked.fields = field_selection.asked(
                 None if fields is None else _value(fields, FIELDS),
                 None if preset is None else _value(preset, PRESET),
             )
@@ -251,8 +251,8 @@ def _beside(call: Call, asked: Asked, meta: dict[str, Raw], features: dict[str, 
             }
             if shaping:
                 if not isinstance(shaping.get(ITEMS, ""), str):
-                    raise faults.wrong_type(f"_{ITEMS}", "string", kind_of(meta[f"_{ITEMS}"]))
-                paging.read_page_request(shaping, PAGE, MOST_PAGE)
+                    raise errors.wrong_type(f"_{ITEMS}", "string", kind_of(meta[f"_{ITEMS}"]))
+                collections.read_page_request(shaping, PAGE, MOST_PAGE)
                 asked.shaping = shaping
     # Whoever says it in either way means that nothing is to be done, whatever else they say.
     dry = _flag(features.get(DRY_RUN), DRY_RUN)
@@ -266,7 +266,7 @@ def _beside(call: Call, asked: Asked, meta: dict[str, Raw], features: dict[str, 
     return way
 
 
-def _say_who(call: Call, asked: Asked, meta: dict[str, Raw]) -> None:
+def _say_who(call: Call, asked: AqlRequest, meta: dict[str, Raw]) -> None:
     raw = meta.get(request.REQUEST_ID)
     if raw is not None:
         asked.request_id = _text(raw, request.REQUEST_ID, _LONGEST_ID)
@@ -275,7 +275,7 @@ def _say_who(call: Call, asked: Asked, meta: dict[str, Raw]) -> None:
         try:
             token = _decode_members(raw).get(META_PROGRESS_TOKEN)
         except _UNREADABLE:
-            raise faults.wrong_type(request.META, "object", kind_of(raw)) from None
+            raise errors.wrong_type(request.META, "object", kind_of(raw)) from None
         if token is not None and kind_of(token) in ("string", "integer"):
             call.meta = {**(call.meta or {}), META_PROGRESS_TOKEN: token}
 
@@ -283,7 +283,7 @@ def _say_who(call: Call, asked: Asked, meta: dict[str, Raw]) -> None:
 def _text(raw: Raw, name: str, most: int) -> str:
     value = _value(raw, name)
     if not isinstance(value, str):
-        raise faults.wrong_type(name, "string", kind_of(raw))
+        raise errors.wrong_type(name, "string", kind_of(raw))
     return value[:most]
 
 
@@ -292,5 +292,5 @@ def _flag(raw: Raw | None, name: str) -> bool:
         return False
     value = _value(raw, name)
     if not isinstance(value, bool):
-        raise faults.wrong_type(name, "boolean", kind_of(raw))
+        raise errors.wrong_type(name, "boolean", kind_of(raw))
     return value

@@ -29,8 +29,8 @@ Mark = tuple[Group, int]
 """Where a call was counted: in memory, and in which slice of the file."""
 
 
-class Counted(NamedTuple):
-    """What one bucket holds."""
+class CounterRow(NamedTuple):
+    """One row of the store: a bucket of a counter."""
 
     key: str
     bucket: int
@@ -58,15 +58,15 @@ def period(per: str, now: float) -> Period:
     return Period(start, start + length)
 
 
-class Totals:
-    """Counters that begin anew with each period of the calendar. No sliding windows: a quota of a
+class PeriodCounters:
+    """Counters that start again with each period of the calendar. No sliding windows: a quota of a
     month is that of a month, and amounts are costs, not calls."""
 
-    def __init__(self, keeper: CounterStore | None) -> None:
-        self._keeper = keeper
+    def __init__(self, store: CounterStore | None) -> None:
+        self._store = store
         self._amounts: dict[tuple[str, int], int] = {}
 
-    def restore(self, rows: Iterable[Counted]) -> None:
+    def restore(self, rows: Iterable[CounterRow]) -> None:
         for row in rows:
             at = (row.key, row.bucket)
             self._amounts[at] = self._amounts.get(at, 0) + row.amount
@@ -82,26 +82,26 @@ class Totals:
                 one: held for one, held in self._amounts.items() if one[1] >= when.start - 86_400
             }
         self._amounts[at] = self._amounts.get(at, 0) + amount
-        if self._keeper is not None:
-            self._keeper.add(Counted(key, when.start, amount, when.end))
+        if self._store is not None:
+            self._store.add(CounterRow(key, when.start, amount, when.end))
 
 
-class Sliding:
+class SlidingCounter:
     """Counts the calls within the last stretch of time, and writes the counts down in slices, so
     that they outlive the process. What is read back counts until the end of its slice is old
     enough: rather a little too much is counted than a call too many sent."""
 
-    __slots__ = ("_keeper", "_slice", "_window", "key", "length")
+    __slots__ = ("_slice", "_store", "_window", "key", "length")
 
-    def __init__(self, key: str, length: float, keeper: CounterStore | None) -> None:
+    def __init__(self, key: str, length: float, store: CounterStore | None) -> None:
         self.key = key
         self.length = length
         self._slice = length / _SLICES
         # What is over within a second need not outlive anything.
-        self._keeper = keeper if length > 1.0 else None
+        self._store = store if length > 1.0 else None
         self._window = SlidingWindow(length)
 
-    def restore(self, rows: Iterable[Counted]) -> None:
+    def restore(self, rows: Iterable[CounterRow]) -> None:
         for row in sorted(rows, key=lambda row: row.bucket):
             if row.amount > 0:
                 self._window.add((row.bucket + 1) * self._slice, row.amount)
@@ -128,9 +128,9 @@ class Sliding:
             self._write(index, -1)
 
     def _write(self, index: int, amount: int) -> None:
-        if self._keeper is not None:
+        if self._store is not None:
             until = (index + 1) * self._slice + self.length
-            self._keeper.add(Counted(self.key, index, amount, until))
+            self._store.add(CounterRow(self.key, index, amount, until))
 
 
 # -- The store. Amounts that are counted while the disk is busy are written together, as sums to be
@@ -167,28 +167,28 @@ class CounterStore:
     ) -> None:
         """`deliver` runs something on the event loop, such as `loop.call_soon_threadsafe`."""
         self._file = WriterFile(path, _KIND, deliver=deliver)
-        self._pending: dict[tuple[str, int], Counted] = {}
-        self._under_way: dict[tuple[str, int], Counted] = {}
+        self._pending: dict[tuple[str, int], CounterRow] = {}
+        self._under_way: dict[tuple[str, int], CounterRow] = {}
 
     @property
     def reason(self) -> str:
         """Why it cannot be written now. Empty: it can."""
         return self._file.reason
 
-    def load(self, now: float) -> list[Counted]:
+    def load(self, now: float) -> list[CounterRow]:
         """All that somebody may still ask for. Waits. Raises InterlockError."""
         path = self._file.path
         if path is not None and not path.exists():
             return []
 
-        def read(file: sqlite3.Connection) -> list[Counted]:
+        def read(file: sqlite3.Connection) -> list[CounterRow]:
             file.execute("DELETE FROM counter WHERE until <= ?", (now,))
             rows = file.execute("SELECT key, bucket, amount, until FROM counter")
-            return [Counted(*row) for row in rows]
+            return [CounterRow(*row) for row in rows]
 
         return self._file.at_once(read)
 
-    def add(self, counted: Counted) -> None:
+    def add(self, counted: CounterRow) -> None:
         """Add so much to a bucket, wherever it stands by now."""
         _sum(self._pending, counted)
         if not self._under_way:
@@ -216,7 +216,7 @@ class CounterStore:
             self._write()
 
 
-def _sum(into: dict[tuple[str, int], Counted], counted: Counted) -> None:
+def _sum(into: dict[tuple[str, int], CounterRow], counted: CounterRow) -> None:
     at = (counted.key, counted.bucket)
     before = into.get(at)
     if before is not None:
@@ -224,7 +224,7 @@ def _sum(into: dict[tuple[str, int], Counted], counted: Counted) -> None:
     into[at] = counted
 
 
-def _put(file: sqlite3.Connection, counted: dict[tuple[str, int], Counted]) -> None:
+def _put(file: sqlite3.Connection, counted: dict[tuple[str, int], CounterRow]) -> None:
     file.executemany(_ADD, list(counted.values()))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable
 from typing import Any, Final
 
 from interlock.aql.language.request import BATCH
-from interlock.aql.operations import INPUT, Operation, OperationsAt
+from interlock.aql.operations import INPUT, Operation, OperationSnapshot
 from interlock.core.catalog.pages import PageSettings
 from interlock.core.catalog.snapshot import View
 from interlock.core.catalog.token_costs import Counts, definition_tokens, estimated, tool_tokens
@@ -65,57 +65,70 @@ def choose(plain_tokens: int, auto_tokens: int, face: Face) -> Face:
 
 
 def cost(
-    face: Face, book: OperationsAt, view: View | None, count: Counts = estimated
+    face: Face, operation_catalog: OperationSnapshot, view: View | None, count: Counts = estimated
 ) -> dict[str, int]:
     """What a model is shown, in tokens: of every tool, and of a face instead."""
-    seen = [one.tool for one in visible(book, view, face.namespace) if one.native is None]
-    shown = (definition_tokens(encode_value(one), count) for one in endpoints(face, book, view))
+    seen = [
+        one.tool for one in visible(operation_catalog, view, face.namespace) if one.native is None
+    ]
+    shown = (
+        definition_tokens(encode_value(one), count)
+        for one in endpoints(face, operation_catalog, view)
+    )
     return {"plain": sum(tool_tokens(tool, count) for tool in seen), "view": sum(shown)}
 
 
-class Surface:
-    """Makes the lists, and keeps them while nothing changes."""
+class ViewListBuilder:
+    """Builds the lists of a view, and keeps them while nothing changes."""
 
     def __init__(self, server_info: bytes) -> None:
         self._paging = PageSettings(size=0, server_info=server_info, key=b"")
         self._kept: BoundedDict[Hashable, bytes] = BoundedDict(_MOST_KEPT)
-        self._book: OperationsAt | None = None
+        self._operation_catalog: OperationSnapshot | None = None
 
     def tools(
-        self, face: Face, book: OperationsAt, view: View | None, era: Era, *, batches: bool = True
+        self,
+        face: Face,
+        operation_catalog: OperationSnapshot,
+        view: View | None,
+        era: Era,
+        *,
+        batches: bool = True,
     ) -> bytes:
         """The result of `tools/list`. `view`: who asks does not see every tool."""
-        if book is not self._book:
-            self._book = book
+        if operation_catalog is not self._operation_catalog:
+            self._operation_catalog = operation_catalog
             self._kept.clear()
         key = (None if view is None else view.key, face, era, batches)
         made = self._kept.get(key)
         if made is None:
-            lines = b",".join(encode_value(one) for one in endpoints(face, book, view, batches))
+            lines = b",".join(
+                encode_value(one) for one in endpoints(face, operation_catalog, view, batches)
+            )
             made = self._kept[key] = self._paging.around("tools", lines, None, era)
         return made
 
 
 def endpoints(
-    face: Face, book: OperationsAt, view: View | None, batches: bool = True
+    face: Face, operation_catalog: OperationSnapshot, view: View | None, batches: bool = True
 ) -> list[dict[str, Any]]:
     """The endpoints of a face as MCP tools."""
-    seen = visible(book, view, face.namespace)
+    seen = visible(operation_catalog, view, face.namespace)
     by_family: dict[str, list[Operation]] = {family.tool: [] for family in face.families}
     for one in seen:
         by_family[face.family_of(one.name, one.category).tool].append(one)
-    enums = _enums(face, book, by_family, seen)
+    enums = _enums(face, operation_catalog, by_family, seen)
     made = []
     for name, family in face.tools.items():
         if family is None:
-            text, read_only, destructive = _single(face, book, seen), False, True
+            text, read_only, destructive = _single(face, operation_catalog, seen), False, True
         else:
             riskiest = family.categories | {one.category for one in by_family[name]}
             # Clients let through unseen what only reads: a name alone does not make it so.
             read_only = all(category.read_only for category in riskiest) and not any(
                 one.tool.mutable for one in by_family[name]
             )
-            text = _endpoint(face, family, book, by_family[name], _servers(seen))
+            text = _endpoint(face, family, operation_catalog, by_family[name], _servers(seen))
             destructive = any(category.destructive for category in riskiest)
         made.append(
             {
@@ -128,12 +141,15 @@ def endpoints(
     return made
 
 
-def visible(book: OperationsAt, view: View | None, namespace: str = "") -> list[Operation]:
+def visible(
+    operation_catalog: OperationSnapshot, view: View | None, namespace: str = ""
+) -> list[Operation]:
     """The operations that somebody is shown. The node's own belong to every namespace."""
     return [
         one
-        for one in book.all()
-        if is_shown(one, view) and (one.native is not None or book.within(one, namespace))
+        for one in operation_catalog.all()
+        if is_shown(one, view)
+        and (one.native is not None or operation_catalog.within(one, namespace))
     ]
 
 
@@ -175,7 +191,7 @@ def _schema(enum: list[str] | None, batches: bool) -> dict[str, Any]:
 
 def _enums(
     face: Face,
-    book: OperationsAt,
+    operation_catalog: OperationSnapshot,
     by_family: dict[str, list[Operation]],
     seen: list[Operation],
 ) -> dict[str, list[str]]:
@@ -183,7 +199,10 @@ def _enums(
     if not face.namespace:
         return {}
     enums = {
-        tool: [book.name_in(one, face) for one in (seen if family is None else by_family[tool])]
+        tool: [
+            operation_catalog.name_in(one, face)
+            for one in (seen if family is None else by_family[tool])
+        ]
         for tool, family in face.tools.items()
     }
     longest = _LONGEST_ENUM if face.mode != "single" else _LONGEST_ENUM_SINGLE
@@ -193,7 +212,11 @@ def _enums(
 
 
 def _endpoint(
-    face: Face, family: Family, book: OperationsAt, mine: list[Operation], whose: str
+    face: Face,
+    family: Family,
+    operation_catalog: OperationSnapshot,
+    mine: list[Operation],
+    whose: str,
 ) -> str:
     reader = _reader(face)
     categories = [one for one in _ORDER if one in family.categories] or [
@@ -205,37 +228,40 @@ def _endpoint(
     )
     does = does or "Finds operations."
     kinds = "/".join(one.value for one in categories)
-    parts = [f"{kinds} operations: {does}" if kinds else does, _sample(face, book, mine)]
+    parts = [
+        f"{kinds} operations: {does}" if kinds else does,
+        _sample(face, operation_catalog, mine),
+    ]
     if family is reader:
         parts.append(f"Find any operation{whose} by a short request: {_FIND}. Then call")
     else:
         parts.append(f"Names and parameters: send {_FIND_SHORT} to {reader.tool}. Call")
-    parts.append('{"operation":NAME,"params":{…}}' + _update_shape(face, book, mine))
+    parts.append('{"operation":NAME,"params":{…}}' + _update_shape(face, operation_catalog, mine))
     return " ".join(part for part in parts if part)
 
 
-def _single(face: Face, book: OperationsAt, seen: list[Operation]) -> str:
+def _single(face: Face, operation_catalog: OperationSnapshot, seen: list[Operation]) -> str:
     groups = []
     for category in _ORDER:
         mine = [one for one in seen if one.category is category]
         if mine:
-            names = _names(face, book, mine, 1)
+            names = _names(face, operation_catalog, mine, 1)
             groups.append(f"{category.value} {len(mine)} ({', '.join(names)}…)")
     return (
         f"Unified entry point to {len(seen)} operations{_servers(seen)}. "
         f"Find one by a short request: {_FIND}. "
-        f'Then {{"operation":NAME,"params":{{…}}}}{_update_shape(face, book, seen)}. '
+        f'Then {{"operation":NAME,"params":{{…}}}}{_update_shape(face, operation_catalog, seen)}. '
         f"{'; '.join(groups)}."
     )
 
 
-def _update_shape(face: Face, book: OperationsAt, some: list[Operation]) -> str:
+def _update_shape(face: Face, operation_catalog: OperationSnapshot, some: list[Operation]) -> str:
     """The parameters of one UPDATE, as an example: their names cannot be guessed."""
     updates = [one for one in some if one.category is Category.UPDATE]
-    names = _names(face, book, updates, 1)
+    names = _names(face, operation_catalog, updates, 1)
     if not names:
         return ""
-    one = next(each for each in updates if book.name_in(each, face) == names[0])
+    one = next(each for each in updates if operation_catalog.name_in(each, face) == names[0])
     taken = one.signature.parameters
     # The node's own operations take what changes in `input`, tools of servers also beside it.
     nested = one.native is not None
@@ -247,19 +273,21 @@ def _update_shape(face: Face, book: OperationsAt, some: list[Operation]) -> str:
     return f", such as {names[0]} {{{drawn}}}"
 
 
-def _sample(face: Face, book: OperationsAt, mine: list[Operation]) -> str:
-    names = _names(face, book, mine, _MOST_NAMES)
+def _sample(face: Face, operation_catalog: OperationSnapshot, mine: list[Operation]) -> str:
+    names = _names(face, operation_catalog, mine, _MOST_NAMES)
     if not names:
         return "None yet."
     rest = len(mine) - len(names)
     return f"{', '.join(names)}{f' and {rest} more' if rest else ''}."
 
 
-def _names(face: Face, book: OperationsAt, mine: Iterable[Operation], most: int) -> list[str]:
+def _names(
+    face: Face, operation_catalog: OperationSnapshot, mine: Iterable[Operation], most: int
+) -> list[str]:
     """A few names, of different servers where that is possible; long ones are no example."""
     found: dict[str, list[str]] = {}
     for one in mine:
-        name = book.name_in(one, face)
+        name = operation_catalog.name_in(one, face)
         if len(name) <= _LONGEST_NAME:
             found.setdefault(one.server, []).append(name)
     # The node's own last: of them introspection tells.

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.aql.language import errors as quoting
-from interlock.aql.request import Warning
+from interlock.aql.language import errors
+from interlock.aql.request import AqlWarning
 
 MOST: Final = 10
 ORDER: Final = {"high": 0, "medium": 1, "low": 2}
@@ -26,10 +26,10 @@ _SOON: Final = 30 * _DAY
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
-def ranked(warnings: Iterable[Warning], most: int = MOST) -> list[Warning]:
+def ranked(warnings: Iterable[AqlWarning], most: int = MOST) -> list[AqlWarning]:
     """The most important first, what is the same once and counted, no more than `most`."""
     counts: dict[bytes, int] = {}
-    kept: dict[bytes, Warning] = {}
+    kept: dict[bytes, AqlWarning] = {}
     for one in warnings:
         same = _encode(one)
         counts[same] = counts.get(same, 0) + 1
@@ -39,19 +39,19 @@ def ranked(warnings: Iterable[Warning], most: int = MOST) -> list[Warning]:
     return told[:most]
 
 
-def _counted(warning: Warning, times: int) -> Warning:
+def _counted(warning: AqlWarning, times: int) -> AqlWarning:
     details = {**(warning.details or {}), "occurrence_count": times}
     return msgspec.structs.replace(warning, details=details)
 
 
-def of_batch(answers: Sequence[Sequence[Warning]]) -> list[Warning]:
+def of_batch(answers: Sequence[Sequence[AqlWarning]]) -> list[AqlWarning]:
     """Those of the operations of a batch, together."""
     return ranked(one for warnings in answers for one in warnings)
 
 
 def quota_warning(
     metric: str, current: float, warn: float, pause: float, hard_stop: float | None
-) -> Warning:
+) -> AqlWarning:
     """A quota is nearly used up: high above nine tenths of where it ends."""
     end = pause if hard_stop is None else hard_stop
     details: dict[str, Any] = {
@@ -63,7 +63,7 @@ def quota_warning(
     if hard_stop is not None:
         details["hard_stop_threshold"] = hard_stop
     severity = "high" if current > 0.9 * end else "medium"
-    return Warning(QUOTA, f"{current:g} of {end:g} are used of '{metric}'.", details, severity)
+    return AqlWarning(QUOTA, f"{current:g} of {end:g} are used of '{metric}'.", details, severity)
 
 
 def deprecation_warning(
@@ -75,7 +75,7 @@ def deprecation_warning(
     removal_date: str = "",
     replacement: str = "",
     since: str = "",
-) -> Warning:
+) -> AqlWarning:
     """Something should no longer be used. `removed`: the moment from which on it cannot be."""
     details: dict[str, Any] = {"type": kind, "deprecated_item": item}
     message = f"'{item}' should no longer be used."
@@ -91,12 +91,12 @@ def deprecation_warning(
     severity = "low"
     if removed is not None:
         severity = "high" if removed - now <= _SOON else "medium"
-    return Warning(DEPRECATION, message, details, severity)
+    return AqlWarning(DEPRECATION, message, details, severity)
 
 
-def truncated_warning(field: str, original: int, kept: int, limit: int) -> Warning:
+def truncated_warning(field: str, original: int, kept: int, limit: int) -> AqlWarning:
     """Fewer were given than there are, or were asked for."""
-    return Warning(
+    return AqlWarning(
         TRUNCATED,
         f"'{field}' was shortened from {original} to {kept}.",
         {"field": field, "original_count": original, "truncated_count": kept, "limit": limit},
@@ -105,7 +105,7 @@ def truncated_warning(field: str, original: int, kept: int, limit: int) -> Warni
 
 def slow_warning(
     operation: str, took: float, threshold: float, suggestions: Sequence[str] = ()
-) -> Warning:
+) -> AqlWarning:
     """It took long, in seconds: high beyond ten times what it should, medium from twice on."""
     times = took / threshold if threshold > 0 else 0.0
     severity = "high" if times > 10 else "medium" if times >= 2 else "low"
@@ -116,25 +116,25 @@ def slow_warning(
     }
     if suggestions:
         details["suggestions"] = list(suggestions)
-    return Warning(SLOW, f"'{operation}' took {took:.1f} s.", details, severity)
+    return AqlWarning(SLOW, f"'{operation}' took {took:.1f} s.", details, severity)
 
 
-def none_succeeded_warning(failed: int, held: int, pending: int) -> Warning:
+def none_succeeded_warning(failed: int, held: int, pending: int) -> AqlWarning:
     """No operation of a batch succeeded, though the batch itself was processed (`success`)."""
     counts = ((failed, "failed"), (held, "held for approval"), (pending, "not started"))
     listed = ", ".join(f"{number} {word}" for number, word in counts if number)
     details = {"failed": failed, "pending_confirmation": held, "not_started": pending}
     message = f"No operation of this batch succeeded: {listed}."
-    return Warning(NONE_SUCCEEDED, message, details, "high")
+    return AqlWarning(NONE_SUCCEEDED, message, details, "high")
 
 
-def earlier_warning(earlier: dict[str, Any]) -> Warning:
+def earlier_warning(earlier: dict[str, Any]) -> AqlWarning:
     """The data is the outcome of a call that was approved and executed earlier, not of this one."""
-    return Warning(EARLIER, earlier_sentence(earlier), earlier, "high")
+    return AqlWarning(EARLIER, earlier_sentence(earlier), earlier, "high")
 
 
 def earlier_sentence(earlier: dict[str, Any]) -> str:
-    name = quoting.shown(str(earlier.get("approved_by", "")))
+    name = errors.shown(str(earlier.get("approved_by", "")))
     by = f", approved by '{name}'" if name else ""
     return (
         f"This is the result of an earlier call, executed on {earlier['executed_at']}{by}. "

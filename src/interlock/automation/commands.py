@@ -28,9 +28,9 @@ from interlock.terminal import output as say
 from interlock.terminal.node_discovery import NodeOption
 
 if TYPE_CHECKING:
-    from interlock.automation.decision import Decided
-    from interlock.automation.dismissal import Dismissed
-    from interlock.automation.replay import Replayed
+    from interlock.automation.decision import HumanDecision
+    from interlock.automation.dismissal import Dismissal
+    from interlock.automation.replay import ReplayResult
     from interlock.automation.store import DecisionStore
     from interlock.automation.suggestion import Suggestion
     from interlock.core.config import Config, LearnedRule
@@ -45,7 +45,7 @@ def line(text: str) -> str:
     return " ".join(say.printable(text).split())
 
 
-class Found:
+class RuleCandidate:
     """A suggestion, or a rule that is in force."""
 
     def __init__(self, rule: LearnedRule, suggestion: Suggestion | None = None) -> None:
@@ -56,21 +56,20 @@ class Found:
         self.dismissed = None if suggestion is None else suggestion.dismissed
 
 
-def is_called(one: Suggestion | Dismissed, id: str) -> bool:
+def is_called(one: Suggestion | Dismissal, id: str) -> bool:
     """By its id, or as its rule would be called."""
     return id in (one.id, one.rule.name)
 
 
-class Past:
-    """Everything that humans decided at the node that is meant. Raises ConfigError,
-    InterlockError."""
+class DecisionHistory:
+    """The decisions of humans at the chosen node. Raises ConfigError, InterlockError."""
 
     def __init__(self, config: Path | None, node: str | None) -> None:
         self.meant = running.with_files(config, node)
         self.config: Config = self.meant.config
         with self.store() as store:
-            self.history: list[Decided] = store.history()
-            self.dismissed: list[Dismissed] = store.dismissed()
+            self.history: list[HumanDecision] = store.history()
+            self.dismissed: list[Dismissal] = store.dismissed()
 
     @contextmanager
     def store(self) -> Iterator[DecisionStore]:
@@ -90,11 +89,11 @@ class Past:
 
     def dismiss(self, id: str, rule: LearnedRule, agreed: int, *, reverted: bool = False) -> None:
         """Remember that it is not wanted. `agreed`: how many decisions bear it."""
-        from interlock.automation.dismissal import Dismissed
+        from interlock.automation.dismissal import Dismissal
 
         with self.store() as store:
             store.dismiss(
-                Dismissed(
+                Dismissal(
                     id=id,
                     rule=rule,
                     by=getpass.getuser(),
@@ -131,14 +130,14 @@ class Past:
         cases = map(read_case, self.history) if rules else ()
         return sum(any(rule.covers(case) for rule in rules) for case in cases)
 
-    def find(self, id: str, *, irreversible: bool) -> Found:
+    def find(self, id: str, *, irreversible: bool) -> RuleCandidate:
         """What is called so; says what is wrong, and ends, where nothing is."""
         for rule in self.rules:
             if rule.name == id:
-                return Found(rule)
+                return RuleCandidate(rule)
         found = [one for one in self.suggestions(irreversible=irreversible) if is_called(one, id)]
         if found:
-            return Found(found[0].rule, found[0])
+            return RuleCandidate(found[0].rule, found[0])
         if not irreversible and any(
             is_called(one, id) for one in self.suggestions(irreversible=True)
         ):
@@ -170,7 +169,7 @@ _STYLES: Final = {"allow": "green", "deny": "bold red"}
 _MOST_SHOWN: Final = 300
 
 
-def show_list(past: Past, *, json: bool, irreversible: bool, all: bool) -> None:
+def show_list(past: DecisionHistory, *, json: bool, irreversible: bool, all: bool) -> None:
     """Suggestions and rules. `all`: also what was dismissed."""
     from rich.text import Text
 
@@ -180,7 +179,7 @@ def show_list(past: Past, *, json: bool, irreversible: bool, all: bool) -> None:
         say.as_json(
             {
                 "decisions": len(past.history),
-                "suggestions": [row(Found(one.rule, one)) for one in found],
+                "suggestions": [row(RuleCandidate(one.rule, one)) for one in found],
                 "rules": past.rules,
                 "dismissed": [_dismissed_row(one) for one in past.dismissed],
             }
@@ -211,13 +210,13 @@ def show_list(past: Past, *, json: bool, irreversible: bool, all: bool) -> None:
     _say_more(past, len(found), len(every) - len(found), irreversible=irreversible)
 
 
-def _why(one: Dismissed) -> str:
+def _why(one: Dismissal) -> str:
 
     word = "reverted" if one.reverted else "dismissed"
     return f"{word} {format_utc(one.time)} by {line(one.by)}"
 
 
-def _say_more(past: Past, found: int, dismissed: int, *, irreversible: bool) -> None:
+def _say_more(past: DecisionHistory, found: int, dismissed: int, *, irreversible: bool) -> None:
     from interlock.automation.rule import undoable
 
     if not past.config.section(AutomationConfig).enabled:
@@ -238,7 +237,7 @@ def _say_more(past: Past, found: int, dismissed: int, *, irreversible: bool) -> 
             say.note(f"{more} more about what cannot be undone: say --irreversible to see them.")
 
 
-def _why_none(past: Past) -> str:
+def _why_none(past: DecisionHistory) -> str:
     decided, takes = len(past.history), past.config.section(AutomationConfig).decisions
     remembered = f"{decided} {'decision is' if decided == 1 else 'decisions are'} remembered"
     covered = past.covered()
@@ -252,7 +251,7 @@ def _why_none(past: Past) -> str:
     )
 
 
-def print_whole(found: Found, result: Replayed) -> None:
+def print_whole(found: RuleCandidate, result: ReplayResult) -> None:
     from rich.text import Text
 
     from interlock.core.config.edit import rule_text
@@ -281,7 +280,7 @@ def print_whole(found: Found, result: Replayed) -> None:
     print_examples(result, None if found.evidence is None else found.evidence.last_exception)
 
 
-def print_examples(result: Replayed, but: Decided | None = None) -> None:
+def print_examples(result: ReplayResult, but: HumanDecision | None = None) -> None:
     """What humans decided otherwise. `but`: that one was shown."""
     for one in result.examples:
         if one != but:
@@ -291,7 +290,7 @@ def print_examples(result: Replayed, but: Decided | None = None) -> None:
         print(f"  and {more} more")
 
 
-def _told(one: Decided) -> str:
+def _told(one: HumanDecision) -> str:
 
     verdict = "approved" if one.verdict == "approve" else "refused"
     return short(
@@ -300,7 +299,7 @@ def _told(one: Decided) -> str:
     )
 
 
-def row(found: Found) -> dict[str, Any]:
+def row(found: RuleCandidate) -> dict[str, Any]:
     told: dict[str, Any] = {"id": found.id, "words": found.words, "rule": found.rule}
     if found.dismissed is not None:
         told["dismissed"] = _dismissed_row(found.dismissed)
@@ -321,7 +320,7 @@ def row(found: Found) -> dict[str, Any]:
     return told
 
 
-def _dismissed_row(one: Dismissed) -> dict[str, Any]:
+def _dismissed_row(one: Dismissal) -> dict[str, Any]:
 
     return {
         "id": one.id,
@@ -334,7 +333,7 @@ def _dismissed_row(one: Dismissed) -> dict[str, Any]:
     }
 
 
-def replay_row(result: Replayed) -> dict[str, Any]:
+def replay_row(result: ReplayResult) -> dict[str, Any]:
     return {
         "covered": result.covered,
         "same": result.same,
@@ -345,7 +344,7 @@ def replay_row(result: Replayed) -> dict[str, Any]:
     }
 
 
-def _decision_row(one: Decided) -> dict[str, Any]:
+def _decision_row(one: HumanDecision) -> dict[str, Any]:
     import msgspec
 
     return msgspec.structs.asdict(one) | {"arguments": msgspec.Raw(one.arguments)}
@@ -394,7 +393,7 @@ def overview(
     if context.invoked_subcommand is not None:
         options.refuse_before_command(context)
         return
-    show_list(Past(config, node), json=json, irreversible=irreversible, all=False)
+    show_list(DecisionHistory(config, node), json=json, irreversible=irreversible, all=False)
 
 
 @automation.command("list")
@@ -412,7 +411,7 @@ def list_suggestions(
       interlock automation list
       interlock automation list --all
     """
-    show_list(Past(config, node), json=json, irreversible=irreversible, all=all)
+    show_list(DecisionHistory(config, node), json=json, irreversible=irreversible, all=all)
 
 
 @automation.command()
@@ -431,7 +430,7 @@ def show(
     """
     from interlock.automation.replay import replay as replayed
 
-    past = Past(config, node)
+    past = DecisionHistory(config, node)
     found = past.find(id, irreversible=irreversible)
     result = replayed(found.rule, past.history)
     if json:
@@ -466,7 +465,7 @@ def replay(
     from interlock.automation.replay import replay as replayed
     from interlock.core.config import load_config
 
-    past = Past(config, node)
+    past = DecisionHistory(config, node)
     # One that is not there is told as such: no rule is called so.
     if os.path.isfile(what) or what.endswith((".yaml", ".yml", ".json")):
         rules = load_config(what).policy.learned
@@ -520,7 +519,7 @@ def accept(
     from interlock.core.config.load import read_text
     from interlock.terminal.config_source import write_text
 
-    past = Past(config, node)
+    past = DecisionHistory(config, node)
     path = past.config_path()
     found = past.find(id, irreversible=irreversible)
     if found.evidence is None:
@@ -566,7 +565,7 @@ def revert(
     path = config_path(running.with_files(config, node))
     text = remove_learned(read_text(path), name, str(path))
     try:
-        past = Past(config, node)
+        past = DecisionHistory(config, node)
         # Before the config, by which a running node notices it: its journal says who did it.
         for rule in past.rules:
             if rule.name == name:
@@ -599,7 +598,7 @@ def dismiss(
       interlock automation list --all
       interlock automation dismiss --undo s1f0c0e2a
     """
-    past = Past(config, node)
+    past = DecisionHistory(config, node)
     if undo:
         meant = [one.id for one in past.dismissed if is_called(one, id)]
         if not meant:

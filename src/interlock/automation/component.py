@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from interlock.automation.config import AutomationConfig
-from interlock.automation.decision import Watching
-from interlock.automation.learned_rules import Learned
+from interlock.automation.decision import DecisionRecorder
+from interlock.automation.learned_rules import LearnedRules
 from interlock.automation.store import DecisionStore, decisions_path
 from interlock.core.config import Config, LearnedRule
 from interlock.core.feature import FeatureComponent
@@ -42,7 +42,7 @@ class Automation(FeatureComponent):
         self._stop: Callable[[], None] | None = None
         self._rules = {rule.name: rule for rule in config.policy.learned}
         self._step = DecisionStep(
-            "learned", Learned((), audit=audit).__call__, when=(), applies_to=HELD
+            "learned", LearnedRules((), audit=audit).__call__, when=(), applies_to=HELD
         )
         self._use(config)
         authorizer.install(self._step)
@@ -53,7 +53,7 @@ class Automation(FeatureComponent):
     def _use(self, config: Config) -> None:
         rules = config.policy.learned
         self._tell_of_changes({rule.name: rule for rule in rules})
-        self._step.decide = Learned(rules, audit=self._audit).__call__
+        self._step.decide = LearnedRules(rules, audit=self._audit).__call__
         self._step.when = rules
         if self._store is not None:
             self._store.configure(config.section(AutomationConfig))
@@ -61,7 +61,7 @@ class Automation(FeatureComponent):
             if self._store is None:
                 self._store = self._opened(config.section(AutomationConfig))
             self._stop = self._approvals.watch(
-                Watching(self._store, time.time).heard, (APPROVED, REFUSED)
+                DecisionRecorder(self._store, time.time).heard, (APPROVED, REFUSED)
             )
         elif not config.section(AutomationConfig).enabled:
             self._hear_no_more()

@@ -22,8 +22,8 @@ _EXACT: Final = 2**53
 _PLAIN: Final = "A-Za-z0-9_"
 
 
-class Piece(msgspec.Struct, frozen=True):
-    """One thing that must be true."""
+class ConditionPart(msgspec.Struct, frozen=True):
+    """A part of a condition, as CEL and in words."""
 
     cel: str
     words: str
@@ -88,7 +88,7 @@ def _or_absent(words: str, optional: bool) -> str:
     return f"{words}, if it is given" if optional else words
 
 
-def one_of(name: str, values: Sequence[Any], *, optional: bool = False) -> Piece:
+def one_of(name: str, values: Sequence[Any], *, optional: bool = False) -> ConditionPart:
     """The argument is one of these values."""
     member = f"args[{text(name)}]"
     if len(values) == 1:
@@ -97,10 +97,10 @@ def one_of(name: str, values: Sequence[Any], *, optional: bool = False) -> Piece
     else:
         cel = f"{member} in {literal(list(values))}"
         words = f"{_quoted(name)} is one of {', '.join(_quoted(one) for one in values)}"
-    return Piece(_required(name, cel, optional), _or_absent(words, optional))
+    return ConditionPart(_required(name, cel, optional), _or_absent(words, optional))
 
 
-class Below(NamedTuple):
+class FolderPattern(NamedTuple):
     """A folder, which ends with a slash, and what the names below it are made of: besides plain
     letters, digits, `_`, `-` and single dots between them."""
 
@@ -122,14 +122,14 @@ class Below(NamedTuple):
         return re.fullmatch(self.pattern, path) is not None
 
 
-def below(name: str, folders: Sequence[Below], *, optional: bool = False) -> Piece:
+def below(name: str, folders: Sequence[FolderPattern], *, optional: bool = False) -> ConditionPart:
     """The argument is a path below one of these folders, by a list of what may stand there. What
     leads out of them again, or is no plain path to whoever reads it, does not count."""
     member = f"args[{text(name)}]"
     fits = " || ".join(f"{member}.matches({text(f'^{one.pattern}$')})" for one in folders)
     words = f"{_quoted(name)} is below {' or '.join(_quoted(one.folder) for one in folders)}"
     cel = f"({fits})" if len(folders) > 1 else fits
-    return Piece(_required(name, cel, optional), _or_absent(words, optional))
+    return ConditionPart(_required(name, cel, optional), _or_absent(words, optional))
 
 
 def between(
@@ -139,41 +139,41 @@ def between(
     *,
     whole: bool = False,
     optional: bool = False,
-) -> Piece:
+) -> ConditionPart:
     """The argument is a number, and not beyond what was seen. `whole`: no fractions were."""
     member = f"args[{text(name)}]"
     cel = f"{member} >= {literal(least)} && {member} <= {literal(most)}"
     if whole:
         cel = f"type({member}) == int && {cel}"
     words = f"{_quoted(name)} is from {_quoted(least)} to {_quoted(most)}"
-    return Piece(
+    return ConditionPart(
         _required(name, f"({cel})" if optional else cel, optional), _or_absent(words, optional)
     )
 
 
-def present(name: str) -> Piece:
+def present(name: str) -> ConditionPart:
     """The argument is there, whatever it says."""
-    return Piece(f"{text(name)} in args", f"{_quoted(name)} is given")
+    return ConditionPart(f"{text(name)} in args", f"{_quoted(name)} is given")
 
 
-def absent(name: str) -> Piece:
+def absent(name: str) -> ConditionPart:
     """The argument is not there."""
-    return Piece(f"!({text(name)} in args)", f"{_quoted(name)} is not given")
+    return ConditionPart(f"!({text(name)} in args)", f"{_quoted(name)} is not given")
 
 
-def either(ways: Sequence[Sequence[Piece]]) -> Piece:
+def either(ways: Sequence[Sequence[ConditionPart]]) -> ConditionPart:
     """All of the pieces of one of these ways."""
     cel = " || ".join(f"({' && '.join(one.cel for one in way)})" for way in ways)
     words = ", or ".join(" and ".join(one.words for one in way) for way in ways)
-    return Piece(f"({cel})", f"either {words}")
+    return ConditionPart(f"({cel})", f"either {words}")
 
 
-def only(names: Sequence[str]) -> Piece:
+def only(names: Sequence[str]) -> ConditionPart:
     """There are no arguments but these: nobody ever looked at a call with another one."""
     words = "there are no other arguments" if names else "there are no arguments"
-    return Piece(f"args.all(name, name in {literal(list(names))})", words)
+    return ConditionPart(f"args.all(name, name in {literal(list(names))})", words)
 
 
-def joined(pieces: Sequence[Piece]) -> str | None:
+def joined(pieces: Sequence[ConditionPart]) -> str | None:
     """All of them, as one condition."""
     return " && ".join(one.cel for one in pieces) or None

@@ -1,10 +1,9 @@
 """What a human once decided about a call, as it is remembered: no secret, nothing endless.
 
 What stands for something that is not kept has the mask in it: no condition is made of it, and no
-condition about it is judged. `Watching` hears of every approval that was decided, and has the
-decisions of humans kept. Only those: what a policy engine or a service let through says nothing
-about what a human would, and neither does what nobody decided in time.
-"""
+condition about it is judged. `DecisionRecorder` hears of every approval that was decided, and has
+the decisions of humans kept. Only those: what a policy engine or a service let through says nothing
+about what a human would, and neither does what nobody decided in time."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ _OTHER_GATES: Final = ("danger:", "safety:", "aql:", "contract:")
 """Rules of gates that a learned rule never answers for."""
 
 
-class Decided(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class HumanDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One decision of one human."""
 
     time: float
@@ -93,9 +92,9 @@ def is_decision(approval: Approval) -> bool:
     return approval.upstream != OWN and approval.shown != NOT_SHOWN and not approval.meta_shown
 
 
-def decided(approval: Approval, now: float) -> Decided:
+def decided(approval: Approval, now: float) -> HumanDecision:
     """The decision that this step of an approval is: see `is_decision`."""
-    return Decided(
+    return HumanDecision(
         time=approval.decided or now,
         source=APPROVAL if approval.proposal is None else PROPOSAL,
         caller=approval.caller.name,
@@ -202,15 +201,15 @@ def is_hidden(value: Any) -> bool:
 # -- What watching decisions asks of whoever keeps them. Only shapes here.
 
 
-class DecisionKeeper(Protocol):
-    """A durable memory of decisions."""
+class DecisionSink(Protocol):
+    """A durable store of decisions."""
 
-    def write(self, make: Callable[[], Decided]) -> None:
+    def write(self, make: Callable[[], HumanDecision]) -> None:
         """Keep the decision that `make` returns. It is called on whatever thread: to mask secrets
         takes a while. Returns at once, and never raises: a decision counts whether it is remembered
         or not."""
 
-    def history(self) -> list[Decided]:
+    def history(self) -> list[HumanDecision]:
         """All that are kept, the oldest first. Waits. Raises InterlockError."""
         ...
 
@@ -218,16 +217,16 @@ class DecisionKeeper(Protocol):
         """Write what is left, and stop."""
 
 
-class Watching:
-    """Given to `approvals.watch`."""
+class DecisionRecorder:
+    """Records the decisions of humans: a callback of `approvals.watch`."""
 
-    def __init__(self, keeper: DecisionKeeper, wall_clock: Callable[[], float]) -> None:
-        self._keeper = keeper
+    def __init__(self, store: DecisionSink, wall_clock: Callable[[], float]) -> None:
+        self._store = store
         self._wall_clock = wall_clock
         self.kept = 0
 
     def heard(self, approval: Approval) -> None:
         """One step of one approval."""
         if is_decision(approval):
-            self._keeper.write(partial(decided, approval, self._wall_clock()))
+            self._store.write(partial(decided, approval, self._wall_clock()))
             self.kept += 1

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from interlock.automation.config import AutomationConfig
-from interlock.automation.rule import Case, CompiledRule
+from interlock.automation.rule import CompiledRule, DecisionCase
 from interlock.core.config import LearnedRule
 from interlock.core.config.problems import BadValue
 
 
-class Dismissed(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody said no to."""
+class Dismissal(msgspec.Struct, frozen=True, kw_only=True):
+    """A suggestion or a rule that somebody rejected."""
 
     id: str
     """Of the suggestion."""
@@ -31,10 +31,10 @@ class Dismissed(msgspec.Struct, frozen=True, kw_only=True):
 def dismissal_of(
     id: str,
     rule: LearnedRule,
-    agreed: Sequence[Case],
-    dismissed: Iterable[Dismissed],
+    agreed: Sequence[DecisionCase],
+    dismissed: Iterable[Dismissal],
     settings: AutomationConfig,
-) -> Dismissed | None:
+) -> Dismissal | None:
     """By what a suggestion is dismissed: itself, or one that was for most of the same decisions.
     `agreed`: the decisions that bear it. None: by nothing."""
     for one in sorted(dismissed, key=lambda one: -one.time):
@@ -48,7 +48,7 @@ def dismissal_of(
     return None
 
 
-def _covered(rule: LearnedRule, cases: Iterable[Case]) -> int:
+def _covered(rule: LearnedRule, cases: Iterable[DecisionCase]) -> int:
     try:
         compiled = CompiledRule(rule)
     except BadValue:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from interlock.automation.conditions import Below, is_usable
+from interlock.automation.conditions import FolderPattern, is_usable
 
 NEARLY_ALL: Final = 0.9
 _DEEPEST: Final = 32
@@ -25,7 +25,7 @@ _RARE: Final = frozenset("@+,=")
 _WORD: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
-class Path(NamedTuple):
+class TextPath(NamedTuple):
     """A text that looks like a path."""
 
     whole: str
@@ -43,7 +43,7 @@ class Path(NamedTuple):
         ]
 
 
-def read_path(text: str) -> Path | None:
+def read_path(text: str) -> TextPath | None:
     """None: it is no path, or one that may be read in more than one way."""
     match = _START.match(text)
     start = match[0] if match is not None else ""
@@ -52,7 +52,7 @@ def read_path(text: str) -> Path | None:
         return None
     if not start and (len(names) < 2 or not _WORD.fullmatch(names[0])):
         return None
-    return Path(text, start, names, 0 if match is not None and match["host"] else 1)
+    return TextPath(text, start, names, 0 if match is not None and match["host"] else 1)
 
 
 def _is_name(name: str) -> bool:
@@ -71,10 +71,10 @@ def _is_rare(one: str) -> bool:
     )
 
 
-class Tree:
+class FolderTree:
     """Folders, and how many paths each holds: counted once, however many there are."""
 
-    def __init__(self, paths: Iterable[Path]) -> None:
+    def __init__(self, paths: Iterable[TextPath]) -> None:
         self.held: Counter[str] = Counter()
         self.inside: dict[str, dict[str, None]] = {}
         self.tops: dict[str, None] = {}
@@ -102,11 +102,11 @@ class Tree:
         return [*self.inside.get(folder, (folder,))]
 
 
-def holding(texts: Sequence[str], seen: int, finer: int, most: int) -> list[Below]:
+def holding(texts: Sequence[str], seen: int, finer: int, most: int) -> list[FolderPattern]:
     """The few folders that hold most of the paths among these texts, each as deep as it can be, and
     what their names are made of. `finer`: how many folders further down."""
     paths = [path for one in texts if (path := read_path(one)) is not None]
-    tree = Tree(paths)
+    tree = FolderTree(paths)
     found = [tree.deepest(one) for one in tree.tops if tree.held[one] >= seen]
     for _ in range(finer):
         found = [tree.deepest(part) for one in found for part in tree.parts(one)]
@@ -116,7 +116,7 @@ def holding(texts: Sequence[str], seen: int, finer: int, most: int) -> list[Belo
     return [_below(one, paths, seen) for one in sorted(often[:most])]
 
 
-def _parted(tree: Tree, folders: list[str], seen: int, most: int) -> list[str]:
+def _parted(tree: FolderTree, folders: list[str], seen: int, most: int) -> list[str]:
     """The folders inside them, where a few hold nearly all: what was only ever seen in the homes of
     two people says nothing about the home of a third."""
     found: list[str] = []
@@ -133,7 +133,7 @@ def _parted(tree: Tree, folders: list[str], seen: int, most: int) -> list[str]:
     return found
 
 
-def _below(folder: str, paths: Sequence[Path], seen: int) -> Below:
+def _below(folder: str, paths: Sequence[TextPath], seen: int) -> FolderPattern:
     """Only letters, and dots before a name, that were there often enough may be there again."""
     rare: Counter[str] = Counter()
     dotted = 0
@@ -143,13 +143,13 @@ def _below(folder: str, paths: Sequence[Path], seen: int) -> Below:
             rare.update({letter for letter in rest if letter not in _PLAIN and letter != "/"})
             dotted += any(name.startswith(".") for name in rest.split("/"))
     letters = "".join(sorted(letter for letter, times in rare.items() if times >= seen))
-    return Below(folder, letters, dotted >= seen)
+    return FolderPattern(folder, letters, dotted >= seen)
 
 
-def within(below: Below, texts: Iterable[str], seen: int, most: int) -> list[Below]:
+def within(below: FolderPattern, texts: Iterable[str], seen: int, most: int) -> list[FolderPattern]:
     """The same for fewer paths, all of which it holds: the few folders that nearly all of these are
     in, each as deep as it can be."""
     paths = [path for one in texts if (path := read_path(one)) is not None]
-    tree = Tree(paths)
+    tree = FolderTree(paths)
     found = _parted(tree, [tree.deepest(below.folder)], seen, most)
     return [_below(one, paths, seen) for one in sorted(found)]

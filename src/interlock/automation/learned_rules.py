@@ -28,7 +28,7 @@ PREFIX: Final = "learned:"
 _CONFIRM: Final = Action.CONFIRM
 
 
-class Recording(Protocol):
+class ChangeJournal(Protocol):
     """The journal, as far as it is needed here."""
 
     def record_change(self, what: str, name: str, word: str, detail: str = "") -> None: ...
@@ -46,10 +46,10 @@ class _Answer:
         self.decision: Decision = decision(action, f"{PREFIX}{rule.name}", rule.reason)
 
 
-class Learned:
-    """All accepted rules, by the tools that they are about."""
+class LearnedRules:
+    """All accepted rules, by their tools."""
 
-    def __init__(self, rules: Iterable[LearnedRule], *, audit: Recording | None) -> None:
+    def __init__(self, rules: Iterable[LearnedRule], *, audit: ChangeJournal | None) -> None:
         """Raises BadValue for a condition that the config itself would have refused."""
         self._audit = audit
         self._by_tool: dict[str, list[_Answer]] = {}

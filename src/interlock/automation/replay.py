@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.automation.decision import Decided
+from interlock.automation.decision import HumanDecision
 from interlock.automation.rule import CompiledRule, read_case
 from interlock.core.config import LearnedRule
 from interlock.trust.approvals.proofs import APPROVE, REFUSE
@@ -18,8 +18,8 @@ VERDICTS: Final = {"allow": APPROVE, "deny": REFUSE}
 """By what a rule does, what a human would have said."""
 
 
-class Replayed(msgspec.Struct, frozen=True):
-    """`same`, `other` and `unjudged` are all there is of `covered`."""
+class ReplayResult(msgspec.Struct, frozen=True):
+    """What a rule would have decided. `same`, `other` and `unjudged` add up to `covered`."""
 
     covered: int
     """Decisions that it would have taken over, or may have."""
@@ -27,7 +27,7 @@ class Replayed(msgspec.Struct, frozen=True):
     other: int
     unjudged: int
     """Those of which too little is kept to say. In life such a call is looked at whole."""
-    examples: tuple[Decided, ...] = ()
+    examples: tuple[HumanDecision, ...] = ()
     """What humans decided otherwise, the newest first."""
 
     @property
@@ -42,12 +42,12 @@ class Replayed(msgspec.Struct, frozen=True):
         return said
 
 
-def replay(rule: LearnedRule, history: Iterable[Decided]) -> Replayed:
+def replay(rule: LearnedRule, history: Iterable[HumanDecision]) -> ReplayResult:
     """Raises BadValue for a condition that is none."""
     compiled = CompiledRule(rule)
     verdict = VERDICTS[rule.then]
     same = unjudged = 0
-    other: list[Decided] = []
+    other: list[HumanDecision] = []
     seen: set[str] = set()
     for one in history:
         if one.approval in seen:
@@ -61,6 +61,6 @@ def replay(rule: LearnedRule, history: Iterable[Decided]) -> Replayed:
         elif covers:
             other.append(one)
     other.sort(key=lambda one: -one.time)
-    return Replayed(
+    return ReplayResult(
         same + len(other) + unjudged, same, len(other), unjudged, tuple(other[:MOST_EXAMPLES])
     )

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.automation.decision import Decided, is_hidden, is_long_text, without_secrets
+from interlock.automation.decision import HumanDecision, is_hidden, is_long_text, without_secrets
 from interlock.core.catalog.effects import EffectLevel
 from interlock.core.config import LearnedRule
 from interlock.core.config.conditions import Condition, UndecidableError, compile_condition
@@ -37,26 +37,26 @@ def undoable(effect: str) -> bool:
     return bool(effect) and effect != _IRREVERSIBLE
 
 
-class Case(msgspec.Struct, frozen=True, eq=False):
-    """A decision, read."""
+class DecisionCase(msgspec.Struct, frozen=True, eq=False):
+    """A decision with its arguments decoded."""
 
-    decided: Decided
+    decided: HumanDecision
     arguments: dict[str, Any] | None
     """None: they are beyond judgement."""
     hidden: frozenset[str] = frozenset()
     """Those of them of which something is not kept."""
 
 
-def read_case(decided: Decided) -> Case:
+def read_case(decided: HumanDecision) -> DecisionCase:
     try:
         arguments = msgspec.json.decode(decided.arguments)
     except (msgspec.DecodeError, RecursionError):
-        return Case(decided, None)
+        return DecisionCase(decided, None)
     if type(arguments) is not dict or _NUL in decided.arguments or _deeper(arguments, DEEPEST):
         # The policy judges no such call either.
-        return Case(decided, None)
+        return DecisionCase(decided, None)
     hidden = frozenset(name for name, one in arguments.items() if is_hidden(one))
-    return Case(decided, arguments, hidden)
+    return DecisionCase(decided, arguments, hidden)
 
 
 def _deeper(value: Any, most: int) -> bool:
@@ -117,7 +117,7 @@ class CompiledRule:
             for name, value in arguments.items()
         )
 
-    def covers(self, case: Case) -> bool | None:
+    def covers(self, case: DecisionCase) -> bool | None:
         """The same of a decision of the past. None: too little of it is kept."""
         one = case.decided
         if not self.fits(one.tool, one.caller, one.effect):

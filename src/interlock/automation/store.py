@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from interlock.automation.config import AutomationConfig
-from interlock.automation.decision import Decided
-from interlock.automation.dismissal import Dismissed
+from interlock.automation.decision import HumanDecision
+from interlock.automation.dismissal import Dismissal
 from interlock.core.config import Config
 from interlock.core.paths import state_dir
 from interlock.core.state.database import DatabaseKind
@@ -42,8 +42,8 @@ _EVERY: Final = 100
 
 _log = logging.getLogger("interlock.state")
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Decided).decode
-_decode_dismissed = msgspec.msgpack.Decoder(Dismissed).decode
+_decode = msgspec.msgpack.Decoder(HumanDecision).decode
+_decode_dismissed = msgspec.msgpack.Decoder(Dismissal).decode
 _MAKE_DISMISSED: Final = (
     # Files that are older have no such table: it is made when it is first needed.
     "CREATE TABLE IF NOT EXISTS dismissed (id TEXT PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID"
@@ -81,7 +81,7 @@ class DecisionStore:
         self._settings = settings
         self._until_pruned = 0
 
-    def write(self, make: Callable[[], Decided]) -> None:
+    def write(self, make: Callable[[], HumanDecision]) -> None:
         prune = self._until_pruned <= 0
         self._until_pruned = _EVERY if prune else self._until_pruned - 1
         settings, now = self._settings, self._wall_clock()
@@ -99,7 +99,7 @@ class DecisionStore:
         if error is not None:
             _log.warning("A decision is not remembered: %s", error.message)
 
-    def history(self) -> list[Decided]:
+    def history(self) -> list[HumanDecision]:
         """All that count, the oldest first. Waits for the disk. Raises InterlockError."""
         if self._file.path is not None and not self._file.path.exists():
             return []
@@ -120,7 +120,7 @@ class DecisionStore:
                 _log.warning("the decision about %.40s cannot be read: %s", approval, wrong)
         return found
 
-    def dismiss(self, one: Dismissed) -> None:
+    def dismiss(self, one: Dismissal) -> None:
         """Keep that somebody does not want a rule. Waits for the disk. Raises InterlockError."""
 
         def write(file: sqlite3.Connection) -> None:
@@ -139,7 +139,7 @@ class DecisionStore:
 
         self._file.at_once(delete)
 
-    def dismissed(self) -> list[Dismissed]:
+    def dismissed(self) -> list[Dismissal]:
         """What nobody wants, the oldest first. Waits for the disk. Raises InterlockError."""
         if self._file.path is not None and not self._file.path.exists():
             return []

@@ -18,8 +18,8 @@ from typing import Any, Final
 import msgspec
 
 from interlock.automation.conditions import (
-    Below,
-    Piece,
+    ConditionPart,
+    FolderPattern,
     absent,
     below,
     between,
@@ -32,12 +32,12 @@ from interlock.automation.conditions import (
     text,
 )
 from interlock.automation.config import AutomationConfig
-from interlock.automation.decision import Decided, is_long_prose, is_long_text
-from interlock.automation.dismissal import Dismissed, dismissal_of
+from interlock.automation.decision import HumanDecision, is_long_prose, is_long_text
+from interlock.automation.dismissal import Dismissal, dismissal_of
 from interlock.automation.folders import NEARLY_ALL, holding, read_path, within
 from interlock.automation.prose import is_prose, is_working
 from interlock.automation.replay import VERDICTS
-from interlock.automation.rule import Case, CompiledRule, read_case, undoable
+from interlock.automation.rule import CompiledRule, DecisionCase, read_case, undoable
 from interlock.core.config import LearnedRule
 from interlock.core.config.problems import BadValue
 from interlock.core.redaction import MASK, is_secret_key
@@ -112,7 +112,7 @@ _WHICH_ENDS: Final = ("id", "ids", "number", "nr")
 two of them are others."""
 
 
-class Value(msgspec.Struct, frozen=True):
+class ExactValue(msgspec.Struct, frozen=True):
     """One value."""
 
     key: tuple[str, bytes]
@@ -125,16 +125,16 @@ class Value(msgspec.Struct, frozen=True):
         return not hidden and key_of(value) == self.key
 
 
-class Folder(msgspec.Struct, frozen=True):
+class PathsInFolder(msgspec.Struct, frozen=True):
     """Paths below one folder."""
 
-    below: Below
+    below: FolderPattern
 
     def fits(self, value: Any, hidden: bool) -> bool:
         return not hidden and isinstance(value, str) and self.below.holds(value)
 
 
-class Range(msgspec.Struct, frozen=True):
+class NumberRange(msgspec.Struct, frozen=True):
     """Numbers."""
 
     least: int | float
@@ -145,7 +145,7 @@ class Range(msgspec.Struct, frozen=True):
         of_its_kind = isinstance(value, int) or not self.whole
         return not hidden and _is_number(value) and of_its_kind and self.least <= value <= self.most
 
-    def contains(self, other: Range) -> bool:
+    def contains(self, other: NumberRange) -> bool:
         return (
             self.least <= other.least
             and other.most <= self.most
@@ -153,22 +153,22 @@ class Range(msgspec.Struct, frozen=True):
         )
 
 
-class Open(msgspec.Struct, frozen=True):
+class AnyText(msgspec.Struct, frozen=True):
     """Any text."""
 
     def fits(self, value: Any, hidden: bool) -> bool:
         return isinstance(value, str) and (not hidden or is_long_text(value))
 
 
-class Absent(msgspec.Struct, frozen=True):
-    """It is not there."""
+class AbsentArgument(msgspec.Struct, frozen=True):
+    """No value: the argument is absent."""
 
     def fits(self, value: Any, hidden: bool) -> bool:
         return False
 
 
-ABSENT: Final = Absent()
-Alternative = Value | Folder | Range | Open | Absent
+ABSENT: Final = AbsentArgument()
+ArgumentAlternative = ExactValue | PathsInFolder | NumberRange | AnyText | AbsentArgument
 
 
 def key_of(value: Any) -> tuple[str, bytes]:
@@ -190,11 +190,11 @@ def _is_number(value: Any) -> bool:
 
 def ways_of(
     name: str, values: Sequence[tuple[Any, bool]], seen: int, finer: int
-) -> list[Alternative]:
+) -> list[ArgumentAlternative]:
     """The narrowest way to say what it was, for each value and whether something of it is hidden.
     Empty: there is none, and no rule may have this argument."""
     plain = [value for value, hidden in values if not hidden]
-    ways: list[list[Alternative]] = [
+    ways: list[list[ArgumentAlternative]] = [
         list(_values(plain, seen)),
         list(_folders(plain, seen, finer)),
         [] if _says_which(name) else list(ranges_of(plain, seen)),
@@ -209,32 +209,32 @@ def ways_of(
     if enough:
         return nearly[0][1] if nearly else max(enough, key=lambda one: one[0])[1]
     if _is_free(name, values):
-        return [Open()]
+        return [AnyText()]
     # So few values can be named, however seldom each was there.
     distinct = sorted({key_of(one) for one in plain if is_usable(one)})
-    return [Value(one) for one in distinct] if len(distinct) <= MOST_VALUES else []
+    return [ExactValue(one) for one in distinct] if len(distinct) <= MOST_VALUES else []
 
 
-def _values(plain: Sequence[Any], seen: int) -> list[Value]:
+def _values(plain: Sequence[Any], seen: int) -> list[ExactValue]:
     """The values, if they are few, and each was there often enough."""
     counted = Counter(key_of(one) for one in plain if is_usable(one))
     often = sorted(key for key, times in counted.items() if times >= seen)
-    return [Value(one) for one in often] if len(often) <= MOST_VALUES else []
+    return [ExactValue(one) for one in often] if len(often) <= MOST_VALUES else []
 
 
-def _folders(plain: Sequence[Any], seen: int, finer: int) -> list[Folder]:
+def _folders(plain: Sequence[Any], seen: int, finer: int) -> list[PathsInFolder]:
     texts = [one for one in plain if isinstance(one, str)]
-    return [Folder(one) for one in holding(texts, seen, finer, MOST_VALUES)]
+    return [PathsInFolder(one) for one in holding(texts, seen, finer, MOST_VALUES)]
 
 
-def ranges_of(plain: Sequence[Any], seen: int) -> list[Range]:
+def ranges_of(plain: Sequence[Any], seen: int) -> list[NumberRange]:
     """From the least to the most that was seen. A gap that is wider than all the rest was not
     looked at by anybody: there are ranges on both sides of it, if there was enough on both."""
     numbers = sorted(one for one in plain if _is_number(one) and is_usable(one))
     often = [one for one in _parted(numbers) if len(one) >= seen]
     largest = sorted(often, key=len, reverse=True)[:MOST_VALUES]
     return [
-        Range(one[0], one[-1], all(isinstance(number, int) for number in one))
+        NumberRange(one[0], one[-1], all(isinstance(number, int) for number in one))
         for one in sorted(largest)
     ]
 
@@ -282,12 +282,12 @@ def _is_free(name: str, values: Sequence[tuple[Any, bool]]) -> bool:
     )
 
 
-def piece_for(name: str, alternatives: Sequence[Alternative]) -> list[Piece]:
+def piece_for(name: str, alternatives: Sequence[ArgumentAlternative]) -> list[ConditionPart]:
     """What one sentence says of them; nothing where anything or nothing may be there."""
-    optional = any(isinstance(one, Absent) for one in alternatives)
-    values = [one.value for one in alternatives if isinstance(one, Value)]
-    folders = [one.below for one in alternatives if isinstance(one, Folder)]
-    ranges = [one for one in alternatives if isinstance(one, Range)]
+    optional = any(isinstance(one, AbsentArgument) for one in alternatives)
+    values = [one.value for one in alternatives if isinstance(one, ExactValue)]
+    folders = [one.below for one in alternatives if isinstance(one, PathsInFolder)]
+    ranges = [one for one in alternatives if isinstance(one, NumberRange)]
     if values:
         return [one_of(name, values, optional=optional)]
     if folders:
@@ -295,7 +295,7 @@ def piece_for(name: str, alternatives: Sequence[Alternative]) -> list[Piece]:
     if ranges:
         [one] = ranges
         return [between(name, one.least, one.most, whole=one.whole, optional=optional)]
-    if any(isinstance(one, Open) for one in alternatives):
+    if any(isinstance(one, AnyText) for one in alternatives):
         return [] if optional else [present(name)]
     return [absent(name)]
 
@@ -306,10 +306,10 @@ def piece_for(name: str, alternatives: Sequence[Alternative]) -> list[Piece]:
 # nothing but its own decisions, and no wider than those need. Callers share one only where it
 # lies within what each of them has by itself, and where each was seen with it often enough.
 
-Way = tuple[Alternative, ...]
-Seen = dict[Way, dict[str, list[Case]]]
+AlternativeTuple = tuple[ArgumentAlternative, ...]
+DecisionsByAlternative = dict[AlternativeTuple, dict[str, list[DecisionCase]]]
 """By what its arguments are, and by the caller: the decisions."""
-_Entry = tuple[Way, str, list[Case]]
+_Entry = tuple[AlternativeTuple, str, list[DecisionCase]]
 """What a caller has by itself, and its decisions."""
 _MOST_ROUNDS: Final = 200
 """What is not settled by then is in no rule."""
@@ -317,26 +317,26 @@ _MOST_SHARING: Final = 40
 """Ranges of numbers alike in all else that are looked at for what they share."""
 
 
-class Together(msgspec.Struct, frozen=True):
-    """Decisions about one tool, and what each argument was at all."""
+class ToolDecisions(msgspec.Struct, frozen=True):
+    """Decisions about one tool, and the values of each argument."""
 
-    cases: Sequence[Case]
-    against: Sequence[Case]
+    cases: Sequence[DecisionCase]
+    against: Sequence[DecisionCase]
     """What humans decided otherwise."""
-    arguments: dict[str, list[Alternative]]
+    arguments: dict[str, list[ArgumentAlternative]]
     seen: int
     """What was seen less often does not count."""
     share: float
     """So many of the decisions about anything must agree."""
 
-    def ways(self) -> Seen:
+    def ways(self) -> DecisionsByAlternative:
         """All that somebody was seen with often enough, and who was."""
-        by_way: Seen = {}
+        by_way: DecisionsByAlternative = {}
         for case in self.cases:
             way = _way(case, self.arguments)
             if way is not None:
                 by_way.setdefault(way, {}).setdefault(case.decided.caller, []).append(case)
-        own: Seen = {}
+        own: DecisionsByAlternative = {}
         for way, by in by_way.items():
             for who, made in by.items():
                 for narrow, alike in self._own(way, made):
@@ -345,7 +345,9 @@ class Together(msgspec.Struct, frozen=True):
 
     # -- what is a caller's own
 
-    def _own(self, way: Way, made: list[Case]) -> Iterator[tuple[Way, list[Case]]]:
+    def _own(
+        self, way: AlternativeTuple, made: list[DecisionCase]
+    ) -> Iterator[tuple[AlternativeTuple, list[DecisionCase]]]:
         """The same, no wider than these decisions of one caller need. What is left out for one
         argument's sake may be all that made another wide: until nothing changes."""
         left = [(way, made)]
@@ -361,18 +363,20 @@ class Together(msgspec.Struct, frozen=True):
                 else:
                     left.append((narrow, alike))
 
-    def _within(self, way: Way, cases: Sequence[Case]) -> dict[Way, list[Case]]:
-        ways: dict[str, list[Alternative]] = {}
+    def _within(
+        self, way: AlternativeTuple, cases: Sequence[DecisionCase]
+    ) -> dict[AlternativeTuple, list[DecisionCase]]:
+        ways: dict[str, list[ArgumentAlternative]] = {}
         for name, one in zip(self.arguments, way, strict=True):
             values = [_argument(case, name) for case in cases]
-            if isinstance(one, Folder):
+            if isinstance(one, PathsInFolder):
                 found = within(one.below, values, self.seen, MOST_VALUES)
-                ways[name] = [Folder(each) for each in found]
-            elif isinstance(one, Range):
+                ways[name] = [PathsInFolder(each) for each in found]
+            elif isinstance(one, NumberRange):
                 ways[name] = [*ranges_of(values, self.seen)]
             else:
                 ways[name] = [one]
-        narrowed: dict[Way, list[Case]] = {}
+        narrowed: dict[AlternativeTuple, list[DecisionCase]] = {}
         for case in cases:
             narrow = _way(case, ways)
             if narrow is not None:
@@ -381,14 +385,14 @@ class Together(msgspec.Struct, frozen=True):
 
     # -- what callers share
 
-    def _shared(self, own: Seen) -> Seen:
+    def _shared(self, own: DecisionsByAlternative) -> DecisionsByAlternative:
         """Also numbers that several callers have in common: from the least to the most that all of
         them were seen with, where that is enough of each."""
-        found: Seen = {way: dict(by) for way, by in own.items()}
-        alike: dict[Way, list[_Entry]] = {}
+        found: DecisionsByAlternative = {way: dict(by) for way, by in own.items()}
+        alike: dict[AlternativeTuple, list[_Entry]] = {}
         for way, by in own.items():
-            if any(isinstance(one, Range) for one in way):
-                but_numbers = tuple(ABSENT if isinstance(one, Range) else one for one in way)
+            if any(isinstance(one, NumberRange) for one in way):
+                but_numbers = tuple(ABSENT if isinstance(one, NumberRange) else one for one in way)
                 entries = alike.setdefault(but_numbers, [])
                 entries += [(way, who, made) for who, made in by.items()]
         for entries in alike.values():
@@ -398,7 +402,7 @@ class Together(msgspec.Struct, frozen=True):
                     found.setdefault(shared, {}).update(self._seen_with(shared, entries))
         return found
 
-    def _in_common(self, way: Way, entries: Sequence[_Entry]) -> Way:
+    def _in_common(self, way: AlternativeTuple, entries: Sequence[_Entry]) -> AlternativeTuple:
         """What is left of a way when as many as can be share it."""
         shared = way
         sharing: list[_Entry] = []
@@ -409,11 +413,13 @@ class Together(msgspec.Struct, frozen=True):
                 sharing.append(one)
         return shared
 
-    def _is_enough(self, way: Way, entry: _Entry) -> bool:
+    def _is_enough(self, way: AlternativeTuple, entry: _Entry) -> bool:
         there = (True for case in entry[2] if _may_fit(case, self.arguments, way))
         return len(list(islice(there, self.seen))) == self.seen
 
-    def _seen_with(self, way: Way, entries: Sequence[_Entry]) -> dict[str, list[Case]]:
+    def _seen_with(
+        self, way: AlternativeTuple, entries: Sequence[_Entry]
+    ) -> dict[str, list[DecisionCase]]:
         """Who has all of this by itself, and was there often enough."""
         return {
             who: [case for case in made if _may_fit(case, self.arguments, way)]
@@ -423,7 +429,7 @@ class Together(msgspec.Struct, frozen=True):
 
     # -- what was decided otherwise
 
-    def agree(self, way: Way, who: str, made: Sequence[Case]) -> bool:
+    def agree(self, way: AlternativeTuple, who: str, made: Sequence[DecisionCase]) -> bool:
         """Whether the decisions about one caller agree: by themselves, however many others do; and
         no part of it was refused again and again, however much was let through beside it."""
         otherwise = [
@@ -452,16 +458,16 @@ class Together(msgspec.Struct, frozen=True):
         return True
 
 
-def most_seen(ways: Seen, most: int) -> Seen:
+def most_seen(ways: DecisionsByAlternative, most: int) -> DecisionsByAlternative:
     """Those that were seen the most often."""
     ranked = sorted(ways, key=lambda way: (-sum(map(len, ways[way].values())), repr(way)))
     return {way: ways[way] for way in ranked[:most]}
 
 
-def _parts_of(one: Alternative, values: Sequence[Any]) -> Callable[[Any], list[Hashable]]:
+def _parts_of(one: ArgumentAlternative, values: Sequence[Any]) -> Callable[[Any], list[Hashable]]:
     """What a value is a part of, within all that an alternative fits: the folders further down,
     the numbers between two that were seen, a text by itself."""
-    if isinstance(one, Folder):
+    if isinstance(one, PathsInFolder):
         whole = one.below.folder
         return lambda value: [
             part
@@ -470,28 +476,30 @@ def _parts_of(one: Alternative, values: Sequence[Any]) -> Callable[[Any], list[H
             for part in (*path.folders(), value)
             if len(part) > len(whole)
         ]
-    if isinstance(one, Range):
+    if isinstance(one, NumberRange):
         numbers = sorted(set(values))
         return lambda value: [(bisect_left(numbers, value), bisect_right(numbers, value))]
-    if isinstance(one, Open):
+    if isinstance(one, AnyText):
         return lambda value: [key_of(value)]
     return lambda value: []
 
 
-def _times(cases: Iterable[Case]) -> list[float]:
+def _times(cases: Iterable[DecisionCase]) -> list[float]:
     return [one.decided.time for one in cases]
 
 
-def _argument(case: Case, name: str) -> Any:
+def _argument(case: DecisionCase, name: str) -> Any:
     return (case.arguments or {}).get(name)
 
 
-def _way(case: Case, ways: Mapping[str, Sequence[Alternative]]) -> Way | None:
+def _way(
+    case: DecisionCase, ways: Mapping[str, Sequence[ArgumentAlternative]]
+) -> AlternativeTuple | None:
     """What its arguments are. None: one of them is something else."""
     arguments = case.arguments or {}
     if not ways.keys() >= arguments.keys():
         return None
-    found: list[Alternative] = []
+    found: list[ArgumentAlternative] = []
     for name, alternatives in ways.items():
         if name not in arguments:
             found.append(ABSENT)
@@ -504,7 +512,7 @@ def _way(case: Case, ways: Mapping[str, Sequence[Alternative]]) -> Way | None:
     return tuple(found)
 
 
-def _may_fit(case: Case, names: Iterable[str], way: Way) -> bool:
+def _may_fit(case: DecisionCase, names: Iterable[str], way: AlternativeTuple) -> bool:
     """Whether all of its arguments are so. What is hidden may be."""
     arguments = case.arguments
     if arguments is None:
@@ -513,30 +521,34 @@ def _may_fit(case: Case, names: Iterable[str], way: Way) -> bool:
     if not alternatives.keys() >= arguments.keys():
         return False
     return all(
-        isinstance(one, Absent)
+        isinstance(one, AbsentArgument)
         if name not in arguments
-        else not isinstance(one, Absent)
+        else not isinstance(one, AbsentArgument)
         and (name in case.hidden or one.fits(arguments[name], False))
         for name, one in alternatives.items()
     )
 
 
-def contains(way: Way, other: Way) -> bool:
+def contains(way: AlternativeTuple, other: AlternativeTuple) -> bool:
     """Whether it goes as far as another, or further."""
     return all(
         mine == theirs
-        or (isinstance(mine, Range) and isinstance(theirs, Range) and mine.contains(theirs))
+        or (
+            isinstance(mine, NumberRange)
+            and isinstance(theirs, NumberRange)
+            and mine.contains(theirs)
+        )
         for mine, theirs in zip(way, other, strict=True)
     )
 
 
-def _cut(way: Way, other: Way) -> Way | None:
+def _cut(way: AlternativeTuple, other: AlternativeTuple) -> AlternativeTuple | None:
     """What both have, of two that differ in numbers only. None: nothing."""
-    found: list[Alternative] = []
+    found: list[ArgumentAlternative] = []
     for mine, theirs in zip(way, other, strict=True):
         both = mine
-        if isinstance(mine, Range) and isinstance(theirs, Range):
-            both = Range(
+        if isinstance(mine, NumberRange) and isinstance(theirs, NumberRange):
+            both = NumberRange(
                 max(mine.least, theirs.least),
                 min(mine.most, theirs.most),
                 mine.whole or theirs.whole,
@@ -570,22 +582,22 @@ FINEST: Final = 3
 _MOST_CLUSTERS: Final = 16
 
 
-class Pattern(msgspec.Struct, frozen=True):
+class CallPattern(msgspec.Struct, frozen=True):
     """What some decisions have in common."""
 
     callers: tuple[str, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ConditionPart, ...]
     open: tuple[str, ...]
     """Arguments that may say anything."""
 
 
 def common(
-    cases: Sequence[Case],
-    against: Sequence[Case] = (),
+    cases: Sequence[DecisionCase],
+    against: Sequence[DecisionCase] = (),
     *,
     finer: int = 0,
     share: float = 1.0,
-) -> list[Pattern]:
+) -> list[CallPattern]:
     """The narrowest patterns: each for callers all of whom were seen with all that it says.
     `against`: what was decided otherwise; of all decisions about anything so many agree as `share`
     says. `finer`: how many folders further down."""
@@ -594,33 +606,33 @@ def common(
     names = sorted(name for name, times in counted.items() if times >= SEEN and _is_plain(name))
     if len(names) > MOST_NAMES:
         return []
-    ways: dict[str, list[Alternative]] = {}
+    ways: dict[str, list[ArgumentAlternative]] = {}
     for name in names:
         there = [one for one in known if name in (one.arguments or ())]
         values = [((one.arguments or {})[name], name in one.hidden) for one in there]
         if found := ways_of(name, values, SEEN, finer):
             ways[name] = found
-    return _patterns(Together(known, against, ways, SEEN, share))
+    return _patterns(ToolDecisions(known, against, ways, SEEN, share))
 
 
 def _is_plain(name: str) -> bool:
     return is_usable(name) and MASK not in name and not is_secret_key(name)
 
 
-def _patterns(together: Together) -> list[Pattern]:
+def _patterns(together: ToolDecisions) -> list[CallPattern]:
     often = most_seen(together.ways(), MOST_TOGETHER)
-    sets: dict[str, frozenset[Way]] = {}
+    sets: dict[str, frozenset[AlternativeTuple]] = {}
     for way, by in often.items():
         for who in by:
             sets[who] = sets.get(who, frozenset()) | {way}
 
     @cache
-    def agree(way: Way, who: str) -> bool:
+    def agree(way: AlternativeTuple, who: str) -> bool:
         return together.agree(way, who, often[way][who])
 
     # All that somebody was seen with, and each by itself, for all who were seen with that.
     chosen = dict.fromkeys([*sets.values(), *(frozenset([way]) for way in often)])
-    patterns: list[Pattern] = []
+    patterns: list[CallPattern] = []
     for some in chosen:
         callers = sorted(who for who, has in sets.items() if has >= some)
         if len(callers) > MOST_CALLERS:
@@ -637,14 +649,16 @@ def _patterns(together: Together) -> list[Pattern]:
     return patterns
 
 
-def _pattern(names: Sequence[str], ways: Sequence[Way], callers: Sequence[str]) -> Pattern:
+def _pattern(
+    names: Sequence[str], ways: Sequence[AlternativeTuple], callers: Sequence[str]
+) -> CallPattern:
     there = [
         (at, name)
         for at, name in enumerate(names)
-        if any(not isinstance(way[at], Absent) for way in ways)
+        if any(not isinstance(way[at], AbsentArgument) for way in ways)
     ]
     varied = [list(dict.fromkeys(way[at] for way in ways)) for at, _ in there]
-    pieces: list[Piece] = []
+    pieces: list[ConditionPart] = []
     if prod(map(len, varied)) == len(ways) and all(_of_a_kind(one) for one in varied):
         # Each was seen with each.
         for (_, name), alternatives in zip(there, varied, strict=True):
@@ -667,19 +681,19 @@ def _pattern(names: Sequence[str], ways: Sequence[Way], callers: Sequence[str]) 
             )
         )
     pieces.append(only([name for _, name in there]))
-    left_open = [name for at, name in there if any(isinstance(way[at], Open) for way in ways)]
-    return Pattern(tuple(callers), tuple(pieces), tuple(left_open))
+    left_open = [name for at, name in there if any(isinstance(way[at], AnyText) for way in ways)]
+    return CallPattern(tuple(callers), tuple(pieces), tuple(left_open))
 
 
-def _of_a_kind(alternatives: Sequence[Alternative]) -> bool:
+def _of_a_kind(alternatives: Sequence[ArgumentAlternative]) -> bool:
     """Whether one sentence can say them: there is one range at most."""
-    return sum(isinstance(one, Range) for one in alternatives) <= 1
+    return sum(isinstance(one, NumberRange) for one in alternatives) <= 1
 
 
 # -- groups
 
 
-def clusters(cases: Sequence[Case], least: int) -> Iterator[list[Case]]:
+def clusters(cases: Sequence[DecisionCase], least: int) -> Iterator[list[DecisionCase]]:
     """Groups that may have a pattern of their own: all, those of one caller, and those in which an
     argument has one value."""
     yield list(cases)
@@ -695,7 +709,9 @@ def clusters(cases: Sequence[Case], least: int) -> Iterator[list[Case]]:
                 yield group
 
 
-def _with_values(cases: Sequence[Case], name: str) -> tuple[list[Case], Callable[[Case], Hashable]]:
+def _with_values(
+    cases: Sequence[DecisionCase], name: str
+) -> tuple[list[DecisionCase], Callable[[DecisionCase], Hashable]]:
     """Those that have this argument, and what tells its values apart."""
     return (
         [one for one in cases if name in (one.arguments or ())],
@@ -703,8 +719,10 @@ def _with_values(cases: Sequence[Case], name: str) -> tuple[list[Case], Callable
     )
 
 
-def _grouped(cases: Sequence[Case], by: Callable[[Case], Hashable]) -> list[list[Case]]:
-    groups: dict[Hashable, list[Case]] = {}
+def _grouped(
+    cases: Sequence[DecisionCase], by: Callable[[DecisionCase], Hashable]
+) -> list[list[DecisionCase]]:
+    groups: dict[Hashable, list[DecisionCase]] = {}
     for one in cases:
         groups.setdefault(by(one), []).append(one)
     return sorted(groups.values(), key=len, reverse=True)
@@ -730,7 +748,7 @@ class Evidence(msgspec.Struct, frozen=True):
     """Who decided, and how often."""
     first: float
     last: float
-    last_exception: Decided | None = None
+    last_exception: HumanDecision | None = None
     unjudged: int = 0
     """Decisions of which too little is kept to say whether it would have made them."""
     doubtful: int = 0
@@ -762,7 +780,7 @@ class Suggestion(msgspec.Struct, frozen=True):
     rule: LearnedRule
     words: str
     evidence: Evidence
-    dismissed: Dismissed | None = None
+    dismissed: Dismissal | None = None
     """What was dismissed before, if that is for this one as well."""
 
 
@@ -770,29 +788,29 @@ class _Weighed(msgspec.Struct, frozen=True, eq=False):
     """A rule, and which decisions (by their place) it would have made."""
 
     rule: LearnedRule
-    pattern: Pattern
+    pattern: CallPattern
     agreed: frozenset[int]
     evidence: Evidence
 
 
 def suggest(
-    history: Iterable[Decided],
+    history: Iterable[HumanDecision],
     settings: AutomationConfig,
     *,
     standing: Sequence[LearnedRule] = (),
     irreversible: bool = False,
-    dismissed: Sequence[Dismissed] = (),
+    dismissed: Sequence[Dismissal] = (),
 ) -> list[Suggestion]:
     """What could be decided without a human, the best known first. `standing`: rules that are
     accepted already. `irreversible`: also what cannot be undone; such a rule says so. What was
     `dismissed` is there, and says so."""
-    by_tool: dict[str, dict[str, Case]] = {}
+    by_tool: dict[str, dict[str, DecisionCase]] = {}
     for one in sorted(history, key=lambda one: one.time):
         if irreversible or undoable(one.effect):
             # An approval is decided once, however often it is told.
             by_tool.setdefault(one.tool, {}).setdefault(one.approval, read_case(one))
     standing_rules = [CompiledRule(one) for one in standing]
-    found: list[tuple[_Weighed, Dismissed | None]] = []
+    found: list[tuple[_Weighed, Dismissal | None]] = []
     for tool, known in by_tool.items():
         cases = list(known.values())
         for then in VERDICTS:
@@ -810,7 +828,7 @@ def suggest(
     return [_suggestion(*pair) for pair in found]
 
 
-def _suggestion(weighed: _Weighed, dismissed: Dismissed | None) -> Suggestion:
+def _suggestion(weighed: _Weighed, dismissed: Dismissal | None) -> Suggestion:
     rule, words = weighed.rule, words_of(weighed.rule, weighed.pattern)
     # Why it is denied is told to whoever asks next, and is not to tell of others' arguments.
     reason = words if rule.then == "allow" else _REFUSED
@@ -824,7 +842,7 @@ def id_of(rule: LearnedRule) -> str:
     return "s" + sha256(msgspec.json.encode(about)).hexdigest()[:8]
 
 
-def words_of(rule: LearnedRule, pattern: Pattern) -> str:
+def words_of(rule: LearnedRule, pattern: CallPattern) -> str:
     """The rule as a sentence."""
     who = " or ".join(text(one) for one in rule.callers)
     what = " or ".join(one if one.isprintable() else text(one) for one in rule.tools)
@@ -846,7 +864,7 @@ def words_of(rule: LearnedRule, pattern: Pattern) -> str:
 
 
 def _candidates(
-    tool: str, then: str, cases: list[Case], settings: AutomationConfig
+    tool: str, then: str, cases: list[DecisionCase], settings: AutomationConfig
 ) -> Iterator[_Weighed]:
     """Rules that are good enough."""
     verdict = VERDICTS[then]
@@ -877,7 +895,7 @@ def _candidates(
                 break
 
 
-def _has_folders(group: Iterable[Case]) -> bool:
+def _has_folders(group: Iterable[DecisionCase]) -> bool:
     return any(
         isinstance(value, str) and "/" in value
         for one in group
@@ -885,7 +903,7 @@ def _has_folders(group: Iterable[Case]) -> bool:
     )
 
 
-def _rule(tool: str, then: str, pattern: Pattern, group: Sequence[Case]) -> LearnedRule:
+def _rule(tool: str, then: str, pattern: CallPattern, group: Sequence[DecisionCase]) -> LearnedRule:
     rule = LearnedRule(
         name="-",
         then="allow" if then == "allow" else "deny",
@@ -900,7 +918,10 @@ def _rule(tool: str, then: str, pattern: Pattern, group: Sequence[Case]) -> Lear
 
 
 def _weigh(
-    rule: LearnedRule, pattern: Pattern, cases: Sequence[Case], settings: AutomationConfig
+    rule: LearnedRule,
+    pattern: CallPattern,
+    cases: Sequence[DecisionCase],
+    settings: AutomationConfig,
 ) -> _Weighed | None:
     try:
         compiled = CompiledRule(rule)
@@ -968,7 +989,9 @@ def _narrowest(candidates: Iterable[_Weighed]) -> list[_Weighed]:
     return chosen
 
 
-def _stands(weighed: _Weighed, cases: Sequence[Case], standing: Sequence[CompiledRule]) -> bool:
+def _stands(
+    weighed: _Weighed, cases: Sequence[DecisionCase], standing: Sequence[CompiledRule]
+) -> bool:
     """Whether accepted rules answer all that this one would."""
     return bool(standing) and all(
         any(one.rule.then == weighed.rule.then and one.covers(cases[number]) for one in standing)

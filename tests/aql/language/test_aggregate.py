@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.aql.language import collections as aggregate
-from interlock.aql.language import errors as faults
+from interlock.aql.language import collections, errors
 from interlock.aql.language.errors import AqlError
 from tests.protocol.json_values import objects, values
 
@@ -44,7 +43,7 @@ ROWS: list[dict[str, Any]] = [
     ],
 )
 def test_each_function(wanted: dict[str, Any], found: Any) -> None:
-    assert aggregate.run(ROWS, {"x": wanted}) == {"x": found}
+    assert collections.run(ROWS, {"x": wanted}) == {"x": found}
 
 
 @pytest.mark.spec("AQ-AGG-1-1")
@@ -59,36 +58,36 @@ def test_each_function(wanted: dict[str, Any], found: Any) -> None:
 )  # fmt: skip
 def test_what_is_not_supported_is_refused(spec: Any) -> None:
     with pytest.raises(AqlError) as caught:
-        aggregate.run(ROWS, spec, {"status", "ms", "who", "ok"})
+        collections.run(ROWS, spec, {"status", "ms", "who", "ok"})
     assert caught.value.code.startswith("VALIDATION_")
-    assert faults.lawful(caught.value.message)
+    assert errors.lawful(caught.value.message)
 
 
 def test_too_many_groups() -> None:
     with pytest.raises(AqlError) as caught:
-        aggregate.run([{"a": number} for number in range(1_001)], {"x": {"group_by": "a"}})
+        collections.run([{"a": number} for number in range(1_001)], {"x": {"group_by": "a"}})
     assert caught.value.code == "VALIDATION_OUT_OF_RANGE"
 
 
 def test_numbers_that_no_float_can_hold() -> None:
-    assert aggregate.run([{"a": 10**400}, {"a": 1.5}], {"x": {"sum": "a"}}) == {"x": None}
-    assert aggregate.run([{"a": 10**400}], {"x": {"avg": "a"}}) == {"x": None}
+    assert collections.run([{"a": 10**400}, {"a": 1.5}], {"x": {"sum": "a"}}) == {"x": None}
+    assert collections.run([{"a": 10**400}], {"x": {"avg": "a"}}) == {"x": None}
 
 
 def test_what_introspection_says() -> None:
-    assert aggregate.support({"b", "a"}) == {
+    assert collections.support({"b", "a"}) == {
         "functions": ["count", "group_by", "sum", "avg", "min", "max"],
         "fields": ["a", "b"],
     }
 
 
-@given(st.lists(objects, max_size=6), st.sampled_from(aggregate.FUNCTIONS), st.text(min_size=1))
+@given(st.lists(objects, max_size=6), st.sampled_from(collections.FUNCTIONS), st.text(min_size=1))
 def test_any_items_give_numbers_that_are_json(items: Any, function: str, field: str) -> None:
-    found = aggregate.run(items, {"x": {function: field}})
+    found = collections.run(items, {"x": {function: field}})
     json.dumps(found)
 
 
 @given(st.lists(st.dictionaries(st.just("a"), values, max_size=1), max_size=8))
 def test_groups_hold_every_item_once(items: list[dict[str, Any]]) -> None:
-    found = aggregate.run(items, {"x": {"group_by": "a"}})["x"]
+    found = collections.run(items, {"x": {"group_by": "a"}})["x"]
     assert sum(found.values()) == len(items)

@@ -8,15 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.aql.language import errors as faults
-from interlock.aql.language.collections import MOST_COMPARISONS, Kind, Page, _key, shape
-from interlock.aql.language.cursors import Cursors
+from interlock.aql.language import errors
+from interlock.aql.language.collections import (
+    MOST_COMPARISONS,
+    CollectionPage,
+    CollectionSchema,
+    _key,
+    shape,
+)
+from interlock.aql.language.cursors import CursorCodec
 from interlock.aql.language.errors import AqlError
 from tests.effort import lines_run
 
-CURSORS = Cursors(b"k" * 32)
-FOREIGN = Kind("foreign")
-NOTES = Kind(
+CURSORS = CursorCodec(b"k" * 32)
+FOREIGN = CollectionSchema("foreign")
+NOTES = CollectionSchema(
     "notes",
     frozenset({"id", "title", "size", "tags", "state", "_computed.age"}),
     sort=(("size", True),),
@@ -40,18 +46,20 @@ SCALARS = st.one_of(
 )
 
 
-def ids(page: Page) -> list[str]:
+def ids(page: CollectionPage) -> list[str]:
     return [one["id"] for one in page.items]
 
 
-def shaped(spec: dict[str, Any], kind: Kind = FOREIGN, items: Any = ITEMS, **more: Any) -> Page:
+def shaped(
+    spec: dict[str, Any], kind: CollectionSchema = FOREIGN, items: Any = ITEMS, **more: Any
+) -> CollectionPage:
     return shape(items, spec, kind, CURSORS, **more)
 
 
-def refused(spec: dict[str, Any], kind: Kind = FOREIGN, items: Any = ITEMS) -> AqlError:
+def refused(spec: dict[str, Any], kind: CollectionSchema = FOREIGN, items: Any = ITEMS) -> AqlError:
     with pytest.raises(AqlError) as caught:
         shaped(spec, kind, items)
-    assert faults.lawful(caught.value.message)
+    assert errors.lawful(caught.value.message)
     return caught.value
 
 
@@ -180,7 +188,7 @@ def test_what_cannot_be_compared_is_told(conditions: Any, param: str, expected: 
 
 def test_times_are_compared_with_times() -> None:
     items = [{"id": "a", "at": "2026-02-04T10:30:00Z", "any": "x"}, {"id": "b", "at": None}]
-    kind = Kind("things")
+    kind = CollectionSchema("things")
     error = refused({"filter": {"at": {"gt": "yesterday"}}}, kind, items)
     assert error.code == "VALIDATION_INVALID_TYPE"
     assert ids(shaped({"filter": {"at": {"gt": "2026-02-04"}}}, kind, items)) == ["a"]
@@ -189,7 +197,7 @@ def test_times_are_compared_with_times() -> None:
 
 def test_null_is_a_value_that_is_there() -> None:
     items = [{"id": "a", "n": {"x": None}}, {"id": "b", "n": {}}, {"id": "c", "n": {"x": 1}}]
-    kind = Kind("things")
+    kind = CollectionSchema("things")
     assert ids(shaped({"filter": {"n.x": {"exists": False}}}, kind, items)) == ["b"]
     assert ids(shaped({"filter": {"n.x": {"exists": True}}}, kind, items)) == ["a", "c"]
     assert ids(shaped({"filter": {"n.x": {"exists": True, "ne": None}}}, kind, items)) == ["c"]
@@ -347,7 +355,7 @@ def test_a_cursor_of_another_collection_or_another_order() -> None:
         assert error.data["param_name"] == "after"
 
 
-def walked(items: list[dict[str, Any]], spec: dict[str, Any], kind: Kind) -> list[Any]:
+def walked(items: list[dict[str, Any]], spec: dict[str, Any], kind: CollectionSchema) -> list[Any]:
     seen: list[Any] = []
     after: dict[str, Any] = {}
     for _ in range(len(items) + 1):
@@ -387,7 +395,7 @@ def test_page_by_page_everything_comes_once(
 def test_what_is_added_or_removed_meanwhile_makes_no_twin(
     rows: list[dict[str, Any]], size: int, data: st.DataObject
 ) -> None:
-    kind = Kind("k", frozenset({"id", "v"}), sort=(("v", False),))
+    kind = CollectionSchema("k", frozenset({"id", "v"}), sort=(("v", False),))
     page = shape(rows, {"first": size}, kind, CURSORS)
     if not page.info["pageInfo"]["hasNextPage"]:
         return
@@ -401,7 +409,9 @@ def test_what_is_added_or_removed_meanwhile_makes_no_twin(
     assert {str(row["id"]) for row in rows if row is not gone} <= set(names)
 
 
-def walked_on(items: list[dict[str, Any]], size: int, after: str, kind: Kind) -> list[Any]:
+def walked_on(
+    items: list[dict[str, Any]], size: int, after: str, kind: CollectionSchema
+) -> list[Any]:
     seen: list[Any] = []
     for _ in range(len(items) + 1):
         page = shape(items, {"first": size, "after": after}, kind, CURSORS)

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.aql.language import errors as faults
-from interlock.aql.language.cursors import Cursors, Position
+from interlock.aql.language import errors
+from interlock.aql.language.cursors import CursorCodec, CursorPosition
 from interlock.aql.language.errors import AqlError
 from tests.protocol.json_values import scalars
 
 KEY = bytes(range(32))
 ORDER = b"order!"
-HERE = Position("notes", 3, "n3", ["2026-02-04T10:30:00Z", None], ORDER)
+HERE = CursorPosition("notes", 3, "n3", ["2026-02-04T10:30:00Z", None], ORDER)
 
 
-def refused(text: object, cursors: Cursors | None = None) -> AqlError:
+def refused(text: object, cursors: CursorCodec | None = None) -> AqlError:
     with pytest.raises(AqlError) as caught:
-        (cursors or Cursors(KEY)).open(text, "notes", ORDER, "before")
-    assert faults.lawful(caught.value.message)
+        (cursors or CursorCodec(KEY)).open(text, "notes", ORDER, "before")
+    assert errors.lawful(caught.value.message)
     assert caught.value.data is not None
     assert caught.value.data["param_name"] == "before"
     return caught.value
@@ -29,16 +29,16 @@ def refused(text: object, cursors: Cursors | None = None) -> AqlError:
 
 @pytest.mark.spec("AQ-PG-6.4-1")
 def test_one_that_was_made_here_opens_after_a_restart() -> None:
-    text = Cursors(KEY).seal(HERE)
+    text = CursorCodec(KEY).seal(HERE)
     assert re.fullmatch(r"[A-Za-z0-9_-]+", text)
     assert len(text) < 100
-    assert Cursors(KEY).open(text, "notes", ORDER) == HERE
-    assert Cursors(KEY).seal(HERE) == text
+    assert CursorCodec(KEY).open(text, "notes", ORDER) == HERE
+    assert CursorCodec(KEY).seal(HERE) == text
 
 
 @pytest.mark.spec("AQ-PG-6.4-1")
 def test_every_flipped_bit_is_seen() -> None:
-    text = Cursors(KEY).seal(HERE)
+    text = CursorCodec(KEY).seal(HERE)
     for index in range(len(text)):
         for bit in range(8):
             changed = bytearray(text.encode())
@@ -55,13 +55,13 @@ def test_what_is_no_cursor(text: object) -> None:
 
 
 def test_cut_short_or_made_longer() -> None:
-    text = Cursors(KEY).seal(HERE)
+    text = CursorCodec(KEY).seal(HERE)
     for changed in (text[:-1], text[1:], text + "A", text + "=", text + "\n", text + text):
         refused(changed)
 
 
 def test_made_with_another_key() -> None:
-    refused(Cursors(bytes(32)).seal(HERE))
+    refused(CursorCodec(bytes(32)).seal(HERE))
 
 
 @given(st.binary(max_size=60))
@@ -71,14 +71,14 @@ def test_any_bytes_are_refused(data: bytes) -> None:
 
 @given(st.integers(0, 2**31), scalars, st.lists(scalars, max_size=3))
 def test_whatever_stands_in_it_fits(ordinal: int, id: object, values: list[object]) -> None:
-    text = Cursors(KEY).seal(Position("notes", ordinal, id, values, ORDER))
-    found = Cursors(KEY).open(text, "notes", ORDER)
+    text = CursorCodec(KEY).seal(CursorPosition("notes", ordinal, id, values, ORDER))
+    found = CursorCodec(KEY).open(text, "notes", ORDER)
     assert found.ordinal == ordinal
     assert found.id == (id[:64] if isinstance(id, str) else id)
     assert len(text) < 1_024
 
 
 def test_what_is_too_large_is_left_out() -> None:
-    text = Cursors(KEY).seal(Position("notes", 1, 10**40, [{"a": 1}, [1]], ORDER))
-    found = Cursors(KEY).open(text, "notes", ORDER)
+    text = CursorCodec(KEY).seal(CursorPosition("notes", 1, 10**40, [{"a": 1}, [1]], ORDER))
+    found = CursorCodec(KEY).open(text, "notes", ORDER)
     assert (found.id, found.values) == (None, [None, None])

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from interlock.aql.language import envelope
-from interlock.aql.language import errors as faults
-from interlock.aql.language.envelope import Halt, Item, as_tool_result, data_of, text_of
+from interlock.aql.language import envelope, errors
+from interlock.aql.language.envelope import BatchHalt, BatchItem, as_tool_result, data_of, text_of
 from interlock.aql.language.errors import ROW
 from interlock.protocol.mcp import Era
 from tests.aql.language.schemas import BATCH, OPERATION_RESULT, fits
@@ -46,7 +45,7 @@ def test_a_failure_has_an_error_and_nothing_else(message: str, details: Any) -> 
 
 @pytest.mark.spec("AQ-5.3-1")
 def test_a_missing_parameter_as_the_draft_prints_it() -> None:
-    error = faults.missing("title", "create_document", "string", "")
+    error = errors.missing("title", "create_document", "string", "")
     made = json.loads(envelope.failure(error.code, error.message, error.data))
     assert made["success"] is False
     assert made["error"]["code"] == "VALIDATION_MISSING_PARAM"
@@ -69,7 +68,7 @@ def test_the_schemas_refuse_what_is_neither() -> None:
 
 @pytest.mark.spec("AQ-OPS-7.2-1")
 def test_a_batch_that_was_worked_through() -> None:
-    items = [Item(0, "a", GOOD), Item(1, "b", BAD), Item(2, "c", GOOD)]
+    items = [BatchItem(0, "a", GOOD), BatchItem(1, "b", BAD), BatchItem(2, "c", GOOD)]
     made = json.loads(envelope.batch(items, total=3))
     assert fits(BATCH, made)
     assert fits(OPERATION_RESULT, made)
@@ -81,10 +80,14 @@ def test_a_batch_that_was_worked_through() -> None:
 
 
 def test_a_batch_that_waits_for_a_human() -> None:
-    waits = Item(1, "delete", envelope.failure("CONFIRMATION_REQUIRED", "m", {"operation": "d"}))
+    waits = BatchItem(
+        1, "delete", envelope.failure("CONFIRMATION_REQUIRED", "m", {"operation": "d"})
+    )
     pending = [b'{"operation":"notify","params":{"x": 1}}']
     made = json.loads(
-        envelope.batch([Item(0, "a", GOOD)], total=3, halt=Halt(waits, pending), meta={"a": 1})
+        envelope.batch(
+            [BatchItem(0, "a", GOOD)], total=3, halt=BatchHalt(waits, pending), meta={"a": 1}
+        )
     )
     assert fits(BATCH, made)
     assert made["halted_at"]["index"] == 1
@@ -96,7 +99,7 @@ def test_a_batch_that_waits_for_a_human() -> None:
 
 def test_a_batch_that_goes_on_without_what_waits() -> None:
     waits = envelope.failure("CONFIRMATION_REQUIRED", "m")
-    items = [Item(0, "a", waits, "pending_confirmation"), Item(1, "b", GOOD)]
+    items = [BatchItem(0, "a", waits, "pending_confirmation"), BatchItem(1, "b", GOOD)]
     made = json.loads(envelope.batch(items, total=2, warnings=[WARNING]))
     assert fits(BATCH, made)
     assert made["summary"] == {

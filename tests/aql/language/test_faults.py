@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 
 from interlock import errors
-from interlock.aql.language import errors as faults
+from interlock.aql.language import errors as aql_errors
 from interlock.aql.language.errors import ROW, TEMPLATES, AqlError, code_of, lawful
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import Category, Family
@@ -25,25 +25,25 @@ PREFIXES = ("VALIDATION_", "NOT_FOUND_", "PERMISSION_", "CONFLICT_", "RATE_LIMIT
 ALONE = {"BATCH_VALIDATION_ERROR", "INVALID_QUERY_TYPE", "CONFIRMATION_REQUIRED"}
 
 EVERY = [
-    faults.missing("owner", "list_repos", "string", "Who owns it"),
-    faults.unknown("list_repos", ["ownr", "x"], ["owner", "page"], "owner"),
-    faults.unknown_field("input", ["titel"], ["title"], "title"),
-    faults.wrong_type("page", "integer", "string"),
-    faults.not_together("last", "'first' and 'last' cannot be used together.", "Use one."),
-    faults.wrong_endpoint("list_repos", READ, "mcp_aql_create"),
-    faults.no_operation("lst_repos", ["list_repos"]),
-    faults.no_operation("lst_repos", []),
-    faults.no_resource("note", "n1"),
-    faults.too_large("request_size", 1, 2, "bytes"),
-    faults.encoding("params.title", 7),
-    faults.encoding("params.title"),
-    faults.out_of_range("id", -1, 1, as_text=True),
+    aql_errors.missing("owner", "list_repos", "string", "Who owns it"),
+    aql_errors.unknown("list_repos", ["ownr", "x"], ["owner", "page"], "owner"),
+    aql_errors.unknown_field("input", ["titel"], ["title"], "title"),
+    aql_errors.wrong_type("page", "integer", "string"),
+    aql_errors.not_together("last", "'first' and 'last' cannot be used together.", "Use one."),
+    aql_errors.wrong_endpoint("list_repos", READ, "mcp_aql_create"),
+    aql_errors.no_operation("lst_repos", ["list_repos"]),
+    aql_errors.no_operation("lst_repos", []),
+    aql_errors.no_resource("note", "n1"),
+    aql_errors.too_large("request_size", 1, 2, "bytes"),
+    aql_errors.encoding("params.title", 7),
+    aql_errors.encoding("params.title"),
+    aql_errors.out_of_range("id", -1, 1, as_text=True),
 ]
 
 
 @pytest.mark.spec("AQ-ERR-3.1-1", "AQ-ERR-8.1-1")
 def test_every_code_is_one_of_a_category_of_the_draft() -> None:
-    for code in (*ROW, faults.BATCH_PARTIAL_FAILURE):
+    for code in (*ROW, aql_errors.BATCH_PARTIAL_FAILURE):
         assert re.fullmatch("[A-Z][A-Z0-9_]*", code)
     assert [one for one in ROW if not one.startswith(PREFIXES) and one not in ALONE] == []
     base = {
@@ -56,7 +56,7 @@ def test_every_code_is_one_of_a_category_of_the_draft() -> None:
         "VALIDATION_OUT_OF_RANGE", "VALIDATION_PATTERN_MISMATCH",
     }  # fmt: skip
     assert base | announced <= set(ROW)
-    assert faults.BATCH_PARTIAL_FAILURE not in ROW
+    assert aql_errors.BATCH_PARTIAL_FAILURE not in ROW
 
 
 @pytest.mark.parametrize("error", EVERY, ids=lambda error: error.code)
@@ -119,7 +119,7 @@ def test_the_details_of_each_code(error: AqlError, code: str, keys: set[str]) ->
 
 @pytest.mark.spec("AQ-ERR-4.5-1")
 def test_many_unknown_names_are_all_in_the_details_and_counted_in_the_sentence() -> None:
-    error = faults.unknown("a", [f"p{number}" for number in range(50)], ["x"], None)
+    error = aql_errors.unknown("a", [f"p{number}" for number in range(50)], ["x"], None)
     assert error.data is not None
     assert len(error.data["unknown_params"]) == 50
     assert "and 30 more" in error.message
@@ -139,7 +139,7 @@ def test_many_unknown_names_are_all_in_the_details_and_counted_in_the_sentence()
 )
 @pytest.mark.spec("AQ-INT-8.2.3-1")
 def test_descriptions_by_others_are_quoted_as_far_as_the_rule_lets(about: str, shown: str) -> None:
-    error = faults.missing("x", "op", "string", about)
+    error = aql_errors.missing("x", "op", "string", about)
     expected = f"string ({shown})." if shown else "string."
     begins = f"Missing required parameter 'x'. Expected: {expected}"
     assert error.message == f"{begins} Operation 'op' needs it."
@@ -149,10 +149,10 @@ def test_descriptions_by_others_are_quoted_as_far_as_the_rule_lets(about: str, s
 @given(text, text, text)
 def test_whatever_others_write_the_sentence_stays_lawful(one: str, two: str, three: str) -> None:
     made: list[Any] = [
-        faults.missing("x", "op", "string", one),
-        faults.no_operation(two, []),
-        faults.unknown("op", [one, two, three], ["x"], None),
-        faults.encoding(three),
+        aql_errors.missing("x", "op", "string", one),
+        aql_errors.no_operation(two, []),
+        aql_errors.unknown("op", [one, two, three], ["x"], None),
+        aql_errors.encoding(three),
     ]
     for error in made:
         assert "\n" not in error.message
@@ -161,11 +161,11 @@ def test_whatever_others_write_the_sentence_stays_lawful(one: str, two: str, thr
 
 @pytest.mark.parametrize("name", ["sqlite list tables", "what is it", "a'b"])
 def test_a_name_with_gaps_stays_another_one(name: str) -> None:
-    error = faults.no_operation(name, [name.replace(" ", "_")])
+    error = aql_errors.no_operation(name, [name.replace(" ", "_")])
     assert error.data is not None
     assert error.data["operation"] == name
     assert lawful(error.message)
-    assert f"'{faults.shown(name)}'" in error.message
+    assert f"'{aql_errors.shown(name)}'" in error.message
     if " " in name:
         assert error.message.count(name.replace(" ", "_")) == 1
 
@@ -183,14 +183,14 @@ def sentences(path: Path) -> Iterator[tuple[int, str]]:
         if not isinstance(node, ast.Call):
             continue
         called = getattr(node.func, "id", getattr(node.func, "attr", ""))
-        if called in ("AqlError", "Blame", "Warning"):
+        if called in ("AqlError", "ErrorReport", "AqlWarning"):
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
                     yield inner.lineno, inner.value
 
 
 def test_no_sentence_in_any_room_of_aql_looks_like_a_stack_trace() -> None:
-    source = Path(faults.__file__).parents[2]
+    source = Path(aql_errors.__file__).parents[2]
     files = sorted((source / "aql").rglob("*.py"))
     found = [(path, line, text) for path in files for line, text in sentences(path)]
     assert len(found) > 100

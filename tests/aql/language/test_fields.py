@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.aql.language import errors as faults
-from interlock.aql.language import fields
+from interlock.aql.language import errors, fields
 from interlock.aql.language.errors import AqlError
 from interlock.aql.language.fields import apply, asked, select
 from tests.protocol.json_values import objects, text, values
@@ -31,7 +30,7 @@ ISSUE = {
 def refused(*arguments: Any, **more: Any) -> AqlError:
     with pytest.raises(AqlError) as caught:
         asked(*arguments, **more)
-    assert faults.lawful(caught.value.message)
+    assert errors.lawful(caught.value.message)
     return caught.value
 
 

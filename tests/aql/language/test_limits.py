@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.aql.config import KIBIBYTE, MEBIBYTE, AqlConfig, AqlLimits
-from interlock.aql.language import errors as faults
-from interlock.aql.language import limits
+from interlock.aql.language import errors, limits
 from interlock.aql.language.errors import AqlError
 from interlock.aql.language.limits import check, check_response, depth_of, unsafe_integers
 from interlock.core.config.load import parse_config
@@ -39,7 +38,7 @@ def refused(raw: bytes, held: AqlLimits = DEFAULTS) -> dict[str, Any]:
     with pytest.raises(AqlError) as caught:
         check(raw, held)
     assert caught.value.code == "VALIDATION_PAYLOAD_TOO_LARGE"
-    assert faults.lawful(caught.value.message)
+    assert errors.lawful(caught.value.message)
     assert caught.value.data is not None
     return caught.value.data
 
@@ -141,7 +140,7 @@ def test_a_response_over_the_limit() -> None:
         "unit": "bytes",
     }
     assert "fields" in caught.value.message
-    assert faults.lawful(caught.value.message)
+    assert errors.lawful(caught.value.message)
 
 
 @pytest.mark.spec("AQ-4.7.5-1")
@@ -217,7 +216,7 @@ def test_integers_that_are_rounded_by_some() -> None:
     assert error.code == "VALIDATION_OUT_OF_RANGE"
     assert "'issue_id'" in error.message
     assert "string" in error.message
-    assert faults.lawful(error.message)
+    assert errors.lawful(error.message)
 
 
 @given(st.integers() | st.integers(-(2**70), 2**70))

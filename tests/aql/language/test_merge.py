@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.aql import merge_updates as merge
-from interlock.aql.language import collections as formats
-from interlock.aql.language import errors as faults
+from interlock.aql import read_modify_write
+from interlock.aql.language import collections, errors
 from interlock.aql.language.errors import AqlError
 from interlock.aql.progress import percent
 from tests.protocol.json_values import objects, values
@@ -25,7 +24,7 @@ STATE = {
 @pytest.mark.spec("AQ-4.5.1-1")
 def test_objects_are_merged_and_everything_else_replaces() -> None:
     change = {"title": "New", "metadata": {"priority": "high", "tags": ["published", "reviewed"]}}
-    assert merge.deep(STATE, change) == {
+    assert read_modify_write.deep(STATE, change) == {
         "title": "New",
         "metadata": {
             "priority": "high",
@@ -37,9 +36,9 @@ def test_objects_are_merged_and_everything_else_replaces() -> None:
 
 @pytest.mark.spec("AQ-4.5.1-1", "AQ-4.5.2-1", "AQ-4.7.6-1")
 def test_null_takes_a_field_away_and_nothing_beside_it() -> None:
-    merged = merge.deep(STATE, {"metadata": {"author": None, "nobody": None}})
+    merged = read_modify_write.deep(STATE, {"metadata": {"author": None, "nobody": None}})
     assert merged == {"title": "Old", "metadata": {"priority": "low", "tags": ["draft"]}}
-    assert merge.deep({"a": 1}, {"a": {"b": None, "c": 1}}) == {"a": {"c": 1}}
+    assert read_modify_write.deep({"a": 1}, {"a": {"b": None, "c": 1}}) == {"a": {"c": 1}}
 
 
 def nulls(value: Any) -> bool:
@@ -53,9 +52,9 @@ def test_a_change_is_there_afterwards_and_nothing_else_has_changed(
     state: dict[str, Any], change: dict[str, Any]
 ) -> None:
     before, asked = copy.deepcopy(state), copy.deepcopy(change)
-    merged = merge.deep(state, change)
+    merged = read_modify_write.deep(state, change)
     assert (state, change) == (before, asked)
-    assert merge.deep(merged, change) == merged
+    assert read_modify_write.deep(merged, change) == merged
     assert {name: merged[name] for name in state if name not in change} == {
         name: state[name] for name in state if name not in change
     }
@@ -68,7 +67,7 @@ def test_a_change_is_there_afterwards_and_nothing_else_has_changed(
 
 @given(objects)
 def test_into_nothing_it_is_what_it_does_not_take_away(change: dict[str, Any]) -> None:
-    merged = merge.deep({}, change)
+    merged = read_modify_write.deep({}, change)
     assert not nulls(merged)
     if not nulls(change):
         assert merged == change
@@ -76,11 +75,11 @@ def test_into_nothing_it_is_what_it_does_not_take_away(change: dict[str, Any]) -
 
 @given(values)
 def test_a_tag_goes_by_content_alone(value: Any) -> None:
-    tag = merge.etag(value)
+    tag = read_modify_write.etag(value)
     assert len(tag) == 16
     if isinstance(value, dict):
-        assert merge.etag(dict(reversed(value.items()))) == tag
-        assert merge.etag({**value, "\0 another": 1}) != tag
+        assert read_modify_write.etag(dict(reversed(value.items()))) == tag
+        assert read_modify_write.etag({**value, "\0 another": 1}) != tag
 
 
 @pytest.mark.spec("AQ-4.7.2-1")
@@ -112,13 +111,13 @@ def test_a_tag_goes_by_content_alone(value: Any) -> None:
 def test_dates_and_times(text: str, date: bool, time: bool) -> None:
     for format, lawful in (("date", date), ("date-time", time)):
         if lawful:
-            formats.check("due", format, text)
+            collections.check("due", format, text)
             continue
         with pytest.raises(AqlError) as caught:
-            formats.check("due", format, text)
+            collections.check("due", format, text)
         assert caught.value.code == "VALIDATION_PATTERN_MISMATCH"
         assert "'due'" in caught.value.message
-        assert faults.lawful(caught.value.message)
+        assert errors.lawful(caught.value.message)
 
 
 @pytest.mark.spec("AQ-4.7.4-1")
@@ -131,10 +130,10 @@ def test_dates_and_times(text: str, date: bool, time: bool) -> None:
 )  # fmt: skip
 def test_base64(text: str, lawful: bool) -> None:
     if lawful:
-        formats.check("file", "base64", text)
+        collections.check("file", "base64", text)
         return
     with pytest.raises(AqlError) as caught:
-        formats.check("file", "base64", text)
+        collections.check("file", "base64", text)
     assert caught.value.code == "VALIDATION_PATTERN_MISMATCH"
 
 
@@ -142,7 +141,7 @@ def test_base64(text: str, lawful: bool) -> None:
 def test_bytes_as_base64_are_lawful(data: bytes) -> None:
     import base64
 
-    formats.check("file", "base64", base64.b64encode(data).decode())
+    collections.check("file", "base64", base64.b64encode(data).decode())
 
 
 @pytest.mark.parametrize(
@@ -154,13 +153,13 @@ def test_bytes_as_base64_are_lawful(data: bytes) -> None:
     ],
 )  # fmt: skip
 def test_which_formats_are_looked_at(schema: Any, format: str) -> None:
-    assert formats.format_of(schema) == format
+    assert collections.format_of(schema) == format
 
 
 @given(values)
 def test_what_is_no_text_is_left_to_the_schema(value: Any) -> None:
     if not isinstance(value, str):
-        formats.check("x", "date-time", value)
+        collections.check("x", "date-time", value)
 
 
 @pytest.mark.spec("AQ-MCP-5.4-1")

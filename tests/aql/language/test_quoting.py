@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.aql.language import errors as quoting
+from interlock.aql.language import errors
 from interlock.aql.language.errors import LONGEST, lawful, plain_value, shown, value
 from tests.protocol.json_values import text
 
@@ -44,7 +44,7 @@ def test_a_name_can_be_read_back(name: str) -> None:
     assert "'" not in quoted
     assert quoted.isprintable()
     back = quoted.replace('"', '\\"')
-    assert json.loads(f'"{back}"') == quoting.short(name)
+    assert json.loads(f'"{back}"') == errors.short(name)
 
 
 @given(st.one_of(HOSTILE, st.integers(), st.none(), st.booleans(), st.lists(HOSTILE, max_size=3)))

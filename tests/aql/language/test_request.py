@@ -11,9 +11,16 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from interlock.aql.config import AqlLimits
-from interlock.aql.language import errors as faults
+from interlock.aql.language import errors
 from interlock.aql.language.errors import AqlError
-from interlock.aql.language.request import Batch, Single, item, kind_of, read, unreadable
+from interlock.aql.language.request import (
+    BatchRequest,
+    SingleRequest,
+    item,
+    kind_of,
+    read,
+    unreadable,
+)
 from tests.aql.language.schemas import OPERATION_INPUT, fits
 from tests.protocol.json_values import objects, values
 
@@ -28,9 +35,9 @@ def as_json(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-def single(value: Any) -> Single:
+def single(value: Any) -> SingleRequest:
     found = read(as_json(value), LIMITS)
-    assert isinstance(found, Single)
+    assert isinstance(found, SingleRequest)
     return found
 
 
@@ -41,7 +48,7 @@ def plain(members: dict[str, Raw]) -> dict[str, Any]:
 def refused(value: Any, *, raw: bytes | None = None) -> AqlError:
     with pytest.raises(AqlError) as caught:
         read(as_json(value) if raw is None else raw, LIMITS)
-    assert faults.lawful(caught.value.message)
+    assert errors.lawful(caught.value.message)
     return caught.value
 
 
@@ -99,7 +106,7 @@ def test_params_win_over_the_top_level_and_a_different_twin_is_named() -> None:
 def test_the_same_value_twice_is_no_contradiction() -> None:
     raw = b'{"operation":"a","x":{"b": 1,"c":2},"params":{"x":{"c":2,"b":1.0}}}'
     found = read(raw, LIMITS)
-    assert isinstance(found, Single)
+    assert isinstance(found, SingleRequest)
     assert found.twins == ()
 
 
@@ -107,7 +114,7 @@ def test_the_same_value_twice_is_no_contradiction() -> None:
 def test_what_is_sent_in_params_comes_back_byte_for_byte(params: dict[str, Any]) -> None:
     inner = as_json(params)
     found = read(b'{"operation":"x","params":' + inner + b"}", LIMITS)
-    assert isinstance(found, Single)
+    assert isinstance(found, SingleRequest)
     assert plain(found.params) == params
     assert found.raw_params is not None
     assert bytes(found.raw_params) == inner
@@ -151,7 +158,7 @@ def test_an_underscore_inside_a_value_changes_nothing() -> None:
 
 def test_of_two_members_with_one_name_the_last_counts() -> None:
     found = read(b'{"operation":"a","operation":"b","params":{"x":1,"x":2}}', LIMITS)
-    assert isinstance(found, Single)
+    assert isinstance(found, SingleRequest)
     assert (found.operation, plain(found.params)) == ("b", {"x": 2})
 
 
@@ -249,7 +256,7 @@ def test_bytes_that_are_not_utf8(bad: bytes) -> None:
 def test_escapes_that_are_no_characters(text: str, lawful: bool) -> None:
     raw = b'{"operation":"a","params":{"x":{"name":["' + text.encode() + b'"]}}}'
     if lawful:
-        assert isinstance(read(raw, LIMITS), Single)
+        assert isinstance(read(raw, LIMITS), SingleRequest)
         return
     error = refused(None, raw=raw)
     assert error.code == "VALIDATION_INVALID_ENCODING"
@@ -272,7 +279,7 @@ def test_numbers_that_are_too_long_are_pointed_out_and_never_changed() -> None:
         (b'{"operation":"a","params":{"x":"12345678901234567890"}}', True),
     ):
         found = read(raw, LIMITS)
-        assert isinstance(found, Single)
+        assert isinstance(found, SingleRequest)
         assert found.long_numbers is looked
         assert bytes(found.params["x"]) in raw
 
@@ -291,7 +298,7 @@ def test_batches_that_are_none(operations: Any, reason: str) -> None:
 def test_a_batch_keeps_its_items_as_they_were_sent() -> None:
     raw = b'{"operations":[{"operation":"a"}, {"operation":"b","params":{"x": 1}},7],"_meta":{}}'
     found = read(raw, LIMITS)
-    assert isinstance(found, Batch)
+    assert isinstance(found, BatchRequest)
     assert [bytes(one) for one in found.items[:2]] == [
         b'{"operation":"a"}',
         b'{"operation":"b","params":{"x": 1}}',
@@ -314,14 +321,14 @@ def test_a_batch_stands_alone_and_holds_no_batch() -> None:
 
 @given(st.binary(max_size=200) | objects.map(as_json))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
-    found: Single | Batch | AqlError
+    found: SingleRequest | BatchRequest | AqlError
     try:
         found = read(data, LIMITS)
     except AqlError as error:
         found = error
     if isinstance(found, AqlError):
-        assert faults.lawful(found.message)
-    elif isinstance(found, Single):
+        assert errors.lawful(found.message)
+    elif isinstance(found, SingleRequest):
         assert found.operation
         assert not any(name.startswith("_") for name in found.params)
     else:

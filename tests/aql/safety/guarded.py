@@ -11,15 +11,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from interlock.aql.builtin_operations import OwnOperations
+from interlock.aql.builtin_operations import BuiltinUpstream
 from interlock.aql.config import AqlConfig, SafetyConfig
 from interlock.aql.decision_steps import FIRM_FLOORS, FLOORS
 from interlock.aql.language.errors import AqlError, lawful
-from interlock.aql.operations import OperationBook
-from interlock.aql.safety.codes import Codes
-from interlock.aql.safety.loop import Loop
+from interlock.aql.operations import OperationCatalogBuilder
+from interlock.aql.safety.codes import VerificationCodes
+from interlock.aql.safety.loop import SafetyLoop
 from interlock.aql.safety.operations import internal_natives, safety_natives
-from interlock.aql.safety.store import Challenge, SafetyStore
+from interlock.aql.safety.store import SafetyChallenge, SafetyStore
 from interlock.core.call import Call, Credentials
 from interlock.core.catalog.offering import Offering
 from interlock.errors import InterlockError
@@ -78,28 +78,28 @@ class Guarded(Gated):
         more = {} if now is None else {"now": now}
         super().__init__(folder, tools(), tokens=dict(TOKENS), keys=keys, default=default, **more)
         self.config = SafetyConfig(**{"mode": "enforcing", **safety})
-        self.codes = Codes()
+        self.codes = VerificationCodes()
         self.human = Shown()
         self.codes.channels = [self.human]
         catalog = self.rig.catalog
-        self.loop = Loop(
+        self.loop = SafetyLoop(
             self.config,
-            keeper=SafetyStore(folder / "safety.db"),
+            store=SafetyStore(folder / "safety.db"),
             codes=self.codes,
             approvals=self.approvals,
             proofs=self.proofs,
             audit=self.rig.audit,
             find_tool=catalog.find,
-            book=lambda: self.books.at(catalog.current),
+            operation_catalog=lambda: self.catalog_builder.at(catalog.current),
             clock=self.rig.clock,
             wall_clock=lambda: self.wall,
         )
         natives = self.natives = safety_natives(self.loop)
-        self.books = OperationBook(AqlConfig(), natives)
-        own = OwnOperations(
+        self.catalog_builder = OperationCatalogBuilder(AqlConfig(), natives)
+        own = BuiltinUpstream(
             natives,
             internal_natives(self.loop),
-            find=lambda name: self.books.at(catalog.current).find(name),
+            find=lambda name: self.catalog_builder.at(catalog.current).find(name),
         )
         catalog.post(own.offering())
         self.rig.upstreams[OWN] = own  # type: ignore[assignment]
@@ -220,7 +220,7 @@ class Guarded(Gated):
             while not self.challenge(id).approval:  # noqa: ASYNC110 - nobody announces it
                 await asyncio.sleep(0.001)
 
-    def challenge(self, id: str) -> Challenge:
+    def challenge(self, id: str) -> SafetyChallenge:
         found = self.loop.challenges.get(id)
         assert found is not None
         return found

@@ -13,10 +13,10 @@ import pytest
 from interlock.aql.language.errors import AqlError
 from interlock.aql.safety import blocks as blocks_module
 from interlock.aql.safety import store as aql_safety
-from interlock.aql.safety.evaluation import Verdict
+from interlock.aql.safety.evaluation import StepVerdict
 from interlock.aql.safety.patterns import read
-from interlock.aql.safety.reports import Report
-from interlock.aql.safety.store import Attempts, SafetyStore
+from interlock.aql.safety.reports import StepReport
+from interlock.aql.safety.store import CodeAttempts, SafetyStore
 from interlock.core.call import Call, Caller
 from interlock.errors import UNRECORDABLE, InterlockError
 from interlock.trust.policy.decision import Action, decision
@@ -169,7 +169,7 @@ def test_a_process_that_shares_the_file_heeds_what_the_other_wrote(
         one = Guarded(tmp_path)
         (tmp_path / "beside").mkdir()
         two = Guarded(tmp_path / "beside", keys=one.keys)
-        two.loop.keeper = two.loop.blocks._keeper = one.loop.keeper
+        two.loop.store = two.loop.blocks._store = one.loop.store
         await one.begin()
         await one.report("drop_table users")
         error = await two.native("execute_agent", element_name="new")
@@ -184,7 +184,7 @@ def test_a_process_that_shares_the_file_heeds_what_the_other_wrote(
         monkeypatch.setattr(blocks_module, "_read", slow_read)
         await two.refused("execute_agent", element_name="newer")
         may_read.set()
-        await two.loop.looking.close()
+        await two.loop.block_sync.close()
         assert (await two.native("execute_agent", element_name="newer"))["structuredContent"]
         assert len(two.loop.blocks) == 0
         # It was lifted by somebody, and both journals say so.
@@ -208,14 +208,14 @@ def test_a_file_that_cannot_be_written_blocks_all_the_same(tmp_path: Path) -> No
     async def test() -> None:
         node = Guarded(tmp_path)
         await node.begin()
-        broken: Any = Broken(node.loop.keeper)
-        node.loop.blocks._keeper = node.loop.challenges._keeper = broken
+        broken: Any = Broken(node.loop.store)
+        node.loop.blocks._store = node.loop.challenges._store = broken
         stopped = await node.report("drop_table users")
         assert stopped["stopped"] is True
         node.pass_time(2)
         assert (await node.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
         # And nobody begins an execution that a restart would forget.
-        node.loop.keeper = broken
+        node.loop.store = broken
         told = await node.native("execute_agent", "deputy", element_name="robot")
         record = node.approvals.find(told["structuredContent"]["confirmation_id"])
         assert record is not None
@@ -234,7 +234,7 @@ def gone(path: Path) -> None:
 def another(path: Path) -> None:
     """A file of the same kind, which somebody put there, in which nobody is blocked."""
     store = SafetyStore(path.with_name("another.db"))
-    store.keep(Attempts(("visitor", "token", ""), (1.0,)))
+    store.keep(CodeAttempts(("visitor", "token", ""), (1.0,)))
     store.close()
     path.with_name("another.db").rename(path)
 
@@ -259,7 +259,7 @@ def test_who_takes_the_file_away_frees_nobody(tmp_path: Path, lose: Callable[[Pa
         for _ in range(3):
             node.pass_time(2)
             assert (await node.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
-            await node.loop.looking.close()
+            await node.loop.block_sync.close()
         assert "Blocked" in (await node.refused("execute_agent", element_name="other")).message
         assert "unblocked" not in node.words()
         # It is in the journal, and on disk again: nor does a restart free anybody.
@@ -287,8 +287,8 @@ def test_a_file_that_is_in_use_elsewhere_stops_nobody(
         writer.execute("BEGIN EXCLUSIVE")
         node.pass_time(2)
         assert (await node.refusal("list_issues")).data["reason"] == "hard_blocked"  # type: ignore[index]
-        assert node.loop.looking.task is not None
-        await node.loop.looking.close()
+        assert node.loop.block_sync.task is not None
+        await node.loop.block_sync.close()
         assert len(node.loop.blocks) == 1
         writer.close()
         node.close()
@@ -301,13 +301,13 @@ def test_a_look_that_began_before_brings_no_block_back(tmp_path: Path) -> None:
         node = Guarded(tmp_path)
         await node.begin()
         await node.report("drop_table users")
-        before = node.loop.keeper.load()
+        before = node.loop.store.load()
         assert before.blocks
         await node.decide(await node.waiting("unblock"))
         assert node.loop.blocks.sync(before) == []
         assert len(node.loop.blocks) == 0
         # Nor does what lifted one block lift the next.
-        lifted = node.loop.keeper.load()
+        lifted = node.loop.store.load()
         assert [lift.who[0] for lift in lifted.lifts] == ["ada"]
         node.pass_time(5)
         await node.report("drop_table users")
@@ -336,7 +336,7 @@ def test_requests_that_call_no_tool(tmp_path: Path) -> None:
         with pytest.raises(AqlError, match="not reported"):
             watch(other("vault/open"), ALLOW)
         assert node.loop.violations == 1
-        hint = Report("", read("x"), node.rig.clock(), 0, "vault/open")
+        hint = StepReport("", read("x"), node.rig.clock(), 0, "vault/open")
         [agent] = node.loop.runs.of(("ada", "token", ""))
         hint.execution = agent.execution.id
         node.loop.reports.add(agent.execution.who, hint)
@@ -345,7 +345,7 @@ def test_requests_that_call_no_tool(tmp_path: Path) -> None:
         hint.let = "confirm"
         node.loop.reports.add(agent.execution.who, hint)
         assert watch(other("vault/open"), ALLOW) is ALLOW
-        node.loop.block(agent, "drop_table", Verdict("stop", 3, [], "Denied."))
+        node.loop.block(agent, "drop_table", StepVerdict("stop", 3, [], "Denied."))
         for verb in ("resources/read", "prompts/get", "vault/open", "tasks/get"):
             with pytest.raises(AqlError, match="Blocked"):
                 watch(other(verb), ALLOW)

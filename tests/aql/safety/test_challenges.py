@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from interlock.aql.safety.codes import CODE_BYTES, Code, Codes, fits
-from interlock.aql.safety.pending_questions import Questions
+from interlock.aql.safety.approval_requests import ApprovalRequests
+from interlock.aql.safety.codes import CODE_BYTES, VerificationCode, VerificationCodes, fits
 from interlock.errors import InterlockError
 from tests.aql.safety.guarded import Guarded, Shown, token, types, verification
 from tests.aql.safety.test_loop import run
@@ -183,7 +183,7 @@ def test_eleven_wrong_codes_in_a_minute(tmp_path: Path) -> None:
         again.pass_time(61)
         told = await again.native("verify_challenge", challenge_id=id, code=code)
         assert told["structuredContent"]["unblocked"] is True
-        assert again.loop.challenges.tries.wait(("ada", "token", "")) == 0.0
+        assert again.loop.challenges.attempt_limiter.wait(("ada", "token", "")) == 0.0
         again.close()
 
     run(test())
@@ -192,7 +192,7 @@ def test_eleven_wrong_codes_in_a_minute(tmp_path: Path) -> None:
 def test_each_lockout_is_twice_as_long(tmp_path: Path) -> None:
     async def test() -> None:
         node = Guarded(tmp_path, attempts=2)
-        tries, who = node.loop.challenges.tries, ("ada", "token", "")
+        tries, who = node.loop.challenges.attempt_limiter, ("ada", "token", "")
         waits = []
         for _ in range(3):
             tries.failed(who)
@@ -258,7 +258,7 @@ def test_an_unblock_that_no_challenge_asked_for_unblocks_nobody(tmp_path: Path) 
         # And where somebody got as far as to have one approved that is not the challenge's own,
         # nothing comes of it.
         caller = node.loop.runs.of(next(iter(node.loop.watched)))[0].caller
-        Questions(node.approvals, node.rig.catalog.find).put(
+        ApprovalRequests(node.approvals, node.rig.catalog.find).put(
             "unblock", caller, {"challenge_id": "00000000-0000-4000-8000-000000000000"}, "x"
         )
         async with asyncio.timeout(PATIENCE):
@@ -277,11 +277,11 @@ def test_an_unblock_that_no_challenge_asked_for_unblocks_nobody(tmp_path: Path) 
 @pytest.mark.spec("AQ-8.8.2-1")
 def test_codes_and_ids_are_drawn(tmp_path: Path) -> None:
     assert CODE_BYTES >= 16
-    texts = {Code().reveal() for _ in range(10_000)}
+    texts = {VerificationCode().reveal() for _ in range(10_000)}
     assert len(texts) == 10_000
     assert all(re.fullmatch(r"([A-Z2-7]{4}-){7}[A-Z2-7]{4}", one) for one in list(texts)[:100])
     assert len({uuid.uuid4() for _ in range(100_000)}) == 100_000
-    codes = Codes()
+    codes = VerificationCodes()
     shown = Shown()
     codes.channels = [shown]
     one, two = codes.draw("1", "x"), codes.draw("1", "x")
@@ -296,7 +296,7 @@ def test_codes_and_ids_are_drawn(tmp_path: Path) -> None:
 
 
 def test_a_code_cannot_be_printed_copied_or_written_down() -> None:
-    code = Code()
+    code = VerificationCode()
     text = code.reveal()
     for shown in (repr(code), str(code), f"{code}", "%s" % code, format(code)):  # noqa: UP031
         assert text not in shown

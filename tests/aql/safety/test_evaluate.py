@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.aql.config import AgentSafety, SafetyConfig
-from interlock.aql.safety import evaluation as evaluate
-from interlock.aql.safety.evaluation import Action, Rules, Verdict, rules_for
-from interlock.aql.safety.patterns import Patterns, read
+from interlock.aql.safety import evaluation
+from interlock.aql.safety.evaluation import SafetyRules, StepAction, StepVerdict, rules_for
+from interlock.aql.safety.patterns import ActionPatterns, read
 from interlock.aql.safety.risk_score import MIDPOINTS, RANGES, score, tier_of
 from interlock.protocol.aql_terms import Danger
 
@@ -24,13 +24,13 @@ EXAMPLE = SafetyConfig(
 )
 
 
-def rules(**changes: Any) -> Rules:
+def rules(**changes: Any) -> SafetyRules:
     import msgspec
 
     return rules_for(msgspec.structs.replace(EXAMPLE, **changes), "ada", "agent")
 
 
-def judged(text: str, given: Rules | None = None, **more: Any) -> Verdict:
+def judged(text: str, given: SafetyRules | None = None, **more: Any) -> StepVerdict:
     own = given or rules()
     whole: dict[str, Any] = {
         "steps": 0,
@@ -38,7 +38,7 @@ def judged(text: str, given: Rules | None = None, **more: Any) -> Verdict:
         "tolerance": own.tolerance,
         **more,
     }
-    return evaluate.report(read(text), own, **whole)
+    return evaluation.report(read(text), own, **whole)
 
 
 @pytest.mark.spec("AQ-8.7.2-4")
@@ -117,17 +117,17 @@ def test_the_tiers_begin_where_the_draft_says() -> None:
 @pytest.mark.spec("AQ-8.7.2-7", "AQ-8.8.1-1")
 def test_verify_pauses_and_the_danger_zone_stops() -> None:
     own = rules()
-    action = Action("x_y", "y", Danger.DANGEROUS)
+    action = StepAction("x_y", "y", Danger.DANGEROUS)
     verify = judged("change the thermostat settings", own, action=action)
     assert (verify.effect, verify.tier) == ("pause", "verify")
-    action = Action("x_y", "y", Danger.FORBIDDEN)
+    action = StepAction("x_y", "y", Danger.FORBIDDEN)
     zone = judged("change the thermostat settings", own, action=action)
     assert (zone.effect, zone.tier) == ("stop", "danger_zone")
 
 
 @pytest.mark.spec("AQ-8.7.2-8")
 def test_tolerance_pauses_what_is_above_it() -> None:
-    action = Action("x_write", "write", Danger.REVERSIBLE)
+    action = StepAction("x_write", "write", Danger.REVERSIBLE)
     hint = "write the summary file"
     assert judged(hint, action=action, tolerance="conservative").effect == "pause"
     assert judged(hint, action=action, tolerance="moderate").effect == "continue"
@@ -135,7 +135,7 @@ def test_tolerance_pauses_what_is_above_it() -> None:
 
 @pytest.mark.spec("AQ-8.7.2-10")
 def test_tolerance_relaxes_confirm_only_where_asked() -> None:
-    action = Action("x_write", "write", Danger.REVERSIBLE, "untested")
+    action = StepAction("x_write", "write", Danger.REVERSIBLE, "untested")
     hint = "write the summary file"
     [paused, relaxed] = [
         judged(hint, rules(tolerance_relaxes_confirm=relaxes), action=action)
@@ -145,7 +145,7 @@ def test_tolerance_relaxes_confirm_only_where_asked() -> None:
     assert (paused.effect, relaxed.effect) == ("pause", "continue")
     for relaxes in (False, True):
         own = rules(tolerance_relaxes_confirm=relaxes, tolerance="aggressive")
-        action = Action("x_write", "write", Danger.DANGEROUS)
+        action = StepAction("x_write", "write", Danger.DANGEROUS)
         assert judged(hint, own, action=action).effect == "pause"
 
 
@@ -153,11 +153,13 @@ def test_tolerance_relaxes_confirm_only_where_asked() -> None:
 @pytest.mark.parametrize("let", [None, "advisory"])
 @pytest.mark.parametrize("value", [31, 45, 50, *range(51, 61)])
 def test_tolerance_relaxes_confirm_up_to_its_threshold(value: int, let: Any) -> None:
-    action = Action("x_write", "write", Danger.SAFE)
+    action = StepAction("x_write", "write", Danger.SAFE)
 
-    def judge(relaxes: bool, tolerance: str) -> Verdict:
+    def judge(relaxes: bool, tolerance: str) -> StepVerdict:
         own = rules(tolerance_relaxes_confirm=relaxes, requires_approval=[], auto_approve=[])
-        return evaluate.call(action, own, tolerance=tolerance, reported=value, repeated=0, let=let)
+        return evaluation.call(
+            action, own, tolerance=tolerance, reported=value, repeated=0, let=let
+        )
 
     moderate = judge(True, "moderate")
     assert (moderate.value, moderate.tier) == (value, "confirm")
@@ -183,9 +185,9 @@ def test_the_base_of_a_level_is_in_its_range() -> None:
 @pytest.mark.spec("AQ-DNG-8.3-1")
 def test_repetition_raises_what_is_destructive() -> None:
     own = rules(requires_approval=[], repeat_raises_at=50)
-    action = Action("s_delete_record", "delete_record", Danger.DESTRUCTIVE)
-    before = evaluate.call(action, own, tolerance="aggressive", reported=0, repeated=49)
-    after = evaluate.call(action, own, tolerance="aggressive", reported=0, repeated=50)
+    action = StepAction("s_delete_record", "delete_record", Danger.DESTRUCTIVE)
+    before = evaluation.call(action, own, tolerance="aggressive", reported=0, repeated=49)
+    after = evaluation.call(action, own, tolerance="aggressive", reported=0, repeated=50)
     assert (before.tier, after.tier) == ("confirm", "verify")
     assert action.danger is Danger.DESTRUCTIVE
 
@@ -240,18 +242,18 @@ def test_the_lists_that_are_there_from_the_start() -> None:
 
 
 def test_a_nice_name_does_not_free_what_the_node_knows_better() -> None:
-    action = Action("s_get_rid_of_it", "get_rid_of_it", Danger.DESTRUCTIVE)
+    action = StepAction("s_get_rid_of_it", "get_rid_of_it", Danger.DESTRUCTIVE)
     assert judged("get_rid_of_it", action=action).effect == "pause"
-    assert evaluate.call(action, rules(), tolerance="moderate", reported=0).effect == "pause"
-    action = Action("s_get_user", "get_user", Danger.SAFE)
-    assert evaluate.call(action, rules(), tolerance="moderate", reported=0).effect == "continue"
+    assert evaluation.call(action, rules(), tolerance="moderate", reported=0).effect == "pause"
+    action = StepAction("s_get_user", "get_user", Danger.SAFE)
+    assert evaluation.call(action, rules(), tolerance="moderate", reported=0).effect == "continue"
     # The report may have been riskier than what is done.
-    assert evaluate.call(action, rules(), tolerance="moderate", reported=70).effect == "pause"
+    assert evaluation.call(action, rules(), tolerance="moderate", reported=70).effect == "pause"
 
 
 def test_what_a_human_let_through_passes_once_up_to_its_tier() -> None:
     assert judged("delete_user x", let="confirm").effect == "continue"
-    dangerous = Action("s_delete_user", "delete_user", Danger.DANGEROUS)
+    dangerous = StepAction("s_delete_user", "delete_user", Danger.DANGEROUS)
     assert judged("delete_user x", let="confirm", action=dangerous).effect == "pause"
     assert judged("delete_user x", let="verify", action=dangerous).effect == "continue"
     assert judged("drop_table x", let="verify").effect == "stop"
@@ -271,7 +273,7 @@ def test_whatever_stands_around_it_a_denied_action_stops(
 
 @given(st.text(max_size=2_000), st.integers(0, 60), st.sampled_from([*Danger, None]))
 def test_any_hint_is_judged_the_same_twice(text: str, steps: int, danger: Danger | None) -> None:
-    action = None if danger is None else Action("s_op", "op", danger)
+    action = None if danger is None else StepAction("s_op", "op", danger)
     one = judged(text, steps=steps, action=action)
     assert one == judged(text, steps=steps, action=action)
     assert one.factors
@@ -283,7 +285,7 @@ def test_any_hint_is_judged_the_same_twice(text: str, steps: int, danger: Danger
 @given(st.text(max_size=200))
 def test_reports_raise_a_risk_and_never_lower_it(text: str) -> None:
     for danger in Danger:
-        action = Action("s_op", "op", danger)
+        action = StepAction("s_op", "op", danger)
         alone = score(read("op"), danger=danger, named=True).value
         assert judged(text, rules(stages=[4, 5]), action=action).value >= alone
 
@@ -303,7 +305,7 @@ def test_no_hint_takes_long(hint: str) -> None:
 
 @given(st.text("ab_x", max_size=12), st.text("ab_*?", min_size=1, max_size=6))
 def test_globs_are_what_they_are_elsewhere(text: str, glob: str) -> None:
-    own = Patterns([glob])
+    own = ActionPatterns([glob])
     hint = read(text)
     assert (own.whole(hint) is not None) == fnmatchcase(hint.lower, glob)
     if fnmatchcase(hint.lower, glob) and "__" not in glob + text:

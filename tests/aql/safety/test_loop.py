@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from interlock.aql.safety.loop import IDLE
-from interlock.aql.safety.operator_api import VerificationDesk
+from interlock.aql.safety.operator_api import OperatorApi
 from interlock.errors import DENIED, InterlockError
 from tests.aql.safety.guarded import Guarded, types
 from tests.patience import PATIENCE
@@ -115,8 +115,8 @@ def test_an_execution_begins_with_a_human_and_ends(tmp_path: Path) -> None:
 def test_what_a_report_must_say(tmp_path: Path, params: dict[str, Any], code: str) -> None:
     async def test() -> None:
         from interlock.aql.language.errors import AqlError
-        from interlock.aql.request import Asked
-        from interlock.aql.safety.operations import Steps
+        from interlock.aql.request import AqlRequest
+        from interlock.aql.safety.operations import StepOperations
         from interlock.protocol.aql_terms import PLAIN
         from tests.aql.safety.guarded import acting
 
@@ -124,11 +124,11 @@ def test_what_a_report_must_say(tmp_path: Path, params: dict[str, Any], code: st
         await node.begin()
         call = acting("list_issues")
         call.caller = node.loop.runs.of(next(iter(node.loop.watched)))[0].caller
-        operation = node.books.at(node.rig.catalog.current).find("record_execution_step")
+        operation = node.catalog_builder.at(node.rig.catalog.current).find("record_execution_step")
         assert operation is not None
         with pytest.raises(AqlError) as raised:
-            await Steps(node.loop).record_execution_step(
-                Asked(operation, PLAIN, None, params=params, call=call)
+            await StepOperations(node.loop).record_execution_step(
+                AqlRequest(operation, PLAIN, None, params=params, call=call)
             )
         assert raised.value.code == code
         # By the pipeline, the schema says the same.
@@ -143,7 +143,7 @@ def test_both_spellings_are_understood(tmp_path: Path) -> None:
     async def test() -> None:
         node = Guarded(tmp_path)
         await node.begin()
-        operation = node.books.at(node.rig.catalog.current).find("record_execution_step")
+        operation = node.catalog_builder.at(node.rig.catalog.current).find("record_execution_step")
         assert operation is not None
         signature = operation.signature
         assert signature.aliases["nextActionHint"] == "next_action_hint"
@@ -241,7 +241,7 @@ def test_a_pause_says_where_a_human_decides_and_ends_with_its_execution(tmp_path
 def test_an_operator_sees_what_runs_and_ends_it(tmp_path: Path) -> None:
     async def test() -> None:
         node = Guarded(tmp_path)
-        desk = VerificationDesk(node.loop)
+        desk = OperatorApi(node.loop)
         id = await node.begin()
         await node.begin("deputy")
         await node.report("delete_repo docs")

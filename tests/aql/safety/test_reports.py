@@ -9,18 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.aql.safety.patterns import read
-from interlock.aql.safety.reports import Called, Report, Reports, announces, digest
+from interlock.aql.safety.reports import CallTarget, StepReport, StepReports, announces, digest
 
 WHO = ("ada", "token", "")
 
 
-def called(local: str, server: str = "github", **arguments: Any) -> Called:
+def called(local: str, server: str = "github", **arguments: Any) -> CallTarget:
     names = (f"{server}_{local}", f"{server}.{local}", f"{server}__{local}")
-    return Called(names, local, server, lambda: arguments)
+    return CallTarget(names, local, server, lambda: arguments)
 
 
-def said(hint: str, operation: str = "", params: Any = None) -> Report:
-    return Report("e", read(hint), 0.0, 0, operation, None if params is None else digest(params))
+def said(hint: str, operation: str = "", params: Any = None) -> StepReport:
+    return StepReport(
+        "e", read(hint), 0.0, 0, operation, None if params is None else digest(params)
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,9 +81,9 @@ def test_a_named_operation_is_meant_and_nothing_else() -> None:
 )
 def test_never_more_calls_than_reports(reported: list[tuple[str, int]], wanted: list[str]) -> None:
     now = 100.0
-    reports = Reports(lambda: now, 60.0)
+    reports = StepReports(lambda: now, 60.0)
     for local, at in sorted(reported, key=lambda one: one[1]):
-        reports.add(WHO, Report("e", read(f"{local} x"), float(at), 0))
+        reports.add(WHO, StepReport("e", read(f"{local} x"), float(at), 0))
     for name in set(wanted):
         fresh = [one for one in reported if one == (name, one[1]) and one[1] >= 40]
         passed = 0
@@ -92,7 +94,7 @@ def test_never_more_calls_than_reports(reported: list[tuple[str, int]], wanted: 
 
 
 def test_many_reports_take_no_room() -> None:
-    reports = Reports(lambda: 0.0, 60.0)
+    reports = StepReports(lambda: 0.0, 60.0)
     for _ in range(1_000):
         reports.add(WHO, said("list_issues x"))
     assert reports.count(WHO) == 100

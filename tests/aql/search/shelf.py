@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from interlock.aql.config import AqlConfig
-from interlock.aql.operations import OperationBook, OperationsAt
-from interlock.aql.search.searcher import Hit
+from interlock.aql.operations import OperationCatalogBuilder, OperationSnapshot
+from interlock.aql.search.searcher import SearchHit
 from tests.core.catalog.offers import merged, offer
 
 Described = tuple[str, str] | tuple[str, str, Mapping[str, Any]]
@@ -19,11 +19,11 @@ def tool(name: str, description: str, parameters: Mapping[str, Any] | None = Non
     return json.dumps({"name": name, "description": description, "inputSchema": schema}).encode()
 
 
-def book(
+def operation_catalog(
     servers: Mapping[str, Sequence[Described]], config: AqlConfig | None = None
-) -> OperationsAt:
+) -> OperationSnapshot:
     offerings = [offer(key, [tool(*one) for one in tools]) for key, tools in servers.items()]
-    return OperationBook(config or AqlConfig()).at(merged(*offerings))
+    return OperationCatalogBuilder(config or AqlConfig()).at(merged(*offerings))
 
 
 SMALL: dict[str, Sequence[Described]] = {
@@ -61,5 +61,5 @@ SMALL: dict[str, Sequence[Described]] = {
 }
 
 
-def names(hits: Sequence[Hit]) -> list[str]:
+def names(hits: Sequence[SearchHit]) -> list[str]:
     return [hit.operation.canonical for hit in hits]

@@ -10,13 +10,13 @@ import pytest
 from interlock.aql.search.searcher import LexicalSearcher
 from interlock.aql.search.words import STOP
 from interlock.protocol.aql_terms import Category
-from tests.aql.search.shelf import SMALL, book, names
+from tests.aql.search.shelf import SMALL, names, operation_catalog
 from tests.core.catalog.offers import merged, offer
 
 
 @pytest.fixture(scope="module")
 def searcher() -> LexicalSearcher:
-    shelf = book(SMALL)
+    shelf = operation_catalog(SMALL)
     return LexicalSearcher(lambda: shelf)
 
 
@@ -51,7 +51,7 @@ def test_nothing_is_found_for_nothing(searcher: LexicalSearcher) -> None:
 
 
 def test_an_empty_catalog_has_nothing() -> None:
-    shelf = book({})
+    shelf = operation_catalog({})
     assert LexicalSearcher(lambda: shelf).search("send mail", None, 5) == []
 
 
@@ -67,9 +67,11 @@ def test_an_empty_catalog_has_nothing() -> None:
 def test_odd_tools_are_indexed(schema: dict[str, Any]) -> None:
     odd = {"name": "send_mail", "description": "x" * 102_400, "inputSchema": schema, "title": 7}
     from interlock.aql.config import AqlConfig
-    from interlock.aql.operations import OperationBook
+    from interlock.aql.operations import OperationCatalogBuilder
 
-    shelf = OperationBook(AqlConfig()).at(merged(offer("odd", [json.dumps(odd).encode()])))
+    shelf = OperationCatalogBuilder(AqlConfig()).at(
+        merged(offer("odd", [json.dumps(odd).encode()]))
+    )
     assert names(LexicalSearcher(lambda: shelf).search("send mail", None, 1)) == ["odd.send_mail"]
 
 
@@ -95,9 +97,9 @@ def test_why_says_which_words_led_there(searcher: LexicalSearcher) -> None:
 
 
 def test_a_changed_catalog_is_searched_as_it_is_now() -> None:
-    books = [book({"a": [("send_mail", "Send mail")]})]
-    searcher = LexicalSearcher(lambda: books[-1])
+    catalog_builder = [operation_catalog({"a": [("send_mail", "Send mail")]})]
+    searcher = LexicalSearcher(lambda: catalog_builder[-1])
     assert names(searcher.search("send mail", None, 5)) == ["a.send_mail"]
-    books.append(book({"b": [("send_mail", "Send mail")]}))
-    books[-1].number = books[0].number + 1
+    catalog_builder.append(operation_catalog({"b": [("send_mail", "Send mail")]}))
+    catalog_builder[-1].number = catalog_builder[0].number + 1
     assert names(searcher.search("send mail", None, 5)) == ["b.send_mail"]

@@ -14,9 +14,9 @@ from interlock.aql.search.minilm import MiniLm, model_folder
 from interlock.aql.search.searcher import LexicalSearcher
 from interlock.aql.search.words import words_of
 from interlock.protocol.aql_terms import Category
-from tests.aql.search.shelf import SMALL, book, names, tool
-from tests.aql.shelf import book as book_with
+from tests.aql.search.shelf import SMALL, names, operation_catalog, tool
 from tests.aql.shelf import native
+from tests.aql.shelf import operation_catalog as book_with
 from tests.core.catalog.offers import offer
 from tests.patience import PATIENCE
 
@@ -53,7 +53,7 @@ class Kept:
 
 
 def test_words_decide_until_the_vectors_are_there() -> None:
-    shelf, letters = book(SMALL), Letters()
+    shelf, letters = operation_catalog(SMALL), Letters()
     letters.let_go.clear()
     searcher = EmbeddingSearcher(LexicalSearcher(lambda: shelf), lambda: letters)
     wish = "make a folder"
@@ -68,25 +68,25 @@ def test_words_decide_until_the_vectors_are_there() -> None:
 
 def test_vectors_are_kept_and_only_new_ones_are_made() -> None:
     kept, first, second = Kept(), Letters(), Letters()
-    books = [book(SMALL)]
-    searcher = EmbeddingSearcher(LexicalSearcher(lambda: books[-1]), lambda: first, kept)
+    catalog_builder = [operation_catalog(SMALL)]
+    searcher = EmbeddingSearcher(LexicalSearcher(lambda: catalog_builder[-1]), lambda: first, kept)
     assert searcher.wait(PATIENCE)
-    assert len(first.encoded) == 3 * len(books[0].all())
+    assert len(first.encoded) == 3 * len(catalog_builder[0].all())
     searcher.close()
-    again = EmbeddingSearcher(LexicalSearcher(lambda: books[-1]), lambda: second, kept)
+    again = EmbeddingSearcher(LexicalSearcher(lambda: catalog_builder[-1]), lambda: second, kept)
     assert again.wait(PATIENCE)
     assert second.encoded == []
-    books.append(book({**SMALL, "new": [("wave", "Wave a hand")]}))
-    books[-1].number = books[0].number + 1
+    catalog_builder.append(operation_catalog({**SMALL, "new": [("wave", "Wave a hand")]}))
+    catalog_builder[-1].number = catalog_builder[0].number + 1
     assert again.wait(PATIENCE)
-    new = books[-1].find("new_wave")
+    new = catalog_builder[-1].find("new_wave")
     assert new is not None
     assert second.encoded == list(texts_of(new))
     again.close()
 
 
 def test_it_shows_only_what_is_seen() -> None:
-    shelf = book(SMALL)
+    shelf = operation_catalog(SMALL)
     searcher = EmbeddingSearcher(LexicalSearcher(lambda: shelf), Letters)
     assert searcher.wait(PATIENCE)
     found = searcher.search("delete a message", lambda tool: tool.upstream != "mail", 20)
@@ -102,7 +102,7 @@ def test_a_model_that_cannot_be_loaded_leaves_words() -> None:
     def broken() -> Letters:
         raise OSError("no such file")
 
-    shelf = book(SMALL)
+    shelf = operation_catalog(SMALL)
     searcher = EmbeddingSearcher(LexicalSearcher(lambda: shelf), broken)
     assert not searcher.wait(PATIENCE)
     assert "no such file" in searcher.problem
@@ -130,7 +130,7 @@ def test_the_model_knows_what_is_alike() -> None:
 def test_meaning_finds_what_no_word_leads_to() -> None:
     load = installed()
     assert load is not None
-    shelf = book(SMALL)
+    shelf = operation_catalog(SMALL)
     searcher = EmbeddingSearcher(LexicalSearcher(lambda: shelf), load)
     assert searcher.wait(50)
     found = searcher.search("reimburse the shopper", None, 2)
@@ -154,7 +154,7 @@ def test_the_nodes_own_operations_come_after_those_of_servers() -> None:
 
 
 def test_closing_while_the_thread_starts_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    shelf = book(SMALL)
+    shelf = operation_catalog(SMALL)
     searcher = EmbeddingSearcher(LexicalSearcher(lambda: shelf), Letters)
     starting, go_on = threading.Event(), threading.Event()
     start = threading.Thread.start

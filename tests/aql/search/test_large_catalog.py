@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from interlock.aql.search.searcher import LexicalSearcher
-from tests.aql.search.shelf import SMALL, Described, book, names
+from tests.aql.search.shelf import SMALL, Described, names, operation_catalog
 from tests.effort import lines_run
 
 VERBS = ("create", "get", "list", "update", "delete", "search", "export", "archive")
@@ -39,7 +39,7 @@ def test_a_bug_in_github_is_an_issue(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a search needs no network")
 
     monkeypatch.setattr(socket, "socket", no_network)
-    shelf = book(large(200))
+    shelf = operation_catalog(large(200))
     assert len(shelf.all()) == 200
     found = LexicalSearcher(lambda: shelf).search("open a bug in github", None, 5)
     assert names(found)[0] == "github.create_issue"
@@ -47,7 +47,7 @@ def test_a_bug_in_github_is_an_issue(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.spec("AQ-INT-8.3-2")
 def test_a_search_answers_with_a_few() -> None:
-    shelf = book(large(500))
+    shelf = operation_catalog(large(500))
     assert len(shelf.all()) == 500
     found = LexicalSearcher(lambda: shelf).search("issue", None, 10)
     assert 0 < len(found) < 15
@@ -55,7 +55,7 @@ def test_a_search_answers_with_a_few() -> None:
 
 
 def test_a_search_over_six_hundred_is_little_work() -> None:
-    shelf = book(large(600))
+    shelf = operation_catalog(large(600))
     searcher = LexicalSearcher(lambda: shelf)
     searcher.prepare()
     wishes = [

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.aql.search.searcher import LexicalSearcher, Weights, prefill, tokens_of
+from interlock.aql.search.searcher import LexicalSearcher, SearchWeights, prefill, tokens_of
 from interlock.aql.search.usage import HALF_LIFE_S, NEVER, Usage
-from tests.aql.search.shelf import SMALL, book, names
+from tests.aql.search.shelf import SMALL, names, operation_catalog
 
 TWINS = {
     "one": [("send_report", "Send a report")],
@@ -28,25 +28,27 @@ def test_success_reorders_what_is_equally_similar() -> None:
     for _ in range(6):
         usage.called("one.send_report", "", False)
         usage.called("two.send_report", "", True)
-    shelf = book(TWINS)
-    plain = LexicalSearcher(lambda: shelf, usage, Weights(1.0, 0.0, 0.0, 0.0))
+    shelf = operation_catalog(TWINS)
+    plain = LexicalSearcher(lambda: shelf, usage, SearchWeights(1.0, 0.0, 0.0, 0.0))
     one, other = plain.search("send a report", None, 2)
     assert one.score == pytest.approx(other.score)
-    raised = LexicalSearcher(lambda: shelf, usage, Weights(1.0, 0.0, 0.0, 0.5))
+    raised = LexicalSearcher(lambda: shelf, usage, SearchWeights(1.0, 0.0, 0.0, 0.5))
     assert names(raised.search("send a report", None, 2)) == ["two.send_report", "one.send_report"]
 
 
 @pytest.mark.parametrize(
-    "weights", [Weights(1.0, 0.5, 0.0, 0.0), Weights(1.0, 0.0, 0.5, 0.0)], ids=["often", "lately"]
+    "weights",
+    [SearchWeights(1.0, 0.5, 0.0, 0.0), SearchWeights(1.0, 0.0, 0.5, 0.0)],
+    ids=["often", "lately"],
 )
-def test_so_do_frequency_and_recency(weights: Weights) -> None:
+def test_so_do_frequency_and_recency(weights: SearchWeights) -> None:
     clock = Clock()
     usage = Usage(clock=clock)
     usage.called("one.send_report", "", True)
     clock.now += 3 * HALF_LIFE_S
     for _ in range(5):
         usage.called("two.send_report", "", True)
-    shelf = book(TWINS)
+    shelf = operation_catalog(TWINS)
     found = LexicalSearcher(lambda: shelf, usage, weights).search("send a report", None, 2)
     assert names(found) == ["two.send_report", "one.send_report"]
 
@@ -55,8 +57,8 @@ def test_use_does_not_lift_what_hardly_fits() -> None:
     usage = Usage(clock=Clock())
     for _ in range(1_000):
         usage.called("files.read_file", "", True)
-    shelf = book(SMALL)
-    searcher = LexicalSearcher(lambda: shelf, usage, Weights(0.2, 1.0, 1.0, 1.0))
+    shelf = operation_catalog(SMALL)
+    searcher = LexicalSearcher(lambda: shelf, usage, SearchWeights(0.2, 1.0, 1.0, 1.0))
     assert names(searcher.search("merge the pull request", None, 3))[0] == (
         "github.merge_pull_request"
     )
@@ -66,7 +68,7 @@ def test_own_calls_count_for_more_than_those_of_others() -> None:
     usage = Usage(clock=Clock())
     usage.called("one.send_report", "clerk", True)
     usage.called("two.send_report", "guard", True)
-    shelf = book(TWINS)
+    shelf = operation_catalog(TWINS)
     searcher = LexicalSearcher(lambda: shelf, usage)
     assert names(searcher.search("send a report", None, 1, caller="clerk")) == ["one.send_report"]
     assert names(searcher.search("send a report", None, 1, caller="guard")) == ["two.send_report"]
@@ -103,7 +105,7 @@ def test_calls_that_are_added_up_first_count_like_single_ones(caller: str) -> No
 
 @pytest.mark.spec("ST-4.4.2-11")
 def test_a_prefill_holds_what_fits_well_and_has_room() -> None:
-    shelf = book(SMALL)
+    shelf = operation_catalog(SMALL)
     hits = LexicalSearcher(lambda: shelf).search("delete a message or a branch", None, 20)
     chosen = prefill(hits, 0.5, 1_000)
     assert chosen

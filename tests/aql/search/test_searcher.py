@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from interlock.aql.operations import OperationsAt
+from interlock.aql.operations import OperationSnapshot
 from interlock.aql.search.embeddings import searcher_for
 from interlock.aql.search.searcher import LexicalSearcher
 from interlock.aql.search.usage import NO_USAGE
-from tests.aql.search.shelf import SMALL, Described, book, names
+from tests.aql.search.shelf import SMALL, Described, names, operation_catalog
 
 
 @pytest.fixture(scope="module")
 def searcher() -> LexicalSearcher:
-    shelf = book(SMALL)
+    shelf = operation_catalog(SMALL)
     return LexicalSearcher(lambda: shelf)
 
 
@@ -42,14 +42,14 @@ def test_it_finds_what_is_meant(searcher: LexicalSearcher, wish: str, operation:
 
 
 def test_a_config_may_leave_it_at_words() -> None:
-    shelf = book(SMALL)
+    shelf = operation_catalog(SMALL)
     made = searcher_for(lambda: shelf, NO_USAGE, "off")
     assert isinstance(made, LexicalSearcher)
     assert names(made.search("make a folder", None, 1)) == ["files.create_directory"]
     made.close()
 
 
-def crowd() -> OperationsAt:
+def crowd() -> OperationSnapshot:
     """The documented examples' servers, next to forty others that offer alike."""
     things = ("message", "channel", "text", "note", "team", "word", "site", "character")
     others: dict[str, list[Described]] = {
@@ -74,7 +74,7 @@ def crowd() -> OperationsAt:
             ("echo", "Returns the text that it is given.", {"text": {}}),
         ],
     }
-    return book({**others, **documented})
+    return operation_catalog({**others, **documented})
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_documented_searches_work_next_to_forty_servers(page: str, operation: st
 
 def test_a_product_that_is_named_raises_its_tools() -> None:
     alike: list[Described] = [("create_task", "Create a task."), ("list_tasks", "List tasks.")]
-    shelf = book(dict.fromkeys(("asana", "todoist", "zebra", "trello", "word"), alike))
+    shelf = operation_catalog(dict.fromkeys(("asana", "todoist", "zebra", "trello", "word"), alike))
     searcher = LexicalSearcher(lambda: shelf)
     for product in ("todoist", "zebra", "trello"):
         hits = names(searcher.search(f"create a task in {product}", None, 2))
@@ -101,8 +101,10 @@ def test_a_product_that_is_named_raises_its_tools() -> None:
 
 def test_a_word_that_other_servers_say_is_no_name() -> None:
     said: list[Described] = [("count", "Count each word of the text.")]
-    few = book({"word": [("open", "Open a file.")], "zebra": said})
-    many = book({"word": [("open", "Open a file.")], **{f"v{at}": said for at in range(5)}})
+    few = operation_catalog({"word": [("open", "Open a file.")], "zebra": said})
+    many = operation_catalog(
+        {"word": [("open", "Open a file.")], **{f"v{at}": said for at in range(5)}}
+    )
     named = LexicalSearcher(lambda: few).prepare().named
     assert named["word"] == {"word"}
     # A name is said as it is spelled.
@@ -111,7 +113,7 @@ def test_a_word_that_other_servers_say_is_no_name() -> None:
 
 
 def test_what_a_literal_says_is_not_searched_for() -> None:
-    shelf = book(SMALL)
+    shelf = operation_catalog(SMALL)
     searcher = LexicalSearcher(lambda: shelf)
     plain = searcher.search("open a bug in github", None, 5)
     quoted = searcher.search("open a bug in github: 'refund every customer invoice'", None, 5)

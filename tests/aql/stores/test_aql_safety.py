@@ -10,30 +10,30 @@ from pathlib import Path
 import pytest
 
 from interlock.aql.safety.store import (
-    Attempts,
-    Block,
-    Challenge,
-    Execution,
+    AgentExecution,
+    CodeAttempts,
+    CodeDigest,
+    PrincipalBlock,
+    SafetyChallenge,
+    SafetyState,
     SafetyStore,
-    Saved,
-    Sealed,
 )
 from interlock.core.call import Caller
 from interlock.errors import CONFIG, UNRECORDABLE, InterlockError
 
 WHO = ("ada", "token", "")
-BLOCK = Block(WHO, Caller("ada", kind="token"), "agent", "drop it", "denied", 5.0, "c")
-CHALLENGE = Challenge(
-    "c", WHO, Caller("ada"), "agent", "drop it", "danger_zone", 1.0, 2.0, Sealed(b"s", b"d")
+BLOCK = PrincipalBlock(WHO, Caller("ada", kind="token"), "agent", "drop it", "denied", 5.0, "c")
+CHALLENGE = SafetyChallenge(
+    "c", WHO, Caller("ada"), "agent", "drop it", "danger_zone", 1.0, 2.0, CodeDigest(b"s", b"d")
 )
-EXECUTION = Execution("e", WHO, "agent", 1.0, 50, "moderate")
-ATTEMPTS = Attempts(WHO, (1.0, 2.0), 1, 60.0)
+EXECUTION = AgentExecution("e", WHO, "agent", 1.0, 50, "moderate")
+ATTEMPTS = CodeAttempts(WHO, (1.0, 2.0), 1, 60.0)
 
 
 def test_everything_is_there_again(tmp_path: Path) -> None:
     path = tmp_path / "state" / "safety.db"
     store = SafetyStore(path)
-    assert store.load() == Saved()
+    assert store.load() == SafetyState()
     store.drop(BLOCK)
     assert not path.exists()
     for record in (BLOCK, CHALLENGE, EXECUTION, ATTEMPTS):
@@ -54,7 +54,7 @@ def test_everything_is_there_again(tmp_path: Path) -> None:
 def test_names_do_not_run_together(tmp_path: Path) -> None:
     store = SafetyStore(tmp_path / "safety.db")
     for who in (("a", "b,c", ""), ("a,b", "c", ""), ('a","b', "c", "")):
-        store.keep(Attempts(who, (1.0,)))
+        store.keep(CodeAttempts(who, (1.0,)))
     assert len(store.load().attempts) == 3
 
 
@@ -82,7 +82,7 @@ def test_rubbish_is_no_reason_to_forget_a_block(tmp_path: Path) -> None:
     store.close()
     with sqlite3.connect(path) as file:
         file.execute("UPDATE record SET body = x'c1'")
-    assert SafetyStore(path).load() == Saved()
+    assert SafetyStore(path).load() == SafetyState()
     with sqlite3.connect(path) as file:
         file.execute("INSERT INTO record VALUES ('block', 'x', x'c1')")
     with pytest.raises(InterlockError, match="not whom"):

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from interlock.aql.execution_states import State
+from interlock.aql.execution_states import ExecutionState
 from interlock.aql.execution_store import Execution, ExecutionStore
-from interlock.aql.notes import Note, NoteStore
+from interlock.aql.notes import CallerNote, NoteStore
 from interlock.errors import InterlockError
 from tests.core.state.telling import PATIENCE, Told
 
@@ -59,12 +59,12 @@ def put(
 
 
 def test_what_is_written_is_read_again(store: ExecutionStore, loop: Told[bool]) -> None:
-    one = execution("one", created=2.0, arguments=b'{"x":1}', status=State.RUNNING)
+    one = execution("one", created=2.0, arguments=b'{"x":1}', status=ExecutionState.RUNNING)
     error = {"code": "X", "message": "m", "details": {"n": 2**80}}
     other = execution("other", error=error, progress={"percentage": 5.0})
     assert put(store, loop, one)
     assert put(store, loop, other)
-    done = execution("one", created=2.0, status=State.COMPLETED, size=4)
+    done = execution("one", created=2.0, status=ExecutionState.COMPLETED, size=4)
     assert put(store, loop, done, b"null")
     assert store.load() == [other, done]
     assert store.result("one") == b"null"
@@ -99,7 +99,7 @@ def test_it_waits_for_the_disk(store: ExecutionStore, loop: Told[bool]) -> None:
 def test_executions_of_a_living_node_are_its_own(path: Path, loop: Told[bool]) -> None:
     one, other = (ExecutionStore(path, deliver=loop.deliver) for _ in range(2))
     try:
-        put(one, loop, execution("one", status=State.RUNNING))
+        put(one, loop, execution("one", status=ExecutionState.RUNNING))
         assert other.load() == []
         other.forget(["one"])
         put(other, loop, execution("other"))
@@ -185,7 +185,7 @@ def test_a_folder_in_its_place_is_told(path: Path, loop: Told[bool]) -> None:
 WRITER = """
 import os, sys, threading
 from pathlib import Path
-from interlock.aql.execution_states import State
+from interlock.aql.execution_states import ExecutionState
 from interlock.aql.execution_store import Execution
 from interlock.aql.execution_store import ExecutionStore
 from tests.core.state.telling import PATIENCE, Told
@@ -195,7 +195,7 @@ store = ExecutionStore(Path(sys.argv[1]), deliver=lambda run: run())
 def one(number):
     return Execution(
         id=f"e{number}", owner=("clerk", "token", ""), operation="s_build", tool="s.build",
-        category="EXECUTE", created=float(number), status=State.RUNNING,
+        category="EXECUTE", created=float(number), status=ExecutionState.RUNNING,
     )
 
 def write(number):
@@ -232,15 +232,15 @@ def test_what_was_told_of_outlives_kill_9(path: Path, loop: Told[bool]) -> None:
     finally:
         store.close()
     assert {f"e{number}" for number in told} <= kept.keys()
-    assert set(kept.values()) == {State.RUNNING}
+    assert set(kept.values()) == {ExecutionState.RUNNING}
     assert len(kept) <= len(told) + 1, "and nothing that was never begun"
 
 
 # -- notes
 
 
-def note(id: str = "note_1", etag: str = "a", **content: Any) -> Note:
-    return Note(id=id, owner=OWNER, content=content, etag=etag, created=1.0, updated=2.0)
+def note(id: str = "note_1", etag: str = "a", **content: Any) -> CallerNote:
+    return CallerNote(id=id, owner=OWNER, content=content, etag=etag, created=1.0, updated=2.0)
 
 
 def test_a_note_is_changed_only_from_the_version_that_was_seen(tmp_path: Path) -> None:

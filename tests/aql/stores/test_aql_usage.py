@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from interlock.aql.search.store import SearchMemory
+from interlock.aql.search.store import SearchStore
 from interlock.aql.search.usage import Usage
 from interlock.errors import InterlockError
 
 
 def test_usage_survives_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "search.db"
-    memory = SearchMemory(path)
+    memory = SearchStore(path)
     usage = Usage(clock=lambda: 1_000.0)
     usage.called("a.b", "clerk", True)
     usage.called("a.b", "clerk", False)
@@ -23,7 +23,7 @@ def test_usage_survives_a_restart(tmp_path: Path) -> None:
     assert usage.taken() == []
     memory.close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    again = SearchMemory(path)
+    again = SearchStore(path)
     known = Usage(again.tallies(), clock=lambda: 1_000.0)
     assert known.of("a.b", "clerk") == usage.of("a.b", "clerk")
     assert known.of("a.b") == usage.of("a.b")
@@ -31,7 +31,7 @@ def test_usage_survives_a_restart(tmp_path: Path) -> None:
 
 
 def test_vectors_are_kept_by_digest(tmp_path: Path) -> None:
-    memory = SearchMemory(tmp_path / "search.db")
+    memory = SearchStore(tmp_path / "search.db")
     memory.keep_vectors({"d1": b"\0" * 8, "d2": b"\1" * 8})
     assert memory.vectors(["d2", "d3"]) == {"d2": b"\1" * 8}
     memory.close()
@@ -45,8 +45,8 @@ def test_another_programs_file_is_not_touched(tmp_path: Path) -> None:
     other.close()
     before = path.read_bytes()
     with pytest.raises(InterlockError, match="another program's database"):
-        SearchMemory(path)
-    in_memory = SearchMemory.at(path)
+        SearchStore(path)
+    in_memory = SearchStore.at(path)
     in_memory.keep_vectors({"d": b"x"})
     assert in_memory.vectors(["d"]) == {"d": b"x"}
     in_memory.close()
@@ -55,7 +55,7 @@ def test_another_programs_file_is_not_touched(tmp_path: Path) -> None:
 
 def test_what_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
     path = tmp_path / "search.db"
-    memory = SearchMemory(path)
+    memory = SearchStore(path)
     usage = Usage(clock=lambda: 1_000.0)
     usage.called("a.b", "", True)
     memory._file.execute("PRAGMA query_only = ON")
@@ -71,4 +71,4 @@ def test_a_file_of_garbage_is_said_and_left(tmp_path: Path) -> None:
     path = tmp_path / "search.db"
     path.write_bytes(b"not a database, and long enough to be looked at" * 30)
     with pytest.raises(InterlockError):
-        SearchMemory(path)
+        SearchStore(path)

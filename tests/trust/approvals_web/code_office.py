@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from interlock.aql.safety.operator_api import VerificationDesk
+from interlock.aql.safety.operator_api import OperatorApi
 from interlock.core.call import Caller
 from interlock.core.server.http.asgi import Scope
 from interlock.core.server.http.guard import Guard
@@ -50,7 +50,7 @@ class CodeOffice:
             origins=lambda: ("http://localhost:7070",),
             wall_clock=lambda: self.node.wall,
         )
-        self.app.verification = VerificationDesk(self.node.loop)
+        self.app.verification = OperatorApi(self.node.loop)
 
     async def ask(
         self, method: str, path: str, sent: Any = None, *, local: bool = False, **headers: str

@@ -9,7 +9,7 @@ import pytest
 
 from interlock.aql.component import Aql
 from interlock.aql.config import AqlConfig, SafetyConfig
-from interlock.aql.safety.evaluation import Verdict
+from interlock.aql.safety.evaluation import StepVerdict
 from interlock.core.call import Caller
 from tests.needs import requires_browser
 from tests.trust.approvals_web.browser import Browser
@@ -35,7 +35,7 @@ def test_an_operator_reads_a_code(office: Office, browser: Browser, passkeys: st
 
     def block() -> str:
         run = safety.runs.begin(Caller("local"), "agent", None, "")
-        verdict = Verdict("stop", 3, ["deny"], "Denied by pattern 'drop_*'", denied=True)
+        verdict = StepVerdict("stop", 3, ["deny"], "Denied by pattern 'drop_*'", denied=True)
         return safety.block(run, "drop_table <b>users</b>", verdict).challenge
 
     id = office.do(block)

@@ -13,7 +13,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from interlock.aql.config import AqlConfig
-from interlock.aql.operations import OperationBook, OperationsAt
+from interlock.aql.operations import OperationCatalogBuilder, OperationSnapshot
 from interlock.core.catalog.offering import Offering, read_offering
 from interlock.core.catalog.snapshot import Snapshot
 from interlock.core.config import Config, ServerConfig
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 # node's own operations are not among them, since they are in no list.
 
 
-class Shelf(NamedTuple):
-    """What there is, and what is not ready."""
+class OperationListing(NamedTuple):
+    """The operations of a node or a config, and the servers that are not ready."""
 
     config: Config
-    operations: OperationBook
-    book: OperationsAt
+    operations: OperationCatalogBuilder
+    operation_catalog: OperationSnapshot
     offerings: dict[str, Offering]
     trouble: list[UpstreamNow]
     plain: list[Raw]
@@ -54,7 +54,9 @@ class Shelf(NamedTuple):
     """Where a node of this config keeps what it remembers."""
 
 
-async def shelf(config: Path | None, node: str | None, server: str | None = None) -> Shelf:
+async def shelf(
+    config: Path | None, node: str | None, server: str | None = None
+) -> OperationListing:
     """The operations of the running node, or of one that is started for the moment."""
 
     def narrow(whole: Config) -> Config:
@@ -77,7 +79,7 @@ async def shelf(config: Path | None, node: str | None, server: str | None = None
 
 def shelf_of(
     listed: list[Raw], config: Config, trouble: list[UpstreamNow], names: Iterable[str] = ()
-) -> Shelf:
+) -> OperationListing:
     """The operations behind a list of tools.
 
     Args:
@@ -110,9 +112,9 @@ def shelf_of(
             trust_annotations=known.trust_annotations,
         )
         offerings[key] = read_offering(key, settings, tools, root_segment=root or None)
-    operations = OperationBook(config.section(AqlConfig))
+    operations = OperationCatalogBuilder(config.section(AqlConfig))
     snapshot = Snapshot(1, offerings.values(), page_size=0, server_info=b"{}", key=b"\0" * 32)
-    return Shelf(config, operations, operations.at(snapshot), offerings, trouble, listed)
+    return OperationListing(config, operations, operations.at(snapshot), offerings, trouble, listed)
 
 
 def _with_capitals(prefix: str, own: str, spelled: dict[str, str]) -> str:
@@ -169,7 +171,7 @@ def list_operations(
       interlock operations list --view semantic --server github
     """
     found = _shelf(config, node, server)
-    some = [one for one in found.book.all() if server is None or one.server == server]
+    some = [one for one in found.operation_catalog.all() if server is None or one.server == server]
     face = _face(found, view)
     if json:
         say.as_json({"operations": [_line(one, face) for one in some]})
@@ -262,15 +264,17 @@ def explain_operation(
     Example:
       interlock operations explain github_create_issue
     """
-    from interlock.aql.introspection import Details
+    from interlock.aql.introspection import OperationDescriber
 
     found = _shelf(config, node, None)
-    one = found.book.find(name)
+    one = found.operation_catalog.find(name)
     if one is None:
         listed = running.Named(config, node).command("operations list")
-        near = ", ".join(found.book.near(name)) or listed
+        near = ", ".join(found.operation_catalog.near(name)) or listed
         raise typer.BadParameter(f"there is no operation {name!r}; see {near}")
-    details = Details(found.operations, found.book, _face(found, view), lambda _: "validated")
+    details = OperationDescriber(
+        found.operations, found.operation_catalog, _face(found, view), lambda _: "validated"
+    )
     include = ("danger", "source", "input_schema")
     say.as_json({**details.whole(one, include), "origins": one.origins})
 
@@ -297,7 +301,7 @@ def bundle_server(
         raise typer.BadParameter(
             f"there is no server {server!r}; there are {', '.join(found.offerings) or 'none'}"
         )
-    say.as_json(export(offering, found.book))
+    say.as_json(export(offering, found.operation_catalog))
 
 
 @operations.command("tokens")
@@ -315,7 +319,7 @@ def count_tokens(
     found = _shelf(config, node, None)
     costs = {"plain": sum(definition_tokens(raw) for raw in found.plain)}
     for view in ("aql", "semantic", "aql-single"):
-        costs[view] = cost_of(_face(found, view), found.book, None)["view"]
+        costs[view] = cost_of(_face(found, view), found.operation_catalog, None)["view"]
     if json:
         say.as_json({"tools": len(found.plain), "tokens": costs})
         return
@@ -323,7 +327,7 @@ def count_tokens(
         say.console().print(f"{view:<12} ≈{cost} tokens", highlight=False)
 
 
-def _shelf(config: Any, node: str | None, server: str | None) -> Shelf:
+def _shelf(config: Any, node: str | None, server: str | None) -> OperationListing:
     from interlock.terminal.event_loop import run
 
     found = run(shelf(config, node, server))
@@ -333,7 +337,7 @@ def _shelf(config: Any, node: str | None, server: str | None) -> Shelf:
     return found
 
 
-def _face(found: Shelf, view: str) -> Face:
+def _face(found: OperationListing, view: str) -> Face:
     from interlock.core.server.mcp.views import Views
 
     views = Views(found.config)
@@ -356,16 +360,16 @@ def _line(one: Operation, face: Face) -> dict[str, Any]:
     }
 
 
-def _searcher(found: Shelf, *, words: bool) -> Searcher:
+def _searcher(found: OperationListing, *, words: bool) -> Searcher:
     from interlock.aql.search.embeddings import EmbeddingSearcher, searcher_for
-    from interlock.aql.search.store import SearchMemory
+    from interlock.aql.search.store import SearchStore
     from interlock.aql.search.usage import NO_USAGE
 
     asked = "off" if words else found.config.section(AqlConfig).search.embeddings
     # With a model: the vectors that a node has made, and what is made now for the next time.
     kept = None if asked == "off" or found.folder is None else found.folder / "aql-search.db"
-    memory = None if kept is None else SearchMemory.at(kept)
-    searcher = searcher_for(lambda: found.book, NO_USAGE, asked, memory)
+    memory = None if kept is None else SearchStore.at(kept)
+    searcher = searcher_for(lambda: found.operation_catalog, NO_USAGE, asked, memory)
     if isinstance(searcher, EmbeddingSearcher) and not searcher.wait():
         say.note(f"Note: found by words only: {searcher.problem}")
     return searcher

@@ -31,8 +31,8 @@ _WITHIN: Final = 15.0
 _CODES: Final = f"{BASE}/codes"
 
 
-class Challenge(msgspec.Struct, frozen=True):
-    """One code, and who waits for it."""
+class ChallengeView(msgspec.Struct, frozen=True):
+    """A challenge: its code, and who waits for it."""
 
     id: str
     caller: str
@@ -45,11 +45,11 @@ class Challenge(msgspec.Struct, frozen=True):
     code: str | None = None
 
     def __repr__(self) -> str:
-        return f"Challenge({self.id})"
+        return f"ChallengeView({self.id})"
 
 
-class Blocked(msgspec.Struct, frozen=True):
-    """Somebody who may do nothing."""
+class BlockView(msgspec.Struct, frozen=True):
+    """A blocked principal."""
 
     caller: str
     element_name: str
@@ -60,8 +60,8 @@ class Blocked(msgspec.Struct, frozen=True):
     above: str = ""
 
 
-class Execution(msgspec.Struct, frozen=True):
-    """An agent at work, whose calls are watched."""
+class ExecutionView(msgspec.Struct, frozen=True):
+    """A running agent, whose calls are watched."""
 
     id: str
     caller: str
@@ -74,13 +74,13 @@ class Execution(msgspec.Struct, frozen=True):
     state: str = ""
 
 
-class Shown(msgspec.Struct, frozen=True):
-    """What one node shows."""
+class OperatorView(msgspec.Struct, frozen=True):
+    """What one node shows to an operator."""
 
     mode: str
-    challenges: list[Challenge]
-    blocks: list[Blocked]
-    executions: list[Execution] = []
+    challenges: list[ChallengeView]
+    blocks: list[BlockView]
+    executions: list[ExecutionView] = []
 
 
 class _Question(msgspec.Struct, frozen=True):
@@ -89,15 +89,15 @@ class _Question(msgspec.Struct, frozen=True):
     now: float
 
 
-class CodeDesk(Inbox):
-    """The nodes that are meant, each after signing in there."""
+class CodeInbox(Inbox):
+    """The safety loops of the chosen nodes, after signing in at each."""
 
     def __init__(self, meant: Meant, key: Any) -> None:
         super().__init__(meant)
         self.key = key
         self._sessions: dict[Path | None, str] = {}
 
-    def shown(self) -> list[tuple[Path | None, Shown]]:
+    def shown(self) -> list[tuple[Path | None, OperatorView]]:
         """Of every node that has a safety loop. Raises InterlockError."""
         found = []
         for way in self._ways():
@@ -107,16 +107,16 @@ class CodeDesk(Inbox):
                 if error.failure is not UNKNOWN_APPROVAL:
                     raise
                 continue
-            found.append((way, msgspec.json.decode(body, type=Shown)))
+            found.append((way, msgspec.json.decode(body, type=OperatorView)))
         return found
 
-    def another(self, sent: dict[str, str]) -> Challenge:
+    def another(self, sent: dict[str, str]) -> ChallengeView:
         """Another challenge, of whichever node knows what it is about. Raises InterlockError."""
-        return msgspec.json.decode(self._answered(sent), type=Challenge)
+        return msgspec.json.decode(self._answered(sent), type=ChallengeView)
 
-    def end(self, id: str) -> Execution:
+    def end(self, id: str) -> ExecutionView:
         """End an execution. Raises InterlockError."""
-        return msgspec.json.decode(self._answered({"end": id}), type=Execution)
+        return msgspec.json.decode(self._answered({"end": id}), type=ExecutionView)
 
     def _answered(self, sent: dict[str, str]) -> bytes:
         unknown: InterlockError | None = None
@@ -186,13 +186,13 @@ operator = typer.Typer(invoke_without_command=True)
 
 def _desk(
     config: Path | None, node: str | None, key: Path | None, passphrase_file: Path | None
-) -> CodeDesk:
+) -> CodeInbox:
 
     meant = running.meant(config, node)
     path = own_keys.counting_key(key, meant)
     operator_key.check_file(path)
     operator_key.warn_open(path)
-    return CodeDesk(meant, operator_key.load(path, passphrase_file))
+    return CodeInbox(meant, operator_key.load(path, passphrase_file))
 
 
 @operator.callback()
@@ -311,7 +311,7 @@ def end(
     print(f"{ended.id} of {_who(ended.caller, ended.above)} is {ended.state}.")
 
 
-def _print(desk: CodeDesk, known: set[str], *, json: bool, all: bool) -> None:
+def _print(desk: CodeInbox, known: set[str], *, json: bool, all: bool) -> None:
     """What is open. `known`: what was printed before, which is not printed again."""
     import msgspec
 
@@ -349,7 +349,7 @@ def _print(desk: CodeDesk, known: set[str], *, json: bool, all: bool) -> None:
         )
 
 
-def _print_one(one: Challenge, *, json: bool) -> None:
+def _print_one(one: ChallengeView, *, json: bool) -> None:
     if json:
         import msgspec
 
@@ -360,7 +360,7 @@ def _print_one(one: Challenge, *, json: bool) -> None:
     print(f"{one.id}  {left} left\n  {_block_words(one)}\n  code: {code}", flush=True)
 
 
-def _block_words(one: Challenge) -> str:
+def _block_words(one: ChallengeView) -> str:
     what = _TIERS.get(one.tier, "waits:")
     return f"{_who(one.caller, one.above)} ({_line(one.element_name)}) {what}: {_line(one.hint)}"
 

@@ -15,8 +15,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from interlock.aql.language import errors as faults
-from interlock.aql.language.cursors import Cursors, Position
+from interlock.aql.language import errors
+from interlock.aql.language.cursors import CursorCodec, CursorPosition
 from interlock.aql.language.errors import AqlError
 
 # -- Which part of a collection is wanted, in one of three styles: cursors, offsets, or pages.
@@ -38,8 +38,8 @@ _WRONG: Final = (
 )
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """One part of a collection."""
+class PageRequest(msgspec.Struct, frozen=True):
+    """The part of a collection that is requested."""
 
     style: Literal["cursors", "offsets", "pages"]
     size: int
@@ -53,7 +53,7 @@ class Wanted(msgspec.Struct, frozen=True):
     page: int = 1
 
 
-def read_page_request(spec: Mapping[str, Any], size: int, most: int) -> Wanted:
+def read_page_request(spec: Mapping[str, Any], size: int, most: int) -> PageRequest:
     """What the parameters ask for. `size`: when they do not say; `most`: when they say more.
 
     Raises AqlError for parameters that do not go together.
@@ -63,17 +63,17 @@ def read_page_request(spec: Mapping[str, Any], size: int, most: int) -> Wanted:
     styles = [style for style, names in _STYLES.items() if any(one in given for one in names)]
     if len(styles) > 1:
         first = next(one for one in _STYLES[styles[1]] if one in given)
-        raise faults.not_together(first, f"Do not mix {' and '.join(styles)}.", _HINT)
+        raise errors.not_together(first, f"Do not mix {' and '.join(styles)}.", _HINT)
     style = styles[0] if styles else "cursors"
     if style == "offsets":
         count, clamped = _size(given, "limit", size, most)
-        return Wanted("offsets", count, clamped, offset=_whole(given, "offset", 0, 0))
+        return PageRequest("offsets", count, clamped, offset=_whole(given, "offset", 0, 0))
     if style == "pages":
         count, clamped = _size(given, "page_size", size, most)
-        return Wanted("pages", count, clamped, page=_whole(given, "page", 1, 1))
+        return PageRequest("pages", count, clamped, page=_whole(given, "page", 1, 1))
     for param, beside, message in _WRONG:
         if param in given and beside in given:
-            raise faults.not_together(param, message, _HINT)
+            raise errors.not_together(param, message, _HINT)
     if "after" in given and "first" not in given:
         raise _alone("after", "first")
     if "before" in given and "last" not in given:
@@ -81,11 +81,11 @@ def read_page_request(spec: Mapping[str, Any], size: int, most: int) -> Wanted:
     backward = "last" in given
     count, clamped = _size(given, "last" if backward else "first", size, most)
     cursor = given.get("before" if backward else "after")
-    return Wanted("cursors", count, clamped, backward, cursor)
+    return PageRequest("cursors", count, clamped, backward, cursor)
 
 
 def _alone(param: str, needs: str) -> AqlError:
-    return faults.not_together(param, f"'{param}' needs '{needs}' beside it.", _HINT)
+    return errors.not_together(param, f"'{param}' needs '{needs}' beside it.", _HINT)
 
 
 def _size(given: Mapping[str, Any], name: str, size: int, most: int) -> tuple[int, int]:
@@ -98,7 +98,7 @@ def _whole(given: Mapping[str, Any], name: str, default: int, least: int) -> int
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise faults.wrong_type(name, "integer", "another type")
+        raise errors.wrong_type(name, "integer", "another type")
     if value < least:
         raise AqlError(
             "VALIDATION_OUT_OF_RANGE",
@@ -126,9 +126,9 @@ def run(items: Sequence[Item], spec: Any, fields: Collection[str] | None = None)
     Raises AqlError.
     """
     if not isinstance(spec, dict):
-        raise faults.wrong_type("aggregate", "object", "another type")
+        raise errors.wrong_type("aggregate", "object", "another type")
     if not spec or len(spec) > MOST_LABELS:
-        raise faults.wrong_type("aggregate", f"1 to {MOST_LABELS} labels", str(len(spec)))
+        raise errors.wrong_type("aggregate", f"1 to {MOST_LABELS} labels", str(len(spec)))
     return {label: _one(items, label, wanted, fields) for label, wanted in spec.items()}
 
 
@@ -138,15 +138,15 @@ def support(fields: Collection[str]) -> dict[str, Any]:
 
 
 def _one(items: Sequence[Item], label: str, wanted: Any, fields: Collection[str] | None) -> Any:
-    where = f"aggregate.{faults.short(label)}"
+    where = f"aggregate.{errors.short(label)}"
     if not isinstance(wanted, dict) or not wanted:
-        raise faults.wrong_type(where, "an object such as {count: true}", "another type")
+        raise errors.wrong_type(where, "an object such as {count: true}", "another type")
     strange = [name for name in wanted if name not in FUNCTIONS]
     if strange:
-        raise faults.unknown_field(where, strange, FUNCTIONS)
+        raise errors.unknown_field(where, strange, FUNCTIONS)
     measures = [name for name in wanted if name != GROUP_BY]
     if len(measures) > 1:
-        raise faults.wrong_type(where, "one function", f"{len(measures)} functions")
+        raise errors.wrong_type(where, "one function", f"{len(measures)} functions")
     function = measures[0] if measures else COUNT
     field = _field(where, function, wanted.get(function, True), fields)
     if GROUP_BY not in wanted:
@@ -158,7 +158,7 @@ def _one(items: Sequence[Item], label: str, wanted: Any, fields: Collection[str]
     if len(groups) > MOST_GROUPS:
         raise AqlError(
             "VALIDATION_OUT_OF_RANGE",
-            f"Parameter '{faults.escaped(where)}' makes {len(groups)} groups, {MOST_GROUPS} are "
+            f"Parameter '{errors.escaped(where)}' makes {len(groups)} groups, {MOST_GROUPS} are "
             "the most. Filter first, or group by something coarser.",
             {"param_name": where, "maximum": MOST_GROUPS},
         )
@@ -170,9 +170,9 @@ def _field(where: str, function: str, field: Any, fields: Collection[str] | None
     if function == COUNT and field is True:
         return ""
     if not isinstance(field, str) or not field:
-        raise faults.wrong_type(f"{where}.{function}", "the name of a field", "another type")
+        raise errors.wrong_type(f"{where}.{function}", "the name of a field", "another type")
     if fields is not None and field.partition(".")[0] not in fields:
-        raise faults.unknown_field(f"{where}.{function}", [field], sorted(fields))
+        raise errors.unknown_field(f"{where}.{function}", [field], sorted(fields))
     return field
 
 
@@ -294,14 +294,14 @@ def is_base64(text: str) -> bool:
 def _mismatch(param: str, format: str) -> AqlError:
     return AqlError(
         "VALIDATION_PATTERN_MISMATCH",
-        f"Parameter '{faults.shown(param)}' must be {_EXPECTED[format]}.",
-        {"param_name": faults.short(param), "expected_format": format},
+        f"Parameter '{errors.shown(param)}' must be {_EXPECTED[format]}.",
+        {"param_name": errors.short(param), "expected_format": format},
     )
 
 
 # -- Which items of a collection are meant: by words in them, and by what their fields hold.
 
-Test = Callable[[Item], bool]
+ItemPredicate = Callable[[Item], bool]
 
 LONGEST_QUERY: Final = 1_000
 MOST_TERMS: Final = 50
@@ -333,9 +333,9 @@ def compared(value: Any) -> tuple[int, Any]:
 def terms_of(query: Any) -> list[str]:
     """The words of a query, and its quoted phrases. Raises AqlError."""
     if not isinstance(query, str):
-        raise faults.wrong_type("query", "string", "another type")
+        raise errors.wrong_type("query", "string", "another type")
     if len(query) > LONGEST_QUERY:
-        raise faults.too_large("string_length", LONGEST_QUERY, len(query), "characters")
+        raise errors.too_large("string_length", LONGEST_QUERY, len(query), "characters")
     terms: list[str] = []
     for phrase, word in _TERM.findall(query):
         term = " ".join((phrase or word.strip('"')).casefold().split())
@@ -378,16 +378,16 @@ def filtered(
     Raises AqlError for a field that there is not, and for a condition that means nothing.
     """
     if not isinstance(conditions, dict):
-        raise faults.wrong_type("filter", "object", "another type")
+        raise errors.wrong_type("filter", "object", "another type")
     if len(conditions) > MOST_CONDITIONS:
-        raise faults.too_large("array_elements", MOST_CONDITIONS, len(conditions), "elements")
+        raise errors.too_large("array_elements", MOST_CONDITIONS, len(conditions), "elements")
     known = fields_of(items) if fields is None else fields
     if known or fields is not None:
         check_fields("filter", conditions, known)
     tests = [_test(field, wanted) for field, wanted in conditions.items()]
     comparisons = len(items) * sum(_cost(wanted) for wanted in conditions.values())
     if comparisons > MOST_COMPARISONS:
-        raise faults.too_large("filter_comparisons", MOST_COMPARISONS, comparisons, "comparisons")
+        raise errors.too_large("filter_comparisons", MOST_COMPARISONS, comparisons, "comparisons")
     for field, wanted in conditions.items():
         _must_be_comparable(items, field, wanted)
     return [item for item in items if all(test(item) for test in tests)]
@@ -403,17 +403,17 @@ def _must_be_comparable(items: Sequence[Item], field: str, wanted: Any) -> None:
     values = [one for item in items if (one := value_at(item, field)) is not None]
     kinds = {compared(one)[0] for one in values}
     for name, one in asked:
-        where = f"filter.{faults.short(field)}" + (f".{name}" if isinstance(wanted, dict) else "")
+        where = f"filter.{errors.short(field)}" + (f".{name}" if isinstance(wanted, dict) else "")
         kind = compared(one)[0]
         if name != "eq" and kind not in _COMPARED:
-            raise faults.wrong_type(where, "string or number", "another type")
+            raise errors.wrong_type(where, "string or number", "another type")
         if kind in _COMPARED and kinds and kind not in kinds and kinds <= _COMPARED.keys():
             expected = " or ".join(_COMPARED[one] for one in sorted(kinds))
-            raise faults.wrong_type(where, expected, _COMPARED[kind])
+            raise errors.wrong_type(where, expected, _COMPARED[kind])
         if name != "eq" and isinstance(one, str) and kinds == {1} and not is_time(one):
             times = values[:_LOOKED_AT]
             if all(is_time(value) for value in times):
-                raise faults.wrong_type(where, "an ISO 8601 date or time", "other text")
+                raise errors.wrong_type(where, "an ISO 8601 date or time", "other text")
 
 
 def fields_of(items: Iterable[Item]) -> set[str]:
@@ -428,7 +428,7 @@ def check_fields(param: str, names: Iterable[str], known: Collection[str]) -> No
     strange = [one for one in names if one not in known and one.partition(".")[0] not in known]
     if strange:
         near = get_close_matches(strange[0][:60], known, 1)
-        raise faults.unknown_field(param, strange, sorted(known), near[0] if near else None)
+        raise errors.unknown_field(param, strange, sorted(known), near[0] if near else None)
 
 
 def _same(value: Any, wanted: Any) -> bool:
@@ -509,21 +509,21 @@ _LISTS: Final = ("in", "nin")
 _NEEDS: Final = {"in": (list, "array"), "nin": (list, "array"), EXISTS: (bool, "boolean")}
 
 
-def _test(field: str, wanted: Any) -> Test:
+def _test(field: str, wanted: Any) -> ItemPredicate:
     """A value stands for itself, a list for any of it, an object for operators."""
     if isinstance(wanted, list):
         listed = _Listed(wanted)
         return lambda item: value_at(item, field) in listed
     if not isinstance(wanted, dict):
         return lambda item: _same(value_at(item, field), wanted)
-    where = f"filter.{faults.short(field)}"
+    where = f"filter.{errors.short(field)}"
     strange = [one for one in wanted if one not in _KNOWN]
     if strange or not wanted:
-        raise faults.unknown_field(where, strange, _KNOWN)
+        raise errors.unknown_field(where, strange, _KNOWN)
     for name, other in wanted.items():
         kind, word = _NEEDS.get(name, (object, ""))
         if not isinstance(other, kind):
-            raise faults.wrong_type(f"{where}.{name}", word, "another type")
+            raise errors.wrong_type(f"{where}.{name}", word, "another type")
     there = wanted.get(EXISTS)
     pairs = [
         (OPERATORS[name], _Listed(other) if name in _LISTS else other)
@@ -551,8 +551,8 @@ ITEMS: Final = "items"
 """Names the collection, where an answer holds several."""
 
 
-class Kind(msgspec.Struct, frozen=True):
-    """What is known of a collection."""
+class CollectionSchema(msgspec.Struct, frozen=True):
+    """What is known of the items of a collection."""
 
     name: str
     """Cursors of one kind mean nothing to another."""
@@ -568,7 +568,7 @@ class Kind(msgspec.Struct, frozen=True):
     """Fields that cannot be filtered or sorted by, such as some computed ones."""
 
 
-class Page(msgspec.Struct, frozen=True):
+class CollectionPage(msgspec.Struct, frozen=True):
     """One part of a collection, and what is known of the rest."""
 
     items: list[Any]
@@ -604,12 +604,12 @@ class Page(msgspec.Struct, frozen=True):
 def shape(
     items: Sequence[Item],
     spec: Mapping[str, Any],
-    kind: Kind,
-    cursors: Cursors,
+    kind: CollectionSchema,
+    cursors: CursorCodec,
     *,
     page: int = PAGE,
     most: int = MOST_PAGE,
-) -> Page:
+) -> CollectionPage:
     """What `spec` asks for of a collection. Members of it that are not about collections are not
     looked at. Raises AqlError."""
     wanted = read_page_request(spec, page, most)
@@ -635,14 +635,16 @@ def shape(
     if spec.get("aggregate") is not None:
         aggregations = run(items, spec["aggregate"], _numbered(items, fields))
         if spec.get("include_items") is not True:
-            return Page([], len(items), {}, aggregations, only_numbers=True)
+            return CollectionPage([], len(items), {}, aggregations, only_numbers=True)
     seal = _Sealing(kind, keys or kind.sort, order, cursors)
     made = _PAGES[wanted.style](items, wanted, seal)
     edges = None
     if spec.get("edges") is True and wanted.style == "cursors":
         start = made.start
         edges = [seal(one, start + index) for index, one in enumerate(made.items)]
-    return Page(made.items, len(items), made.info, aggregations, False, edges, wanted.clamped)
+    return CollectionPage(
+        made.items, len(items), made.info, aggregations, False, edges, wanted.clamped
+    )
 
 
 def _numbered(items: Sequence[Item], fields: frozenset[str] | None) -> Collection[str] | None:
@@ -653,23 +655,23 @@ def _numbered(items: Sequence[Item], fields: frozenset[str] | None) -> Collectio
 # -- order
 
 
-def _keys(sort: Any, kind: Kind) -> tuple[tuple[str, bool], ...]:
+def _keys(sort: Any, kind: CollectionSchema) -> tuple[tuple[str, bool], ...]:
     """What is sorted by: fields, and whether the largest is first."""
     if sort is None:
         return ()
     wanted = sort if isinstance(sort, list) else [sort]
     if not 0 < len(wanted) <= MOST_KEYS:
-        raise faults.wrong_type("sort", f"1 to {MOST_KEYS} keys", str(len(wanted)))
+        raise errors.wrong_type("sort", f"1 to {MOST_KEYS} keys", str(len(wanted)))
     keys = []
     for one in wanted:
         if not isinstance(one, dict) or not isinstance(one.get("field"), str):
-            raise faults.wrong_type("sort", "an object {field, order}", "another type")
+            raise errors.wrong_type("sort", "an object {field, order}", "another type")
         strange = [name for name in one if name not in ("field", "order")]
         if strange:
-            raise faults.unknown_field("sort", strange, ("field", "order"))
+            raise errors.unknown_field("sort", strange, ("field", "order"))
         order = one.get("order", "asc")
         if order not in ("asc", "desc"):
-            raise faults.AqlError(
+            raise errors.AqlError(
                 "VALIDATION_INVALID_ENUM",
                 "Parameter 'sort.order' must be 'asc' or 'desc'.",
                 {"param_name": "sort.order", "allowed": ["asc", "desc"]},
@@ -681,14 +683,16 @@ def _keys(sort: Any, kind: Kind) -> tuple[tuple[str, bool], ...]:
     return tuple(keys)
 
 
-def _refuse_unsortable(param: str, names: Any, kind: Kind) -> None:
+def _refuse_unsortable(param: str, names: Any, kind: CollectionSchema) -> None:
     strange = [one for one in names if one in kind.unsortable]
     if strange:
         valid = sorted((kind.fields or frozenset()) - kind.unsortable)
-        raise faults.unknown_field(param, strange, valid)
+        raise errors.unknown_field(param, strange, valid)
 
 
-def _sorted(items: Sequence[Item], keys: Sequence[tuple[str, bool]], kind: Kind) -> Sequence[Item]:
+def _sorted(
+    items: Sequence[Item], keys: Sequence[tuple[str, bool]], kind: CollectionSchema
+) -> Sequence[Item]:
     """In order; what is the same in every key stands as its ids do. Without keys: as it came."""
     if not keys:
         return items
@@ -715,7 +719,11 @@ class _Sealing:
     """Says where items stand, and finds them again."""
 
     def __init__(
-        self, kind: Kind, keys: Sequence[tuple[str, bool]], order: bytes, cursors: Cursors
+        self,
+        kind: CollectionSchema,
+        keys: Sequence[tuple[str, bool]],
+        order: bytes,
+        cursors: CursorCodec,
     ) -> None:
         self._kind = kind
         self._keys = keys
@@ -725,7 +733,7 @@ class _Sealing:
     def __call__(self, item: Item, ordinal: int) -> str:
         values = [value_at(item, field) for field, _ in self._keys]
         id = value_at(item, self._kind.id)
-        return self._cursors.seal(Position(self._kind.name, ordinal, id, values, self._order))
+        return self._cursors.seal(CursorPosition(self._kind.name, ordinal, id, values, self._order))
 
     def index(self, items: Sequence[Item], cursor: Any, param: str) -> tuple[int, bool]:
         """Where the item of a cursor is, or was; and whether it is still there."""
@@ -740,13 +748,13 @@ class _Sealing:
             return min(position.ordinal, len(items)), False
         return min(position.ordinal, len(items)), position.ordinal < len(items)
 
-    def _where_it_was(self, items: Sequence[Item], position: Position) -> int:
+    def _where_it_was(self, items: Sequence[Item], position: CursorPosition) -> int:
         for index, item in enumerate(items):
             if self._is_behind(item, position):
                 return index
         return len(items)
 
-    def _is_behind(self, item: Item, position: Position) -> bool:
+    def _is_behind(self, item: Item, position: CursorPosition) -> bool:
         for (field, descending), then in zip(self._keys, position.values, strict=False):
             value = value_at(item, field)
             if (value is None) is not (then is None):
@@ -769,7 +777,7 @@ class _Part(msgspec.Struct, frozen=True):
     info: dict[str, Any]
 
 
-def _by_cursor(items: Sequence[Item], wanted: Wanted, seal: _Sealing) -> _Part:
+def _by_cursor(items: Sequence[Item], wanted: PageRequest, seal: _Sealing) -> _Part:
     total = len(items)
     if wanted.backward:
         end = total
@@ -791,7 +799,7 @@ def _by_cursor(items: Sequence[Item], wanted: Wanted, seal: _Sealing) -> _Part:
     return _Part(part, start, {"pageInfo": info})
 
 
-def _by_offset(items: Sequence[Item], wanted: Wanted, _: _Sealing) -> _Part:
+def _by_offset(items: Sequence[Item], wanted: PageRequest, _: _Sealing) -> _Part:
     start = wanted.offset
     part = list(items[start : start + wanted.size])
     info = {
@@ -804,7 +812,7 @@ def _by_offset(items: Sequence[Item], wanted: Wanted, _: _Sealing) -> _Part:
     return _Part(part, start, {"pagination": info})
 
 
-def _by_page(items: Sequence[Item], wanted: Wanted, _: _Sealing) -> _Part:
+def _by_page(items: Sequence[Item], wanted: PageRequest, _: _Sealing) -> _Part:
     start = (wanted.page - 1) * wanted.size
     part = list(items[start : start + wanted.size])
     info = {
@@ -817,7 +825,7 @@ def _by_page(items: Sequence[Item], wanted: Wanted, _: _Sealing) -> _Part:
     return _Part(part, start, {"pagination": info})
 
 
-_PAGES: Final[dict[str, Callable[[Sequence[Item], Wanted, _Sealing], _Part]]] = {
+_PAGES: Final[dict[str, Callable[[Sequence[Item], PageRequest, _Sealing], _Part]]] = {
     "cursors": _by_cursor,
     "offsets": _by_offset,
     "pages": _by_page,

@@ -22,8 +22,8 @@ _KEY_BYTES: Final = 64
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
-class Position(msgspec.Struct, frozen=True, array_like=True):
-    """The item behind which, or before which, a page goes on."""
+class CursorPosition(msgspec.Struct, frozen=True, array_like=True):
+    """The item after which, or before which, a page continues."""
 
     kind: str
     """Of which collection: a cursor is good for no other."""
@@ -37,23 +37,23 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     """Of the query, filter and sort that it was found with."""
 
 
-_decode: Final = msgspec.msgpack.Decoder(Position).decode
+_decode: Final = msgspec.msgpack.Decoder(CursorPosition).decode
 
 
-class Cursors:
-    """Makes and opens them with one key."""
+class CursorCodec:
+    """Encodes and decodes cursors with one key."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key[:_KEY_BYTES]
 
-    def seal(self, position: Position) -> str:
+    def seal(self, position: CursorPosition) -> str:
         clipped = msgspec.structs.replace(
             position, id=_clip(position.id), values=[_clip(one) for one in position.values]
         )
         raw = _encode(clipped)
         return urlsafe_b64encode(raw + self._tag(raw)).rstrip(b"=").decode()
 
-    def open(self, text: Any, kind: str, order: bytes, param: str = "after") -> Position:
+    def open(self, text: Any, kind: str, order: bytes, param: str = "after") -> CursorPosition:
         """Raises AqlError for one that was not made here, for this collection, asked for so."""
         found = self._read(text)
         if found is None or found.kind != kind:
@@ -64,7 +64,7 @@ class Cursors:
             )
         return found
 
-    def _read(self, text: Any) -> Position | None:
+    def _read(self, text: Any) -> CursorPosition | None:
         if not isinstance(text, str) or len(text) > _LONGEST or not text.isascii():
             return None
         try:

@@ -93,8 +93,8 @@ def request_meta(request_id: str, duration_ms: float) -> dict[str, Any]:
 # -- batches
 
 
-class Item(msgspec.Struct, frozen=True, gc=False):
-    """What became of one operation of a batch."""
+class BatchItem(msgspec.Struct, frozen=True, gc=False):
+    """The result of one operation of a batch."""
 
     index: int
     operation: str
@@ -108,19 +108,19 @@ class Item(msgspec.Struct, frozen=True, gc=False):
         return self.result.startswith(b'{"success":true')
 
 
-class Halt(msgspec.Struct, frozen=True, gc=False):
+class BatchHalt(msgspec.Struct, frozen=True, gc=False):
     """Where a batch stopped, because a human has to confirm something first."""
 
-    at: Item
+    at: BatchItem
     pending: Sequence[bytes | Raw]
     """The operations behind it, as they were sent, so that they can be sent again."""
 
 
 def batch(
-    items: Sequence[Item],
+    items: Sequence[BatchItem],
     *,
     total: int,
-    halt: Halt | None = None,
+    halt: BatchHalt | None = None,
     warnings: Sequence[Any] = (),
     meta: dict[str, Any] | None = None,
 ) -> bytes:
@@ -162,7 +162,7 @@ def any_succeeded(answer: bytes) -> bool:
     return msgspec.json.decode(answer, type=_BatchAnswer).summary.succeeded > 0
 
 
-def _item(one: Item) -> bytes:
+def _item(one: BatchItem) -> bytes:
     status = b',"status":%b' % _encode(one.status) if one.status else b""
     return b'{"index":%d,"operation":%b%b,"result":%b}' % (
         one.index,
@@ -199,8 +199,8 @@ def as_tool_result(
     return b"".join(parts)
 
 
-class Data(msgspec.Struct, frozen=True, gc=False):
-    """What an upstream's result is for AQL."""
+class ResultData(msgspec.Struct, frozen=True, gc=False):
+    """The data of an upstream result, as AQL returns it."""
 
     raw: bytes
     """JSON: its structured content, the JSON that its text is, or `{"content": [...]}`."""
@@ -212,7 +212,7 @@ class Data(msgspec.Struct, frozen=True, gc=False):
     """Whether there is structure in it, not just prose."""
 
 
-def data_of(result: bytes | Raw) -> Data:
+def data_of(result: bytes | Raw) -> ResultData:
     """The data of a result of `tools/call`. Raises ValueError for one that is none."""
     try:
         raw = bytes(result)
@@ -222,15 +222,17 @@ def data_of(result: bytes | Raw) -> Data:
         found = _decode_result(raw)
         content = [] if found.content is UNSET else found.content
         if found.structuredContent is not UNSET and _is_some(found.structuredContent):
-            return Data(bytes(found.structuredContent), _without_text(content), found.isError, True)
+            return ResultData(
+                bytes(found.structuredContent), _without_text(content), found.isError, True
+            )
         if len(content) == 1:
             inside = _json_text(content[0])
             if inside is not None:
-                return Data(inside, [], found.isError, True)
+                return ResultData(inside, [], found.isError, True)
         shown, blocks = _referred(content)
     except _UNREADABLE as exc:
         raise ValueError(f"not the result of a tool: {exc}") from None
-    return Data(b'{"content":[%b]}' % b",".join(shown), blocks, found.isError, False)
+    return ResultData(b'{"content":[%b]}' % b",".join(shown), blocks, found.isError, False)
 
 
 def text_of(result: bytes | Raw, most: int = 4_000) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from interlock.aql.language import errors as faults
+from interlock.aql.language import errors
 from interlock.aql.language.errors import AqlError
 
 MINIMAL: Final = "minimal"
@@ -22,8 +22,8 @@ FULL: Final = "full"
 PRESETS: Final = (MINIMAL, STANDARD, FULL)
 COMPUTED: Final = "_computed"
 
-Kind = Literal["item", "collection", "search", "foreign"]
-DEFAULTS: Final[dict[Kind, str]] = {
+ResultKind = Literal["item", "collection", "search", "foreign"]
+DEFAULTS: Final[dict[ResultKind, str]] = {
     "item": FULL,
     "collection": STANDARD,
     "search": MINIMAL,
@@ -43,16 +43,16 @@ _TELLING: Final = frozenset(
 )  # fmt: skip
 """Words by which one thing is told from another."""
 
-Tree = dict[str, "Tree | None"]
+FieldTree = dict[str, "FieldTree | None"]
 """Paths by their first step. None: everything from here on."""
 
 
-class Selection(msgspec.Struct, frozen=True):
-    """What was asked for."""
+class FieldSelection(msgspec.Struct, frozen=True):
+    """The fields that are requested."""
 
     preset: str
     """Empty: only the paths."""
-    tree: Tree
+    tree: FieldTree
     computed: frozenset[str] = frozenset()
     """Computed fields that are wanted, by name."""
 
@@ -65,7 +65,7 @@ def select(
     value: Any,
     fields: Any = None,
     preset: Any = None,
-    kind: Kind = "foreign",
+    kind: ResultKind = "foreign",
     *,
     presets: Mapping[str, Sequence[str]] | None = None,
     known: Collection[str] | None = None,
@@ -77,12 +77,12 @@ def select(
 def asked(
     fields: Any,
     preset: Any = None,
-    kind: Kind = "foreign",
+    kind: ResultKind = "foreign",
     *,
     presets: Mapping[str, Sequence[str]] | None = None,
     known: Collection[str] | None = None,
     computed: Collection[str] = (),
-) -> Selection:
+) -> FieldSelection:
     """What `fields` and `preset` mean. Together, the paths are added to the preset.
 
     `known`: the fields there are, and `computed` those that are made when asked for; None: any may
@@ -91,29 +91,29 @@ def asked(
     names = (*PRESETS, *(one for one in presets or () if one not in PRESETS))
     chosen = _preset("preset", preset, names) if preset is not None else ""
     if fields is None:
-        return Selection(chosen or DEFAULTS[kind], {})
+        return FieldSelection(chosen or DEFAULTS[kind], {})
     if isinstance(fields, str):
-        return Selection(_preset("fields", fields, names), {})
+        return FieldSelection(_preset("fields", fields, names), {})
     if not isinstance(fields, list) or not all(isinstance(one, str) for one in fields):
-        raise faults.wrong_type("fields", "a preset or an array of paths", _kind(fields))
+        raise errors.wrong_type("fields", "a preset or an array of paths", _kind(fields))
     if len(fields) > MOST_PATHS:
-        raise faults.too_large("array_elements", MOST_PATHS, len(fields), "elements")
-    tree: Tree = {}
+        raise errors.too_large("array_elements", MOST_PATHS, len(fields), "elements")
+    tree: FieldTree = {}
     wanted: set[str] = set()
     for path in fields:
         steps = path.split(".")
         if len(path) > _LONGEST_PATH or not all(steps):
-            raise faults.wrong_type("fields", "paths such as 'a' or 'a.b'", "another path")
+            raise errors.wrong_type("fields", "paths such as 'a' or 'a.b'", "another path")
         if known is not None:
             _check_known(steps, known, computed)
         if steps[0] == COMPUTED and len(steps) > 1:
             wanted.add(steps[1])
         _plant(tree, steps)
-    return Selection(chosen, tree, frozenset(wanted))
+    return FieldSelection(chosen, tree, frozenset(wanted))
 
 
 def apply(
-    value: Any, selection: Selection, presets: Mapping[str, Sequence[str]] | None = None
+    value: Any, selection: FieldSelection, presets: Mapping[str, Sequence[str]] | None = None
 ) -> Any:
     """A value, or each item of a list, with the fields of a selection.
 
@@ -131,7 +131,7 @@ def apply(
     return _item(value, selection, presets)
 
 
-def _only_wraps(value: dict[str, Any], selection: Selection) -> bool:
+def _only_wraps(value: dict[str, Any], selection: FieldSelection) -> bool:
     """Whether what is asked for is in the items: an object with a name is one itself."""
     if any(step in value for step in selection.tree):
         return False
@@ -153,7 +153,7 @@ def lists_in(value: dict[str, Any]) -> list[str]:
     ]
 
 
-def absent(items: Sequence[Any], selection: Selection) -> list[str]:
+def absent(items: Sequence[Any], selection: FieldSelection) -> list[str]:
     """Fields that were asked for, and that none of these items has."""
     if not any(isinstance(one, dict) for one in items):
         return []
@@ -164,7 +164,7 @@ def absent(items: Sequence[Any], selection: Selection) -> list[str]:
     ]
 
 
-def items_of(value: Any, selection: Selection) -> Sequence[Any]:
+def items_of(value: Any, selection: FieldSelection) -> Sequence[Any]:
     """What a selection of a value is applied to."""
     if isinstance(value, list):
         return value
@@ -178,7 +178,7 @@ def items_of(value: Any, selection: Selection) -> Sequence[Any]:
 
 def _preset(param: str, name: Any, names: Sequence[str]) -> str:
     if not isinstance(name, str):
-        raise faults.wrong_type(param, "the name of a preset", _kind(name))
+        raise errors.wrong_type(param, "the name of a preset", _kind(name))
     if name not in names:
         raise AqlError(
             "VALIDATION_INVALID_ENUM",
@@ -193,13 +193,13 @@ def _check_known(steps: list[str], known: Collection[str], computed: Collection[
         if len(steps) == 1 or steps[1] in computed:
             return
         valid = [f"{COMPUTED}.{one}" for one in computed]
-        raise faults.unknown_field("fields", [".".join(steps[:2])], valid)
+        raise errors.unknown_field("fields", [".".join(steps[:2])], valid)
     if steps[0] not in known:
         near = get_close_matches(steps[0][:60], known, 1)
-        raise faults.unknown_field("fields", [steps[0]], sorted(known), near[0] if near else None)
+        raise errors.unknown_field("fields", [steps[0]], sorted(known), near[0] if near else None)
 
 
-def _plant(tree: Tree, steps: list[str]) -> None:
+def _plant(tree: FieldTree, steps: list[str]) -> None:
     for step in steps[:-1]:
         inner = tree.setdefault(step, {})
         if inner is None:
@@ -209,7 +209,9 @@ def _plant(tree: Tree, steps: list[str]) -> None:
     tree[steps[-1]] = None
 
 
-def _item(value: Any, selection: Selection, presets: Mapping[str, Sequence[str]] | None) -> Any:
+def _item(
+    value: Any, selection: FieldSelection, presets: Mapping[str, Sequence[str]] | None
+) -> Any:
     if not isinstance(value, dict):
         return value
     preset = selection.preset
@@ -231,7 +233,7 @@ def _item(value: Any, selection: Selection, presets: Mapping[str, Sequence[str]]
     }
 
 
-def _pick(value: dict[str, Any], tree: Tree) -> dict[str, Any]:
+def _pick(value: dict[str, Any], tree: FieldTree) -> dict[str, Any]:
     picked: dict[str, Any] = {}
     for name, one in value.items():
         if name not in tree:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
-from interlock.aql.language import errors as faults
+from interlock.aql.language import errors
 from interlock.aql.language.errors import AqlError
 
 MOST_SAFE: Final = 2**53 - 1
@@ -31,7 +31,7 @@ _NO_BRACKET: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _SHOWN: Final = 60
 
 
-class Limits(Protocol):
+class RequestLimits(Protocol):
     """What a request is held against. The config's section has these, and more."""
 
     @property
@@ -48,12 +48,12 @@ class Limits(Protocol):
     def batch(self) -> int: ...
 
 
-def check(raw: bytes, limits: Limits, where: str = "arguments") -> bool:
+def check(raw: bytes, limits: RequestLimits, where: str = "arguments") -> bool:
     """Hold JSON that somebody sent against the limits. True: it may have integers that not
     everybody reads as they were written. Raises AqlError, and nothing else."""
     size = len(raw)
     if size > limits.request_bytes:
-        raise faults.too_large("request_size", limits.request_bytes, size, "bytes")
+        raise errors.too_large("request_size", limits.request_bytes, size, "bytes")
     if not raw.isascii():
         _check_utf8(raw, where)
     if raw.count(b"[") + raw.count(b"{") > limits.depth:
@@ -72,15 +72,15 @@ def has_long_number(raw: bytes) -> bool:
     return bool(raw.translate(_DIGITS).partition(_LONG)[1])
 
 
-def check_response(size: int, limits: Limits) -> None:
+def check_response(size: int, limits: RequestLimits) -> None:
     """Raises AqlError for a result that is too large to be passed on: nothing is cut off unsaid."""
     if size > limits.response_bytes:
-        error = faults.too_large("response_size", limits.response_bytes, size, "bytes")
+        error = errors.too_large("response_size", limits.response_bytes, size, "bytes")
         error.message += " Ask for fewer fields or a smaller page."
         raise error
 
 
-def published(limits: Limits) -> dict[str, int]:
+def published(limits: RequestLimits) -> dict[str, int]:
     """As `_protocol.limits` shows them, for clients that look before they send."""
     return {
         "max_request_size": limits.request_bytes,
@@ -141,23 +141,23 @@ def _check_utf8(raw: bytes, where: str) -> None:
     try:
         raw.decode()
     except UnicodeDecodeError as exc:
-        raise faults.encoding(where, exc.start) from None
+        raise errors.encoding(where, exc.start) from None
 
 
 def _check_depth(raw: bytes, limit: int) -> None:
     depth = depth_of(raw, limit + _COUNTED_BEYOND)
     if depth > limit:
-        raise faults.too_large("nesting_depth", limit, depth, "levels")
+        raise errors.too_large("nesting_depth", limit, depth, "levels")
 
 
-def _check_inside(raw: bytes, limits: Limits, where: str) -> None:
+def _check_inside(raw: bytes, limits: RequestLimits, where: str) -> None:
     """The close look. The depth is known by now."""
     try:
         value = json.loads(raw.decode(), parse_int=_no_number, parse_float=_no_number)
     except (ValueError, RecursionError):
         # No JSON: whoever reads it next says so. Unless what is wrong are half pairs.
         for start, _ in broken_escapes(raw):
-            raise faults.encoding(where, start) from None
+            raise errors.encoding(where, start) from None
         return
     _walk(value, "", limits, where)
 
@@ -166,14 +166,14 @@ def _no_number(_: str) -> None:
     """A number is of no interest here, however long it is."""
 
 
-def _walk(value: Any, path: str, limits: Limits, where: str) -> None:
+def _walk(value: Any, path: str, limits: RequestLimits, where: str) -> None:
     kind = type(value)
     if kind is str:
         _check_text(value, path or where, limits)
     elif kind is list:
         if len(value) > limits.array_elements:
             raise _at(
-                faults.too_large("array_elements", limits.array_elements, len(value), "elements"),
+                errors.too_large("array_elements", limits.array_elements, len(value), "elements"),
                 path,
             )
         for index, one in enumerate(value):
@@ -186,17 +186,17 @@ def _walk(value: Any, path: str, limits: Limits, where: str) -> None:
             _walk(one, f"{path}.{step}" if path else step, limits, where)
 
 
-def _check_text(text: str, path: str, limits: Limits) -> None:
+def _check_text(text: str, path: str, limits: RequestLimits) -> None:
     if "\0" in text:
-        raise faults.encoding(path)
+        raise errors.encoding(path)
     size = len(text)
     if not text.isascii():
         try:
             size = len(text.encode())
         except UnicodeEncodeError:
-            raise faults.encoding(path) from None
+            raise errors.encoding(path) from None
     if size > limits.string_bytes:
-        raise _at(faults.too_large("string_length", limits.string_bytes, size, "bytes"), path)
+        raise _at(errors.too_large("string_length", limits.string_bytes, size, "bytes"), path)
 
 
 def _at(error: AqlError, path: str) -> AqlError:
@@ -207,4 +207,4 @@ def _at(error: AqlError, path: str) -> AqlError:
 
 def unsafe(param: str, *, as_text: bool) -> AqlError:
     """For an integer parameter that got such a number. `as_text`: it may also be a string."""
-    return faults.out_of_range(param, -MOST_SAFE, MOST_SAFE, as_text=as_text)
+    return errors.out_of_range(param, -MOST_SAFE, MOST_SAFE, as_text=as_text)

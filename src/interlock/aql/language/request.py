@@ -11,9 +11,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from interlock.aql.language import errors as faults
+from interlock.aql.language import errors
 from interlock.aql.language.errors import AqlError
-from interlock.aql.language.limits import Limits, broken_escapes, check
+from interlock.aql.language.limits import RequestLimits, broken_escapes, check
 from interlock.errors import ProtocolError
 from interlock.protocol import jsonrpc
 from interlock.protocol.mcp import TOOLS_CALL
@@ -47,8 +47,8 @@ LONGEST_NAME: Final = 256
 _NONE: Final[dict[str, Raw]] = {}
 
 
-class Single(msgspec.Struct, frozen=True, gc=False):
-    """One operation."""
+class SingleRequest(msgspec.Struct, frozen=True, gc=False):
+    """A request of one operation."""
 
     operation: str
     params: dict[str, Raw]
@@ -65,8 +65,8 @@ class Single(msgspec.Struct, frozen=True, gc=False):
     """Whether there may be integers in it that not everybody reads as they were written."""
 
 
-class Batch(msgspec.Struct, frozen=True, gc=False):
-    """Several of them, in their order."""
+class BatchRequest(msgspec.Struct, frozen=True, gc=False):
+    """A request of several operations, in their order."""
 
     items: list[Raw]
     """Each is for `item`, so that a malformed one fails alone."""
@@ -88,7 +88,7 @@ _decode_text: Final = msgspec.json.Decoder(str).decode
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def read(arguments: bytes | Raw, limits: Limits) -> Single | Batch:
+def read(arguments: bytes | Raw, limits: RequestLimits) -> SingleRequest | BatchRequest:
     """What the arguments of an endpoint ask for. Raises AqlError, and nothing else."""
     raw = bytes(arguments)
     long_numbers = check(raw, limits)
@@ -104,14 +104,14 @@ def read(arguments: bytes | Raw, limits: Limits) -> Single | Batch:
     operation = usual.operation
     if not 0 < len(operation) <= LONGEST_NAME:
         raise _no_name(operation)
-    return Single(operation, params, inner, long_numbers=long_numbers)
+    return SingleRequest(operation, params, inner, long_numbers=long_numbers)
 
 
-def item(raw: bytes | Raw, limits: Limits) -> Single:
+def item(raw: bytes | Raw, limits: RequestLimits) -> SingleRequest:
     """One of a batch, whose limits were looked at with the whole of it. Raises AqlError."""
     raw = bytes(raw)
     found = _read_all(raw, limits, long_numbers=True, what=OPERATIONS)
-    if isinstance(found, Batch):
+    if isinstance(found, BatchRequest):
         raise AqlError(
             "BATCH_VALIDATION_ERROR",
             "A batch cannot hold another batch. List its operations one by one.",
@@ -121,8 +121,8 @@ def item(raw: bytes | Raw, limits: Limits) -> Single:
 
 
 def _read_all(
-    raw: bytes, limits: Limits, long_numbers: bool, what: str = "arguments"
-) -> Single | Batch:
+    raw: bytes, limits: RequestLimits, long_numbers: bool, what: str = "arguments"
+) -> SingleRequest | BatchRequest:
     members = _members(raw, what)
     if OPERATIONS in members:
         return _read_batch(members, limits)
@@ -153,19 +153,19 @@ def _read_all(
         inner = None
     if inner is None and not params:
         inner = Raw(b"{}")
-    return Single(operation, params, inner, meta, top, twins, long_numbers)
+    return SingleRequest(operation, params, inner, meta, top, twins, long_numbers)
 
 
-def _read_batch(members: dict[str, Raw], limits: Limits) -> Batch:
+def _read_batch(members: dict[str, Raw], limits: RequestLimits) -> BatchRequest:
     also = [name for name in members if name != OPERATIONS and name[:1] != "_"]
     if OPERATION in also and bytes(members[OPERATION]) == b'"batch"':
         also.remove(OPERATION)
     if also:
-        shown = ", ".join(f"'{faults.shown(name)}'" for name in also[:5])
+        shown = ", ".join(f"'{errors.shown(name)}'" for name in also[:5])
         raise AqlError(
             "BATCH_VALIDATION_ERROR",
             f"'operations' stands alone: leave out {shown}, or send a single operation.",
-            {"reason": "not_alone", "unexpected": [faults.short(name) for name in also[:5]]},
+            {"reason": "not_alone", "unexpected": [errors.short(name) for name in also[:5]]},
         )
     try:
         items = _decode_items(members[OPERATIONS])
@@ -184,7 +184,7 @@ def _read_batch(members: dict[str, Raw], limits: Limits) -> Batch:
             len(items),
             limits.batch,
         )
-    return Batch(items, {name: value for name, value in members.items() if name[:1] == "_"})
+    return BatchRequest(items, {name: value for name, value in members.items() if name[:1] == "_"})
 
 
 def _batch_fault(message: str, reason: str, actual: object, limit: int | None = None) -> AqlError:
@@ -201,7 +201,7 @@ def _name_of(members: dict[str, Raw]) -> str:
     try:
         name = _decode_text(raw)
     except _UNREADABLE:
-        raise faults.wrong_type(OPERATION, "string", kind_of(raw)) from None
+        raise errors.wrong_type(OPERATION, "string", kind_of(raw)) from None
     if not 0 < len(name) <= LONGEST_NAME:
         raise _no_name(name)
     return name
@@ -209,15 +209,15 @@ def _name_of(members: dict[str, Raw]) -> str:
 
 def _no_name(name: str) -> AqlError:
     if name:
-        return faults.no_operation(name, ())
-    return faults.missing(OPERATION, "", "string", "the name of an operation, as introspect has it")
+        return errors.no_operation(name, ())
+    return errors.missing(OPERATION, "", "string", "the name of an operation, as introspect has it")
 
 
 def _members(raw: bytes | Raw, what: str) -> dict[str, Raw]:
     try:
         return _decode_members(raw)
     except _UNREADABLE:
-        raise faults.wrong_type(what, "object", kind_of(raw)) from None
+        raise errors.wrong_type(what, "object", kind_of(raw)) from None
 
 
 def _differ(one: Raw, other: Raw) -> bool:

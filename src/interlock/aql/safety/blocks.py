@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from interlock.aql.safety.store import Block, Lift, SafetyStore, Saved
+from interlock.aql.safety.store import BlockLift, PrincipalBlock, SafetyState, SafetyStore
 from interlock.core.call import Principal
 from interlock.errors import InterlockError
 
@@ -25,39 +25,39 @@ _log = logging.getLogger("interlock.safety")
 
 
 class Blocks:
-    """All of a node."""
+    """The blocked principals of a node."""
 
     def __init__(
         self,
-        keeper: SafetyStore,
+        store: SafetyStore,
         changed: Callable[[Principal], None],
         wall_clock: Callable[[], float],
     ) -> None:
         """`changed`: told of everybody who is blocked now, or no more."""
-        self._keeper = keeper
+        self._store = store
         self._now = wall_clock
         self._changed = changed
-        self._blocked: dict[Principal, Block] = {}
-        self._lifted: dict[Principal, Lift] = {}
+        self._blocked: dict[Principal, PrincipalBlock] = {}
+        self._lifted: dict[Principal, BlockLift] = {}
         """What was lifted here: a look at the file that began before does not bring it back."""
 
-    def __iter__(self) -> Iterator[Block]:
+    def __iter__(self) -> Iterator[PrincipalBlock]:
         return iter(list(self._blocked.values()))
 
     def __len__(self) -> int:
         return len(self._blocked)
 
-    def get(self, who: Principal) -> Block | None:
+    def get(self, who: Principal) -> PrincipalBlock | None:
         return self._blocked.get(who)
 
-    def load(self, blocks: Iterable[Block]) -> None:
+    def load(self, blocks: Iterable[PrincipalBlock]) -> None:
         """What an earlier process left, or another one that shares the file wrote."""
         for block in blocks:
             if block.who not in self._blocked:
                 self._blocked[block.who] = block
                 self._changed(block.who)
 
-    def sync(self, saved: Saved) -> list[Lift]:
+    def sync(self, saved: SafetyState) -> list[BlockLift]:
         """What the file says now: others may have written it. Only a record of who lifted it ends a
         block; that it is not there ends none. Returns what was lifted so."""
         lifted = []
@@ -75,13 +75,13 @@ class Blocks:
         )
         return lifted
 
-    def add(self, block: Block) -> None:
+    def add(self, block: PrincipalBlock) -> None:
         """It counts at once, and is on disk when this returns. Where that fails it counts all the
         same, until the process ends."""
         self._blocked[block.who] = block
         self._lifted.pop(block.who, None)
         self._changed(block.who)
-        self._kept(block, self._keeper.keep)
+        self._kept(block, self._store.keep)
 
     def ask(self, who: Principal, challenge: str) -> None:
         """It can be lifted by this challenge now."""
@@ -89,22 +89,22 @@ class Blocks:
         if block is not None:
             self._blocked[who] = block = replace(block, challenge=challenge)
             self._changed(who)
-            self._kept(block, self._keeper.keep_unless_lifted)
+            self._kept(block, self._store.keep_unless_lifted)
 
-    def _kept(self, block: Block, keep: Callable[[Block], None]) -> None:
+    def _kept(self, block: PrincipalBlock, keep: Callable[[PrincipalBlock], None]) -> None:
         try:
             keep(block)
         except InterlockError as error:
             _log.error("%s is blocked, but only until the node stops: %s", block.who[0], error)
 
-    def lift(self, who: Principal, by: str) -> Block | None:
+    def lift(self, who: Principal, by: str) -> PrincipalBlock | None:
         """Returns what it was. Raises InterlockError, and lifts nothing, where that cannot be
         written: it would be back after a restart, and nobody would know why."""
         block = self._blocked.get(who)
         if block is None:
             return None
-        lift = Lift(who, block.at, by, self._now())
-        self._keeper.keep(lift)
+        lift = BlockLift(who, block.at, by, self._now())
+        self._store.keep(lift)
         self._lifted[who] = lift
         del self._blocked[who]
         self._changed(who)
@@ -116,18 +116,18 @@ class Blocks:
 # what was read last holds. A block that the store has lost is written again, and journalled.
 
 
-class Looking:
-    """The one of a node."""
+class BlockSync:
+    """Reads the blocks of a node from the store."""
 
     def __init__(
         self,
-        keeper: Callable[[], SafetyStore],
+        store: Callable[[], SafetyStore],
         blocks: Blocks,
         note: Callable[[str, str, str], None],
         clock: Callable[[], float],
     ) -> None:
         """`note`: writes an entry of the journal: its name, a word, and what there is to say."""
-        self._keeper = keeper
+        self._store = store
         self._blocks = blocks
         self._note = note
         self._clock = clock
@@ -152,7 +152,7 @@ class Looking:
     async def now(self, *, wait: bool = True) -> None:
         """Raises InterlockError when the file cannot be used; at once, if it is not to wait."""
         known = list(self._blocks)
-        saved, missing = await asyncio.to_thread(_read, self._keeper(), known, wait)
+        saved, missing = await asyncio.to_thread(_read, self._store(), known, wait)
         if saved.rewritten:
             self._note(STORE, "rewritten", "The file was gone, emptied or another one.")
         for block in missing:
@@ -165,9 +165,11 @@ class Looking:
             await asyncio.wait([self.task])
 
 
-def _read(keeper: SafetyStore, known: list[Block], wait: bool) -> tuple[Saved, list[Block]]:
+def _read(
+    store: SafetyStore, known: list[PrincipalBlock], wait: bool
+) -> tuple[SafetyState, list[PrincipalBlock]]:
     """In a thread. What the file says, and what it should have said and does now."""
-    saved = keeper.load(wait=wait)
+    saved = store.load(wait=wait)
     there = {block.who for block in saved.blocks}
     missing = [
         block
@@ -175,5 +177,5 @@ def _read(keeper: SafetyStore, known: list[Block], wait: bool) -> tuple[Saved, l
         if block.who not in there and not any(lift.ends(block) for lift in saved.lifts)
     ]
     for block in missing:
-        keeper.keep_unless_lifted(block, wait=wait)
+        store.keep_unless_lifted(block, wait=wait)
     return saved, missing

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from interlock.aql.config import SafetyConfig
 from interlock.aql.language.errors import AqlError
-from interlock.aql.safety.codes import Codes, fits
-from interlock.aql.safety.pending_questions import UNBLOCK, ApprovalsLike, Questions
-from interlock.aql.safety.store import Attempts, Challenge, SafetyStore, Tier
+from interlock.aql.safety.approval_requests import UNBLOCK, ApprovalInbox, ApprovalRequests
+from interlock.aql.safety.codes import VerificationCodes, fits
+from interlock.aql.safety.store import CodeAttempts, SafetyChallenge, SafetyStore, Tier
 from interlock.core.call import Caller, Principal, principal
 from interlock.core.redaction import redact
 from interlock.errors import PROOF_INVALID, InterlockError
@@ -35,11 +35,11 @@ _MOST_TIMES: Final = 1024.0
 
 _log = logging.getLogger("interlock.safety")
 
-Note = Callable[[str, str, str], None]
+JournalWriter = Callable[[str, str, str], None]
 """name, word, detail: an entry of the journal."""
 
 
-class Tries:
+class CodeAttemptLimiter:
     """Limits wrong codes: counted by principal, over all its challenges and over restarts, and by
     two clocks, so that one that is set back gives nobody more attempts.
 
@@ -49,21 +49,21 @@ class Tries:
 
     def __init__(
         self,
-        keeper: SafetyStore,
+        store: SafetyStore,
         config: SafetyConfig,
         *,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
         self.config = config
-        self._keeper = keeper
+        self._store = store
         self._clock = clock
         self._now = wall_clock
-        self._of: dict[Principal, Attempts] = {}
+        self._of: dict[Principal, CodeAttempts] = {}
         self._until: dict[Principal, float] = {}
         """The same on the clock that never goes back."""
 
-    def load(self, found: Iterable[Attempts]) -> None:
+    def load(self, found: Iterable[CodeAttempts]) -> None:
         now = self._now()
         for one in found:
             self._of[one.who] = one
@@ -84,7 +84,7 @@ class Tries:
     def failed(self, who: Principal) -> float:
         """One more was wrong. Returns for how long nothing more is taken."""
         now, config = self._now(), self.config
-        known = self._of.get(who) or Attempts(who)
+        known = self._of.get(who) or CodeAttempts(who)
         # One that lies in the future was made before the clock was set back: it counts.
         recent = [at for at in known.failures if at > now - config.attempts_within]
         failures = (*recent, now)[-config.attempts :]
@@ -94,7 +94,7 @@ class Tries:
             failures = ()
             until = now + self._lockout(locked)
             self._until[who] = self._clock() + self._lockout(locked)
-        self._keep(Attempts(who, failures, locked, until))
+        self._keep(CodeAttempts(who, failures, locked, until))
         return self.wait(who)
 
     def passed(self, who: Principal) -> None:
@@ -103,7 +103,7 @@ class Tries:
         self._until.pop(who, None)
         if known is not None:
             try:
-                self._keeper.drop(known)
+                self._store.drop(known)
             except InterlockError as error:
                 _log.warning("wrong codes of %s are remembered too long: %s", who[0], error)
 
@@ -113,44 +113,44 @@ class Tries:
             return within
         return exponential_delay(locked - 1, within, within * _MOST_TIMES)
 
-    def _keep(self, attempts: Attempts) -> None:
+    def _keep(self, attempts: CodeAttempts) -> None:
         self._of[attempts.who] = attempts
         try:
-            self._keeper.keep(attempts)
+            self._store.keep(attempts)
         except InterlockError as error:
             _log.error("wrong codes of %s count until the node stops: %s", attempts.who[0], error)
 
 
-class Challenges:
-    """All that are open."""
+class SafetyChallenges:
+    """The open challenges of a node."""
 
     def __init__(
         self,
         config: SafetyConfig,
         *,
-        keeper: SafetyStore,
-        codes: Codes,
-        questions: Questions,
-        approvals: ApprovalsLike,
-        note: Note,
+        store: SafetyStore,
+        codes: VerificationCodes,
+        approval_requests: ApprovalRequests,
+        approvals: ApprovalInbox,
+        note: JournalWriter,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
         self.config = config
         self.codes = codes
-        self.tries = Tries(keeper, config, clock=clock, wall_clock=wall_clock)
-        self.on_verified: Callable[[Challenge, str], None] = lambda *_: None
+        self.attempt_limiter = CodeAttemptLimiter(store, config, clock=clock, wall_clock=wall_clock)
+        self.on_verified: Callable[[SafetyChallenge, str], None] = lambda *_: None
         """Told of a challenge that a human passed, and by what."""
-        self.on_replaced: Callable[[Challenge, Challenge], None] = lambda *_: None
-        self.on_over: Callable[[Challenge], object] = lambda _: None
+        self.on_replaced: Callable[[SafetyChallenge, SafetyChallenge], None] = lambda *_: None
+        self.on_over: Callable[[SafetyChallenge], object] = lambda _: None
         """Told of each that can no longer be passed."""
-        self._keeper = keeper
-        self._questions = questions
+        self._store = store
+        self._approval_requests = approval_requests
         self._approvals = approvals
         self._note = note
         self._clock = clock
         self._now = wall_clock
-        self._open: dict[str, Challenge] = {}
+        self._open: dict[str, SafetyChallenge] = {}
         self._ends: dict[str, float] = {}
         """When each is over, on the clock that never goes back."""
         self._spent: set[str] = set()
@@ -162,14 +162,14 @@ class Challenges:
 
     # -- what there is
 
-    def __iter__(self) -> Iterator[Challenge]:
+    def __iter__(self) -> Iterator[SafetyChallenge]:
         return iter([one for one in list(self._open.values()) if self._is_open(one)])
 
-    def get(self, id: str) -> Challenge | None:
+    def get(self, id: str) -> SafetyChallenge | None:
         found = self._open.get(id)
         return found if found is not None and self._is_open(found) else None
 
-    def of(self, who: Principal, tier: Tier, execution: str = "") -> Challenge | None:
+    def of(self, who: Principal, tier: Tier, execution: str = "") -> SafetyChallenge | None:
         """The open challenge of somebody."""
         return next(
             (
@@ -180,15 +180,15 @@ class Challenges:
             None,
         )
 
-    def left(self, challenge: Challenge) -> float:
+    def left(self, challenge: SafetyChallenge) -> float:
         """For how many seconds it is open, by either clock."""
         ends = self._ends.get(challenge.id, 0.0)
         return max(0.0, min(challenge.expires - self._now(), ends - self._clock()))
 
-    def _is_open(self, challenge: Challenge) -> bool:
+    def _is_open(self, challenge: SafetyChallenge) -> bool:
         return self.left(challenge) > 0 and self._now() >= challenge.created - 5.0
 
-    def load(self, found: Iterable[Challenge]) -> None:
+    def load(self, found: Iterable[SafetyChallenge]) -> None:
         """What an earlier process left. A pause for verification ends with the process; what lifts
         a block is still good, as far as its approval still waits."""
         for one in found:
@@ -203,7 +203,7 @@ class Challenges:
                 self._drop(one)
                 if approval is not None and approval.waits:
                     self._later(
-                        self._questions.withdraw(one.approval, "The node was started anew.")
+                        self._approval_requests.withdraw(one.approval, "The node was started anew.")
                     )
 
     # -- issuing
@@ -223,7 +223,7 @@ class Challenges:
         id = str(uuid.uuid4())
         shown = redact(" ".join(hint.split()))[:MOST_SHOWN]
         sealed = self.codes.draw(id, sentence(caller, element, shown, tier))
-        challenge = Challenge(
+        challenge = SafetyChallenge(
             id,
             principal(caller),
             caller,
@@ -244,9 +244,9 @@ class Challenges:
         self._put(challenge)
         return id
 
-    def _put(self, challenge: Challenge) -> None:
+    def _put(self, challenge: SafetyChallenge) -> None:
         try:
-            self._questions.put(
+            self._approval_requests.put(
                 UNBLOCK,
                 challenge.caller,
                 {
@@ -269,7 +269,7 @@ class Challenges:
         old = self._open.get(id)
         return None if old is None else self._instead(old, "It was renewed.")
 
-    def _instead(self, old: Challenge, why: str) -> str:
+    def _instead(self, old: SafetyChallenge, why: str) -> str:
         self.close(old, why)
         new = self._open[
             self.issue(old.caller, old.element, old.hint, old.tier, old.execution, old.step)
@@ -279,10 +279,10 @@ class Challenges:
 
     # -- entering a code
 
-    async def verify(self, caller: Caller, id: str, code: str) -> Challenge:
+    async def verify(self, caller: Caller, id: str, code: str) -> SafetyChallenge:
         """Enter a code. Raises AqlError; nothing of the code is in what it raises."""
         who = principal(caller)
-        wait = self.tries.wait(who)
+        wait = self.attempt_limiter.wait(who)
         if wait > 0:
             self._note(caller.name, "verification_limited", f"challenge:{id[:40]}")
             raise limited(wait)
@@ -307,18 +307,18 @@ class Challenges:
         self._spent.add(id)
         self.codes.forget(id)
         await self._decided_by_code(challenge, caller)
-        self.tries.passed(who)
+        self.attempt_limiter.passed(who)
         return challenge
 
     def _failed(self, caller: Caller, id: str, why: str, code: str, message: str) -> AqlError:
-        wait = self.tries.failed(principal(caller))
+        wait = self.attempt_limiter.failed(principal(caller))
         self._note(caller.name, "verification_failed", f"challenge:{id[:40]} {why}")
         details: dict[str, Any] = {"reason": why}
         if wait > 0:
             details["retry_after_ms"] = int(wait * 1000) + 1
         return AqlError(code, message, details)
 
-    async def _decided_by_code(self, challenge: Challenge, caller: Caller) -> None:
+    async def _decided_by_code(self, challenge: SafetyChallenge, caller: Caller) -> None:
         """The same as a proof, for the same approval. Raises InterlockError."""
         await self.written(challenge.id)
         approval = self._open.get(challenge.id, challenge).approval
@@ -357,7 +357,9 @@ class Challenges:
         if approval.waits:
             challenge = self._open.get(str(arguments.get("challenge_id")))
             if challenge is None:
-                self._later(self._questions.withdraw(approval.id, "The challenge is over already."))
+                self._later(
+                    self._approval_requests.withdraw(approval.id, "The challenge is over already.")
+                )
             else:
                 self._open[challenge.id] = held = replace(challenge, approval=approval.id)
                 self._keep(held)
@@ -367,7 +369,7 @@ class Challenges:
             if found is not None:
                 self._forget(found)
 
-    def passed(self, approval: str, id: str) -> Challenge:
+    def passed(self, approval: str, id: str) -> SafetyChallenge:
         """A human let it through, and the node does what was asked. Raises InterlockError for an
         approval that is of no challenge: such a call was never put by the loop."""
         challenge = self._open.get(id)
@@ -388,14 +390,14 @@ class Challenges:
         self._forget(challenge)
         return challenge
 
-    def close(self, challenge: Challenge, why: str) -> None:
+    def close(self, challenge: SafetyChallenge, why: str) -> None:
         """It can no longer be passed, by a code or otherwise."""
         approval = self._open.get(challenge.id, challenge).approval
         self._forget(challenge)
         if approval:
-            self._later(self._questions.withdraw(approval, why))
+            self._later(self._approval_requests.withdraw(approval, why))
 
-    def _forget(self, challenge: Challenge) -> None:
+    def _forget(self, challenge: SafetyChallenge) -> None:
         self.codes.forget(challenge.id)
         self._open.pop(challenge.id, None)
         self._ends.pop(challenge.id, None)
@@ -410,17 +412,17 @@ class Challenges:
             if not self._is_open(one):
                 self.close(one, "It was not answered in time.")
 
-    def _keep(self, challenge: Challenge) -> None:
+    def _keep(self, challenge: SafetyChallenge) -> None:
         # A pause ends with the process: only what lifts a block is kept.
         if challenge.tier == "danger_zone":
             try:
-                self._keeper.keep(challenge)
+                self._store.keep(challenge)
             except InterlockError as error:
                 _log.error("challenge %s is good until the node stops: %s", challenge.id, error)
 
-    def _drop(self, challenge: Challenge) -> None:
+    def _drop(self, challenge: SafetyChallenge) -> None:
         try:
-            self._keeper.drop(challenge)
+            self._store.drop(challenge)
         except InterlockError as error:
             _log.warning("challenge %s could not be forgotten: %s", challenge.id, error)
 

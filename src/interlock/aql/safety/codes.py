@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final, NoReturn, Protocol
 
-from interlock.aql.safety.store import Sealed
+from interlock.aql.safety.store import CodeDigest
 
 CODE_BYTES: Final = 20
 """160 bits."""
@@ -25,14 +25,14 @@ _MISREAD: Final = str.maketrans({"0": "O", "1": "I", "8": "B", "-": None, " ": N
 _log = logging.getLogger("interlock.safety")
 
 
-class Channel(Protocol):
-    """A way to a human that no model can read."""
+class CodeChannel(Protocol):
+    """Shows codes to a human where no model can read them."""
 
     def show(self, challenge_id: str, code: str, sentence: str) -> None:
         """Never raises with the code in what it raises. Returns at once."""
 
 
-class Code:
+class VerificationCode:
     """One code. It has no value that could be printed by mistake."""
 
     __slots__ = ("_text",)
@@ -45,7 +45,7 @@ class Code:
         return self._text
 
     def __repr__(self) -> str:
-        return "Code(…)"
+        return "VerificationCode(…)"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a code is not written down")
@@ -54,22 +54,22 @@ class Code:
         raise TypeError("a code is not copied")
 
 
-class Codes:
-    """Draws them, shows them, and forgets them."""
+class VerificationCodes:
+    """Draws codes, shows them, and forgets them."""
 
     def __init__(self) -> None:
-        self.channels: Sequence[Channel] = ()
+        self.channels: Sequence[CodeChannel] = ()
         """Where each one is shown when it is drawn."""
         self.at_desk = True
         """Whether operators who proved to be one may look at them."""
-        self._open: dict[str, Code] = {}
+        self._open: dict[str, VerificationCode] = {}
 
     def __repr__(self) -> str:
-        return f"Codes({len(self._open)} open)"
+        return f"VerificationCodes({len(self._open)} open)"
 
-    def draw(self, challenge_id: str, sentence: str) -> Sealed:
+    def draw(self, challenge_id: str, sentence: str) -> CodeDigest:
         """A new code for a challenge, shown to the humans. Returns by what it is known again."""
-        code = self._open[challenge_id] = Code()
+        code = self._open[challenge_id] = VerificationCode()
         salt = secrets.token_bytes(_SALT_BYTES)
         for channel in self.channels:
             try:
@@ -78,7 +78,7 @@ class Codes:
                 # Only its kind: nobody knows what a channel of somebody else puts into a message.
                 kind = type(trouble).__name__
                 _log.error("a code could not be shown by %s: %s", type(channel).__name__, kind)
-        return Sealed(salt, _digest(salt, code.reveal()))
+        return CodeDigest(salt, _digest(salt, code.reveal()))
 
     def reveal(self, challenge_id: str) -> str | None:
         """For an operator who proved to be one, and for nobody else. None: it is not known here
@@ -90,7 +90,7 @@ class Codes:
         self._open.pop(challenge_id, None)
 
 
-def fits(sealed: Sealed, given: str) -> bool:
+def fits(sealed: CodeDigest, given: str) -> bool:
     """Whether this is the code, in any spelling that people use. Takes the same time for all."""
     return hmac.compare_digest(sealed.digest, _digest(sealed.salt, given[:_LONGEST]))
 

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from interlock.aql.safety.store import Block, Execution, Tier
+from interlock.aql.safety.store import AgentExecution, PrincipalBlock, Tier
 from interlock.core.call import Principal
 from interlock.primitives.timestamps import format_utc
 
@@ -35,7 +35,7 @@ UNREPORTED: Final = (
 )
 
 
-def unreported_in_plain_view(execution: Execution) -> str:
+def unreported_in_plain_view(execution: AgentExecution) -> str:
     """The same to somebody who sees tools, and may never have heard of an execution."""
     name = execution.who[0]
     return (
@@ -46,8 +46,8 @@ def unreported_in_plain_view(execution: Execution) -> str:
     )
 
 
-class Metadata(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What a notification is about."""
+class NotificationMetadata(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The subject of a notification."""
 
     operation: str = ""
     reason: str = ""
@@ -58,13 +58,13 @@ class Metadata(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     hint: str = ""
 
 
-class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
+class AgentNotification(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something that happened, or waits. Told with the next directive, and never pushed."""
 
     type: NotificationType
     message: str
     timestamp: str
-    metadata: Metadata | None = None
+    metadata: NotificationMetadata | None = None
 
 
 class Directive(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +76,7 @@ class Directive(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     steps_remaining: int | None = None
     risk: Tier | None = None
-    notifications: list[Notification] = []
+    notifications: list[AgentNotification] = []
 
     def told(self) -> dict[str, Any]:
         """As the draft prints it. `continue` and `factors` are always there."""
@@ -106,25 +106,27 @@ def notification(
     approval: str = "",
     url: str = "",
     hint: str = "",
-) -> Notification:
+) -> AgentNotification:
     """`now`: on the wall clock."""
-    about = Metadata(operation, reason, level, verification, approval, url, hint)
-    return Notification(type, message, format_utc(now), None if about == Metadata() else about)
+    about = NotificationMetadata(operation, reason, level, verification, approval, url, hint)
+    return AgentNotification(
+        type, message, format_utc(now), None if about == NotificationMetadata() else about
+    )
 
 
-class Notices:
+class AgentNotifications:
     """The notifications of all agents. One about something that waits is repeated until that is
     over; one about something that happened is given once. Nothing is pushed."""
 
-    def __init__(self, wall_clock: Callable[[], float], blocks: Iterable[Block]) -> None:
+    def __init__(self, wall_clock: Callable[[], float], blocks: Iterable[PrincipalBlock]) -> None:
         """`blocks`: looked at anew each time."""
         self._now = wall_clock
         self._blocks = blocks
-        self.standing: dict[Principal, dict[str, Notification]] = {}
+        self.standing: dict[Principal, dict[str, AgentNotification]] = {}
         """What is told until it is cleared: by key, of everybody."""
-        self._once: dict[Principal, list[Notification]] = {}
+        self._once: dict[Principal, list[AgentNotification]] = {}
 
-    def stand(self, who: Principal, key: str, told: Notification) -> None:
+    def stand(self, who: Principal, key: str, told: AgentNotification) -> None:
         """Told until it is cleared."""
         self.standing.setdefault(who, {})[key] = told
 
@@ -142,12 +144,12 @@ class Notices:
         told.append(notification(type, message, self._now(), **about))
         del told[:-_MOST]
 
-    def pending(self, who: Principal) -> list[Notification]:
+    def pending(self, who: Principal) -> list[AgentNotification]:
         """The permissions that it waits for."""
         standing = self.standing.get(who, {}).values()
         return [one for one in standing if one.type == "permission_pending"]
 
-    def take(self, who: Principal) -> list[Notification]:
+    def take(self, who: Principal) -> list[AgentNotification]:
         """All that is to be told to it now."""
         told = [*self.standing.get(who, {}).values(), *self._once.pop(who, ())]
         return [*(self._danger(one, who) for one in self._blocks), *told][:_MOST]
@@ -158,7 +160,7 @@ class Notices:
         self._once.pop(who, None)
 
     @staticmethod
-    def _danger(block: Block, who: Principal) -> Notification:
+    def _danger(block: PrincipalBlock, who: Principal) -> AgentNotification:
         # What another agent wrote is none of this one's business: it could be meant for it.
         own = block.who == who
         message = (

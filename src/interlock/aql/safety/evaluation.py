@@ -9,8 +9,8 @@ from typing import Final, Literal
 import msgspec
 
 from interlock.aql.config import AgentSafety, SafetyConfig
-from interlock.aql.safety.patterns import Hint, Patterns, read
-from interlock.aql.safety.risk_score import TOLERANCES, Score, score, tier_of
+from interlock.aql.safety.patterns import ActionHint, ActionPatterns, read
+from interlock.aql.safety.risk_score import TOLERANCES, RiskScore, score, tier_of
 from interlock.aql.safety.store import Tier
 from interlock.protocol.aql_terms import Danger, fits
 
@@ -18,23 +18,23 @@ STEP_LIMIT: Final = "Step limit exceeded"
 TIERS: Final[tuple[Tier, ...]] = ("advisory", "confirm", "verify", "danger_zone")
 _STRICTEST: Final = ("conservative", "moderate", "aggressive")
 
-Effect = Literal["continue", "pause", "stop"]
+StepEffect = Literal["continue", "pause", "stop"]
 
 
-class Rules(msgspec.Struct, frozen=True):
-    """What holds for one agent."""
+class SafetyRules(msgspec.Struct, frozen=True):
+    """The safety rules of one agent."""
 
     max_steps: int
     tolerance: str
-    deny: Patterns
-    requires_approval: Patterns
-    auto_approve: Patterns
+    deny: ActionPatterns
+    requires_approval: ActionPatterns
+    auto_approve: ActionPatterns
     stages: frozenset[int]
     relaxes: bool
     repeat_raises_at: int
 
 
-def rules_for(config: SafetyConfig, caller: str, element: str) -> Rules:
+def rules_for(config: SafetyConfig, caller: str, element: str) -> SafetyRules:
     """`caller` is known, `element` only says so: by its own name an agent can get stricter rules,
     and no others."""
     limit = config.max_steps
@@ -57,12 +57,12 @@ def rules_for(config: SafetyConfig, caller: str, element: str) -> Rules:
             auto = [glob for glob in auto if glob in said.auto_approve]
     # The step limit is the loop: without it there is none.
     stages = frozenset({1, *config.stages})
-    return Rules(
+    return SafetyRules(
         limit,
         tolerance,
-        Patterns(deny),
-        Patterns(requires),
-        Patterns(auto),
+        ActionPatterns(deny),
+        ActionPatterns(requires),
+        ActionPatterns(auto),
         stages,
         config.tolerance_relaxes_confirm,
         config.repeat_raises_at,
@@ -77,8 +77,8 @@ def stricter_tolerance(one: str, other: str) -> str:
     return min(one, other, key=_STRICTEST.index)
 
 
-class Action(msgspec.Struct, frozen=True):
-    """What the node itself knows of the operation that is meant or called."""
+class StepAction(msgspec.Struct, frozen=True):
+    """The operation of a step, as the node knows it."""
 
     name: str
     local: str
@@ -86,10 +86,10 @@ class Action(msgspec.Struct, frozen=True):
     trust: str = ""
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    """What the stages came to."""
+class StepVerdict(msgspec.Struct, frozen=True):
+    """The verdict of the stages."""
 
-    effect: Effect
+    effect: StepEffect
     stage: int
     """Which one ended it; 5: all were passed."""
     factors: list[str]
@@ -102,24 +102,24 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def report(
-    hint: Hint,
-    rules: Rules,
+    hint: ActionHint,
+    rules: SafetyRules,
     *,
     steps: int,
     max_steps: int,
     tolerance: str,
     outcome: str = "",
-    action: Action | None = None,
+    action: StepAction | None = None,
     repeated: int = 0,
     let: Tier | None = None,
-) -> Verdict:
+) -> StepVerdict:
     """A step that is reported. `steps`: those before it. `action`: the operation that it names.
     `let`: the tier up to which a human let exactly this one through."""
     if steps >= max_steps:
-        return Verdict("pause", 1, [f"{steps} of {max_steps} steps were made"], STEP_LIMIT)
+        return StepVerdict("pause", 1, [f"{steps} of {max_steps} steps were made"], STEP_LIMIT)
     asked = let is not None
     if 2 in rules.stages and outcome == "failure" and not asked:
-        return Verdict("pause", 2, ["the previous step failed"], "The previous step failed")
+        return StepVerdict("pause", 2, ["the previous step failed"], "The previous step failed")
     factors: list[str] = []
     if 3 in rules.stages:
         stopped = _patterns(hint, rules, action, factors, asked)
@@ -129,14 +129,14 @@ def report(
 
 
 def call(
-    action: Action,
-    rules: Rules,
+    action: StepAction,
+    rules: SafetyRules,
     *,
     tolerance: str,
     reported: int,
     repeated: int = 0,
     let: Tier | None = None,
-) -> Verdict:
+) -> StepVerdict:
     """An operation that is really called. `reported`: how risky the report was."""
     hint = read(action.local)
     factors: list[str] = []
@@ -150,39 +150,39 @@ def call(
 
 
 def _patterns(
-    hint: Hint, rules: Rules, action: Action | None, factors: list[str], asked: bool
-) -> Verdict | None:
+    hint: ActionHint, rules: SafetyRules, action: StepAction | None, factors: list[str], asked: bool
+) -> StepVerdict | None:
     hints = [hint] if action is None else [hint, read(action.local), read(action.name)]
     denied = _first_of(rules.deny, hints)
     if denied is not None:
         why = f"Denied by pattern '{denied}'"
-        return Verdict("stop", 3, [f"deny pattern '{denied}'"], why, denied=True)
+        return StepVerdict("stop", 3, [f"deny pattern '{denied}'"], why, denied=True)
     if asked:
         return None
     wanted = _first_of(rules.requires_approval, hints)
     if wanted is not None:
         why = f"Pattern '{wanted}' requires approval"
-        return Verdict("pause", 3, [f"requires_approval pattern '{wanted}'"], why)
+        return StepVerdict("pause", 3, [f"requires_approval pattern '{wanted}'"], why)
     said = rules.deny.said(hint) or rules.requires_approval.said(hint)
     if said is not None:
         why = f"Its words fit pattern '{said}', which requires approval"
-        return Verdict("pause", 3, [f"words of pattern '{said}'"], why)
+        return StepVerdict("pause", 3, [f"words of pattern '{said}'"], why)
     # A name promises nothing: the node must not know better.
     harmless = action is None or action.danger <= Danger.REVERSIBLE
     fitting = rules.auto_approve.whole(hint)
     if fitting is not None and harmless:
-        return Verdict("continue", 3, [f"auto_approve pattern '{fitting}'"])
+        return StepVerdict("continue", 3, [f"auto_approve pattern '{fitting}'"])
     return None
 
 
-def _first_of(patterns: Patterns, hints: Sequence[Hint]) -> str | None:
+def _first_of(patterns: ActionPatterns, hints: Sequence[ActionHint]) -> str | None:
     return next((glob for glob in map(patterns.found, hints) if glob is not None), None)
 
 
 def _risk(
-    hint: Hint,
-    rules: Rules,
-    action: Action | None,
+    hint: ActionHint,
+    rules: SafetyRules,
+    action: StepAction | None,
     factors: list[str],
     tolerance: str,
     repeated: int,
@@ -190,8 +190,8 @@ def _risk(
     *,
     named: bool,
     least: int = 0,
-) -> Verdict:
-    found: Score = score(
+) -> StepVerdict:
+    found: RiskScore = score(
         hint,
         danger=None if action is None else action.danger,
         trust="" if action is None else action.trust,
@@ -206,17 +206,17 @@ def _risk(
     tier = tier_of(value) if 4 in rules.stages else None
     if tier is not None and let is not None and TIERS.index(tier) <= TIERS.index(let):
         factors.append("let through by a human")
-        return Verdict("continue", 5, factors, tier=tier, value=value)
+        return StepVerdict("continue", 5, factors, tier=tier, value=value)
     threshold = TOLERANCES[tolerance]
     if tier == "danger_zone":
-        return Verdict("stop", 4, factors, f"Risk score {value}: danger zone", tier, value)
+        return StepVerdict("stop", 4, factors, f"Risk score {value}: danger zone", tier, value)
     if tier == "verify":
-        return Verdict("pause", 4, factors, f"Risk score {value}: verify", tier, value)
+        return StepVerdict("pause", 4, factors, f"Risk score {value}: verify", tier, value)
     if tier == "confirm":
         if not (rules.relaxes and 5 in rules.stages and value <= threshold):
-            return Verdict("pause", 4, factors, f"Risk score {value}: confirm", tier, value)
+            return StepVerdict("pause", 4, factors, f"Risk score {value}: confirm", tier, value)
         factors.append(f"let on by the tolerance '{tolerance}'")
     if 5 in rules.stages and value > threshold and let is None:
         why = f"Risk score {value} is above the tolerance '{tolerance}' ({threshold})"
-        return Verdict("pause", 5, [*factors, "above the tolerance"], why, tier, value)
-    return Verdict("continue", 5, factors, tier=tier, value=value)
+        return StepVerdict("pause", 5, [*factors, "above the tolerance"], why, tier, value)
+    return StepVerdict("continue", 5, factors, tier=tier, value=value)

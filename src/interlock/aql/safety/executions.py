@@ -9,9 +9,9 @@ from hashlib import blake2b
 from typing import Final
 
 from interlock.aql.language.errors import AqlError, missing
-from interlock.aql.safety.evaluation import Rules, stricter_tolerance
-from interlock.aql.safety.reports import Report
-from interlock.aql.safety.store import RUNNING, Execution, Tier
+from interlock.aql.safety.evaluation import SafetyRules, stricter_tolerance
+from interlock.aql.safety.reports import StepReport
+from interlock.aql.safety.store import RUNNING, AgentExecution, Tier
 from interlock.core.call import Call, Caller, Principal, principal
 from interlock.primitives.bounded_dict import BoundedDict
 
@@ -21,21 +21,21 @@ _MOST_ENDED: Final = 200
 _MOST_SENT: Final = 200
 _MOST_COUNTED: Final = 1_000
 
-Sent = tuple[str, bytes]
+CallDigest = tuple[str, bytes]
 """What was called, and a digest of what with."""
 
 
-def sent(call: Call) -> Sent:
+def sent(call: Call) -> CallDigest:
     name = call.name if call.route is None else call.route.canonical
     return f"{call.verb} {name}", blake2b(bytes(call.arguments), digest_size=16).digest()
 
 
-class Run:
-    """What there is beside the record of an execution."""
+class AgentRun:
+    """A running execution: what is known of it beside its record."""
 
     __slots__ = ("caller", "counts", "execution", "held", "let", "rules", "used")
 
-    def __init__(self, execution: Execution, rules: Rules, caller: Caller) -> None:
+    def __init__(self, execution: AgentExecution, rules: SafetyRules, caller: Caller) -> None:
         self.execution = execution
         self.rules = rules
         self.caller = caller
@@ -43,9 +43,9 @@ class Run:
         """How often each action was done."""
         self.let: dict[str, Tier] = {}
         """Steps that a human let pass, and up to which tier: each once."""
-        self.used: OrderedDict[Sent, Report] = OrderedDict()
+        self.used: OrderedDict[CallDigest, StepReport] = OrderedDict()
         """What was reported and sent: the same call may come again to say more, or to collect."""
-        self.held: set[Sent] = set()
+        self.held: set[CallDigest] = set()
         """Calls that the gate holds."""
 
     def count(self, what: str) -> None:
@@ -54,7 +54,7 @@ class Run:
         if len(self.counts) > _MOST_COUNTED:
             self.counts = Counter(dict(self.counts.most_common(_MOST_COUNTED // 2)))
 
-    def remember(self, what: Sent, report: Report) -> None:
+    def remember(self, what: CallDigest, report: StepReport) -> None:
         self.used[what] = report
         self.used.move_to_end(what)
         if len(self.used) > _MOST_SENT:
@@ -62,13 +62,13 @@ class Run:
             self.held.discard(gone)
 
 
-class Runs:
-    """All of a node."""
+class AgentRuns:
+    """The executions of agents on a node."""
 
     def __init__(
         self,
         wall_clock: Callable[[], float],
-        rules: Callable[[str, str], Rules],
+        rules: Callable[[str, str], SafetyRules],
         changed: Callable[[Principal], None],
     ) -> None:
         """`rules`: those of a caller and what it calls itself. `changed`: told of everybody who
@@ -76,23 +76,25 @@ class Runs:
         self._now = wall_clock
         self._rules = rules
         self._changed = changed
-        self._running: dict[Principal, dict[str, Run]] = {}
-        self._ended: BoundedDict[str, Execution] = BoundedDict(_MOST_ENDED)
+        self._running: dict[Principal, dict[str, AgentRun]] = {}
+        self._ended: BoundedDict[str, AgentExecution] = BoundedDict(_MOST_ENDED)
 
-    def load(self, executions: Iterable[Execution]) -> None:
+    def load(self, executions: Iterable[AgentExecution]) -> None:
         for one in executions:
             if one.state == RUNNING:
                 name, kind, above = one.who
                 caller = Caller(name, kind=kind, above=above)
-                self._put(Run(one, self._rules(name, one.element), caller))
+                self._put(AgentRun(one, self._rules(name, one.element), caller))
 
-    def of(self, who: Principal) -> list[Run]:
+    def of(self, who: Principal) -> list[AgentRun]:
         return list(self._running.get(who, {}).values())
 
     def everybody(self) -> list[Principal]:
         return list(self._running)
 
-    def begin(self, caller: Caller, element: str, max_steps: int | None, tolerance: str) -> Run:
+    def begin(
+        self, caller: Caller, element: str, max_steps: int | None, tolerance: str
+    ) -> AgentRun:
         """Raises AqlError. What the agent asks for itself can only be stricter."""
         who = principal(caller)
         if len(self._running.get(who, {})) >= MOST_OF_ONE:
@@ -103,17 +105,19 @@ class Runs:
         rules = self._rules(caller.name, element)
         limit = rules.max_steps if max_steps is None else min(rules.max_steps, max_steps)
         tolerance = stricter_tolerance(rules.tolerance, tolerance or rules.tolerance)
-        execution = Execution(f"exec_{uuid.uuid4()}", who, element, self._now(), limit, tolerance)
-        run = Run(execution, rules, caller)
+        execution = AgentExecution(
+            f"exec_{uuid.uuid4()}", who, element, self._now(), limit, tolerance
+        )
+        run = AgentRun(execution, rules, caller)
         self._put(run)
         return run
 
-    def _put(self, run: Run) -> None:
+    def _put(self, run: AgentRun) -> None:
         who = run.execution.who
         self._running.setdefault(who, {})[run.execution.id] = run
         self._changed(who)
 
-    def find(self, who: Principal, id: str, element: str) -> Run:
+    def find(self, who: Principal, id: str, element: str) -> AgentRun:
         """The one that is meant. Raises AqlError."""
         running = self._running.get(who, {})
         if id:
@@ -141,7 +145,7 @@ class Runs:
             "No execution is running under this element_name: begin one with execute_agent.",
         )
 
-    def end(self, run: Run, state: str, note: str) -> None:
+    def end(self, run: AgentRun, state: str, note: str) -> None:
         execution = run.execution
         execution.state, execution.note, execution.ended = state, note, self._now()
         who = execution.who

@@ -15,31 +15,36 @@ from msgspec.structs import replace
 
 from interlock.aql.config import SafetyConfig
 from interlock.aql.language.errors import AqlError
-from interlock.aql.operations import Book, Operation
-from interlock.aql.safety import evaluation as evaluate
-from interlock.aql.safety.blocks import Blocks, Looking
-from interlock.aql.safety.challenges import CODE, Challenges
-from interlock.aql.safety.codes import Codes
-from interlock.aql.safety.directives import (
-    UNREPORTED,
-    Directive,
-    Notices,
-    notification,
-    unreported_in_plain_view,
-)
-from interlock.aql.safety.evaluation import Action as Doing
-from interlock.aql.safety.evaluation import Rules, Verdict, rules_for
-from interlock.aql.safety.executions import Run, Runs, sent
-from interlock.aql.safety.pauses import Pause, Pauses
-from interlock.aql.safety.pending_questions import (
+from interlock.aql.operations import Operation, OperationCatalog
+from interlock.aql.safety import evaluation
+from interlock.aql.safety.approval_requests import (
     OWN_QUESTIONS,
     PROCEED_TOOL,
     UNBLOCK_TOOL,
-    ApprovalsLike,
-    Questions,
+    ApprovalInbox,
+    ApprovalRequests,
 )
-from interlock.aql.safety.reports import Called, Reports
-from interlock.aql.safety.store import CANCELLED, Block, Challenge, SafetyStore, Saved
+from interlock.aql.safety.blocks import Blocks, BlockSync
+from interlock.aql.safety.challenges import CODE, SafetyChallenges
+from interlock.aql.safety.codes import VerificationCodes
+from interlock.aql.safety.directives import (
+    UNREPORTED,
+    AgentNotifications,
+    Directive,
+    notification,
+    unreported_in_plain_view,
+)
+from interlock.aql.safety.evaluation import SafetyRules, StepAction, StepVerdict, rules_for
+from interlock.aql.safety.executions import AgentRun, AgentRuns, sent
+from interlock.aql.safety.pending_steps import PendingStep, PendingSteps
+from interlock.aql.safety.reports import CallTarget, StepReports
+from interlock.aql.safety.store import (
+    CANCELLED,
+    PrincipalBlock,
+    SafetyChallenge,
+    SafetyState,
+    SafetyStore,
+)
 from interlock.core.call import Call, Caller, Principal, principal
 from interlock.core.catalog.offering import Tool
 from interlock.core.journal.audit import Audit
@@ -76,28 +81,28 @@ _GATED: Final = {
 _log = logging.getLogger("interlock.safety")
 
 
-class Loop:
-    """The one of a node."""
+class SafetyLoop:
+    """The safety loop of a node."""
 
     def __init__(
         self,
         config: SafetyConfig,
         *,
-        keeper: SafetyStore,
-        codes: Codes,
-        approvals: ApprovalsLike,
+        store: SafetyStore,
+        codes: VerificationCodes,
+        approvals: ApprovalInbox,
         proofs: Proofs,
         audit: Audit,
         find_tool: Callable[[str], Tool | None],
-        book: Callable[[], Book] | None = None,
+        operation_catalog: Callable[[], OperationCatalog] | None = None,
         trust: Callable[[str], str] = lambda _: "",
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
-        """`find_tool`: a tool by its canonical name, `book`: the operations as they are now,
+        """`find_tool`: a tool by its canonical name, `operation_catalog`: the current one,
         `trust`: in a server, as the config has it."""
         self.config = config
-        self.keeper = keeper
+        self.store = store
         self.clock = clock
         self.wall_clock = wall_clock
         self.watched: dict[Principal, None] = {}
@@ -105,38 +110,38 @@ class Loop:
         self.step = DecisionStep(
             "safety_loop", self._decide, when=self.watched, applies_to=EVERYTHING
         )
-        self.blocks = Blocks(keeper, self._changed, wall_clock)
-        self.notices = Notices(wall_clock, self.blocks)
-        self.reports = Reports(clock, config.report_holds)
+        self.blocks = Blocks(store, self._changed, wall_clock)
+        self.notifications = AgentNotifications(wall_clock, self.blocks)
+        self.reports = StepReports(clock, config.report_holds)
         self._rules = lru_cache(256)(
             lambda caller, element: rules_for(self.config, caller, element)
         )
-        self.runs = Runs(wall_clock, self._rules_for, self._changed)
-        questions = Questions(approvals, find_tool)
-        self.challenges = Challenges(
+        self.runs = AgentRuns(wall_clock, self._rules_for, self._changed)
+        approval_requests = ApprovalRequests(approvals, find_tool)
+        self.challenges = SafetyChallenges(
             config,
-            keeper=keeper,
+            store=store,
             codes=codes,
-            questions=questions,
+            approval_requests=approval_requests,
             approvals=approvals,
             note=self.note,
             clock=clock,
             wall_clock=wall_clock,
         )
-        self.pauses = Pauses(questions)
-        self.looking = Looking(lambda: self.keeper, self.blocks, self.note, clock)
+        self.pending_steps = PendingSteps(approval_requests)
+        self.block_sync = BlockSync(lambda: self.store, self.blocks, self.note, clock)
         self._loaded = False
         self.violations = 0
         """Calls that nobody had reported."""
         self._approvals = approvals
         self._audit = audit
-        self._book = book
+        self._operation_catalog = operation_catalog
         self._trust = trust
         self.challenges.on_verified = self._verified
         self.challenges.on_replaced = self._replaced
-        self.challenges.on_over = lambda one: self.notices.clear(one.who, one.id)
-        self.pauses.on_over = self._pause_over
-        self.pauses.on_gone = lambda one: self.notices.clear(one.who, one.id)
+        self.challenges.on_over = lambda one: self.notifications.clear(one.who, one.id)
+        self.pending_steps.on_over = self._pause_over
+        self.pending_steps.on_gone = lambda one: self.notifications.clear(one.who, one.id)
         proofs.register(CODE, self.challenges.proof)
         self._unhear = approvals.watch(self._heard, STATES - {DISPATCHING})
 
@@ -152,15 +157,15 @@ class Loop:
         InterlockError where it cannot be read: who is blocked must not be guessed."""
         if self._loaded:
             return
-        saved: Saved = self.keeper.load()
+        saved: SafetyState = self.store.load()
         self._loaded = True
         self.runs.load(saved.executions)
         self.blocks.load(saved.blocks)
-        self.challenges.tries.load(saved.attempts)
+        self.challenges.attempt_limiter.load(saved.attempts)
         self.challenges.load(saved.challenges)
 
     def configure(self, config: SafetyConfig) -> None:
-        self.config = self.challenges.config = self.challenges.tries.config = config
+        self.config = self.challenges.config = self.challenges.attempt_limiter.config = config
         self.reports.holds = config.report_holds
         self._rules.cache_clear()
         self.runs.configure()
@@ -169,9 +174,9 @@ class Loop:
 
     def close(self) -> None:
         self._unhear()
-        self.keeper.close()
+        self.store.close()
 
-    def _rules_for(self, caller: str, element: str) -> Rules:
+    def _rules_for(self, caller: str, element: str) -> SafetyRules:
         return self._rules(caller, element)
 
     def _changed(self, who: Principal) -> None:
@@ -230,7 +235,7 @@ class Loop:
         if self.config.mode != ENFORCING or self.blocks.get(who) is None:
             return
         # Another process that shares the file may have let it go: whoever asks again is told.
-        self.looking.soon()
+        self.block_sync.soon()
         block = self.blocks.get(who)
         if block is None:
             return
@@ -243,7 +248,7 @@ class Loop:
             factors=["hard block"],
             stopped=True,
             reason=block.reason,
-            notifications=self.notices.take(who),
+            notifications=self.notifications.take(who),
         )
         raise AqlError(
             "PERMISSION_DENIED",
@@ -255,7 +260,7 @@ class Loop:
             },
         )
 
-    def ask_again(self, block: Block) -> str:
+    def ask_again(self, block: PrincipalBlock) -> str:
         """A new challenge for somebody who is blocked; its id."""
         id = self.challenges.issue(block.caller, block.element, block.hint, "danger_zone")
         self.blocks.ask(block.who, id)
@@ -275,7 +280,7 @@ class Loop:
         return decision(action, record.rule, record.reason)
 
     def _judged(
-        self, call: Call, caller: Caller, who: Principal, runs: list[Run], found: Decision
+        self, call: Call, caller: Caller, who: Principal, runs: list[AgentRun], found: Decision
     ) -> Decision:
         enforcing = self.config.mode == ENFORCING
         what = sent(call)
@@ -295,7 +300,7 @@ class Loop:
             run, report = owner, used
             run.count(doing.name)
         run.remember(what, report)
-        verdict = evaluate.call(
+        verdict = evaluation.call(
             doing,
             run.rules,
             tolerance=run.execution.tolerance,
@@ -322,7 +327,9 @@ class Loop:
             run.held.add(what)
         return decided
 
-    def _unreported(self, call: Call, doing: Doing, runs: list[Run], found: Decision) -> Decision:
+    def _unreported(
+        self, call: Call, doing: StepAction, runs: list[AgentRun], found: Decision
+    ) -> Decision:
         enforcing = self.config.mode == ENFORCING
         self.violations += 1
         run = runs[-1]
@@ -330,7 +337,7 @@ class Loop:
         who = run.execution.who
         word = "unreported_action" if enforcing else "would_refuse_unreported"
         self.note(who[0], word, f"{doing.name} in {run.execution.id}")
-        self.notices.once(
+        self.notifications.once(
             who, "error", "An action was not reported.", operation=doing.name, reason=word
         )
         if not enforcing:
@@ -345,7 +352,7 @@ class Loop:
             },
         )
 
-    def _doing(self, call: Call) -> tuple[Doing, Called]:
+    def _doing(self, call: Call) -> tuple[StepAction, CallTarget]:
         """What is called, as the node knows it."""
         route = call.route
         canonical = call.name if route is None else route.canonical
@@ -353,8 +360,8 @@ class Loop:
             # Nobody but its server knows what such a request does.
             canonical = call.verb
         operation: Operation | None = None
-        if self._book is not None and isinstance(route, Tool):
-            operation = self._book().of(route)
+        if self._operation_catalog is not None and isinstance(route, Tool):
+            operation = self._operation_catalog().of(route)
         server, _, last = canonical.partition(".")
         if operation is None:
             local = last.rpartition(".")[2].replace("-", "_") or canonical
@@ -365,24 +372,26 @@ class Loop:
             danger = max(operation.danger, _least(call.effect))
         names = {name, canonical, call.name, canonical.replace(".", "__")}
         return (
-            Doing(name, local, danger, self._trust(call.upstream)),
-            Called(tuple(names), local, server, lambda: _read(call)),
+            StepAction(name, local, danger, self._trust(call.upstream)),
+            CallTarget(tuple(names), local, server, lambda: _read(call)),
         )
 
-    def meant(self, operation: str) -> Doing | None:
+    def meant(self, operation: str) -> StepAction | None:
         """What the node knows of an operation that an agent names."""
-        found = None if self._book is None else self._book().find(operation)
+        found = (
+            None if self._operation_catalog is None else self._operation_catalog().find(operation)
+        )
         if found is None:
             return None
         danger = max(found.danger, _least(found.tool.effect_word))
-        return Doing(found.name, found.local, danger, self._trust(found.tool.upstream))
+        return StepAction(found.name, found.local, danger, self._trust(found.tool.upstream))
 
     # -- stopping, and going on
 
-    def block(self, run: Run, hint: str, verdict: Verdict) -> Block:
+    def block(self, run: AgentRun, hint: str, verdict: StepVerdict) -> PrincipalBlock:
         """From now on it does nothing, under no name, until a human says so."""
         execution = run.execution
-        block = Block(
+        block = PrincipalBlock(
             execution.who,
             run.caller,
             execution.element,
@@ -395,7 +404,7 @@ class Loop:
         self.ask_again(block)
         return self.blocks.get(execution.who) or block
 
-    def _verified(self, challenge: Challenge, by: str) -> None:
+    def _verified(self, challenge: SafetyChallenge, by: str) -> None:
         """Raises InterlockError where a block cannot be lifted."""
         if challenge.tier == "danger_zone":
             if self.blocks.lift(challenge.who, by) is not None:
@@ -405,13 +414,13 @@ class Loop:
             if run.execution.id == challenge.execution:
                 run.let[challenge.step] = "verify"
 
-    def _replaced(self, old: Challenge, new: Challenge) -> None:
+    def _replaced(self, old: SafetyChallenge, new: SafetyChallenge) -> None:
         if new.tier == "danger_zone":
             self.blocks.ask(new.who, new.id)
         else:
             self.paused(new)
 
-    def paused(self, challenge: Challenge) -> None:
+    def paused(self, challenge: SafetyChallenge) -> None:
         """An agent waits for a human's code."""
         told = notification(
             "autonomy_pause",
@@ -422,11 +431,11 @@ class Loop:
             verification=challenge.id,
             hint=challenge.hint[:_MOST_OF_HINT],
         )
-        self.notices.stand(challenge.who, challenge.id, told)
+        self.notifications.stand(challenge.who, challenge.id, told)
 
-    def waits(self, pause: Pause) -> None:
+    def waits(self, pause: PendingStep) -> None:
         """An agent waits for a human's confirmation."""
-        url = self.pauses.where(pause)
+        url = self.pending_steps.where(pause)
         how = url or (f"`interlock approve {pause.approval}`" if pause.approval else "")
         told = notification(
             "autonomy_pause",
@@ -440,29 +449,29 @@ class Loop:
             url=url,
             hint=pause.hint[:_MOST_OF_HINT],
         )
-        self.notices.stand(pause.who, pause.id, told)
+        self.notifications.stand(pause.who, pause.id, told)
 
-    def _pause_over(self, pause: Pause, passed: bool) -> None:
-        self.notices.clear(pause.who, pause.id)
+    def _pause_over(self, pause: PendingStep, passed: bool) -> None:
+        self.notifications.clear(pause.who, pause.id)
         for run in self.runs.of(pause.who):
             if run.execution.id != pause.execution:
                 continue
-            if passed and pause.reason == evaluate.STEP_LIMIT:
+            if passed and pause.reason == evaluation.STEP_LIMIT:
                 run.execution.max_steps += run.rules.max_steps
             elif passed:
                 run.let[pause.step] = "confirm"
         if not passed:
-            self.notices.once(pause.who, "status", "A paused step was not approved.")
+            self.notifications.once(pause.who, "status", "A paused step was not approved.")
 
     # -- the end of an execution: by its agent, by an operator, or by itself. A block does not end
     # with it.
 
-    async def end(self, run: Run, state: str, note: str, by: str) -> None:
+    async def end(self, run: AgentRun, state: str, note: str, by: str) -> None:
         """End an execution. `by`: who ends it, for the journal. Raises InterlockError where that
         cannot be written."""
         self._finish(run, state, note, by)
         gone = replace(run.execution)
-        await asyncio.get_running_loop().run_in_executor(None, self.keeper.drop, gone)
+        await asyncio.get_running_loop().run_in_executor(None, self.store.drop, gone)
 
     def end_idle(self) -> None:
         """End the executions whose agents have not reported a step for long."""
@@ -473,24 +482,24 @@ class Loop:
                     self._finish(run, CANCELLED, "No step was reported for 24 hours.", who[0])
                     asyncio.get_running_loop().run_in_executor(None, self._drop, run)
 
-    def _drop(self, run: Run) -> None:
+    def _drop(self, run: AgentRun) -> None:
         """Nobody waits for the disk: where it fails, the execution ends again after a restart."""
         try:
-            self.keeper.drop(run.execution)
+            self.store.drop(run.execution)
         except InterlockError as error:
             _log.warning("%s It will end again after a restart.", error.message)
 
-    def _finish(self, run: Run, state: str, note: str, by: str) -> None:
+    def _finish(self, run: AgentRun, state: str, note: str, by: str) -> None:
         execution = run.execution
         who = execution.who
         self.runs.end(run, state, note)
         self.reports.forget(who, execution.id)
-        self.pauses.forget(execution.id)
+        self.pending_steps.forget(execution.id)
         for challenge in self.challenges:
             if challenge.execution == execution.id:
                 self.challenges.close(challenge, "The execution is over.")
         if not self.runs.of(who):
-            self.notices.forget(who)
+            self.notifications.forget(who)
         self.note(by, f"execution_{state}", f"{execution.id} {note}")
 
     # -- approvals
@@ -504,7 +513,7 @@ class Loop:
             if approval.tool == UNBLOCK_TOOL:
                 self.challenges.heard(approval, arguments)
             elif approval.tool == PROCEED_TOOL:
-                self.pauses.heard(approval, arguments)
+                self.pending_steps.heard(approval, arguments)
             return
         if approval.state == PENDING:
             if self.watched and (who := principal(approval.caller)) in self.watched:
@@ -519,11 +528,14 @@ class Loop:
                     approval=approval.id,
                     url=url,
                 )
-                self.notices.stand(who, approval.id, told)
-        elif self.notices.standing:
+                self.notifications.stand(who, approval.id, told)
+        elif self.notifications.standing:
             who = principal(approval.caller)
-            if self.notices.clear(who, approval.id) and approval.state in ("refused", "expired"):
-                self.notices.once(
+            if self.notifications.clear(who, approval.id) and approval.state in (
+                "refused",
+                "expired",
+            ):
+                self.notifications.once(
                     who, "status", f"A call was {approval.state}.", operation=approval.tool
                 )
 

@@ -12,17 +12,17 @@ from msgspec.structs import replace
 
 from interlock.aql.config import SafetyConfig
 from interlock.aql.language.errors import AqlError, missing, wrong_type
-from interlock.aql.operations import Native, Parameter
-from interlock.aql.request import Asked
-from interlock.aql.safety import evaluation as evaluate
+from interlock.aql.operations import BuiltinOperation, Parameter
+from interlock.aql.request import AqlRequest
+from interlock.aql.safety import evaluation
+from interlock.aql.safety.approval_requests import PROCEED, UNBLOCK
 from interlock.aql.safety.directives import INSTRUCTIONS, Directive
-from interlock.aql.safety.evaluation import Verdict
-from interlock.aql.safety.executions import Run
-from interlock.aql.safety.loop import ENFORCING, MONITORING, WATCHING, Loop
-from interlock.aql.safety.patterns import LONGEST_HINT, Hint, read
-from interlock.aql.safety.pauses import step_of
-from interlock.aql.safety.pending_questions import PROCEED, UNBLOCK
-from interlock.aql.safety.reports import Report, digest
+from interlock.aql.safety.evaluation import StepVerdict
+from interlock.aql.safety.executions import AgentRun
+from interlock.aql.safety.loop import ENFORCING, MONITORING, WATCHING, SafetyLoop
+from interlock.aql.safety.patterns import LONGEST_HINT, ActionHint, read
+from interlock.aql.safety.pending_steps import step_of
+from interlock.aql.safety.reports import StepReport, digest
 from interlock.aql.safety.store import CANCELLED, COMPLETED, FAILED
 from interlock.core.call import Caller, principal
 from interlock.core.redaction import redact
@@ -36,15 +36,15 @@ _LONGEST_CODE: Final = 200
 Params = Mapping[str, Any]
 
 
-class Steps:
-    """What agents ask of the loop."""
+class StepOperations:
+    """The operations that agents call."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: SafetyLoop) -> None:
         self._loop = loop
 
     # -- beginning
 
-    async def execute_agent(self, asked: Asked) -> dict[str, Any]:
+    async def execute_agent(self, asked: AqlRequest) -> dict[str, Any]:
         """Begin an execution. A human let it through: it comes by the gate."""
         loop, params = self._loop, _params(asked)
         caller = _caller(asked)
@@ -62,12 +62,12 @@ class Steps:
         if tolerance and tolerance not in TOLERANCES:
             raise _no_choice("risk_tolerance", TOLERANCES)
         # Another process that shares the file may have blocked it meanwhile.
-        await loop.looking.now()
+        await loop.block_sync.now()
         loop.refuse_blocked(principal(caller))
         run = loop.runs.begin(caller, element, limit, tolerance)
         execution = run.execution
         try:
-            await _in_thread(loop.keeper.keep, execution)
+            await _in_thread(loop.store.keep, execution)
         except BaseException:
             loop.runs.end(run, FAILED, "It could not be written down.")
             raise
@@ -87,7 +87,7 @@ class Steps:
 
     # -- a step
 
-    async def record_execution_step(self, asked: Asked) -> dict[str, Any]:
+    async def record_execution_step(self, asked: AqlRequest) -> dict[str, Any]:
         """What is done next; the answer says whether it may be."""
         name = "record_execution_step"
         loop, params, caller = self._loop, _params(asked), _caller(asked)
@@ -107,19 +107,19 @@ class Steps:
             execution.steps += 1
             if loop.mode != "disabled":
                 loop.note(caller.name, "step_reported", f"{execution.id} {said}")
-            await _in_thread(loop.keeper.keep, execution)
+            await _in_thread(loop.store.keep, execution)
             return {"recorded": True, "execution_id": execution.id, "step": execution.steps}
         operation = params.get("next_operation") or ""
         if not isinstance(operation, str):
             raise wrong_type("next_operation", "string", type(operation).__name__)
         run.caller = caller
         directive = self._judged(run, hint, outcome, operation, params.get("next_params"))
-        pause = loop.pauses.of(execution.id, step_of(hint, operation))
+        pause = loop.pending_steps.of(execution.id, step_of(hint, operation))
         if pause is not None and not directive.go_on:
-            await loop.pauses.written(pause)
-            if loop.pauses.of(execution.id, pause.step) is not None:
+            await loop.pending_steps.written(pause)
+            if loop.pending_steps.of(execution.id, pause.step) is not None:
                 loop.waits(pause)
-        directive = msgspec.structs.replace(directive, notifications=loop.notices.take(who))
+        directive = msgspec.structs.replace(directive, notifications=loop.notifications.take(who))
         loop.note(
             caller.name,
             "step_continue"
@@ -129,10 +129,12 @@ class Steps:
             else "step_pause",
             f"{execution.id} {said} ({'; '.join(directive.factors)})",
         )
-        await _in_thread(loop.keeper.keep, execution)
+        await _in_thread(loop.store.keep, execution)
         return directive.told()
 
-    def _judged(self, run: Run, hint: Hint, outcome: str, operation: str, given: Any) -> Directive:
+    def _judged(
+        self, run: AgentRun, hint: ActionHint, outcome: str, operation: str, given: Any
+    ) -> Directive:
         loop, execution = self._loop, run.execution
         who = execution.who
         loop.challenges.prune()
@@ -143,7 +145,7 @@ class Steps:
                 return waits
         step = step_of(hint, operation)
         counted = operation or _shape(hint)
-        verdict = evaluate.report(
+        verdict = evaluation.report(
             hint,
             run.rules,
             steps=execution.steps,
@@ -163,7 +165,7 @@ class Steps:
                 run.count(counted)
             loop.reports.add(
                 who,
-                Report(
+                StepReport(
                     execution.id,
                     hint,
                     loop.clock(),
@@ -186,7 +188,7 @@ class Steps:
             risk=verdict.tier,
         )
 
-    def _waits(self, run: Run) -> Directive | None:
+    def _waits(self, run: AgentRun) -> Directive | None:
         """Whoever waits for a human does not go on with something else."""
         loop, execution = self._loop, run.execution
         who = execution.who
@@ -200,7 +202,7 @@ class Steps:
                 steps_remaining=remaining,
                 risk="verify",
             )
-        pending = loop.notices.pending(who)
+        pending = loop.notifications.pending(who)
         if pending:
             return Directive(
                 go_on=False,
@@ -211,7 +213,7 @@ class Steps:
         return None
 
     def _stopped(
-        self, run: Run, hint: Hint, operation: str, step: str, verdict: Verdict
+        self, run: AgentRun, hint: ActionHint, operation: str, step: str, verdict: StepVerdict
     ) -> Directive:
         loop, execution, caller = self._loop, run.execution, run.caller
         who = execution.who
@@ -225,11 +227,13 @@ class Steps:
             if challenge is not None:
                 loop.paused(challenge)
         else:
-            loop.pauses.ask(
+            loop.pending_steps.ask(
                 caller, execution.id, execution.element, hint, operation, verdict.reason
             )
-            if loop.pauses.of(execution.id, step) is None:
-                loop.notices.once(who, "status", "No human can be asked now. Report it later.")
+            if loop.pending_steps.of(execution.id, step) is None:
+                loop.notifications.once(
+                    who, "status", "No human can be asked now. Report it later."
+                )
         return Directive(
             go_on=False,
             factors=verdict.factors,
@@ -241,13 +245,13 @@ class Steps:
 
     # -- ending
 
-    async def complete_execution(self, asked: Asked) -> dict[str, Any]:
+    async def complete_execution(self, asked: AqlRequest) -> dict[str, Any]:
         return await self._end(asked, "complete_execution", COMPLETED, "summary")
 
-    async def abort_execution(self, asked: Asked) -> dict[str, Any]:
+    async def abort_execution(self, asked: AqlRequest) -> dict[str, Any]:
         return await self._end(asked, "abort_execution", CANCELLED, "reason")
 
-    async def _end(self, asked: Asked, name: str, state: str, why: str) -> dict[str, Any]:
+    async def _end(self, asked: AqlRequest, name: str, state: str, why: str) -> dict[str, Any]:
         loop, params, caller = self._loop, _params(asked), _caller(asked)
         who = principal(caller)
         loop.refuse_blocked(who)
@@ -267,7 +271,7 @@ class Steps:
 
     # -- verification
 
-    async def verify_challenge(self, asked: Asked) -> dict[str, Any]:
+    async def verify_challenge(self, asked: AqlRequest) -> dict[str, Any]:
         name = "verify_challenge"
         params, caller = _params(asked), _caller(asked)
         id = _text(params, name, "challenge_id", longest=_LONGEST_CODE)
@@ -279,7 +283,7 @@ class Steps:
             "unblocked": passed.tier == "danger_zone",
         }
 
-    def unblock(self, asked: Asked) -> dict[str, Any]:
+    def unblock(self, asked: AqlRequest) -> dict[str, Any]:
         """A human decided a challenge. Comes by the gate only."""
         params = _params(asked)
         assert asked.call is not None
@@ -288,24 +292,26 @@ class Steps:
         )
         return {"challenge_id": passed.id, "element_name": passed.element, "tier": passed.tier}
 
-    def proceed(self, asked: Asked) -> dict[str, Any]:
+    def proceed(self, asked: AqlRequest) -> dict[str, Any]:
         """A human let a paused step pass. Comes by the gate only."""
         params = _params(asked)
         assert asked.call is not None
-        pause = self._loop.pauses.passed(asked.call.approval, str(params.get("pause_id") or ""))
+        pause = self._loop.pending_steps.passed(
+            asked.call.approval, str(params.get("pause_id") or "")
+        )
         return {"execution_id": pause.execution, "approved": True}
 
 
-def _shape(hint: Hint) -> str:
+def _shape(hint: ActionHint) -> str:
     """The same for hints that differ in numbers only."""
     return "".join("0" if one.isdigit() else one for one in hint.plain)[:200]
 
 
-def _params(asked: Asked) -> Params:
+def _params(asked: AqlRequest) -> Params:
     return asked.params or {}
 
 
-def _caller(asked: Asked) -> Caller:
+def _caller(asked: AqlRequest) -> Caller:
     call = asked.call
     assert call is not None
     assert call.caller is not None
@@ -379,11 +385,11 @@ _WHICH: Final = (
 )
 
 
-def safety_natives(loop: Loop) -> list[Native]:
+def safety_natives(loop: SafetyLoop) -> list[BuiltinOperation]:
     """What agents ask of it."""
-    steps = Steps(loop)
+    steps = StepOperations(loop)
     natives = [
-        Native(
+        BuiltinOperation(
             name="execute_agent",
             category=Category.EXECUTE,
             effect="irreversible",
@@ -408,7 +414,7 @@ def safety_natives(loop: Loop) -> list[Native]:
             lifecycle=True,
             example={"element_name": "release-helper"},
         ),
-        Native(
+        BuiltinOperation(
             name="record_execution_step",
             category=Category.CREATE,
             effect="additive",
@@ -447,7 +453,7 @@ def safety_natives(loop: Loop) -> list[Native]:
                 "next_action_hint": "list_issues of the repository docs",
             },
         ),
-        Native(
+        BuiltinOperation(
             name="complete_execution",
             category=Category.EXECUTE,
             effect="additive",
@@ -458,7 +464,7 @@ def safety_natives(loop: Loop) -> list[Native]:
             lifecycle=True,
             example={"element_name": "release-helper", "summary": "Two issues closed."},
         ),
-        Native(
+        BuiltinOperation(
             name="abort_execution",
             category=Category.EXECUTE,
             effect="additive",
@@ -469,7 +475,7 @@ def safety_natives(loop: Loop) -> list[Native]:
             lifecycle=True,
             example={"element_name": "release-helper", "reason": "A human refused."},
         ),
-        Native(
+        BuiltinOperation(
             name="verify_challenge",
             category=Category.CREATE,
             effect="additive",
@@ -494,18 +500,19 @@ def safety_natives(loop: Loop) -> list[Native]:
     return [replace(one, listed=lambda: loop.mode != "disabled") for one in natives]
 
 
-def internal_natives(loop: Loop) -> list[Native]:
-    """What only the gate calls, after a human's proof: in no book, and free for nobody."""
-    steps = Steps(loop)
+def internal_natives(loop: SafetyLoop) -> list[BuiltinOperation]:
+    """What only the gate calls, after a human's proof: in no operation catalog, and free for
+    nobody."""
+    steps = StepOperations(loop)
     return [
-        Native(
+        BuiltinOperation(
             name=UNBLOCK,
             category=Category.EXECUTE,
             effect="irreversible",
             description="Lets an agent act again that the safety loop stopped.",
             answer=steps.unblock,
         ),
-        Native(
+        BuiltinOperation(
             name=PROCEED,
             category=Category.EXECUTE,
             effect="irreversible",

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from interlock.aql.safety.executions import Run
-from interlock.aql.safety.loop import Loop
-from interlock.aql.safety.store import CANCELLED, Block, Challenge, Execution
+from interlock.aql.safety.executions import AgentRun
+from interlock.aql.safety.loop import SafetyLoop
+from interlock.aql.safety.store import CANCELLED, AgentExecution, PrincipalBlock, SafetyChallenge
 from interlock.errors import UNKNOWN_APPROVAL, InterlockError
 from interlock.primitives.timestamps import format_utc
 
 
-class VerificationDesk:
+class OperatorApi:
     """The loop from the operator's side. Whoever calls this has looked at who asks."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: SafetyLoop) -> None:
         self._loop = loop
 
     def shown(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class VerificationDesk:
         await self._loop.end(found[0], CANCELLED, "An operator ended it.", by)
         return _execution(found[0].execution)
 
-    def _running(self) -> list[Run]:
+    def _running(self) -> list[AgentRun]:
         runs = self._loop.runs
         return [one for who in runs.everybody() for one in runs.of(who)]
 
@@ -74,7 +74,7 @@ class VerificationDesk:
         self._loop.note(challenge.who[0], "challenge_renewed", f"challenge:{id} by {by}")
         return self._challenge(challenge)
 
-    def _challenge(self, one: Challenge) -> dict[str, Any]:
+    def _challenge(self, one: SafetyChallenge) -> dict[str, Any]:
         challenges = self._loop.challenges
         return {
             "id": one.id,
@@ -90,7 +90,7 @@ class VerificationDesk:
         }
 
 
-def _block(one: Block) -> dict[str, Any]:
+def _block(one: PrincipalBlock) -> dict[str, Any]:
     return {
         "caller": one.who[0],
         "above": one.who[2],
@@ -102,7 +102,7 @@ def _block(one: Block) -> dict[str, Any]:
     }
 
 
-def _execution(one: Execution) -> dict[str, Any]:
+def _execution(one: AgentExecution) -> dict[str, Any]:
     return {
         "id": one.id,
         "caller": one.who[0],

@@ -51,8 +51,8 @@ _SPACE: Final = re.compile(r"\s+")
 _HARD_TO_SEE: Final = frozenset("\u115f\u1160\u17b4\u17b5\u3164\uffa0\u2800")
 
 
-class Hint(msgspec.Struct, frozen=True):
-    """What was said, as it is looked at."""
+class ActionHint(msgspec.Struct, frozen=True):
+    """The hint of an agent about its next action, prepared for matching."""
 
     text: str
     """As it came, in one line."""
@@ -69,7 +69,7 @@ class Hint(msgspec.Struct, frozen=True):
         return _CHAINED.search(self.plain) is not None
 
 
-def read(text: str) -> Hint:
+def read(text: str) -> ActionHint:
     """Any text at all."""
     folded = unicodedata.normalize("NFKC", text)
     seen = "".join(one for one in folded if not _unseen(one))
@@ -83,7 +83,7 @@ def read(text: str) -> Hint:
         one for one in unicodedata.normalize("NFD", skeleton) if unicodedata.category(one) != "Mn"
     )
     plain = _CAMEL.sub("_", bare).lower()
-    return Hint(
+    return ActionHint(
         text=_SPACE.sub(" ", text).strip(),
         plain=plain.strip(),
         lower=text.strip().lower(),
@@ -98,7 +98,7 @@ def _unseen(one: str) -> bool:
     return kind in ("Cf", "Co", "Cs", "Cn") or one in _HARD_TO_SEE or "\ufe00" <= one <= "\ufe0f"
 
 
-class Patterns:
+class ActionPatterns:
     """The globs of one kind. Compiled once."""
 
     def __init__(self, globs: Iterable[str]) -> None:
@@ -112,7 +112,7 @@ class Patterns:
         ]
         self._whole = [(glob, _exactly(glob)) for glob in self.globs]
 
-    def found(self, hint: Hint) -> str | None:
+    def found(self, hint: ActionHint) -> str | None:
         """The first glob that fits it, or any part of it that begins where a word begins."""
         plain, lower = hint.plain, hint.lower
         for glob, parts in self._found:
@@ -120,11 +120,11 @@ class Patterns:
                 return glob
         return None
 
-    def said(self, hint: Hint) -> str | None:
+    def said(self, hint: ActionHint) -> str | None:
         """The first glob whose words stand in it one after the other."""
         return next((glob for glob, parts in self._said if _follow(parts, hint.plain)), None)
 
-    def whole(self, hint: Hint) -> str | None:
+    def whole(self, hint: ActionHint) -> str | None:
         """The first glob that fits all of it, where it is one action and hides nothing."""
         if hint.hides or hint.chained:
             return None

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.aql.safety.patterns import Hint, read
+from interlock.aql.safety.patterns import ActionHint, read
 from interlock.aql.safety.risk_score import root, words_of
 from interlock.aql.safety.store import Tier
 from interlock.core.call import Principal
@@ -43,11 +43,11 @@ _SYNONYMS: Final[tuple[frozenset[str], ...]] = tuple(
 _ENDINGS: Final = re.compile(r"(?:ies|(?<=s|x|z)es|(?<=ch|sh)es|(?<!s)s)$")
 
 
-class Report(msgspec.Struct):
-    """One action that was announced."""
+class StepReport(msgspec.Struct):
+    """A reported action, which is not done yet."""
 
     execution: str
-    hint: Hint
+    hint: ActionHint
     at: float
     """On the clock that never goes back."""
     value: int
@@ -60,8 +60,8 @@ class Report(msgspec.Struct):
     """Up to which tier a human let it through."""
 
 
-class Called(msgspec.Struct, frozen=True):
-    """The operation that is called, as it may be spoken of."""
+class CallTarget(msgspec.Struct, frozen=True):
+    """The operation that is called, by all its names."""
 
     names: tuple[str, ...]
     """Every name by which it can be called."""
@@ -71,18 +71,18 @@ class Called(msgspec.Struct, frozen=True):
     """What it is called with, read when somebody needs it."""
 
 
-class Reports:
-    """Of everybody, each held for `holds` seconds."""
+class StepReports:
+    """The open reports of all agents, each held for `holds` seconds."""
 
     def __init__(self, clock: Callable[[], float], holds: float) -> None:
         self.holds = holds
         self._clock = clock
-        self._open: dict[Principal, deque[Report]] = {}
+        self._open: dict[Principal, deque[StepReport]] = {}
 
-    def add(self, who: Principal, report: Report) -> None:
+    def add(self, who: Principal, report: StepReport) -> None:
         self._open.setdefault(who, deque(maxlen=MOST_OPEN)).append(report)
 
-    def use(self, who: Principal, called: Called) -> Report | None:
+    def use(self, who: Principal, called: CallTarget) -> StepReport | None:
         """The report that this call was announced by, which is used up with it."""
         reports = self._open.get(who)
         if not reports:
@@ -110,7 +110,7 @@ class Reports:
             self._open.pop(who, None)
 
 
-def announces(report: Report, called: Called) -> bool:
+def announces(report: StepReport, called: CallTarget) -> bool:
     """Whether this is what was announced."""
     if report.operation:
         if report.operation not in called.names:
@@ -119,7 +119,7 @@ def announces(report: Report, called: Called) -> bool:
     return _named(report.hint, called) or _described(report.hint, called)
 
 
-def _named(hint: Hint, called: Called) -> bool:
+def _named(hint: ActionHint, called: CallTarget) -> bool:
     """Whether one of its names stands in the hint. A name of one word is everybody's word."""
     said = set(re.findall(r"[a-z0-9_.\-:]+", f"{hint.lower} {hint.plain}"))
     said |= {one.strip(".-:") for one in said}
@@ -129,7 +129,7 @@ def _named(hint: Hint, called: Called) -> bool:
     return bool(said & names)
 
 
-def _described(hint: Hint, called: Called) -> bool:
+def _described(hint: ActionHint, called: CallTarget) -> bool:
     """Whether the hint says its verb, or another word for it, and one of its nouns."""
     verb, *nouns = _stems(called.local) or [""]
     nouns = nouns or [one for one in _stems(called.server) if one != verb]

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.aql.safety.patterns import Hint
+from interlock.aql.safety.patterns import ActionHint
 from interlock.aql.safety.store import Tier
 from interlock.protocol.aql_terms import Danger
 
@@ -88,7 +88,7 @@ _EMPTY: Final = _of(
 )
 
 
-class Score(msgspec.Struct, frozen=True):
+class RiskScore(msgspec.Struct, frozen=True):
     """A number, and what it is made of."""
 
     value: int
@@ -107,7 +107,7 @@ def tier_of(value: int) -> Tier:
     return "verify" if value < DANGER_ZONE_FROM else "danger_zone"
 
 
-def words_of(hint: Hint) -> list[str]:
+def words_of(hint: ActionHint) -> list[str]:
     return _WORDS.findall(hint.plain)
 
 
@@ -122,7 +122,7 @@ def root(word: str) -> str:
     return word
 
 
-def danger_of(hint: Hint) -> tuple[Danger, str]:
+def danger_of(hint: ActionHint) -> tuple[Danger, str]:
     """The worst that its words say, and the word. What no word says is taken for a change."""
     worst: tuple[Danger, str] | None = None
     before, reads = "and", False
@@ -140,13 +140,13 @@ def danger_of(hint: Hint) -> tuple[Danger, str]:
     return worst or (Danger.REVERSIBLE, "")
 
 
-def specific(hint: Hint) -> bool:
+def specific(hint: ActionHint) -> bool:
     """Whether it says what is done to what: two words at least that mean something."""
     return len({word for word in words_of(hint) if word not in _EMPTY}) >= 2
 
 
 def score(
-    hint: Hint,
+    hint: ActionHint,
     *,
     danger: Danger | None = None,
     pattern: str | None = None,
@@ -154,7 +154,7 @@ def score(
     repeated: int = 0,
     repeat_raises_at: int = 0,
     named: bool = False,
-) -> Score:
+) -> RiskScore:
     """`danger`: of the operation that is meant, where that is known. `pattern`: a glob that asks
     for a human. `repeated`: how often the same was done in this execution. `named`: an operation
     was named, so the words alone need not say enough."""
@@ -192,4 +192,4 @@ def score(
     if not named and not specific(hint) and value < CONFIRM_FROM:
         value = CONFIRM_FROM
         factors.append("vague hint")
-    return Score(min(value, 100), factors)
+    return RiskScore(min(value, 100), factors)

@@ -29,7 +29,7 @@ CANCELLED = "cancelled"
 FAILED = "failed"
 
 
-class Execution(msgspec.Struct):
+class AgentExecution(msgspec.Struct):
     """An agent at work, from `execute_agent` until it is completed or aborted."""
 
     id: str
@@ -49,7 +49,7 @@ class Execution(msgspec.Struct):
     """When its agent last reported a step, on the wall clock."""
 
 
-class Block(msgspec.Struct, frozen=True):
+class PrincipalBlock(msgspec.Struct, frozen=True):
     """A principal that may do nothing until a human says so."""
 
     who: Principal
@@ -61,8 +61,8 @@ class Block(msgspec.Struct, frozen=True):
     challenge: str = ""
 
 
-class Lift(msgspec.Struct, frozen=True):
-    """A block that is over. Without one of these no block ends, whatever else is gone."""
+class BlockLift(msgspec.Struct, frozen=True):
+    """The end of a block. Without this record no block ends, whatever else is gone."""
 
     who: Principal
     of: float
@@ -70,22 +70,22 @@ class Lift(msgspec.Struct, frozen=True):
     by: str
     at: float
 
-    def ends(self, block: Block) -> bool:
+    def ends(self, block: PrincipalBlock) -> bool:
         return self.who == block.who and self.of >= block.at
 
 
-class Sealed(msgspec.Struct, frozen=True):
-    """By what a code is known that is kept nowhere."""
+class CodeDigest(msgspec.Struct, frozen=True):
+    """The salted digest of a code. The code itself is stored nowhere."""
 
     salt: bytes
     digest: bytes
 
     def __repr__(self) -> str:
-        return "Sealed(…)"
+        return "CodeDigest(…)"
 
 
-class Challenge(msgspec.Struct, frozen=True):
-    """Somebody has to enter the code that a human was shown."""
+class SafetyChallenge(msgspec.Struct, frozen=True):
+    """A challenge: an agent has to enter the code that a human was shown."""
 
     id: str
     who: Principal
@@ -96,7 +96,7 @@ class Challenge(msgspec.Struct, frozen=True):
     created: float
     expires: float
     """Wall clock."""
-    sealed: Sealed
+    sealed: CodeDigest
     execution: str = ""
     approval: str = ""
     """The approval that is the same question. Empty: it is not written down yet."""
@@ -104,7 +104,7 @@ class Challenge(msgspec.Struct, frozen=True):
     """By what the step is known again that it is about, where it is about one."""
 
 
-class Attempts(msgspec.Struct, frozen=True):
+class CodeAttempts(msgspec.Struct, frozen=True):
     """The wrong codes of one principal."""
 
     who: Principal
@@ -116,17 +116,17 @@ class Attempts(msgspec.Struct, frozen=True):
     """Until when nothing is taken from it."""
 
 
-Record = Execution | Block | Challenge | Attempts | Lift
+Record = AgentExecution | PrincipalBlock | SafetyChallenge | CodeAttempts | BlockLift
 
 
-class Saved(msgspec.Struct):
-    """All that an earlier process left."""
+class SafetyState(msgspec.Struct):
+    """All records that an earlier process left."""
 
-    executions: list[Execution] = []
-    blocks: list[Block] = []
-    challenges: list[Challenge] = []
-    attempts: list[Attempts] = []
-    lifts: list[Lift] = []
+    executions: list[AgentExecution] = []
+    blocks: list[PrincipalBlock] = []
+    challenges: list[SafetyChallenge] = []
+    attempts: list[CodeAttempts] = []
+    lifts: list[BlockLift] = []
     rewritten: bool = False
     """Whether what was kept before was gone, and was written anew from memory."""
 
@@ -148,15 +148,15 @@ _FILE: Final = DatabaseKind(
     _APPLICATION_ID, SCHEMA_VERSION, _SCHEMA, "The safety store", "a safety store"
 )
 _KINDS: Final[dict[str, type[Any]]] = {
-    "execution": Execution,
-    "block": Block,
-    "challenge": Challenge,
-    "attempts": Attempts,
-    "lift": Lift,
+    "execution": AgentExecution,
+    "block": PrincipalBlock,
+    "challenge": SafetyChallenge,
+    "attempts": CodeAttempts,
+    "lift": BlockLift,
 }
 _PUT: Final = "INSERT OR REPLACE INTO record VALUES (?, ?, ?)"
 T = TypeVar("T")
-_lift = msgspec.msgpack.Decoder(Lift).decode
+_lift = msgspec.msgpack.Decoder(BlockLift).decode
 _log = logging.getLogger("interlock.state")
 
 
@@ -174,11 +174,11 @@ class SafetyStore:
         """What was in it then."""
         self._rewritten = False
 
-    def load(self, *, wait: bool = True) -> Saved:
+    def load(self, *, wait: bool = True) -> SafetyState:
         """Read all records. Raises InterlockError when they cannot be read, since who is blocked
         must not be guessed. `wait` False: raises at once where another process uses the file."""
         if not self.path.exists() and not self._rows:
-            return Saved()
+            return SafetyState()
         with self._said(), self._lock:
             try:
                 rows = self._opened(wait).execute("SELECT kind, key, body FROM record").fetchall()
@@ -199,7 +199,7 @@ class SafetyStore:
                         "it aside once you know.",
                     ) from None
                 _log.warning("%s %.60s in %s cannot be read: %s", kind, key, self.path, wrong)
-        return Saved(
+        return SafetyState(
             found["execution"],
             found["block"],
             found["challenge"],
@@ -225,7 +225,7 @@ class SafetyStore:
         if other is not None:
             self._rows.pop((other, key), None)
 
-    def keep_unless_lifted(self, block: Block, *, wait: bool = True) -> None:
+    def keep_unless_lifted(self, block: PrincipalBlock, *, wait: bool = True) -> None:
         """The same for a block that is known already, which somebody else may have lifted. Raises
         InterlockError."""
         kind, key = _name(block)
@@ -335,11 +335,11 @@ def _which(path: Path) -> tuple[int, int] | None:
 
 
 def _name(record: Record) -> tuple[str, str]:
-    if isinstance(record, Execution):
+    if isinstance(record, AgentExecution):
         return "execution", record.id
-    if isinstance(record, Challenge):
+    if isinstance(record, SafetyChallenge):
         return "challenge", record.id
     who = msgspec.json.encode(record.who).decode()
-    if isinstance(record, Lift):
+    if isinstance(record, BlockLift):
         return "lift", who
-    return ("block" if isinstance(record, Block) else "attempts"), who
+    return ("block" if isinstance(record, PrincipalBlock) else "attempts"), who

@@ -13,10 +13,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, Protocol
 
-from interlock.aql.operations import Book, Operation
-from interlock.aql.search.index import Index
+from interlock.aql.operations import Operation, OperationCatalog
+from interlock.aql.search.index import SearchIndex
 from interlock.aql.search.minilm import NAME, MiniLm, model_folder
-from interlock.aql.search.searcher import NATIVE, Hit, LexicalSearcher, Sees, Weights
+from interlock.aql.search.searcher import (
+    NATIVE,
+    LexicalSearcher,
+    SearchHit,
+    SearchWeights,
+    ToolFilter,
+)
 from interlock.aql.search.usage import Usage
 from interlock.aql.search.words import first_sentence, split_names, without_literals
 from interlock.primitives.bounded_dict import BoundedDict
@@ -35,15 +41,15 @@ _LONGEST: Final = 500
 _ASKED: Final = 1_000
 
 
-class Encoder(Protocol):
+class TextEncoder(Protocol):
     """Makes vectors of texts."""
 
     def vectors(self, texts: Sequence[str]) -> Any:
         """An array with a row of length 1 for each text."""
 
 
-class VectorKeeper(Protocol):
-    """Keeps vectors by a digest of what they were made of. It may lose them."""
+class VectorStore(Protocol):
+    """Stores vectors by a digest of their text. It may lose them."""
 
     def vectors(self, digests: Iterable[str]) -> Mapping[str, bytes]: ...
 
@@ -55,7 +61,7 @@ class _Ready:
 
     __slots__ = ("index", "matrix")
 
-    def __init__(self, index: Index, matrix: Any) -> None:
+    def __init__(self, index: SearchIndex, matrix: Any) -> None:
         self.index = index
         self.matrix = matrix
 
@@ -66,14 +72,14 @@ class EmbeddingSearcher:
     def __init__(
         self,
         lexical: LexicalSearcher,
-        load: Callable[[], Encoder],
-        keeper: VectorKeeper | None = None,
+        load: Callable[[], TextEncoder],
+        store: VectorStore | None = None,
     ) -> None:
         """`load` makes the encoder, in the thread that needs it first."""
         self.lexical = lexical
         self._load = load
-        self._keeper = keeper
-        self._encoder: Encoder | None = None
+        self._store = store
+        self._encoder: TextEncoder | None = None
         self._encoding = threading.Lock()
         self._ready: _Ready | None = None
         self._made: dict[str, bytes] = {}
@@ -87,15 +93,15 @@ class EmbeddingSearcher:
 
     # -- getting ready
 
-    def prepare(self, book: Book | None = None) -> Index:
+    def prepare(self, operation_catalog: OperationCatalog | None = None) -> SearchIndex:
         """The index of the catalog as it is now. Vectors that are missing are begun."""
-        index = self.lexical.prepare(book)
+        index = self.lexical.prepare(operation_catalog)
         ready = self._ready
         if (ready is None or ready.index is not index) and not self.problem:
             self._begin(index)
         return index
 
-    def _begin(self, index: Index) -> None:
+    def _begin(self, index: SearchIndex) -> None:
         with self._starting:
             building = self._building
             if self._stopped.is_set() or (building is not None and building.is_alive()):
@@ -122,20 +128,20 @@ class EmbeddingSearcher:
         if building is not None:
             building.join(10.0)
 
-    def _build(self, index: Index) -> None:
+    def _build(self, index: SearchIndex) -> None:
         try:
             self._ready = self._vectors_of(index)
         except (OSError, ValueError, ImportError, MemoryError) as exc:
             self.problem = f"{type(exc).__name__}: {exc}"
             _log.warning("Operations are found by words only: no vectors: %s", exc)
 
-    def _vectors_of(self, index: Index) -> _Ready | None:
+    def _vectors_of(self, index: SearchIndex) -> _Ready | None:
         import numpy
 
         wanted = {one: digest(texts) for one in index.operations for texts in (texts_of(one),)}
         missing = {key: one for one, key in wanted.items() if key not in self._made}
-        if missing and self._keeper is not None:
-            self._made.update(self._keeper.vectors(missing))
+        if missing and self._store is not None:
+            self._made.update(self._store.vectors(missing))
             missing = {key: one for key, one in missing.items() if key not in self._made}
         waiting = list(missing.items())
         while waiting:
@@ -144,8 +150,8 @@ class EmbeddingSearcher:
             some, waiting = waiting[:_AT_ONCE], waiting[_AT_ONCE:]
             made = self._encode(some)
             self._made.update(made)
-            if self._keeper is not None:
-                self._keeper.keep_vectors(made)
+            if self._store is not None:
+                self._store.keep_vectors(made)
         rows = [numpy.frombuffer(self._made[wanted[one]], dtype="<f4") for one in index.operations]
         used = set(wanted.values())
         self._made = {key: made for key, made in self._made.items() if key in used}
@@ -163,7 +169,7 @@ class EmbeddingSearcher:
             for at, (key, _) in enumerate(some)
         }
 
-    def _model(self) -> Encoder:
+    def _model(self) -> TextEncoder:
         if self._encoder is None:
             self._encoder = self._load()
         return self._encoder
@@ -173,12 +179,12 @@ class EmbeddingSearcher:
     def search(
         self,
         text: str,
-        sees: Sees | None,
+        sees: ToolFilter | None,
         most: int,
         namespace: str = "",
         category: Category | None = None,
         caller: str = "",
-    ) -> list[Hit]:
+    ) -> list[SearchHit]:
         index = self.prepare()
         ready = self._ready
         if ready is None or ready.index is not index or not text.strip():
@@ -240,21 +246,21 @@ def digest(texts: Sequence[str]) -> str:
     return blake2b(said, digest_size=16).hexdigest()
 
 
-def installed() -> Callable[[], Encoder] | None:
+def installed() -> Callable[[], TextEncoder] | None:
     """What loads the model of the extra. None: it is not installed."""
     folder = model_folder()
     return None if folder is None else lambda: MiniLm(folder)
 
 
 def searcher_for(
-    book: Callable[[], Book],
+    operation_catalog: Callable[[], OperationCatalog],
     usage: Usage,
     embeddings: str,
-    keeper: VectorKeeper | None = None,
-    weights: Weights | None = None,
+    store: VectorStore | None = None,
+    weights: SearchWeights | None = None,
 ) -> LexicalSearcher | EmbeddingSearcher:
     """The searcher that a config asks for: by meaning too, where `embeddings` is `auto` and the
     extra is installed."""
-    lexical = LexicalSearcher(book, usage, weights)
+    lexical = LexicalSearcher(operation_catalog, usage, weights)
     load = installed() if embeddings == "auto" else None
-    return lexical if load is None else EmbeddingSearcher(lexical, load, keeper)
+    return lexical if load is None else EmbeddingSearcher(lexical, load, store)

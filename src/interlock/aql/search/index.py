@@ -40,14 +40,14 @@ Postings = list[tuple[int, float]]
 """Which documents have it, and how much it says of them."""
 
 
-class Said(NamedTuple):
-    """What one tool says, field by field: term → how often."""
+class ToolTerms(NamedTuple):
+    """The terms of one tool, field by field: term → how often."""
 
     fields: tuple[dict[str, float], ...]
     lengths: tuple[float, ...]
 
 
-def said_by(operation: Operation) -> Said:
+def said_by(operation: Operation) -> ToolTerms:
     """Everything that a tool says of itself, and what is known of its product."""
     tool = operation.tool
     first, rest = first_sentence(tool.description or operation.description)
@@ -67,7 +67,7 @@ def said_by(operation: Operation) -> Said:
         _counted(words_of(details)),
         dict.fromkeys(about, 1.0),
     ]
-    return Said(tuple(fields), tuple(sum(field.values()) for field in fields))
+    return ToolTerms(tuple(fields), tuple(sum(field.values()) for field in fields))
 
 
 def _of_definition(operation: Operation) -> tuple[str, str, str]:
@@ -112,10 +112,10 @@ def _counted(words: Sequence[str]) -> dict[str, float]:
     return found
 
 
-class Index:
-    """What a set of operations says, ready to be asked."""
+class SearchIndex:
+    """An index over a set of operations."""
 
-    def __init__(self, operations: Iterable[Operation], said: dict[Any, Said]) -> None:
+    def __init__(self, operations: Iterable[Operation], said: dict[Any, ToolTerms]) -> None:
         """`said`: what is known already, by tool; what is new is added."""
         self.operations: tuple[Operation, ...] = tuple(operations)
         texts = []
@@ -131,7 +131,7 @@ class Index:
         self._fill(texts)
         self._by_trigram: dict[str, list[str]] | None = None
 
-    def _fill(self, texts: list[Said]) -> None:
+    def _fill(self, texts: list[ToolTerms]) -> None:
         many = max(1, len(texts))
         usual = [max(1.0, sum(text.lengths[at] for text in texts) / many) for at in range(7)]
         classes_of = vocabulary().classes
@@ -183,7 +183,9 @@ class Index:
         return [(known, how) for how, known in sorted(near, reverse=True)[:most]]
 
 
-def _named(operations: Sequence[Operation], texts: Sequence[Said]) -> dict[str, frozenset[str]]:
+def _named(
+    operations: Sequence[Operation], texts: Sequence[ToolTerms]
+) -> dict[str, frozenset[str]]:
     """The words by which servers are called, as far as they are names: of known products, or words
     with no other meaning, that hardly another server says. `weather` in a wish names no server."""
     known = vocabulary()

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from interlock.aql.operations import Book, Operation
-from interlock.aql.search.index import Index, Postings, Said
+from interlock.aql.operations import Operation, OperationCatalog
+from interlock.aql.search.index import Postings, SearchIndex, ToolTerms
 from interlock.aql.search.stems import stem
 from interlock.aql.search.usage import NO_USAGE, Usage
 from interlock.aql.search.vocabulary import Term, term, terms_of, vocabulary
@@ -130,7 +130,7 @@ def _worth(kinds: frozenset[Category], category: Category) -> float:
     return 0.8 if category is Category.DELETE else 0.97
 
 
-Sees = Callable[["Tool"], bool]
+ToolFilter = Callable[["Tool"], bool]
 Ranked = list[tuple[int, float]]
 """Operations by number, with how well each fits, the best first."""
 
@@ -152,7 +152,7 @@ _MOST_UNITS: Final = 24
 _MOST_KEPT: Final = 4_096
 
 
-class Hit(msgspec.Struct, frozen=True):
+class SearchHit(msgspec.Struct, frozen=True):
     """An operation that may be meant."""
 
     operation: Operation
@@ -162,7 +162,7 @@ class Hit(msgspec.Struct, frozen=True):
     """The words that led to it, the most telling first."""
 
 
-class Weights(msgspec.Struct, frozen=True):
+class SearchWeights(msgspec.Struct, frozen=True):
     """What counts for how much: R = the sum of each times its weight, over the sum of weights."""
 
     similarity: float = 0.75
@@ -177,17 +177,17 @@ class Searcher(Protocol):
     def search(
         self,
         text: str,
-        sees: Sees | None,
+        sees: ToolFilter | None,
         most: int,
         namespace: str = "",
         category: Category | None = None,
         caller: str = "",
-    ) -> list[Hit]:
+    ) -> list[SearchHit]:
         """The operations that `text` may mean, the likeliest first. `sees`: None sees all."""
 
 
-class Unit(msgspec.Struct, frozen=True, gc=False):
-    """What one word of a wish says of each operation."""
+class TermMatches(msgspec.Struct, frozen=True, gc=False):
+    """The operations that match one word of a query."""
 
     word: str
     postings: Postings
@@ -199,29 +199,29 @@ class LexicalSearcher:
 
     def __init__(
         self,
-        book: Callable[[], Book],
+        operation_catalog: Callable[[], OperationCatalog],
         usage: Usage = NO_USAGE,
-        weights: Weights | None = None,
+        weights: SearchWeights | None = None,
     ) -> None:
-        """`book`: gives the book of the catalog as it is now."""
-        self._book = book
+        """`operation_catalog`: returns the current one."""
+        self._operation_catalog = operation_catalog
         self.usage = usage
-        self.weights = weights or Weights()
-        self._said: dict[Any, Said] = {}
+        self.weights = weights or SearchWeights()
+        self._said: dict[Any, ToolTerms] = {}
         self._number: int | None = None
-        self._index = Index((), {})
-        self._units: dict[str, Unit | None] = {}
+        self._index = SearchIndex((), {})
+        self._units: dict[str, TermMatches | None] = {}
 
-    def prepare(self, book: Book | None = None) -> Index:
+    def prepare(self, operation_catalog: OperationCatalog | None = None) -> SearchIndex:
         """The index of the catalog as it is now; made if it changed. May be called in a thread,
-        with a book that was asked for outside of it."""
-        book = book or self._book()
-        if book.number != self._number:
-            operations = book.all()
+        with a catalog that was asked for outside of it."""
+        operation_catalog = operation_catalog or self._operation_catalog()
+        if operation_catalog.number != self._number:
+            operations = operation_catalog.all()
             said = {one.tool: self._said[one.tool] for one in operations if one.tool in self._said}
-            index = Index(operations, said)
+            index = SearchIndex(operations, said)
             self._said, self._units = said, {}
-            self._index, self._number = index, book.number
+            self._index, self._number = index, operation_catalog.number
         return self._index
 
     def close(self) -> None:
@@ -230,12 +230,12 @@ class LexicalSearcher:
     def search(
         self,
         text: str,
-        sees: Sees | None,
+        sees: ToolFilter | None,
         most: int,
         namespace: str = "",
         category: Category | None = None,
         caller: str = "",
-    ) -> list[Hit]:
+    ) -> list[SearchHit]:
         index = self.prepare()
         ranked, units = self.ranked(text, index)
         return self.shown(ranked, units, index, sees, most, namespace, category, caller)
@@ -243,16 +243,16 @@ class LexicalSearcher:
     def shown(
         self,
         ranked: Ranked,
-        units: list[Unit],
-        index: Index,
-        sees: Sees | None,
+        units: list[TermMatches],
+        index: SearchIndex,
+        sees: ToolFilter | None,
         most: int,
         namespace: str = "",
         category: Category | None = None,
         caller: str = "",
-    ) -> list[Hit]:
+    ) -> list[SearchHit]:
         """What of a ranking a caller sees and asks for, by what was used too."""
-        found: list[Hit] = []
+        found: list[SearchHit] = []
         for number, score in self._rated(ranked, index, caller):
             operation = index.operations[number]
             if namespace and operation.server != namespace:
@@ -261,12 +261,12 @@ class LexicalSearcher:
                 continue
             if sees is not None and not sees(operation.tool):
                 continue
-            found.append(Hit(operation, round(score, 4), _why(number, units)))
+            found.append(SearchHit(operation, round(score, 4), _why(number, units)))
             if len(found) >= most:
                 break
         return found
 
-    def ranked(self, text: str, index: Index) -> tuple[Ranked, list[Unit]]:
+    def ranked(self, text: str, index: SearchIndex) -> tuple[Ranked, list[TermMatches]]:
         """Operations by number, with how well each fits, the best first; and what was asked."""
         words = wish_of(text)
         terms = terms_of(words, apart=True)
@@ -306,12 +306,12 @@ class LexicalSearcher:
         return [(number, fits / over) for number, fits in fitting], units
 
     @staticmethod
-    def _servers_named(words: list[str], index: Index) -> frozenset[str]:
+    def _servers_named(words: list[str], index: SearchIndex) -> frozenset[str]:
         """The servers whose product a wish names. A name is said as it is spelled: `words` does not
         name the server `word`."""
         return frozenset[str]().union(*(index.named.get(word, ()) for word in words))
 
-    def _rated(self, ranked: Ranked, index: Index, caller: str) -> Ranked:
+    def _rated(self, ranked: Ranked, index: SearchIndex, caller: str) -> Ranked:
         """Similarity, with what was used before and how that went."""
         weights, usage = self.weights, self.usage
         whole = (weights.similarity + weights.frequency + weights.recency + weights.success) or 1.0
@@ -344,8 +344,8 @@ class LexicalSearcher:
 
     # -- what a word says
 
-    def _units_of(self, terms: list[Term], index: Index) -> list[Unit]:
-        found: list[Unit] = []
+    def _units_of(self, terms: list[Term], index: SearchIndex) -> list[TermMatches]:
+        found: list[TermMatches] = []
         once: set[str] = set()
         for one in terms[: _MOST_UNITS * 2]:
             for key, factor in _asked(one):
@@ -360,7 +360,7 @@ class LexicalSearcher:
             del found[_MOST_UNITS:]
         return found
 
-    def _unit(self, key: str, factor: float, index: Index) -> Unit | None:
+    def _unit(self, key: str, factor: float, index: SearchIndex) -> TermMatches | None:
         kept = f"{key} {factor}"
         if kept in self._units:
             return self._units[kept]
@@ -371,13 +371,13 @@ class LexicalSearcher:
                 weight *= each
                 if weight > best.get(number, 0.0):
                     best[number] = weight
-        unit = Unit(key, list(best.items()), max(best.values())) if best else None
+        unit = TermMatches(key, list(best.items()), max(best.values())) if best else None
         if len(self._units) >= _MOST_KEPT:
             self._units.clear()
         self._units[kept] = unit
         return unit
 
-    def _readings(self, key: str, index: Index) -> list[tuple[Postings, float]]:
+    def _readings(self, key: str, index: SearchIndex) -> list[tuple[Postings, float]]:
         """What a term may stand for, and how surely."""
         known = vocabulary()
         found: list[tuple[Postings, float]] = []
@@ -402,7 +402,7 @@ def _asked(one: Term) -> list[tuple[str, float]]:
     return [(one.term, factor), *((part, factor * _PART) for part in one.parts)]
 
 
-def _why(number: int, units: list[Unit]) -> tuple[str, ...]:
+def _why(number: int, units: list[TermMatches]) -> tuple[str, ...]:
     said = []
     for unit in units:
         for one, weight in unit.postings:
@@ -425,11 +425,11 @@ def tokens_of(operation: Operation) -> int:
 
 
 def prefill(
-    hits: Iterable[Hit],
+    hits: Iterable[SearchHit],
     threshold: float,
     budget: int,
     cost: Callable[[Operation], int] = tokens_of,
-) -> list[Hit]:
+) -> list[SearchHit]:
     """The hits whose score reaches the threshold and that together cost no more than the budget.
 
     A hit that is too dear is passed over: a later one may still have room.

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from interlock.aql.search.usage import Key, Tally, Usage
+from interlock.aql.search.usage import Key, Usage, UsageTally
 from interlock.core.state.database import DatabaseKind, make_private
 from interlock.errors import CONFIG, InterlockError
 
@@ -40,7 +40,7 @@ _FILE: Final = DatabaseKind(
 _log = logging.getLogger("interlock.state")
 
 
-class SearchMemory:
+class SearchStore:
     """The file at `path`. Everything here may be called in any thread."""
 
     def __init__(self, path: Path | None) -> None:
@@ -70,7 +70,7 @@ class SearchMemory:
             ) from None
 
     @classmethod
-    def at(cls, path: Path) -> SearchMemory:
+    def at(cls, path: Path) -> SearchStore:
         """The memory at `path`; one that ends with the node when that file cannot be used."""
         try:
             return cls(path)
@@ -84,7 +84,7 @@ class SearchMemory:
 
     # -- what was used
 
-    def tallies(self) -> list[tuple[Key, Tally]]:
+    def tallies(self) -> list[tuple[Key, UsageTally]]:
         """Everything that was used, for `Usage`."""
         try:
             with self._lock:
@@ -93,7 +93,8 @@ class SearchMemory:
             _log.warning("What was used before cannot be read: %s", exc)
             return []
         return [
-            ((tool, caller), Tally(calls, good, last)) for tool, caller, calls, good, last in rows
+            ((tool, caller), UsageTally(calls, good, last))
+            for tool, caller, calls, good, last in rows
         ]
 
     def keep_usage(self, usage: Usage) -> None:

@@ -20,8 +20,8 @@ _MANY: Final = 50.0
 _MOST_KEPT: Final = 50_000
 
 
-class Seen(NamedTuple):
-    """What was seen of a tool, each from 0 to 1."""
+class UsageScore(NamedTuple):
+    """How a tool was used, each from 0 to 1."""
 
     frequency: float
     recency: float
@@ -29,10 +29,10 @@ class Seen(NamedTuple):
     """0.5 where nobody knows."""
 
 
-NEVER: Final = Seen(0.0, 0.0, 0.5)
+NEVER: Final = UsageScore(0.0, 0.0, 0.5)
 
 
-class Tally(msgspec.Struct):
+class UsageTally(msgspec.Struct):
     """The calls of one tool by one caller, faded to the moment of the last one."""
 
     calls: float = 0.0
@@ -56,16 +56,16 @@ Key = tuple[str, str]
 
 
 class Usage:
-    """What was used. Every call is counted for its caller and for everybody."""
+    """The usage of tools. Every call is counted for its caller and for everybody."""
 
     def __init__(
         self,
-        tallies: Iterable[tuple[Key, Tally]] = (),
+        tallies: Iterable[tuple[Key, UsageTally]] = (),
         clock: Callable[[], float] = time.time,
         half_of_others: float = 0.5,
     ) -> None:
         self._clock = clock
-        self._tallies: dict[Key, Tally] = dict(tallies)
+        self._tallies: dict[Key, UsageTally] = dict(tallies)
         self._others = half_of_others
         self.changed: set[Key] = set()
         """What a store has not seen yet."""
@@ -82,11 +82,11 @@ class Usage:
             if tally is None:
                 if len(self._tallies) >= _MOST_KEPT:
                     continue
-                tally = self._tallies[key] = Tally()
+                tally = self._tallies[key] = UsageTally()
             tally.add(good, now, times)
             self.changed.add(key)
 
-    def of(self, tool: str, caller: str = "") -> Seen:
+    def of(self, tool: str, caller: str = "") -> UsageScore:
         """What was seen of a tool; a caller's own calls count for more than those of others."""
         if not self._tallies:
             return NEVER
@@ -99,25 +99,27 @@ class Usage:
         if own is None:
             if not caller:
                 return seen
-            return Seen(seen.frequency * self._others, seen.recency * self._others, seen.success)
+            return UsageScore(
+                seen.frequency * self._others, seen.recency * self._others, seen.success
+            )
         mine = _seen(own, now)
         rest = self._others
-        return Seen(
+        return UsageScore(
             max(mine.frequency, seen.frequency * rest),
             max(mine.recency, seen.recency * rest),
             mine.success,
         )
 
-    def taken(self) -> list[tuple[Key, Tally]]:
+    def taken(self) -> list[tuple[Key, UsageTally]]:
         """What changed since it was last asked, for a store."""
         changed, self.changed = self.changed, set()
         return [(key, self._tallies[key]) for key in changed]
 
 
-def _seen(tally: Tally, now: float) -> Seen:
+def _seen(tally: UsageTally, now: float) -> UsageScore:
     left = tally.faded(now)
     calls = tally.calls * left
-    return Seen(
+    return UsageScore(
         min(1.0, log1p(calls) / log1p(_MANY)),
         left,
         # Two calls that nobody made keep one failure from being a verdict.

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.aql.safety.patterns import Hint
-from interlock.aql.safety.pending_questions import PROCEED, Questions
+from interlock.aql.safety.approval_requests import PROCEED, ApprovalRequests
+from interlock.aql.safety.patterns import ActionHint
 from interlock.core.call import Caller, Principal, principal
 from interlock.core.redaction import redact
 from interlock.errors import PROOF_INVALID, InterlockError
@@ -29,8 +29,8 @@ _WRITTEN_WITHIN: Final = 2.0
 _log = logging.getLogger("interlock.safety")
 
 
-class Pause(msgspec.Struct):
-    """One step that waits."""
+class PendingStep(msgspec.Struct):
+    """A step that waits for confirmation."""
 
     id: str
     who: Principal
@@ -44,40 +44,46 @@ class Pause(msgspec.Struct):
     """Empty: it is not written down yet."""
 
 
-def step_of(hint: Hint, operation: str) -> str:
+def step_of(hint: ActionHint, operation: str) -> str:
     """The same for the same words, however they are spaced."""
     return blake2b(f"{operation}\n{hint.plain}".encode(), digest_size=16).hexdigest()
 
 
-class Pauses:
-    """All that wait."""
+class PendingSteps:
+    """All steps that wait for confirmation."""
 
-    def __init__(self, questions: Questions) -> None:
-        self._questions = questions
-        self._open: dict[str, Pause] = {}
+    def __init__(self, approval_requests: ApprovalRequests) -> None:
+        self._approval_requests = approval_requests
+        self._open: dict[str, PendingStep] = {}
         self._written: dict[str, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.on_over: Callable[[Pause, bool], None] = lambda *_: None
+        self.on_over: Callable[[PendingStep, bool], None] = lambda *_: None
         """Told of one that waits no more, and whether a human let it pass."""
-        self.on_gone: Callable[[Pause], object] = lambda _: None
+        self.on_gone: Callable[[PendingStep], object] = lambda _: None
         """Told of one whose execution is over."""
 
-    def of(self, execution: str, step: str) -> Pause | None:
+    def of(self, execution: str, step: str) -> PendingStep | None:
         return next(
             (one for one in self._open.values() if one.execution == execution and one.step == step),
             None,
         )
 
     def ask(
-        self, caller: Caller, execution: str, element: str, hint: Hint, operation: str, reason: str
-    ) -> Pause:
+        self,
+        caller: Caller,
+        execution: str,
+        element: str,
+        hint: ActionHint,
+        operation: str,
+        reason: str,
+    ) -> PendingStep:
         """Ask a human; once for the same step. Where none can be asked it waits all the same."""
         step = step_of(hint, operation)
         known = self.of(execution, step)
         if known is not None:
             return known
         shown = redact(hint.text)[:_MOST_SHOWN]
-        pause = Pause(
+        pause = PendingStep(
             str(uuid.uuid4()), principal(caller), execution, step, reason, shown, operation
         )
         if sum(one.who == pause.who for one in self._open.values()) >= MOST_OPEN:
@@ -93,13 +99,13 @@ class Pauses:
             **({"operation": operation} if operation else {}),
         }
         try:
-            self._questions.put(PROCEED, caller, asked, f"An agent paused: {reason}.")
+            self._approval_requests.put(PROCEED, caller, asked, f"An agent paused: {reason}.")
         except InterlockError as error:
             self._close(pause.id)
             _log.warning("a step of %s waits for nobody: %s", caller.name, error.message)
         return pause
 
-    async def written(self, pause: Pause) -> None:
+    async def written(self, pause: PendingStep) -> None:
         """Until a human can find it, or for a moment: the disk may be slow."""
         event = self._written.get(pause.id)
         if event is not None:
@@ -107,9 +113,9 @@ class Pauses:
                 async with asyncio.timeout(_WRITTEN_WITHIN):
                     await event.wait()
 
-    def where(self, pause: Pause) -> str:
+    def where(self, pause: PendingStep) -> str:
         """Where a human decides it, as far as there is a page."""
-        return (pause.approval and self._questions.url_of(pause.approval)) or ""
+        return (pause.approval and self._approval_requests.url_of(pause.approval)) or ""
 
     def _close(self, id: str) -> None:
         self._open.pop(id, None)
@@ -132,7 +138,7 @@ class Pauses:
                 self._close(found.id)
                 self.on_over(found, False)
 
-    def passed(self, approval: str, id: str) -> Pause:
+    def passed(self, approval: str, id: str) -> PendingStep:
         """A human let it pass. Raises InterlockError."""
         pause = self._open.get(id)
         if not approval or pause is None or pause.approval != approval:
@@ -150,7 +156,7 @@ class Pauses:
                 self._withdraw(one.approval)
 
     def _withdraw(self, approval: str) -> None:
-        work = self._questions.withdraw(approval, "The execution is over.")
+        work = self._approval_requests.withdraw(approval, "The execution is over.")
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -13,11 +13,10 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import Raw
 
-from interlock.aql.language import envelope
-from interlock.aql.language import errors as faults
-from interlock.aql.language.request import Single
+from interlock.aql.language import envelope, errors
+from interlock.aql.language.request import SingleRequest
 from interlock.aql.operations import Operation
-from interlock.aql.request import Asked, Unread, child_of
+from interlock.aql.request import AqlRequest, ChildRequest, child_of
 from interlock.core.call import Call
 from interlock.core.ports import CallHost
 from interlock.protocol.aql_terms import Face
@@ -50,31 +49,34 @@ def etag(value: Any) -> str:
     return blake2b(_encode(value), digest_size=_ETAG_BYTES).hexdigest()
 
 
-Find = Callable[[str, Face], Operation | None]
+OperationFinder = Callable[[str, Face], Operation | None]
 
 
-class Merging:
-    """Makes such updates."""
+class ReadModifyWrite:
+    """Makes updates that read, merge and write."""
 
     def __init__(
-        self, host: CallHost, find: Find, check: Callable[[Call, Asked], None] | None = None
+        self,
+        host: CallHost,
+        find: OperationFinder,
+        check: Callable[[Call, AqlRequest], None] | None = None,
     ) -> None:
         """`check`: looks at the confirmation token of an update. Raises AqlError."""
         self._host = host
         self._find = find
         self._check = check
 
-    async def run(self, asked: Asked) -> bytes:
+    async def run(self, asked: AqlRequest) -> bytes:
         """The whole answer. `asked.params`: `child`, the update as it would be made, and `reads`,
         the name of the operation that reads."""
         parent, params = asked.call, asked.params or {}
         assert parent is not None
         child: Call = params["child"]
-        request = cast("Asked", child.asked)
+        request = cast("AqlRequest", child.asked)
         update = request.operation
         reads = self._find(params["reads"], asked.face)
         if reads is None:
-            raise faults.no_operation(params["reads"], ())
+            raise errors.no_operation(params["reads"], ())
         given = decode_value(child.arguments)
         known = reads.signature.names
         wanted = {
@@ -82,7 +84,7 @@ class Merging:
             for one in update.signature.parameters
             if not one.inside and one.own in given and one.name in known
         }
-        look = Unread(Single(reads.name, wanted, Raw(encode_value(wanted))), None)
+        look = ChildRequest(SingleRequest(reads.name, wanted, Raw(encode_value(wanted))), None)
         read = await self._host.run(child_of(parent, parent.name, b"{}", look))
         answer = decode_value(read.result)
         if not answer.get("success"):

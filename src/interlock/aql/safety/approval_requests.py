@@ -31,15 +31,15 @@ _NOBODY: Final = Credentials("safety")
 """What such a call comes with: whose it is, is known, and it is never authenticated."""
 
 
-class GateLike(Protocol):
+class ApprovalGate(Protocol):
     def hold(self, call: Call, decision: Decision) -> None: ...
 
 
-class ApprovalsLike(Protocol):
-    """What the loop asks of the one inbox."""
+class ApprovalInbox(Protocol):
+    """The approvals, as far as the safety loop needs them."""
 
     @property
-    def gate(self) -> GateLike: ...
+    def gate(self) -> ApprovalGate: ...
 
     def find(self, id: str) -> Approval | None: ...
 
@@ -62,10 +62,10 @@ class ApprovalsLike(Protocol):
     ) -> Approval: ...
 
 
-class Questions:
-    """Puts them."""
+class ApprovalRequests:
+    """Requests approvals of the safety loop, and withdraws them."""
 
-    def __init__(self, approvals: ApprovalsLike, find: Callable[[str], Tool | None]) -> None:
+    def __init__(self, approvals: ApprovalInbox, find: Callable[[str], Tool | None]) -> None:
         """`find`: a tool of the catalog by its canonical name."""
         self._approvals = approvals
         self._find = find
