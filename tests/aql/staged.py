@@ -165,11 +165,11 @@ class Staged:
             own=self.own,
             authorizer=self.authorizer,
             listing=ViewListBuilder(b"{}"),
-            told=self.teller,
+            response_writer=self.teller,
             choose=choose,
+            tokens=tokens,
         )
-        self.stage.tokens = tokens
-        self.pipeline.install_operations(self.stage)
+        self.pipeline.attach_operations(self.stage)
         self.authorizer.judge_own_operations(free=self.own.free, floors={}, firm_floors=())
         rig.upstreams[OWN] = self.own  # type: ignore[assignment]
         offering = self.own.offering()
@@ -205,8 +205,8 @@ class Staged:
             wall_clock=lambda: 1_700_000_000.0,
             settings=self.config.executions,
             concurrent=8,
+            again=self.stage.again,
         )
-        self.executions.again = self.stage.again
         return self.executions
 
     # -- requests

@@ -178,8 +178,7 @@ def test_a_server_that_breaks_what_it_promised_is_trusted_less(
     now: dict[str, object], what: str | None
 ) -> None:
     trusting = ServerTrust({"s": "certified"}, wall_clock=lambda: 3)
-    operations = OperationCatalogBuilder(AqlConfig())
-    operations.on_break = trusting.broke
+    operations = OperationCatalogBuilder(AqlConfig(), on_break=trusting.broke)
     operations.at(merged(offer("s", [tool("create_x", {"id": NEEDED, "title": STRING})])))
     operations.at(merged(offer("s", [tool("create_x", now)])))
     if what is None:

@@ -83,7 +83,7 @@ class Standing:
             own=self.own,
             authorizer=authorizer,
             listing=ViewListBuilder(b"{}"),
-            told=ResponseWriter(
+            response_writer=ResponseWriter(
                 said, clock=self.rig.clock, cursors=cursors, settings=self.catalog_builder.settings
             ),
             choose=surface.choose,

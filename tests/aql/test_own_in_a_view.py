@@ -102,7 +102,7 @@ class View:
             own=own,
             authorizer=authorizer,
             listing=ViewListBuilder(b"{}"),
-            told=ResponseWriter(
+            response_writer=ResponseWriter(
                 config, clock=clock, cursors=cursors, settings=catalog_builder.settings
             ),
         )

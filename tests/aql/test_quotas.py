@@ -63,14 +63,20 @@ class Clock:
 class Desk:
     """Quotas with clocks that a test moves."""
 
-    def __init__(self, keeper: Any = None, **settings: Any) -> None:
+    def __init__(self, store: Any = None, *, asks: bool = True, **settings: Any) -> None:
+        """`asks`: whether a human can be asked."""
         self.clock = Clock(100.0)
         self.wall = Clock(NOON)
         self.config: AqlConfig = config(**settings)
-        self.quotas = Quotas(self.config, keeper, self.clock, self.wall)
+        self.quotas = Quotas(
+            self.config,
+            store,
+            self.clock,
+            self.wall,
+            hidden=lambda: own.hidden[CONTINUE] if asks else None,
+        )
         own = BuiltinUpstream([], quota_natives(self.quotas))
         own.offering()
-        self.quotas.hidden = lambda: own.hidden[CONTINUE]
         self.made: list[Call] = []
 
     def advance(self, seconds: float) -> None:
@@ -196,8 +202,7 @@ def test_a_token_counts_once_and_only_for_its_caller() -> None:
 
 
 def test_where_no_human_can_be_asked_a_pause_refuses() -> None:
-    desk = Desk(quotas=[{"metric": "requests_per_hour", "warn": 1, "pause": 1}])
-    desk.quotas.hidden = lambda: None
+    desk = Desk(asks=False, quotas=[{"metric": "requests_per_hour", "warn": 1, "pause": 1}])
     desk.call()
     error = desk.refused()
     assert error.code == "RATE_LIMIT_QUOTA_PAUSE"

@@ -35,20 +35,25 @@ class Desk:
         assert self.node.gated is not None
         self.gate = self.node.gated
         gate = self.gate
-        self.quotas = Quotas(made, None, self.node.rig.clock, lambda: gate.wall)
         own = self.node.own
+        self.quotas = Quotas(
+            made,
+            None,
+            self.node.rig.clock,
+            lambda: gate.wall,
+            hidden=lambda: own.hidden.get(CONTINUE),
+        )
         own._hidden |= {one.name: one for one in quota_natives(self.quotas)}
         offering = own.offering()
         self.node.rig.catalog.post(offering)
         self.node.rig.catalog.withhold(OWN, frozenset(tool.canonical for tool in offering.tools))
-        self.quotas.hidden = lambda: own.hidden.get(CONTINUE)
         self.node.authorizer.judge_own_operations(
             free=own.free,
             floors={CONTINUE: decision(Action.CONFIRM, "aql:continue_quota")},
             firm_floors=frozenset({CONTINUE}),
         )
         self.node.stage.quotas = self.quotas
-        self.node.stage._told = ResponseWriter(
+        self.node.stage._write_response = ResponseWriter(
             made,
             clock=self.node.rig.clock,
             cursors=CursorCodec(b"c" * 32),

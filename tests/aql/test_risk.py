@@ -271,9 +271,8 @@ def test_in_a_view_what_destroys_waits_at_the_gate(
         authorizer = node.authorizer
         authorizer.follow(Policy(PolicyConfig()))
         levels: dict[str, Trust] = {}
-        trusting = ServerTrust(levels, wall_clock=lambda: 0.0)
+        trusting = ServerTrust(levels, wall_clock=lambda: 0.0, on_change=lambda: risk.forget())
         risk = DangerStep(node.stage.operation_catalog, trusting, journalled(node.rig.audit))
-        trusting.on_change = risk.forget
         authorizer.install(danger_step(risk))
 
         async def ask(operation: str, **params: Any) -> Any:

@@ -59,7 +59,6 @@ def test_every_code_of_the_robust_part_can_be_met(tmp_path: Path) -> None:
             risk = DangerStep(
                 desk.node.stage.operation_catalog, trusting, journalled(desk.node.rig.audit)
             )
-            trusting.on_change = risk.forget
             authorizer.install(danger_step(risk))
             found.danger = danger
             met.add(code(await desk.ask()))

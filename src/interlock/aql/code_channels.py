@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from interlock.aql.config import ChannelConfig
-from interlock.aql.safety.codes import CodeChannel, VerificationCodes
+from interlock.aql.safety.codes import VerificationCodes
 from interlock.core.config.secrets import resolve
 
 AT_DESK: Final = ("terminal", "page")
@@ -142,7 +142,6 @@ def channels_of(
                 _log.warning("no window can be opened: codes are shown by `interlock operator`.")
             else:
                 made.append(channel)
-    shown: list[CodeChannel] = [*made]
-    codes.channels = shown
-    codes.at_desk = any(one.kind in AT_DESK for one in configs) or not made
+    at_desk = any(one.kind in AT_DESK for one in configs) or not made
+    codes.show_on(list(made), at_desk=at_desk)
     return made

@@ -110,10 +110,16 @@ class Aql(FeatureComponent):
         self._cursors = CursorCodec(seals.key_for(b"aql cursors"))
         self._session_key = seals.key_for(b"aql sessions")
         self._authorizer = authorizer
-        self._catalog_builder = OperationCatalogBuilder(settings)
+        self._catalog_builder = OperationCatalogBuilder(settings, on_break=self._broke)
         self._memory = SearchStore.at(folder / "aql-search.db")
         self.usage = Usage(self._memory.tallies(), clock=time.time)
-        self.server_trust = ServerTrust(settings.trust, registered=registered, wall_clock=time.time)
+        self.server_trust = ServerTrust(
+            settings.trust,
+            registered=registered,
+            wall_clock=time.time,
+            # Danger is decided with the trust in a server, and depends on it: made below.
+            on_change=lambda: self._risk.forget(),
+        )
         self.tokens = ConfirmationTokens(
             approving.approvals,
             audit,
@@ -122,7 +128,14 @@ class Aql(FeatureComponent):
             wall_clock=time.time,
         )
         self._counters = CounterStore(folder / "aql-counters.db", deliver=loop.call_soon_threadsafe)
-        self.quotas = Quotas(settings, self._counters, time.monotonic, time.time)
+        self.quotas = Quotas(
+            settings,
+            self._counters,
+            time.monotonic,
+            time.time,
+            hidden=lambda: self.own.hidden.get(CONTINUE),
+            let_through=lambda token: _is_ours(approving, token),
+        )
         self._response_writer = ResponseWriter(
             settings,
             clock=time.monotonic,
@@ -148,8 +161,9 @@ class Aql(FeatureComponent):
             wall_clock=time.time,
             settings=settings.executions,
             concurrent=settings.limits.concurrent,
+            approval_state=_state_in(approving),
+            again=lambda call: self.stage.again(call),
         )
-        self.executions.approval_state = _state_in(approving)
         self._batches = BatchRunner(
             pipeline, settings, lambda name, face: self.stage.find(name, face)
         )
@@ -183,6 +197,7 @@ class Aql(FeatureComponent):
             find=lambda name: self.stage.operation_catalog().own(name),
         )
         self._catalog_builder.configure(settings, self.own.natives.values())
+        self._used: deque[UsageEvent] = deque(maxlen=_MOST_USED)
         self.stage = AqlStage(
             settings,
             host=pipeline,
@@ -191,30 +206,25 @@ class Aql(FeatureComponent):
             own=self.own,
             authorizer=authorizer,
             listing=view.ViewListBuilder(server_info),
-            told=self._response_writer,
+            response_writer=self._response_writer,
             choose=view.choose,
+            tokens=self.tokens,
+            quotas=self.quotas,
+            absent=lambda: {
+                one.server.segment: one.state.value
+                for key, one in upstreams.items()
+                if isinstance(one, Supervisor) and catalog.offering(key) is None
+            },
+            used=self._used.append,
         )
-        self.stage.tokens = self.tokens
-        self.stage.absent = lambda: {
-            one.server.segment: one.state.value
-            for key, one in upstreams.items()
-            if isinstance(one, Supervisor) and catalog.offering(key) is None
-        }
-        self._used: deque[UsageEvent] = deque(maxlen=_MOST_USED)
-        self.stage.used = self._used.append
         self._chores: asyncio.Task[None] | None = None
-        self.quotas.hidden = lambda: self.own.hidden.get(CONTINUE)
-        self.quotas.let_through = lambda token: _is_ours(approving, token)
         self._risk = DangerStep(
             self.stage.operation_catalog,
             self.server_trust,
             journalled(audit),
             self.server_trust.is_declared,
         )
-        self.server_trust.on_change = self._risk.forget
-        self._catalog_builder.on_break = self._broke
         self._read_modify_write = ReadModifyWrite(pipeline, self.stage.find, self.tokens.check)
-        self.executions.again = self.stage.again
         tasks = pipeline.tasks
         tasks.also = ExecutionTasks(self.executions, tasks.seal).find
         upstreams[OWN] = self.own
@@ -364,12 +374,14 @@ class Aql(FeatureComponent):
         for problem in self.server_trust.configure(settings.trust):
             _log.warning("%s", problem)
         self.quotas.configure(settings)
-        self.stage.quotas = self.quotas
         # By their methods: to call an object costs more than to call a method of it.
         weigh = self._risk.__call__
-        limit_step = CallLimitStep(self.stage.operation_catalog, self.quotas, weigh)
-        limit_step.danger_everywhere = bool(settings.trust) or any(
-            one.danger is not None for one in settings.operations.values()
+        limit_step = CallLimitStep(
+            self.stage.operation_catalog,
+            self.quotas,
+            weigh,
+            danger_everywhere=bool(settings.trust)
+            or any(one.danger is not None for one in settings.operations.values()),
         )
         self._danger.decide = limit_step.__call__ if limit_step.everywhere else weigh
         self._danger.applies_to = PLAIN if limit_step.everywhere else HELD | IN_VIEW

@@ -240,21 +240,26 @@ class CallLimitStep:
         operation_catalog: Callable[[], OperationCatalog],
         quotas: Quotas,
         weigh: DecisionFunction,
+        *,
+        danger_everywhere: bool,
     ) -> None:
-        """`weigh`: what danger says."""
+        """
+        Args:
+            weigh: The decision by danger.
+            danger_everywhere: Whether the config declares the danger of calls that do not wait.
+        """
         self._operation_catalog = operation_catalog
         self._quotas = quotas
         self._weigh = weigh
-        self.danger_everywhere = False
-        """Whether the config has something to say about the danger of calls that do not wait."""
+        self._danger_everywhere = danger_everywhere
 
     @property
     def everywhere(self) -> bool:
         """Whether calls outside of views have to be asked about at all."""
-        return self.danger_everywhere or self._quotas.configured
+        return self._danger_everywhere or self._quotas.configured
 
     def __call__(self, call: Call, decided: Decision) -> Decision:
-        if decided.gated or call.view is not None or self.danger_everywhere:
+        if decided.gated or call.view is not None or self._danger_everywhere:
             decided = self._weigh(call, decided)
         if call.asked is not None or call.route is None or not self._quotas.configured:
             return decided

@@ -409,8 +409,15 @@ class Executions:
         wall_clock: Callable[[], float],
         settings: ExecutionSettings,
         concurrent: int,
+        approval_state: Callable[[str], str] = lambda _: "",
+        again: Callable[[Call], None] = lambda _: None,
     ) -> None:
-        """`concurrent`: the most that one caller may have under way."""
+        """
+        Args:
+            concurrent: The most that one caller may have under way.
+            approval_state: The state of an approval, by its id. Empty: there is none.
+            again: Prepares a call that is made once more.
+        """
         self._host = host
         self._store = store
         self._operation_catalog = operation_catalog
@@ -421,10 +428,8 @@ class Executions:
         """Those whose end could not be written yet."""
         self.as_task: Callable[[Call, Execution], Outcome | None] = lambda *_: None
         """What a client is given that can follow a task. None: it cannot."""
-        self.approval_state: Callable[[str], str] = lambda _: ""
-        """How an approval stands, by its id. Empty: nobody knows of it."""
-        self.again: Callable[[Call], None] = lambda _: None
-        """Makes a call ready that is made once more."""
+        self._approval_state = approval_state
+        self._again = again
         self.configure(settings, concurrent)
 
     def configure(self, settings: ExecutionSettings, concurrent: int) -> None:
@@ -514,7 +519,7 @@ class Executions:
         if operation is None or operation.canonical != live.record.tool:
             raise no_operation(live.record.operation, ())
         call = made_again(parent, asked, operation, live.record.arguments)
-        self.again(call)
+        self._again(call)
         before = live.record
         if approval := awaited_approval(before.error):
             # It is the call that waits for this approval, so its outcome is for it.
@@ -720,7 +725,7 @@ class Executions:
         if record.progress is not None:
             shown["progress"] = record.progress
         if record.error is not None:
-            shown["error"] = as_it_stands(record.error, record.operation, self.approval_state)
+            shown["error"] = as_it_stands(record.error, record.operation, self._approval_state)
         return shown
 
     # -- how many

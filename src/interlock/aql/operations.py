@@ -946,15 +946,20 @@ class ServerTrust:
         *,
         registered: Callable[[str], bool] = lambda _: False,
         wall_clock: Callable[[], float],
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """`declared`: what the config says. `registered`: whether a server came by itself."""
+        """
+        Args:
+            declared: The trust that the config declares, by server.
+            registered: Whether a server came by itself.
+            on_change: Called when the trust in some server has changed.
+        """
         self._registered = registered
         self._wall_clock = wall_clock
         self._declared = dict(declared)
         self._levels: dict[str, Trust] = dict(declared)
         self._history: dict[str, list[TrustChange]] = {}
-        self.on_change: Callable[[], None] = lambda: None
-        """Told when some server is trusted more or less than before."""
+        self._on_change = on_change
 
     def __call__(self, server: str) -> Trust:
         known = self._levels.get(server)
@@ -995,7 +1000,7 @@ class ServerTrust:
                 "one level after the other."
             )
         self._levels[server] = to
-        self.on_change()
+        self._on_change()
         history = self._history.setdefault(server, [])
         history.append(TrustChange(now, to, self._wall_clock(), by, reason))
         del history[:-_MOST_CHANGES]
@@ -1204,15 +1209,22 @@ def _spelled_like(word: str, words: Mapping[str, object]) -> list[str]:
 class OperationCatalogBuilder:
     """Builds the operation catalog of each snapshot, and reuses what has not changed."""
 
-    def __init__(self, config: AqlConfig, natives: Iterable[BuiltinOperation] = ()) -> None:
+    def __init__(
+        self,
+        config: AqlConfig,
+        natives: Iterable[BuiltinOperation] = (),
+        *,
+        on_break: Callable[[str, str, str], None] | None = None,
+    ) -> None:
+        """`on_break`: called with (server, canonical name, what) when a tool no longer takes what
+        it took."""
         self._config = config
         self._natives = {one.name: one for one in natives}
         self._kept: dict[Tool, Operation] = {}
         self._current: OperationSnapshot | None = None
         self._number = 0
         self._patterns: list[tuple[str, OperationConfig]] = []
-        self.on_break: Callable[[str, str, str], None] | None = None
-        """Is told (server, canonical name, what) when a tool no longer takes what it took."""
+        self._on_break = on_break
         self.configure(config)
 
     def configure(
@@ -1276,7 +1288,7 @@ class OperationCatalogBuilder:
             if before is None or before.name != name:
                 before = self._foreign(tool, local, name)
             by_tool[tool] = before
-        if self.on_break is not None and kept:
+        if self._on_break is not None and kept:
             self._compare(kept, by_tool)
         self._kept = by_tool
         self._number += 1
@@ -1285,7 +1297,7 @@ class OperationCatalogBuilder:
     def _compare(self, before: Mapping[Tool, Operation], now: Mapping[Tool, Operation]) -> None:
         """Tell of tools that no longer understand what they did."""
         gone = {tool.canonical: one for tool, one in before.items() if tool not in now}
-        if not gone or self.on_break is None:
+        if not gone or self._on_break is None:
             return
         for tool, one in now.items():
             old = gone.get(tool.canonical)
@@ -1293,7 +1305,7 @@ class OperationCatalogBuilder:
             if old is not None and old.server == one.server and old.tool.listed != tool.listed:
                 what = broken(old.signature, one.signature)
                 if what:
-                    self.on_break(one.server, one.canonical, what)
+                    self._on_break(one.server, one.canonical, what)
 
     def _own(self, tool: Tool, native: BuiltinOperation) -> Operation:
         level, reasons = danger.level(native.name, native.category, tool.effect.level)

@@ -264,8 +264,19 @@ class Quotas:
         store: CounterStore | None,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
+        *,
+        hidden: Callable[[], Operation | None] = lambda: None,
+        let_through: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """`clock` for what is over with the process, `wall_clock` for what outlives it."""
+        """
+        Args:
+            clock: For what ends with the process.
+            wall_clock: For what outlives it.
+            hidden: The node's own `continue_quota`. None: no human can be asked.
+            let_through: Whether a confirmation token stands for a call that this node makes when a
+                human lets it through: it is counted then, and not again when its caller fetches
+                the result.
+        """
         self._store = store
         self._clock = clock
         self._wall_clock = wall_clock
@@ -284,11 +295,8 @@ class Quotas:
         """Whether there is anything to be held against. False: nobody need ask."""
         self.configured = False
         """Whether the config has any of it: then plain calls are held against it, too."""
-        self.hidden: Callable[[], Operation | None] = lambda: None
-        """The node's own `continue_quota`. None: no human can be asked."""
-        self.let_through: Callable[[str], bool] = lambda _: False
-        """Whether a confirmation token stands for a call that this node makes when a human lets it
-        through: it is counted then, and not again when its caller fetches what it came to."""
+        self._hidden = hidden
+        self._let_through = let_through
         self.configure(config)
 
     def _look(self) -> None:
@@ -335,7 +343,7 @@ class Quotas:
         operation = asked.operation
         if operation.native is not None or not self.active:
             return None
-        if asked.confirmation and self.configured and self.let_through(asked.confirmation):
+        if asked.confirmation and self.configured and self._let_through(asked.confirmation):
             return None
         assert call.caller is not None
         whose = principal(call.caller)
@@ -514,7 +522,7 @@ class Quotas:
 
     def _hold(self, call: Call, asked: AqlRequest, pause: QuotaApproval) -> None:
         """Make it a call that waits at the gate. Raises AqlError where there is none."""
-        operation = self.hidden()
+        operation = self._hidden()
         if operation is None:
             raise AqlError(
                 "RATE_LIMIT_QUOTA_PAUSE",

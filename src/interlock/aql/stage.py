@@ -109,26 +109,34 @@ class AqlStage:
         own: BuiltinUpstream,
         authorizer: ViewAuthorizer,
         listing: ToolListBuilder,
-        told: Callable[[Call, Outcome | None, InterlockError | None], Over],
+        response_writer: Callable[[Call, Outcome | None, InterlockError | None], Over],
         choose: Callable[[int, int, Face], Face] = lambda _, __, face: face,
+        tokens: TokenVerifier | None = None,
+        quotas: CallCounter | None = None,
+        absent: Callable[[], Mapping[str, str]] = dict,
+        used: Callable[[UsageEvent], None] | None = None,
     ) -> None:
-        """`told`: wraps what a call came to. `choose`: the face that `auto` shows, or PLAIN, by how
-        many tokens plain tools have and how many are too many."""
+        """
+        Args:
+            response_writer: Writes the response of a call.
+            choose: The face that `auto` shows, or PLAIN, by how many tokens plain tools have and
+                how many are too many.
+            absent: The segments of configured servers that have offered nothing so far, and their
+                state.
+            used: Takes which tool was called, by whom, and whether that succeeded. It must be fast.
+        """
         self._host = host
         self._catalog_builder = catalog_builder
         self._catalog = catalog
         self._own = own
         self._authorizer = authorizer
         self._listing = listing
-        self._told = told
+        self._write_response = response_writer
         self._choose = choose
-        self.quotas: CallCounter | None = None
-        self.tokens: TokenVerifier | None = None
-        self.used: Callable[[UsageEvent], None] | None = None
-        """Takes what was called, by whom, and whether that went well. It must be quick."""
-        self.absent: Callable[[], Mapping[str, str]] = dict
-        """The segments of servers that are to be there and have offered nothing so far, and what
-        they do instead."""
+        self.quotas = quotas
+        self.tokens = tokens
+        self.used = used
+        self.absent = absent
         self._snapshot: Snapshot | None = None
         self._operation_catalog: OperationSnapshot | None = None
         self._homes: dict[Operation, Family] = {}
@@ -244,7 +252,7 @@ class AqlStage:
             ordinary = fast_path.told(call, outcome, glance, self._structured)
             if ordinary is not None:
                 return ordinary, None
-        return self._told(call, outcome, error)
+        return self._write_response(call, outcome, error)
 
     def _settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> Over:
         """Tell it after whoever counts has heard of it."""
@@ -252,8 +260,8 @@ class AqlStage:
             try:
                 self.quotas.settled(call, outcome, error)
             except Exception as bug:
-                return self._told(call, None, fault(call, bug))
-        return self._told(call, outcome, error)
+                return self._write_response(call, None, fault(call, bug))
+        return self._write_response(call, outcome, error)
 
     def _list(self, call: Call, face: Face) -> bool:
         self._authorizer.authorize_other(call)

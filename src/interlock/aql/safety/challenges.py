@@ -133,17 +133,24 @@ class SafetyChallenges:
         approval_requests: ApprovalRequests,
         approvals: ApprovalInbox,
         note: JournalWriter,
+        on_verified: Callable[[SafetyChallenge, str], None],
+        on_replaced: Callable[[SafetyChallenge, SafetyChallenge], None],
+        on_over: Callable[[SafetyChallenge], object],
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
+        """
+        Args:
+            on_verified: Called with a challenge that a human passed, and by what.
+            on_replaced: Called with a challenge, and the one that replaces it.
+            on_over: Called with each challenge that can no longer be passed.
+        """
         self.config = config
         self.codes = codes
         self.attempt_limiter = CodeAttemptLimiter(store, config, clock=clock, wall_clock=wall_clock)
-        self.on_verified: Callable[[SafetyChallenge, str], None] = lambda *_: None
-        """Told of a challenge that a human passed, and by what."""
-        self.on_replaced: Callable[[SafetyChallenge, SafetyChallenge], None] = lambda *_: None
-        self.on_over: Callable[[SafetyChallenge], object] = lambda _: None
-        """Told of each that can no longer be passed."""
+        self._on_verified = on_verified
+        self._on_replaced = on_replaced
+        self._on_over = on_over
         self._store = store
         self._approval_requests = approval_requests
         self._approvals = approvals
@@ -159,6 +166,9 @@ class SafetyChallenges:
         self._tickets: dict[str, str] = {}
         """What stands for a code that was right, for the approval that it is about."""
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def configure(self, config: SafetyConfig) -> None:
+        self.config = self.attempt_limiter.config = config
 
     # -- what there is
 
@@ -274,7 +284,7 @@ class SafetyChallenges:
         new = self._open[
             self.issue(old.caller, old.element, old.hint, old.tier, old.execution, old.step)
         ]
-        self.on_replaced(old, new)
+        self._on_replaced(old, new)
         return new.id
 
     # -- entering a code
@@ -377,7 +387,7 @@ class SafetyChallenges:
             raise InterlockError(PROOF_INVALID, "No challenge is open for this approval.")
         record = self._approvals.find(approval)
         by = CODE if record is None else record.by
-        self.on_verified(challenge, by)
+        self._on_verified(challenge, by)
         self._note(challenge.who[0], "challenge_passed", f"challenge:{id} by {by}")
         for other in list(self._open.values()):
             if (
@@ -404,7 +414,7 @@ class SafetyChallenges:
         self._written.pop(challenge.id, None)
         self._spent.discard(challenge.id)
         self._drop(challenge)
-        self.on_over(challenge)
+        self._on_over(challenge)
 
     def prune(self) -> None:
         """Close those whose time is over."""

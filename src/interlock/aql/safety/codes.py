@@ -64,6 +64,11 @@ class VerificationCodes:
         """Whether operators who proved to be one may look at them."""
         self._open: dict[str, VerificationCode] = {}
 
+    def show_on(self, channels: Sequence[CodeChannel], *, at_desk: bool) -> None:
+        """Use these channels from now on."""
+        self.channels = channels
+        self.at_desk = at_desk
+
     def __repr__(self) -> str:
         return f"VerificationCodes({len(self._open)} open)"
 

@@ -125,10 +125,17 @@ class SafetyLoop:
             approval_requests=approval_requests,
             approvals=approvals,
             note=self.note,
+            on_verified=self._verified,
+            on_replaced=self._replaced,
+            on_over=lambda one: self.notifications.clear(one.who, one.id),
             clock=clock,
             wall_clock=wall_clock,
         )
-        self.pending_steps = PendingSteps(approval_requests)
+        self.pending_steps = PendingSteps(
+            approval_requests,
+            on_over=self._pause_over,
+            on_gone=lambda one: self.notifications.clear(one.who, one.id),
+        )
         self.block_sync = BlockSync(lambda: self.store, self.blocks, self.note, clock)
         self._loaded = False
         self.violations = 0
@@ -137,11 +144,6 @@ class SafetyLoop:
         self._audit = audit
         self._operation_catalog = operation_catalog
         self._trust = trust
-        self.challenges.on_verified = self._verified
-        self.challenges.on_replaced = self._replaced
-        self.challenges.on_over = lambda one: self.notifications.clear(one.who, one.id)
-        self.pending_steps.on_over = self._pause_over
-        self.pending_steps.on_gone = lambda one: self.notifications.clear(one.who, one.id)
         proofs.register(CODE, self.challenges.proof)
         self._unhear = approvals.watch(self._heard, STATES - {DISPATCHING})
 
@@ -165,7 +167,8 @@ class SafetyLoop:
         self.challenges.load(saved.challenges)
 
     def configure(self, config: SafetyConfig) -> None:
-        self.config = self.challenges.config = self.challenges.attempt_limiter.config = config
+        self.config = config
+        self.challenges.configure(config)
         self.reports.holds = config.report_holds
         self._rules.cache_clear()
         self.runs.configure()

@@ -52,15 +52,24 @@ def step_of(hint: ActionHint, operation: str) -> str:
 class PendingSteps:
     """All steps that wait for confirmation."""
 
-    def __init__(self, approval_requests: ApprovalRequests) -> None:
+    def __init__(
+        self,
+        approval_requests: ApprovalRequests,
+        *,
+        on_over: Callable[[PendingStep, bool], None],
+        on_gone: Callable[[PendingStep], object],
+    ) -> None:
+        """
+        Args:
+            on_over: Called with a step that no longer waits, and whether a human let it pass.
+            on_gone: Called with a step whose execution is over.
+        """
         self._approval_requests = approval_requests
         self._open: dict[str, PendingStep] = {}
         self._written: dict[str, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.on_over: Callable[[PendingStep, bool], None] = lambda *_: None
-        """Told of one that waits no more, and whether a human let it pass."""
-        self.on_gone: Callable[[PendingStep], object] = lambda _: None
-        """Told of one whose execution is over."""
+        self._on_over = on_over
+        self._on_gone = on_gone
 
     def of(self, execution: str, step: str) -> PendingStep | None:
         return next(
@@ -136,7 +145,7 @@ class PendingSteps:
             found = next((one for one in self._open.values() if one.approval == approval.id), None)
             if found is not None:
                 self._close(found.id)
-                self.on_over(found, False)
+                self._on_over(found, False)
 
     def passed(self, approval: str, id: str) -> PendingStep:
         """A human let it pass. Raises InterlockError."""
@@ -144,14 +153,14 @@ class PendingSteps:
         if not approval or pause is None or pause.approval != approval:
             raise InterlockError(PROOF_INVALID, "No step waits for this approval any more.")
         self._close(id)
-        self.on_over(pause, True)
+        self._on_over(pause, True)
         return pause
 
     def forget(self, execution: str) -> None:
         """The execution is over: what it asked waits for nobody."""
         for one in [one for one in self._open.values() if one.execution == execution]:
             self._close(one.id)
-            self.on_gone(one)
+            self._on_gone(one)
             if one.approval:
                 self._withdraw(one.approval)
 
