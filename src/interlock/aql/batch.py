@@ -7,7 +7,6 @@ does not stop the others. One that waits for a human does: what follows may depe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 from msgspec import Raw
@@ -20,13 +19,13 @@ from interlock.aql.language import envelope, errors
 from interlock.aql.language.envelope import BatchHalt, BatchItem
 from interlock.aql.language.errors import AqlError
 from interlock.aql.language.request import DRY_RUN, LONGEST_NAME, SingleRequest, item
-from interlock.aql.operations import Operation
+from interlock.aql.operations import OperationFinder
 from interlock.aql.request import AqlRequest, ChildRequest, child_of
 from interlock.aql.warnings import none_succeeded_warning
 from interlock.core.call import Call
 from interlock.core.ports import CallHost
 from interlock.errors import InterlockError
-from interlock.protocol.aql_terms import Category, Face
+from interlock.protocol.aql_terms import Category
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import META_PROGRESS_TOKEN, PROGRESS
 
@@ -34,8 +33,6 @@ SIDE_BY_SIDE: Final = 8
 """So many operations of a batch that only reads run together."""
 PENDING: Final = "pending_confirmation"
 _WAITS: Final = b'{"success":false,"error":{"code":"CONFIRMATION_REQUIRED"'
-
-OperationFinder = Callable[[str, Face], Operation | None]
 
 
 class BatchRunner:

@@ -287,6 +287,10 @@ class Operation:
         return f"Operation({self.name}, {self.category.value})"
 
 
+OperationFinder = Callable[[str, Face], Operation | None]
+"""Finds the operation of a name in a face."""
+
+
 class OperationCatalog(Protocol):
     """Every operation of one snapshot of the catalog."""
 

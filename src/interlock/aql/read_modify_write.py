@@ -15,11 +15,10 @@ from msgspec import Raw
 
 from interlock.aql.language import envelope, errors
 from interlock.aql.language.request import SingleRequest
-from interlock.aql.operations import Operation
+from interlock.aql.operations import Operation, OperationFinder
 from interlock.aql.request import AqlRequest, ChildRequest, child_of
 from interlock.core.call import Call
 from interlock.core.ports import CallHost
-from interlock.protocol.aql_terms import Face
 from interlock.protocol.jsonrpc import decode_value, encode_value
 
 # -- What an update makes of what was there, and how one sees that something has changed since.
@@ -47,9 +46,6 @@ def deep(state: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 def etag(value: Any) -> str:
     """The same for the same content, whatever the order of its members."""
     return blake2b(_encode(value), digest_size=_ETAG_BYTES).hexdigest()
-
-
-OperationFinder = Callable[[str, Face], Operation | None]
 
 
 class ReadModifyWrite:

@@ -35,7 +35,7 @@ _MOST_TIMES: Final = 1024.0
 
 _log = logging.getLogger("interlock.safety")
 
-JournalWriter = Callable[[str, str, str], None]
+JournalFunction = Callable[[str, str, str], None]
 """name, word, detail: an entry of the journal."""
 
 
@@ -132,7 +132,7 @@ class SafetyChallenges:
         codes: VerificationCodes,
         approval_requests: ApprovalRequests,
         approvals: ApprovalInbox,
-        note: JournalWriter,
+        note: JournalFunction,
         on_verified: Callable[[SafetyChallenge, str], None],
         on_replaced: Callable[[SafetyChallenge, SafetyChallenge], None],
         on_over: Callable[[SafetyChallenge], object],
