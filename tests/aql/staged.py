@@ -169,7 +169,7 @@ class Staged:
             choose=choose,
             tokens=tokens,
         )
-        self.pipeline.attach_operations(self.stage)
+        self.pipeline.install_operations(self.stage)
         self.authorizer.judge_own_operations(free=self.own.free, floors={}, firm_floors=())
         rig.upstreams[OWN] = self.own  # type: ignore[assignment]
         offering = self.own.offering()

@@ -21,7 +21,7 @@ class Desk(Bench):
     def __init__(self) -> None:
         super().__init__()
         clock = self.rig.clock
-        self.rig.pipeline.attach_operations(
+        self.rig.pipeline.install_operations(
             ProgressStage(Wrapping(), clock=clock, call_later=clock.call_later)
         )
         self.heard: list[tuple[str, dict[str, Any]]] = []

@@ -232,7 +232,7 @@ class Aql(FeatureComponent):
         self._danger = DecisionStep("danger", self._risk.__call__, previewed=True)
         authorizer.install(self._danger, self.safety.step)
         approving.approvals.let_wait(self._waits)
-        pipeline.attach_operations(
+        pipeline.install_operations(
             ProgressStage(self.stage, clock=time.monotonic, call_later=loop.call_later)
         )
         catalog.post(self.own.offering())
