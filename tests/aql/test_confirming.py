@@ -336,7 +336,7 @@ def test_other_rules_revoke_tokens(tmp_path: Path) -> None:
         desk = Desk(tmp_path)
         token = (await desk.held())["confirmation_token"]
         rule = RuleConfig(name="new", then="confirm", tools=["*"])
-        desk.node.authorizer.follow(Policy(PolicyConfig(rules=[rule])))
+        desk.node.authorizer.set_policy(Policy(PolicyConfig(rules=[rule])))
         revoked = asyncio.Event()
         desk.gate.approvals.watch(lambda one: revoked.set() if one.state == VOID else None)
         desk.gate.approvals.policy_changed()
@@ -449,7 +449,7 @@ def test_no_spelling_gets_around_a_rule(tmp_path: Path) -> None:
     async def run() -> None:
         rule = RuleConfig(name="no", then="deny", tools=["hub.delete_*"], callers=["agent"])
         desk = Desk(tmp_path, default="allow", rules=[rule])
-        desk.node.authorizer.follow(desk.gate.policy)
+        desk.node.authorizer.set_policy(desk.gate.policy)
         for view in (FIVE, SINGLE):
             answer = await desk.ask(view=view)
             assert answer["error"]["code"] == "PERMISSION_DENIED", view
@@ -484,7 +484,7 @@ def test_the_most_restrictive_rule_wins(tmp_path: Path) -> None:
         ]
         desk = Desk(tmp_path, default="allow", rules=rules)
         assert (await desk.ask())["error"]["code"] == "PERMISSION_DENIED"
-        desk.node.authorizer.follow(Policy(PolicyConfig(default="allow", rules=rules[:2])))
+        desk.node.authorizer.set_policy(Policy(PolicyConfig(default="allow", rules=rules[:2])))
         assert (await desk.ask())["error"]["code"] == "CONFIRMATION_REQUIRED"
         desk.gate.close()
 

@@ -211,7 +211,7 @@ def test_what_only_its_call_finds_out_ends_it() -> None:
             "rules": [{"name": "n", "tools": ["s.pay"], "then": "deny"}],
         }
         policy = Policy(msgspec.convert(rules, PolicyConfig), view.rig.catalog)
-        view.rig.authorizer.follow(policy)
+        view.rig.authorizer.set_policy(policy)
         started = await view.data("s_pay", {"_async": True})
         assert started["status"] == "failed", "it was refused at once"
         assert started["error"]["code"] == "PERMISSION_DENIED"

@@ -15,7 +15,7 @@ from interlock.aql.quotas import CONTINUE, Quotas, quota_natives
 from interlock.aql.response_writer import ResponseWriter
 from interlock.core.call import Credentials
 from interlock.protocol.aql_terms import OWN
-from interlock.trust.policy.decision import Action, decision
+from interlock.trust.policy.decision import PolicyAction, decision
 from tests.aql.language.schemas import BATCH, OPERATION_RESULT, fits
 from tests.aql.shelf import config
 from tests.aql.staged import SINGLE, Staged, gated, read, text_result
@@ -49,7 +49,7 @@ class Desk:
         self.node.rig.catalog.withhold(OWN, frozenset(tool.canonical for tool in offering.tools))
         self.node.authorizer.judge_own_operations(
             free=own.free,
-            floors={CONTINUE: decision(Action.CONFIRM, "aql:continue_quota")},
+            floors={CONTINUE: decision(PolicyAction.CONFIRM, "aql:continue_quota")},
             firm_floors=frozenset({CONTINUE}),
         )
         self.node.stage.quotas = self.quotas

@@ -183,7 +183,7 @@ def test_where_nobody_has_any_the_list_is_empty(name: str) -> None:
 
 def test_what_policy_denies_is_denied_here() -> None:
     async def test(desk: Desk) -> None:
-        desk.rig.authorizer.follow(Policy(PolicyConfig(default="deny"), desk.rig.catalog))
+        desk.rig.authorizer.set_policy(Policy(PolicyConfig(default="deny"), desk.rig.catalog))
         with pytest.raises(InterlockError) as refused:
             await desk.call("get_resource", uri="file:///readme.md")
         assert refused.value.failure.name == "denied_by_policy"

@@ -168,7 +168,7 @@ def test_what_a_caller_does_not_see_is_not_there() -> None:
     async def test(desk: Desk) -> None:
         rules: Any = [{"name": "no-building", "tools": ["s.build"], "then": "deny"}]
         config = msgspec.convert({"default": "allow", "rules": rules}, PolicyConfig)
-        desk.rig.authorizer.follow(Policy(config, desk.rig.catalog))
+        desk.rig.authorizer.set_policy(Policy(config, desk.rig.catalog))
         data = desk.query(root=SERVER, depth=5)
         assert "operation:s_build" not in ids(data)
         assert "operation:s_look" in ids(data)

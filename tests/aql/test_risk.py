@@ -17,7 +17,7 @@ from interlock.core.call import Caller, Credentials
 from interlock.core.config.trust import PolicyConfig
 from interlock.core.journal.audit import Audit
 from interlock.protocol.aql_terms import OWN, Danger
-from interlock.trust.policy.decision import Action, Decision, decision
+from interlock.trust.policy.decision import Decision, PolicyAction, decision
 from interlock.trust.policy.policy import Policy
 from tests.aql.shelf import operation_catalog
 from tests.aql.staged import SINGLE, gated, read
@@ -26,10 +26,10 @@ from tests.core.pipeline.calls import tool_call
 from tests.core.pipeline.rig import KeptJournal
 from tests.trust.decision_steps import danger_step
 
-ALLOW = decision(Action.ALLOW, "default:allow")
-BY_RULE = decision(Action.ALLOW, "trusted-cleanup", names_tool=True)
-BROADLY = decision(Action.ALLOW, "everybody")
-DENY = decision(Action.DENY, "never")
+ALLOW = decision(PolicyAction.ALLOW, "default:allow")
+BY_RULE = decision(PolicyAction.ALLOW, "trusted-cleanup", names_tool=True)
+BROADLY = decision(PolicyAction.ALLOW, "everybody")
+DENY = decision(PolicyAction.DENY, "never")
 READS = definition("list_items", annotations={"readOnlyHint": True})
 TOOLS = (READS, "create_item", "delete_item", "force_merge", "drop_database")
 LEVELS = {
@@ -113,7 +113,7 @@ def test_a_fresh_server_of_the_config() -> None:
     bench = Bench()
     assert bench("list_items", ALLOW) is ALLOW
     assert bench("create_item", ALLOW) is ALLOW
-    assert bench("delete_item").action is Action.CONFIRM
+    assert bench("delete_item").action is PolicyAction.CONFIRM
     assert bench("delete_item").gated
 
 
@@ -142,9 +142,9 @@ def test_a_server_that_registered_itself_is_not_believed_a_name() -> None:
 @pytest.mark.spec("AQ-DNG-4-1", "AQ-DNG-7.1-1")
 def test_what_destroys_is_confirmed_on_a_certified_server_too_until_a_rule_allows_it() -> None:
     bench = Bench("certified")
-    assert bench("delete_item").action is Action.CONFIRM
-    assert bench("force_merge").action is Action.VERIFY
-    assert bench("drop_database").action is Action.VERIFY
+    assert bench("delete_item").action is PolicyAction.CONFIRM
+    assert bench("force_merge").action is PolicyAction.VERIFY
+    assert bench("drop_database").action is PolicyAction.VERIFY
     for name in ("delete_item", "force_merge", "drop_database"):
         assert bench(name, BY_RULE) is BY_RULE
         # What the policy says holds in every view, so nothing is held here alone.
@@ -153,8 +153,8 @@ def test_what_destroys_is_confirmed_on_a_certified_server_too_until_a_rule_allow
 
 def test_what_the_config_declares_dangerous_waits_though_the_policy_allows_it() -> None:
     bench = Bench("certified", operations={"s.create_item": {"danger": "dangerous"}})
-    assert bench("create_item", ALLOW).action is Action.VERIFY
-    assert bench("create_item", BROADLY).action is Action.VERIFY
+    assert bench("create_item", ALLOW).action is PolicyAction.VERIFY
+    assert bench("create_item", BROADLY).action is PolicyAction.VERIFY
     assert bench("create_item", BY_RULE) is BY_RULE
 
 
@@ -217,7 +217,7 @@ def test_what_nobody_has_tried_is_looked_up_not_called(name: str) -> None:
 @pytest.mark.parametrize("trust", TRUST)
 @pytest.mark.parametrize("name", LEVELS)
 def test_it_is_never_softer_than_the_policy(trust: Trust, name: str) -> None:
-    for action in Action:
+    for action in PolicyAction:
         for rule in ("default:x", "own"):
             decided = decision(action, rule)
             try:
@@ -226,8 +226,8 @@ def test_it_is_never_softer_than_the_policy(trust: Trust, name: str) -> None:
                 assert matrix(LEVELS[name], trust) in ("deny", "introspect_only")
                 continue
             assert found.action >= action
-            if LEVELS[name] > Danger.DESTRUCTIVE and action is Action.CONFIRM:
-                assert found.action is Action.VERIFY
+            if LEVELS[name] > Danger.DESTRUCTIVE and action is PolicyAction.CONFIRM:
+                assert found.action is PolicyAction.VERIFY
 
 
 @pytest.mark.spec("AQ-DNG-7.1-1", "AQ-DNG-7.4-1")
@@ -269,7 +269,7 @@ def test_in_a_view_what_destroys_waits_at_the_gate(
     async def work() -> None:
         node = gated(tmp_path, tokens={"a": "agent"})
         authorizer = node.authorizer
-        authorizer.follow(Policy(PolicyConfig()))
+        authorizer.set_policy(Policy(PolicyConfig()))
         levels: dict[str, Trust] = {}
         trusting = ServerTrust(levels, wall_clock=lambda: 0.0, on_change=lambda: risk.forget())
         risk = DangerStep(node.stage.operation_catalog, trusting, journalled(node.rig.audit))

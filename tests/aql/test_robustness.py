@@ -50,7 +50,7 @@ def test_every_code_of_the_robust_part_can_be_met(tmp_path: Path) -> None:
         met.add(code(await desk.ask({"owner": "late", "repo": "r", "confirmation_token": late})))
         # Danger and trust.
         authorizer = desk.node.authorizer
-        authorizer.follow(Policy(PolicyConfig(default="allow")))
+        authorizer.set_policy(Policy(PolicyConfig(default="allow")))
         found = desk.node.stage.find("hub_delete_repo", FIVE)
         assert found is not None
         for trust, danger in (("untested", found.danger), ("generated", Danger.FORBIDDEN)):
@@ -118,7 +118,7 @@ def test_the_first_refusal_ends_it(tmp_path: Path) -> None:
         assert await ask("mcp_aql_read", "hub_delete_repo", **bad) == "VALIDATION_ENDPOINT_MISMATCH"
         assert await ask("mcp_aql_delete", "hub_delete_repo", **bad) == "VALIDATION_MISSING_PARAM"
         assert await ask("mcp_aql_delete", "hub_delete_repo", **REPO) == "PERMISSION_DENIED"
-        node.authorizer.follow(Policy(PolicyConfig()))
+        node.authorizer.set_policy(Policy(PolicyConfig()))
         assert await ask("mcp_aql_delete", "hub_delete_repo", **REPO) == "CONFIRMATION_REQUIRED"
         assert node.sent == []
         node.gated.close()

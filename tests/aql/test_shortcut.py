@@ -268,7 +268,7 @@ def test_a_rule_that_comes_later_holds_for_what_is_known() -> None:
         node.begin("mcp_aql_read", good)
         node.last.answer(**text_result("so be it"))
     rules = PolicyConfig(default="deny")
-    node.authorizer.follow(Policy(rules))
+    node.authorizer.set_policy(Policy(rules))
     assert node.ask("mcp_aql_read", good)["success"] is False
     assert len(node.sent) == 2
 

@@ -73,7 +73,7 @@ def test_who_does_not_see_everything_does_not_learn_what_is_missing() -> None:
     node = staged()
     rule = RuleConfig(name="hub", tools=["hub.*"], then="allow")
     policy = Policy(PolicyConfig(default="deny", rules=[rule]), node.rig.catalog)
-    node.authorizer.follow(policy)
+    node.authorizer.set_policy(policy)
     node.stage.absent = lambda: {"files": "connecting"}
     error = node.error("files_list_all", "mcp_aql_read")
     assert "connecting" not in json.dumps(error)
@@ -213,7 +213,7 @@ def test_what_a_name_means_changes_with_the_catalog() -> None:
 def test_names_of_what_nobody_sees_are_not_suggested() -> None:
     node = staged()
     rule = RuleConfig(name="no", then="deny", tools=["hub.get_issue"])
-    node.authorizer.follow(Policy(PolicyConfig(default="allow", rules=[rule])))
+    node.authorizer.set_policy(Policy(PolicyConfig(default="allow", rules=[rule])))
     error = node.error("hub_get_isue", "mcp_aql_read")
     assert "hub_get_issue" not in error["details"]["available"]
 

@@ -20,7 +20,7 @@ from interlock.core.catalog.offering import CONTRACTS, contract_offering
 from interlock.core.config import LearnedRule
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.errors import DENIED, InterlockError
-from interlock.trust.policy.decision import Action, Decision, decision
+from interlock.trust.policy.decision import Decision, PolicyAction, decision
 from interlock.trust.policy.policy import Policy
 from tests.core.catalog.offers import definition, offer
 from tests.core.pipeline.calls import tool_call
@@ -28,8 +28,8 @@ from tests.core.pipeline.rig import Rig
 from tests.trust.approvals.gated import Gated, claims_for, sign
 from tests.trust.decision_steps import learned_step
 
-CONFIRM = decision(Action.CONFIRM, "writes")
-VERIFY = decision(Action.VERIFY, "writes")
+CONFIRM = decision(PolicyAction.CONFIRM, "writes")
+VERIFY = decision(PolicyAction.VERIFY, "writes")
 BELOW = 'args.path.startsWith("/srv/notes/") && !args.path.contains("..")'
 
 
@@ -73,7 +73,7 @@ NOTE = {"path": "/srv/notes/a.md", "content": "x"}
 def test_what_fits_is_allowed_and_written_down() -> None:
     desk = Desk(rule())
     found = desk(NOTE)
-    assert found.action is Action.ALLOW
+    assert found.action is PolicyAction.ALLOW
     assert found.rule == "learned:notes"
     assert not found.gated
     # Danger must not take it for an operator's own rule about this tool.
@@ -91,7 +91,9 @@ def test_what_does_not_fit_waits_as_before() -> None:
     assert desk.journal.entries == []
 
 
-@pytest.mark.parametrize("made", [VERIFY, decision(Action.ALLOW, "x"), decision(Action.DENY, "x")])
+@pytest.mark.parametrize(
+    "made", [VERIFY, decision(PolicyAction.ALLOW, "x"), decision(PolicyAction.DENY, "x")]
+)
 def test_only_a_confirmation_is_answered(made: Decision) -> None:
     assert Desk(rule())(NOTE, made) is made
 
@@ -99,7 +101,7 @@ def test_only_a_confirmation_is_answered(made: Decision) -> None:
 @pytest.mark.parametrize("effect", ["irreversible", ""])
 def test_what_cannot_be_undone_waits_unless_the_rule_says_so(effect: str) -> None:
     assert Desk(rule())(NOTE, effect=effect) is CONFIRM
-    assert Desk(rule(irreversible=True))(NOTE, effect=effect).action is Action.ALLOW
+    assert Desk(rule(irreversible=True))(NOTE, effect=effect).action is PolicyAction.ALLOW
 
 
 @pytest.mark.parametrize(
@@ -137,13 +139,13 @@ def test_what_can_be_read_in_two_ways_is_for_a_human(arguments: bytes, when: str
 def test_an_argument_that_the_rule_does_not_speak_of_waits() -> None:
     desk = Desk(rule())
     assert desk({**NOTE, "force": True}) is CONFIRM
-    assert desk({"path": "/srv/notes/a.md"}).action is Action.ALLOW
+    assert desk({"path": "/srv/notes/a.md"}).action is PolicyAction.ALLOW
     # What is open is a text: nobody looks into lists and objects.
     for content in (["x"], {"x": 1}, 7, None):
         assert desk({**NOTE, "content": content}) is CONFIRM
     assert Desk(rule(open=[]))(NOTE) is CONFIRM
     assert Desk(rule(when=None))(NOTE) is CONFIRM
-    assert Desk(rule(when=None, open=["path", "content"]))(NOTE).action is Action.ALLOW
+    assert Desk(rule(when=None, open=["path", "content"]))(NOTE).action is PolicyAction.ALLOW
     # What is said in a text or in a remark is not said of the argument.
     for when in (
         'args.path != "args.force"',
@@ -151,7 +153,7 @@ def test_an_argument_that_the_rule_does_not_speak_of_waits() -> None:
         f"{BELOW} // args.force",
     ):
         assert Desk(rule(when=when))({**NOTE, "force": True}) is CONFIRM
-        assert Desk(rule(when=when))(NOTE).action is Action.ALLOW
+        assert Desk(rule(when=when))(NOTE).action is PolicyAction.ALLOW
 
 
 @pytest.mark.parametrize("key", ["dev.interlock/context", "dev.interlock/driver"])
@@ -161,11 +163,13 @@ def test_what_a_contract_is_called_with_beside_its_arguments_is_for_a_human(key:
         CONTRACTS, None, [definition("s.write")], {"s.write": EffectLevel.MUTATING}
     ).tools
     desk = Desk(rule())
-    assert desk(NOTE, route=contract).action is Action.ALLOW
-    assert desk(NOTE, route=contract, meta={"traceparent": Raw(b'"x"')}).action is Action.ALLOW
+    assert desk(NOTE, route=contract).action is PolicyAction.ALLOW
+    assert (
+        desk(NOTE, route=contract, meta={"traceparent": Raw(b'"x"')}).action is PolicyAction.ALLOW
+    )
     assert desk(NOTE, route=contract, meta=given) is CONFIRM
     # Other servers do not hear of it.
-    assert desk(NOTE, meta=given).action is Action.ALLOW
+    assert desk(NOTE, meta=given).action is PolicyAction.ALLOW
     # No is no, whatever else is said.
     with pytest.raises(InterlockError) as error:
         Desk(rule(then="deny"))(NOTE, route=contract, meta=given)
@@ -191,7 +195,7 @@ def test_what_would_be_masked_waits_wherever_it_stands(secret: str) -> None:
     assert desk({**NOTE, "content": secret}) is CONFIRM
     assert desk({**NOTE, "path": f"/srv/notes/{secret}"}) is CONFIRM
     listed = rule(when="size(args.parts) > 0", open=[])
-    assert Desk(listed)({"parts": ["a", {"b": "c"}]}).action is Action.ALLOW
+    assert Desk(listed)({"parts": ["a", {"b": "c"}]}).action is PolicyAction.ALLOW
     assert Desk(listed)({"parts": ["a", {"b": secret}]}) is CONFIRM
     assert Desk(listed)({"parts": ["--token", "hunter2-hunter2"]}) is CONFIRM
     # No is no.
@@ -212,7 +216,7 @@ def test_what_would_be_masked_waits_wherever_it_stands(secret: str) -> None:
 def test_what_no_human_can_be_shown_is_let_through_by_no_rule(arguments: bytes) -> None:
     for when in (None, "args.n > 0.5"):
         assert Desk(rule(when=when, open=["path", "content"]))(arguments) is CONFIRM
-    assert Desk(rule(when="args.n > 0.5"))(b'{"n":1.25}').action is Action.ALLOW
+    assert Desk(rule(when="args.n > 0.5"))(b'{"n":1.25}').action is PolicyAction.ALLOW
 
 
 def test_what_is_denied_is_denied_with_whatever_else() -> None:
@@ -235,7 +239,7 @@ def test_the_most_restrictive_rule_wins() -> None:
     for rules in ([rule(), deny], [deny, rule()]):
         with pytest.raises(InterlockError):
             Desk(*rules)(NOTE)
-        assert Desk(*rules)({**NOTE, "content": "y"}).action is Action.ALLOW
+        assert Desk(*rules)({**NOTE, "content": "y"}).action is PolicyAction.ALLOW
         # Whether it must be denied cannot be told: nobody else says yes.
         assert Desk(*rules)({"path": "/srv/notes/a"}) is CONFIRM
 
@@ -259,7 +263,7 @@ WRITES = RuleConfig(name="writes", tools=["s.write"], then="confirm")
 
 def permitted(*rules: RuleConfig, learned: list[LearnedRule], default: Any = "safe") -> Rig:
     made = Rig(writing())
-    made.authorizer.follow(Policy(PolicyConfig(default=default, rules=list(rules))))
+    made.authorizer.set_policy(Policy(PolicyConfig(default=default, rules=list(rules))))
     made.authorizer.install(learned_step(LearnedRules(learned, audit=None)))
     return made
 
@@ -357,7 +361,7 @@ def test_only_what_humans_decided_is_kept(tmp_path: Path) -> None:
         await gated.hold(note("/b"))
         gated.pass_time(10_000)
         await gated.hold(note("/c"))
-        gated.authorizer.follow(Policy(PolicyConfig(default="deny", rules=[WRITES])))
+        gated.authorizer.set_policy(Policy(PolicyConfig(default="deny", rules=[WRITES])))
         gated.approvals.policy_changed()
         refused = await gated.hold(note("/d"))
         await gated.approvals.refuse(refused.id, local=True)

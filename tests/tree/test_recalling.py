@@ -12,7 +12,7 @@ from interlock.core.config import TokenConfig
 from interlock.core.paths import access_path
 from interlock.errors import InterlockError
 from interlock.tree.config import ParentConfig
-from interlock.trust.identity.component import RECALLED_FOR, Identity
+from interlock.trust.identity.component import RECALLED_FOR, IdentityComponent
 from interlock.trust.identity.opaque_tokens import KEPT_FOR
 from interlock.trust.identity.token_store import AccessStore
 from tests.core.upstreams.oauth.authority import Authority, Reply
@@ -90,7 +90,7 @@ def test_a_revoked_token_ends_what_came_with_it_only(desk: Desk) -> None:
     assert told.ends(by_one)
     assert not told.ends(by_two)
     assert not told.ends(Caller("another", id=one.id))
-    assert desk.identity.watch.is_there("agent")
+    assert desk.identity.watch.is_active("agent")
     desk.store.revoke([two.id])
     desk.identity.watch.look()
     last = desk.revoked[-1]
@@ -98,7 +98,7 @@ def test_a_revoked_token_ends_what_came_with_it_only(desk: Desk) -> None:
     # Nothing of it is left, whatever it came with.
     assert last.ends(by_two)
     assert last.ends(Caller("agent", id="of a token that nobody remembers"))
-    assert not desk.identity.watch.is_there("agent")
+    assert not desk.identity.watch.is_active("agent")
 
 
 def test_a_revoked_jti_ends_that_token_and_a_revoked_subject_all(desk: Desk) -> None:
@@ -119,7 +119,7 @@ def test_an_opaque_token_without_an_end_is_recalled_while_its_server_stands_by_i
 ) -> None:
     now = [NOW]
 
-    async def scene(identity: Identity, authority: Authority, signer: Signer) -> None:
+    async def scene(identity: IdentityComponent, authority: Authority, signer: Signer) -> None:
         def shows() -> Caller:
             return identity.authenticator(Credentials("192.0.2.7", "opaque"))
 

@@ -15,7 +15,7 @@ from interlock.core.config.trust import IdentityConfig, IntrospectionConfig, Iss
 from interlock.core.paths import access_path
 from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.errors import UNAUTHENTICATED, InterlockError
-from interlock.trust.identity.component import Identity
+from interlock.trust.identity.component import IdentityComponent
 from interlock.trust.identity.token_store import AccessStore
 from tests.core.pipeline.rig import HandClock
 from tests.core.upstreams.oauth.authority import Asked, Authority, Reply
@@ -36,7 +36,7 @@ class Desk:
         self.expired: list[frozenset[str]] = []
         self.config = self.config_with(**settings)
         self.store = AccessStore(access_path(self.config, {}, folder), clock=lambda: self.now)
-        self.identity = Identity(
+        self.identity = IdentityComponent(
             self.config,
             environ={"T": "s3cret"},
             base_dir=folder,
@@ -78,7 +78,9 @@ async def settled(act: Callable[[], Caller]) -> Caller:
 
 
 def with_authority(
-    folder: Path, scene: Callable[[Identity, Authority, Signer], Awaitable[None]], **more: Any
+    folder: Path,
+    scene: Callable[[IdentityComponent, Authority, Signer], Awaitable[None]],
+    **more: Any,
 ) -> None:
     async def main() -> None:
         async with Authority() as authority:
@@ -101,7 +103,7 @@ def with_authority(
                     ],
                 ),
             )
-            identity = Identity(config, environ={"T": "x"}, base_dir=folder, **more)
+            identity = IdentityComponent(config, environ={"T": "x"}, base_dir=folder, **more)
             try:
                 await scene(identity, authority, signer)
             finally:

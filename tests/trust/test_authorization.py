@@ -36,7 +36,7 @@ TOOLS = [
 
 def rig(*rules: RuleConfig, default: Any = "safe", **settings: Any) -> Rig:
     made = Rig(offer("s", TOOLS), **settings)
-    made.authorizer.follow(Policy(PolicyConfig(default=default, rules=list(rules))))
+    made.authorizer.set_policy(Policy(PolicyConfig(default=default, rules=list(rules))))
     return made
 
 
@@ -108,7 +108,7 @@ def test_hidden_tool_tells_nothing_about_its_arguments() -> None:
     schema = {"properties": {"amount": {"enum": [1, 2]}}, "required": ["amount"]}
     payroll = definition("payroll", inputSchema={"type": "object", **schema})
     made = Rig(offer("s", [payroll, *TOOLS]))
-    made.authorizer.follow(
+    made.authorizer.set_policy(
         Policy(
             PolicyConfig(
                 default="allow", rules=[RuleConfig(name="no", tools=["*.payroll"], then="deny")]
@@ -227,7 +227,7 @@ def test_what_may_not_be_read_cannot_be_followed_among_others() -> None:
     resources = [encode_value({"uri": f"file:///{name}", "name": name}) for name in "ab"]
     made = Rig(offer("s", [], resources=resources))
     made.upstreams["s"].capabilities = {"resources": {"subscribe": True}}
-    made.authorizer.follow(Policy(PolicyConfig(rules=[rule]), made.catalog))
+    made.authorizer.set_policy(Policy(PolicyConfig(rules=[rule]), made.catalog))
     call = Call(LISTEN, "http", Credentials("local"), SESSION)
     made.pipeline.admit(call)
 

@@ -20,7 +20,7 @@ from interlock.core.pipeline.authentication import Authenticator
 from interlock.errors import DENIED, FORBIDDEN, InterlockError
 from interlock.trust.authorization import HELD, IN_VIEW, ORDER, PLAIN, DecisionStep
 from interlock.trust.policy import Decision, Policy
-from interlock.trust.policy.decision import Action, decision
+from interlock.trust.policy.decision import PolicyAction, decision
 from tests.core.catalog.offers import definition, offer
 from tests.core.pipeline.calls import tool_call
 from tests.core.pipeline.rig import Rig
@@ -53,7 +53,7 @@ class Setup:
 
     def outcome(self) -> str:
         """The name of the step that rejected the call."""
-        self.authorizer.follow(Policy(PolicyConfig(default="safe", rules=self.rules)))
+        self.authorizer.set_policy(Policy(PolicyConfig(default="safe", rules=self.rules)))
         self.rig.pipeline.configure(
             authenticate=Authenticator({TOKEN: self.caller}),
             names="dotted",
@@ -209,12 +209,12 @@ def test_order_does_not_depend_on_who_installs_first() -> None:
 
 def test_contract_floor_is_asked_before_and_after_learned_rules() -> None:
     """A learned rule allows what a contract wants approved: the contract has the last word."""
-    floor = decision(Action.CONFIRM, "contract:note.write")
+    floor = decision(PolicyAction.CONFIRM, "contract:note.write")
     asked: list[str] = []
 
     def learned_rule(call: Call, found: Decision) -> Decision:
         asked.append(found.rule)
-        return decision(Action.ALLOW, "learned")
+        return decision(PolicyAction.ALLOW, "learned")
 
     rig = Rig(offer(CONTRACTS, ["write"]))
     [tool] = rig.catalog.current.tools
@@ -272,7 +272,7 @@ def test_step_that_changes_its_traits_later_is_asked() -> None:
 
 def test_step_that_holds_a_plain_call_is_followed_by_those_for_held_calls() -> None:
     authorizer = Rig(offer("s", ["read"])).authorizer
-    held = decision(Action.CONFIRM, "danger")
+    held = decision(PolicyAction.CONFIRM, "danger")
     asked: list[str] = []
 
     def watch(call: Call, found: Decision) -> Decision:

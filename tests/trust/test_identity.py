@@ -17,7 +17,7 @@ from interlock.core.config.trust import CertificateConfig, IntrospectionConfig, 
 from interlock.core.pipeline.authentication import PendingIdentity
 from interlock.errors import CONFIG, InterlockError
 from interlock.trust.identity.claims import LEEWAY
-from interlock.trust.identity.component import CallerComplement, Identity
+from interlock.trust.identity.component import CallerComplement, IdentityComponent
 from interlock.trust.identity.key_sets import PAUSE
 from interlock.trust.identity.revocation_watch import WRITE_USES
 from tests.core.pipeline.rig import HandClock
@@ -73,7 +73,9 @@ def test_everybody_is_known_by_what_the_config_says(tmp_path: Path) -> None:
 
 
 def test_an_empty_config_is_as_open_as_ever(tmp_path: Path) -> None:
-    identity = Identity(Config(state_dir=str(tmp_path / "state")), environ={}, base_dir=tmp_path)
+    identity = IdentityComponent(
+        Config(state_dir=str(tmp_path / "state")), environ={}, base_dir=tmp_path
+    )
     assert identity.authenticator(LOOPBACK) == Caller("local")
     assert identity.metadata() is None
     assert not (tmp_path / "state").exists()
@@ -183,7 +185,7 @@ def test_a_broken_store_keeps_a_node_from_starting(tmp_path: Path) -> None:
     desk.store.create("agent")
     desk.store.path.write_bytes(b"broken" * 500)
     with pytest.raises(InterlockError, match="cannot be used") as caught:
-        Identity(desk.config, environ={}, base_dir=tmp_path)
+        IdentityComponent(desk.config, environ={}, base_dir=tmp_path)
     assert caught.value.failure is CONFIG
 
 
@@ -334,7 +336,7 @@ def test_everybody_but() -> None:
 
 @pytest.mark.spec("ST-4.8.3-1", "ST-4.8.5-4")
 def test_both_kinds_of_token_from_outside(tmp_path: Path) -> None:
-    async def scene(identity: Identity, authority: Authority, signer: Signer) -> None:
+    async def scene(identity: IdentityComponent, authority: Authority, signer: Signer) -> None:
         now = time.time()
         signed = signer.token(iss=authority.issuer, iat=now, exp=now + 60)
 
@@ -360,7 +362,7 @@ def test_both_kinds_of_token_from_outside(tmp_path: Path) -> None:
 
 
 def test_a_new_key_is_looked_for_when_tokens_do_not_say_which(tmp_path: Path) -> None:
-    async def scene(identity: Identity, authority: Authority, signer: Signer) -> None:
+    async def scene(identity: IdentityComponent, authority: Authority, signer: Signer) -> None:
         moment = time.time()
 
         def shows(signer: Signer) -> Callable[[], Caller]:
@@ -385,7 +387,7 @@ def test_a_new_key_is_looked_for_when_tokens_do_not_say_which(tmp_path: Path) ->
 
 @pytest.mark.spec("ST-4.8.5-3")
 def test_keys_are_there_before_anybody_asks(tmp_path: Path) -> None:
-    async def scene(identity: Identity, authority: Authority, signer: Signer) -> None:
+    async def scene(identity: IdentityComponent, authority: Authority, signer: Signer) -> None:
         await identity.start()
         now = time.time()
         for kid in ("k2", "k3"):
@@ -399,7 +401,7 @@ def test_keys_are_there_before_anybody_asks(tmp_path: Path) -> None:
 
 
 def test_an_issuer_that_is_away_is_a_problem_and_no_more(tmp_path: Path) -> None:
-    async def scene(identity: Identity, authority: Authority, signer: Signer) -> None:
+    async def scene(identity: IdentityComponent, authority: Authority, signer: Signer) -> None:
         await authority.stop()
         await identity.start()
         (problem,) = identity.problems()

@@ -188,7 +188,7 @@ def test_a_recovery_is_told_to_all_and_counts_after_its_delay(
     one = enrolled_key(key_and_jwk()[1], Invitation("dora"))
     refused = operators.store.ask(enrolled_key(key_and_jwk()[1], Invitation("eve")), recovery=True)
     asked = operators.store.ask(one, recovery=True)
-    asyncio.run(operators.look_again())
+    asyncio.run(operators.refresh())
     asyncio.run(operators.refuse_enrolment(refused.id))
     assert ("dora (key)", "recovery requested", f"enrolment:{asked.id}") in recorded
     assert "recovery requested" in caplog.text
@@ -197,10 +197,10 @@ def test_a_recovery_is_told_to_all_and_counts_after_its_delay(
     (shown,) = asyncio.run(operators.enrolments())["pending"]
     assert (shown["recovery"], shown["ends"]) == (True, 5_100.0)
     now[0] += 99.0
-    asyncio.run(operators.look_again())
+    asyncio.run(operators.refresh())
     assert [one.name for one in watch.enrolled] == ["chief"]
     now[0] += 1.0
-    asyncio.run(operators.look_again())
+    asyncio.run(operators.refresh())
     assert [one.name for one in watch.enrolled] == ["chief", "dora"]
     assert (watch.pending, watch.notices(), watch.warning) == ((), [], "")
     assert ("dora (key)", "enrolled") in [words[:2] for words in recorded]

@@ -265,7 +265,7 @@ class Node:
             issuer=lambda: self.config.identity.resource or self.url or self.place.id,
             root_segment=lambda: self.config.root_segment,
         )
-        approving = self.trust.stand_before(
+        approving = self.trust.attach(
             self.pipeline,
             config,
             node_id=lambda: self.place.id,
@@ -441,7 +441,7 @@ class Node:
 
     def _release_approvals(self) -> None:
         if self.trust.approving is not None:
-            self.trust.approving.let_go()
+            self.trust.approving.close_streams()
 
     async def _close_journal(self) -> None:
         if self._journal is not None:

@@ -231,7 +231,7 @@ class Aql(FeatureComponent):
         authorizer.judge_own_operations(free=self.own.free, floors=FLOORS, firm_floors=FIRM_FLOORS)
         self._danger = DecisionStep("danger", self._risk.__call__, previewed=True)
         authorizer.install(self._danger, self.safety.step)
-        approving.approvals.let_wait(self._waits)
+        approving.approvals.set_wait_times(self._waits)
         pipeline.install_operations(
             ProgressStage(self.stage, clock=time.monotonic, call_later=loop.call_later)
         )

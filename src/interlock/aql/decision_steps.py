@@ -16,7 +16,7 @@ from interlock.aql.safety.approval_requests import PROCEED, UNBLOCK
 from interlock.core.call import Call
 from interlock.core.catalog.offering import Tool
 from interlock.protocol.aql_terms import OWN, Danger
-from interlock.trust.policy.decision import Action, Decision, decision
+from interlock.trust.policy.decision import Decision, PolicyAction, decision
 
 _MOST_NAMES: Final = 200
 _CONFIRM: Final = "danger:confirm"
@@ -24,11 +24,13 @@ _VERIFY: Final = "danger:verify"
 
 _HELD: Final = {
     Danger.DESTRUCTIVE: decision(
-        Action.CONFIRM, _CONFIRM, "It destroys something: a human confirms it."
+        PolicyAction.CONFIRM, _CONFIRM, "It destroys something: a human confirms it."
     ),
-    Danger.DANGEROUS: decision(Action.VERIFY, _VERIFY, "It is dangerous: a human verifies it."),
+    Danger.DANGEROUS: decision(
+        PolicyAction.VERIFY, _VERIFY, "It is dangerous: a human verifies it."
+    ),
     Danger.FORBIDDEN: decision(
-        Action.VERIFY, _VERIFY, "It is forbidden unless a human verifies it."
+        PolicyAction.VERIFY, _VERIFY, "It is forbidden unless a human verifies it."
     ),
 }
 
@@ -227,7 +229,7 @@ DecisionFunction = Callable[[Call, Decision], Decision]
 """Makes a decision stricter. Raises InterlockError."""
 
 PAUSED: Final = decision(
-    Action.CONFIRM, "aql:quota", "A quota is used up so far: a human lets each call go on."
+    PolicyAction.CONFIRM, "aql:quota", "A quota is used up so far: a human lets each call go on."
 )
 
 
@@ -263,7 +265,7 @@ class CallLimitStep:
             decided = self._weigh(call, decided)
         if call.asked is not None or call.route is None or not self._quotas.configured:
             return decided
-        if decided.action is Action.DENY or (decided.gated and not call.approval):
+        if decided.action is PolicyAction.DENY or (decided.gated and not call.approval):
             # It does not go out now.
             return decided
         operation = self._operation_catalog().of(cast("Tool", call.route))
@@ -274,11 +276,11 @@ class CallLimitStep:
 
 FLOORS: Final[dict[str, Decision]] = {
     "execute_agent": decision(
-        Action.CONFIRM, "default:aql", "An agent that is started acts by itself."
+        PolicyAction.CONFIRM, "default:aql", "An agent that is started acts by itself."
     ),
-    UNBLOCK: decision(Action.VERIFY, "aql:unblock", "A human has to let it act again."),
-    CONTINUE: decision(Action.CONFIRM, "aql:quota", "A quota is used up so far."),
-    PROCEED: decision(Action.CONFIRM, "aql:proceed", "A human has to let this step be done."),
+    UNBLOCK: decision(PolicyAction.VERIFY, "aql:unblock", "A human has to let it act again."),
+    CONTINUE: decision(PolicyAction.CONFIRM, "aql:quota", "A quota is used up so far."),
+    PROCEED: decision(PolicyAction.CONFIRM, "aql:proceed", "A human has to let this step be done."),
 }
 FIRM_FLOORS: Final = frozenset({UNBLOCK, PROCEED, CONTINUE})
 """Operations that no rule of the config frees."""

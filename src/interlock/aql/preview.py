@@ -12,7 +12,7 @@ from interlock.core.pipeline.validation import validate
 from interlock.core.redaction import redact_value
 from interlock.errors import INVALID_ARGUMENTS, InterlockError
 from interlock.trust.authorization import Authorizer
-from interlock.trust.policy.decision import Action
+from interlock.trust.policy.decision import PolicyAction
 
 
 class Preview:
@@ -60,7 +60,7 @@ class Preview:
         except InterlockError as refused:
             code, message, details = error_mapping.of_error(refused)
             return {
-                "decision": Action.DENY.word,
+                "decision": PolicyAction.DENY.word,
                 "requires_confirmation": False,
                 "reason": details.get("reason", message),
                 "code": code,

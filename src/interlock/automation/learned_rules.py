@@ -18,14 +18,14 @@ from interlock.errors import DENIED, InterlockError
 from interlock.protocol.mcp import TOOLS_CALL
 from interlock.trust.approvals.record import brought_along, exact
 from interlock.trust.policy.attributes import read_arguments
-from interlock.trust.policy.decision import Action, Decision, decision
+from interlock.trust.policy.decision import Decision, PolicyAction, decision
 from interlock.trust.policy.policy import about_call
 
 VERB: Final = "learned"
 """What its entries in the journal are about."""
 PREFIX: Final = "learned:"
 """Put before a rule's name where a decision says which rule made it."""
-_CONFIRM: Final = Action.CONFIRM
+_CONFIRM: Final = PolicyAction.CONFIRM
 
 
 class ChangeJournal(Protocol):
@@ -42,7 +42,7 @@ class _Answer:
     def __init__(self, rule: LearnedRule) -> None:
         self.compiled = CompiledRule(rule)
         self.denies = rule.then == "deny"
-        action = Action.DENY if self.denies else Action.ALLOW
+        action = PolicyAction.DENY if self.denies else PolicyAction.ALLOW
         self.decision: Decision = decision(action, f"{PREFIX}{rule.name}", rule.reason)
 
 

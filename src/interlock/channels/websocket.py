@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import ssl as tls
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
@@ -71,7 +72,7 @@ class Timer(Protocol):
 CallLater = Callable[[float, Callable[[], None]], Timer]
 
 
-class WebSocketConnection(asyncio.Protocol):
+class WebSocketConnection(asyncio.Protocol, ABC):
     """A WebSocket that is open, and how it is closed (RFC 6455 §7). It is its transport's protocol
     from the start. What becomes of messages, and what waits to be written, is for subclasses.
     """
@@ -107,17 +108,17 @@ class WebSocketConnection(asyncio.Protocol):
 
     # -- for subclasses
 
+    @abstractmethod
     def _over(self, why: str) -> None:
         """No message comes any more. The first reason counts."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _closed(self, code: int, reason: str) -> None:
         """The other side closes the connection, in these words."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _take_sign(self, sign: Ping | Pong) -> None:
         """The other side says that it is there, or asks whether this one is."""
-        raise NotImplementedError
 
     def _flush(self) -> None:
         """Write what goes before the close frame."""

@@ -30,7 +30,7 @@ from interlock.drivers.offers import declared_prompts, declared_resources
 from interlock.manifests.model import ToolContract
 from interlock.protocol.jsonrpc import encode_value
 from interlock.trust.authorization import ContractFloors
-from interlock.trust.policy import Action
+from interlock.trust.policy import PolicyAction
 from interlock.trust.policy.decision import decision
 
 _log = logging.getLogger("interlock.drivers")
@@ -150,7 +150,7 @@ class Publishing:
             _log.warning("the contract %s is not offered: %s", one.name, one.reason)
         floors = {
             tool.canonical: decision(
-                Action.CONFIRM,
+                PolicyAction.CONFIRM,
                 f"contract:{tool.upstream_name}",
                 "Its contract asks for a human's approval.",
             )

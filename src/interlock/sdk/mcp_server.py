@@ -54,7 +54,7 @@ class _Params(msgspec.Struct):
     level: str | UnsetType = UNSET
 
 
-class Request(NamedTuple):
+class ServerRequest(NamedTuple):
     """A request, as far as it is understood."""
 
     id: Raw
@@ -171,7 +171,7 @@ class Conversation:
             params = _read_params(message)
             if params.meta.revision is not UNSET:
                 era = Era.STATELESS
-            request = Request(message.id, str(message.method), params, era, message.params)
+            request = ServerRequest(message.id, str(message.method), params, era, message.params)
             self._check(request)
             return self._serve(request)
         except InterlockError as error:
@@ -179,10 +179,10 @@ class Conversation:
         except Exception:
             return _our_fault(bytes(message.id))
 
-    def _check(self, request: Request) -> None:
+    def _check(self, request: ServerRequest) -> None:
         """Whether it may be served here. Raises InterlockError."""
 
-    def _serve(self, request: Request) -> bytes | asyncio.Task[bytes | None]:
+    def _serve(self, request: ServerRequest) -> bytes | asyncio.Task[bytes | None]:
         method = request.method
         if request.era is Era.STATELESS:
             _check_stateless(request.params.meta)
@@ -209,7 +209,7 @@ class Conversation:
             return self._list(request)
         return self._discover(request)
 
-    def _set_level(self, request: Request) -> bytes:
+    def _set_level(self, request: ServerRequest) -> bytes:
         level = request.params.level
         if not self._about.logs:
             raise _unknown_method(request.method)
@@ -224,7 +224,7 @@ class Conversation:
     def _capabilities(self) -> dict[str, Any]:
         return {"tools": {"listChanged": False}, **({"logging": {}} if self._about.logs else {})}
 
-    def _discover(self, request: Request) -> bytes:
+    def _discover(self, request: ServerRequest) -> bytes:
         described: dict[str, Any] = {
             "supportedVersions": list(mcp.STATELESS_REVISIONS),
             "capabilities": {**self._capabilities, "tools": {}},
@@ -233,7 +233,7 @@ class Conversation:
             described["instructions"] = self._about.instructions
         return self._result(request, described, cacheable=True)
 
-    def _initialize(self, request: Request) -> bytes:
+    def _initialize(self, request: ServerRequest) -> bytes:
         requested = request.params.protocol_version
         if requested is UNSET:
             raise InterlockError(errors.INVALID_PARAMS, "initialize needs `protocolVersion`.")
@@ -247,7 +247,7 @@ class Conversation:
             result["instructions"] = self._about.instructions
         return self._result(request, result)
 
-    def _list(self, request: Request) -> bytes:
+    def _list(self, request: ServerRequest) -> bytes:
         if request.params.cursor is not None:
             raise InterlockError(
                 errors.INVALID_CURSOR, "The cursor is unknown: this list has one page only."
@@ -255,7 +255,7 @@ class Conversation:
         tools = [tool.listed() for tool in self._tools.values()]
         return self._result(request, {"tools": tools}, cacheable=True)
 
-    def _call(self, request: Request) -> bytes | asyncio.Task[bytes | None]:
+    def _call(self, request: ServerRequest) -> bytes | asyncio.Task[bytes | None]:
         name = request.params.name
         if name is UNSET:
             raise InterlockError(errors.INVALID_PARAMS, "tools/call needs the `name` of a tool.")
@@ -285,7 +285,7 @@ class Conversation:
         task.add_done_callback(lambda _: self._running.pop(key))
         return task
 
-    def _reporter(self, request: Request) -> Report:
+    def _reporter(self, request: ServerRequest) -> Report:
         token = request.params.meta.progress_token
 
         def report(done: float, total: float, text: str) -> None:
@@ -320,7 +320,7 @@ class Conversation:
     # -- answers
 
     def _result(
-        self, request: Request, result: dict[str, Any], *, cacheable: bool = False
+        self, request: ServerRequest, result: dict[str, Any], *, cacheable: bool = False
     ) -> bytes:
         if request.era is Era.STATELESS:
             result["resultType"] = mcp.COMPLETE
@@ -330,17 +330,17 @@ class Conversation:
                 result["cacheScope"] = "public"
         return jsonrpc.result_response(request.id, jsonrpc.encode_value(result))
 
-    def _tool_result(self, request: Request, answer: ToolResult) -> bytes:
+    def _tool_result(self, request: ServerRequest, answer: ToolResult) -> bytes:
         result: dict[str, Any] = {"content": [{"type": "text", "text": answer.text}]}
         if answer.data is not None:
             result["structuredContent"] = answer.data
         return self._result(request, result)
 
-    def _trouble(self, request: Request, trouble: ToolError) -> bytes:
+    def _trouble(self, request: ServerRequest, trouble: ToolError) -> bytes:
         content = [{"type": "text", "text": str(trouble)}]
         return self._result(request, {"content": content, "isError": True})
 
-    async def _slow_result(self, request: Request, work: Awaitable[ToolResult]) -> bytes:
+    async def _slow_result(self, request: ServerRequest, work: Awaitable[ToolResult]) -> bytes:
         try:
             return self._tool_result(request, await work)
         except ToolError as trouble:

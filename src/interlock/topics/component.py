@@ -163,7 +163,7 @@ class Topics(FeatureComponent):
         except PendingIdentity:
             raise
         except InterlockError as error:
-            self.gateway.let_go(member, error.message)
+            self.gateway.disconnect_member(member, error.message)
         else:
             self.gateway.known_as(member, caller)
 
@@ -174,9 +174,9 @@ class Topics(FeatureComponent):
             self._recognise(member)
         except InterlockError as error:
             # Nobody could say: as for whoever knocks now.
-            self.gateway.let_go(member, error.message)
+            self.gateway.disconnect_member(member, error.message)
         else:
-            self.gateway.look_again(member)
+            self.gateway.recheck(member)
 
     def revoked(self, callers: RevokedCallers) -> None:
         self.gateway.disconnect(callers)

@@ -204,7 +204,9 @@ class Gateway:
         """What these callers showed does not count any more: let them go."""
         for member in self.outside():
             if member.caller.name in callers and member.caller.kind != GUEST:
-                self.let_go(member, "What you showed to come in does not count any more.")
+                self.disconnect_member(
+                    member, "What you showed to come in does not count any more."
+                )
 
     # -- what is said
 
@@ -304,7 +306,7 @@ class Gateway:
             new_id=self._new_id,
             now=self._now,
             on_violation=self._count,
-            on_flood=lambda member, why: self.let_go(member, why, BUSY),
+            on_flood=lambda member, why: self.disconnect_member(member, why, BUSY),
             clock=self._clock,
         )
         self._on_opened(room)
@@ -341,7 +343,7 @@ class Gateway:
             self._on_closed(room)
         for member in tuple(room.members.values()):
             if not member.inside:
-                self.look_again(member)
+                self.recheck(member)
         if seats_anew and self.rooms.get(room.name) is room:
             self._on_opened(room)
 
@@ -350,11 +352,11 @@ class Gateway:
         older = member.caller
         member.caller = caller
         if (older.name, older.kind) != (caller.name, caller.kind):
-            self.let_go(member, "What you showed is somebody else's now: come in again.")
+            self.disconnect_member(member, "What you showed is somebody else's now: come in again.")
         elif not (caller.calls or caller.joins):
-            self.let_go(member, "You may not take part in topics any more.")
+            self.disconnect_member(member, "You may not take part in topics any more.")
 
-    def look_again(self, member: Member) -> None:
+    def recheck(self, member: Member) -> None:
         """Whether it may still be here, and what it may say: by the config and its caller as they
         are now."""
         room = self.rooms.get(member.topic)
@@ -364,17 +366,17 @@ class Gateway:
         try:
             _, given = admission.admit(self.config, room.name, caller, guest=member.id)
         except InterlockError as error:
-            self.let_go(member, error.message)
+            self.disconnect_member(member, error.message)
             return
         if given.id != member.id:
-            self.let_go(member, f"You are called {given.id} from now on: come in again.")
+            self.disconnect_member(member, f"You are called {given.id} from now on: come in again.")
             return
         capabilities = self._standing(room.name, member.id, member.caller, given.capabilities)
         if capabilities != member.capabilities:
             room.regrant(member, capabilities)
 
-    def let_go(self, member: Member, reason: str, code: int = NOT_WELCOME) -> None:
-        """Send it away."""
+    def disconnect_member(self, member: Member, reason: str, code: int = NOT_WELCOME) -> None:
+        """Close the connection of one member."""
         self.leave(member, reason)
         member.outlet.close(code, reason)
 

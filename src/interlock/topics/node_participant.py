@@ -367,7 +367,7 @@ class NodeParticipant:
 
     def _let_it_go(self, member: Member) -> None:
         why = f"You ask more of {self.id} than it can take: wait for its answers."
-        self._gateway.let_go(member, why, BUSY)
+        self._gateway.disconnect_member(member, why, BUSY)
         # Nothing of it is heard any more, whoever has its place now.
         self._let_go.discard(member)
 

@@ -392,7 +392,7 @@ def granted_scope(wanted: str | None, scopes: tuple[str, ...] | None, *, unprove
     return lowest(wanted or WRITE, may)
 
 
-class Grants:
+class SubserverGrants:
     """What every subserver was granted."""
 
     def __init__(self) -> None:
@@ -502,7 +502,7 @@ class Registrar:
         self._parent_id: str | None = None
         self._closed = False
         self._left_out = False
-        self.grants = Grants()
+        self.grants = SubserverGrants()
 
     # -- what the node asks
 

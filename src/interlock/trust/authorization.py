@@ -23,7 +23,7 @@ from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import OWN
 from interlock.protocol.mcp import TOOLS_LIST
 from interlock.trust.budgets import Budgets
-from interlock.trust.policy import Action, Decision, Policy
+from interlock.trust.policy import Decision, Policy, PolicyAction
 from interlock.trust.policy.decision import decision as decided
 from interlock.trust.policy.visibility import Visibility
 from interlock.trust.scopes import check_other_scopes, check_scopes
@@ -102,12 +102,12 @@ class DecisionStep:
         self.previewed = previewed
 
 
-_PROPOSED: Final = decided(Action.CONFIRM, "proposal", "It was proposed in a topic.")
+_PROPOSED: Final = decided(PolicyAction.CONFIRM, "proposal", "It was proposed in a topic.")
 """Whoever proposes wants an operator, whatever the rules would let it do by itself."""
 
 
 def hold_proposals(call: Call, decision: Decision) -> Decision:
-    return _PROPOSED if decision.action < Action.CONFIRM else decision
+    return _PROPOSED if decision.action < PolicyAction.CONFIRM else decision
 
 
 class ContractFloors:
@@ -159,7 +159,7 @@ class Authorizer:
         self._covered: tuple[Caller | None, Route | None, str] = (None, None, "")
         """Who called what last, by which name, and had the scopes for it: the very objects, and
         neither ever changes."""
-        self.follow(policy or Policy(PolicyConfig(default="allow")))
+        self.set_policy(policy or Policy(PolicyConfig(default="allow")))
         proposal = DecisionStep("proposal", hold_proposals, applies_to=PROPOSED)
         contract_floor = DecisionStep(
             "contract_floor",
@@ -227,7 +227,7 @@ class Authorizer:
         """The names of the steps that are there, in their order."""
         return tuple(name for name in ORDER if name in _BUILT_IN or name in self.installed)
 
-    def follow(self, policy: Policy) -> None:
+    def set_policy(self, policy: Policy) -> None:
         """Decide by these rules from now on."""
         self.policy = policy
         self.sees = Visibility(policy)
@@ -359,5 +359,5 @@ class Authorizer:
         self.budgets.settle(call, call.dispatched)
 
 
-_UNDECIDED: Final[Any] = decided(Action.ALLOW, "")
+_UNDECIDED: Final[Any] = decided(PolicyAction.ALLOW, "")
 """What steps before the policy get. They only reject."""

@@ -25,7 +25,7 @@ from interlock.trust.approvals.downstream import ChildPeer
 from interlock.trust.approvals.record import PENDING, Approval
 from interlock.trust.authorization import Authorizer, DecisionStep
 from interlock.trust.budgets import Budgets
-from interlock.trust.identity.component import Identity
+from interlock.trust.identity.component import IdentityComponent
 from interlock.trust.identity.revocation_watch import Told, ToldRevoked
 from interlock.trust.pin_store import NodePinStore, PinStore
 from interlock.trust.pins import HeldTool, Pins
@@ -58,7 +58,7 @@ class Trust(Component):
         self._catalog = catalog
         check_gates(config, environ=environ, base_dir=base_dir)
         self.policy = Policy(config.policy, catalog)
-        self.identity = Identity(
+        self.identity = IdentityComponent(
             config,
             environ=environ,
             base_dir=base_dir,
@@ -79,7 +79,7 @@ class Trust(Component):
         self.approving: ApprovalsComponent | None = None
         self._started = False
 
-    def stand_before(
+    def attach(
         self,
         pipeline: Pipeline,
         config: Config,
@@ -171,7 +171,7 @@ class Trust(Component):
         if policy.version != self.policy.version:
             self._audit.record_change("policy", policy.version, "changed", self.policy.version)
             self.policy = policy
-            self.authorizer.follow(policy)
+            self.authorizer.set_policy(policy)
             if self.approving is not None:
                 self.approving.approvals.policy_changed()
         self.authorizer.budgets.configure(new.budgets, idle=new.limits.session_idle)

@@ -22,7 +22,7 @@ from interlock.core.server.mcp.server_info import Introduction, ServerInfo
 from interlock.core.upstreams.registry import UpstreamRegistry
 from interlock.trust.approvals.component import ApprovalsComponent
 from interlock.trust.authorization import Authorizer
-from interlock.trust.identity.component import Identity
+from interlock.trust.identity.component import IdentityComponent
 from interlock.trust.pins import Pins
 from interlock.trust.token_issuer import TokenIssuer
 
@@ -69,7 +69,7 @@ class NodeContext(NamedTuple):
     challenges: Challenges
     # -- trust
     authorizer: Authorizer
-    identity: Identity
+    identity: IdentityComponent
     pins: Pins
     approving: ApprovalsComponent
     tokens: TokenIssuer

@@ -270,12 +270,12 @@ class NodePinStore:
         pin = self._on_their_way[tool] = Pin(tool, digest, definition, by, self._clock())
         self._queue.put(pin)
 
-    def saw(self, tool: str, digest: str, definition: bytes) -> None:
+    def record_seen(self, tool: str, digest: str, definition: bytes) -> None:
         """A tool has another contract than the one that was accepted, or somebody wants to see
         it."""
         self._queue.put(SeenContract(tool, digest, definition, self._clock()))
 
-    def saw_as_pinned(self, tool: str) -> None:
+    def remove_seen(self, tool: str) -> None:
         self._queue.put(SeenRemoval(tool))
 
     def look(self) -> threading.Event:

@@ -39,9 +39,9 @@ class PinStorage(Protocol):
 
     def keep(self, tool: str, digest: str, definition: bytes, by: str) -> None: ...
 
-    def saw(self, tool: str, digest: str, definition: bytes) -> None: ...
+    def record_seen(self, tool: str, digest: str, definition: bytes) -> None: ...
 
-    def saw_as_pinned(self, tool: str) -> None: ...
+    def remove_seen(self, tool: str) -> None: ...
 
 
 class HeldTool:
@@ -161,7 +161,7 @@ class Pins:
             elif self._seen.pop(name, None) is not None:
                 # It is again what it was.
                 self._told.pop(name, None)
-                self._keeper.saw_as_pinned(name)
+                self._keeper.remove_seen(name)
         if held:
             self._held_of[offering.upstream] = held
         if news:
@@ -183,7 +183,7 @@ class Pins:
         self.held[tool] = held
         if self._seen.get(name) != digest:
             self._seen[name] = digest
-            keeper.saw(name, digest, now)
+            keeper.record_seen(name, digest, now)
         if self._told.get(name) == digest:
             return False
         self._told[name] = digest
@@ -220,7 +220,7 @@ class Pins:
             tool = self._catalog.find(name)
             if tool is not None and tool.upstream and tool.canonical == name:
                 self._seen[name] = contract_digest(tool)
-                self._keeper.saw(name, contract_digest(tool), contract(tool))
+                self._keeper.record_seen(name, contract_digest(tool), contract(tool))
 
     def _review_all(self) -> None:
         for offering in self._catalog.offerings:

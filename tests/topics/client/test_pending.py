@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from msgspec import Raw
 
-from interlock.topics.client.pending_requests import PendingRequest, PendingRequests
+from interlock.topics.client.pending_requests import TopicRequest, TopicRequests
 from interlock.topics.wire.envelope import EnvelopeHeader
 from interlock.topics.wire.payloads import Request, Response
 from interlock.topics.wire.threads import seen_of
@@ -17,25 +17,25 @@ from tests.topics.client.test_answering import settle
 LIST = "mcp/request:tools/list"
 
 
-def ask(pending: PendingRequests, *of: str, all: bool) -> PendingRequest:
+def ask(pending: TopicRequests, *of: str, all: bool) -> TopicRequest:
     head = EnvelopeHeader("ask", LIST, "me", () if all else of)
     return pending.expect(seen_of(head, Request(Raw(b"1"), "tools/list")), of, all=all)
 
 
-def answer(pending: PendingRequests, sender: str, result: str, number: bytes = b"1") -> bool:
+def answer(pending: TopicRequests, sender: str, result: str, number: bytes = b"1") -> bool:
     head = EnvelopeHeader(f"by-{sender}", "mcp/response:tools/list", sender, ("me",), "ask")
     return pending.settle(head, Response(Raw(number), "tools/list", "", Raw(result.encode())))
 
 
-def run(test: Callable[[PendingRequests], None]) -> None:
+def run(test: Callable[[TopicRequests], None]) -> None:
     async def main() -> None:
-        test(PendingRequests())
+        test(TopicRequests())
 
     asyncio.run(main())
 
 
 def test_who_asks_everybody_waits_for_everybody() -> None:
-    def test(pending: PendingRequests) -> None:
+    def test(pending: TopicRequests) -> None:
         asked = ask(pending, "a", "b", "c", all=True)
         assert answer(pending, "a", "1")
         assert answer(pending, "b", "2")
@@ -49,7 +49,7 @@ def test_who_asks_everybody_waits_for_everybody() -> None:
 
 
 def test_nobody_answers_twice() -> None:
-    def test(pending: PendingRequests) -> None:
+    def test(pending: TopicRequests) -> None:
         asked = ask(pending, "a", "b", all=True)
         assert answer(pending, "a", "1")
         assert not answer(pending, "a", "99")
@@ -61,7 +61,7 @@ def test_nobody_answers_twice() -> None:
 
 
 def test_who_asks_one_has_its_answer_with_the_first() -> None:
-    def test(pending: PendingRequests) -> None:
+    def test(pending: TopicRequests) -> None:
         asked = ask(pending, "a", "b", all=False)
         assert not answer(pending, "stranger", "0")
         assert not asked.done.done()
@@ -91,7 +91,7 @@ def test_who_proposed_it_and_asks_for_it_is_answered_once() -> None:
 
 
 def test_the_first_answer_is_the_one_however_soon_the_next_comes() -> None:
-    def test(pending: PendingRequests) -> None:
+    def test(pending: TopicRequests) -> None:
         asked = ask(pending, "a", "b", all=False)
         assert answer(pending, "a", "1")
         # Before whoever waits has had its turn.

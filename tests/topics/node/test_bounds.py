@@ -15,7 +15,7 @@ from interlock.protocol.mcpx_terms import BUSY, LONGEST
 from interlock.topics import proposals as fates
 from interlock.topics.node_participant import MOST_BEHIND, MOST_BYTES_BEHIND, MOST_IN_TURN
 from interlock.topics.requests import MOST_OF_ONE
-from interlock.trust.policy import Action, Decision
+from interlock.trust.policy import Decision, PolicyAction
 from interlock.trust.policy.decision import decision
 from tests.core.pipeline.rig import turns
 from tests.topics.node.table import NODE_ID, PROPOSES, Table
@@ -26,7 +26,7 @@ SEEN = {"content": [{"type": "text", "text": "seen"}]}
 
 def allow_all(call: Call, made: Decision) -> Decision:
     """A rule that somebody accepted."""
-    return decision(Action.ALLOW, "learned", "")
+    return decision(PolicyAction.ALLOW, "learned", "")
 
 
 def test_one_participant_has_so_many_proposals_under_way_and_no_more(tmp_path: Path) -> None:

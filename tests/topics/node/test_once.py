@@ -13,7 +13,7 @@ from interlock.core.config.trust import RuleConfig
 from interlock.errors import ALREADY_DECIDED, CONFIRMATION_REQUIRED
 from interlock.topics.node_participant import MOST_IDS
 from interlock.trust.approvals.record import Approval
-from interlock.trust.policy import Action
+from interlock.trust.policy import PolicyAction
 from interlock.trust.policy.decision import decision
 from tests.core.pipeline.calls import tool_call
 from tests.topics.node.table import PROPOSES, Guest, Table
@@ -185,7 +185,7 @@ def test_a_refusal_is_kept_for_who_made_the_call_elsewhere_too(tmp_path: Path) -
 def test_what_a_rule_let_through_is_made_once_as_well(tmp_path: Path) -> None:
     async def run() -> None:
         table = Table(tmp_path)
-        allow = decision(Action.ALLOW, "learned", "")
+        allow = decision(PolicyAction.ALLOW, "learned", "")
         table.gated.authorizer.install(learned_step(lambda *_: allow))
         ada, bob = table.let_in("ada", PROPOSES), table.let_in("bob")
         proposal = ada.propose("s.write_file", FILE)

@@ -19,7 +19,7 @@ from interlock.protocol.mcpx_terms import LONGEST
 from interlock.topics.wire.payloads import ENDED
 from interlock.trust.approvals.downstream import ProofOutcome
 from interlock.trust.approvals.record import Approval
-from interlock.trust.policy import Action, Decision, Policy
+from interlock.trust.policy import Decision, Policy, PolicyAction
 from interlock.trust.policy.decision import decision
 from tests.core.catalog.offers import definition, offer
 from tests.topics.node.table import NODE_ID, OTHER, PROPOSES, TOPIC, Guest, Table
@@ -132,7 +132,7 @@ def test_a_proposal_that_a_new_policy_makes_void_is_told_in_words(tmp_path: Path
         ada = table.let_in("ada", PROPOSES)
         proposal, _ = await waiting(table, ada)
         rules = [RuleConfig("never", "deny", tools=["s.write_file"])]
-        table.gated.authorizer.follow(Policy(PolicyConfig(default="allow", rules=rules)))
+        table.gated.authorizer.set_policy(Policy(PolicyConfig(default="allow", rules=rules)))
         table.gated.approvals.policy_changed()
         assert "policy changed" in await ada.chat(proposal, 2)
         assert ada.of("mcp/request:") == []
@@ -262,7 +262,7 @@ def allow_text_files(call: Call, made: Decision) -> Decision:
     path = json.loads(bytes(call.arguments)).get("path", "")
     if path == "forbidden":
         raise InterlockError(DENIED, "The rule says no.")
-    return decision(Action.ALLOW, "learned", "") if path.endswith(".txt") else made
+    return decision(PolicyAction.ALLOW, "learned", "") if path.endswith(".txt") else made
 
 
 def test_a_rule_that_was_accepted_fulfils_in_the_room_at_once(tmp_path: Path) -> None:

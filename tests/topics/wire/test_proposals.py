@@ -45,7 +45,7 @@ def propose(
     now: float = 0.0,
 ) -> TrackedProposal:
     head = EnvelopeHeader(id, "mcp/proposal:tools/call:write", by, to)
-    return kept.saw(head, ProposalPayload("tools/call", "write", PARAMS), now)
+    return kept.record(head, ProposalPayload("tools/call", "write", PARAMS), now)
 
 
 def fulfil(
@@ -274,7 +274,7 @@ def test_bytes_are_bounded_as_well() -> None:
     kept = proposals(most_bytes=10_000)
     for number in range(100):
         head = EnvelopeHeader(f"p{number}", "mcp/proposal:tools/call:write", "loud", ())
-        kept.saw(
+        kept.record(
             head, ProposalPayload("tools/call", "write", Raw(b'{"a":"%b"}' % (b"x" * 1000))), 0.0
         )
         assert f"p{number}" in kept.all

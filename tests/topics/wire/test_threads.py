@@ -35,7 +35,7 @@ def head(
 
 
 def saw(threads: MessageThreads, head: EnvelopeHeader, content: Content) -> str:
-    return threads.saw(Envelope(head, Raw(b"{}")), content)
+    return threads.record(Envelope(head, Raw(b"{}")), content)
 
 
 def asked(threads: MessageThreads, to: tuple[str, ...] = ("b",), **more: str | None) -> None:

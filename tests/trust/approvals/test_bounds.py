@@ -11,7 +11,7 @@ import pytest
 from interlock.core.call import Caller
 from interlock.errors import INVALID_ARGUMENTS, PROOF_INVALID, TOO_BUSY, InterlockError
 from interlock.trust.approvals import gate
-from interlock.trust.approvals.proofs import Verdict
+from interlock.trust.approvals.proofs import ProofVerdict
 from interlock.trust.approvals.record import NOT_SHOWN, Approval
 from interlock.trust.approvals.response import sentence
 from tests.patience import PATIENCE
@@ -106,8 +106,8 @@ def test_a_proof_that_was_used_elsewhere_does_not_count(tmp_path: Path) -> None:
         held = await gated.hold()
         used = iter([False, True])
 
-        def checker(one: Approval, proof: str, now: float) -> Verdict:
-            return Verdict("phone", "passkey", "approve", used=lambda: next(used))
+        def checker(one: Approval, proof: str, now: float) -> ProofVerdict:
+            return ProofVerdict("phone", "passkey", "approve", used=lambda: next(used))
 
         gated.proofs.register("passkey", checker)
         with pytest.raises(InterlockError, match="copied"):

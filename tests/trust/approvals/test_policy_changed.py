@@ -10,7 +10,7 @@ import pytest
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.errors import CONFIRMATION_EXPIRED, InterlockError
 from interlock.trust.approvals.record import VOID
-from interlock.trust.policy.decision import Action, decision
+from interlock.trust.policy.decision import PolicyAction, decision
 from interlock.trust.policy.policy import Policy
 from tests.patience import PATIENCE
 from tests.trust.approvals.gated import Gated, wipe
@@ -101,7 +101,7 @@ def test_a_call_of_which_more_is_asked_now_is_another_question(tmp_path: Path) -
         gated = Gated(tmp_path)
         first = await gated.ask(wipe({"disk": "a"}))
         id = first["structuredContent"]["confirmation_id"]
-        verify = decision(Action.VERIFY, "danger:verify")
+        verify = decision(PolicyAction.VERIFY, "danger:verify")
         gated.authorizer.install(danger_step(lambda *_: verify, everywhere=True))
         second = await gated.ask(wipe({"disk": "a"}))
         assert second["structuredContent"]["confirmation_id"] != id

@@ -26,7 +26,7 @@ from interlock.trust.approvals.proofs import (
     Anchor,
     Anchors,
     Proofs,
-    Verdict,
+    ProofVerdict,
     must_have_anchors,
     public_key,
 )
@@ -73,7 +73,7 @@ class Desk:
         self.anchors = Anchors(config, environ={"DESK": SECRET}, base_dir=folder)
         self.proofs = Proofs(self.anchors)
 
-    def check(self, proof: str, about: Approval | None = None) -> Verdict:
+    def check(self, proof: str, about: Approval | None = None) -> ProofVerdict:
         return self.proofs.check(about or approval(), proof, NOW)
 
     def refused(self, proof: Any, about: Approval | None = None) -> InterlockError:
@@ -96,11 +96,11 @@ def test_all_three_kinds_count(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     keys = desk.keys
     by_operator = desk.check(sign(keys.operator, claims(reason="fine")))
-    assert by_operator == Verdict("clerk", "operator", "approve", "fine")
+    assert by_operator == ProofVerdict("clerk", "operator", "approve", "fine")
     by_engine = desk.check(sign(keys.engine, claims(nonce="a nonce"), "ES256"))
-    assert by_engine == Verdict("engine", "policy_engine", "approve")
+    assert by_engine == ProofVerdict("engine", "policy_engine", "approve")
     by_service = desk.check(sign(keys.service, claims(token_id="t-1"), "HS256"))
-    assert by_service == Verdict("desk", "service", "approve", "", "t-1")
+    assert by_service == ProofVerdict("desk", "service", "approve", "", "t-1")
     assert desk.check(sign(keys.operator, claims(), "Ed25519")).anchor == "clerk"
     assert desk.check(sign(keys.operator, claims(decision="refuse"))).decision == "refuse"
     assert desk.check(sign(keys.operator, claims(aud=[NODE]), kid="clerk")).anchor == "clerk"
@@ -273,7 +273,7 @@ def test_what_must_be_verified_takes_a_human(tmp_path: Path) -> None:
     service = sign(keys.service, claims(token_id="t"), "HS256")
     assert desk.refused(engine, verify).failure is PROOF_INVALID
     assert desk.refused(service, verify).failure is PROOF_INVALID
-    desk.proofs.register(PASSKEY, lambda *_: Verdict("phone", PASSKEY, "approve"))
+    desk.proofs.register(PASSKEY, lambda *_: ProofVerdict("phone", PASSKEY, "approve"))
     assert desk.check("passkey:x", verify).anchor == "phone"
 
 
@@ -281,14 +281,14 @@ def test_a_passkey_follows_the_same_rules(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     said = []
 
-    def check(about: Approval, rest: str, now: float) -> Verdict:
+    def check(about: Approval, rest: str, now: float) -> ProofVerdict:
         said.append((about.id, rest, now))
-        return Verdict("model", PASSKEY, "approve")
+        return ProofVerdict("model", PASSKEY, "approve")
 
     desk.proofs.register(PASSKEY, check)
     assert desk.refused("passkey:a:b").failure is FORBIDDEN
     assert said == [(approval().id, "a:b", NOW)]
-    desk.proofs.register(PASSKEY, lambda *_: Verdict("phone", PASSKEY, "perhaps"))
+    desk.proofs.register(PASSKEY, lambda *_: ProofVerdict("phone", PASSKEY, "perhaps"))
     assert desk.refused("passkey:x").failure is PROOF_INVALID
 
 

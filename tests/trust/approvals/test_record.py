@@ -29,7 +29,7 @@ from interlock.trust.approvals.record import (
     new_id,
     written_down,
 )
-from interlock.trust.policy.decision import Action, decision
+from interlock.trust.policy.decision import PolicyAction, decision
 from tests.core.pipeline.calls import tool_call
 from tests.trust.approvals.test_proofs import approval
 
@@ -125,7 +125,7 @@ def test_what_nobody_could_look_through_is_refused() -> None:
     with pytest.raises(InterlockError, match="nested too deeply") as caught:
         written_down(
             call,
-            decision(Action.CONFIRM, "rule"),
+            decision(PolicyAction.CONFIRM, "rule"),
             ReviewedCall(deep, None, b"", "s.wipe", "", ""),
             audience="",
             policy="",

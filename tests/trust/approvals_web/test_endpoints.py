@@ -113,7 +113,7 @@ def test_an_operator_signs_in_to_see_what_waits(office: Office) -> None:
     assert office.decide(told, answered["proof"]).status == 403
     # Whoever is no longer enrolled sees nothing more.
     office.remove("chief")
-    office.wait(office.approving.operators.look_again())
+    office.wait(office.approving.operators.refresh())
     assert office.ask("GET", "/approvals/", None, ("Interlock-Session", session)).status == 401
 
 

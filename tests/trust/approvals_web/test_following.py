@@ -143,7 +143,7 @@ def test_a_list_is_brief_and_made_once(office: Office, monkeypatch: pytest.Monke
         assert len(one["arguments_text"]) < 1100
         assert one["arguments"] is None
     assert made == 1
-    office.do(app.look_again)
+    office.do(app.wake_streams)
     second = office.held(table="b")
     for wire in wires:
         ids = [one["id"] for one in event(wire)["approvals"]]

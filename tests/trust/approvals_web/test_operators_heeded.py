@@ -152,7 +152,7 @@ def test_a_key_file_of_the_config_that_changes_counts(tmp_path: Path) -> None:
         assert office.approving.operators.watch.problem is not None
         office.chief = chief
         office.remove("chief")
-        office.wait(office.approving.operators.look_again())
+        office.wait(office.approving.operators.refresh())
         assert not office.approving.anchors.named("chief")
     finally:
         office.stop()

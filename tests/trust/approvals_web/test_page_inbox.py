@@ -81,7 +81,7 @@ def test_one_sign_in_is_enough_for_a_tab(office: Office, browser: Browser) -> No
     browser.until_text("#count", "1 pending call")
     # Who is an operator no more sees nothing more.
     office.remove("bea")
-    office.wait(office.approving.operators.look_again())
+    office.wait(office.approving.operators.refresh())
     office.decide(told, office.proof(told))
     browser.until_text("main", "Your session has ended.")
     assert browser.script("return sessionStorage.getItem('interlock-session')") is None

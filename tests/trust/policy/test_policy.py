@@ -10,7 +10,7 @@ from interlock.core.call import Caller
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.errors import DENIED, InterlockError
 from interlock.protocol.mcp import LISTS, PROMPTS_GET, RESOURCES_READ
-from interlock.trust.policy import Action, Policy
+from interlock.trust.policy import Policy, PolicyAction
 from interlock.trust.policy.attributes import annotations_of
 from interlock.trust.policy.policy import Plan, version_of
 from interlock.trust.policy.rules import Rule
@@ -49,10 +49,10 @@ def test_the_most_restrictive_wins() -> None:
 
 
 def test_actions_rise() -> None:
-    assert Action.ALLOW < Action.CONFIRM < Action.VERIFY < Action.DENY
+    assert PolicyAction.ALLOW < PolicyAction.CONFIRM < PolicyAction.VERIFY < PolicyAction.DENY
     gated = [
         policy(rule("r", action.word)).judge(a_call()).gated  # type: ignore[arg-type]
-        for action in Action
+        for action in PolicyAction
     ]
     assert gated == [False, True, True, False]
 
@@ -219,7 +219,7 @@ def test_a_request_that_nobody_can_be_asked_about_is_denied() -> None:
     decides = policy(rule("ask", "confirm", kinds=["mcp/request:*"], reason="Ask first."))
     assert said(decides, a_call()) == ("confirm", "ask")
     found = decides.judge(a_request(RESOURCES_READ, "file:///x"))
-    assert (found.action, found.gated) == (Action.DENY, False)
+    assert (found.action, found.gated) == (PolicyAction.DENY, False)
 
 
 # --- refusing ---
@@ -244,7 +244,7 @@ def test_a_denial_names_the_rule_and_the_reason_and_no_argument() -> None:
 def test_what_is_not_denied_is_decided() -> None:
     found = policy(rule("ask", "verify", reason="It matters.")).decide(a_call())
     assert (found.action, found.rule, found.reason, found.gated) == (
-        Action.VERIFY, "ask", "It matters.", True,
+        PolicyAction.VERIFY, "ask", "It matters.", True,
     )  # fmt: skip
 
 

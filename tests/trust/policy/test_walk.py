@@ -18,7 +18,7 @@ from tests.trust.policy.asking import github, policy, rule
 def rig(*rules: Any, **settings: Any) -> Rig:
     made = Rig(github(), offer("docs", prompts=["write"], resources=["file:///a"]))
     made.upstreams["docs"].capabilities = {"prompts": {}, "resources": {}}
-    made.authorizer.follow(policy(*rules, catalog=made.catalog, **settings))
+    made.authorizer.set_policy(policy(*rules, catalog=made.catalog, **settings))
     return made
 
 
@@ -78,7 +78,7 @@ def test_new_rules_count_from_the_next_call_on() -> None:
     made = rig()
     made.begin(tool_call("github.list_repos"))
     assert sent(made) == 1
-    made.authorizer.follow(policy(rule("none", "deny"), catalog=made.catalog))
+    made.authorizer.set_policy(policy(rule("none", "deny"), catalog=made.catalog))
     made.refused(tool_call("github.list_repos"))
     assert made.journal.outcomes[-1] == DENIED.name
     assert sent(made) == 1

@@ -221,9 +221,9 @@ def kept(path: Path) -> Iterator[Kept]:
 
 def test_what_a_node_pins_is_written(kept: Kept) -> None:
     kept.keeper.keep("a.x", "d", b"{}", "ada")
-    kept.keeper.saw("a.x", "e", b"{1}")
-    kept.keeper.saw("a.y", "e", b"{1}")
-    kept.keeper.saw_as_pinned("a.y")
+    kept.keeper.record_seen("a.x", "e", b"{1}")
+    kept.keeper.record_seen("a.y", "e", b"{1}")
+    kept.keeper.remove_seen("a.y")
     store = kept.written()
     assert store.pins() == [Pin("a.x", "d", b"{}", "ada", 7.0)]
     assert store.all_seen() == {"a.x": SeenContract("a.x", "e", b"{1}", 7.0)}

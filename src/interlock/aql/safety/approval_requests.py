@@ -15,7 +15,7 @@ from interlock.protocol.aql_terms import OWN, SEGMENT
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import LATEST_STATELESS, TOOLS_CALL, Era
 from interlock.trust.approvals.record import Approval
-from interlock.trust.policy.decision import Action, Decision, decision
+from interlock.trust.policy.decision import Decision, PolicyAction, decision
 
 UNBLOCK: Final = "unblock"
 PROCEED: Final = "proceed"
@@ -90,5 +90,5 @@ class ApprovalRequests:
         call.arguments = encode_value(arguments)
         call.caller, call.route, call.upstream = caller, tool, OWN
         call.effect = tool.effect_word
-        action = Action.VERIFY if name == UNBLOCK else Action.CONFIRM
+        action = PolicyAction.VERIFY if name == UNBLOCK else PolicyAction.CONFIRM
         self._approvals.gate.hold(call, decision(action, f"safety:{name}", why))

@@ -24,7 +24,7 @@ from interlock.core.call import Caller, Principal, principal
 from interlock.core.redaction import redact
 from interlock.errors import PROOF_INVALID, InterlockError
 from interlock.primitives.backoff import exponential_delay
-from interlock.trust.approvals.proofs import APPROVE, OPERATOR, Verdict, invalid
+from interlock.trust.approvals.proofs import APPROVE, OPERATOR, ProofVerdict, invalid
 from interlock.trust.approvals.record import Approval
 
 CODE: Final = "code"
@@ -353,12 +353,12 @@ class SafetyChallenges:
             except TimeoutError:
                 _log.error("challenge %s was never written down", id)
 
-    def proof(self, approval: Approval, ticket: str, now: float) -> Verdict:
+    def proof(self, approval: Approval, ticket: str, now: float) -> ProofVerdict:
         """Looks at proofs of the kind `code`. There is one only between a right code and its
         approval: nobody can bring one from outside. Raises InterlockError."""
         if self._tickets.pop(ticket, None) != approval.id:
             raise invalid("a code is entered with verify_challenge")
-        return Verdict(CODE, OPERATOR, APPROVE)
+        return ProofVerdict(CODE, OPERATOR, APPROVE)
 
     # -- what became of it
 

@@ -57,7 +57,7 @@ from interlock.protocol.mcp import TASKS_CANCEL, TOOLS_CALL
 from interlock.trust.approvals.proofs import Proofs
 from interlock.trust.approvals.record import DISPATCHING, PENDING, STATES, Approval
 from interlock.trust.authorization import EVERYTHING, DecisionStep
-from interlock.trust.policy.decision import ACTIONS, Action, Decision, decision
+from interlock.trust.policy.decision import ACTIONS, Decision, PolicyAction, decision
 
 ENFORCING: Final = "enforcing"
 MONITORING: Final = "monitoring"
@@ -75,8 +75,10 @@ _BY_EFFECT: Final = {
     "mutating": Danger.REVERSIBLE,
 }
 _GATED: Final = {
-    "confirm": decision(Action.CONFIRM, "safety:confirm", "The safety loop asks for a human."),
-    "verify": decision(Action.VERIFY, "safety:verify", "The safety loop asks for a human."),
+    "confirm": decision(
+        PolicyAction.CONFIRM, "safety:confirm", "The safety loop asks for a human."
+    ),
+    "verify": decision(PolicyAction.VERIFY, "safety:verify", "The safety loop asks for a human."),
 }
 _log = logging.getLogger("interlock.safety")
 

@@ -29,9 +29,9 @@ from interlock.protocol.kinds import Grants, is_reserved, problem_of, request_ki
 from interlock.protocol.mcpx_terms import GATEWAY, JOIN, LONGEST, LONGEST_OF_GATEWAY
 from interlock.topics.client.errors import SendError
 from interlock.topics.client.events import Event, Listeners
-from interlock.topics.client.pending_requests import PendingRequest, PendingRequests
+from interlock.topics.client.pending_requests import TopicRequest, TopicRequests
 from interlock.topics.client.proposals import Proposal, ProposalBook
-from interlock.topics.client.responder import Responder
+from interlock.topics.client.responder import TopicResponder
 from interlock.topics.client.tools import RequestServer
 from interlock.topics.wire import payloads
 from interlock.topics.wire.envelope import (
@@ -97,10 +97,10 @@ class Membership:
         self.lost_messages = 0
         """As the gateway counts them."""
         self.threads = MessageThreads()
-        self.pending = PendingRequests()
+        self.pending = TopicRequests()
         self.fulfilling = fulfilling
         self.listeners = Listeners()
-        self.answering = Responder(serving, self.say, self.can, fulfilling.get)
+        self.answering = TopicResponder(serving, self.say, self.can, fulfilling.get)
 
     @property
     def inside(self) -> bool:
@@ -142,7 +142,7 @@ class Membership:
         *,
         correlation_id: str | None = None,
         all: bool = False,
-    ) -> PendingRequest:
+    ) -> TopicRequest:
         """Send a request, and what waits for its answer. Raises SendError and InterlockError."""
         try:
             kind = request_kind(method, context_of(method, params))
@@ -154,7 +154,7 @@ class Membership:
         assert seen is not None
         return self.pending.expect(seen, to or self.participants, all=all)
 
-    def give_up(self, asked: PendingRequest) -> None:
+    def give_up(self, asked: TopicRequest) -> None:
         """Nobody waits for an answer any more: say so, where that is allowed."""
         self.pending.forget(asked)
         head, number = asked.seen.head, asked.seen.request_id
@@ -176,7 +176,7 @@ class Membership:
             allowed = ", ".join(self.capabilities)[:_SHOWN] or "nothing"
             raise SendError(f"{self.id} may not send {kind[:_SHOWN]}. It may send: {allowed}.")
         envelope, content = self._checked(kind, payload, to, correlation_id)
-        self.threads.saw(envelope, content)
+        self.threads.record(envelope, content)
         proposal = None
         if isinstance(content, Request):
             self.fulfilling.asked(envelope.head, content)
@@ -239,7 +239,7 @@ class Membership:
         if self._is_under_way(head.id) and head.sender != GATEWAY:
             self._drop(head.sender, f"The id {head.id[:60]!r} belongs to what is not over yet.")
             return
-        why = self.threads.saw(envelope, content)
+        why = self.threads.record(envelope, content)
         if why:
             self._drop(head.sender, why)
             return

@@ -40,7 +40,7 @@ from interlock.topics.client.connection import (
 from interlock.topics.client.errors import SendError
 from interlock.topics.client.events import Callback, Event, Events
 from interlock.topics.client.membership import Membership
-from interlock.topics.client.pending_requests import PendingRequest
+from interlock.topics.client.pending_requests import TopicRequest
 from interlock.topics.client.proposals import Proposal, ProposalBook
 from interlock.topics.client.tools import RequestServer, ToolServer
 from interlock.topics.wire.payloads import PayloadError, context_of, proposal_payload
@@ -377,11 +377,11 @@ class Participant:
 
     def _ask(
         self, to: Sequence[str], method: str, params: bytes, correlation_id: str | None = None
-    ) -> PendingRequest:
+    ) -> TopicRequest:
         self._check_there(to)
         return self._place.ask(to, method, params, correlation_id=correlation_id)
 
-    async def _answer(self, asked: PendingRequest, timeout: float) -> Any:
+    async def _answer(self, asked: TopicRequest, timeout: float) -> Any:
         try:
             async with asyncio.timeout(timeout):
                 await asked.done

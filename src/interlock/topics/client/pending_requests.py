@@ -26,7 +26,7 @@ from interlock.topics.wire.payloads import Response
 from interlock.topics.wire.threads import ThreadMessage, answers
 
 
-class PendingRequest:
+class TopicRequest:
     """One request that is under way, to one or to many."""
 
     def __init__(self, seen: ThreadMessage, of: Iterable[str], *, all: bool) -> None:
@@ -44,11 +44,11 @@ class PendingRequest:
             self.done.set_result(None)
 
 
-class PendingRequests:
+class TopicRequests:
     """Those of one participant, by the ids of their envelopes."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, PendingRequest] = {}
+        self._asked: dict[str, TopicRequest] = {}
 
     def __len__(self) -> int:
         return len(self._asked)
@@ -56,15 +56,13 @@ class PendingRequests:
     def __contains__(self, id: str) -> bool:
         return id in self._asked
 
-    def expect(
-        self, seen: ThreadMessage, of: Iterable[str], *, all: bool = False
-    ) -> PendingRequest:
-        asked = self._asked[seen.head.id] = PendingRequest(seen, of, all=all)
+    def expect(self, seen: ThreadMessage, of: Iterable[str], *, all: bool = False) -> TopicRequest:
+        asked = self._asked[seen.head.id] = TopicRequest(seen, of, all=all)
         if all and not asked.missing:
             asked.finish()
         return asked
 
-    def forget(self, asked: PendingRequest) -> None:
+    def forget(self, asked: TopicRequest) -> None:
         """Nobody waits for it any more."""
         self._asked.pop(asked.seen.head.id, None)
 

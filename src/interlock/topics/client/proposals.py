@@ -187,7 +187,7 @@ class ProposalBook:
     # -- what is seen
 
     def proposed(self, head: EnvelopeHeader, proposal: payloads.ProposalPayload) -> Proposal:
-        tracked = self._proposals.saw(head, proposal, self._clock())
+        tracked = self._proposals.record(head, proposal, self._clock())
         known = self._known[head.id] = Proposal(tracked, self)
         return known
 

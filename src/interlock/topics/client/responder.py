@@ -47,7 +47,7 @@ class _WithMeta(msgspec.Struct):
     meta: _Meta = msgspec.field(default_factory=_Meta, name="_meta")
 
 
-class Responder:
+class TopicResponder:
     """Everything that is being worked on for others."""
 
     def __init__(

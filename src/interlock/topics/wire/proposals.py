@@ -98,7 +98,9 @@ class Proposals:
     def get(self, id: str | None) -> TrackedProposal | None:
         return self._kept.get(id) if id is not None else None
 
-    def saw(self, head: EnvelopeHeader, proposal: ProposalPayload, now: float) -> TrackedProposal:
+    def record(
+        self, head: EnvelopeHeader, proposal: ProposalPayload, now: float
+    ) -> TrackedProposal:
         """A proposal came by, or was made. One of an id that is known is in the place of the older
         one: whoever hears it sees to it that this is not somebody else's."""
         older = self._kept.pop(head.id, None)

@@ -54,7 +54,7 @@ class MessageThreads:
     def __len__(self) -> int:
         return len(self._seen)
 
-    def saw(self, envelope: Envelope, content: Content) -> str:
+    def record(self, envelope: Envelope, content: Content) -> str:
         """Remember a message. Why it must not be believed, where its id was used before; empty:
         nothing speaks against it."""
         head = envelope.head

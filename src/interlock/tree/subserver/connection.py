@@ -32,7 +32,7 @@ from interlock.protocol import jsonrpc, mcp
 from interlock.protocol import mcpax as ax
 from interlock.protocol.jsonrpc import BadMessage, decode_members, decode_message, encode_value
 from interlock.sdk.connection_state import ConnectionState
-from interlock.sdk.mcp_server import Conversation, Request, ServerDescription
+from interlock.sdk.mcp_server import Conversation, ServerDescription, ServerRequest
 from interlock.sdk.tool import ServedTool
 from interlock.tree.config import ParentConfig
 from interlock.tree.registrant import (
@@ -243,7 +243,7 @@ class SubserverConversation(Conversation):
         self._asking.give_up()
         self.close()
 
-    def _call(self, request: Request) -> bytes | asyncio.Task[bytes | None]:
+    def _call(self, request: ServerRequest) -> bytes | asyncio.Task[bytes | None]:
         work = ToolCallContext(Raw(bytes(request.id)))
         before = working.set(work)
         try:
@@ -254,7 +254,7 @@ class SubserverConversation(Conversation):
             work.task = answer
         return answer
 
-    def _check(self, request: Request) -> None:
+    def _check(self, request: ServerRequest) -> None:
         """A call must have come the right way. Raises InterlockError."""
         if request.method != mcp.TOOLS_CALL or isinstance(request.raw, UnsetType):
             return

@@ -154,14 +154,14 @@ class ApprovalsComponent:
     def _operators_changed(self) -> None:
         """Who listens is looked at anew."""
         self._count_operators()
-        self._app.look_again()
+        self._app.wake_streams()
 
     def _count_operators(self) -> None:
         """Whether there is somebody whose proof could count."""
         self.approvals.gate.anybody = bool(len(self.anchors) or self.operators.watch.enrolled)
 
-    def let_go(self) -> None:
-        """Nobody listens for what happens any longer."""
+    def close_streams(self) -> None:
+        """Close the event streams of everybody who listens: the node stops."""
         self._app.close()
 
     async def close(self) -> None:

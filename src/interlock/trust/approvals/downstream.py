@@ -33,7 +33,7 @@ from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol.jsonrpc import decode_members, decode_value
 from interlock.protocol.mcp import LATEST_STATELESS, Era
 from interlock.protocol.mcpax import CONFIRM
-from interlock.trust.approvals.gate import Inbox
+from interlock.trust.approvals.gate import ApprovalInbox
 from interlock.trust.approvals.record import CONFIRM as CONFIRM_ACTION
 from interlock.trust.approvals.record import DONE, Approval, ApprovalEntry, about, canonical
 from interlock.trust.approvals.response import after_below, needed_below, seconds_of
@@ -298,7 +298,7 @@ class ChildPendingCalls:
 
     def __init__(
         self,
-        inbox: Inbox,
+        inbox: ApprovalInbox,
         *,
         remember: Callable[[str, str, float], None],
         show: Callable[[Approval], None],

@@ -120,7 +120,7 @@ def _trim(entries: list[ApprovalEntry], most: int, newest: Approval | None) -> N
                 return
 
 
-class Inbox:
+class ApprovalInbox:
     """Keeps the entries, and takes them from state to state."""
 
     def __init__(
@@ -565,7 +565,7 @@ class ApprovalGate:
 
     def __init__(
         self,
-        inbox: Inbox,
+        inbox: ApprovalInbox,
         *,
         node_id: Callable[[], str],
         authorizer: Authorizer,

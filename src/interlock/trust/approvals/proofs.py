@@ -112,13 +112,13 @@ class Anchors:
         """Raises InterlockError, and changes nothing, when a key of it cannot be used."""
         stamp, found = self._stamped(config), self._read(config)
         self._config, self._stamp, self._configured = config, stamp, found
-        self.heed()
+        self.refresh()
 
     def reload(self) -> None:
         """Read every key again, and ask who is enrolled. Raises InterlockError."""
         self._stamp = self._stamped(self._config)
         self._configured = self._read(self._config)
-        self.heed()
+        self.refresh()
 
     def changed(self) -> Callable[[], None] | None:
         """Read the key files again if they are others than before. It waits for the disk, and may
@@ -133,11 +133,11 @@ class Anchors:
         def take() -> None:
             if self._config is config:
                 self._stamp, self._configured = stamp, found
-                self.heed()
+                self.refresh()
 
         return take
 
-    def heed(self) -> None:
+    def refresh(self) -> None:
         """Count those who are enrolled now, beside those of the config. Reads no file."""
         enrolled = tuple(self._enrolled()) if self._config.enrolled else ()
         self.all = (*self._configured, *enrolled)
@@ -258,7 +258,7 @@ _MOST_TOKEN: Final = 200
 _ALGORITHMS: Final = frozenset({"EdDSA", "Ed25519", "ES256", "HS256"})
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class ProofVerdict(msgspec.Struct, frozen=True):
     """What a proof says, once it is believed."""
 
     anchor: str
@@ -276,7 +276,7 @@ async def _as_it_is() -> None:
     """Nobody enrols, and nobody is removed."""
 
 
-Checker = Callable[[Approval, str, float], Verdict]
+Checker = Callable[[Approval, str, float], ProofVerdict]
 """Takes the approval, the proof and the wall clock's time. Raises InterlockError."""
 
 
@@ -295,7 +295,7 @@ class Proofs:
 
     async def judge(
         self, approval: Approval, proof: str, wall_clock: Callable[[], float]
-    ) -> Verdict:
+    ) -> ProofVerdict:
         """What a proof says that counts from now on. The one way to act on a proof, wherever it
         came in: whoever was removed a moment ago counts no more. Raises InterlockError."""
         await self.look()
@@ -306,7 +306,7 @@ class Proofs:
                 raise invalid("it was used elsewhere meanwhile: it may have been copied")
         return verdict
 
-    def check(self, approval: Approval, proof: str, now: float) -> Verdict:
+    def check(self, approval: Approval, proof: str, now: float) -> ProofVerdict:
         """Raises InterlockError unless it is a proof about this approval, by those who are known
         here and now. Nothing is used up by that: see `judge`."""
         if not isinstance(proof, str) or not proof:
@@ -324,7 +324,7 @@ class Proofs:
         self._must_fit(approval, verdict)
         return verdict
 
-    def _must_fit(self, approval: Approval, verdict: Verdict) -> None:
+    def _must_fit(self, approval: Approval, verdict: ProofVerdict) -> None:
         """What holds for every kind of proof. Raises InterlockError."""
         caller = approval.caller
         # One person may have several keys: what is said of any of them holds for the person.
@@ -343,7 +343,7 @@ class Proofs:
 
     # -- signatures
 
-    def _signed(self, approval: Approval, proof: str, now: float) -> Verdict:
+    def _signed(self, approval: Approval, proof: str, now: float) -> ProofVerdict:
         header = jws_header(proof)
         anchor, payload = self._believed(proof, header)
         try:
@@ -362,7 +362,7 @@ class Proofs:
                 raise invalid("a service's proof needs a `token_id` of its own")
             token = given
         reason = claims.get("reason")
-        return Verdict(
+        return ProofVerdict(
             anchor.name,
             anchor.kind,
             claims["decision"],
@@ -580,12 +580,12 @@ class PasskeyChecker:
         self._used = used
         self._origins = origins
 
-    def __call__(self, approval: Approval, proof: str, now: float) -> Verdict:
+    def __call__(self, approval: Approval, proof: str, now: float) -> ProofVerdict:
         """What the proof, without its prefix, says of an approval. Raises PROOF_INVALID."""
         said = self.check(approval.audience, approval.id, approval.digest, proof)
         passkey, counter = said.passkey, said.counter
         used = None if counter is None else lambda: self._used(passkey.id, counter)
-        return Verdict(passkey.name, PASSKEY, said.decision, said.reason, used=used)
+        return ProofVerdict(passkey.name, PASSKEY, said.decision, said.reason, used=used)
 
     def check(self, audience: str, id: str, digest: str, proof: str) -> PasskeyVerdict:
         """What the proof says of the approval `id` of that node. Raises PROOF_INVALID."""

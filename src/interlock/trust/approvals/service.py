@@ -41,8 +41,8 @@ from interlock.trust.approvals.downstream import (
     ProofForwarder,
     unknown,
 )
-from interlock.trust.approvals.gate import ApprovalGate, Inbox
-from interlock.trust.approvals.proofs import REFUSE, Proofs, Verdict, invalid
+from interlock.trust.approvals.gate import ApprovalGate, ApprovalInbox
+from interlock.trust.approvals.proofs import REFUSE, Proofs, ProofVerdict, invalid
 from interlock.trust.approvals.record import (
     APPROVED,
     EXPIRED,
@@ -91,7 +91,7 @@ class Approvals:
         self._node_id = node_id
         self._authorizer = authorizer
         self._wall_clock = wall_clock
-        self._inbox = Inbox(
+        self._inbox = ApprovalInbox(
             keeper,
             settings=settings,
             recorder=recorder,
@@ -148,7 +148,7 @@ class Approvals:
             note = "The policy changed since it was asked for. It was not executed."
             self._inbox.end(entry, VOID, note=note)
 
-    def let_wait(self, seconds_of: Callable[[Call], float | None]) -> None:
+    def set_wait_times(self, seconds_of: Callable[[Call], float | None]) -> None:
         """Calls of some operations wait for so long. None: as long as any other."""
         self._inbox.seconds_of = seconds_of
 
@@ -362,7 +362,7 @@ class Approvals:
             {"confirmation_id": record.id, "state": record.state},
         )
 
-    async def _decide(self, entry: ApprovalEntry, proof: str) -> Verdict:
+    async def _decide(self, entry: ApprovalEntry, proof: str) -> ProofVerdict:
         """The one place where a proof is believed, whichever way it came in. Raises
         InterlockError."""
         self._must_wait(entry)
@@ -380,7 +380,7 @@ class Approvals:
         return verdict
 
     async def _approve(
-        self, entry: ApprovalEntry, verdict: Verdict, presented_by: Caller | None
+        self, entry: ApprovalEntry, verdict: ProofVerdict, presented_by: Caller | None
     ) -> Outcome:
         if faults.ARMED:
             faults.at("confirm.checked")

@@ -295,7 +295,7 @@ class SessionAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proof: str
 
 
-class Admission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EnrolmentDecision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An operator's answer about an enrolment that is pending."""
 
     id: str
@@ -342,7 +342,7 @@ class ApprovalsApp:
         for stream in self._streams:
             stream.wake()
 
-    def look_again(self) -> None:
+    def wake_streams(self) -> None:
         """Somebody was enrolled or removed: who listens is looked at anew."""
         for stream in self._streams:
             stream.wake()
@@ -659,7 +659,7 @@ class ApprovalsApp:
             await self._operator(scope)
             await respond_json(send, 200, await self._desk.enrolments(), SECURITY)
             return
-        answer = await read_json(scope, receive, Admission, _MOST_BODY)
+        answer = await read_json(scope, receive, EnrolmentDecision, _MOST_BODY)
         if answer.refuse:
             await self._operator(scope)
             await self._desk.refuse_enrolment(answer.id)

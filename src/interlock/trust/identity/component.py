@@ -80,7 +80,7 @@ class _Parts(msgspec.Struct):
     """Callers whom the config itself names, by kind and name."""
 
 
-class Identity:
+class IdentityComponent:
     """Who may come to this node."""
 
     def __init__(
@@ -148,7 +148,7 @@ class Identity:
         return (
             name in OWN_NAMES
             or any(name == one for _, one in self._parts.callers)
-            or self.watch.is_there(name)
+            or self.watch.is_active(name)
             or name in self._api_tokens.access.good_names(self._wall_clock())
         )
 
@@ -164,7 +164,7 @@ class Identity:
             return any(one.registers for one in named) or any(
                 one.state(now) == "good" and "register" in one.may for one in tokens
             )
-        return self.watch.is_there(name)
+        return self.watch.is_active(name)
 
     def recall(self, caller: Caller) -> Caller | None:
         """Somebody who called earlier, with the rights that it has now. None: it may not any more.
@@ -315,7 +315,7 @@ class Identity:
             certificates=certificates,
             local=local,
             wall_clock=self._wall_clock,
-            on_known=self.watch.saw,
+            on_known=self.watch.record_login,
             on_unread=self._came_unread,
         )
         authenticator.minted = self._minted

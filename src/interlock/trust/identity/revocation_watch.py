@@ -101,14 +101,14 @@ class AccessWatch:
 
     # -- who is there
 
-    def saw(self, known: KnownToken) -> None:
+    def record_login(self, known: KnownToken) -> None:
         """Somebody was let in by a token."""
         ids = self._seen.get(known.caller.name)
         if ids is None:
             ids = self._seen[known.caller.name] = BoundedDict(MOST_IDS)
         ids[known.caller.id] = known.ends
 
-    def is_there(self, name: str) -> bool:
+    def is_active(self, name: str) -> bool:
         """Whether a caller of this name may still be there by a token that counts."""
         now = self._clock()
         ends = self._seen.get(name, {}).values()

@@ -55,7 +55,7 @@ _FILE: Final = DatabaseKind(
 _COLUMNS: Final = "id, name, digest, may, roles, scopes, created, expires, last_used, revoked"
 
 
-class Revocation(NamedTuple):
+class TokenRevocation(NamedTuple):
     """Something of another issuer that does not count any more."""
 
     kind: str
@@ -146,12 +146,12 @@ class AccessStore:
                 (kind, value, self._clock()),
             )
 
-    def revocations(self) -> list[Revocation]:
+    def revocations(self) -> list[TokenRevocation]:
         if not self.path.exists():
             return []
         with self._opened() as file:
             rows = file.execute("SELECT kind, value, since FROM revocation ORDER BY since")
-            return [Revocation(*row) for row in rows]
+            return [TokenRevocation(*row) for row in rows]
 
     # -- all of it
 

@@ -113,7 +113,7 @@ class DraftEntry(NamedTuple):
         }
 
 
-class ChainHead(msgspec.Struct, frozen=True):
+class OperatorChainHead(msgspec.Struct, frozen=True):
     """The end of a chain, by which a cut or another chain is noticed."""
 
     number: int
@@ -131,10 +131,10 @@ class Chain(NamedTuple):
     """Why the entry after those does not count. Empty: all of them do."""
 
     @property
-    def head(self) -> ChainHead | None:
-        return ChainHead(len(self.links), self.links[-1]) if self.links else None
+    def head(self) -> OperatorChainHead | None:
+        return OperatorChainHead(len(self.links), self.links[-1]) if self.links else None
 
-    def holds(self, head: ChainHead | None) -> bool:
+    def holds(self, head: OperatorChainHead | None) -> bool:
         """Whether it goes on from there."""
         if head is None:
             return True
@@ -175,7 +175,7 @@ def verify_chain(
     rows: Iterable[tuple[bytes, str]],
     *,
     roots: Sequence[Enrolment] = (),
-    known: ChainHead | None = None,
+    known: OperatorChainHead | None = None,
     recovered: Recovered = _never,
 ) -> Chain:
     """Who the operators are, by these entries and their proofs.

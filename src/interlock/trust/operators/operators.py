@@ -148,9 +148,9 @@ class OperatorWatch:
 
     def _tick(self) -> None:
         self._timer = None
-        self._task = asyncio.get_running_loop().create_task(self._look_again())
+        self._task = asyncio.get_running_loop().create_task(self._refresh())
 
-    async def _look_again(self) -> None:
+    async def _refresh(self) -> None:
         try:
             await self.look()
         except Exception:
@@ -277,7 +277,7 @@ class OperatorWatch:
             for one in (each.passkey for each in self.enrolled if each.kind == "passkey")
         }
         if self.anchors is not None:
-            self.anchors.heed()
+            self.anchors.refresh()
 
     def _tell_warning(self, problem: str) -> None:
         """Somebody wrote into the file what no operator signed."""
@@ -455,7 +455,7 @@ class Operators:
                 told = {"name": made.one.name, "pending": made.id}
             elif made is not None:
                 told = {"name": made.name}
-            await self.look_again()
+            await self.refresh()
         if told is None:
             raise InterlockError(
                 PROOF_INVALID,
@@ -466,7 +466,7 @@ class Operators:
     async def enrolments(self) -> dict[str, Any]:
         """Who the operators are, and what of enrolments is pending: with the entry that an operator
         signs to confirm it. Raises InterlockError."""
-        await self.look_again()
+        await self.refresh()
         chain = await asyncio.get_running_loop().run_in_executor(None, self.store.chain)
         now = self._now()
 
@@ -513,15 +513,15 @@ class Operators:
                     )
             return self.store.admit(id, raw, proof)
 
-        await self.look_again()
+        await self.refresh()
         one = await loop.run_in_executor(None, admit)
-        await self.look_again()
+        await self.refresh()
         return one.name
 
     async def refuse_enrolment(self, id: str) -> None:
         """Forget a pending enrolment. Raises InterlockError."""
         found = await asyncio.get_running_loop().run_in_executor(None, self.store.refuse, id)
-        await self.look_again()
+        await self.refresh()
         if not found:
             raise InterlockError(UNKNOWN_APPROVAL, "No such enrolment is pending.")
 
@@ -581,8 +581,8 @@ class Operators:
         _, ends = self._sessions.get(sha256(session.encode()).digest(), ("", 0.0))
         return max(0.0, ends - self._clock())
 
-    async def look_again(self) -> None:
-        """Heed who was enrolled or removed meanwhile."""
+    async def refresh(self) -> None:
+        """Read who was enrolled or removed meanwhile."""
         await self.watch.look()
 
     def _forget_answered(self) -> None:

@@ -30,9 +30,9 @@ from interlock.errors import InterlockError
 from interlock.trust.approvals.proofs import plain_code, to_base64url
 from interlock.trust.operators.chain import (
     Chain,
-    ChainHead,
     DraftEntry,
     Enrolment,
+    OperatorChainHead,
     decode_entry,
     digest_of,
     verify_chain,
@@ -326,16 +326,16 @@ class OperatorStore:
     def head_path(self) -> Path:
         return self.path.with_suffix(".head")
 
-    def known_head(self) -> ChainHead | None:
+    def known_head(self) -> OperatorChainHead | None:
         """Raises InterlockError when it cannot be read."""
         try:
-            return msgspec.json.decode(self.head_path.read_bytes(), type=ChainHead)
+            return msgspec.json.decode(self.head_path.read_bytes(), type=OperatorChainHead)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as error:
             raise _unusable(self.head_path, error) from None
 
-    def keep_head(self, head: ChainHead) -> None:
+    def keep_head(self, head: OperatorChainHead) -> None:
         """Remember how long the chain is. Raises InterlockError."""
         written = self.head_path.with_name(f"{self.head_path.name}.{os.getpid()}")
         try:
@@ -348,7 +348,7 @@ class OperatorStore:
         except OSError as error:
             raise _unusable(self.head_path, error) from None
 
-    def _must_go_on(self, chain: Chain, known: ChainHead | None = None) -> Chain:
+    def _must_go_on(self, chain: Chain, known: OperatorChainHead | None = None) -> Chain:
         """Raises InterlockError for a chain that is not the one that the node saw last."""
         known = known or self.known_head()
         if not chain.holds(known):
@@ -537,7 +537,7 @@ class OperatorsSnapshot(NamedTuple):
 
     operators: list[Enrolment]
     pending: list[PendingEnrolment]
-    head: ChainHead | None
+    head: OperatorChainHead | None
     warning: str = ""
     """Entries that do not count."""
 
@@ -552,9 +552,9 @@ class OperatorReader:
         self._file: sqlite3.Connection | None = None
         self._place: tuple[int, int] | None = None
         self._version = -1
-        self._head: ChainHead | None = None
+        self._head: OperatorChainHead | None = None
         """The end of the chain as this node saw it last."""
-        self._kept: ChainHead | None = None
+        self._kept: OperatorChainHead | None = None
         self._looked = False
         """Whether the head that was kept has been read. A later one may be another process's."""
         self.recoveries: set[str] = set()

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 
-class Action(IntEnum):
+class PolicyAction(IntEnum):
     """From the freest to the most restrictive."""
 
     ALLOW = 0
@@ -22,13 +22,13 @@ class Action(IntEnum):
         self.word = self._name_.lower()
 
 
-ACTIONS: Final = {action.word: action for action in Action}
+ACTIONS: Final = {action.word: action for action in PolicyAction}
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
     """One per rule and one per default, made with the policy: nothing is made for a call."""
 
-    action: Action
+    action: PolicyAction
     rule: str
     """The name of the rule that decided; `default:…` when none did."""
     reason: str = ""
@@ -39,6 +39,8 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     """Whether its rule is about tools by name, and not just about everything or everybody."""
 
 
-def decision(action: Action, rule: str, reason: str = "", *, names_tool: bool = False) -> Decision:
-    gated = action in (Action.CONFIRM, Action.VERIFY)
+def decision(
+    action: PolicyAction, rule: str, reason: str = "", *, names_tool: bool = False
+) -> Decision:
+    gated = action in (PolicyAction.CONFIRM, PolicyAction.VERIFY)
     return Decision(action, rule, reason, gated, names_tool)

@@ -21,7 +21,7 @@ from interlock.errors import DENIED, InterlockError
 from interlock.protocol import mcp
 from interlock.protocol.kinds import REQUEST, request_kind
 from interlock.trust.policy.attributes import ToolAnnotations, kinds_of, read_arguments
-from interlock.trust.policy.decision import Action, Decision, decision
+from interlock.trust.policy.decision import Decision, PolicyAction, decision
 from interlock.trust.policy.rules import PolicyRequest, Rule, RuleIndex
 
 Profile = tuple[str, str, tuple[str, ...], tuple[str, ...] | None]
@@ -40,13 +40,13 @@ FREE: Final = frozenset(verb for verb, method in mcp.METHODS.items() if method.n
 """What `default: deny` leaves open: lists, what holds a connection up, the tasks of calls that a
 rule allowed, and proofs, each of which is for a call that is judged by itself."""
 
-_ALLOWED: Final = decision(Action.ALLOW, "default:allow")
-_SAFE: Final = decision(Action.ALLOW, "default:safe")
+_ALLOWED: Final = decision(PolicyAction.ALLOW, "default:allow")
+_SAFE: Final = decision(PolicyAction.ALLOW, "default:safe")
 _CONFIRMED: Final = decision(
-    Action.CONFIRM, "default:safe", "What this tool does cannot be undone."
+    PolicyAction.CONFIRM, "default:safe", "What this tool does cannot be undone."
 )
-_DENIED: Final = decision(Action.DENY, "default:deny", "No rule allows it.")
-_DENY: Final = Action.DENY
+_DENIED: Final = decision(PolicyAction.DENY, "default:deny", "No rule allows it.")
+_DENY: Final = PolicyAction.DENY
 """Looked up once: members of an enumeration are slow to find."""
 
 
@@ -190,7 +190,9 @@ class Policy:
         if found.gated and other:
             # Nobody can be asked about it, so it does not happen.
             return decision(
-                Action.DENY, found.rule, found.reason or "Only tool calls can wait for a human."
+                PolicyAction.DENY,
+                found.rule,
+                found.reason or "Only tool calls can wait for a human.",
             )
         return found
 

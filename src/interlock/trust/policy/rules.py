@@ -14,7 +14,7 @@ from interlock.core.call import Caller
 from interlock.core.config.conditions import Condition, UndecidableError, compile_condition
 from interlock.core.config.trust import RuleConfig
 from interlock.protocol.kinds import KindPattern, compiled
-from interlock.trust.policy.decision import ACTIONS, Action, Decision, decision
+from interlock.trust.policy.decision import ACTIONS, Decision, PolicyAction, decision
 
 # -- Globs, compiled: the words of the config for sets of names. `*`, `?` and `[…]` as in a shell.
 #
@@ -188,8 +188,8 @@ class Rule:
         """Raises BadValue or ProtocolError for what `config` itself would have refused."""
         self.number = number
         self.name = config.name
-        self.action: Action = ACTIONS[config.then]
-        self.restricts = self.action is not Action.ALLOW
+        self.action: PolicyAction = ACTIONS[config.then]
+        self.restricts = self.action is not PolicyAction.ALLOW
         named = bool(config.tools) and all(_names_something(glob) for glob in config.tools)
         self.decision: Decision = decision(
             self.action, config.name, config.reason, names_tool=named

@@ -9,7 +9,7 @@ from interlock.core.call import Call
 from interlock.core.catalog.offering import Tool
 from interlock.core.catalog.snapshot import View
 from interlock.protocol.scopes import covers
-from interlock.trust.policy import Action, Decision, Policy
+from interlock.trust.policy import Decision, Policy, PolicyAction
 from interlock.trust.scopes import level_of
 
 
@@ -18,8 +18,8 @@ class Visibility:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self.denies = policy.default == Action.DENY.word or any(
-            rule.action is Action.DENY for rule in policy.rules
+        self.denies = policy.default == PolicyAction.DENY.word or any(
+            rule.action is PolicyAction.DENY for rule in policy.rules
         )
         """Whether there may be tools that somebody does not see."""
 
@@ -36,6 +36,6 @@ class Visibility:
             if not denies:
                 return True
             found = policy.standing(caller, tool)
-            return not (isinstance(found, Decision) and found.action is Action.DENY)
+            return not (isinstance(found, Decision) and found.action is PolicyAction.DENY)
 
         return View((caller.name, caller.above, caller.roles, scopes, policy.version), sees)
