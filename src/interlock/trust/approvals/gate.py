@@ -5,11 +5,11 @@ What comes back with an approval comes through the whole pipeline again, is held
 approved, and is let go once, after that is written down. Whoever makes the identical call meanwhile
 is told of the same approval, waits for the call that is under way, or is given what it came to.
 
-`Inbox` has all approvals that a node knows, and takes them from state to state. A step is written
-down before anybody acts on it or hears of it. One record takes one step at a time, so of two who
-decide at once exactly one does. Time is looked at twice: on the wall clock, by which a record says
-when it expires, and on the clock that never goes back, so that a wall clock that is set back gives
-nobody more time.
+`ApprovalInbox` has all approvals that a node knows, and takes them from state to state. A step is
+written down before anybody acts on it or hears of it. One record takes one step at a time, so of
+two who decide at once exactly one does. Time is looked at twice: on the wall clock, by which a
+record says when it expires, and on the clock that never goes back, so that a wall clock that is set
+back gives nobody more time.
 """
 
 from __future__ import annotations
