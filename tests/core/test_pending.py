@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from interlock.core.call import Call, Client, ClientRequest, ClientSession, Credentials, Outcome
-from interlock.core.pending import ANSWERED, DeferredRequest
+from interlock.core.deferred_request import ANSWERED, DeferredRequest
 from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.errors import AUTH_REQUIRED, DEADLINE_EXCEEDED, InterlockError
 from interlock.protocol.mcp import Era

@@ -7,8 +7,7 @@ import importlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from interlock.core.feature import Feature, FeatureComponent, load_object
-from interlock.core.section_registry import register_sections
+from interlock.core.feature import Feature, FeatureComponent, load_object, register_sections
 from interlock.terminal.feature_reports import register_reports
 
 if TYPE_CHECKING:

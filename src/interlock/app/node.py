@@ -22,6 +22,7 @@ from interlock.core.config.feature_sections import apply_environment
 from interlock.core.feature import Component, FeatureComponent
 from interlock.core.journal.audit import Audit
 from interlock.core.journal.journal import Journal, deliver_on
+from interlock.core.node_position import NodePosition
 from interlock.core.paths import (
     check_state,
     journal_path,
@@ -36,7 +37,6 @@ from interlock.core.pipeline.breaker import Breakers
 from interlock.core.pipeline.busy_poll import can_stay_awake
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.pipeline.request_state import KEY_BYTES, StateSealer
-from interlock.core.place import NodePosition
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.router import StatusDocument
 from interlock.core.server.mcp.change_notifications import ChangeListeners
@@ -44,7 +44,7 @@ from interlock.core.server.mcp.server_info import Introduction, ServerInfo
 from interlock.core.server.mcp.sessions import Sessions
 from interlock.core.server.mcp.stream import McpStream
 from interlock.core.status import NodeStatus, StatusReport
-from interlock.core.upstreams.oauth.keyring import BearerRegistry
+from interlock.core.upstreams.oauth.bearer import BearerRegistry
 from interlock.core.upstreams.oauth.token_store import TokenStore
 from interlock.core.upstreams.registry import UpstreamRegistry
 from interlock.core.upstreams.supervisor import Supervisor
@@ -176,7 +176,7 @@ class Node:
         # Before anything of it is read.
         check_state(state_dir(config, environ, base_dir))
         tokens = TokenStore(tokens_path(config, environ, base_dir))
-        self._keyring = BearerRegistry(tokens, browser=browser)
+        self._bearer_registry = BearerRegistry(tokens, browser=browser)
         self._journal: Journal | None = None
         if config.journal.enabled:
             path = journal_path(config, environ, base_dir)
@@ -218,7 +218,7 @@ class Node:
             catalog=self.catalog,
             breakers=self.breakers,
             audit=self.audit,
-            keyring=self._keyring,
+            bearers=self._bearer_registry,
             on_shown=lambda supervisor: self.introduction.shown(supervisor),
             on_changed=lambda: self.introduction.refresh(),
         )
@@ -434,7 +434,7 @@ class Node:
                 *((name, one.stop) for name, one in features),
                 ("trust", self.trust.stop),
                 ("upstreams", self.upstreams.stop),
-                ("sign-ins", self._keyring.close),
+                ("sign-ins", self._bearer_registry.close),
                 ("the journal", self._close_journal),
             )
         )

@@ -14,7 +14,7 @@ from interlock.aql.request import AqlRequest, BuiltinResponse
 from interlock.core.call import Call, ClientSession, Outcome
 from interlock.core.catalog.offering import Offering, Tool, read_offering
 from interlock.core.config import ServerConfig
-from interlock.core.pending import ANSWERED
+from interlock.core.deferred_request import ANSWERED
 from interlock.core.pipeline.internal_error import fault
 from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.errors import DEADLINE_EXCEEDED, UNKNOWN_TOOL, InterlockError

@@ -34,7 +34,7 @@ from interlock.core.config.problems import format_path
 from interlock.core.paths import tokens_path
 from interlock.core.upstreams.connection import Connector, ConnectorOptions
 from interlock.core.upstreams.listing import list_tools
-from interlock.core.upstreams.oauth.keyring import BearerRegistry
+from interlock.core.upstreams.oauth.bearer import BearerRegistry
 from interlock.core.upstreams.oauth.token_store import TokenStore
 from interlock.core.upstreams.secret_mask import secret_values
 from interlock.core.upstreams.session_pool import denied

@@ -128,9 +128,8 @@ async def _sign_in(
     from interlock.core.upstreams.oauth.errors import told
     from interlock.core.upstreams.oauth.fetch import fetch
     from interlock.core.upstreams.oauth.loopback import LoopbackBrowser
-    from interlock.core.upstreams.oauth.probe import challenge_of
     from interlock.core.upstreams.oauth.registration import redirect_port
-    from interlock.core.upstreams.oauth.sign_in import SignInRequest, sign_in
+    from interlock.core.upstreams.oauth.sign_in import SignInRequest, challenge_of, sign_in
 
     kept = await wallet.grant()
     previous = None if kept is None else kept.grant
@@ -201,7 +200,7 @@ class _pasted:
 async def _sign_out(key: str, server: ServerConfig, wallet: UpstreamGrants) -> bool:
     from interlock.core.upstreams.oauth.errors import SignInProblem
     from interlock.core.upstreams.oauth.fetch import fetch
-    from interlock.core.upstreams.oauth.sign_out import give_back
+    from interlock.core.upstreams.oauth.sign_in import give_back
 
     kept = await wallet.grant()
     if kept is not None:

@@ -314,7 +314,7 @@ def _found(store: AccessStore, which: str, named: running.Named) -> list[AccessT
 def _check_name(name: str, meant: running.Meant) -> None:
     if not name or not name.isprintable() or name != name.strip() or len(name) > _LONGEST_NAME:
         raise typer.BadParameter("a name is some printable text", param_hint="name")
-    from interlock.core.config.identity_checks import is_own_name
+    from interlock.core.config.checks import is_own_name
 
     if is_own_name(name):
         raise typer.BadParameter(

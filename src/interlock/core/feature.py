@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from interlock.core.catalog.server_info import UpstreamIntroduction
     from interlock.core.config import Config
     from interlock.core.server.http.router import Route
+from collections.abc import Iterable
 
 
 class Command(NamedTuple):
@@ -138,3 +139,20 @@ class FeatureComponent(Component):
 
     def expired(self, callers: Container[str]) -> None:
         """The tokens of these callers ran out: tell them nothing more until they have new ones."""
+
+
+# -- Config sections of the features, by reference. Here, and not in the config package, so that a
+# program can register them without reading a config.
+
+_section_references: tuple[str, ...] = ()
+
+
+def register_sections(references: Iterable[str]) -> None:
+    """Add sections, each as `module:object` below `interlock`: a `SectionDefinition`."""
+    global _section_references
+    _section_references = tuple(dict.fromkeys((*_section_references, *references)))
+
+
+def registered_sections() -> tuple[str, ...]:
+    """The references, in the order in which they were added."""
+    return _section_references

@@ -21,7 +21,7 @@ from interlock.core.call import (
     UpstreamGoneError,
 )
 from interlock.core.catalog.effects import LEVELS
-from interlock.core.pending import PendingRequestBase
+from interlock.core.deferred_request import PendingRequestBase
 from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.drivers.driver import Driver
 from interlock.drivers.errors import aip_code

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from interlock.core.call import Call, ClientSession
 from interlock.core.catalog.effects import EffectLevel
 from interlock.core.catalog.offering import CONTRACTS, META_CONTEXT, META_DRIVER, Tool
-from interlock.core.pending import DeferredRequest
+from interlock.core.deferred_request import DeferredRequest
 from interlock.core.ports import Clock, ResponseHandler, UpstreamRequest
 from interlock.drivers.contract_exchange import Asker, ContractExchange, asker_of, gone
 from interlock.drivers.contract_shape import ContractShape

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from interlock.core.call import Call, UpstreamGoneError
 from interlock.core.config import ServerConfig
-from interlock.core.pending import DeferredRequest
+from interlock.core.deferred_request import DeferredRequest
 from interlock.core.ports import Clock, ResponseHandler, UpstreamRequest
 from interlock.core.upstreams.supervisor import Supervisor
 from interlock.drivers.errors import not_ready

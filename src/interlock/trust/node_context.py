@@ -10,10 +10,10 @@ from interlock.core.catalog.catalog import Catalog
 from interlock.core.config import Config
 from interlock.core.feature import FeatureComponent
 from interlock.core.journal.audit import Audit
+from interlock.core.node_position import NodePosition
 from interlock.core.pipeline.breaker import Breakers
 from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.pipeline.request_state import StateSealer
-from interlock.core.place import NodePosition
 from interlock.core.ports import Recorder
 from interlock.core.server.http.guard import Guard
 from interlock.core.server.http.resource_metadata import Challenges

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.core import section_registry
+from interlock.core import feature
 from interlock.core.config import Config, ConfigError, config_json_schema, diff, parse_config
 from interlock.core.config.feature_sections import (
     SectionDefinition,
@@ -66,9 +66,9 @@ def _ship(monkeypatch: pytest.MonkeyPatch) -> None:
         "interlock.core.config.feature_sections.load_object",
         lambda reference: {"lamps": LAMPS, "anchor": ANCHOR}[reference],
     )
-    monkeypatch.setattr(section_registry, "_references", ())
-    section_registry.register_sections(["lamps", "anchor"])
-    section_registry.register_sections(["lamps"])
+    monkeypatch.setattr(feature, "_section_references", ())
+    feature.register_sections(["lamps", "anchor"])
+    feature.register_sections(["lamps"])
 
 
 def test_reads_a_section_and_gives_the_default_without_it() -> None:
@@ -103,7 +103,7 @@ def test_reports_problems_as_for_other_keys(text: str, problem: str) -> None:
 def test_a_section_that_nobody_registered_is_an_unknown_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(section_registry, "_references", ("anchor",))
+    monkeypatch.setattr(feature, "_section_references", ("anchor",))
     with pytest.raises(ConfigError, match="lamps: unknown key"):
         parse_config("lamps: {}\n")
     assert Config(sections=[Lamps(most=9)]).section(Lamps).most == 9

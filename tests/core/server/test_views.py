@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.core import section_registry
+from interlock.core import feature
 from interlock.core.config import Config
 from interlock.core.server.mcp.views import Views
 from interlock.errors import ProtocolError
@@ -12,7 +12,7 @@ from interlock.protocol.aql_terms import PLAIN
 
 
 def test_without_a_feature_there_is_the_plain_view_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(section_registry, "_references", ())
+    monkeypatch.setattr(feature, "_section_references", ())
     views = Views(Config())
     assert views.names == ["plain"]
     assert views.named(b"view=plain") is PLAIN

@@ -19,7 +19,7 @@ from interlock.core.pipeline.breaker import Breakers
 from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.connection import Connector, ConnectorOptions
 from interlock.core.upstreams.extension import UpstreamExtension
-from interlock.core.upstreams.oauth.keyring import BearerRegistry
+from interlock.core.upstreams.oauth.bearer import BearerRegistry
 from interlock.core.upstreams.oauth.token_store import TokenStore
 from interlock.core.upstreams.registry import UpstreamRegistry
 from interlock.core.upstreams.supervisor import Supervisor
@@ -73,7 +73,7 @@ def registry_of(folder: Path, *extensions: UpstreamExtension) -> UpstreamRegistr
         catalog=Catalog(server_info=OWN_INFO, page_size=100),
         breakers=Breakers(time.monotonic, failures=5, cooldown=30),
         audit=Audit(None),
-        keyring=BearerRegistry(TokenStore(folder / "tokens.db")),
+        bearers=BearerRegistry(TokenStore(folder / "tokens.db")),
         on_shown=lambda _: None,
         on_changed=lambda: None,
     )

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from interlock.core.config import quantities
+from interlock.core.config.conditions import compile_condition
 from interlock.core.config.feature_sections import section_definitions
-from interlock.core.config.identity_checks import check_identity, is_own_name
 from interlock.core.config.model import COMMAND_TRANSPORTS, URL_TRANSPORTS, Config, ServerConfig
 from interlock.core.config.own_node import OWN_ADDRESS, is_own_url
-from interlock.core.config.policy_checks import check_policy
 from interlock.core.config.problems import (
     BadValue,
     ConfigError,
@@ -25,9 +24,12 @@ from interlock.core.config.problems import (
     one_of,
     quoted,
 )
+from interlock.core.config.quantities import is_confidential
 from interlock.core.config.reader import NodeReader
 from interlock.core.config.secrets import resolve
-from interlock.core.config.trust import IdentityConfig
+from interlock.core.config.trust import ApprovalsConfig, IdentityConfig, PolicyConfig, RuleConfig
+from interlock.protocol.kinds import REQUEST, compiled, problem_of, request_kind
+from interlock.protocol.mcp import TOOLS_CALL
 
 TOKEN_LINE: Final = 'tokens: [{name: me, token: "${env:INTERLOCK_TOKEN}"}]'
 SHORTEST_TOKEN: Final = 16
@@ -309,3 +311,245 @@ def _check_own_address(
             long_form = ("servers", key, "url")
             where = long_form if long_form in reader.places else long_form[:2]
             reader.report(where, *OWN_ADDRESS)
+
+
+# -- Rules of the policy: a rule that can never match protects nobody.
+
+RESERVED_NAMES: Final = "default:"
+"""How the node calls what happens when no rule fits."""
+_REQUESTS: Final = f"{REQUEST}:"
+_TOOL_CALLS: Final = request_kind(TOOLS_CALL)
+_METHODS: Final = ("tools/", "resources/", "prompts/")
+_GLOB: Final = frozenset("*?[")
+_OF_TOOLS: Final = ("tools", "effects", "annotations")
+
+
+def check_policy(reader: NodeReader, values: dict[str, Any]) -> None:
+    """Write down every problem with the rules."""
+    _check_gates(reader, values)
+    policy: PolicyConfig | None = values.get("policy")
+    if policy is None:
+        return
+    names: set[str] = set()
+    for number, rule in enumerate(policy.rules):
+        path: KeyPath = ("policy", "rules", number)
+        if rule.name in names:
+            reader.report(
+                (*path, "name"),
+                f"another rule is called {quoted(rule.name)}",
+                "give each its own name",
+            )
+        elif rule.name.startswith(RESERVED_NAMES):
+            reader.report(
+                (*path, "name"),
+                f"names with {RESERVED_NAMES} are the node's own",
+                "choose another name",
+            )
+        names.add(rule.name)
+        _check_kinds(reader, path, rule)
+        if rule.when is not None:
+            try:
+                compile_condition(rule.when)
+            except BadValue as bad:
+                reader.report((*path, "when"), bad.message, bad.hint)
+    _check_learned(reader, policy)
+
+
+def _check_gates(reader: NodeReader, values: dict[str, Any]) -> None:
+    """Calls must not wait for somebody who cannot be there."""
+    approvals: ApprovalsConfig | None = values.get("approvals")
+    if approvals is None or approvals.enrolled or approvals.anchors:
+        return
+    unread = "policy" not in values and ("policy",) in reader.places
+    if not unread and can_hold(values.get("policy") or PolicyConfig()):
+        reader.report(
+            ("approvals", "enrolled"),
+            "the policy makes calls wait for a human, and nobody's proof counts",
+            "name somebody under approvals.anchors, or leave this out and run: interlock keys new",
+        )
+
+
+def can_hold(policy: PolicyConfig) -> bool:
+    """Whether a call can come to wait for a human by these rules."""
+    if any(rule.then in ("confirm", "verify") for rule in policy.rules):
+        return True
+    frees_all = any(rule.then == "allow" and not rule.selectors() for rule in policy.rules)
+    return policy.default == "safe" and not frees_all
+
+
+def _check_learned(reader: NodeReader, policy: PolicyConfig) -> None:
+    names = {rule.name for rule in policy.rules}
+    for number, rule in enumerate(policy.learned):
+        path: KeyPath = ("policy", "learned", number)
+        if rule.name in names:
+            reader.report(
+                (*path, "name"),
+                f"another rule is called {quoted(rule.name)}",
+                "give each its own name",
+            )
+        names.add(rule.name)
+        if not rule.tools:
+            reader.report((*path, "tools"), "it is about no tool", "name at least one")
+        for at, tool in enumerate(rule.tools):
+            if _GLOB & {*tool}:
+                reader.report(
+                    (*path, "tools", at),
+                    "a rule that was learned is about tools that were decided about",
+                    "name each of them; for globs write a rule under policy.rules",
+                )
+        if rule.when is not None:
+            try:
+                compile_condition(rule.when)
+            except BadValue as bad:
+                reader.report((*path, "when"), bad.message, bad.hint)
+
+
+def _check_kinds(reader: NodeReader, path: KeyPath, rule: RuleConfig) -> None:
+    calls_a_tool = not rule.kinds
+    for number, text in enumerate(rule.kinds):
+        place: KeyPath = (*path, "kinds", number)
+        problem = problem_of(text)
+        if problem:
+            reader.report(place, problem, "write one such as mcp/request:resources/*")
+            return
+        fixed = compiled(text).fixed
+        if not _may_begin_with(fixed, _REQUESTS):
+            reader.report(
+                place,
+                "this can never fit: what callers send is called mcp/request:METHOD",
+                f"write {_REQUESTS}{text if text.startswith(_METHODS) else '*'}",
+            )
+            return
+        if rule.then in ("confirm", "verify") and not fixed.startswith(_TOOL_CALLS):
+            reader.report(
+                place,
+                f"only tool calls can wait for a human, and this is {rule.then} for others, too",
+                f"write {_TOOL_CALLS}, or then: deny",
+            )
+            return
+        calls_a_tool = calls_a_tool or _may_begin_with(fixed, _TOOL_CALLS)
+    if not calls_a_tool:
+        for name in _OF_TOOLS:
+            if getattr(rule, name):
+                reader.report(
+                    (*path, name),
+                    f"{name} is about tool calls, and kinds leaves them out",
+                    "remove one of the two",
+                )
+
+
+def _may_begin_with(fixed: str, wanted: str) -> bool:
+    """Whether something can begin with both."""
+    return fixed.startswith(wanted) or wanted.startswith(fixed)
+
+
+# -- The parts of `identity`. `identity_problems` is the one place for what would let one caller
+# pass for another: the node asks it as well, for a config that was not read from a file.
+
+OWN_NAMES: Final = frozenset({"local", "parent"})
+"""What the node itself calls somebody: no token, certificate or issuer may name one of these."""
+
+
+def is_own_name(name: str) -> bool:
+    """Whether only the node itself calls somebody so."""
+    return name in OWN_NAMES or name.startswith("config:")
+
+
+class IdentityProblem(NamedTuple):
+    """Something about `identity` by which callers could not be told apart."""
+
+    place: KeyPath
+    what: str
+    hint: str
+
+
+def identity_problems(identity: IdentityConfig, *, client_ca: bool) -> Iterator[IdentityProblem]:
+    """Everything that must hold between its parts, and does not. `client_ca`: whether there is
+    somebody by whom certificates are checked."""
+    seen: set[str] = set()
+    for index, issuer in enumerate(identity.issuers):
+        if issuer.issuer in seen:
+            place: KeyPath = ("identity", "issuers", index, "issuer")
+            yield IdentityProblem(place, "this issuer is there twice", "keep one of them")
+        seen.add(issuer.issuer)
+    yield from _prefix_problems(identity)
+    if identity.certificates and not client_ca:
+        yield IdentityProblem(
+            ("identity", "certificates"),
+            "nobody could check these certificates",
+            "name the CA that signed them in tls.client_ca",
+        )
+    for index, one in enumerate(identity.certificates):
+        if is_own_name(one.name):
+            yield IdentityProblem(
+                ("identity", "certificates", index, "name"),
+                f"{quoted(one.name)} is what the node itself calls somebody",
+                "choose another name",
+            )
+
+
+def _prefix_problems(identity: IdentityConfig) -> Iterator[IdentityProblem]:
+    """No prefix may begin another: behind `""` somebody could be called `corp:x`, who is somebody
+    else behind `corp:`."""
+    places: list[tuple[KeyPath, str]] = [
+        *((("identity", "issuers", i), one.prefix) for i, one in enumerate(identity.issuers)),
+        *(
+            (("identity", "introspection", i), one.prefix)
+            for i, one in enumerate(identity.introspection)
+        ),
+    ]
+    for number, (place, prefix) in enumerate(places):
+        for _, other in places[:number]:
+            if prefix.startswith(other) or other.startswith(prefix):
+                yield IdentityProblem(
+                    place,
+                    f"the prefixes {quoted(prefix)} and {quoted(other)} begin alike, so callers "
+                    "could pass for others",
+                    "give each its own prefix, such as corp: and app:",
+                )
+                break
+
+
+def check_identity(reader: NodeReader, values: dict[str, Any]) -> None:
+    """Write down every problem of `identity`."""
+    identity: IdentityConfig | None = values.get("identity")
+    if identity is None:
+        return
+    _check_issuers(reader, identity)
+    tls = values.get("tls")
+    client_ca = tls is not None and tls.client_ca is not None
+    for problem in identity_problems(identity, client_ca=client_ca):
+        reader.report(*problem)
+    for index, one in enumerate(identity.introspection):
+        if not is_confidential(one.url):
+            reader.report(
+                ("identity", "introspection", index, "url"),
+                "tokens would be sent there over plain http",
+                "write https://",
+            )
+
+
+def _check_issuers(reader: NodeReader, identity: IdentityConfig) -> None:
+    for index, one in enumerate(identity.issuers):
+        place: KeyPath = ("identity", "issuers", index)
+        if one.jwks_url is not None and one.jwks_file is not None:
+            reader.report(
+                (*place, "jwks_file"), "its keys are in a file and at an address", "keep one"
+            )
+        elif one.jwks_file is None and not _reachable(one.jwks_url or one.issuer):
+            reader.report(
+                place,
+                "its keys would come over plain http, or from nowhere",
+                "give an https jwks_url, or a jwks_file",
+            )
+        if not one.algorithms:
+            reader.report(
+                (*place, "algorithms"),
+                "no signature would ever be accepted",
+                "leave it out, or write [ES256]",
+            )
+
+
+def _reachable(url: str) -> bool:
+    """Whether keys may be asked for there."""
+    return url.startswith(("http://", "https://")) and is_confidential(url)

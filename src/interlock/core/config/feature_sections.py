@@ -1,6 +1,6 @@
 """The sections that features add to the config.
 
-A program registers the sections of its features once (`core/section_registry.py`). Their modules
+A program registers the sections of its features once (`core/feature.py`). Their modules
 are imported when a config is first read. Where nobody registered a section, its key in a file is an
 unknown one, and `Config.section` gives the default.
 """
@@ -15,8 +15,7 @@ from msgspec import NODEFAULT, Meta, Struct, inspect
 
 from interlock.core.config.model import Config
 from interlock.core.config.section import FeatureSection, default_section
-from interlock.core.feature import load_object
-from interlock.core.section_registry import registered_sections
+from interlock.core.feature import load_object, registered_sections
 
 if TYPE_CHECKING:
     from interlock.core.config.problems import KeyPath

@@ -25,8 +25,8 @@ from interlock.core.call import (
     Outcome,
     UpstreamAnsweredError,
 )
+from interlock.core.deferred_request import PendingRequestBase
 from interlock.core.journal.audit import ANSWERED, ASKED, REFUSED, WITHDRAWN, Audit
-from interlock.core.pending import PendingRequestBase
 from interlock.core.ports import Clock, ResponseHandler, UpstreamRequest
 from interlock.errors import (
     DEADLINE_EXCEEDED,

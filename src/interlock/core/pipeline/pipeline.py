@@ -41,8 +41,8 @@ from interlock.core.call import (
 )
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.effects import EffectLevel
+from interlock.core.deferred_request import DeferredRequest
 from interlock.core.journal.audit import COLLECTED, OK, TOOL_ERROR, Audit
-from interlock.core.pending import DeferredRequest
 from interlock.core.pipeline.admission import Admission
 from interlock.core.pipeline.authentication import Authenticator, PendingIdentity
 from interlock.core.pipeline.breaker import Breakers

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from interlock.core.call import Call, ClientSession, Outcome
-from interlock.core.pending import ANSWERED
+from interlock.core.deferred_request import ANSWERED
 from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.errors import UNKNOWN_TOOL, InterlockError
 from interlock.protocol.jsonrpc import decode_value, encode_value

@@ -30,7 +30,7 @@ from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.connection import ConnectionOpener, Connector, ConnectorOptions
 from interlock.core.upstreams.extension import UpstreamExtension
 from interlock.core.upstreams.listing import RawOffering
-from interlock.core.upstreams.oauth.keyring import BearerRegistry
+from interlock.core.upstreams.oauth.bearer import BearerRegistry
 from interlock.core.upstreams.secret_mask import secret_values
 from interlock.core.upstreams.supervisor import State, Supervisor
 from interlock.protocol.mcp import Era
@@ -76,7 +76,7 @@ class UpstreamRegistry(Component):
         catalog: Catalog,
         breakers: Breakers,
         audit: Audit,
-        keyring: BearerRegistry,
+        bearers: BearerRegistry,
         on_shown: Callable[[Supervisor], None],
         on_changed: Callable[[], None],
     ) -> None:
@@ -95,7 +95,7 @@ class UpstreamRegistry(Component):
         self._breakers = breakers
         self._audit = audit
         self.measures = LatencyMeasures(self.is_slower)
-        self._keyring = keyring
+        self._bearer_registry = bearers
         self._on_shown = on_shown
         self._on_changed = on_changed
         self._slower: dict[str, dict[str, str]] = {}
@@ -129,7 +129,7 @@ class UpstreamRegistry(Component):
                 configured, environ=self._environ, base_dir=self._base_dir
             ),
             "clock": asyncio.get_running_loop().time,
-            "bearer": self._keyring.bearer(key),
+            "bearer": self._bearer_registry.bearer(key),
         }
         for extension in self._extensions:
             connector = extension.connector(key, server, options)

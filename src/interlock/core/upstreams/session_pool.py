@@ -19,7 +19,7 @@ from msgspec import Raw
 
 from interlock.core.call import Call, ClientSession, UpstreamAnsweredError, UpstreamGoneError
 from interlock.core.config import ServerConfig
-from interlock.core.pending import DeferredRequest
+from interlock.core.deferred_request import DeferredRequest
 from interlock.core.pipeline.notification_filter import loud_enough, read_level
 from interlock.core.ports import Clock, ResponseHandler, UpstreamRequest
 from interlock.core.upstreams.client import UpstreamClient

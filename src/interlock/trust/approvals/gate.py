@@ -23,8 +23,8 @@ from interlock.core import crash_points as faults
 from interlock.core.call import Call, ClientSession, Credentials, Outcome
 from interlock.core.catalog.offering import META_CONTEXT, Tool
 from interlock.core.config.trust import ApprovalsConfig
+from interlock.core.deferred_request import PendingRequestBase
 from interlock.core.journal.audit import COLLECTED
-from interlock.core.pending import PendingRequestBase
 from interlock.core.pipeline.internal_error import fault
 from interlock.core.pipeline.request_state import StateSealer
 from interlock.core.ports import CallHost, Clock, Recorder

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.core.call import Caller
-from interlock.core.config.identity_checks import is_own_name
+from interlock.core.config.checks import is_own_name
 from interlock.core.config.trust import SCOPE_PATTERN
 from interlock.errors import UNAUTHENTICATED, InterlockError
 

@@ -17,7 +17,7 @@ import msgspec
 
 from interlock.core.call import Caller, Credentials
 from interlock.core.config import Config, resolve, resolve_tokens
-from interlock.core.config.identity_checks import OWN_NAMES, identity_problems
+from interlock.core.config.checks import OWN_NAMES, identity_problems
 from interlock.core.config.trust import IntrospectionConfig, IssuerConfig, TokenConfig
 from interlock.core.paths import access_path
 from interlock.core.pipeline.authentication import LOCAL_CALLER, PARENT_KIND, Authenticator

@@ -10,7 +10,7 @@ import pytest
 
 from interlock.core.call import UpstreamGoneError
 from interlock.core.config import OAuthConfig, ServerConfig
-from interlock.core.upstreams.oauth.keyring import BearerRegistry
+from interlock.core.upstreams.oauth.bearer import BearerRegistry
 from interlock.core.upstreams.supervisor import State
 from interlock.errors import InterlockError
 from tests.core.upstreams.harness import Kept
@@ -165,13 +165,13 @@ def test_a_grant_for_another_url_is_not_used(tmp_path: Path) -> None:
 def test_credentials_of_its_own_come_first(tmp_path: Path) -> None:
     async def body(world: House) -> None:
         await world.log_in()
-        keyring = BearerRegistry(world.store)
+        bearers = BearerRegistry(world.store)
         for more in (
             {"headers": {"authorization": "Bearer mine"}},
             {"oauth": OAuthConfig(enabled=False)},
         ):
             server = ServerConfig(url=world.server.url(), **more)  # type: ignore[arg-type]
-            one = Kept(server, bearer=keyring.bearer("up"))
+            one = Kept(server, bearer=bearers.bearer("up"))
             one.supervisor.begin()
             await one.state(State.FAILED)
             assert one.supervisor.problem is not None
@@ -266,5 +266,5 @@ def test_a_node_without_sign_ins_loads_nothing_for_them(tmp_path: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     loaded = {name.rpartition(".")[2] for name in done.stdout.split("'")[1::2]}
-    assert loaded == {"bearer", "errors", "fetch", "keyring", "token_store", "urls"}
+    assert loaded == {"bearer", "errors", "fetch", "token_store", "urls"}
     assert done.stdout.endswith(" []\n")

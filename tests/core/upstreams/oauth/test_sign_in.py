@@ -10,7 +10,7 @@ import pytest
 from interlock.core.config import OAuthConfig
 from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.fetch import fetch
-from interlock.core.upstreams.oauth.sign_out import give_back
+from interlock.core.upstreams.oauth.sign_in import give_back
 from tests.core.upstreams.oauth.authority import Asked, Authority, Reply
 from tests.core.upstreams.oauth.worlds import NOW, Entrance, at_the_entrance
 

@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 
 from interlock.core.config import OAuthConfig, ServerConfig
-from interlock.core.upstreams.oauth.bearer import OAuthBearer
+from interlock.core.upstreams.oauth.bearer import BearerRegistry, OAuthBearer
 from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.fetch import fetch
 from interlock.core.upstreams.oauth.grants import Grant, UpstreamGrants
-from interlock.core.upstreams.oauth.keyring import BearerRegistry
-from interlock.core.upstreams.oauth.probe import challenge_of
-from interlock.core.upstreams.oauth.sign_in import SignInRequest, sign_in
+from interlock.core.upstreams.oauth.sign_in import SignInRequest, challenge_of, sign_in
 from interlock.core.upstreams.oauth.token_store import TokenStore
 from interlock.core.upstreams.oauth.urls import canonical
 from tests.core.upstreams.harness import Kept, run, within
@@ -138,20 +136,20 @@ class House:
         self, *, browser: Wanderer | None = None, transport: str = "auto", **oauth: Any
     ) -> AsyncIterator[Kept]:
         """An upstream as a node keeps it."""
-        keyring = BearerRegistry(self.store, browser=browser, now=lambda: self.now, sleep=self.naps)
+        bearers = BearerRegistry(self.store, browser=browser, now=lambda: self.now, sleep=self.naps)
         server = ServerConfig(
             url=self.server.url(),
             transport=transport,  # type: ignore[arg-type]
             oauth=OAuthConfig(**oauth),
         )
-        self.bearer = keyring.bearer("up")
+        self.bearer = bearers.bearer("up")
         one = Kept(server, bearer=self.bearer)
         one.supervisor.begin()
         try:
             yield one
         finally:
             await within(one.supervisor.end())
-            await within(keyring.close())
+            await within(bearers.close())
 
 
 def at_home(

@@ -1,4 +1,4 @@
-"""The credentials of one upstream, as its links use them while the node runs.
+"""The OAuth credentials of upstreams, as their links use them while the node runs.
 
 However many calls find out at once that a token has ended, one renewal is made, and all of them go
 on with what it brought. What `interlock login` stores is taken up when the next refusal, renewal
@@ -12,15 +12,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
 
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams.transports.credentials import Settle, SignInNeededError
 from interlock.errors import INTERNAL, InterlockError
 
 if TYPE_CHECKING:
-    from interlock.core.upstreams.oauth.keyring import BearerRegistry
+    from interlock.core.upstreams.oauth.grants import TokenStore
+    from interlock.core.upstreams.oauth.sign_in import Browser
     from interlock.core.upstreams.oauth.tokens import UpstreamTokens
 
 LOOK_AGAIN: Final = 1.0
@@ -44,11 +47,11 @@ def wants_oauth(server: ServerConfig) -> bool:
 class OAuthBearer:
     """The credentials for one upstream."""
 
-    def __init__(self, key: str, keyring: BearerRegistry) -> None:
+    def __init__(self, key: str, bearers: BearerRegistry) -> None:
         self.idle = True
         self._key = key
-        self._keyring = keyring
-        self._now = keyring.now
+        self._bearer_registry = bearers
+        self._now = bearers.now
         self._server = ServerConfig()
         self._learn: Learn = lambda _: None
         self._connected = False
@@ -65,7 +68,7 @@ class OAuthBearer:
         if tokens is None or tokens.missed is None:
             return
         while waited < WAIT_AT_MOST and await tokens.stamp() == tokens.missed:
-            await self._keyring.sleep(LOOK_AGAIN)
+            await self._bearer_registry.sleep(LOOK_AGAIN)
             waited += LOOK_AGAIN
         tokens.missed = None
 
@@ -79,7 +82,7 @@ class OAuthBearer:
             return None
         # That transport does not show the challenge, so it is not waited for.
         at_once = server.transport == "sse" and server.oauth.grant == "client_credentials"
-        if self._tokens is None and not at_once and not self._keyring.store.exists():
+        if self._tokens is None and not at_once and not self._bearer_registry.store.exists():
             return self
         tokens = self._have_tokens()
         if tokens is None:
@@ -107,7 +110,7 @@ class OAuthBearer:
             # Over plain http a token would be anybody's.
             return None
         if self._tokens is None:
-            self._tokens = UpstreamTokens(self._key, self._keyring)
+            self._tokens = UpstreamTokens(self._key, self._bearer_registry)
         self._tokens.connected = self._connected
         self._tokens.configure(url, self._server.oauth, self._learn)
         return self._tokens
@@ -189,3 +192,36 @@ class OAuthBearer:
             except Exception:
                 # One call's trouble is not that of the others.
                 _log.exception("%s: a call could not go on", self._key)
+
+
+LAST_RENEWALS: Final = 3.0
+"""How long renewals under way may still take when the node stops."""
+
+
+class BearerRegistry:
+    """Makes bearers, and lets them end in order."""
+
+    def __init__(
+        self,
+        store: TokenStore,
+        *,
+        browser: Browser | None = None,
+        now: Callable[[], float] = time.time,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """With a `browser` the node signs in by itself; without one it asks for a human."""
+        self.store = store
+        self.browser = browser
+        self.now = now
+        self.sleep = sleep
+        self._bearers: WeakSet[OAuthBearer] = WeakSet()
+
+    def bearer(self, key: str) -> OAuthBearer:
+        """The tokens of one upstream."""
+        bearer = OAuthBearer(key, self)
+        self._bearers.add(bearer)
+        return bearer
+
+    async def close(self) -> None:
+        """End what is under way."""
+        await asyncio.gather(*(one.close(LAST_RENEWALS) for one in list(self._bearers)))

@@ -1,4 +1,5 @@
-"""The whole way of a sign-in: find the authorization server, be its client, ask, and get a token.
+"""Sign in to an upstream: read its challenge, find the authorization server, register as a client,
+ask, and get a token. Sign out: revoke the tokens (RFC 7009).
 
 The step in which a human agrees is a port, `Browser`: `interlock login` opens a real one, and a
 program that can follow redirects is one too. For the node's own credentials there is no such step.
@@ -7,13 +8,16 @@ program that can follow redirects is one too. For the node's own credentials the
 from __future__ import annotations
 
 import secrets
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
+from interlock import __version__
+from interlock.core.config import ServerConfig
 from interlock.core.config.model import OAuthConfig
 from interlock.core.upstreams.oauth import challenge as scopes
-from interlock.core.upstreams.oauth.challenge import BearerChallenge
+from interlock.core.upstreams.oauth.challenge import BearerChallenge, bearer_challenge
 from interlock.core.upstreams.oauth.discovery import Discovery, discover
 from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.fetch import Fetch
@@ -23,9 +27,20 @@ from interlock.core.upstreams.oauth.registration import (
     configured_client,
     document_client,
 )
-from interlock.core.upstreams.oauth.requests import authorization_url, new_verifier, token_request
-from interlock.core.upstreams.oauth.responses import TokenResponse, read_redirect, read_token
+from interlock.core.upstreams.oauth.requests import (
+    authorization_url,
+    new_verifier,
+    revocation_request,
+    token_request,
+)
+from interlock.core.upstreams.oauth.responses import (
+    TokenResponse,
+    read_redirect,
+    read_token,
+    refusal,
+)
 from interlock.core.upstreams.oauth.urls import canonical
+from interlock.protocol import mcp
 
 
 class Browser(Protocol):
@@ -193,3 +208,75 @@ def _grant(
         client=client,
         asked=scope or "",
     )
+
+
+# -- sign out
+
+
+async def give_back(grant: Grant, settings: OAuthConfig, fetch: Fetch) -> None:
+    """Tell the issuer that its tokens are no longer wanted. Raises Trouble.
+
+    An issuer that takes nothing back is not told: its tokens end by themselves.
+    """
+    if not grant.revocation_endpoint:
+        return
+    client = grant.client
+    if client.kind == "configured":
+        client = replace(client, client_secret=settings.client_secret or "")
+    tokens = (("refresh_token", grant.refresh_token), ("access_token", grant.access_token))
+    for hint, token in tokens:
+        if not token:
+            continue
+        headers, body = revocation_request(
+            client,
+            grant.revocation_endpoint,
+            token,
+            hint,
+            private_key=settings.private_key or "",
+        )
+        answer = await fetch("POST", grant.revocation_endpoint, headers, body)
+        if answer.status != 200:
+            told = [token, client.client_secret]
+            raise refusal(answer.status, answer.body, "the authorization server refused", told)
+
+
+# -- the challenge of a server
+
+_QUESTION: Final = msgspec.json.encode(
+    {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": mcp.DISCOVER,
+        "params": {
+            "_meta": {
+                mcp.META_VERSION: mcp.LATEST_STATELESS,
+                mcp.META_CLIENT_INFO: {"name": "interlock", "version": __version__},
+                mcp.META_CLIENT_CAPABILITIES: {},
+            }
+        },
+    }
+)
+_HEADERS: Final = {
+    "Accept": "application/json, text/event-stream",
+    "Content-Type": "application/json",
+    "MCP-Protocol-Version": mcp.LATEST_STATELESS,
+    "Mcp-Method": mcp.DISCOVER,
+}
+
+
+async def challenge_of(server: ServerConfig, fetch: Fetch) -> BearerChallenge | None:
+    """The challenge of a server, by a request that changes nothing; None when it has none.
+
+    Raises Trouble when nobody answers there.
+    """
+    url = server.url or ""
+    if server.transport != "sse":
+        answer = await fetch("POST", url, {**server.headers, **_HEADERS}, _QUESTION)
+    if server.transport == "sse" or answer.status == 405:
+        # The old transport begins with a stream.
+        answer = await fetch("GET", url, {**server.headers, "Accept": "text/event-stream"})
+    if answer.status >= 500:
+        raise SignInProblem(f"it answered with HTTP {answer.status}.", passing=True)
+    if answer.status not in (401, 403):
+        return None
+    return bearer_challenge(answer.headers.get(b"www-authenticate", b"").decode("latin-1"))

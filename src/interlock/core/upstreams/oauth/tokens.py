@@ -33,7 +33,7 @@ from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.primitives.rate_limits import SlidingWindow
 
 if TYPE_CHECKING:
-    from interlock.core.upstreams.oauth.keyring import BearerRegistry
+    from interlock.core.upstreams.oauth.bearer import BearerRegistry
 
 LEASE: Final = 40.0
 """How long one process may take for a renewal before another may try."""
@@ -45,7 +45,7 @@ _VISITS_WITHIN: Final = 60.0
 class UpstreamTokens:
     """What there is for one upstream, and the ways to have something better."""
 
-    def __init__(self, key: str, keyring: BearerRegistry) -> None:
+    def __init__(self, key: str, bearers: BearerRegistry) -> None:
         self.line = b""
         """The header line; the same object for as long as the token is the same."""
         self.renew = math.inf
@@ -56,13 +56,13 @@ class UpstreamTokens:
         self.missed: int | None = None
         """The version of the grant that was not good enough, while a human is waited for."""
         self._key = key
-        self._store = keyring.store
-        self._browser = keyring.browser
-        self._now = keyring.now
-        self._sleep = keyring.sleep
+        self._store = bearers.store
+        self._browser = bearers.browser
+        self._now = bearers.now
+        self._sleep = bearers.sleep
         self._url = ""
         self._settings = OAuthConfig()
-        self._wallet = UpstreamGrants(keyring.store, key, "")
+        self._wallet = UpstreamGrants(bearers.store, key, "")
         self._learn: Callable[[Iterable[str]], None] = lambda _: None
         self._stamp = 0
         self._visits = SlidingWindow(_VISITS_WITHIN)
