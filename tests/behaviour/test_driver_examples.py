@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from interlock.core.config import Config, load_config
-from interlock.drivers.commands.workspace import desk_of
+from interlock.drivers.commands.workspace import project_of
 from interlock.drivers.installation import MARKER, driver_folder
 from interlock.drivers.launch import command_of, server_config
 from interlock.drivers.paths import installed_drivers_path
@@ -74,7 +74,7 @@ def driver(workspace: Workspace, id: str) -> DriverManifest:
 
 def test_all_of_them_are_right() -> None:
     for folder in (EXAMPLES, PATTERNS):
-        desk = desk_of(load_config(folder / "interlock.yaml"), folder)
+        desk = project_of(load_config(folder / "interlock.yaml"), folder)
         assert desk.workspace.problems == {}
     assert {one.partition("@")[0] for one in load_workspace(EXAMPLES).drivers} == PUBLIC
 

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from interlock.drivers.commands import rows as driver_rows
+from interlock.drivers.commands import status_lines as driver_rows
 from interlock.drivers.status import BindingStatus, DriverStatus
 from tests.cli.drivers_workspace import STARTED, contract, driver, entry, secrets
 from tests.cli.program import INTERLOCK, RunningNode, World

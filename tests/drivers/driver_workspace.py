@@ -209,7 +209,7 @@ class Running:
         return told
 
     def driver(self, id: str = "echo-mcp", major: int = 1) -> Driver:
-        return self.drivers.care.drivers[f"driver:{id}@{major}"]
+        return self.drivers.lifecycle.drivers[f"driver:{id}@{major}"]
 
     def status(self, id: str = "echo-mcp") -> DriverStatus:
         (found,) = [one for one in self.drivers.status() if one.id == id]
@@ -280,9 +280,9 @@ class Clock:
 
     def take_over(self, node: Node) -> None:
         """Have the drivers of a node live by this clock."""
-        care = node.component(DriverFolders).drivers.care
-        care.clock = self
-        care.call_later = self.call_later  # type: ignore[method-assign, assignment]
+        lifecycle = node.component(DriverFolders).drivers.lifecycle
+        lifecycle.clock = self
+        lifecycle.call_later = self.call_later  # type: ignore[method-assign, assignment]
 
 
 class Timer:

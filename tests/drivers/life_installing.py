@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from interlock.drivers.installation import Prepared, prepare
+from interlock.drivers.installation import Installation, prepare
 from interlock.errors import InterlockError
 from interlock.manifests.model import DriverManifest, InstallStep, ServerBlock, VersionCheck
 from tests.core.upstreams.harness import within
@@ -40,7 +40,7 @@ class World:
 
     async def prepare(
         self, manifest: DriverManifest, *, allowed: bool = True, **more: Any
-    ) -> Prepared:
+    ) -> Installation:
         return await within(
             prepare(
                 manifest,

@@ -5,11 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from interlock.drivers.resolver import Candidate, Decision, Machine, Standing, Workspace, route
+from interlock.drivers.resolver import (
+    Candidate,
+    Decision,
+    DriverCondition,
+    Machine,
+    SelectionPolicy,
+    route,
+)
 from interlock.manifests.model import Cost, DriverManifest, Implements, McpBinding, ToolContract
 
 LINUX = Machine(os="linux", arch="x64", disk_mb=10_000, memory_mb=4_000)
-ANYWHERE = Workspace()
+ANYWHERE = SelectionPolicy()
 NOW = 10_000.0
 
 
@@ -76,19 +83,19 @@ def candidate(
     *,
     units: float | None = None,
     using: Implements | None = None,
-    standing: Standing | None = None,
+    condition: DriverCondition | None = None,
     **said: Any,
 ) -> Candidate:
     if units is not None:
         said["cost"] = Cost(units_per_call=units)
-    return Candidate(driver(id, **said), using or entry(), standing or Standing())
+    return Candidate(driver(id, **said), using or entry(), condition or DriverCondition())
 
 
 def decide(
     *candidates: Candidate,
     of: ToolContract | None = None,
     given: tuple[str, ...] = ("prompt",),
-    workspace: Workspace = ANYWHERE,
+    workspace: SelectionPolicy = ANYWHERE,
     machine: Machine = LINUX,
     pinned: str | None = None,
     now: float = NOW,

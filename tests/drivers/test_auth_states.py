@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.drivers.sign_in_state import TABLE, Event, Signs, State, after
+from interlock.drivers.sign_in_state import TABLE, ExpirySigns, SignInEvent, SignInState, after
 
 
 @pytest.mark.spec("DR-30.auth-3")
 def test_the_way_of_a_login() -> None:
-    state = State.UNKNOWN
+    state = SignInState.UNKNOWN
     for event, expected in [
-        (Event.READY, State.UNAUTHED),
-        (Event.LOGIN, State.LOGGING_IN),
-        (Event.COMPLETED, State.AUTHED),
-        (Event.REFUSED, State.EXPIRED),
-        (Event.NOT_REFRESHED, State.UNAUTHED),
+        (SignInEvent.READY, SignInState.UNAUTHED),
+        (SignInEvent.LOGIN, SignInState.LOGGING_IN),
+        (SignInEvent.COMPLETED, SignInState.AUTHED),
+        (SignInEvent.REFUSED, SignInState.EXPIRED),
+        (SignInEvent.NOT_REFRESHED, SignInState.UNAUTHED),
     ]:
         following = after(state, event)
         assert following is expected
@@ -25,26 +25,35 @@ def test_the_way_of_a_login() -> None:
 @pytest.mark.spec("DR-30.auth-3", "DR-30.auth-10")
 def test_every_cell_has_one_answer_and_every_state_a_way_in_and_out() -> None:
     assert len({(row.state, row.on) for row in TABLE}) == len(TABLE)
-    assert {state.value for state in State} == {
+    assert {state.value for state in SignInState} == {
         "unknown", "unauthed", "logging_in", "authed", "expired",
     }  # fmt: skip
-    for state in State:
+    for state in SignInState:
         assert any(row.state is state and row.then is not state for row in TABLE)
-        if state is not State.UNKNOWN:
+        if state is not SignInState.UNKNOWN:
             assert any(row.then is state and row.state is not state for row in TABLE)
     # Nobody is signed in but by a login, a refresh, what was kept, or keys.
-    into = {row.on for row in TABLE if row.then is State.AUTHED and row.state is not State.AUTHED}
-    assert into == {Event.COMPLETED, Event.REFRESHED, Event.RESTORED, Event.KEYS_FOUND}
+    into = {
+        row.on
+        for row in TABLE
+        if row.then is SignInState.AUTHED and row.state is not SignInState.AUTHED
+    }
+    assert into == {
+        SignInEvent.COMPLETED,
+        SignInEvent.REFRESHED,
+        SignInEvent.RESTORED,
+        SignInEvent.KEYS_FOUND,
+    }
     # A login is only ended by its own end.
-    assert {row.on for row in TABLE if row.state is State.LOGGING_IN} == {
-        Event.COMPLETED, Event.FAILED, Event.REFUSED,
+    assert {row.on for row in TABLE if row.state is SignInState.LOGGING_IN} == {
+        SignInEvent.COMPLETED, SignInEvent.FAILED, SignInEvent.REFUSED,
     }  # fmt: skip
-    assert after(State.UNAUTHED, Event.COMPLETED) is None
+    assert after(SignInState.UNAUTHED, SignInEvent.COMPLETED) is None
 
 
-def signs(*detect: str) -> tuple[Signs, list[str]]:
+def signs(*detect: str) -> tuple[ExpirySigns, list[str]]:
     warned: list[str] = []
-    return Signs(detect, warn=warned.append), warned
+    return ExpirySigns(detect, warn=warned.append), warned
 
 
 @pytest.mark.spec("DR-30.auth-2")

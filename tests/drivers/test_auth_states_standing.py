@@ -16,12 +16,12 @@ from interlock.drivers.sign_in_state import (
     LOOK_AGAIN,
     TRY_KEYS_AGAIN,
     TRY_REFRESH_AGAIN,
-    AuthState,
-    NotRefreshed,
-    State,
+    DriverSignIn,
+    RefreshError,
+    SignInState,
     refresher,
 )
-from interlock.drivers.store import DriverStates
+from interlock.drivers.sign_in_store import SqliteSignInStore
 from interlock.errors import AUTH_FAILED, AUTH_REQUIRED, InterlockError
 from interlock.manifests.model import Auth, DriverManifest, Login, Refresh
 from tests.core.upstreams.harness import death, within
@@ -38,9 +38,9 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.clock = Clock()
-        self.store = DriverStates(folder / "state" / "drivers.db")
+        self.store = SqliteSignInStore(folder / "state" / "drivers.db")
         self.warned: list[str] = []
-        self.changes: list[State] = []
+        self.changes: list[SignInState] = []
         self.missing: list[str] = []
 
     def restarted(self) -> World:
@@ -49,11 +49,11 @@ class World:
         again.clock = self.clock
         return again
 
-    def state(self, auth: Auth | None, user: str = "user-1", **more: Any) -> AuthState:
+    def state(self, auth: Auth | None, user: str = "user-1", **more: Any) -> DriverSignIn:
         async def missing() -> Sequence[str]:
             return list(self.missing)
 
-        return AuthState(
+        return DriverSignIn(
             driver(self.folder, auth=auth),
             workspace=more.pop("workspace", "w"),
             user=user,
@@ -75,7 +75,7 @@ async def well() -> None:
     """A login that works."""
 
 
-async def refused(state: AuthState) -> InterlockError:
+async def refused(state: DriverSignIn) -> InterlockError:
     with pytest.raises(InterlockError) as error:
         await within(state.ready())
     assert error.value.failure is AUTH_REQUIRED
@@ -92,7 +92,7 @@ def test_without_auth_it_is_always_authed(world: World, auth: Auth | None) -> No
         state = world.state(auth)
         assert state.authed
         await state.ready()
-        assert await state.look() is State.AUTHED
+        assert await state.look() is SignInState.AUTHED
         assert not world.store.path.exists()
 
     on_loop(main)
@@ -102,10 +102,10 @@ def test_without_auth_it_is_always_authed(world: World, auth: Auth | None) -> No
 def test_keys_are_enough_once_all_of_them_are_there(world: World) -> None:
     async def main() -> None:
         state = world.state(Auth(state_env=("A_KEY", "B_KEY")))
-        assert state.state is State.UNKNOWN
+        assert state.state is SignInState.UNKNOWN
         world.missing = ["B_KEY"]
         error = await refused(state)
-        assert state.state is State.UNAUTHED
+        assert state.state is SignInState.UNAUTHED
         assert "it has no B_KEY" in error.message
         assert "A_KEY" not in error.message
         world.missing = []
@@ -139,16 +139,16 @@ def test_keys_that_are_refused_are_not_tried_at_once(world: World) -> None:
         assert not state.saw(http_status=500)
         assert state.authed
         assert state.saw(http_status=401)
-        assert state.state is State.EXPIRED
+        assert state.state is SignInState.EXPIRED
         error = await refused(state)
         assert "http_status:401" in error.message
-        assert state.state is State.UNAUTHED
+        assert state.state is SignInState.UNAUTHED
         world.clock.now += TRY_KEYS_AGAIN - 1
         await refused(state)
         # By then somebody may have put another one there.
         world.clock.now += 1
         await state.ready()
-        assert State.EXPIRED in world.changes
+        assert SignInState.EXPIRED in world.changes
 
     on_loop(main)
 
@@ -184,13 +184,13 @@ def test_while_somebody_signs_in_calls_wait(world: World) -> None:
 
         signing_in = asyncio.ensure_future(state.sign_in(login))
         await within(begun.wait())
-        assert state.state is State.LOGGING_IN
+        assert state.state is SignInState.LOGGING_IN
         calls = [asyncio.ensure_future(state.ready()) for _ in range(3)]
         await asyncio.wait(calls, timeout=0.01)
         assert not any(call.done() for call in calls)
         # What is refused meanwhile is an older sign-in.
         state.saw(http_status=401)
-        assert state.state is State.LOGGING_IN
+        assert state.state is SignInState.LOGGING_IN
         done.set()
         await within(asyncio.gather(signing_in, *calls))
         assert state.authed
@@ -215,7 +215,7 @@ def test_a_login_that_fails_lets_nobody_through(world: World) -> None:
             with pytest.raises(InterlockError) as error:
                 await within(call)
             assert error.value.failure is AUTH_REQUIRED
-        assert state.state is State.UNAUTHED
+        assert state.state is SignInState.UNAUTHED
         assert world.store.state("tiny-mcp", "w", "user-1") == (False, 0.0)
 
     on_loop(main)
@@ -247,13 +247,13 @@ def test_a_restart_changes_nothing_for_that_user_only(world: World) -> None:
         await world.state(Auth(login=LOGIN)).sign_in(well)
         again = world.restarted()
         state = again.state(Auth(login=LOGIN))
-        assert state.state is State.UNKNOWN
+        assert state.state is SignInState.UNKNOWN
         await state.ready()
         assert state.authed
         await refused(again.state(Auth(login=LOGIN), user="user-2"))
         await refused(again.state(Auth(login=LOGIN), workspace="other"))
         other = driver(world.folder, id="other-mcp", auth=Auth(login=LOGIN))
-        await refused(AuthState(other, workspace="w", user="user-1", store=again.store))
+        await refused(DriverSignIn(other, workspace="w", user="user-1", store=again.store))
 
     on_loop(main)
 
@@ -284,10 +284,10 @@ def test_expired_goes_to_unauthed_and_that_is_kept(world: World) -> None:
         await state.sign_in(well)
         assert world.store.state("tiny-mcp", "w", "user-1") == (True, world.clock.now)
         assert state.saw(exit_code=4)
-        assert state.state is State.EXPIRED
+        assert state.state is SignInState.EXPIRED
         error = await refused(state)
         assert "exit_code:4" in error.message
-        assert state.state is State.UNAUTHED
+        assert state.state is SignInState.UNAUTHED
         assert world.store.state("tiny-mcp", "w", "user-1") == (False, 0.0)
         await refused(world.restarted().state(auth))
         await state.sign_in(well)
@@ -304,7 +304,7 @@ class Refreshing:
 
     def __init__(self) -> None:
         self.times = 0
-        self.fails: NotRefreshed | None = None
+        self.fails: RefreshError | None = None
 
     async def __call__(self) -> None:
         self.times += 1
@@ -349,9 +349,9 @@ def test_a_refresh_that_is_refused_ends_the_sign_in(world: World) -> None:
         state = world.state(HOURS, refresh=refresh)
         await state.sign_in(well)
         world.clock.now += 3600.0
-        refresh.fails = NotRefreshed("it ended with status 1", passing=False)
+        refresh.fails = RefreshError("it ended with status 1", passing=False)
         assert "it ended with status 1" in (await refused(state)).message
-        assert world.changes[-3:] == [State.AUTHED, State.EXPIRED, State.UNAUTHED]
+        assert world.changes[-3:] == [SignInState.AUTHED, SignInState.EXPIRED, SignInState.UNAUTHED]
         assert world.store.state("tiny-mcp", "w", "user-1") == (False, 0.0)
 
     on_loop(main)
@@ -363,7 +363,7 @@ def test_a_refresh_that_did_not_get_through_is_tried_again(world: World) -> None
         state = world.state(HOURS, refresh=refresh)
         await state.sign_in(well)
         world.clock.now += 3600.0
-        refresh.fails = NotRefreshed("nobody answered", passing=True)
+        refresh.fails = RefreshError("nobody answered", passing=True)
         await state.ready()
         assert state.authed
         assert "nobody answered" in world.warned[0]
@@ -375,7 +375,7 @@ def test_a_refresh_that_did_not_get_through_is_tried_again(world: World) -> None
         assert refresh.times == 2
         # Once it was refused, only a refresh helps.
         state.saw(http_status=401)
-        refresh.fails = NotRefreshed("nobody answered", passing=True)
+        refresh.fails = RefreshError("nobody answered", passing=True)
         await refused(state)
         refresh.fails = None
         await state.ready()
@@ -423,7 +423,7 @@ def test_a_command_refreshes(tmp_path: Path) -> None:
         done = refreshes(with_refresh(tmp_path, cmd="touch refreshed"), [])
         await done()
         assert (tmp_path / "refreshed").exists()
-        with pytest.raises(NotRefreshed, match=r"auth.refresh.cmd: it ended with status 1") as bad:
+        with pytest.raises(RefreshError, match=r"auth.refresh.cmd: it ended with status 1") as bad:
             await refreshes(with_refresh(tmp_path, cmd="false"), [])()
         assert not bad.value.passing
 
@@ -440,7 +440,7 @@ def test_a_request_refreshes(tmp_path: Path, status: int, passing: bool | None) 
             await done()
             assert one.asked == [f"POST /status/{status}"]
             return
-        with pytest.raises(NotRefreshed, match=f"HTTP {status}") as bad:
+        with pytest.raises(RefreshError, match=f"HTTP {status}") as bad:
             await done()
         assert bad.value.passing is passing
 
@@ -465,7 +465,7 @@ def test_an_empty_command_means_the_hook_of_the_driver(tmp_path: Path) -> None:
         async def broken() -> None:
             raise ValueError("t0ken-in-a-message")
 
-        with pytest.raises(NotRefreshed, match="it raised ValueError") as bad:
+        with pytest.raises(RefreshError, match="it raised ValueError") as bad:
             await refreshes(manifest, warned, broken)()
         assert "t0ken" not in str(bad.value)
         # Without a hook nothing refreshes it, which is said.
@@ -492,6 +492,6 @@ def test_a_refresh_can_be_given_up(world: World) -> None:
                 await within(call, 1.0)
             await death(child)
             # Nobody is locked out by it.
-            assert await within(state.look()) is State.AUTHED
+            assert await within(state.look()) is SignInState.AUTHED
 
     on_loop(main)

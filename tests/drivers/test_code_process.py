@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from interlock.drivers import code_process
-from interlock.drivers.code_process import Code, CodeProcess
+from interlock.drivers.code_process import CodeProcess, DriverCode
 from interlock.errors import InterlockError
 from tests.core.upstreams.harness import run
 from tests.patience import PATIENCE
@@ -36,7 +36,7 @@ async def unconfined() -> None:
 def started_by(folder: Path, make: type[CodeProcess] = CodeProcess) -> CodeProcess:
     """A process that its first call starts, and that has time."""
     text = CODE.encode()
-    code = Code(
+    code = DriverCode(
         driver="echo-mcp",
         name="echo-mcp",
         file=str(folder / "driver.py"),
@@ -45,7 +45,7 @@ def started_by(folder: Path, make: type[CodeProcess] = CodeProcess) -> CodeProce
         digest=hashlib.sha256(text).hexdigest(),
     )
     process = make(code, hook_within=PATIENCE, load_within=PATIENCE)
-    process.open_walls = unconfined
+    process.open_confinement = unconfined
     return process
 
 

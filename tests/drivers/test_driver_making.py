@@ -48,7 +48,7 @@ def test_a_contract_that_cannot_be_used_is_told(
                     config=workspace.config(strict=strict),
                     base_dir=tmp_path,
                     allowed=drivers.contracts.workspace,
-                    around=drivers.care,
+                    around=drivers.lifecycle,
                     shape_of=shape_of,
                     inspect=lambda code: None,
                 )
@@ -57,9 +57,9 @@ def test_a_contract_that_cannot_be_used_is_told(
         driver = await made()
         assert list(driver.warnings) == [UNUSABLE]
         assert list(driver.bindings) == ([] if alone else ["text.echo@1"])
-        assert bool(driver.standing.refused) is (alone or strict)
+        assert bool(driver.condition.refused) is (alone or strict)
         assert caplog.text.count(f"echo-mcp: {UNUSABLE}") == 1
-        if driver.standing.refused:
-            assert driver.standing.refused.startswith(UNUSABLE)
+        if driver.condition.refused:
+            assert driver.condition.refused.startswith(UNUSABLE)
 
     run(body)

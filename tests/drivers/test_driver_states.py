@@ -12,29 +12,29 @@ from pathlib import Path
 
 import pytest
 
-from interlock.drivers.store import SCHEMA_VERSION, DriverStates, SignedIn
+from interlock.drivers.sign_in_store import SCHEMA_VERSION, SignInRecord, SqliteSignInStore
 from interlock.errors import CONFIG, INTERNAL, InterlockError
 
 KEY = ("github-mcp", "w", "user-1")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> DriverStates:
-    return DriverStates(tmp_path / "deep" / "drivers.db", clock=lambda: 7.0)
+def store(tmp_path: Path) -> SqliteSignInStore:
+    return SqliteSignInStore(tmp_path / "deep" / "drivers.db", clock=lambda: 7.0)
 
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_reading_makes_no_file(store: DriverStates) -> None:
+def test_reading_makes_no_file(store: SqliteSignInStore) -> None:
     assert store.state(*KEY) is None
     assert store.everybody() == []
     assert not store.forget("github-mcp")
     assert not store.path.exists()
 
 
-def test_only_its_owner_can_read_it(store: DriverStates) -> None:
+def test_only_its_owner_can_read_it(store: SqliteSignInStore) -> None:
     before = os.umask(0)
     try:
         store.keep(*KEY, authed=True, refreshed_at=1.0)
@@ -45,9 +45,9 @@ def test_only_its_owner_can_read_it(store: DriverStates) -> None:
 
 
 @pytest.mark.spec("DR-30.auth-4")
-def test_a_state_goes_by_driver_workspace_and_user(store: DriverStates) -> None:
+def test_a_state_goes_by_driver_workspace_and_user(store: SqliteSignInStore) -> None:
     store.keep(*KEY, authed=True, refreshed_at=5.5)
-    again = DriverStates(store.path)
+    again = SqliteSignInStore(store.path)
     assert again.state(*KEY) == (True, 5.5)
     assert again.state("github-mcp", "w", "user-2") is None
     assert again.state("github-mcp", "other", "user-1") is None
@@ -56,21 +56,21 @@ def test_a_state_goes_by_driver_workspace_and_user(store: DriverStates) -> None:
     assert store.state(*KEY) == (False, 0.0)
 
 
-def test_everybody_and_nobody(store: DriverStates) -> None:
+def test_everybody_and_nobody(store: SqliteSignInStore) -> None:
     store.keep("b-mcp", "w", "user-1", authed=True, refreshed_at=1.0)
     store.keep("a-mcp", "w", "user-2", authed=False, refreshed_at=0.0)
     store.keep("a-mcp", "w", "user-1", authed=True, refreshed_at=2.0)
     assert store.everybody() == [
-        SignedIn("a-mcp", "w", "user-1", True, 2.0, 7.0),
-        SignedIn("a-mcp", "w", "user-2", False, 0.0, 7.0),
-        SignedIn("b-mcp", "w", "user-1", True, 1.0, 7.0),
+        SignInRecord("a-mcp", "w", "user-1", True, 2.0, 7.0),
+        SignInRecord("a-mcp", "w", "user-2", False, 0.0, 7.0),
+        SignInRecord("b-mcp", "w", "user-1", True, 1.0, 7.0),
     ]
     assert store.forget("a-mcp")
     assert not store.forget("a-mcp")
     assert [one.driver for one in store.everybody()] == ["b-mcp"]
 
 
-def test_many_write_at_once(store: DriverStates) -> None:
+def test_many_write_at_once(store: SqliteSignInStore) -> None:
     def keep(number: int) -> None:
         for turn in range(5):
             store.keep("a-mcp", "w", f"user-{number}", authed=True, refreshed_at=float(turn))
@@ -86,8 +86,8 @@ def test_many_write_at_once(store: DriverStates) -> None:
 _WRITES = """
 import sys
 from pathlib import Path
-from interlock.drivers.store import DriverStates
-store = DriverStates(Path(sys.argv[1]))
+from interlock.drivers.sign_in_store import SqliteSignInStore
+store = SqliteSignInStore(Path(sys.argv[1]))
 number = 0
 while True:
     number += 1
@@ -97,7 +97,7 @@ while True:
 
 
 @pytest.mark.spec("DR-30.auth-4")
-def test_what_was_kept_is_there_after_a_kill(store: DriverStates) -> None:
+def test_what_was_kept_is_there_after_a_kill(store: SqliteSignInStore) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", _WRITES, str(store.path)], stdout=subprocess.PIPE, text=True
     )
@@ -125,11 +125,11 @@ def test_another_programs_file_is_left_alone(tmp_path: Path) -> None:
         file.execute("CREATE TABLE theirs (x)")
     file.close()
     with pytest.raises(InterlockError, match="another program's database") as error:
-        DriverStates(path).keep(*KEY, authed=True, refreshed_at=1.0)
+        SqliteSignInStore(path).keep(*KEY, authed=True, refreshed_at=1.0)
     assert error.value.failure is CONFIG
 
 
-def test_a_newer_file_is_left_alone(store: DriverStates) -> None:
+def test_a_newer_file_is_left_alone(store: SqliteSignInStore) -> None:
     store.keep(*KEY, authed=True, refreshed_at=1.0)
     with sqlite3.connect(store.path) as file:
         file.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
@@ -142,6 +142,6 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     path = tmp_path / "drivers.db"
     path.write_bytes(b"not a database, whatever it is" * 100)
     with pytest.raises(InterlockError, match="cannot be used") as error:
-        DriverStates(path).state(*KEY)
+        SqliteSignInStore(path).state(*KEY)
     assert error.value.failure is INTERNAL
     assert str(path) in error.value.message

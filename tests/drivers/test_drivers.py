@@ -297,7 +297,7 @@ def test_what_is_not_said_has_its_defaults(tmp_path: Path) -> None:
             assert connection.timeout_ms == 30_000
             assert connection.max_retries == 3
             assert connection.keepalive
-            assert node.drivers.care.idle == 300.0
+            assert node.drivers.lifecycle.idle == 300.0
 
     run(body)
 

@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from interlock.drivers.health import NoAnswer, declared_only
+from interlock.drivers.health import ProbeError, declared_only
 from interlock.drivers.lifecycle import NODE_USER, workspace_id
 from interlock.drivers.paths import driver_states_path
-from interlock.drivers.store import DriverStates
+from interlock.drivers.sign_in_store import SqliteSignInStore
 from interlock.manifests.model import HttpProbe
 from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import Running, Workspace, running
@@ -210,10 +210,10 @@ def test_no_request_goes_to_the_node_itself(tmp_path: Path) -> None:
                     health_check={"method": "http", "http": {"url": url}, "every": "60s"},
                 )
             await node.until(
-                lambda: len(node.drivers.care.drivers) == 3,
+                lambda: len(node.drivers.lifecycle.drivers) == 3,
                 "the drivers",
             )
-            found = [one.health for one in node.drivers.care.drivers.values()]
+            found = [one.health for one in node.drivers.lifecycle.drivers.values()]
             await node.until(
                 lambda: all(one is not None and one.failed_at for one in found), "the checks"
             )
@@ -240,7 +240,7 @@ def test_no_request_goes_where_a_name_leads_to_this_machine(
         manifest = driver(tmp_path, egress=("orders.example",))
         ask = declared_only(manifest, local_egress=True)
         monkeypatch.setattr(asyncio, "get_running_loop", lambda: Names(loop, here))
-        with pytest.raises(NoAnswer, match=r"leads to 127\.0\.0\.1, which no name may"):
+        with pytest.raises(ProbeError, match=r"leads to 127\.0\.0\.1, which no name may"):
             await ask(HttpProbe("https://orders.example/live"), within=5)
         assert asked == ["orders.example"]
 
@@ -332,7 +332,7 @@ def test_nothing_of_a_refused_driver_is_run(tmp_path: Path) -> None:
                 driver = node.driver()
                 driver.look_for_sign_in()
                 assert not await driver.until_ready(10)
-                verifier = node.drivers.verifying.task
+                verifier = node.drivers.verifier.task
                 if verifier is not None:
                     await verifier
                 assert driver.health is None
@@ -357,6 +357,6 @@ def _signed_in(workspace: Workspace) -> None:
     """Long ago, so that it is to be refreshed."""
     path = driver_states_path(workspace.config(), {}, workspace.folder)
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    DriverStates(path).keep(
+    SqliteSignInStore(path).keep(
         "echo-mcp", workspace_id(workspace.folder), NODE_USER, authed=True, refreshed_at=1.0
     )

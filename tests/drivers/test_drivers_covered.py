@@ -131,7 +131,7 @@ def test_what_does_not_matter_ends_nobody(tmp_path: Path) -> None:
             file.write_text("mine, too\n", encoding="utf-8")
             save(other, "still anybody's\n")
             (tmp_path / "its-own.yaml").write_text("new\n", encoding="utf-8")
-            await node.drivers.care.walls.end_uncovered()
+            await node.drivers.lifecycle.confinements.end_uncovered()
             assert node.pid("note-mcp") == pid
             assert await _egress(node) == []
 
@@ -192,7 +192,7 @@ def test_a_server_ends_also_when_nobody_waits_for_that_any_more(tmp_path: Path) 
     async def body() -> None:
         async with running(workspace) as node:
             await started(node)
-            around = node.drivers.care.walls._around
+            around = node.drivers.lifecycle.confinements._around
             (confinement,) = around
             ending = asyncio.ensure_future(node.driver("note-mcp").server.end())
             await asyncio.sleep(0)

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from interlock.app.node import Node
-from interlock.drivers import sandboxes as driver_walls
+from interlock.drivers import confinements as driver_confinements
 from interlock.drivers.folders import DriverFolders
 from interlock.drivers.sandbox.confinement import Confinement
 from tests.core.upstreams.harness import run
@@ -173,7 +173,7 @@ def test_what_cannot_be_confined_is_not_started(
             await asyncio.sleep(0)
 
         def take_over(node: Node) -> None:
-            node.component(DriverFolders).drivers.care.sleep = nap
+            node.component(DriverFolders).drivers.lifecycle.sleep = nap
 
         async with running(workspace, workspace.config(verify="start"), before=take_over) as node:
             await node.until(lambda: node.status("dial-mcp").problem, "the refusal")
@@ -301,7 +301,7 @@ def test_a_remote_server_over_plain_http_or_elsewhere_is_refused(tmp_path: Path)
 def cannot_confine(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine that forbids namespaces."""
     said = "this machine forbids user namespaces"
-    monkeypatch.setattr(driver_walls, "confinement_problem", lambda: said)
+    monkeypatch.setattr(driver_confinements, "confinement_problem", lambda: said)
     opened = Confinement.open.__func__  # type: ignore[attr-defined]
 
     async def open_in_vain(cls: Any, *given: Any, **more: Any) -> Any:

@@ -35,7 +35,7 @@ class Naps:
         self._over.set()
 
     def take_over(self, node: Node) -> None:
-        node.component(DriverFolders).drivers.care.sleep = self
+        node.component(DriverFolders).drivers.lifecycle.sleep = self
 
 
 def two(workspace: Workspace, **fields: Any) -> None:
@@ -361,7 +361,7 @@ def test_attempts_to_reach_a_server_are_spaced_growingly(
             await asyncio.sleep(0)
 
         def take_over(node: Node) -> None:
-            node.component(DriverFolders).drivers.care.sleep = nap
+            node.component(DriverFolders).drivers.lifecycle.sleep = nap
 
         async with running(workspace, before=take_over) as node:
             error = await node.refused("text.echo", text="hello")

@@ -113,7 +113,7 @@ def test_one_driver_that_changes_things_is_enough(tmp_path: Path) -> None:
     async def body() -> None:
         async with running(workspace, workspace.config(more=ALLOWED, verify="start")) as node:
             await node.until(
-                lambda: all(one.verified for one in node.drivers.care.drivers.values())
+                lambda: all(one.verified for one in node.drivers.lifecycle.drivers.values())
             )
             await node.until(lambda: not node.listed("safe.read")["annotations"]["readOnlyHint"])
             shutil.rmtree(workspace.folder / ".drivers" / "note-mcp")

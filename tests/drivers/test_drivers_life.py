@@ -51,7 +51,7 @@ def test_a_server_that_is_just_starting_is_not_ended_for_another(tmp_path: Path)
             await woken.wait()
 
         def take_over(node: Node) -> None:
-            node.component(DriverFolders).drivers.care.sleep = nap
+            node.component(DriverFolders).drivers.lifecycle.sleep = nap
 
         config = workspace.config(most_processes=1)
         async with running(workspace, config, before=take_over) as node:
@@ -103,19 +103,21 @@ def test_checks_go_on_for_a_changed_driver_and_end_for_a_removed_one(tmp_path: P
 
     async def body() -> None:
         async with running(workspace) as node:
-            care = node.drivers.care
+            lifecycle = node.drivers.lifecycle
             old = node.driver()
             workspace.driver(
                 "echo-mcp", workspace.echoes(contract), health_check=HEALTHY, version="1.1.0"
             )
             await node.until(lambda: node.status().version == "1.1.0", "the new file")
             new = node.driver()
-            await node.until(lambda: list(care._watching) == [new], "the checks of the new one")
-            assert not care._watching[new].done()
+            await node.until(
+                lambda: list(lifecycle._watching) == [new], "the checks of the new one"
+            )
+            assert not lifecycle._watching[new].done()
             assert old.server.closed
             assert not new.server.closed
             file.unlink()
-            await node.until(lambda: not care._watching, "the end of all checks")
+            await node.until(lambda: not lifecycle._watching, "the end of all checks")
 
     run(body)
 

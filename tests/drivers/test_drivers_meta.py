@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.drivers.resolver import Workspace as Rules
+from interlock.drivers.resolver import SelectionPolicy as Rules
 from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, Workspace, running
 from tests.drivers.making import candidate, decide

@@ -195,8 +195,10 @@ def test_two_majors_of_a_driver_keep_their_prompts_apart(tmp_path: Path) -> None
 
     async def body() -> None:
         async with running(workspace, workspace.config(verify="start")) as node:
-            care = node.drivers.care
-            await node.until(lambda: all(one.verified for one in care.drivers.values()), "both")
+            lifecycle = node.drivers.lifecycle
+            await node.until(
+                lambda: all(one.verified for one in lifecycle.drivers.values()), "both"
+            )
             names = {one["name"] for one in (await ask(node, "prompts/list"))["prompts"]}
             assert names == {
                 "echo-mcp__summarize-document",

@@ -181,7 +181,7 @@ def test_servers_are_asked_a_few_at_a_time_and_no_more_than_may_run(tmp_path: Pa
         config = workspace.config(verify="start", most_processes=2)
         most = 0
         async with running(workspace, config) as node:
-            drivers = node.drivers.care.drivers.values()
+            drivers = node.drivers.lifecycle.drivers.values()
 
             def all_looked_at() -> bool:
                 nonlocal most

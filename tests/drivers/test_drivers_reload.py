@@ -262,7 +262,7 @@ def test_who_waits_for_a_server_whose_driver_goes_is_told(tmp_path: Path) -> Non
             await asyncio.Event().wait()
 
         async with running(workspace) as node:
-            node.drivers.care.sleep = nap
+            node.drivers.lifecycle.sleep = nap
             waiting = asyncio.create_task(node.refused("text.echo", text="x"))
             await napping.wait()
             file.unlink()
@@ -372,7 +372,7 @@ def test_a_call_ends_by_its_own_deadline_when_its_driver_changes(tmp_path: Path)
     async def body() -> None:
         def turned(node: Node) -> None:
             clock.take_over(node)
-            node.component(DriverFolders).drivers.care.sleep = glance
+            node.component(DriverFolders).drivers.lifecycle.sleep = glance
 
         async with running(workspace, before=turned) as node:
             late, server = await under_way(workspace, node)

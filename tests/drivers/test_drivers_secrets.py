@@ -18,7 +18,7 @@ from interlock.core.config import Config, redact
 from interlock.drivers.folders import DriverFolders
 from interlock.drivers.lifecycle import NODE_USER, workspace_id
 from interlock.drivers.paths import driver_states_path
-from interlock.drivers.store import DriverStates
+from interlock.drivers.sign_in_store import SqliteSignInStore
 from interlock.protocol.jsonrpc import encode_value
 from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import ANY, Clock, Running, Workspace, running
@@ -306,7 +306,7 @@ def test_who_may_not_have_a_secret_does_not_get_it(tmp_path: Path) -> None:
             await node.until(
                 lambda: (
                     node.node.component(DriverFolders)
-                    .drivers.care.inventory.entries["shop-key"]
+                    .drivers.lifecycle.inventory.entries["shop-key"]
                     .access["bind"][0]
                     .value
                     == "shop.look"
@@ -428,7 +428,7 @@ def test_a_driver_that_somebody_signed_in_to_is_taken_again(tmp_path: Path) -> N
             await _signs_in(node, "a-mcp")
             clock.turn(2)
             await node.call("text.echo", text="three")
-            await node.until(lambda: node.driver("a-mcp").standing.authed, "the look at it")
+            await node.until(lambda: node.driver("a-mcp").condition.authed, "the look at it")
             await node.call("text.echo", text="four")
             assert node.status("a-mcp").calls == 2
 
@@ -438,7 +438,7 @@ def test_a_driver_that_somebody_signed_in_to_is_taken_again(tmp_path: Path) -> N
 async def _signs_in(node: Running, id: str = "echo-mcp") -> None:
     """As somebody else does, in a process of their own."""
     base = node.node.base_dir
-    states = DriverStates(driver_states_path(node.node.config, {}, base))
+    states = SqliteSignInStore(driver_states_path(node.node.config, {}, base))
     await asyncio.to_thread(
         states.keep, id, workspace_id(base), NODE_USER, authed=True, refreshed_at=time.time()
     )

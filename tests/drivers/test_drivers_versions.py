@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.drivers.contract_versions import Deprecation
+from interlock.drivers.contract_versions import MajorDeprecation
 from interlock.manifests.model import ToolContract
 from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import Workspace, running
@@ -78,9 +78,9 @@ def test_two_majors_of_a_driver_are_two_drivers(tmp_path: Path) -> None:
 def test_a_major_that_ends_is_announced_and_then_says_where_to_go_on(tmp_path: Path) -> None:
     workspace = two_majors(tmp_path)
     now = time.time()
-    end = Deprecation(deprecated_at=now - 86_400, sunset_at=now + 3_600, migration_uri=MOVING)
+    end = MajorDeprecation(deprecated_at=now - 86_400, sunset_at=now + 3_600, migration_uri=MOVING)
 
-    def deprecations(contracts: Iterable[ToolContract]) -> dict[str, Deprecation]:
+    def deprecations(contracts: Iterable[ToolContract]) -> dict[str, MajorDeprecation]:
         return {one.key: end for one in contracts if one.major == 1}
 
     async def body() -> None:
@@ -96,7 +96,7 @@ def test_a_major_that_ends_is_announced_and_then_says_where_to_go_on(tmp_path: P
             assert result["_meta"]["deprecation"] == notice
             assert "_meta" not in await node.result("v2.text.echo", {"loud": "a"})
             # Its time is over.
-            drivers.publishing.wall_clock = lambda: now + 3_601
+            drivers.publisher.wall_clock = lambda: now + 3_601
             drivers.refresh()
             await node.until(lambda: "v1.text.echo" not in node.tools, "the list without it")
             assert node.tools == ["text.echo", "v2.text.echo"]
@@ -115,7 +115,7 @@ def test_the_last_major_that_ended_still_says_so(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     contract = workspace.contract(mutates=["db:x"], approval="always")
     workspace.driver("echo-mcp", workspace.echoes(contract))
-    end = Deprecation(deprecated_at=0.0, sunset_at=1.0, migration_uri=MOVING)
+    end = MajorDeprecation(deprecated_at=0.0, sunset_at=1.0, migration_uri=MOVING)
 
     async def body() -> None:
         async with running(workspace) as node:
@@ -138,13 +138,13 @@ def test_the_end_of_a_major_is_not_missed(tmp_path: Path) -> None:
 
     async def body() -> None:
         async with running(workspace) as node:
-            publishing = node.drivers.publishing
+            publisher = node.drivers.publisher
             now = time.time()
-            end = Deprecation(deprecated_at=now - 10, sunset_at=now + 0.3)
+            end = MajorDeprecation(deprecated_at=now - 10, sunset_at=now + 0.3)
             node.drivers.deprecations = lambda contracts: {
                 one.key: end for one in contracts if one.major == 1
             }
-            await node.until(lambda: publishing._later is not None, "the timer")
+            await node.until(lambda: publisher._later is not None, "the timer")
             assert "v1.text.echo" in node.tools
             await node.until(lambda: "v1.text.echo" not in node.tools, "the end")
 

@@ -7,9 +7,9 @@ import pytest
 from interlock.drivers.resolver import (
     Candidate,
     Decision,
+    DriverCondition,
     ResolverCache,
-    Standing,
-    Workspace,
+    SelectionPolicy,
     explain,
     fingerprint,
     resolved_row,
@@ -21,10 +21,10 @@ from tests.drivers.making import LINUX, NOW, candidate, contract, decide, entry
 FOUR = (
     candidate("cheap-sdk", kind="sdk", units=4),
     candidate("plain-mcp", cost=Cost(cost_class="metered")),
-    candidate("shut-mcp", standing=Standing(authed=False)),
+    candidate("shut-mcp", condition=DriverCondition(authed=False)),
     candidate("bad-mcp", policy_tags=("bad",)),
 )
-STRICT = Workspace(forbid=("bad",))
+STRICT = SelectionPolicy(forbid=("bad",))
 
 
 def test_a_decision_is_told_phase_by_phase() -> None:
@@ -52,13 +52,13 @@ def test_a_failure_is_told_with_its_code() -> None:
 
 def test_what_is_wrong_with_a_driver_is_told_once() -> None:
     lacking = "What lacking-mcp needs is not installed here. Run `interlock drivers install`."
-    one = candidate("lacking-mcp", standing=Standing(install_failed=lacking))
+    one = candidate("lacking-mcp", condition=DriverCondition(install_failed=lacking))
     decision = decide(one)
     assert decision.message == f"No driver can serve image.create now. {lacking}"
     lines = explain(decision)
     assert [line for line in lines if lacking in line] == [f"       not lacking-mcp@1: {lacking}"]
     assert lines[-1] == "  install_failed: no driver can serve image.create now."
-    both = decide(one, candidate("old-mcp", standing=Standing(version_problem="it is old")))
+    both = decide(one, candidate("old-mcp", condition=DriverCondition(version_problem="it is old")))
     assert both.message == (
         f"No driver can serve image.create now. old-mcp@1: it is old; {lacking}"
     )
@@ -103,7 +103,7 @@ def ask(
     cache: ResolverCache,
     *made: Candidate,
     given: tuple[str, ...] = ("prompt",),
-    workspace: Workspace = STRICT,
+    workspace: SelectionPolicy = STRICT,
     pinned: str | None = None,
     now: float = NOW,
 ) -> Decision:
@@ -113,11 +113,11 @@ def ask(
 @pytest.mark.spec("DR-30.resolver-9")
 def test_a_decision_is_kept_until_a_driver_signs_in() -> None:
     cache = ResolverCache(LINUX)
-    standing = Standing(authed=False)
-    cheap, dear = candidate("a-mcp", units=1, standing=standing), candidate("b-mcp", units=2)
+    condition = DriverCondition(authed=False)
+    cheap, dear = candidate("a-mcp", units=1, condition=condition), candidate("b-mcp", units=2)
     first = cache.decide(contract(), (cheap, dear), (), workspace=STRICT, now=NOW)
     assert cache.decide(contract(), (cheap, dear), (), workspace=STRICT, now=NOW) is first
-    standing.authed = True
+    condition.authed = True
     cache.invalidate("image.create@2")
     assert cache.decide(contract(), (cheap, dear), (), workspace=STRICT, now=NOW) is first
     cache.invalidate("image.create@1")
@@ -136,16 +136,19 @@ def test_what_a_decision_depends_on_is_in_its_key() -> None:
     assert ask(cache, narrow, wide, given=("prompt", "size")) is first
     assert ask(cache, narrow, wide, given=("seed",)) is not first
     assert ask(cache, narrow, wide, pinned="a-mcp") is not first
-    assert ask(cache, narrow, wide, workspace=Workspace()) is not first
-    assert ask(cache, narrow, wide, workspace=Workspace(forbid=("bad",), region="eu")) is not first
+    assert ask(cache, narrow, wide, workspace=SelectionPolicy()) is not first
+    assert (
+        ask(cache, narrow, wide, workspace=SelectionPolicy(forbid=("bad",), region="eu"))
+        is not first
+    )
     # The same policy in another object is the same policy.
-    assert ask(cache, narrow, wide, workspace=Workspace(forbid=("bad",))) is first
-    assert fingerprint(STRICT) == fingerprint(Workspace(forbid=("bad",)))
+    assert ask(cache, narrow, wide, workspace=SelectionPolicy(forbid=("bad",))) is first
+    assert fingerprint(STRICT) == fingerprint(SelectionPolicy(forbid=("bad",)))
 
 
 def test_time_alone_ends_a_decision() -> None:
     cache = ResolverCache(LINUX)
-    ill = candidate("a-mcp", units=1, standing=Standing(health_failed_at=NOW - 200))
+    ill = candidate("a-mcp", units=1, condition=DriverCondition(health_failed_at=NOW - 200))
     well = candidate("b-mcp", units=2)
     first = cache.decide(contract(), (ill, well), (), workspace=STRICT, now=NOW)
     assert first.selected is well

@@ -9,8 +9,8 @@ import pytest
 from interlock import errors
 from interlock.core.call import Outcome, UpstreamAnsweredError
 from interlock.drivers.errors import ToolFault, aip_code, tool_result
-from interlock.drivers.resolver import Standing, Workspace
-from interlock.drivers.translation import BoundEntry, Extracted
+from interlock.drivers.resolver import DriverCondition, SelectionPolicy
+from interlock.drivers.translation import BoundEntry, ExtractedValue
 from interlock.errors import Failure, InterlockError, ProtocolError, all_failures
 from interlock.protocol.mcp import Era
 from tests.drivers.making import candidate, contract, decide, entry, inputs
@@ -71,7 +71,11 @@ def test_no_row_has_a_code_that_the_specifications_do_not_know() -> None:
 
 @pytest.mark.spec("DR-30.errors-1", "DR-14.errors-1")
 def test_the_envelope() -> None:
-    assert tool_result(Extracted({"a": 1}), 12.0) == {"ok": True, "value": {"a": 1}, "ms": 12.0}
+    assert tool_result(ExtractedValue({"a": 1}), 12.0) == {
+        "ok": True,
+        "value": {"a": 1},
+        "ms": 12.0,
+    }
     assert tool_result({"a": 1}, 1) == {"ok": True, "value": {"a": 1}, "ms": 1}
     plain = tool_result(InterlockError(errors.DEADLINE_EXCEEDED, "Too late."), 30_000)
     assert plain == {
@@ -143,9 +147,9 @@ def test_invalid_input_names_its_field_and_no_route_its_closest() -> None:
     assert told["field"] == "prompt"
     assert told["cause"]["problems"][0]["pointer"] == "/prompt"
     decision = decide(
-        candidate("a-mcp", standing=Standing(authed=False)),
+        candidate("a-mcp", condition=DriverCondition(authed=False)),
         candidate("b-mcp", policy_tags=("bad",)),
-        workspace=Workspace(forbid=("bad",)),
+        workspace=SelectionPolicy(forbid=("bad",)),
     )
     told = tool_result(decision.error(), 1)["error"]
     assert told["code"] == "no_route"

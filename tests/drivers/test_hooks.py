@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from interlock.drivers.code_process import Code, inspect_code
-from interlock.drivers.driver import Binding
+from interlock.drivers.code_process import DriverCode, inspect_code
+from interlock.drivers.driver import DriverBinding
 from interlock.drivers.errors import ToolFault, aip_code
 from interlock.drivers.hooks import Hooks, make_hooks
 from interlock.drivers.translation import BoundEntry
@@ -22,12 +22,12 @@ from tests.drivers.driver_parts import contract, manifest
 
 
 @asynccontextmanager
-async def bound(folder: Path, code: str) -> AsyncIterator[tuple[Hooks, Binding]]:
+async def bound(folder: Path, code: str) -> AsyncIterator[tuple[Hooks, DriverBinding]]:
     driver, tool = manifest(), contract()
     (entry,) = driver.implements
     text = ("from interlock.manifests.definitions import define_driver\n"
             "from interlock.manifests.hook_types import HookResult\n" + code).encode()  # fmt: skip
-    read = Code(
+    read = DriverCode(
         driver=driver.id,
         name=driver.key,
         file=str(folder / "driver.py"),
@@ -37,9 +37,9 @@ async def bound(folder: Path, code: str) -> AsyncIterator[tuple[Hooks, Binding]]
     )
     described = await inspect_code(read, unconfined, env={})
     hooks, _ = make_hooks(driver, [tool.id], read, described)
-    hooks.process.open_walls = unconfined
+    hooks.process.open_confinement = unconfined
     try:
-        yield hooks, Binding(tool, entry, BoundEntry(tool, entry))
+        yield hooks, DriverBinding(tool, entry, BoundEntry(tool, entry))
     finally:
         await hooks.process.close()
 
@@ -57,7 +57,7 @@ driver = define_driver(parse_tool_result=parse_tool_result)
 """
 
 
-async def parsed(hooks: Hooks, binding: Binding, made: Any, *, envelope: bool = False) -> Any:
+async def parsed(hooks: Hooks, binding: DriverBinding, made: Any, *, envelope: bool = False) -> Any:
     return await hooks.value(binding, {"made": made, "envelope": envelope}, {})
 
 

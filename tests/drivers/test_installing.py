@@ -11,7 +11,7 @@ import pytest
 
 from interlock.drivers.installation import (
     MARKER,
-    Prepared,
+    Installation,
     driver_folder,
     installed_bin,
     read_marker,
@@ -63,7 +63,7 @@ def test_what_is_there_already_needs_no_permission(world: World) -> None:
         vendored(world)
         server = ServerBlock("binary", path="./tool")
         manifest = world.driver(("npm", {"package": "tiny-server"}), server=server)
-        assert await world.prepare(manifest, allowed=False) == Prepared()
+        assert await world.prepare(manifest, allowed=False) == Installation()
         # By its version, where it tells one.
         check = VersionCheck("./tool --version", r"v(\S+)", ">=0.5")
         manifest = world.driver(("npm", {"package": "x"}), server=server, version_check=check)
@@ -83,7 +83,7 @@ def test_a_remote_server_needs_no_install(world: World) -> None:
     async def main() -> None:
         server = ServerBlock("remote", url="https://mcp.example.com/v1")
         manifest = world.driver(("npm", {"package": "tiny-server"}), server=server)
-        assert await world.prepare(manifest, allowed=False) == Prepared()
+        assert await world.prepare(manifest, allowed=False) == Installation()
         assert "its server is remote" in world.warned[0]
         world.warned.clear()
         await world.prepare(world.driver(server=server))
@@ -94,7 +94,7 @@ def test_a_remote_server_needs_no_install(world: World) -> None:
 
 def test_a_driver_that_says_nothing_of_installing(world: World) -> None:
     async def main() -> None:
-        assert await world.prepare(world.driver(), allowed=False) == Prepared()
+        assert await world.prepare(world.driver(), allowed=False) == Installation()
 
     on_loop(main)
 
@@ -112,7 +112,7 @@ def test_the_first_way_that_works(world: World) -> None:
             ("vendored", {"path": "./never-tried"}),
         )
         found = await world.prepare(manifest)
-        assert found == Prepared(world.home / "tool", "", installed_now=True)
+        assert found == Installation(world.home / "tool", "", installed_now=True)
         assert world.told == [
             (0, 4, "vendored: ./not-there"),
             (1, 4, "vendored: ./tool"),

@@ -14,8 +14,14 @@ from typing import Any
 
 import pytest
 
-from interlock.drivers.installation import MARKER, Prepared, installed_bin, npm_words, package_name
-from interlock.drivers.processes import Ran, run
+from interlock.drivers.installation import (
+    MARKER,
+    Installation,
+    installed_bin,
+    npm_words,
+    package_name,
+)
+from interlock.drivers.processes import CommandResult, run
 from interlock.errors import INSTALL_FAILED, VERSION_MISMATCH
 from interlock.manifests.model import ServerBlock, VersionCheck
 from tests.core.upstreams.harness import run as on_loop
@@ -37,7 +43,7 @@ def test_npm_installs_a_package_into_the_drivers_own_folder(world: World) -> Non
         step = {"package": "./tiny.tgz", "global": True, "sha256": digest}
         manifest = world.driver(("npm", step), version_check=CHECK)
         found = await world.prepare(manifest)
-        assert found == Prepared(
+        assert found == Installation(
             world.folder / "node_modules" / ".bin" / "tiny-server", "0.6.0", installed_now=True
         )
         assert any("never globally" in warning for warning in world.warned)
@@ -236,9 +242,9 @@ def test_npm_gives_up_soon_unless_it_is_set_up_otherwise(
 ) -> None:
     ran: list[list[str]] = []
 
-    async def spy(cmd: Any, **_: Any) -> Ran:
+    async def spy(cmd: Any, **_: Any) -> CommandResult:
         ran.append(list(cmd))
-        return Ran(0)
+        return CommandResult(0)
 
     async def main() -> None:
         manifest = world.driver(("npm", {"package": "tiny-server"}))
@@ -270,4 +276,4 @@ def test_npm_gives_up_soon_unless_it_is_set_up_otherwise(
     ids=["no-network", "code-only", "not-npm", "silent"],
 )
 def test_why_npm_failed(said: str, told: str) -> None:
-    assert npm_words(Ran(1, err=said)) == told
+    assert npm_words(CommandResult(1, err=said)) == told

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from interlock.drivers import download as installing_download
-from interlock.drivers.download import Refused, unpack
+from interlock.drivers.download import DownloadError, unpack
 from interlock.drivers.processes import run
 from interlock.errors import INSTALL_FAILED
 from interlock.manifests.model import ServerBlock
@@ -274,7 +274,7 @@ def test_an_archive_that_is_after_something(
     if "twice/" in files and kind == "zip":
         unpack(path, f"x.{kind}", target)  # a folder's entry, of which nothing is written
         return
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(DownloadError, match=why):
         unpack(path, f"x.{kind}", target)
     assert not (tmp_path / "deep" / "evil").exists()
     assert not (tmp_path / "evil").exists()
@@ -284,12 +284,12 @@ def test_an_archive_that_holds_too_much(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "archive"
     path.write_bytes(archive("zip", {f"f{number}": b"0" * 1000 for number in range(10)}))
     monkeypatch.setattr(installing_download, "LARGEST_UNPACKED", 9_999)
-    with pytest.raises(Refused, match="more than anybody could want"):
+    with pytest.raises(DownloadError, match="more than anybody could want"):
         unpack(path, "x.zip", tmp_path / "one")
     monkeypatch.setattr(installing_download, "LARGEST_UNPACKED", 10_000)
     unpack(path, "x.zip", tmp_path / "two")
     monkeypatch.setattr(installing_download, "MOST_FILES", 9)
-    with pytest.raises(Refused, match="more than anybody could want"):
+    with pytest.raises(DownloadError, match="more than anybody could want"):
         unpack(path, "x.zip", tmp_path / "three")
 
 
@@ -297,5 +297,5 @@ def test_an_archive_that_holds_too_much(tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_is_no_archive(tmp_path: Path, name: str) -> None:
     path = tmp_path / "archive"
     path.write_bytes(b"not an archive")
-    with pytest.raises(Refused, match="cannot be read"):
+    with pytest.raises(DownloadError, match="cannot be read"):
         unpack(path, name, tmp_path)

@@ -13,7 +13,7 @@ import pytest
 
 from interlock.core.upstreams.transports.process import Process
 from interlock.drivers import processes
-from interlock.drivers.processes import KEPT, NOT_RUN, Ran, argv_of, run
+from interlock.drivers.processes import KEPT, NOT_RUN, CommandResult, argv_of, run
 from tests.core.upstreams.harness import LOOPS, alive, death, within
 from tests.core.upstreams.harness import run as on_loop
 from tests.drivers.life_world import PYTHON, hanging, told_by
@@ -22,8 +22,8 @@ from tests.patience import PATIENCE
 SECRET = "hunter2-hunter2"
 
 
-def ran(cmd: str | list[str], *, timeout: float = 20.0, **more: object) -> Ran:
-    found: list[Ran] = []
+def ran(cmd: str | list[str], *, timeout: float = 20.0, **more: object) -> CommandResult:
+    found: list[CommandResult] = []
 
     async def main() -> None:
         given: dict[str, object] = {"env": {}, "cwd": None, "timeout": timeout, **more}
@@ -148,10 +148,10 @@ def test_what_it_wrote_is_not_shown() -> None:
 
 
 def test_last_words_fit_into_a_sentence() -> None:
-    assert Ran(1, err="first\n\x1b[31mlast\n\n").last_words == "\ufffd[31mlast"
-    assert Ran(1, out="only out\n").last_words == "only out"
-    assert Ran(1).last_words == ""
-    assert len(Ran(1, err="y" * 5000).last_words) == 200
+    assert CommandResult(1, err="first\n\x1b[31mlast\n\n").last_words == "\ufffd[31mlast"
+    assert CommandResult(1, out="only out\n").last_words == "only out"
+    assert CommandResult(1).last_words == ""
+    assert len(CommandResult(1, err="y" * 5000).last_words) == 200
 
 
 def test_when_its_time_is_up_everything_it_started_ends() -> None:

@@ -9,9 +9,9 @@ import pytest
 from interlock import errors
 from interlock.drivers.resolver import (
     Candidate,
+    DriverCondition,
     Machine,
-    Standing,
-    Workspace,
+    SelectionPolicy,
     believed_tags,
     tag_warnings,
 )
@@ -83,7 +83,7 @@ def test_a_narrow_driver_serves_calls_that_do_not_need_what_it_lacks() -> None:
 
 
 def test_a_driver_that_was_refused_is_not_taken() -> None:
-    refused = candidate("a-mcp", standing=Standing(refused="the server has no tool 'make'"))
+    refused = candidate("a-mcp", condition=DriverCondition(refused="the server has no tool 'make'"))
     decision = decide(refused, candidate("b-mcp"))
     assert ids(decision) == ["b-mcp"]
     assert decision.rejected[0].reason == "the server has no tool 'make'"
@@ -94,17 +94,17 @@ def test_a_driver_that_was_refused_is_not_taken() -> None:
 
 @pytest.mark.spec("DR-30.resolver-2")
 @pytest.mark.parametrize(
-    ("standing", "code"),
+    ("condition", "code"),
     [
-        (Standing(install_failed="no npm here"), "install_failed"),
-        (Standing(version_problem="0.4 is not in >=0.5"), "version_mismatch"),
-        (Standing(authed=False), "auth_required"),
-        (Standing(health_failed_at=NOW - 1), "tool_unavailable"),
-        (Standing(circuit_open=True), "tool_unavailable"),
+        (DriverCondition(install_failed="no npm here"), "install_failed"),
+        (DriverCondition(version_problem="0.4 is not in >=0.5"), "version_mismatch"),
+        (DriverCondition(authed=False), "auth_required"),
+        (DriverCondition(health_failed_at=NOW - 1), "tool_unavailable"),
+        (DriverCondition(circuit_open=True), "tool_unavailable"),
     ],
 )
-def test_who_is_not_able_to_is_left_out(standing: Standing, code: str) -> None:
-    decision = decide(candidate("a-mcp", standing=standing), candidate("b-mcp"))
+def test_who_is_not_able_to_is_left_out(condition: DriverCondition, code: str) -> None:
+    decision = decide(candidate("a-mcp", condition=condition), candidate("b-mcp"))
     assert ids(decision) == ["b-mcp"]
     assert reasons(decision) == {"a-mcp": (2, code)}
     assert decision.passed_capability == 1
@@ -112,22 +112,22 @@ def test_who_is_not_able_to_is_left_out(standing: Standing, code: str) -> None:
 
 @pytest.mark.spec("DR-30.resolver-2")
 def test_a_login_only_driver_may_be_taken_to_sign_in() -> None:
-    assert ids(decide(candidate("a-mcp", standing=Standing(authed=False, login_only=True))))
+    assert ids(decide(candidate("a-mcp", condition=DriverCondition(authed=False, login_only=True))))
 
 
 @pytest.mark.spec("DR-30.health-2", "DR-30.health-3")
 def test_a_failed_check_counts_for_one_period() -> None:
-    def left(standing: Standing, every: float | None = None) -> list[str]:
+    def left(condition: DriverCondition, every: float | None = None) -> list[str]:
         check = None if every is None else HealthCheck("ping", every=every)
-        return ids(decide(candidate("a-mcp", standing=standing, health_check=check)))
+        return ids(decide(candidate("a-mcp", condition=condition, health_check=check)))
 
-    assert left(Standing(health_failed_at=NOW - 240)) == []
-    assert left(Standing(health_failed_at=NOW - 360)) == ["a-mcp"]
-    assert left(Standing(health_failed_at=NOW - 30), every=20.0) == ["a-mcp"]
-    assert left(Standing(health_failed_at=NOW - 30), every=60.0) == []
+    assert left(DriverCondition(health_failed_at=NOW - 240)) == []
+    assert left(DriverCondition(health_failed_at=NOW - 360)) == ["a-mcp"]
+    assert left(DriverCondition(health_failed_at=NOW - 30), every=20.0) == ["a-mcp"]
+    assert left(DriverCondition(health_failed_at=NOW - 30), every=60.0) == []
     # It recovered.
-    assert left(Standing(health_failed_at=NOW - 30, health_passed_at=NOW - 10)) == ["a-mcp"]
-    assert left(Standing(health_failed_at=NOW - 10, health_passed_at=NOW - 30)) == []
+    assert left(DriverCondition(health_failed_at=NOW - 30, health_passed_at=NOW - 10)) == ["a-mcp"]
+    assert left(DriverCondition(health_failed_at=NOW - 10, health_passed_at=NOW - 30)) == []
 
 
 @pytest.mark.spec("DR-30.fields-7")
@@ -162,28 +162,28 @@ def test_a_small_machine_is_another_machine() -> None:
 
 @pytest.mark.spec("DR-30.implements-6")
 def test_three_contracts_of_one_driver_need_one_sign_in() -> None:
-    standing = Standing(authed=False)
+    condition = DriverCondition(authed=False)
     contracts = [contract(id) for id in ("fs-read", "fs-write", "fs-list")]
     entries = [entry(of.id, tool=of.id) for of in contracts]
     one = driver("files-mcp", implements=tuple(entries), region=("eu",), policy_tags=("safe",))
-    workspace = Workspace(region="eu", require=("safe",))
+    workspace = SelectionPolicy(region="eu", require=("safe",))
 
     def ask() -> list[Any]:
         return [
-            decide(Candidate(one, using, standing), of=of, workspace=workspace)
+            decide(Candidate(one, using, condition), of=of, workspace=workspace)
             for of, using in zip(contracts, entries, strict=True)
         ]
 
     assert [decision.failure for decision in ask()] == [errors.AUTH_REQUIRED] * 3
     assert "sign in to files-mcp" in ask()[0].message
-    standing.auth_problem = "files-mcp is not signed in. Run `interlock drivers login files-mcp`."
-    assert {decision.message for decision in ask()} == {standing.auth_problem}
-    assert {decision.rejected[0].reason for decision in ask()} == {standing.auth_problem}
-    standing.authed = True
+    condition.auth_problem = "files-mcp is not signed in. Run `interlock drivers login files-mcp`."
+    assert {decision.message for decision in ask()} == {condition.auth_problem}
+    assert {decision.rejected[0].reason for decision in ask()} == {condition.auth_problem}
+    condition.authed = True
     assert [decision.selected.entry for decision in ask()] == entries
-    elsewhere = Workspace(region="us")
+    elsewhere = SelectionPolicy(region="us")
     assert all(
-        decide(Candidate(one, using, standing), of=of, workspace=elsewhere).selected is None
+        decide(Candidate(one, using, condition), of=of, workspace=elsewhere).selected is None
         for of, using in zip(contracts, entries, strict=True)
     )
 
@@ -195,20 +195,20 @@ def test_three_contracts_of_one_driver_need_one_sign_in() -> None:
 @pytest.mark.parametrize(
     ("workspace", "left"),
     [
-        (Workspace(), ["both", "eu", "none", "pii"]),
-        (Workspace(forbid=("eu",)), ["none", "pii"]),
-        (Workspace(forbid=("eu", "pii")), ["none"]),
-        (Workspace(require=("eu",)), ["both", "eu"]),
-        (Workspace(require=("eu", "pii")), ["both"]),
-        (Workspace(allow=("eu",)), ["eu", "none"]),
-        (Workspace(allow=("eu", "pii")), ["both", "eu", "none", "pii"]),
-        (Workspace(require=("eu",), allow=("eu",)), ["eu"]),
-        (Workspace(require=("eu",), forbid=("pii",)), ["eu"]),
+        (SelectionPolicy(), ["both", "eu", "none", "pii"]),
+        (SelectionPolicy(forbid=("eu",)), ["none", "pii"]),
+        (SelectionPolicy(forbid=("eu", "pii")), ["none"]),
+        (SelectionPolicy(require=("eu",)), ["both", "eu"]),
+        (SelectionPolicy(require=("eu", "pii")), ["both"]),
+        (SelectionPolicy(allow=("eu",)), ["eu", "none"]),
+        (SelectionPolicy(allow=("eu", "pii")), ["both", "eu", "none", "pii"]),
+        (SelectionPolicy(require=("eu",), allow=("eu",)), ["eu"]),
+        (SelectionPolicy(require=("eu",), forbid=("pii",)), ["eu"]),
         # Exact, and case-sensitive.
-        (Workspace(forbid=("EU", "e", "eu2")), ["both", "eu", "none", "pii"]),
+        (SelectionPolicy(forbid=("EU", "e", "eu2")), ["both", "eu", "none", "pii"]),
     ],
 )
-def test_policy_tags(workspace: Workspace, left: list[str]) -> None:
+def test_policy_tags(workspace: SelectionPolicy, left: list[str]) -> None:
     tags = {"none": (), "eu": ("eu",), "pii": ("pii",), "both": ("eu", "pii")}
     made = [candidate(id, policy_tags=said) for id, said in tags.items()]
     decision = decide(*made, workspace=workspace)
@@ -219,14 +219,14 @@ def test_policy_tags(workspace: Workspace, left: list[str]) -> None:
 
 @pytest.mark.spec("DR-30.security-2")
 def test_a_tag_that_a_driver_only_gives_itself_does_not_count_for_it() -> None:
-    workspace = Workspace(require=("pii-safe",), trusted_tags={"pii-safe": ("known-mcp",)})
+    workspace = SelectionPolicy(require=("pii-safe",), trusted_tags={"pii-safe": ("known-mcp",)})
     liar, known = (candidate(id, policy_tags=("pii-safe",)) for id in ("liar-mcp", "known-mcp"))
     assert ids(decide(liar, known, workspace=workspace)) == ["known-mcp"]
     assert believed_tags(liar.driver, workspace) == ()
     assert "liar-mcp" in tag_warnings(liar.driver, workspace)[0]
     assert tag_warnings(known.driver, workspace) == []
     # What it says against itself is believed.
-    against = Workspace(forbid=("pii-safe",), trusted_tags={"pii-safe": ("known-mcp",)})
+    against = SelectionPolicy(forbid=("pii-safe",), trusted_tags={"pii-safe": ("known-mcp",)})
     assert ids(decide(liar, known, workspace=against)) == []
 
 
@@ -246,7 +246,7 @@ def test_a_tag_that_a_driver_only_gives_itself_does_not_count_for_it() -> None:
 def test_the_region_is_exact_or_global(
     region: tuple[str, ...], wanted: str | None, passes: bool
 ) -> None:
-    decision = decide(candidate("a-mcp", region=region), workspace=Workspace(region=wanted))
+    decision = decide(candidate("a-mcp", region=region), workspace=SelectionPolicy(region=wanted))
     assert (decision.selected is not None) is passes
     if not passes:
         assert reasons(decision) == {"a-mcp": (3, "region_mismatch")}
@@ -255,18 +255,18 @@ def test_the_region_is_exact_or_global(
 @pytest.mark.spec("DR-30.resolver-11")
 def test_global_is_good_enough_unless_the_workspace_is_strict() -> None:
     anywhere = candidate("a-mcp", region=("global",))
-    assert ids(decide(anywhere, workspace=Workspace(region="EU"))) == ["a-mcp"]
-    strict = decide(anywhere, workspace=Workspace(region="EU", strict_region=True))
+    assert ids(decide(anywhere, workspace=SelectionPolicy(region="EU"))) == ["a-mcp"]
+    strict = decide(anywhere, workspace=SelectionPolicy(region="EU", strict_region=True))
     assert strict.failure is errors.NO_ROUTE_IN_REGION
     assert "EU" in strict.message
     # Where the region is not to blame, it is not blamed.
     other = decide(
         candidate("a-mcp", policy_tags=("bad",)),
-        workspace=Workspace(region="EU", forbid=("bad",)),
+        workspace=SelectionPolicy(region="EU", forbid=("bad",)),
     )
     assert other.failure is errors.NO_ROUTE
 
 
 def test_whom_a_reason_is_about_is_told_also_where_its_words_hold_the_id() -> None:
-    decision = decide(candidate("it", standing=Standing(health_failed_at=NOW - 1)))
+    decision = decide(candidate("it", condition=DriverCondition(health_failed_at=NOW - 1)))
     assert decision.message.endswith("it@1: its last health check failed.")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock import errors
-from interlock.drivers.resolver import Candidate, Standing, Workspace, bind
+from interlock.drivers.resolver import Candidate, DriverCondition, SelectionPolicy, bind
 from interlock.drivers.translation import BoundEntry
 from interlock.manifests.model import Cost, DriverConstraints, MappedFrom, Requires
 from tests.drivers.making import NOW, candidate, contract, decide, entry, ids, inputs, reasons
@@ -29,9 +29,9 @@ def test_a_pin_is_taken_however_dear_it_is_and_by_nobody_else() -> None:
     assert ids(pinned) == ["dear-mcp"]
     assert reasons(pinned) == {"cheap-mcp": (4, "not_pinned")}
     assert pinned.pinned == "dear-mcp"
-    by_workspace = decide(cheap, dear, workspace=Workspace(pins={"image.create": "dear-mcp"}))
+    by_workspace = decide(cheap, dear, workspace=SelectionPolicy(pins={"image.create": "dear-mcp"}))
     assert ids(by_workspace) == ["dear-mcp"]
-    by_major = decide(cheap, dear, workspace=Workspace(pins={"image.create@1": "dear-mcp@1"}))
+    by_major = decide(cheap, dear, workspace=SelectionPolicy(pins={"image.create@1": "dear-mcp@1"}))
     assert ids(by_major) == ["dear-mcp"]
 
 
@@ -39,23 +39,27 @@ def test_a_pin_is_taken_however_dear_it_is_and_by_nobody_else() -> None:
 @pytest.mark.parametrize(
     ("said", "workspace", "row"),
     [
-        ({"policy_tags": ("bad",)}, Workspace(forbid=("bad",)), errors.POLICY_VIOLATION),
-        ({"region": ("us",)}, Workspace(region="eu"), errors.REGION_MISMATCH),
+        ({"policy_tags": ("bad",)}, SelectionPolicy(forbid=("bad",)), errors.POLICY_VIOLATION),
+        ({"region": ("us",)}, SelectionPolicy(region="eu"), errors.REGION_MISMATCH),
         (
-            {"standing": Standing(authed=False)},
-            Workspace(),
+            {"condition": DriverCondition(authed=False)},
+            SelectionPolicy(),
             errors.PINNED_PROVIDER_UNAVAILABLE,
         ),
         (
-            {"standing": Standing(health_failed_at=NOW)},
-            Workspace(),
+            {"condition": DriverCondition(health_failed_at=NOW)},
+            SelectionPolicy(),
             errors.PINNED_PROVIDER_UNAVAILABLE,
         ),
-        ({"requires": Requires(os=("windows",))}, Workspace(), errors.PINNED_PROVIDER_UNAVAILABLE),
+        (
+            {"requires": Requires(os=("windows",))},
+            SelectionPolicy(),
+            errors.PINNED_PROVIDER_UNAVAILABLE,
+        ),
     ],
 )
 def test_a_pin_that_was_filtered_says_by_what(
-    said: dict[str, Any], workspace: Workspace, row: errors.Failure
+    said: dict[str, Any], workspace: SelectionPolicy, row: errors.Failure
 ) -> None:
     other = candidate("other-mcp", region=("eu", "us"))
     decision = decide(candidate("a-mcp", **said), other, workspace=workspace, pinned="a-mcp")
@@ -72,7 +76,7 @@ def test_a_pin_to_a_driver_that_is_not_there() -> None:
 
 
 def test_a_call_cannot_undo_the_pin_of_the_workspace() -> None:
-    workspace = Workspace(pins={"image.create": "a-mcp"})
+    workspace = SelectionPolicy(pins={"image.create": "a-mcp"})
     made = candidate("a-mcp"), candidate("b-mcp")
     decision = decide(*made, workspace=workspace, pinned="b-mcp")
     assert decision.failure is errors.POLICY_VIOLATION
@@ -96,10 +100,10 @@ def test_a_call_cannot_undo_the_pin_of_the_workspace() -> None:
         (candidate("z-mcp", units=4, kind="mcp"), candidate("a-mcp", units=4, kind="cli")),
         # Of one kind, who was seen healthy last, and ever.
         (
-            candidate("z-mcp", standing=Standing(health_passed_at=NOW - 1)),
-            candidate("a-mcp", standing=Standing(health_passed_at=NOW - 2)),
+            candidate("z-mcp", condition=DriverCondition(health_passed_at=NOW - 1)),
+            candidate("a-mcp", condition=DriverCondition(health_passed_at=NOW - 2)),
         ),
-        (candidate("z-mcp", standing=Standing(health_passed_at=1.0)), candidate("a-mcp")),
+        (candidate("z-mcp", condition=DriverCondition(health_passed_at=1.0)), candidate("a-mcp")),
         # Then the name.
         (candidate("a-mcp"), candidate("b-mcp")),
         (candidate("a-mcp", version="2.0.0"), candidate("a-mcp", version="1.9.0")),
@@ -116,7 +120,7 @@ def test_the_contracts_default_comes_first_and_who_has_no_price_last() -> None:
     dear, cheap = candidate("dear-mcp", units=900), candidate("cheap-mcp", units=1)
     assert ids(decide(cheap, dear, of=of)) == ["dear-mcp", "cheap-mcp"]
     # One that is not able to is nobody's default.
-    ill = candidate("dear-mcp", units=900, standing=Standing(authed=False))
+    ill = candidate("dear-mcp", units=900, condition=DriverCondition(authed=False))
     assert ids(decide(cheap, ill, of=of)) == ["cheap-mcp"]
     priced = candidate("z-mcp", units=4)
     unpriced = [
@@ -188,20 +192,20 @@ def test_inputs_that_no_driver_takes_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("standing", "row"),
+    ("condition", "row"),
     [
-        (Standing(authed=False), errors.AUTH_REQUIRED),
-        (Standing(install_failed="no npm"), errors.INSTALL_FAILED),
-        (Standing(version_problem="too old"), errors.VERSION_MISMATCH),
-        (Standing(refused="no such tool"), errors.TOOL_UNAVAILABLE),
-        (Standing(circuit_open=True), errors.TOOL_UNAVAILABLE),
+        (DriverCondition(authed=False), errors.AUTH_REQUIRED),
+        (DriverCondition(install_failed="no npm"), errors.INSTALL_FAILED),
+        (DriverCondition(version_problem="too old"), errors.VERSION_MISMATCH),
+        (DriverCondition(refused="no such tool"), errors.TOOL_UNAVAILABLE),
+        (DriverCondition(circuit_open=True), errors.TOOL_UNAVAILABLE),
     ],
 )
-def test_one_reason_for_all_is_the_answer(standing: Standing, row: errors.Failure) -> None:
-    made = [candidate(id, standing=standing) for id in ("a-mcp", "b-mcp")]
+def test_one_reason_for_all_is_the_answer(condition: DriverCondition, row: errors.Failure) -> None:
+    made = [candidate(id, condition=condition) for id in ("a-mcp", "b-mcp")]
     assert decide(*made).failure is row
     mixed = decide(
-        *made, candidate("c-mcp", policy_tags=("x",)), workspace=Workspace(forbid=("x",))
+        *made, candidate("c-mcp", policy_tags=("x",)), workspace=SelectionPolicy(forbid=("x",))
     )
     assert mixed.failure is errors.NO_ROUTE
 
@@ -210,7 +214,7 @@ def test_one_reason_for_all_is_the_answer(standing: Standing, row: errors.Failur
 def test_the_closest_rejects_are_told() -> None:
     made = [candidate(f"a{n}-mcp", using=entry(version="^9.0.0")) for n in range(8)]
     late = candidate("z-mcp", policy_tags=("bad",))
-    decision = decide(*made, late, workspace=Workspace(forbid=("bad",)))
+    decision = decide(*made, late, workspace=SelectionPolicy(forbid=("bad",)))
     error = decision.error()
     assert error.failure is errors.NO_ROUTE
     assert error.data is not None
@@ -225,8 +229,10 @@ def test_the_closest_rejects_are_told() -> None:
 
 
 def test_what_only_health_keeps_away_may_be_tried_again() -> None:
-    ill = candidate("a-mcp", standing=Standing(health_failed_at=NOW - 299.5))
-    worse = candidate("b-mcp", standing=Standing(health_failed_at=NOW - 299.9, authed=False))
+    ill = candidate("a-mcp", condition=DriverCondition(health_failed_at=NOW - 299.5))
+    worse = candidate(
+        "b-mcp", condition=DriverCondition(health_failed_at=NOW - 299.9, authed=False)
+    )
     decision = decide(ill, worse)
     assert decision.retry_after_ms == 500
     assert decision.error().retryable
@@ -235,11 +241,11 @@ def test_what_only_health_keeps_away_may_be_tried_again() -> None:
 
 @pytest.mark.spec("DR-30.resolver-10")
 def test_the_showcase_of_the_specification() -> None:
-    def all_four(**ill: Standing) -> list[Candidate]:
+    def all_four(**ill: DriverCondition) -> list[Candidate]:
         return [
             candidate(
                 "openai-sdk", units=4, kind="sdk", region=("us",), policy_tags=("cloud",),
-                standing=ill.get("openai"),
+                condition=ill.get("openai"),
             ),
             candidate(
                 "replicate-http", units=6, kind="http", region=("global",), policy_tags=("cloud",)
@@ -256,8 +262,8 @@ def test_the_showcase_of_the_specification() -> None:
         return str(decision.selected.driver.id)
 
     assert chosen(decide(*all_four())) == "openai-sdk"
-    ill = Standing(health_failed_at=NOW - 10)
-    without = Workspace(forbid=("self-hosted",))
+    ill = DriverCondition(health_failed_at=NOW - 10)
+    without = SelectionPolicy(forbid=("self-hosted",))
     assert chosen(decide(*all_four(openai=ill), workspace=without)) == "replicate-http"
     assert chosen(decide(*all_four(), pinned="comfy-mcp")) == "comfy-mcp"
     assert chosen(decide(*all_four(openai=ill))) == "comfy-mcp"
@@ -266,7 +272,7 @@ def test_the_showcase_of_the_specification() -> None:
 # --- always the same ---
 
 standings = st.builds(
-    Standing,
+    DriverCondition,
     refused=st.sampled_from(["", "", "", "broken"]),
     install_failed=st.sampled_from(["", "", "", "no npm"]),
     version_problem=st.sampled_from(["", "", "", "old"]),
@@ -278,7 +284,7 @@ standings = st.builds(
 )
 tags = st.lists(st.sampled_from(["eu", "pii", "self"]), unique=True, max_size=2).map(tuple)
 candidates = st.builds(
-    lambda id, major, kind, units, tagged, region, drops, standing: candidate(
+    lambda id, major, kind, units, tagged, region, drops, condition: candidate(
         id,
         version=f"{major}.0.0",
         kind=kind,
@@ -286,7 +292,7 @@ candidates = st.builds(
         policy_tags=tagged,
         region=region,
         using=entry(drop_inputs=drops),
-        standing=standing,
+        condition=condition,
     ),
     st.sampled_from(["a-mcp", "b-mcp", "c-mcp", "d-mcp"]),
     st.integers(0, 3),
@@ -298,7 +304,7 @@ candidates = st.builds(
     standings,
 )
 workspaces = st.builds(
-    Workspace,
+    SelectionPolicy,
     region=st.sampled_from([None, "eu", "us"]),
     strict_region=st.booleans(),
     forbid=tags,
@@ -343,8 +349,8 @@ def test_everybody_is_chosen_from_or_rejected_once_and_by_the_phases(question: A
     if decision.selected is not None:
         assert decision.selected is decision.order[0]
     for one in decision.order:
-        assert one.standing.authed or one.standing.login_only
-        assert not one.standing.refused
+        assert one.condition.authed or one.condition.login_only
+        assert not one.condition.refused
         assert not set(one.driver.policy_tags) & set(workspace.forbid)
         assert "seed" not in given_ or "seed" not in one.entry.drop_inputs
     if decision.failure is not None:

@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.core.call import Call, Caller, Client, Credentials
-from interlock.drivers.journal_rows import Rows
-from interlock.drivers.resolver import Candidate, Machine, Standing, Workspace, resolved_row, route
+from interlock.drivers.driver_journal import DriverJournal
+from interlock.drivers.resolver import (
+    Candidate,
+    DriverCondition,
+    Machine,
+    SelectionPolicy,
+    resolved_row,
+    route,
+)
 from interlock.primitives.timestamps import format_utc_ms
 from interlock.protocol.mcp import Era
 from tests.drivers.driver_parts import contract, manifest
@@ -30,7 +37,7 @@ class Kept:
     def __init__(self) -> None:
         self.now = 0.0
         self.rows: list[dict[str, Any]] = []
-        self.writer = Rows(self._record, "/here", lambda: self.now)
+        self.writer = DriverJournal(self._record, "/here", lambda: self.now)
 
     def _record(
         self, call: Call, what: str, name: str, upstream: str, outcome: str, us: int,
@@ -41,10 +48,10 @@ class Kept:
 
 def decided(pinned: str | None = None) -> Any:
     driver = manifest()
-    candidate = Candidate(driver, driver.implements[0], Standing())
+    candidate = Candidate(driver, driver.implements[0], DriverCondition())
     return route(
-        contract(), [candidate], {"text"}, workspace=Workspace(), machine=MACHINE, pinned=pinned,
-        now=0.0,
+        contract(), [candidate], {"text"}, workspace=SelectionPolicy(), machine=MACHINE,
+        pinned=pinned, now=0.0,
     )  # fmt: skip
 
 

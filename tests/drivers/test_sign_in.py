@@ -13,8 +13,8 @@ from urllib.request import urlopen
 import pytest
 
 from interlock.drivers.sign_in import POLL, sign_in
-from interlock.drivers.sign_in_state import AuthState
-from interlock.drivers.store import DriverStates
+from interlock.drivers.sign_in_state import DriverSignIn
+from interlock.drivers.sign_in_store import SqliteSignInStore
 from interlock.errors import AUTH_FAILED, InterlockError
 from interlock.manifests.model import Auth, Completion, DriverManifest, HttpProbe, Login
 from tests.core.upstreams.harness import death, within
@@ -81,11 +81,11 @@ def test_another_command_decides(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD"])
 def test_an_answer_over_http_decides(tmp_path: Path, method: Any) -> None:
     async def main() -> None:
-        store = DriverStates(tmp_path / "state.db")
+        store = SqliteSignInStore(tmp_path / "state.db")
         for status, fine in ((200, True), (403, False), (302, False)):
             done = Completion(http=HttpProbe(one.status(status), method=method))
             manifest = with_login(tmp_path, cmd="true", completes_when=done)
-            state = AuthState(manifest, workspace="w", user="u", store=store)
+            state = DriverSignIn(manifest, workspace="w", user="u", store=store)
             one.asked.clear()
             if fine:
                 await state.sign_in(lambda m=manifest: sign_in(m, open_url=no_page))

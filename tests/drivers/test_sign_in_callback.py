@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from interlock.drivers.sign_in import Callback, NobodyCame
+from interlock.drivers.sign_in import CallbackListener, SignInTimeout
 from tests.core.upstreams.harness import run as on_loop
 from tests.core.upstreams.harness import within
 from tests.drivers.life_world import Clock
@@ -21,7 +21,7 @@ def state_of(page: str) -> str:
 
 
 async def knock(
-    callback: Callback,
+    callback: CallbackListener,
     query: str,
     *,
     method: str = "GET",
@@ -41,10 +41,10 @@ async def knock(
     return int(answer.split(" ")[1]) if answer else 0
 
 
-def opened(body: Callable[[Callback, Clock, str], Awaitable[None]]) -> None:
+def opened(body: Callable[[CallbackListener, Clock, str], Awaitable[None]]) -> None:
     async def main() -> None:
         clock = Clock()
-        async with Callback(within=60.0, clock=clock) as callback:
+        async with CallbackListener(within=60.0, clock=clock) as callback:
             await body(callback, clock, state_of(callback.added_to(PAGE)))
 
     on_loop(main)
@@ -52,7 +52,7 @@ def opened(body: Callable[[Callback, Clock, str], Awaitable[None]]) -> None:
 
 @pytest.mark.spec("DR-30.auth-7")
 def test_one_visit_and_no_second_one() -> None:
-    async def body(callback: Callback, clock: Clock, state: str) -> None:
+    async def body(callback: CallbackListener, clock: Clock, state: str) -> None:
         coming = asyncio.ensure_future(callback.came())
         assert await knock(callback, f"code=c0de&state={state}") == 200
         assert await within(coming) == {"code": "c0de"}
@@ -64,7 +64,7 @@ def test_one_visit_and_no_second_one() -> None:
 
 @pytest.mark.spec("DR-30.auth-7")
 def test_who_comes_late_is_refused() -> None:
-    async def body(callback: Callback, clock: Clock, state: str) -> None:
+    async def body(callback: CallbackListener, clock: Clock, state: str) -> None:
         clock.now += 60.0
         assert await knock(callback, f"code=c&state={state}") == 410
         clock.now -= 0.5
@@ -75,8 +75,8 @@ def test_who_comes_late_is_refused() -> None:
 
 def test_nobody_comes() -> None:
     async def main() -> None:
-        async with Callback(within=0.01) as callback:
-            with pytest.raises(NobodyCame):
+        async with CallbackListener(within=0.01) as callback:
+            with pytest.raises(SignInTimeout):
                 await callback.came()
 
     on_loop(main)
@@ -105,7 +105,7 @@ def test_nobody_comes() -> None:
 def test_whoever_else_knocks_is_refused_and_does_not_use_it_up(
     asked: dict[str, str], status: int
 ) -> None:
-    async def body(callback: Callback, clock: Clock, state: str) -> None:
+    async def body(callback: CallbackListener, clock: Clock, state: str) -> None:
         assert await knock(callback, f"code=c&state={state}", **asked) == status
         browser = (
             "Sec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\nSec-Fetch-Site: cross-site\r\n"
@@ -127,7 +127,7 @@ def test_whoever_else_knocks_is_refused_and_does_not_use_it_up(
     ],
 )
 def test_an_answer_that_is_not_ours(query: str, status: int) -> None:
-    async def body(callback: Callback, clock: Clock, state: str) -> None:
+    async def body(callback: CallbackListener, clock: Clock, state: str) -> None:
         assert await knock(callback, query.format(state=state)) == status
         assert await knock(callback, f"state={state}") == 200
 
@@ -135,7 +135,7 @@ def test_an_answer_that_is_not_ours(query: str, status: int) -> None:
 
 
 def test_what_is_no_request() -> None:
-    async def body(callback: Callback, clock: Clock, state: str) -> None:
+    async def body(callback: CallbackListener, clock: Clock, state: str) -> None:
         port = urlsplit(callback.address).port
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"x" * 40_000)
@@ -146,7 +146,7 @@ def test_what_is_no_request() -> None:
 
 
 def test_the_page_is_told_where_to_come_back_to() -> None:
-    async def body(callback: Callback, clock: Clock, state: str) -> None:
+    async def body(callback: CallbackListener, clock: Clock, state: str) -> None:
         page = urlsplit(callback.added_to(PAGE))
         assert page.netloc == "auth.example.com"
         query = parse_qs(page.query)
@@ -155,14 +155,14 @@ def test_the_page_is_told_where_to_come_back_to() -> None:
         assert query["state"] == [state]
         assert query["client_id"] == ["me"]
         assert callback.address.startswith("http://127.0.0.1:")
-        async with Callback(within=1.0) as another:
+        async with CallbackListener(within=1.0) as another:
             assert state_of(another.added_to(PAGE)) != state
 
     opened(body)
 
 
 def test_only_loopback_is_listened_on() -> None:
-    async def body(callback: Callback, clock: Clock, state: str) -> None:
+    async def body(callback: CallbackListener, clock: Clock, state: str) -> None:
         assert callback._way_back.hosts() == {"127.0.0.1"}
 
     opened(body)

@@ -14,7 +14,7 @@ from interlock.drivers.contract_shape import ContractShape
 from interlock.drivers.errors import aip_code
 from interlock.drivers.translation import (
     BoundEntry,
-    Extracted,
+    ExtractedValue,
     contract_value,
     driver_input,
     tool_arguments,
@@ -207,7 +207,7 @@ PICTURE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
     ],
 )
 def test_what_the_path_sees(result: dict[str, Any], path: str, value: Any) -> None:
-    assert contract_value(ANYTHING, entry(result_extract=path), result) == Extracted(value)
+    assert contract_value(ANYTHING, entry(result_extract=path), result) == ExtractedValue(value)
 
 
 @pytest.mark.spec("DR-32.pertool-7")
@@ -240,9 +240,9 @@ def test_a_path_that_finds_nothing_is_an_error_and_never_null(result: dict[str, 
 def test_a_bare_value_is_put_into_the_only_required_member() -> None:
     result = {"structuredContent": {"contents": "hi", "mime_type": "text/plain"}}
     found = contract_value(READ, entry(result_extract="$.contents"), result)
-    assert found == Extracted({"contents": "hi"}, wrapped=True)
+    assert found == ExtractedValue({"contents": "hi"}, wrapped=True)
     whole = {"structuredContent": {"contents": "hi"}}
-    assert contract_value(READ, entry(), whole) == Extracted({"contents": "hi"}, wrapped=False)
+    assert contract_value(READ, entry(), whole) == ExtractedValue({"contents": "hi"}, wrapped=False)
 
 
 @pytest.mark.spec("DR-32.pertool-8", "DR-16.io-2")
@@ -314,7 +314,7 @@ def test_a_shape_can_be_shared_and_code_may_make_the_value() -> None:
     one, other = BoundEntry(READ, entry(), shape=shape), BoundEntry(READ, entry("b"), shape=shape)
     assert one.shape is other.shape
     assert one.contract is READ
-    assert one.checked("hi") == Extracted({"contents": "hi"}, wrapped=True)
+    assert one.checked("hi") == ExtractedValue({"contents": "hi"}, wrapped=True)
     hook = BoundEntry(READ, entry(None))
     assert hook.checked({"contents": "hi"}).value == {"contents": "hi"}
 

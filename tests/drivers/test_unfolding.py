@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from interlock.drivers.contract_shape import ContractShape, Unfolding
+from interlock.drivers.contract_shape import ContractShape, SchemaSize
 from interlock.errors import InterlockError
 from tests.drivers.making import READ, contract
 
@@ -28,29 +28,29 @@ def doubling(steps: int, word: str = "allOf", how: str = "#/$defs/a{}") -> dict[
 @pytest.mark.parametrize("how", ["#/$defs/a{}", "#a{}", "a{}", "#/%24defs/a{}"])
 @pytest.mark.parametrize("word", ["allOf", "anyOf", "oneOf"])
 def test_what_grows_without_end_is_too_large(word: str, how: str) -> None:
-    assert Unfolding(doubling(30, word, how)).too_large
-    assert not Unfolding(doubling(5, word, how)).too_large
+    assert SchemaSize(doubling(30, word, how)).too_large
+    assert not SchemaSize(doubling(5, word, how)).too_large
 
 
 def test_it_is_found_below_any_member() -> None:
     grown = doubling(30)
     parts = grown.pop("$defs")
     for name in ("enum", "const", "a"):
-        assert Unfolding({"$defs": parts, "properties": {name: grown}}).too_large
+        assert SchemaSize({"$defs": parts, "properties": {name: grown}}).too_large
 
 
 def test_what_refers_to_itself_is_walked_once() -> None:
     tree = {"properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}}}
-    assert not Unfolding(tree).too_large
-    assert not Unfolding({"$ref": "#"}).too_large
-    assert not Unfolding(READ.inputs).too_large
+    assert not SchemaSize(tree).too_large
+    assert not SchemaSize({"$ref": "#"}).too_large
+    assert not SchemaSize(READ.inputs).too_large
 
 
 def test_what_lies_too_deep_is_too_large() -> None:
     deep: Any = {}
     for _ in range(100_000):
         deep = {"not": deep}
-    assert Unfolding(deep).too_large
+    assert SchemaSize(deep).too_large
 
 
 @pytest.mark.parametrize(

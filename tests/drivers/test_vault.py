@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from interlock.core.config.secrets import resolve
 from interlock.drivers.vault import (
-    Configured,
-    EnvFile,
-    Environment,
-    InMemory,
+    ConfigBackend,
+    EnvFileBackend,
+    EnvironmentBackend,
+    MemoryBackend,
     Vault,
     VaultTrouble,
     entry_named,
@@ -40,7 +40,7 @@ Made = tuple[Backend, Change]
 
 def in_memory(tmp_path: Path) -> Made:
     values: dict[str, str] = {}
-    return InMemory(values), values.__setitem__
+    return MemoryBackend(values), values.__setitem__
 
 
 def environment(tmp_path: Path) -> Made:
@@ -49,7 +49,7 @@ def environment(tmp_path: Path) -> Made:
     def change(slug: str, value: str) -> None:
         environ[slug.upper().replace("-", "_")] = value
 
-    return Environment(["STRIPE_*", "*_KEY"], environ), change
+    return EnvironmentBackend(["STRIPE_*", "*_KEY"], environ), change
 
 
 def env_file(tmp_path: Path) -> Made:
@@ -60,7 +60,7 @@ def env_file(tmp_path: Path) -> Made:
         path.write_text("\n".join(lines), encoding="utf-8")
         path.chmod(0o600)
 
-    return EnvFile(path), change
+    return EnvFileBackend(path), change
 
 
 def configured(tmp_path: Path) -> Made:
@@ -70,7 +70,9 @@ def configured(tmp_path: Path) -> Made:
         (tmp_path / slug).write_text(value, encoding="utf-8")
         references[slug] = f"${{file:{slug}}}"
 
-    return Configured(references, lambda text: resolve(text, environ={}, base_dir=tmp_path)), change
+    return ConfigBackend(
+        references, lambda text: resolve(text, environ={}, base_dir=tmp_path)
+    ), change
 
 
 BACKENDS = [in_memory, environment, env_file, configured]
@@ -126,7 +128,10 @@ def test_an_empty_value_is_none(made: Made) -> None:
 
 
 def test_backends_are_asked_in_order() -> None:
-    first, second = InMemory({"a-key": "one"}), InMemory({"a-key": "two", "b-key": "three"})
+    first, second = (
+        MemoryBackend({"a-key": "one"}),
+        MemoryBackend({"a-key": "two", "b-key": "three"}),
+    )
     vault = Vault([first, second])
     assert asyncio.run(vault.value(secret("a-key"))) == "one"
     assert asyncio.run(vault.value(secret("b-key"))) == "three"
@@ -154,7 +159,7 @@ def test_of_the_environment_only_what_is_allowed() -> None:
         (["SHOP_*"], ["shop-key", "shop-id"]),
         (["shop_*", "SHOP", "KEY"], []),
     ):
-        backend = Environment(allowed, environ)
+        backend = EnvironmentBackend(allowed, environ)
         found = [one for one in ("shop-key", "shop-id", "database-password")
                  if fetched(backend, one)]  # fmt: skip
         assert found == there
@@ -181,7 +186,7 @@ def test_from_a_name_to_a_secret(name: str, entry: SecretEntry) -> None:
     assert entry_named(name, listed) is entry
     assert entry_named(f"{name}_NOT", listed) is None
     environ = {name: VALUE}
-    assert asyncio.run(Vault([Environment([name], environ)]).value(entry)) == VALUE
+    assert asyncio.run(Vault([EnvironmentBackend([name], environ)]).value(entry)) == VALUE
 
 
 @pytest.mark.spec("DR-19.binding-1")
@@ -256,7 +261,7 @@ def test_a_file_that_others_can_read_is_warned_of_once(tmp_path: Path) -> None:
     path, warned = tmp_path / "secrets.env", list[str]()
     path.write_text(f"A_KEY={VALUE}\n", encoding="utf-8")
     path.chmod(0o644)
-    backend = EnvFile(path, warn=warned.append)
+    backend = EnvFileBackend(path, warn=warned.append)
     assert fetched(backend, "a-key") == VALUE
     assert fetched(backend, "a-key") == VALUE
     (warning,) = warned
@@ -273,16 +278,16 @@ def test_a_file_that_is_none(tmp_path: Path, content: bytes, why: str) -> None:
     path.write_bytes(content)
     path.chmod(0o600)
     with pytest.raises(VaultTrouble, match=why):
-        fetched(EnvFile(path), "a-key")
+        fetched(EnvFileBackend(path), "a-key")
 
 
 def test_a_folder_instead_of_a_file(tmp_path: Path) -> None:
     with pytest.raises(VaultTrouble, match="cannot be read"):
-        fetched(EnvFile(tmp_path), "a-key")
+        fetched(EnvFileBackend(tmp_path), "a-key")
 
 
 def test_a_reference_that_leads_nowhere_names_its_variable(tmp_path: Path) -> None:
-    backend = Configured(
+    backend = ConfigBackend(
         {"a-key": "${env:NOT_SET_ANYWHERE}"},
         lambda text: resolve(text, environ={}, base_dir=tmp_path),
     )
@@ -305,7 +310,7 @@ def oauth_vault(kept: str, clock: Clock, renewed: str | None = None) -> tuple[Va
         return renewed or ""
 
     given_renew = None if renewed is None else renew
-    return Vault([InMemory({"gh": kept})], renew=given_renew, now=clock), asked
+    return Vault([MemoryBackend({"gh": kept})], renew=given_renew, now=clock), asked
 
 
 GH = secret("gh", kind="oauth")
@@ -364,6 +369,6 @@ def test_one_that_has_ended_and_cannot_be_renewed() -> None:
 
 def test_other_kinds_are_bound_as_they_are() -> None:
     text = grant("inside", expires_at=1)
-    vault = Vault([InMemory({"gh": text})])
+    vault = Vault([MemoryBackend({"gh": text})])
     for kind in ("opaque", "json", "keypair"):
         assert asyncio.run(vault.value(secret("gh", kind=kind))) == text

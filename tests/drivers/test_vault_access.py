@@ -14,7 +14,14 @@ from typing import Any
 import pytest
 
 from interlock.drivers.processes import run
-from interlock.drivers.vault import Asker, Bound, InMemory, Vault, bind, unresolved
+from interlock.drivers.vault import (
+    MemoryBackend,
+    SecretRequester,
+    SecretValues,
+    Vault,
+    bind,
+    unresolved,
+)
 from interlock.errors import AUTH_REQUIRED, InterlockError
 from interlock.manifests import placeholders
 from interlock.manifests.model import AccessEntry, AccessOperation, SecretEntry, SecretsInventory
@@ -25,7 +32,7 @@ from tests.patience import PATIENCE
 
 VALUE = "postgres://u:hunter2-hunter2@db/app"
 TOOLS = frozenset({"db-query", "db-list"})
-ASKER = Asker("postgres-mcp", TOOLS, frozenset({"ops", "cap:db"}), "user-7", "nightly")
+ASKER = SecretRequester("postgres-mcp", TOOLS, frozenset({"ops", "cap:db"}), "user-7", "nightly")
 
 
 class Spy:
@@ -44,7 +51,9 @@ def listed(*entries: tuple[str, str]) -> tuple[AccessEntry, ...]:
     return tuple(AccessEntry(kind, value) for kind, value in entries)  # type: ignore[arg-type]
 
 
-def granted_by(entry: SecretEntry, operation: AccessOperation, asker: Asker) -> str | None:
+def granted_by(
+    entry: SecretEntry, operation: AccessOperation, asker: SecretRequester
+) -> str | None:
     found = access_to(entry, operation, asker.context)
     assert found.granted is bool(found.words)
     return found.words or None
@@ -55,8 +64,8 @@ def bound(
     having: SecretsInventory,
     spy: Spy,
     rows: list[dict[str, Any]],
-    asker: Asker = ASKER,
-) -> Bound:
+    asker: SecretRequester = ASKER,
+) -> SecretValues:
     return asyncio.run(
         bind(
             names,
@@ -99,7 +108,7 @@ def test_an_operation_that_is_not_named_is_open() -> None:
     assert granted_by(entry, "reveal", ASKER) is None
     # Who has no name is nobody's user.
     entry = secret("a-key", access={"bind": listed(("userId", ""), ("workflow", ""))})
-    assert granted_by(entry, "bind", Asker("a-driver")) is None
+    assert granted_by(entry, "bind", SecretRequester("a-driver")) is None
 
 
 @pytest.mark.spec("DR-19.access-2", "DR-19.reveal-2", "DR-19.reveal-3")
@@ -125,7 +134,9 @@ def test_who_may_not_have_it_does_not_reach_the_vault() -> None:
 def test_one_tool_of_the_driver_is_enough_and_is_written_down() -> None:
     spy, rows = Spy(postgres_url=VALUE), list[dict[str, Any]]()
     having = inventory(secret("postgres-url", access={"bind": listed(("tool", "db-query"))}))
-    values = bound(["POSTGRES_URL", "POSTGRES_URL"], having, spy, rows, Asker("pg", TOOLS))
+    values = bound(
+        ["POSTGRES_URL", "POSTGRES_URL"], having, spy, rows, SecretRequester("pg", TOOLS)
+    )
     assert values == {"POSTGRES_URL": VALUE}
     assert rows == [
         {
@@ -172,7 +183,7 @@ def test_a_name_that_is_in_no_inventory() -> None:
 
 
 def test_a_vault_that_cannot_answer_is_told_in_a_sentence() -> None:
-    vault = Vault([InMemory({"gh": '{"access_token": "t0ken-old", "expires_at": 1}'})])
+    vault = Vault([MemoryBackend({"gh": '{"access_token": "t0ken-old", "expires_at": 1}'})])
     handle = SecretHandle(secret("gh", kind="oauth"), vault, lambda row: None)
     with pytest.raises(InterlockError, match=r"gh cannot be had: .* sign in again") as trouble:
         asyncio.run(handle.reveal(ASKER.context))
@@ -190,7 +201,7 @@ def test_a_handle_has_what_is_known_and_two_things_to_do() -> None:
         pii=True,
         classification=("pci",),
     )
-    vault = Vault([InMemory({"billing/stripe-api-key": VALUE})])
+    vault = Vault([MemoryBackend({"billing/stripe-api-key": VALUE})])
     handle = SecretHandle(entry, vault, rows.append)
     assert handle.slug == "billing/stripe-api-key"
     assert handle.namespace == "billing"
@@ -224,7 +235,7 @@ def test_what_could_not_be_bound_now() -> None:
 
 
 def test_bound_values_show_their_names_only() -> None:
-    values = Bound({"A_KEY": VALUE})
+    values = SecretValues({"A_KEY": VALUE})
     assert values["A_KEY"] == VALUE
     for shown in (repr(values), str(values), f"{values}", f"{[values]}", "%s" % values):  # noqa: UP031
         assert VALUE not in shown
@@ -250,7 +261,7 @@ def test_a_child_has_the_value_and_nobody_else(
         values = await bind(
             names,
             inventory=having,
-            vault=Vault([InMemory({"postgres-url": VALUE})]),
+            vault=Vault([MemoryBackend({"postgres-url": VALUE})]),
             asker=ASKER,
             record=rows.append,
         )

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from interlock import errors
-from interlock.drivers.contract_versions import WINDOW, Deprecation, Versions, names_of
+from interlock.drivers.contract_versions import WINDOW, ContractVersions, MajorDeprecation, names_of
 from interlock.errors import InterlockError
 from tests.drivers.making import contract
 
 ONE, TWO, THREE = (contract(version=version) for version in ("1.4.2", "2.0.0", "3.1.0"))
-END = Deprecation(deprecated_at=100.0, sunset_at=200.0, migration_uri="https://example.com/v2")
+END = MajorDeprecation(deprecated_at=100.0, sunset_at=200.0, migration_uri="https://example.com/v2")
 
 
 def test_one_major_has_its_own_name() -> None:
     assert names_of([ONE]) == {"image.create": ONE}
     assert names_of([]) == {}
-    only_two = Versions([TWO])
+    only_two = ContractVersions([TWO])
     assert only_two.names == {"image.create": TWO}
     # It answers to its full name, and not to another's.
     assert only_two.find("v2.image.create") is TWO
@@ -38,7 +38,7 @@ def test_every_major_has_a_name_and_the_bare_one_is_the_oldests() -> None:
 
 
 def test_before_its_sunset_a_major_is_served_and_says_so() -> None:
-    versions = Versions([ONE, TWO], {"image.create@1": END}, now=199.0)
+    versions = ContractVersions([ONE, TWO], {"image.create@1": END}, now=199.0)
     assert versions.find("image.create") is ONE
     assert versions.find("v1.image.create") is ONE
     assert versions.deprecation_of(ONE) is END
@@ -48,11 +48,11 @@ def test_before_its_sunset_a_major_is_served_and_says_so() -> None:
         "sunset_at": "1970-01-01T00:03:20.000Z",
         "migration_uri": "https://example.com/v2",
     }
-    assert "migration_uri" not in Deprecation(1.0).notice()
+    assert "migration_uri" not in MajorDeprecation(1.0).notice()
 
 
 def test_after_its_sunset_it_is_not_offered_and_says_where_to_go() -> None:
-    versions = Versions([ONE, TWO, THREE], {"image.create@1": END}, now=200.0)
+    versions = ContractVersions([ONE, TWO, THREE], {"image.create@1": END}, now=200.0)
     assert versions.names == {
         "image.create": TWO,
         "v2.image.create": TWO,
@@ -68,12 +68,12 @@ def test_after_its_sunset_it_is_not_offered_and_says_where_to_go() -> None:
 
 
 def test_the_name_of_a_major_stays_when_it_is_the_last() -> None:
-    versions = Versions([ONE, TWO], {"image.create@1": END}, now=200.0)
+    versions = ContractVersions([ONE, TWO], {"image.create@1": END}, now=200.0)
     assert versions.names == {"image.create": TWO, "v2.image.create": TWO}
 
 
 def test_a_contract_that_ended_altogether() -> None:
-    versions = Versions([ONE], {"image.create@1": Deprecation(0.0, 10.0)}, now=10.0)
+    versions = ContractVersions([ONE], {"image.create@1": MajorDeprecation(0.0, 10.0)}, now=10.0)
     assert versions.names == {}
     for name in ("image.create", "v1.image.create"):
         with pytest.raises(InterlockError) as caught:
@@ -85,7 +85,7 @@ def test_a_contract_that_ended_altogether() -> None:
 
 
 def test_half_a_year_unless_somebody_says_otherwise() -> None:
-    ends = {"image.create@1": Deprecation(1000.0)}
+    ends = {"image.create@1": MajorDeprecation(1000.0)}
     assert "image.create" in names_of([ONE], ends, now=1000.0 + WINDOW - 1)
     assert names_of([ONE], ends, now=1000.0 + WINDOW) == {}
     assert WINDOW == 180 * 24 * 3600
@@ -94,8 +94,8 @@ def test_half_a_year_unless_somebody_says_otherwise() -> None:
 def test_an_id_that_looks_like_a_major_of_another_keeps_its_name() -> None:
     own = contract("v2.image.create")
     for given in ([ONE, TWO, own], [own, TWO, ONE]):
-        versions = Versions(given)
+        versions = ContractVersions(given)
         assert versions.names["v2.image.create"] is own
         assert versions.names["v1.image.create"] is ONE
         assert len(versions.clashes) == 1
-    assert Versions([ONE, TWO]).clashes == []
+    assert ContractVersions([ONE, TWO]).clashes == []

@@ -28,7 +28,7 @@ from interlock.manifests.schema_view import SchemaView
 from interlock.protocol.jsonpath import Every, Index, Name, Path, Step, Where, compile_path
 
 
-class Findings(Struct, frozen=True):
+class BindingFindings(Struct, frozen=True):
     """What is wrong, and what is only worth saying. With errors the binding is refused."""
 
     errors: tuple[str, ...] = ()
@@ -45,14 +45,16 @@ def check_listed(
     listed: Mapping[str, Mapping[str, Any]],
     *,
     has_hook: bool = False,
-) -> Findings:
+) -> BindingFindings:
     """Hold the entry against everything that the server lists: own name → definition."""
     if entry.mcp is None:
-        return Findings()
+        return BindingFindings()
     name = entry.mcp.tool_name
     if name in listed:
         return check_binding(contract, entry, listed[name], has_hook=has_hook)
-    return Findings((f"{contract.id}: the server has no tool {name!r}.{_near(name, listed)}",))
+    return BindingFindings(
+        (f"{contract.id}: the server has no tool {name!r}.{_near(name, listed)}",)
+    )
 
 
 def check_binding(
@@ -61,13 +63,13 @@ def check_binding(
     definition: Mapping[str, Any],
     *,
     has_hook: bool = False,
-) -> Findings:
+) -> BindingFindings:
     """Hold the entry against the server's tool, as it stands in `tools/list`.
 
     `has_hook`: driver.py makes the arguments, so that nothing can be said about them here.
     """
     if entry.mcp is None:
-        return Findings()
+        return BindingFindings()
     errors: list[str] = []
     warnings = _effects(contract, entry.mcp.tool_name, definition)
     schema = definition.get("inputSchema")
@@ -77,7 +79,7 @@ def check_binding(
         _compare_arguments(contract, entry, SchemaView.of(schema), errors, warnings)
     if isinstance(definition.get("outputSchema"), dict):
         errors += _compare_output(contract, entry, SchemaView.of(definition["outputSchema"]))
-    return Findings(tuple(errors), tuple(warnings))
+    return BindingFindings(tuple(errors), tuple(warnings))
 
 
 def _compare_arguments(

@@ -1,8 +1,8 @@
 """The confined process in which a driver.py runs, seen from the node.
 
 `inspect_code` runs the code once, without any network, to learn what it brings. `CodeProcess` is
-the process that serves its hooks: started by the first call that needs it, behind the walls of the
-driver's server, and started again after a crash. A hook that takes too long ends the process.
+the process that serves its hooks: started by the first call that needs it, confined as the driver's
+server is, and started again after a crash. A hook that takes too long ends the process.
 Whatever comes from the process is a stranger's text: its size, shape and time are bounded.
 """
 
@@ -23,7 +23,7 @@ from interlock.core.config import redact
 from interlock.core.upstreams.transports.process import STDERR, STDOUT, Process
 from interlock.drivers import processes
 from interlock.drivers.errors import ToolFault, is_namespaced
-from interlock.drivers.processes import Opens, Walls, minimal_environment
+from interlock.drivers.processes import CommandConfinement, ConfinementOpener, minimal_environment
 from interlock.errors import (
     DEADLINE_EXCEEDED,
     INTERNAL,
@@ -62,7 +62,7 @@ _PROGRAM: Final = (
 _encode = msgspec.json.Encoder().encode
 
 
-class Code(Struct, frozen=True):
+class DriverCode(Struct, frozen=True):
     """A driver.py as it was read: what runs is this, whatever the file says later."""
 
     driver: str
@@ -82,7 +82,7 @@ class Code(Struct, frozen=True):
         return _encode({"code": text, "file": self.file, "name": self.name}) + b"\n"
 
 
-class Described(Struct, frozen=True):
+class CodeDescription(Struct, frozen=True):
     """What a driver.py brings, by its own word."""
 
     values: dict[str, Any]
@@ -92,14 +92,14 @@ class Described(Struct, frozen=True):
 
 
 class _Loading(Struct):
-    loaded: Described | None = None
+    loaded: CodeDescription | None = None
     unusable: str = ""
     undefined: bool = False
     raised: str = ""
     line: int = 0
 
 
-class Envelope(Struct, frozen=True):
+class HookEnvelope(Struct, frozen=True):
     """The `HookResult` of a hook."""
 
     ok: bool = True
@@ -116,12 +116,12 @@ class _Error(Struct):
     retryable: bool = False
 
 
-class Answer(Struct, frozen=True):
+class HookResponse(Struct, frozen=True):
     """What came of one call of a hook, or of one transformer."""
 
     id: int = 0
     value: Any = None
-    envelope: Envelope | None = None
+    envelope: HookEnvelope | None = None
     raised: str = ""
     error: _Error | None = None
 
@@ -140,8 +140,8 @@ class Answer(Struct, frozen=True):
 
 
 _decode_loading = msgspec.json.Decoder(_Loading).decode
-_decode_answer = msgspec.json.Decoder(Answer).decode
-_decode_answers = msgspec.json.Decoder(list[Answer]).decode
+_decode_answer = msgspec.json.Decoder(HookResponse).decode
+_decode_answers = msgspec.json.Decoder(list[HookResponse]).decode
 
 
 def command() -> list[str]:
@@ -155,26 +155,30 @@ def unusable(driver: str, why: str) -> InterlockError:
 
 
 async def inspect_code(
-    code: Code, open_walls: Opens, *, env: Mapping[str, str], within: float = LOAD_WITHIN
-) -> Described | None:
+    code: DriverCode,
+    open_confinement: ConfinementOpener,
+    *,
+    env: Mapping[str, str],
+    within: float = LOAD_WITHIN,
+) -> CodeDescription | None:
     """What a driver.py brings; None: it defines no driver. Raises InterlockError when it cannot be
     confined here, or cannot be used."""
     message = code.message()
-    walls = await open_walls()
+    confinement = await open_confinement()
     try:
         argv, full = command(), minimal_environment(env)
-        if walls is not None:
-            argv, full = walls.argv(argv), walls.environment(full)
+        if confinement is not None:
+            argv, full = confinement.argv(argv), confinement.environment(full)
         ran = await processes.run(argv, env=full, cwd=code.folder, timeout=within, stdin=message)
     finally:
-        if walls is not None:
-            await walls.close()
+        if confinement is not None:
+            await confinement.close()
     if ran.timed_out:
         raise unusable(code.driver, f"it was not loaded within {within:g} s")
     return _loaded(code, ran.out.encode(), ran.how)
 
 
-def _loaded(code: Code, line: bytes, how: str) -> Described | None:
+def _loaded(code: DriverCode, line: bytes, how: str) -> CodeDescription | None:
     """Raises InterlockError."""
     try:
         found = _decode_loading(line)
@@ -191,14 +195,14 @@ def _loaded(code: Code, line: bytes, how: str) -> Described | None:
 class _Running:
     """One process, from its start to its end."""
 
-    def __init__(self, owner: CodeProcess, walls: Walls | None) -> None:
+    def __init__(self, owner: CodeProcess, confinement: CommandConfinement | None) -> None:
         self._owner = owner
-        self.walls = walls
+        self.confinement = confinement
         self.process: Process | None = None
         self._lines = LineDecoder(MOST_BYTES)
         self._stderr_lines = LineDecoder(64 * 1024)
         self.loading: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self.pending: dict[int, asyncio.Future[Answer]] = {}
+        self.pending: dict[int, asyncio.Future[HookResponse]] = {}
         self.timers: dict[int, asyncio.TimerHandle] = {}
         self.why = ""
         """Why it was ended, if the node did that."""
@@ -294,7 +298,7 @@ class CodeProcess:
 
     def __init__(
         self,
-        code: Code,
+        code: DriverCode,
         *,
         hook_within: float = HOOK_WITHIN,
         load_within: float = LOAD_WITHIN,
@@ -302,7 +306,7 @@ class CodeProcess:
         self._code = code
         self.hook_within = hook_within
         self._load_within = load_within
-        self.open_walls: Opens | None = None
+        self.open_confinement: ConfinementOpener | None = None
         """Set by the node, before the first call."""
         self.env: Mapping[str, str] = {}
         self._running: _Running | None = None
@@ -325,7 +329,9 @@ class CodeProcess:
 
     # -- calls
 
-    async def call(self, hook: str, message: Mapping[str, Any], *, bounded: bool = True) -> Answer:
+    async def call(
+        self, hook: str, message: Mapping[str, Any], *, bounded: bool = True
+    ) -> HookResponse:
         """Call a hook. `bounded`: it has a time of its own, and not only its call's. Raises
         InterlockError."""
         running = await self._ready()
@@ -343,7 +349,7 @@ class CodeProcess:
                 f"{hook} in {ENTRY} of {self._code.driver} takes at most {MOST_BYTES} bytes.",
             )
         loop = asyncio.get_running_loop()
-        waiting: asyncio.Future[Answer] = loop.create_future()
+        waiting: asyncio.Future[HookResponse] = loop.create_future()
         running.pending[id] = waiting
         if bounded:
             running.timers[id] = loop.call_later(self.hook_within, self._overdue, running, id, hook)
@@ -354,7 +360,7 @@ class CodeProcess:
             self._cancel(running, id, hook)
             raise
 
-    def answers(self, value: Any) -> list[Answer]:
+    def answers(self, value: Any) -> list[HookResponse]:
         """What transformers made, out of the value of one answer. Raises InterlockError."""
         try:
             return _decode_answers(_encode(value))
@@ -408,13 +414,13 @@ class CodeProcess:
 
     async def _start(self) -> _Running:
         message = self._code.message()
-        assert self.open_walls is not None, "no call comes before the driver is made"
-        walls = await self.open_walls()
-        running = _Running(self, walls)
+        assert self.open_confinement is not None, "no call comes before the driver is made"
+        confinement = await self.open_confinement()
+        running = _Running(self, confinement)
         try:
             argv, env = command(), minimal_environment(self.env)
-            if walls is not None:
-                argv, env = walls.argv(argv), walls.environment(env)
+            if confinement is not None:
+                argv, env = confinement.argv(argv), confinement.environment(env)
             try:
                 running.process = Process(argv, env=env, cwd=self._code.folder, owner=running)
             except (OSError, ValueError) as error:
@@ -469,8 +475,8 @@ class CodeProcess:
                 _log.warning("%s of %s ended: %s", ENTRY, self._code.driver, why)
         if running.process is not None and running.connected:
             running.process.close()
-        if running.walls is not None:
-            task = asyncio.get_running_loop().create_task(running.walls.close())
+        if running.confinement is not None:
+            task = asyncio.get_running_loop().create_task(running.confinement.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 

@@ -34,19 +34,19 @@ from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.ports import Upstream
 from interlock.core.upstreams.supervisor import Supervisor
 from interlock.drivers.binding import check_entry
-from interlock.drivers.code_process import Code, Described, inspect_code
+from interlock.drivers.code_process import CodeDescription, DriverCode, inspect_code
 from interlock.drivers.config import DriversConfig
 from interlock.drivers.contract_shape import ContractShape
-from interlock.drivers.contract_upstream import ContractUpstream, Served
-from interlock.drivers.driver import Binding, Driver
-from interlock.drivers.driver_server import Surroundings
+from interlock.drivers.contract_upstream import ContractUpstream, ServedContract
+from interlock.drivers.driver import Driver, DriverBinding
+from interlock.drivers.driver_journal import DriverJournal
+from interlock.drivers.driver_server import DriverHost
 from interlock.drivers.hooks import Hooks, code_mark, make_hooks, read_code
-from interlock.drivers.journal_rows import Rows
-from interlock.drivers.lifecycle import DriverCare, workspace_id
+from interlock.drivers.lifecycle import DriverLifecycle, workspace_id
 from interlock.drivers.limits import override_warnings
-from interlock.drivers.publication import Deprecations, Publishing, voice_of
+from interlock.drivers.publication import DeprecationLookup, DriverPublisher, voice_of
 from interlock.drivers.registrations import keep_registrations, read_registrations
-from interlock.drivers.resolver import Machine, Workspace, tag_warnings
+from interlock.drivers.resolver import Machine, SelectionPolicy, tag_warnings
 from interlock.drivers.signature_check import refusal, signature_mark
 from interlock.drivers.status import ContractStatus, DriverStatus, contracts_of, status_of
 from interlock.drivers.translation import NO_TRANSFORMS, BoundEntry
@@ -65,7 +65,7 @@ _log = logging.getLogger("interlock.drivers")
 
 def tell_begin(drivers: Mapping[str, Driver]) -> None:
     """The node has read its drivers for the first time."""
-    used = [one for one in drivers.values() if not one.standing.refused]
+    used = [one for one in drivers.values() if not one.condition.refused]
     if used:
         ids = ", ".join(sorted(one.manifest.id for one in used))
         _log.info("%s: %s", format_count(len(used), "driver"), ids)
@@ -82,7 +82,7 @@ def tell_changes(
             what = "is taken out: its files are wrong" if broken else "was removed"
             _log.info("driver %s %s%s", driver.manifest.id, what, _served(driver, "; it served"))
     for key, driver in now.items():
-        if before.get(key) is driver or driver.standing.refused:
+        if before.get(key) is driver or driver.condition.refused:
             # Why it is refused was told where it was made.
             continue
         what = "changed" if key in before else "was added"
@@ -93,7 +93,7 @@ def tell_kept(drivers: Mapping[str, Driver], invalid: Collection[Path]) -> None:
     """Name the drivers that stay in use although their files have become `invalid`."""
     for driver in drivers.values():
         manifest = driver.manifest
-        if manifest.file in invalid and not driver.standing.refused:
+        if manifest.file in invalid and not driver.condition.refused:
             _log.warning(
                 "driver %s: invalid %s; keeping version %s",
                 manifest.id, manifest.file.name, manifest.version,
@@ -114,7 +114,7 @@ def _served(driver: Driver, words: str) -> str:
 # that serve one: they say so, and do not serve it where the config holds what breaks.
 
 
-class DriverJudging:
+class ContractAcceptance:
     """What is known to break."""
 
     def __init__(
@@ -166,7 +166,7 @@ class DriverJudging:
         """By the keys of contracts."""
         return {key: one.sentence for key, one in self._broken.items()}
 
-    def shown(self, served: Mapping[str, Served]) -> list[ToolChange]:
+    def shown(self, served: Mapping[str, ServedContract]) -> list[ToolChange]:
         """What broke and is served, as an operator sees it."""
         return [
             one.shown(
@@ -180,9 +180,9 @@ class DriverJudging:
 # -- From a manifest to a driver: whether it may be used, what its code brings, and how each of
 # its entries is bound to its contract. What is wrong is kept with the driver, where people look.
 
-ShapeOf = Callable[[ToolContract], ContractShape]
+ShapeLookup = Callable[[ToolContract], ContractShape]
 """Raises InterlockError for a contract whose schemas cannot be used."""
-Inspect = Callable[[Code], Described | None]
+CodeInspector = Callable[[DriverCode], CodeDescription | None]
 """Says what a driver.py brings; None: it defines no driver. Raises InterlockError."""
 
 
@@ -192,10 +192,10 @@ def make_driver(
     *,
     config: Config,
     base_dir: Path,
-    allowed: Workspace,
-    around: Surroundings,
-    shape_of: ShapeOf,
-    inspect: Inspect,
+    allowed: SelectionPolicy,
+    around: DriverHost,
+    shape_of: ShapeLookup,
+    inspect: CodeInspector,
 ) -> Driver:
     """The driver of a manifest; refused where it may not be used. `inspect` is asked what its code
     brings, where that may be run."""
@@ -226,7 +226,7 @@ def make_driver(
         refused = _strict(list(driver.warnings))
     if not refused and unusable and not bindings:
         refused = unusable[0]
-    driver.standing.refused = refused
+    driver.condition.refused = refused
     if refused:
         driver.hooks = None
         _log.warning("%s is not used: %s", manifest.id, refused)
@@ -238,7 +238,7 @@ def refused_by_files(
     workspace: files.Workspace,
     config: Config,
     base_dir: Path,
-    allowed: Workspace,
+    allowed: SelectionPolicy,
 ) -> str:
     """Why a driver is not used, by what its files alone say, before anything of its code is run.
     Empty: it is."""
@@ -249,10 +249,10 @@ def refused_by_files(
     return refused
 
 
-def allowed_by(config: Config) -> Workspace:
+def allowed_by(config: Config) -> SelectionPolicy:
     """What the config has to say about which drivers serve a call."""
     settings = config.section(DriversConfig)
-    return Workspace(
+    return SelectionPolicy(
         region=settings.region,
         strict_region=settings.strict_region,
         forbid=tuple(settings.policy.forbid),
@@ -272,7 +272,7 @@ def _digest(manifest: DriverManifest, hooks: Hooks | None) -> str:
 
 
 def _warnings(
-    manifest: DriverManifest, workspace: files.Workspace, allowed: Workspace
+    manifest: DriverManifest, workspace: files.Workspace, allowed: SelectionPolicy
 ) -> list[str]:
     """What the operator should look at, by what a manifest says."""
     found = [*tag_warnings(manifest, allowed)]
@@ -289,12 +289,12 @@ def _bindings(
     manifest: DriverManifest,
     workspace: files.Workspace,
     hooks: Hooks | None,
-    shape_of: ShapeOf,
-) -> tuple[dict[str, Binding], list[str]]:
+    shape_of: ShapeLookup,
+) -> tuple[dict[str, DriverBinding], list[str]]:
     """What a driver serves, with what is wrong with that; and why contracts that it names cannot
     be served by anybody."""
     transforms = NO_TRANSFORMS if hooks is None else hooks.transforms
-    bindings: dict[str, Binding] = {}
+    bindings: dict[str, DriverBinding] = {}
     unusable: list[str] = []
     for one in workspace.bindings[manifest.key]:
         contract, entry = one.contract, one.entry
@@ -313,7 +313,9 @@ def _bindings(
             # It is never used, but seen by whoever looks for what is wrong.
             bound = BoundEntry(contract, Implements(entry.tool, entry.version), shape=shape)
             wrong = wrong or [error.message]
-        bindings[contract.key] = Binding(contract, entry, bound, tuple(wrong), executes=executes)
+        bindings[contract.key] = DriverBinding(
+            contract, entry, bound, tuple(wrong), executes=executes
+        )
     return bindings, unusable
 
 
@@ -342,7 +344,7 @@ AT_ONCE: Final = 4
 """So many servers are asked at the same time."""
 
 
-class DriverVerifying:
+class DriverVerifier:
     """Starts what nobody has used yet, and ends it again."""
 
     def __init__(self, drivers: Mapping[str, Driver]) -> None:
@@ -374,7 +376,7 @@ class DriverVerifying:
 
     def _unverified(self) -> list[Driver]:
         return [
-            one for one in self._drivers.values() if not one.verified and not one.standing.refused
+            one for one in self._drivers.values() if not one.verified and not one.condition.refused
         ]
 
     async def _verify(self, driver: Driver) -> None:
@@ -403,9 +405,9 @@ MADE_AT_ONCE: Final = 10
 
 T = TypeVar("T")
 Shapes = dict[str, ContractShape]
-Made = dict[str, tuple[Driver, tuple[object, object]]]
+LoadedDrivers = dict[str, tuple[Driver, tuple[object, object]]]
 """Drivers and the marks of their files, by the keys of their manifests."""
-Marks = dict[str, object]
+FileMarks = dict[str, object]
 """By the keys of drivers."""
 
 
@@ -432,8 +434,10 @@ class Drivers:
         self._upstreams = upstreams
         self._audit = audit
         self._registrations = registered_drivers_path(config, environ, base_dir)
-        self._judging = DriverJudging(config, environ=environ, base_dir=base_dir, audit=audit)
-        self.care = DriverCare(
+        self._acceptance = ContractAcceptance(
+            config, environ=environ, base_dir=base_dir, audit=audit
+        )
+        self.lifecycle = DriverLifecycle(
             config,
             environ=environ,
             base_dir=base_dir,
@@ -443,16 +447,16 @@ class Drivers:
             on_changed=self._changed,
             on_offer=self._offered,
         )
-        self.verifying = DriverVerifying(self.care.drivers)
+        self.verifier = DriverVerifier(self.lifecycle.drivers)
         self.contracts = ContractUpstream(
             clock=time.monotonic,
             wall_clock=time.time,
             call_later=lambda seconds, then: asyncio.get_running_loop().call_later(seconds, then),
-            rows=Rows(self._record, workspace_id(base_dir), time.time),
+            journal=DriverJournal(self._record, workspace_id(base_dir), time.time),
             machine=this_machine(base_dir),
             circuit_open=lambda key: breakers.state(key) is Circuit.OPEN,
         )
-        self.publishing = Publishing(
+        self.publisher = DriverPublisher(
             config,
             catalog=catalog,
             floors=floors,
@@ -464,23 +468,23 @@ class Drivers:
         self._workspace: files.Workspace | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._ending: dict[asyncio.Task[None], Driver] = {}
-        self._inspected: dict[tuple[str, str], Described | InterlockError | None] = {}
+        self._inspected: dict[tuple[str, str], CodeDescription | InterlockError | None] = {}
         """What each driver.py brings, by the driver and the digest of the code."""
 
     @property
-    def deprecations(self) -> Deprecations:
+    def deprecations(self) -> DeprecationLookup:
         """Which majors of contracts are on their way out. Set by whoever keeps them."""
-        return self.publishing.deprecations
+        return self.publisher.deprecations
 
     @deprecations.setter
-    def deprecations(self, given: Deprecations) -> None:
-        self.publishing.deprecations = given
+    def deprecations(self, given: DeprecationLookup) -> None:
+        self.publisher.deprecations = given
         self.refresh()
 
     def refresh(self) -> None:
         """What is known of contracts is something else now: offer them by it."""
         if self._workspace is not None:
-            self.publishing.soon()
+            self.publisher.soon()
 
     # -- life
 
@@ -496,8 +500,8 @@ class Drivers:
         self._watcher = asyncio.get_running_loop().create_task(self._watch(), name="drivers")
 
     async def close(self) -> None:
-        tasks = [one for one in (self._watcher, self.verifying.task) if one is not None]
-        self._watcher = self.verifying.task = None
+        tasks = [one for one in (self._watcher, self.verifier.task) if one is not None]
+        self._watcher = self.verifier.task = None
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -508,10 +512,10 @@ class Drivers:
             for key, found in self._inspected.items()
             if not isinstance(found, InterlockError)
         }
-        for driver in list(self.care.drivers.values()):
+        for driver in list(self.lifecycle.drivers.values()):
             self._end(driver, at_once=True)
         self.contracts.served = {}
-        self.publishing.take_away()
+        self.publisher.take_away()
         for driver in self._ending.values():
             driver.server.hurry()
         await asyncio.gather(*self._ending, return_exceptions=True)
@@ -519,17 +523,17 @@ class Drivers:
     async def configure(self, config: Config) -> None:
         """Run by a new config."""
         before, self._config = self._config, config
-        self.publishing.config = self._judging.config = config
-        self.care.configure(config)
-        await self.care.walls.end_uncovered(configured=True)
+        self.publisher.config = self._acceptance.config = config
+        self.lifecycle.configure(config)
+        await self.lifecycle.confinements.end_uncovered(configured=True)
         if config.section(DriversConfig) == before.section(DriversConfig):
             if (
                 config.section(ContractsConfig) != before.section(ContractsConfig)
                 and self._workspace is not None
             ):
                 self._take(self._workspace)
-            elif self.publishing.posted:
-                self.publishing.now()
+            elif self.publisher.posted:
+                self.publisher.now()
             return
         await self.close()
         if config.section(DriversConfig).enabled:
@@ -560,7 +564,7 @@ class Drivers:
                     await self._inspect_code(after)
                     self._take(after, await self._make_ahead(after))
                 self._look_at_installs()
-                await self.care.walls.end_uncovered()
+                await self.lifecycle.confinements.end_uncovered()
             except Exception:
                 _log.exception("the drivers' files could not be read again")
             else:
@@ -569,13 +573,13 @@ class Drivers:
 
     def _look_at_installs(self) -> None:
         """Somebody may have installed what a driver could not be used without."""
-        mended = [one for one in self.care.drivers.values() if one.look_at_install()]
+        mended = [one for one in self.lifecycle.drivers.values() if one.look_at_install()]
         for driver in mended:
             self._changed(driver)
         if mended:
             self._verify()
 
-    def _look(self, workspace: files.Workspace) -> tuple[files.Workspace, Marks, float]:
+    def _look(self, workspace: files.Workspace) -> tuple[files.Workspace, FileMarks, float]:
         """What the files say now, by what signatures are known, and what it cost to look. In a
         thread of its own."""
         began = time.thread_time()
@@ -590,35 +594,35 @@ class Drivers:
         """Of the files beside a manifest that are read, of the server that one of them may say, and
         of what its contracts break."""
         keys = {one.contract.key for one in workspace.bindings[manifest.key]}
-        broken, held = self._judging.mark_of(keys)
+        broken, held = self._acceptance.mark_of(keys)
         return code_mark(manifest), self._signed(manifest), broken, held, manifest.server
 
-    def _is_news(self, before: files.Workspace, after: files.Workspace, signed: Marks) -> bool:
+    def _is_news(self, before: files.Workspace, after: files.Workspace, signed: FileMarks) -> bool:
         # Code that comes, changes or goes is seen there, too.
         if after.read_files or after.drivers.keys() != before.drivers.keys():
             return True
-        if after.refused != before.refused or self._judging.is_out_of_date():
+        if after.refused != before.refused or self._acceptance.is_out_of_date():
             return True
         return any(
-            one.marks[1] != signed.get(one.manifest.key) for one in self.care.drivers.values()
+            one.marks[1] != signed.get(one.manifest.key) for one in self.lifecycle.drivers.values()
         )
 
     # -- from files to drivers
 
-    def _take(self, workspace: files.Workspace, ahead: Made | None = None) -> None:
+    def _take(self, workspace: files.Workspace, ahead: LoadedDrivers | None = None) -> None:
         """Go on with what the files say now. What did not change goes on as it is. `ahead`: drivers
         that were made of these files before."""
         begins = self._workspace is None
         before = {} if self._workspace is None else self._workspace.refused
         self._workspace = workspace
-        self.care.inventory = workspace.secrets
+        self.lifecycle.inventory = workspace.secrets
         for path, refused in workspace.refused.items():
             if before.get(path) != refused:
                 for problem in refused.problems:
                     _log.warning("%s", problem)
         fresh = {path for path, one in workspace.refused.items() if before.get(path) != one}
-        self._judging.judge([workspace.contracts[key] for key in sorted(workspace.serving)])
-        kept = self.care.drivers
+        self._acceptance.judge([workspace.contracts[key] for key in sorted(workspace.serving)])
+        kept = self.lifecycle.drivers
         were = {**kept}
         for key in [*kept]:
             manifest = workspace.drivers.get(key.removeprefix("driver:"))
@@ -638,16 +642,16 @@ class Drivers:
         keep_registrations(self._registrations, workspace.registered)
         self._gather()
         if ahead is None:
-            self.publishing.now()
+            self.publisher.now()
         else:
-            self.publishing.soon()
+            self.publisher.soon()
         self._verify()
 
     async def _inspect_code(self, workspace: files.Workspace) -> None:
         """Learn what the code of drivers brings that is not known yet: each driver.py is run once,
         in a confined process without network."""
         allowed, known = self._config.section(DriversConfig).allow_code, self._inspected
-        found: list[Code] = []
+        found: list[DriverCode] = []
         for manifest in workspace.drivers.values():
             if manifest.id not in allowed or manifest.server is None or not code_mark(manifest):
                 continue
@@ -667,7 +671,7 @@ class Drivers:
         self._inspected = {key: known[key] for key in keys if key in known}
         several = asyncio.Semaphore(INSPECTED_AT_ONCE)
 
-        async def inspect(code: Code) -> None:
+        async def inspect(code: DriverCode) -> None:
             async with several:
                 self._inspected[code.name, code.digest] = await self._inspect(code)
 
@@ -675,17 +679,17 @@ class Drivers:
             *(inspect(code) for code in found if (code.name, code.digest) not in self._inspected)
         )
 
-    async def _inspect(self, code: Code) -> Described | InterlockError | None:
+    async def _inspect(self, code: DriverCode) -> CodeDescription | InterlockError | None:
         try:
             return await inspect_code(
                 code,
-                lambda: self.care.walls.open_alone(code.driver),
-                env=self.care.code_environment(),
+                lambda: self.lifecycle.confinements.open_alone(code.driver),
+                env=self.lifecycle.code_environment(),
             )
         except InterlockError as error:
             return error
 
-    def _described(self, code: Code) -> Described | None:
+    def _described(self, code: DriverCode) -> CodeDescription | None:
         """What a driver.py brings. Raises InterlockError."""
         key = code.name, code.digest
         if key not in self._inspected:
@@ -705,12 +709,12 @@ class Drivers:
         then = {key: one.contract.digest for key, one in driver.bindings.items()}
         return now == then and driver.marks == self._marks(manifest, workspace)
 
-    async def _make_ahead(self, workspace: files.Workspace) -> Made:
+    async def _make_ahead(self, workspace: files.Workspace) -> LoadedDrivers:
         """The drivers whose files are new, a few at a time: others are served in between."""
-        made: Made = {}
+        made: LoadedDrivers = {}
         shapes: Shapes = {}
         for manifest in workspace.drivers.values():
-            known = self.care.drivers.get(f"driver:{manifest.key}")
+            known = self.lifecycle.drivers.get(f"driver:{manifest.key}")
             same = known is not None and known.manifest.digest == manifest.digest
             if manifest.server is not None and not same:
                 made[manifest.key] = self._make(manifest, workspace, shapes)
@@ -729,7 +733,7 @@ class Drivers:
             config=self._config,
             base_dir=self._base_dir,
             allowed=allowed_by(self._config),
-            around=self.care,
+            around=self.lifecycle,
             shape_of=lambda contract: self._shape(contract, shapes),
             inspect=self._described,
         )
@@ -743,9 +747,9 @@ class Drivers:
     ) -> None:
         driver, marks = made
         driver.marks = (*marks, *self._marks(manifest, workspace)[len(marks) :])
-        self._judging.tell(driver)
-        self.care.drivers[driver.key] = self._upstreams[driver.key] = driver
-        self.care.look_after(driver)
+        self._acceptance.tell(driver)
+        self.lifecycle.drivers[driver.key] = self._upstreams[driver.key] = driver
+        self.lifecycle.look_after(driver)
 
     def _shape(self, contract: ToolContract, shapes: Shapes) -> ContractShape:
         """One for all drivers that serve it. Raises InterlockError."""
@@ -758,23 +762,23 @@ class Drivers:
         return found
 
     def _end(self, driver: Driver, *, at_once: bool) -> None:
-        self.care.drivers.pop(driver.key, None)
+        self.lifecycle.drivers.pop(driver.key, None)
         # From this moment on nobody starts it any more.
         driver.server.closed = True
-        self.publishing.withdraw(driver)
+        self.publisher.withdraw(driver)
         task = asyncio.get_running_loop().create_task(
-            self.care.forget(driver, at_once=at_once), name=f"end:{driver.key}"
+            self.lifecycle.forget(driver, at_once=at_once), name=f"end:{driver.key}"
         )
         self._ending[task] = driver
         task.add_done_callback(self._ending.pop)
 
     def _gather(self) -> None:
         """Who serves which contract."""
-        served: dict[str, Served] = {}
-        for driver in self.care.drivers.values():
+        served: dict[str, ServedContract] = {}
+        for driver in self.lifecycle.drivers.values():
             for key, binding in driver.bindings.items():
                 if key not in served:
-                    served[key] = Served(binding.contract, binding.bound.shape, [])
+                    served[key] = ServedContract(binding.contract, binding.bound.shape, [])
                 served[key].drivers.append(driver)
         for one in served.values():
             one.drivers.sort(key=lambda driver: driver.key)
@@ -785,41 +789,41 @@ class Drivers:
 
     def _changed(self, driver: Driver) -> None:
         """Something is known about a driver that was not."""
-        if self.care.drivers.get(driver.key) is driver:
+        if self.lifecycle.drivers.get(driver.key) is driver:
             self.refresh()
 
     def _offered(self, driver: Driver, supervisor: Supervisor) -> None:
         """A driver's server has listed what it has."""
-        if self.care.drivers.get(driver.key) is not driver:
+        if self.lifecycle.drivers.get(driver.key) is not driver:
             return
         first = not driver.verified
         driver.listed(supervisor.offer.tools)
         if first:
             tell_verified(driver)
         before = driver.capabilities
-        self.publishing.offered(driver, supervisor, others=self.care.drivers.values())
+        self.publisher.offered(driver, supervisor, others=self.lifecycle.drivers.values())
         if driver.capabilities != before:
             self.on_voices()
 
     def voices(self) -> list[UpstreamIntroduction]:
         """What the servers of drivers can do beside contracts, for whoever introduces the node."""
-        return [voice_of(one) for one in self.care.drivers.values() if one.capabilities]
+        return [voice_of(one) for one in self.lifecycle.drivers.values() if one.capabilities]
 
     def _verify(self) -> None:
         if self._config.section(DriversConfig).verify == "start":
-            self.verifying.begin(self._config.section(DriversConfig).most_processes)
+            self.verifier.begin(self._config.section(DriversConfig).most_processes)
 
     # -- how they fare
 
     def status(self) -> list[DriverStatus]:
         workspace = self._workspace
         if workspace is None:
-            return [status_of(one) for one in self.care.drivers.values()]
+            return [status_of(one) for one in self.lifecycle.drivers.values()]
         known = [
             status_of(one, _problems(workspace, one.manifest.file))
-            for one in self.care.drivers.values()
+            for one in self.lifecycle.drivers.values()
         ]
-        files_in_use = {one.manifest.file for one in self.care.drivers.values()}
+        files_in_use = {one.manifest.file for one in self.lifecycle.drivers.values()}
         others = [
             DriverStatus.of_manifest(one)
             for one in workspace.drivers.values()
@@ -833,11 +837,13 @@ class Drivers:
         return [*known, *others, *refused]
 
     def contract_status(self) -> list[ContractStatus]:
-        return contracts_of(self.contracts, self.publishing.set_aside(), self._judging.sentences())
+        return contracts_of(
+            self.contracts, self.publisher.set_aside(), self._acceptance.sentences()
+        )
 
     def broken_contracts(self) -> list[ToolChange]:
         """Contracts that changed so that callers break, and nobody has accepted it."""
-        return self._judging.shown(self.contracts.served)
+        return self._acceptance.shown(self.contracts.served)
 
     def _record(
         self,

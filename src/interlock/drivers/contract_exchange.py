@@ -52,8 +52,8 @@ from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.protocol.mcp import COMPLETE, INPUT_REQUIRED, Era, glance_at, tool_error
 
 if TYPE_CHECKING:
-    from interlock.drivers.contract_upstream import ContractUpstream, Served
-    from interlock.drivers.driver import Binding
+    from interlock.drivers.contract_upstream import ContractUpstream, ServedContract
+    from interlock.drivers.driver import DriverBinding
 
 META_DEPRECATION: Final = "deprecation"
 """In the `_meta` of a result whose contract is on its way out."""
@@ -92,13 +92,13 @@ class ContractExchange:
         upstream: ContractUpstream,
         call: Call,
         back: ResponseHandler,
-        served: Served,
+        served: ServedContract,
         inputs: Mapping[str, Any],
         context: Any,
         order: tuple[Candidate, ...],
-        asker: Asker | None = None,
+        request_state: InputRequestState | None = None,
     ) -> None:
-        """`asker`: whose question the call brings the answers to."""
+        """`request_state`: whose question the call brings the answers to."""
         self._upstream = upstream
         self._call = call
         self._back = back
@@ -106,7 +106,7 @@ class ContractExchange:
         self._inputs = inputs
         self._context = context
         self._order = order
-        self._extra = words_for(call, asker)
+        self._extra = words_for(call, request_state)
         self._place = 0
         self._attempts: Attempts | None = None
         """Those of the driver of now."""
@@ -173,7 +173,9 @@ class ContractExchange:
             driver.hooks.arguments(binding, self._inputs, self._context, call.caller), over
         )
 
-    def _dispatch(self, driver: Driver, binding: Binding, arguments: Mapping[str, Any]) -> None:
+    def _dispatch(
+        self, driver: Driver, binding: DriverBinding, arguments: Mapping[str, Any]
+    ) -> None:
         """Call the tool of the driver's server. Raises InterlockError."""
         call, served = self._call, self._served
         assert binding.entry.mcp is not None
@@ -205,7 +207,7 @@ class ContractExchange:
         if child.dispatched:
             self._dispatched = call.dispatched = True
 
-    def _hand_over(self, binding: Binding) -> None:
+    def _hand_over(self, binding: DriverBinding) -> None:
         """The server is there, and is about to hear of the call. Raises InterlockError."""
         _must_serve(binding)
         _must_be_judged(self._call, binding)
@@ -218,7 +220,7 @@ class ContractExchange:
         if call.timeout:
             call.hard_deadline = min(call.hard_deadline, end)
 
-    def _execute(self, driver: Driver, binding: Binding) -> None:
+    def _execute(self, driver: Driver, binding: DriverBinding) -> None:
         """Have driver.py serve it."""
         driver.calls += 1
         self._begun = self._call.dispatched = True
@@ -277,7 +279,7 @@ class ContractExchange:
         made = self._result(result, value)
         self._over(Outcome(made, Era.SESSION, glance_at(made)), None)
 
-    def _parse(self, driver: Driver, binding: Binding, result: Any) -> None:
+    def _parse(self, driver: Driver, binding: DriverBinding, result: Any) -> None:
         """Have driver.py find the contract's value."""
 
         def over(value: Any, error: InterlockError | None) -> None:
@@ -417,14 +419,14 @@ class ContractExchange:
     def _record(self, error: InterlockError | None) -> None:
         assert self._driver is not None
         took = self._upstream.clock() - self._sent_at
-        self._upstream.rows.invoked(
+        self._upstream.journal.invoked(
             self._call, self._served.contract, self._driver, self._order[self._place].entry,
             self._inputs, took, error,
         )  # fmt: skip
 
     def _record_whole(self, *, ok: bool) -> None:
         took = self._upstream.clock() - self._call.started
-        self._upstream.rows.tool(
+        self._upstream.journal.tool(
             self._call, self._served.contract, self._driver, self._inputs, took, self._retries,
             ok=ok,
         )  # fmt: skip
@@ -512,7 +514,7 @@ def _is_no_text(block: Any) -> bool:
     return isinstance(block, dict) and block.get("type") != "text"
 
 
-def _must_serve(binding: Binding) -> None:
+def _must_serve(binding: DriverBinding) -> None:
     """The server is there, and may have listed something else than is needed. Raises
     InterlockError."""
     if not binding.counts:
@@ -523,7 +525,7 @@ def _must_serve(binding: Binding) -> None:
         )
 
 
-def _must_be_judged(call: Call, binding: Binding) -> None:
+def _must_be_judged(call: Call, binding: DriverBinding) -> None:
     """The rules let the call through as what it was known to be; what its tool says of itself since
     it was listed may be worse. Raises InterlockError."""
     judged = LEVELS.get(call.effect)
@@ -544,7 +546,7 @@ def _must_be_judged(call: Call, binding: Binding) -> None:
 # On the way to a caller it is sealed, as every state is: nobody else can write it.
 
 
-class Asker(msgspec.Struct, frozen=True):
+class InputRequestState(msgspec.Struct, frozen=True):
     """The driver that asked, as it was, and the state of its server."""
 
     driver: str
@@ -566,30 +568,30 @@ def signed_by(driver: Driver, outcome: Outcome) -> Outcome:
         needed = read_needed(outcome.result)
     except ProtocolError:
         return outcome
-    asker = Asker(driver.manifest.key, driver.digest, needed.state)
-    state = msgspec.json.encode(asker).decode()
+    request_state = InputRequestState(driver.manifest.key, driver.digest, needed.state)
+    state = msgspec.json.encode(request_state).decode()
     return Outcome(with_state(outcome.result, state), outcome.era, glance)
 
 
-def asker_of(call: Call) -> Asker | None:
+def read_request_state(call: Call) -> InputRequestState | None:
     """Who asked, when a call brings answers. Raises InterlockError for a state that is none of
     ours."""
     raw = None if call.extra is None else call.extra.get(REQUEST_STATE)
     if raw is None:
         return None
     try:
-        return msgspec.json.decode(decode_value(raw), type=Asker)
+        return msgspec.json.decode(decode_value(raw), type=InputRequestState)
     except (msgspec.DecodeError, ProtocolError, TypeError):
         raise gone() from None
 
 
-def words_for(call: Call, asker: Asker | None) -> dict[str, Raw] | None:
+def words_for(call: Call, request_state: InputRequestState | None) -> dict[str, Raw] | None:
     """What beside the arguments is passed on to the server: its own state, as it gave it."""
-    if asker is None or call.extra is None:
+    if request_state is None or call.extra is None:
         return call.extra
     given = {name: one for name, one in call.extra.items() if name != REQUEST_STATE}
-    if asker.state is not None:
-        given[REQUEST_STATE] = Raw(encode_value(asker.state))
+    if request_state.state is not None:
+        given[REQUEST_STATE] = Raw(encode_value(request_state.state))
     return given or None
 
 

@@ -30,7 +30,7 @@ from interlock.protocol.schema_cost import (
 MOST_VISITS: Final = 100_000
 
 
-class Unfolding:
+class SchemaSize:
     """Counts the parts of one document."""
 
     def __init__(self, document: Any, most: int = MOST_VISITS) -> None:
@@ -142,7 +142,7 @@ class _Check:
 
 
 def _compiled(contract: ToolContract, word: str, schema: dict[str, Any]) -> _Check:
-    if Unfolding(schema).too_large:
+    if SchemaSize(schema).too_large:
         raise InterlockError(
             TOOL_UNAVAILABLE,
             f"{contract.id}: `{word}` unfolds to more than {MOST_VISITS} parts when its references "

@@ -18,15 +18,20 @@ from interlock.core.catalog.effects import EffectLevel
 from interlock.core.catalog.offering import CONTRACTS, META_CONTEXT, META_DRIVER, Tool
 from interlock.core.deferred_request import DeferredRequest
 from interlock.core.ports import Clock, ResponseHandler, UpstreamRequest
-from interlock.drivers.contract_exchange import Asker, ContractExchange, asker_of, gone
+from interlock.drivers.contract_exchange import (
+    ContractExchange,
+    InputRequestState,
+    gone,
+    read_request_state,
+)
 from interlock.drivers.contract_shape import ContractShape
 from interlock.drivers.contract_tool import effect_level
-from interlock.drivers.contract_versions import Deprecation, Versions
-from interlock.drivers.driver import Binding, Driver
+from interlock.drivers.contract_versions import ContractVersions, MajorDeprecation
+from interlock.drivers.driver import Driver, DriverBinding
+from interlock.drivers.driver_journal import DriverJournal
 from interlock.drivers.errors import not_ready
-from interlock.drivers.journal_rows import Rows
 from interlock.drivers.limits import effective_timeout_ms
-from interlock.drivers.resolver import Candidate, Decision, Machine, ResolverCache, Workspace
+from interlock.drivers.resolver import Candidate, Decision, Machine, ResolverCache, SelectionPolicy
 from interlock.errors import (
     AUTH_REQUIRED,
     CONFIRMATION_EXPIRED,
@@ -41,13 +46,13 @@ from interlock.protocol.jsonrpc import decode_value
 KEY: Final = CONTRACTS
 
 
-class Served(Struct):
+class ServedContract(Struct):
     """A contract, and who serves it."""
 
     contract: ToolContract
     shape: ContractShape
     drivers: list[Driver] = []
-    deprecation: Deprecation | None = None
+    deprecation: MajorDeprecation | None = None
     """Its time is running out."""
     candidates: list[Candidate] = []
     known: tuple[object, ...] | None = None
@@ -80,18 +85,18 @@ class ContractUpstream:
         clock: Clock,
         wall_clock: Clock,
         call_later: Callable[[float, Callable[[], None]], Any],
-        rows: Rows,
+        journal: DriverJournal,
         machine: Machine,
         circuit_open: Callable[[str], bool],
     ) -> None:
-        self.served: dict[str, Served] = {}
+        self.served: dict[str, ServedContract] = {}
         """By the key of the contract."""
-        self.versions = Versions(())
+        self.versions = ContractVersions(())
         """Which contract a name means."""
-        self.workspace = Workspace()
+        self.workspace = SelectionPolicy()
         self.clock = clock
         self.call_later = call_later
-        self.rows = rows
+        self.journal = journal
         self._wall_clock = wall_clock
         self._decisions = ResolverCache(machine)
         self._circuit_open = circuit_open
@@ -102,8 +107,8 @@ class ContractUpstream:
         served = self._served(call)
         inputs = call.decoded if call.decoded is not None else decode_value(call.arguments)
         context = _context(call, served)
-        asker = None if call.extra is None else asker_of(call)
-        decision = self.decide(served, inputs.keys(), pinned=_pinned(call, served, asker))
+        request_state = None if call.extra is None else read_request_state(call)
+        decision = self.decide(served, inputs.keys(), pinned=_pinned(call, served, request_state))
         if decision.selected is None:
             unsigned = _unsigned(served, decision)
             if unsigned:
@@ -111,7 +116,7 @@ class ContractUpstream:
                 return DeferredRequest(
                     call, back, not_ready(), partial(self._sign_in_first, unsigned)
                 )
-        return self._send(call, back, served, inputs, context, decision, asker)
+        return self._send(call, back, served, inputs, context, decision, request_state)
 
     async def _sign_in_first(
         self, unsigned: list[Driver], call: Call, back: ResponseHandler
@@ -124,37 +129,39 @@ class ContractUpstream:
                 required = required or error
         served = self._served(call)
         inputs = call.decoded if call.decoded is not None else decode_value(call.arguments)
-        asker = asker_of(call)
-        decision = self.decide(served, inputs.keys(), pinned=_pinned(call, served, asker))
+        request_state = read_request_state(call)
+        decision = self.decide(served, inputs.keys(), pinned=_pinned(call, served, request_state))
         if required is not None and decision.failure is AUTH_REQUIRED:
-            self.rows.resolved(call, served.contract, decision)
+            self.journal.resolved(call, served.contract, decision)
             told = decision.error()
             # How to sign in is for the driver to say.
             raise InterlockError(
                 required.failure, required.message, {**(told.data or {}), **(required.data or {})}
             )
-        return self._send(call, back, served, inputs, _context(call, served), decision, asker)
+        return self._send(
+            call, back, served, inputs, _context(call, served), decision, request_state
+        )
 
     def _send(
         self,
         call: Call,
         back: ResponseHandler,
-        served: Served,
+        served: ServedContract,
         inputs: Mapping[str, Any],
         context: Any,
         decision: Decision,
-        asker: Asker | None,
+        request_state: InputRequestState | None,
     ) -> UpstreamRequest:
-        self.rows.resolved(call, served.contract, decision)
+        self.journal.resolved(call, served.contract, decision)
         if decision.selected is None:
             raise decision.error()
         exchange = ContractExchange(
-            self, call, back, served, inputs, context, decision.order, asker
+            self, call, back, served, inputs, context, decision.order, request_state
         )
         exchange.begin()
         return exchange
 
-    def decide(self, served: Served, inputs: Any, *, pinned: str | None = None) -> Decision:
+    def decide(self, served: ServedContract, inputs: Any, *, pinned: str | None = None) -> Decision:
         """Which driver a call with these inputs goes to, and why not to others."""
         key = served.contract.key
         known = tuple([self._known(driver, driver.bindings[key]) for driver in served.drivers])
@@ -171,33 +178,33 @@ class ContractUpstream:
             now=self._wall_clock(),
         )
 
-    def _known(self, driver: Driver, binding: Binding) -> tuple[object, ...]:
+    def _known(self, driver: Driver, binding: DriverBinding) -> tuple[object, ...]:
         """Everything that a decision depends on and that changes by itself."""
-        standing = driver.standing
-        standing.circuit_open = self._circuit_open(driver.key)
-        if not standing.authed:
+        condition = driver.condition
+        condition.circuit_open = self._circuit_open(driver.key)
+        if not condition.authed:
             driver.look_for_sign_in()
         driver.may_be_installed()
-        failed, passed = standing.health_failed_at, standing.health_passed_at
+        failed, passed = condition.health_failed_at, condition.health_passed_at
         return (
-            standing.authed,
-            standing.auth_problem,
-            standing.install_failed,
-            standing.version_problem,
-            standing.circuit_open,
+            condition.authed,
+            condition.auth_problem,
+            condition.install_failed,
+            condition.version_problem,
+            condition.circuit_open,
             failed,
             failed is None or (passed is not None and passed >= failed),
             binding.problems,
         )
 
-    def driver_of(self, served: Served, candidate: Candidate) -> Driver:
+    def driver_of(self, served: ServedContract, candidate: Candidate) -> Driver:
         return next(one for one in served.drivers if one.manifest is candidate.driver)
 
-    def limit(self, served: Served, candidate: Candidate) -> float:
+    def limit(self, served: ServedContract, candidate: Candidate) -> float:
         """How long a call may take there, in seconds."""
         return effective_timeout_ms(served.contract, candidate.driver, candidate.entry) / 1000
 
-    def _served(self, call: Call) -> Served:
+    def _served(self, call: Call) -> ServedContract:
         name = "" if call.route is None else call.route.upstream_name
         contract = self.versions.find(name)
         served = None if contract is None else self.served.get(contract.key)
@@ -224,7 +231,7 @@ class ContractUpstream:
         return True
 
 
-def _must_be_what_was_judged(call: Call, served: Served) -> None:
+def _must_be_what_was_judged(call: Call, served: ServedContract) -> None:
     """A call is judged, written down and, where its server asks something, made again: meanwhile
     files may have changed. Raises InterlockError."""
     route = call.route
@@ -248,24 +255,26 @@ def _must_be_what_was_judged(call: Call, served: Served) -> None:
 
 
 def _candidate(driver: Driver, contract: str) -> Candidate:
-    binding, standing = driver.bindings[contract], driver.standing
-    if not binding.counts and not standing.refused:
-        standing = replace(standing, refused=" ".join((*binding.wrong, *binding.problems)))
-    return Candidate(driver.manifest, binding.entry, standing)
+    binding, condition = driver.bindings[contract], driver.condition
+    if not binding.counts and not condition.refused:
+        condition = replace(condition, refused=" ".join((*binding.wrong, *binding.problems)))
+    return Candidate(driver.manifest, binding.entry, condition)
 
 
-def _unsigned(served: Served, decision: Decision) -> list[Driver]:
+def _unsigned(served: ServedContract, decision: Decision) -> list[Driver]:
     """The drivers that are not taken because nobody is signed in with them."""
     keys = {one.driver for one in decision.rejected if one.code == AUTH_REQUIRED.name}
     return [one for one in served.drivers if one.manifest.key in keys]
 
 
-def _pinned(call: Call, served: Served, asker: Asker | None) -> str | None:
+def _pinned(
+    call: Call, served: ServedContract, request_state: InputRequestState | None
+) -> str | None:
     """The driver that a call asks for, or whose question it answers. Raises InterlockError."""
-    if asker is not None:
-        if not any(asker.is_still(one) for one in served.drivers):
+    if request_state is not None:
+        if not any(request_state.is_still(one) for one in served.drivers):
             raise gone()
-        return asker.driver
+        return request_state.driver
     value = _meta(call, META_DRIVER)
     if value is not None and (not isinstance(value, str) or not value):
         raise InterlockError(
@@ -274,7 +283,7 @@ def _pinned(call: Call, served: Served, asker: Asker | None) -> str | None:
     return value
 
 
-def _context(call: Call, served: Served) -> Any:
+def _context(call: Call, served: ServedContract) -> Any:
     """What the call brings beside its input. Raises InterlockError."""
     if served.contract.context_schema is None:
         # What nobody has described nobody checks: hooks do not get to see it.

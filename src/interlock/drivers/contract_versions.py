@@ -24,7 +24,7 @@ WINDOW: Final = 180 * 86_400.0
 _PREFIXED: Final = re.compile(r"v(0|[1-9][0-9]{0,8})\.(.+)")
 
 
-class Deprecation(Struct, frozen=True):
+class MajorDeprecation(Struct, frozen=True):
     """The end of a major. Times are seconds since 1970."""
 
     deprecated_at: float
@@ -44,15 +44,15 @@ class Deprecation(Struct, frozen=True):
         return {**told, "migration_uri": self.migration_uri} if self.migration_uri else told
 
 
-NEVER: Final[Mapping[str, Deprecation]] = {}
+NEVER: Final[Mapping[str, MajorDeprecation]] = {}
 
 
 def registered_deprecations(
     contracts: Iterable[ToolContract], registered: Mapping[str, records.Deprecation]
-) -> dict[str, Deprecation]:
+) -> dict[str, MajorDeprecation]:
     """Which of these contracts end, by `id@major`, as the registry has it."""
     return {
-        contract.key: Deprecation(
+        contract.key: MajorDeprecation(
             records.moment_of(end.deprecated_at),
             records.moment_of(end.sunset_at),
             end.migration_uri,
@@ -62,13 +62,13 @@ def registered_deprecations(
     }
 
 
-class Versions:
+class ContractVersions:
     """All majors of all contracts at one moment."""
 
     def __init__(
         self,
         contracts: Iterable[ToolContract],
-        deprecations: Mapping[str, Deprecation] = NEVER,
+        deprecations: Mapping[str, MajorDeprecation] = NEVER,
         now: float = 0.0,
     ) -> None:
         """`deprecations`: by `id@major`."""
@@ -76,7 +76,7 @@ class Versions:
         """Everything that is offered, by name."""
         self.clashes: list[str] = []
         """Names that two contracts would have."""
-        self._ended: dict[str, tuple[ToolContract, Deprecation]] = {}
+        self._ended: dict[str, tuple[ToolContract, MajorDeprecation]] = {}
         self._deprecations = deprecations
         majors = _majors(contracts)
         for id in sorted(majors):
@@ -113,7 +113,7 @@ class Versions:
             return None
         raise deprecated(name, *ended)
 
-    def deprecation_of(self, contract: ToolContract) -> Deprecation | None:
+    def deprecation_of(self, contract: ToolContract) -> MajorDeprecation | None:
         """Set: the major ends, and callers are to be told."""
         return self._deprecations.get(contract.key)
 
@@ -138,11 +138,11 @@ class Versions:
 
 def names_of(
     contracts: Iterable[ToolContract],
-    deprecations: Mapping[str, Deprecation] = NEVER,
+    deprecations: Mapping[str, MajorDeprecation] = NEVER,
     now: float = 0.0,
 ) -> dict[str, ToolContract]:
     """What is offered, by name: see Versions."""
-    return Versions(contracts, deprecations, now).names
+    return ContractVersions(contracts, deprecations, now).names
 
 
 def prefixed(id: str, major: int) -> str:
@@ -150,7 +150,7 @@ def prefixed(id: str, major: int) -> str:
     return f"v{major}.{id}"
 
 
-def deprecated(name: str, contract: ToolContract, end: Deprecation) -> InterlockError:
+def deprecated(name: str, contract: ToolContract, end: MajorDeprecation) -> InterlockError:
     """What a call of a major is told that has ended."""
     onwards = f": see {end.migration_uri}" if end.migration_uri else ": call a newer version"
     return InterlockError(

@@ -29,7 +29,7 @@ _CHUNK: Final = 256 * 1024
 _TARS: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz")
 
 
-class Refused(Exception):
+class DownloadError(Exception):
     """Why the file is not taken, as a sentence."""
 
 
@@ -53,14 +53,14 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
         if is_loopback(newurl) is not self._local:
-            raise Refused("it redirects to another kind of place, which is not followed")
+            raise DownloadError("it redirects to another kind of place, which is not followed")
         if not self._local and urllib.parse.urlsplit(newurl).scheme != "https":
-            raise Refused("it redirects to an address without TLS, which is not followed")
+            raise DownloadError("it redirects to an address without TLS, which is not followed")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def fetch(url: str, file: IO[bytes]) -> str:
-    """Write what is at a URL into a file; its SHA-256. Raises Refused."""
+    """Write what is at a URL into a file; its SHA-256. Raises DownloadError."""
     local = is_loopback(url)
     handlers: list[urllib.request.BaseHandler] = [
         _Redirects(local),
@@ -75,19 +75,19 @@ def fetch(url: str, file: IO[bytes]) -> str:
             while chunk := answer.read(_CHUNK):
                 size += len(chunk)
                 if size > LARGEST:
-                    raise Refused("it is larger than 1 GiB")
+                    raise DownloadError("it is larger than 1 GiB")
                 digest.update(chunk)
                 file.write(chunk)
     except urllib.error.HTTPError as error:
-        raise Refused(f"the server answered HTTP {error.code}") from None
+        raise DownloadError(f"the server answered HTTP {error.code}") from None
     except (urllib.error.URLError, OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
-        raise Refused(f"it cannot be fetched ({reason})") from None
+        raise DownloadError(f"it cannot be fetched ({reason})") from None
     return digest.hexdigest()
 
 
 def unpack(archive: Path, name: str, target: Path) -> None:
-    """Take an archive apart. Raises Refused for one that would write elsewhere, or too much."""
+    """Unpack an archive. Raises DownloadError if it would write elsewhere, or too much."""
     left, files = LARGEST_UNPACKED, 0
     try:
         for member, mode, content in _members(archive, name):
@@ -98,11 +98,11 @@ def unpack(archive: Path, name: str, target: Path) -> None:
                 while chunk := content.read(_CHUNK):
                     left -= len(chunk)
                     if left < 0 or files > MOST_FILES:
-                        raise Refused("the archive holds more than anybody could want")
+                        raise DownloadError("the archive holds more than anybody could want")
                     file.write(chunk)
             path.chmod(0o700 if mode & stat.S_IXUSR else 0o600)
     except (tarfile.TarError, zipfile.BadZipFile, OSError, EOFError, NotImplementedError) as error:
-        raise Refused(f"the archive cannot be read ({type(error).__name__})") from None
+        raise DownloadError(f"the archive cannot be read ({type(error).__name__})") from None
 
 
 def _members(archive: Path, name: str) -> Iterator[tuple[str, int, IO[bytes]]]:
@@ -111,7 +111,7 @@ def _members(archive: Path, name: str) -> Iterator[tuple[str, int, IO[bytes]]]:
             for one in packed.infolist():
                 mode = one.external_attr >> 16
                 if stat.S_ISLNK(mode):
-                    raise Refused(f"the archive holds a link ({one.filename})")
+                    raise DownloadError(f"the archive holds a link ({one.filename})")
                 if not one.is_dir():
                     with packed.open(one) as content:
                         yield one.filename, mode, content
@@ -121,7 +121,7 @@ def _members(archive: Path, name: str) -> Iterator[tuple[str, int, IO[bytes]]]:
             if entry.isdir():
                 continue
             if not entry.isreg():
-                raise Refused(f"the archive holds something that is no file ({entry.name})")
+                raise DownloadError(f"the archive holds something that is no file ({entry.name})")
             stream = tape.extractfile(entry)
             if stream is not None:
                 yield entry.name, entry.mode, stream
@@ -130,18 +130,18 @@ def _members(archive: Path, name: str) -> Iterator[tuple[str, int, IO[bytes]]]:
 def _inside(member: str) -> PurePosixPath:
     path = PurePosixPath(member)
     if path.is_absolute() or ".." in path.parts or not path.parts or "\\" in member:
-        raise Refused(f"the archive would write outside its folder ({member})")
+        raise DownloadError(f"the archive would write outside its folder ({member})")
     return path
 
 
 def take(url: str, folder: Path, name: str, wanted: str) -> None:
-    """Fetch, check, and only then look at it. Raises Refused."""
+    """Fetch, check, and only then look at it. Raises DownloadError."""
     part = folder / ".part"
     with part.open("wb") as file:
         found = fetch(url, file)
     try:
         if found != wanted:
-            raise Refused(f"it is refused: its SHA-256 is {found}, not {wanted}")
+            raise DownloadError(f"it is refused: its SHA-256 is {found}, not {wanted}")
         source = urllib.parse.urlsplit(url).path
         if source.endswith((*_TARS, ".zip")):
             unpack(part, source, folder)
@@ -156,7 +156,7 @@ def main(words: list[str]) -> int:
     url, folder, name, wanted = words
     try:
         take(url, Path(folder), name, wanted)
-    except Refused as why:
+    except DownloadError as why:
         print(why, file=sys.stderr)
         return 1
     return 0

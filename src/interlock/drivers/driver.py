@@ -21,15 +21,15 @@ from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.drivers.binding import check_listed
 from interlock.drivers.driver_server import (
     RETRY_AT_MOST,
+    DriverHost,
     DriverServer,
     DriverSupervisor,
-    Surroundings,
 )
 from interlock.drivers.health import Health
-from interlock.drivers.installation import FailedInstall
+from interlock.drivers.installation import InstallFailure
 from interlock.drivers.launch import is_lasting
 from interlock.drivers.offers import DeclaredUris
-from interlock.drivers.resolver import Standing
+from interlock.drivers.resolver import DriverCondition
 from interlock.drivers.translation import BoundEntry
 from interlock.errors import InterlockError, ProtocolError
 from interlock.manifests.model import DriverManifest, Implements, ToolContract
@@ -43,7 +43,7 @@ LOOK_AGAIN: Final = 1.0
 _MOST_WARNINGS: Final = 50
 
 
-class Binding(Struct):
+class DriverBinding(Struct):
     """A contract that the driver serves, and what is wrong with that."""
 
     contract: ToolContract
@@ -72,8 +72,8 @@ class Driver:
     def __init__(
         self,
         manifest: DriverManifest,
-        bindings: Mapping[str, Binding],
-        around: Surroundings,
+        bindings: Mapping[str, DriverBinding],
+        around: DriverHost,
         *,
         strict: bool = False,
     ) -> None:
@@ -85,12 +85,12 @@ class Driver:
         self.key = f"driver:{manifest.key}"
         self.bindings = dict(bindings)
         """By the key of the contract."""
-        self.standing = Standing()
+        self.condition = DriverCondition()
         self.verified = False
         """Whether its server has been asked for its tools."""
         self.problem = ""
         """Why its server could not be reached when it was last tried."""
-        self.failed_install: FailedInstall | None = None
+        self.failed_install: InstallFailure | None = None
         """Of the last attempt, if that failed."""
         self.hooks: Any = None
         """What its driver.py brings, if that may be run."""
@@ -179,8 +179,8 @@ class Driver:
     def note_health(self) -> None:
         """Take over what its health is now."""
         if self.health is not None:
-            self.standing.health_failed_at = self.health.failed_at
-            self.standing.health_passed_at = self.health.passed_at
+            self.condition.health_failed_at = self.health.failed_at
+            self.condition.health_passed_at = self.health.passed_at
 
     def answered(self) -> None:
         """Its server has answered a call, whatever it said."""
@@ -235,7 +235,7 @@ class Driver:
 
     def _forget_install(self) -> None:
         self.failed_install = None
-        self.standing.install_failed = self.standing.version_problem = ""
+        self.condition.install_failed = self.condition.version_problem = ""
 
     async def signed_in(self) -> None:
         """Be signed in, as far as that can be done without a human. Raises InterlockError."""
@@ -295,10 +295,10 @@ class Driver:
     def serves(self, contract: str) -> bool:
         """Whether it can be asked for a contract, as far as is known."""
         binding = self.bindings.get(contract)
-        return binding is not None and binding.counts and not self.standing.refused
+        return binding is not None and binding.counts and not self.condition.refused
 
 
-def _level(binding: Binding, definitions: Mapping[str, Mapping[str, Any]]) -> EffectLevel:
+def _level(binding: DriverBinding, definitions: Mapping[str, Mapping[str, Any]]) -> EffectLevel:
     mcp = binding.entry.mcp
     if mcp is None or binding.executes:
         return EffectLevel.READ_ONLY

@@ -76,7 +76,7 @@ class DriverSupervisor(Supervisor):
             await self.afterwards.pop()()
 
 
-class Surroundings(Protocol):
+class DriverHost(Protocol):
     """What a driver is given by the node."""
 
     clock: Clock
@@ -111,7 +111,7 @@ class Surroundings(Protocol):
 class DriverServer:
     """The server of a driver, there or not."""
 
-    def __init__(self, driver: Driver, around: Surroundings) -> None:
+    def __init__(self, driver: Driver, around: DriverHost) -> None:
         self.supervisor: DriverSupervisor | None = None
         self.last_used = around.clock()
         self.closed = False

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from interlock import errors
 from interlock.core.call import Outcome
-from interlock.drivers.translation import Extracted, error_text
+from interlock.drivers.translation import ExtractedValue, error_text
 from interlock.errors import UPSTREAM_ERROR, InterlockError, ProtocolError
 from interlock.protocol.jsonrpc import decode_value
 
@@ -98,7 +98,9 @@ def aip_code(error: InterlockError) -> str:
     return _CODES.get(error.failure.name, INTERNAL)
 
 
-def tool_result(outcome: Extracted | Outcome | InterlockError | Any, ms: float) -> dict[str, Any]:
+def tool_result(
+    outcome: ExtractedValue | Outcome | InterlockError | Any, ms: float
+) -> dict[str, Any]:
     """The envelope of a call that is over: `{ok, value, ms}` or `{ok, error, ms}`.
 
     `outcome`: a contract's value, a raw MCP result, or what went wrong.
@@ -107,7 +109,7 @@ def tool_result(outcome: Extracted | Outcome | InterlockError | Any, ms: float) 
         outcome = _from_result(outcome)
     if isinstance(outcome, InterlockError):
         return {"ok": False, "error": _told(outcome), "ms": ms}
-    value = outcome.value if isinstance(outcome, Extracted) else outcome
+    value = outcome.value if isinstance(outcome, ExtractedValue) else outcome
     return {"ok": True, "value": value, "ms": ms}
 
 
@@ -135,11 +137,13 @@ def _from_result(outcome: Outcome) -> Any:
     except ProtocolError as exc:
         return exc
     if not isinstance(result, dict):
-        return Extracted(result)
+        return ExtractedValue(result)
     if result.get("isError") is True:
         return InterlockError(UPSTREAM_ERROR, error_text(result))
     structured = result.get("structuredContent")
-    return Extracted({"content": result.get("content", [])} if structured is None else structured)
+    return ExtractedValue(
+        {"content": result.get("content", [])} if structured is None else structured
+    )
 
 
 def not_ready() -> InterlockError:

@@ -74,7 +74,7 @@ class DriverFolders(FeatureComponent):
         if self._made is None:
             self._made = self._make_drivers()
             if self._url is not None:
-                self._made.care.walls.listening_at(self._url)
+                self._made.lifecycle.confinements.listening_at(self._url)
         return self._made
 
     def _make_drivers(self) -> Drivers:
@@ -95,7 +95,7 @@ class DriverFolders(FeatureComponent):
             breakers=self._breakers,
         )
         contracts = self._contracts
-        made.publishing.declare = contracts.declare
+        made.publisher.declare = contracts.declare
         made.deprecations = lambda served: registered_deprecations(served, contracts.deprecations)
         contracts.on_ends = made.refresh
         made.on_voices = self._on_voices
@@ -105,7 +105,7 @@ class DriverFolders(FeatureComponent):
         """Where the node itself answers: no driver may reach that."""
         self._url = url
         if self._made is not None:
-            self._made.care.walls.listening_at(url)
+            self._made.lifecycle.confinements.listening_at(url)
 
     def introductions(self) -> list[UpstreamIntroduction]:
         """What the servers of drivers can do beside contracts."""

@@ -15,8 +15,8 @@ from interlock.core.upstreams.oauth.errors import SignInProblem
 from interlock.core.upstreams.oauth.fetch import fetch
 from interlock.core.upstreams.oauth.urls import is_secure, parts
 from interlock.drivers import processes
-from interlock.drivers.processes import Runs
-from interlock.drivers.sandbox.name_resolution import Never, reachable, resolve_outside
+from interlock.drivers.processes import CommandRunner
+from interlock.drivers.sandbox.name_resolution import OwnAddresses, reachable, resolve_outside
 from interlock.drivers.sandbox.patterns import normal_host
 from interlock.drivers.sandbox.remote import check_remote
 from interlock.errors import InterlockError
@@ -28,12 +28,12 @@ from interlock.manifests.model import DriverManifest, HealthCheck, HttpProbe
 # certificates are verified, and without TLS only this machine is spoken to.
 
 
-class NoAnswer(Exception):
+class ProbeError(Exception):
     """Why there was no answer, as the rest of a sentence."""
 
 
-class Asks(Protocol):
-    """Makes the request; the status of its answer. Raises NoAnswer."""
+class ProbeClient(Protocol):
+    """Makes the request; the status of its answer. Raises ProbeError."""
 
     async def __call__(self, probe: HttpProbe, *, within: float) -> int: ...
 
@@ -43,8 +43,8 @@ def declared_only(
     *,
     any_egress: bool = False,
     local_egress: bool = False,
-    never: Never = (),
-) -> Asks:
+    never: OwnAddresses = (),
+) -> ProbeClient:
     """Asks for a driver, and nobody whom its server could not ask as well: a manifest must not send
     the node to places that it does not declare, nor to the node itself, which is at `never`."""
 
@@ -68,11 +68,11 @@ def declared_only(
                 # Where a name leads is its owner's to say, and may be here.
                 await reach(normal_host(place.hostname or ""), port)
         except InterlockError as error:
-            raise NoAnswer(error.message.rstrip(".")) from None
+            raise ProbeError(error.message.rstrip(".")) from None
         except TimeoutError:
-            raise NoAnswer(f"the host of {probe.url} was not found within {within:g} s") from None
+            raise ProbeError(f"the host of {probe.url} was not found within {within:g} s") from None
         except OSError as error:
-            raise NoAnswer(f"{probe.url} cannot be asked: {error.strerror or error}") from None
+            raise ProbeError(f"{probe.url} cannot be asked: {error.strerror or error}") from None
         return await ask_server(probe, within=within)
 
     return ask_declared
@@ -81,16 +81,16 @@ def declared_only(
 async def ask_server(
     probe: HttpProbe, *, within: float, headers: Mapping[str, str] | None = None
 ) -> int:
-    """The status of the answer. Raises NoAnswer."""
+    """The status of the answer. Raises ProbeError."""
     if not is_secure(probe.url):
-        raise NoAnswer(f"{probe.url} is neither https nor on this machine")
+        raise ProbeError(f"{probe.url} is neither https nor on this machine")
     try:
         async with asyncio.timeout(within):
             answer = await fetch(probe.method, probe.url, {"Accept": "*/*", **(headers or {})})
     except TimeoutError:
-        raise NoAnswer(f"{probe.url} did not answer within {within:g} s") from None
+        raise ProbeError(f"{probe.url} did not answer within {within:g} s") from None
     except SignInProblem as trouble:
-        raise NoAnswer(trouble.why.rstrip(".")) from None
+        raise ProbeError(trouble.why.rstrip(".")) from None
     return answer.status
 
 
@@ -108,8 +108,8 @@ class Health:
         manifest: DriverManifest,
         *,
         ping: Ping,
-        run: Runs = processes.run,
-        ask: Asks = ask_server,
+        run: CommandRunner = processes.run,
+        ask: ProbeClient = ask_server,
         env: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -221,7 +221,7 @@ class Health:
             return "health_check.http is missing"
         try:
             status = await self._ask(check.http, within=check.timeout_ms / 1000)
-        except NoAnswer as why:
+        except ProbeError as why:
             return str(why)
         wanted = check.http.expect_status
         return "" if status == wanted else f"{check.http.url} answered HTTP {status}, not {wanted}"

@@ -13,8 +13,15 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final
 
 from interlock.core.call import Caller
-from interlock.drivers.code_process import ENTRY, Answer, Code, CodeProcess, Described, unusable
-from interlock.drivers.driver import Binding
+from interlock.drivers.code_process import (
+    ENTRY,
+    CodeDescription,
+    CodeProcess,
+    DriverCode,
+    HookResponse,
+    unusable,
+)
+from interlock.drivers.driver import DriverBinding
 from interlock.drivers.errors import ToolFault, aip_code, is_namespaced
 from interlock.drivers.processes import in_a_sentence
 from interlock.drivers.translation import transformer_failed
@@ -47,7 +54,9 @@ class HookFault(InterlockError):
 class Hooks:
     """The hooks of one driver."""
 
-    def __init__(self, manifest: DriverManifest, described: Described, code: Code) -> None:
+    def __init__(
+        self, manifest: DriverManifest, described: CodeDescription, code: DriverCode
+    ) -> None:
         self.manifest = manifest
         self.digest = code.digest
         """SHA-256 of the code that runs, in hex: the file may be another by now."""
@@ -68,12 +77,12 @@ class Hooks:
         """Whether it serves a contract without a tool of the server."""
         return contract in self._described.execute
 
-    def makes_arguments(self, binding: Binding) -> bool:
+    def makes_arguments(self, binding: DriverBinding) -> bool:
         """Whether the arguments of a tool are not to be had without the code."""
         return self.builds_arguments or binding.bound.is_transformed
 
     async def arguments(
-        self, binding: Binding, inputs: Mapping[str, Any], context: Any, caller: Caller | None
+        self, binding: DriverBinding, inputs: Mapping[str, Any], context: Any, caller: Caller | None
     ) -> dict[str, Any]:
         """What the server's tool is called with. Raises InterlockError."""
         if not self.builds_arguments:
@@ -84,7 +93,7 @@ class Hooks:
             raise self._wrong("build_arguments", "it did not return a dict")
         return made.value
 
-    async def _mapped(self, binding: Binding, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    async def _mapped(self, binding: DriverBinding, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by the entry's mapping, with what transformers make of the inputs."""
         bound = binding.bound
         needed = bound.transformed(inputs)
@@ -95,7 +104,7 @@ class Hooks:
         made = iter(zip(needed, self.process.answers(answer.value), strict=False))
 
         def take(_: Any) -> Any:
-            (transform, name), found = next(made, ((needed[-1]), Answer(raised="no value")))
+            (transform, name), found = next(made, ((needed[-1]), HookResponse(raised="no value")))
             own = found.own_error()
             if own is not None:
                 raise own
@@ -106,7 +115,7 @@ class Hooks:
 
         return bound.arguments(inputs, dict.fromkeys(self.transforms, take))
 
-    async def value(self, binding: Binding, result: Any, context: Any) -> Any:
+    async def value(self, binding: DriverBinding, result: Any, context: Any) -> Any:
         """The contract's value in the tool's result. Raises InterlockError."""
         if not self.parses_results:
             return binding.bound.value(result).value
@@ -115,7 +124,7 @@ class Hooks:
         return binding.bound.checked(_unwrapped(made)).value
 
     async def execute(
-        self, binding: Binding, inputs: Mapping[str, Any], context: Any, caller: Caller | None
+        self, binding: DriverBinding, inputs: Mapping[str, Any], context: Any, caller: Caller | None
     ) -> Any:
         """The value of a contract that the driver serves by itself. Raises InterlockError."""
         asked = self._asked(binding, dict(inputs), context, caller)
@@ -127,7 +136,9 @@ class Hooks:
     async def _refresh(self) -> None:
         await self._call("refresh", {})
 
-    async def _call(self, hook: str, message: Mapping[str, Any], *, bounded: bool = True) -> Answer:
+    async def _call(
+        self, hook: str, message: Mapping[str, Any], *, bounded: bool = True
+    ) -> HookResponse:
         """Raises InterlockError, also for what the hook raises."""
         made = await self.process.call(hook, message, bounded=bounded)
         own = made.own_error()
@@ -139,7 +150,7 @@ class Hooks:
 
     def _asked(
         self,
-        binding: Binding,
+        binding: DriverBinding,
         inputs: dict[str, Any],
         context: Any,
         caller: Caller | None,
@@ -165,7 +176,7 @@ class Hooks:
         )
 
 
-def _unwrapped(made: Answer) -> Any:
+def _unwrapped(made: HookResponse) -> Any:
     """A hook answers with a value, or with the envelope of AIP-30. Raises InterlockError."""
     envelope = made.envelope
     if envelope is None:
@@ -198,7 +209,7 @@ def _beside(manifest: DriverManifest, name: str) -> str:
 
 def read_code(
     manifest: DriverManifest, *, allowed: Collection[str]
-) -> tuple[Code | None, list[str]]:
+) -> tuple[DriverCode | None, list[str]]:
     """The code of a driver, where it may be run, and what the operator should know. Raises
     InterlockError."""
     if not os.path.isfile(_beside(manifest, ENTRY)):
@@ -213,7 +224,7 @@ def read_code(
         text = path.read_bytes()
     except OSError as error:
         raise unusable(manifest.id, f"it cannot be read ({error.strerror})") from None
-    return Code(
+    return DriverCode(
         driver=manifest.id,
         name=manifest.key,
         file=str(path),
@@ -224,7 +235,10 @@ def read_code(
 
 
 def make_hooks(
-    manifest: DriverManifest, contracts: Collection[str], code: Code, described: Described | None
+    manifest: DriverManifest,
+    contracts: Collection[str],
+    code: DriverCode,
+    described: CodeDescription | None,
 ) -> tuple[Hooks, list[str]]:
     """The hooks of a driver whose code was inspected, and what the operator should know. Raises
     InterlockError when they do not serve exactly the `contracts` that the manifest says. Where the

@@ -31,7 +31,7 @@ from interlock.core.config.problems import BadValue
 from interlock.core.upstreams.oauth.urls import is_secure
 from interlock.core.upstreams.transports.process import child_environment
 from interlock.drivers import processes
-from interlock.drivers.processes import Ran, Runs, in_a_sentence
+from interlock.drivers.processes import CommandResult, CommandRunner, in_a_sentence
 from interlock.drivers.sandbox.docker import is_image
 from interlock.errors import INSTALL_FAILED, VERSION_MISMATCH, InterlockError
 from interlock.manifests.model import DriverManifest, VersionCheck
@@ -48,7 +48,7 @@ _LONGEST: Final = 1024 * 1024
 _NAME: Final = re.compile(r"(?:@[a-z0-9~-][a-z0-9._~-]*/)?[a-z0-9~-][a-z0-9._~-]*")
 
 
-class Marker(Struct, frozen=True):
+class InstallMarker(Struct, frozen=True):
     """What was installed here, to its end."""
 
     method: str
@@ -63,13 +63,13 @@ class _Package(Struct, frozen=True):
     bin: str | dict[str, str] = ""
 
 
-def read_marker(folder: Path) -> Marker | None:
+def read_marker(folder: Path) -> InstallMarker | None:
     """The marker of a folder; None when nothing was installed there to its end."""
     content = _content(folder / MARKER)
     if content is None:
         return None
     try:
-        return msgspec.json.decode(content, type=Marker)
+        return msgspec.json.decode(content, type=InstallMarker)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -132,7 +132,7 @@ def _npm_package(folder: Path, name: str) -> _Package | None:
         return None
 
 
-def _said(marker: Marker, name: str) -> str:
+def _said(marker: InstallMarker, name: str) -> str:
     """A setting that is a path inside the folder."""
     said = marker.settings.get(name)
     if not isinstance(said, str) or Path(said).is_absolute() or ".." in Path(said).parts:
@@ -176,26 +176,26 @@ _CHUNK: Final = 1024 * 1024
 _DOWNLOADER: Final = Path(__file__).with_name("download.py")
 
 
-Why = Callable[[Ran], str]
+FailureReader = Callable[[CommandResult], str]
 """What of an installer's words says why it failed."""
 
 
-class StepFailed(Exception):
+class InstallStepError(Exception):
     """Why one way did not work, as the rest of a sentence."""
 
 
-class Site(Struct, frozen=True):
+class InstallSite(Struct, frozen=True):
     """Where something is installed, and for whom."""
 
     manifest: DriverManifest
     folder: Path
-    run: Runs
+    run: CommandRunner
     warn: Callable[[str], None]
 
     async def ran(
-        self, argv: Sequence[str], *, cwd: Path | None = None, why: Why | None = None
-    ) -> Ran:
-        """Run an installer. Raises StepFailed, with what `why` makes of what it wrote."""
+        self, argv: Sequence[str], *, cwd: Path | None = None, why: FailureReader | None = None
+    ) -> CommandResult:
+        """Run an installer. Raises InstallStepError, with what `why` makes of what it wrote."""
         settings = {name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)}
         ran = await self.run(
             argv,
@@ -205,21 +205,21 @@ class Site(Struct, frozen=True):
         )
         if not ran.ended_with(0):
             words = ran.last_words if why is None else why(ran)
-            raise StepFailed(redact(f"{ran.how}: {words}" if words else ran.how))
+            raise InstallStepError(redact(f"{ran.how}: {words}" if words else ran.how))
         return ran
 
     def beside(self, path: str) -> Path:
-        """A file of the driver, by a path that starts at its folder. Raises StepFailed."""
+        """A file of the driver, by a path that starts at its folder. Raises InstallStepError."""
         folder = self.manifest.folder.resolve()
         found = (folder / path).resolve()
         if not found.is_relative_to(folder):
-            raise StepFailed(f"{path} is outside the driver's folder")
+            raise InstallStepError(f"{path} is outside the driver's folder")
         if not found.exists():
-            raise StepFailed(f"there is no {path} in the driver's folder")
+            raise InstallStepError(f"there is no {path} in the driver's folder")
         return found
 
 
-async def npm(site: Site, settings: Mapping[str, Any]) -> None:
+async def npm(site: InstallSite, settings: Mapping[str, Any]) -> None:
     """A package of npm's registry, or a tarball beside the manifest."""
     if settings.get("global"):
         site.warn(f"{site.manifest.id}: npm installs into the driver's own folder, never globally")
@@ -255,7 +255,7 @@ def _patience(environ: Mapping[str, str]) -> list[str]:
     ]
 
 
-def npm_words(ran: Ran) -> str:
+def npm_words(ran: CommandResult) -> str:
     """What npm says went wrong. It ends with advice and with where its log is; why is said at the
     beginning: a code, such as E404 or ENOTFOUND, and a sentence after it."""
     said = [found[1] for line in ran.err.splitlines() if (found := _NPM_SAYS.fullmatch(line))]
@@ -265,7 +265,7 @@ def npm_words(ran: Ran) -> str:
     return in_a_sentence(words) if words else ran.last_words
 
 
-async def pip(site: Site, settings: Mapping[str, Any]) -> None:
+async def pip(site: InstallSite, settings: Mapping[str, Any]) -> None:
     """A wheel of the package index, or one beside the manifest, in an environment of its own."""
     what = _package(site, settings, _PIP, "==", (".whl",))
     wanted = _hash(settings)
@@ -287,7 +287,7 @@ async def pip(site: Site, settings: Mapping[str, Any]) -> None:
     )  # fmt: skip
 
 
-async def docker(site: Site, settings: Mapping[str, Any]) -> None:
+async def docker(site: InstallSite, settings: Mapping[str, Any]) -> None:
     """An image, pulled."""
     image = _text(settings, "image") or _text(settings, "package") or _text(settings, "url")
     image = image.removeprefix("docker://")
@@ -298,22 +298,22 @@ async def docker(site: Site, settings: Mapping[str, Any]) -> None:
         repository, colon, tag = image.rpartition(":")
         image = f"{repository if colon and '/' not in tag else image}@sha256:{wanted}"
     if not _IMAGE.fullmatch(image):
-        raise StepFailed(f"{image!r} is not the name of an image")
+        raise InstallStepError(f"{image!r} is not the name of an image")
     await site.ran(["docker", "pull", "--quiet", image])
 
 
-async def vendored(site: Site, settings: Mapping[str, Any]) -> None:
+async def vendored(site: InstallSite, settings: Mapping[str, Any]) -> None:
     """A file that came with the driver."""
     path = _text(settings, "path") or _text(settings, "package")
     if not path:
-        raise StepFailed("it says no path")
+        raise InstallStepError("it says no path")
     found = site.beside(path)
     wanted = _hash(settings)
     if wanted:
         require_hash(found, wanted)
 
 
-async def download(site: Site, settings: Mapping[str, Any]) -> None:
+async def download(site: InstallSite, settings: Mapping[str, Any]) -> None:
     """A file from a server, which must be the one that the manifest knows by its hash."""
     url = _text(settings, "url")
     if url.startswith("docker://"):
@@ -321,9 +321,9 @@ async def download(site: Site, settings: Mapping[str, Any]) -> None:
         return
     wanted = _hash(settings)
     if not wanted:
-        raise StepFailed("a download needs its sha256")
+        raise InstallStepError("a download needs its sha256")
     if not is_secure(url):
-        raise StepFailed(f"{url} is neither https nor on this machine")
+        raise InstallStepError(f"{url} is neither https nor on this machine")
     target = site.folder / DOWNLOAD
     target.mkdir(mode=0o700)
     name = Path(_text(settings, "bin")).name or Path(url.partition("?")[0]).name
@@ -331,7 +331,7 @@ async def download(site: Site, settings: Mapping[str, Any]) -> None:
     await site.ran([sys.executable, "-I", str(_DOWNLOADER), url, str(target), name, wanted])
 
 
-STEPS: Final[dict[str, Callable[[Site, Mapping[str, Any]], Awaitable[None]]]] = {
+STEPS: Final[dict[str, Callable[[InstallSite, Mapping[str, Any]], Awaitable[None]]]] = {
     "npm": npm,
     "pip": pip,
     "docker": docker,
@@ -341,21 +341,21 @@ STEPS: Final[dict[str, Callable[[Site, Mapping[str, Any]], Awaitable[None]]]] = 
 
 
 def require_hash(path: Path, wanted: str) -> None:
-    """Raises StepFailed when a file is not the one that was meant."""
+    """Raises InstallStepError when a file is not the one that was meant."""
     if not path.is_file():
-        raise StepFailed(f"{path.name} is no file, so its sha256 cannot be checked")
+        raise InstallStepError(f"{path.name} is no file, so its sha256 cannot be checked")
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     if digest.hexdigest() != wanted:
-        raise StepFailed(
+        raise InstallStepError(
             f"{path.name} is refused: its SHA-256 is {digest.hexdigest()}, not {wanted}"
         )
 
 
 def _package(
-    site: Site,
+    site: InstallSite,
     settings: Mapping[str, Any],
     pattern: re.Pattern[str],
     joint: str,
@@ -368,10 +368,10 @@ def _package(
     version = _text(settings, "version")
     if version:
         if not _VERSION.fullmatch(version):
-            raise StepFailed(f"{version!r} is not a version")
+            raise InstallStepError(f"{version!r} is not a version")
         name = f"{name}{joint}{version}"
     if not pattern.fullmatch(name):
-        raise StepFailed(
+        raise InstallStepError(
             f"{name!r} is not the name of a package (a file beside the driver begins with ./ and "
             f"ends with {' or '.join(endings)})"
         )
@@ -387,14 +387,14 @@ def _hash(settings: Mapping[str, Any]) -> str:
     said = _text(settings, "sha256") or _text(settings, "checksum")
     wanted = said.lower().removeprefix("sha256:").removeprefix("sha256-")
     if wanted and not _SHA256.fullmatch(wanted):
-        raise StepFailed("its sha256 is not 64 hexadecimal digits")
+        raise InstallStepError("its sha256 is not 64 hexadecimal digits")
     return wanted
 
 
 def _only_file(folder: Path) -> Path:
     found = [path for path in folder.iterdir() if path.is_file()]
     if len(found) != 1:
-        raise StepFailed("what was fetched is not one file, so its sha256 cannot be checked")
+        raise InstallStepError("what was fetched is not one file, so its sha256 cannot be checked")
     return found[0]
 
 
@@ -415,7 +415,7 @@ _MATCHER: Final = (
 )
 
 
-class Found(Struct, frozen=True):
+class VersionResult(Struct, frozen=True):
     """What was found out."""
 
     version: str = ""
@@ -427,7 +427,7 @@ class Found(Struct, frozen=True):
 async def check_version(
     manifest: DriverManifest,
     *,
-    run: Runs = processes.run,
+    run: CommandRunner = processes.run,
     env: Mapping[str, str] | None = None,
     command: Callable[[str], list[str]] | None = None,
     otherwise: Callable[[], str] | None = None,
@@ -459,15 +459,15 @@ async def check_version(
 async def _look(
     manifest: DriverManifest,
     check: VersionCheck,
-    run: Runs,
+    run: CommandRunner,
     env: Mapping[str, str],
     command: Callable[[str], list[str]] | None,
     otherwise: Callable[[], str] | None,
-) -> Found:
+) -> VersionResult:
     try:
         cmd = check.cmd if command is None else command(check.cmd)
     except ValueError as bad:
-        return Found(problem=f"version_check.cmd: {bad}")
+        return VersionResult(problem=f"version_check.cmd: {bad}")
     ran = await run(cmd, env=env, cwd=str(manifest.folder), timeout=check.timeout_ms / 1000)
     told = ""
     if not ran.trouble and not ran.timed_out:
@@ -479,14 +479,14 @@ async def _look(
     version = coerced(first) or coerced(then)
     if not version:
         how = ran.how if ran.trouble or ran.timed_out else "it told no version that parse finds"
-        return Found(problem=f"version_check.cmd: {how}")
+        return VersionResult(problem=f"version_check.cmd: {how}")
     try:
         fits = in_range(version, check.range)
     except BadValue as bad:
-        return Found(version, f"version_check: {bad.message}")
+        return VersionResult(version, f"version_check: {bad.message}")
     if not fits:
-        return Found(version, f"its version is {version}, and {check.range} is wanted")
-    return Found(version)
+        return VersionResult(version, f"its version is {version}, and {check.range} is wanted")
+    return VersionResult(version)
 
 
 async def matched(pattern: str, text: str) -> str:
@@ -517,7 +517,7 @@ def coerced(text: str) -> str:
 
 
 def _mismatch(
-    manifest: DriverManifest, check: VersionCheck, found: Found, more: str = ""
+    manifest: DriverManifest, check: VersionCheck, found: VersionResult, more: str = ""
 ) -> InterlockError:
     return InterlockError(
         VERSION_MISMATCH,
@@ -536,7 +536,7 @@ Progress = Callable[[int, int, str], None]
 """Is told how far it is: step, of how many, and what is done."""
 
 
-class Prepared(Struct, frozen=True):
+class Installation(Struct, frozen=True):
     """What a driver has on this machine."""
 
     program: Path | None = None
@@ -569,14 +569,14 @@ async def prepare(
     *,
     folder: Path,
     allowed: bool,
-    run: Runs = processes.run,
-    check: Runs | None = None,
+    run: CommandRunner = processes.run,
+    check: CommandRunner | None = None,
     env: Mapping[str, str] | None = None,
     progress: Progress = _unheard,
     warn: Callable[[str], None] = _log.warning,
     again: bool = False,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> Prepared:
+) -> Installation:
     """Have a driver's program there, and of the right version. Raises InterlockError.
 
     `folder` is the driver's own (`driver_folder`). `again`: also when it was installed before.
@@ -586,12 +586,12 @@ async def prepare(
     if manifest.server is not None and manifest.server.kind == "remote":
         if manifest.install:
             warn(f"{manifest.id}: its server is remote, so what it says under install is ignored")
-        return Prepared()
+        return Installation()
     desk = _Desk(
         manifest, folder, allowed, run, check or run, dict(env or {}), progress, warn, sleep
     )
     if not manifest.install:
-        return Prepared(version=await desk.version())
+        return Installation(version=await desk.version())
     if again or (allowed and desk.is_outdated()):
         await desk.install()
         version = await desk.version()
@@ -603,7 +603,7 @@ async def prepare(
         if not desk.is_installed() and not await desk.is_there():
             await desk.install()
     desk.done()
-    return Prepared(installed_bin(manifest, folder), version, desk.installed)
+    return Installation(installed_bin(manifest, folder), version, desk.installed)
 
 
 class _Desk:
@@ -614,8 +614,8 @@ class _Desk:
         manifest: DriverManifest,
         folder: Path,
         allowed: bool,
-        run: Runs,
-        check: Runs,
+        run: CommandRunner,
+        check: CommandRunner,
         env: dict[str, str],
         progress: Progress,
         warn: Callable[[str], None],
@@ -710,13 +710,13 @@ class _Desk:
             self._progress(number, self._of, f"{step.method}: {_what(step.settings)}")
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
             self._folder.mkdir(mode=0o700, parents=True)
-            site = Site(self._manifest, self._folder, self._run, self._warn)
+            site = InstallSite(self._manifest, self._folder, self._run, self._warn)
             try:
                 await STEPS[step.method](site, step.settings)
-            except StepFailed as failed:
+            except InstallStepError as failed:
                 why.append(f"{step.method}: {failed}")
                 continue
-            marker = Marker(step.method, self._wanted(), time.time(), step.settings)
+            marker = InstallMarker(step.method, self._wanted(), time.time(), step.settings)
             _write(self._folder / MARKER, msgspec.json.encode(marker))
             self._progress(self._of - 1, self._of, f"{step.method}: installed")
             return
@@ -793,14 +793,14 @@ LOOK_AGAIN: Final = 5.0
 INSTALL_AGAIN: Final = 60.0
 """Where the node installs by itself: an attempt without a network takes its time."""
 
-Mark = tuple[int, int, int] | None
+InstallMark = tuple[int, int, int] | None
 
 
-class FailedInstall(Struct, frozen=True):
+class InstallFailure(Struct, frozen=True):
     """An attempt that failed."""
 
     folder: Path
-    seen: Mark
+    seen: InstallMark
     """By what a change of the folder is seen."""
     again_at: float
     """On the clock of whoever tried."""
@@ -810,7 +810,7 @@ class FailedInstall(Struct, frozen=True):
         return install_mark(self.folder) != self.seen
 
 
-def install_mark(folder: Path) -> Mark:
+def install_mark(folder: Path) -> InstallMark:
     """Another one after each install; None when nothing is installed."""
     try:
         found = os.stat(folder / MARKER)

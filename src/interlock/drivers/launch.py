@@ -24,7 +24,7 @@ from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.connection import Connector
 from interlock.core.upstreams.transports.stdio import StdioLink
 from interlock.drivers.config import DriversConfig
-from interlock.drivers.processes import Confines, minimal_environment
+from interlock.drivers.processes import ProcessConfinement, minimal_environment
 from interlock.drivers.sandbox.docker import client_of, docker_argv
 from interlock.drivers.sandbox.patterns import Egress
 from interlock.errors import (
@@ -55,9 +55,9 @@ _TAKEN: Final = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)")
 _MARKING: Final = os.urandom(32)
 """With this key values are marked: a mark says nothing to who does not have it."""
 
-Secrets = Callable[[frozenset[str]], Awaitable[Mapping[str, str]]]
+SecretSource = Callable[[frozenset[str]], Awaitable[Mapping[str, str]]]
 """Gives the secrets of these names. Raises InterlockError where one is not to be had."""
-Confine = Callable[[], Awaitable[Confines | None]]
+ConfinementFactory = Callable[[], Awaitable[ProcessConfinement | None]]
 """Gives the confinement of a server that is to be started. None: it goes unconfined."""
 
 
@@ -199,8 +199,8 @@ class DriverConnector(Connector):
         *,
         own_info: bytes,
         clock: Clock,
-        secrets: Secrets,
-        confine: Confine,
+        secrets: SecretSource,
+        confine: ConfinementFactory,
         passed_on: Mapping[str, str] | None = None,
     ) -> None:
         """`passed_on`: variables of the node's own environment that the server may have."""

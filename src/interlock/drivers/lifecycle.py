@@ -19,22 +19,22 @@ from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.upstreams.supervisor import Supervisor
 from interlock.drivers import installation as installing
 from interlock.drivers.config import DriversConfig
+from interlock.drivers.confinements import Cleanups, DriverConfinements
 from interlock.drivers.driver import LOOK_AGAIN, Driver
 from interlock.drivers.driver_server import DriverSupervisor, Sleep
-from interlock.drivers.health import Asks, Health, declared_only
-from interlock.drivers.installation import INSTALL_AGAIN, FailedInstall, install_mark
+from interlock.drivers.health import Health, ProbeClient, declared_only
+from interlock.drivers.installation import INSTALL_AGAIN, InstallFailure, install_mark
 from interlock.drivers.installation import LOOK_AGAIN as INSTALLED_SINCE
 from interlock.drivers.launch import DriverConnector, marked, passed_on, server_config
 from interlock.drivers.paths import driver_states_path, installed_drivers_path
-from interlock.drivers.processes import Runs, confined
+from interlock.drivers.processes import CommandRunner, confined
 from interlock.drivers.sandbox.remote import check_remote
-from interlock.drivers.sandboxes import Afterwards, DriverWalls
-from interlock.drivers.sign_in_state import AuthState, refresher
-from interlock.drivers.store import DriverStates
+from interlock.drivers.sign_in_state import DriverSignIn, refresher
+from interlock.drivers.sign_in_store import SqliteSignInStore
 from interlock.drivers.vault import (
-    Asker,
-    Configured,
-    Environment,
+    ConfigBackend,
+    EnvironmentBackend,
+    SecretRequester,
     Vault,
     VaultTrouble,
     bind,
@@ -58,7 +58,7 @@ NODE_USER: Final = "node"
 """Who is signed in with a driver: its server is the same for all callers."""
 
 
-class DriverCare:
+class DriverLifecycle:
     """Surrounds every driver of one node."""
 
     def __init__(
@@ -83,12 +83,14 @@ class DriverCare:
         self.clock = time.monotonic
         self.sleep: Sleep = asyncio.sleep
         self._config = config
-        self._states = DriverStates(driver_states_path(config, environ, base_dir))
+        self._states = SqliteSignInStore(driver_states_path(config, environ, base_dir))
         self._installed = installed_drivers_path(config, environ, base_dir)
-        self.walls = DriverWalls(config, environ=environ, base_dir=base_dir, audit=audit)
+        self.confinements = DriverConfinements(
+            config, environ=environ, base_dir=base_dir, audit=audit
+        )
         self.inventory = SecretsInventory()
         self._programs: dict[Driver, Path | None] = {}
-        self._auth: dict[Driver, AuthState] = {}
+        self._auth: dict[Driver, DriverSignIn] = {}
         self._watching: dict[Driver, asyncio.Task[None]] = {}
         self.drivers: dict[str, Driver] = {}
         """Those that there are, by key."""
@@ -96,16 +98,16 @@ class DriverCare:
 
     def configure(self, config: Config) -> None:
         self._config = config
-        self.walls.configure(config)
+        self.confinements.configure(config)
         self.idle = config.section(DriversConfig).idle
         references = config.section(DriversConfig).secrets
         self._vault = Vault(
             [
-                Configured(
+                ConfigBackend(
                     references,
                     lambda text: resolve(text, environ=self._environ, base_dir=self._base_dir),
                 ),
-                Environment(config.section(DriversConfig).env_secrets, self._environ),
+                EnvironmentBackend(config.section(DriversConfig).env_secrets, self._environ),
             ]
         )
 
@@ -113,10 +115,10 @@ class DriverCare:
 
     async def prepare(self, driver: Driver) -> None:
         """Raises InterlockError, and remembers why."""
-        standing = driver.standing
+        condition = driver.condition
         _require_allowed(driver)
         await self._signed_in(driver)
-        standing.install_failed = standing.version_problem = ""
+        condition.install_failed = condition.version_problem = ""
         driver.failed_install = None
         manifest = driver.manifest
         folder = installing.driver_folder(self._installed, manifest)
@@ -131,13 +133,13 @@ class DriverCare:
             )
         except InterlockError as error:
             if error.failure is VERSION_MISMATCH:
-                standing.version_problem = error.message
+                condition.version_problem = error.message
             elif error.failure is not SANDBOX_UNAVAILABLE:
-                standing.install_failed = error.message
+                condition.install_failed = error.message
             # What the node itself did there is no news.
             seen = install_mark(folder) if allowed else before
             pause = INSTALL_AGAIN if allowed else INSTALLED_SINCE
-            driver.failed_install = FailedInstall(folder, seen, self.clock() + pause)
+            driver.failed_install = InstallFailure(folder, seen, self.clock() + pause)
             raise
         self._programs[driver] = prepared.program
 
@@ -182,7 +184,7 @@ class DriverCare:
             return inf
         return self.clock() + LOOK_AGAIN
 
-    def auth(self, driver: Driver) -> AuthState:
+    def auth(self, driver: Driver) -> DriverSignIn:
         """Whether somebody is signed in with it."""
         state = self._auth.get(driver)
         if state is None:
@@ -195,7 +197,7 @@ class DriverCare:
                 )
 
             hook = None if driver.hooks is None else driver.hooks.refresh
-            state = self._auth[driver] = AuthState(
+            state = self._auth[driver] = DriverSignIn(
                 manifest,
                 workspace=workspace_id(self._base_dir),
                 user=NODE_USER,
@@ -210,22 +212,22 @@ class DriverCare:
             )  # fmt: skip
         return state
 
-    def _auth_changed(self, driver: Driver, state: AuthState) -> None:
+    def _auth_changed(self, driver: Driver, state: DriverSignIn) -> None:
         self._take_over(driver, state)
         if not state.authed:
             # What it was started with is of no use to it.
             driver.server.retire()
 
-    def _take_over(self, driver: Driver, state: AuthState) -> None:
-        standing, told = driver.standing, state.what_to_do
-        if standing.authed is not state.authed or standing.auth_problem != told:
-            standing.authed, standing.auth_problem = state.authed, told
+    def _take_over(self, driver: Driver, state: DriverSignIn) -> None:
+        condition, told = driver.condition, state.what_to_do
+        if condition.authed is not state.authed or condition.auth_problem != told:
+            condition.authed, condition.auth_problem = state.authed, told
             # Why it could not be used is out of date.
             driver.problem = ""
             self.changed(driver)
 
-    def _asker(self, driver: Driver) -> Asker:
-        return Asker(
+    def _asker(self, driver: Driver) -> SecretRequester:
+        return SecretRequester(
             driver=driver.manifest.id,
             tools=frozenset(one.contract.id for one in driver.bindings.values()),
             roles=frozenset(self._config.section(DriversConfig).roles),
@@ -251,23 +253,23 @@ class DriverCare:
 
     # -- what its manifest has the node run and ask
 
-    def _runs(self, driver: Driver, what: str) -> Runs:
-        """Behind the same walls as its server, and written down."""
+    def _runs(self, driver: Driver, what: str) -> CommandRunner:
+        """Confined as its server is, and written down."""
 
         def tell(word: str, row: Mapping[str, Any]) -> None:
             self._audit.record_change(
                 "driver.command", driver.key, word, encode_value(row).decode()
             )
 
-        return confined(what, lambda: self.walls.open(driver), tell)
+        return confined(what, lambda: self.confinements.open(driver), tell)
 
-    def _asks(self, driver: Driver) -> Asks:
+    def _asks(self, driver: Driver) -> ProbeClient:
         settings = self._config.section(DriversConfig)
         return declared_only(
             driver.manifest,
             any_egress=settings.any_egress,
             local_egress=settings.local_egress,
-            never=self.walls.own_places,
+            never=self.confinements.own_places,
         )
 
     def code_environment(self) -> dict[str, str]:
@@ -286,7 +288,7 @@ class DriverCare:
                 manifest.egress,
                 any_egress=settings.any_egress,
                 local_egress=settings.local_egress,
-                never=self.walls.own_places,
+                never=self.confinements.own_places,
                 key=manifest.id,
             )
         config = server_config(
@@ -295,7 +297,7 @@ class DriverCare:
             installed=self._programs.get(driver),
             confined=settings.sandbox == "enforce",
         )
-        afterwards: Afterwards = []
+        afterwards: Cleanups = []
         connector = DriverConnector(
             driver.key,
             manifest,
@@ -303,7 +305,7 @@ class DriverCare:
             own_info=self._own_info,
             clock=asyncio.get_running_loop().time,
             secrets=lambda names: self._secrets(driver, names),
-            confine=self.walls.around_server(driver, afterwards),
+            confine=self.confinements.around_server(driver, afterwards),
             passed_on=passed_on(self._config, self._environ),
         )
         subscriptions = self._pipeline.subscriptions
@@ -344,11 +346,11 @@ class DriverCare:
 
     def look_after(self, driver: Driver) -> None:
         """Begin to look whether it works. Of one that is refused nothing is run, checks neither."""
-        if driver.standing.refused:
+        if driver.condition.refused:
             return
         if driver.hooks is not None:
             process = driver.hooks.process
-            process.open_walls = self.walls.around_code(driver)
+            process.open_confinement = self.confinements.around_code(driver)
             process.env = self.code_environment()
         driver.on_sign = lambda gone: self._sign(driver, gone)
         driver.health = health = Health(
@@ -395,9 +397,9 @@ class DriverCare:
 
 def _require_allowed(driver: Driver) -> None:
     """Raises InterlockError for a driver that is not used: nothing of it runs, whoever asks."""
-    if driver.standing.refused:
+    if driver.condition.refused:
         raise InterlockError(
-            POLICY_VIOLATION, f"{driver.manifest.id} is not used: {driver.standing.refused}"
+            POLICY_VIOLATION, f"{driver.manifest.id} is not used: {driver.condition.refused}"
         )
 
 

@@ -32,7 +32,7 @@ _LAST_WORDS: Final = 1.0
 _SHOWN: Final = 200
 
 
-class Ran(Struct, frozen=True):
+class CommandResult(Struct, frozen=True):
     """How a command ended."""
 
     status: int
@@ -46,7 +46,10 @@ class Ran(Struct, frozen=True):
     """Why it could not be started, as the rest of a sentence."""
 
     def __repr__(self) -> str:
-        return f"Ran(status={self.status}, timed_out={self.timed_out}, trouble={self.trouble!r})"
+        return (
+            f"CommandResult(status={self.status}, timed_out={self.timed_out}, "
+            f"trouble={self.trouble!r})"
+        )
 
     def ended_with(self, status: int = 0) -> bool:
         """Whether it came to its own end, with this status."""
@@ -78,7 +81,7 @@ def in_a_sentence(text: str) -> str:
     return "".join(one if one.isprintable() else "\ufffd" for one in text[:_SHOWN])
 
 
-class Runs(Protocol):
+class CommandRunner(Protocol):
     """Runs a command to its end. Never raises for what the command is or does."""
 
     async def __call__(
@@ -89,7 +92,7 @@ class Runs(Protocol):
         cwd: str | None,
         timeout: float,
         stdin: bytes | None = None,
-    ) -> Ran: ...
+    ) -> CommandResult: ...
 
 
 def minimal_environment(given: Mapping[str, str], *more: str) -> dict[str, str]:
@@ -146,14 +149,14 @@ async def run(
     cwd: str | None,
     timeout: float,
     stdin: bytes | None = None,
-) -> Ran:
+) -> CommandResult:
     """Run a command to its end, or to the end of its time (seconds)."""
     heard = _Heard()
     try:
         argv = argv_of(cmd)
         process = Process(argv, env=minimal_environment(env), cwd=cwd, owner=heard)
     except (OSError, ValueError) as error:
-        return Ran(NOT_RUN, trouble=_why_not(error))
+        return CommandResult(NOT_RUN, trouble=_why_not(error))
     try:
         await process.connect()
         # One that ended already has closed its input, and uvloop raises for a write to it.
@@ -170,7 +173,7 @@ async def run(
             await _set_within(heard.silent, _LAST_WORDS)
         finally:
             process.close()
-    return Ran(
+    return CommandResult(
         status=process.status if process.status is not None else NOT_RUN,
         out=heard.said(STDOUT),
         err=heard.said(STDERR),
@@ -186,15 +189,15 @@ async def run_in_terminal(
     cwd: str | None,
     timeout: float,
     stdin: bytes | None = None,
-) -> Ran:
+) -> CommandResult:
     """Run a command that speaks with the human at this terminal: it gets it until it ends."""
     terminal = 0
     if not os.isatty(terminal):
-        return Ran(NOT_RUN, trouble="it asks a human, and there is no terminal here")
+        return CommandResult(NOT_RUN, trouble="it asks a human, and there is no terminal here")
     try:
         child = _beside_us(argv_of(cmd), minimal_environment(env, "TERM"), cwd)
     except (OSError, ValueError) as error:
-        return Ran(NOT_RUN, trouble=_why_not(error))
+        return CommandResult(NOT_RUN, trouble=_why_not(error))
     ours = os.getpgrp()
     ending = asyncio.ensure_future(asyncio.to_thread(child.wait))
     try:
@@ -208,7 +211,9 @@ async def run_in_terminal(
             await asyncio.wait([ending], timeout=_BURIED_WITHIN)
         finally:
             _give_terminal(terminal, ours)
-    return Ran(child.returncode if child.returncode is not None else NOT_RUN, timed_out=not done)
+    return CommandResult(
+        child.returncode if child.returncode is not None else NOT_RUN, timed_out=not done
+    )
 
 
 def _beside_us(
@@ -261,7 +266,7 @@ def _why_not(error: OSError | ValueError) -> str:
 # command it was and how it ended, and nothing of what it wrote.
 
 
-class Confines(Protocol):
+class ProcessConfinement(Protocol):
     """What keeps a started server from the network that it did not declare."""
 
     def argv(self, argv: list[str]) -> list[str]: ...
@@ -269,19 +274,25 @@ class Confines(Protocol):
     def environment(self, env: Mapping[str, str]) -> dict[str, str]: ...
 
 
-class Walls(Confines, Protocol):
+class CommandConfinement(ProcessConfinement, Protocol):
     """A confinement for one command."""
 
     async def close(self) -> None: ...
 
 
-Opens = Callable[[], Awaitable[Walls | None]]
+ConfinementOpener = Callable[[], Awaitable[CommandConfinement | None]]
 """Gives a confinement. None: the operator lets it go without. Raises InterlockError."""
-Tell = Callable[[str, Mapping[str, Any]], None]
+CommandRecorder = Callable[[str, Mapping[str, Any]], None]
 """Writes down that a command was run: a word, and what is known of it."""
 
 
-def confined(what: str, open_walls: Opens, tell: Tell, *, run: Runs = run) -> Runs:
+def confined(
+    what: str,
+    open_confinement: ConfinementOpener,
+    tell: CommandRecorder,
+    *,
+    run: CommandRunner = run,
+) -> CommandRunner:
     """What runs one command of a manifest, such as `health_check.cmd`.
 
     Where it cannot be confined it is not run: that raises InterlockError.
@@ -294,23 +305,23 @@ def confined(what: str, open_walls: Opens, tell: Tell, *, run: Runs = run) -> Ru
         cwd: str | None,
         timeout: float,
         stdin: bytes | None = None,
-    ) -> Ran:
+    ) -> CommandResult:
         try:
             argv = argv_of(cmd)
         except ValueError as bad:
-            return Ran(NOT_RUN, trouble=str(bad))
+            return CommandResult(NOT_RUN, trouble=str(bad))
         word, row = "refused", {"command": what, "confined": True, "ended": "it was not run"}
-        walls: Walls | None = None
+        confinement: CommandConfinement | None = None
         try:
-            walls = await open_walls()
+            confinement = await open_confinement()
             word, row["ended"] = "error", "nobody waited for its end"
-            if walls is None:
+            if confinement is None:
                 row["confined"] = False
                 ran = await run(argv, env=env, cwd=cwd, timeout=timeout, stdin=stdin)
             else:
                 ran = await run(
-                    walls.argv(argv),
-                    env=walls.environment(minimal_environment(env)),
+                    confinement.argv(argv),
+                    env=confinement.environment(minimal_environment(env)),
                     cwd=cwd,
                     timeout=timeout,
                     stdin=stdin,
@@ -319,7 +330,7 @@ def confined(what: str, open_walls: Opens, tell: Tell, *, run: Runs = run) -> Ru
             return ran
         finally:
             tell(word, row)
-            if walls is not None:
-                await walls.close()
+            if confinement is not None:
+                await confinement.close()
 
     return run_confined

@@ -24,7 +24,7 @@ from interlock.core.upstreams.supervisor import Supervisor
 from interlock.drivers.config import DriversConfig
 from interlock.drivers.contract_tool import approval_floor, definition
 from interlock.drivers.contract_upstream import KEY, ContractUpstream
-from interlock.drivers.contract_versions import Deprecation, Versions, prefixed
+from interlock.drivers.contract_versions import ContractVersions, MajorDeprecation, prefixed
 from interlock.drivers.driver import Driver
 from interlock.drivers.offers import declared_prompts, declared_resources
 from interlock.manifests.model import ToolContract
@@ -39,12 +39,12 @@ ENDED: Final = ENDED_CONTRACTS
 """The upstream of names that were served once: a call of one is told where to go on."""
 LONGEST_WAIT: Final = 86_400.0
 
-Declare = Callable[[str, str, bytes, str], object]
+ContractRecorder = Callable[[str, str, bytes, str], object]
 """Takes the name of a contract, its version, its definition and where it was written."""
-Deprecations = Callable[[Iterable[ToolContract]], Mapping[str, Deprecation]]
+DeprecationLookup = Callable[[Iterable[ToolContract]], Mapping[str, MajorDeprecation]]
 
 
-class Publishing:
+class DriverPublisher:
     """Posts what drivers offer."""
 
     def __init__(
@@ -57,8 +57,8 @@ class Publishing:
         contracts: ContractUpstream,
     ) -> None:
         self.config = config
-        self.deprecations: Deprecations = lambda _: {}
-        self.declare: Declare = lambda *_: None
+        self.deprecations: DeprecationLookup = lambda _: {}
+        self.declare: ContractRecorder = lambda *_: None
         """Takes every contract that is offered, for whoever keeps their history."""
         self._declared: set[tuple[str, str]] = set()
         self.wall_clock: Callable[[], float] = time.time
@@ -104,7 +104,7 @@ class Publishing:
         if made_of == self._posted or (not usable and self._posted is None):
             return
         self._posted = made_of
-        versions = self._contracts.versions = Versions(usable, ends, now)
+        versions = self._contracts.versions = ContractVersions(usable, ends, now)
         for clash in versions.clashes:
             _log.warning("%s", clash)
         self._upstreams[KEY] = self._contracts
@@ -121,8 +121,8 @@ class Publishing:
 
     def _post_contracts(
         self,
-        versions: Versions,
-        ends: Mapping[str, Deprecation],
+        versions: ContractVersions,
+        ends: Mapping[str, MajorDeprecation],
         levels: Mapping[str, EffectLevel],
         serving: Mapping[str, tuple[str, ...]],
     ) -> None:
@@ -182,7 +182,7 @@ class Publishing:
         self._upstreams[ENDED] = self._contracts
         self._catalog.post(offering)
 
-    def _look_at_next_end(self, ends: Mapping[str, Deprecation], now: float) -> None:
+    def _look_at_next_end(self, ends: Mapping[str, MajorDeprecation], now: float) -> None:
         left = min((end.ends_at - now for end in ends.values() if end.ends_at > now), default=None)
         if left is not None:
             self._later = asyncio.get_running_loop().call_later(min(left, LONGEST_WAIT), self.now)

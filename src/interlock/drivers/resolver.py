@@ -43,7 +43,7 @@ from interlock.primitives.timestamps import format_utc_ms
 # -- What the resolver is told: drivers and what is known of them, the machine, and the workspace.
 
 
-class Standing(Struct):
+class DriverCondition(Struct):
     """What is known about one driver right now."""
 
     refused: str = ""
@@ -65,7 +65,7 @@ class Candidate(Struct, frozen=True):
 
     driver: DriverManifest
     entry: Implements
-    standing: Standing
+    condition: DriverCondition
 
 
 class Machine(Struct, frozen=True):
@@ -77,7 +77,7 @@ class Machine(Struct, frozen=True):
     memory_mb: int
 
 
-class Workspace(Struct, frozen=True):
+class SelectionPolicy(Struct, frozen=True):
     """Which drivers may be used here."""
 
     region: str | None = None
@@ -106,12 +106,12 @@ class Rejection(Struct, frozen=True):
     """The error that it would be if nobody else could serve the call."""
 
 
-def believed_tags(driver: DriverManifest, workspace: Workspace) -> tuple[str, ...]:
+def believed_tags(driver: DriverManifest, workspace: SelectionPolicy) -> tuple[str, ...]:
     """The tags of a driver that count in its favour."""
     return tuple(tag for tag in driver.policy_tags if _is_believed(tag, driver, workspace))
 
 
-def tag_warnings(driver: DriverManifest, workspace: Workspace) -> list[str]:
+def tag_warnings(driver: DriverManifest, workspace: SelectionPolicy) -> list[str]:
     """Tags that a driver gives itself and that this workspace does not believe."""
     return [
         f"driver {driver.id}: it says that it is {tag!r}, and is not among those that are believed "
@@ -121,7 +121,7 @@ def tag_warnings(driver: DriverManifest, workspace: Workspace) -> list[str]:
     ]
 
 
-def _is_believed(tag: str, driver: DriverManifest, workspace: Workspace) -> bool:
+def _is_believed(tag: str, driver: DriverManifest, workspace: SelectionPolicy) -> bool:
     trusted = workspace.trusted_tags.get(tag)
     return trusted is None or driver.id in trusted or driver.key in trusted
 
@@ -155,7 +155,7 @@ def ranked(contract: ToolContract, candidates: Iterable[Candidate]) -> list[Cand
 def _key(
     contract: ToolContract, candidate: Candidate, cost: Cost, currency: str
 ) -> tuple[Any, ...]:
-    driver, passed = candidate.driver, candidate.standing.health_passed_at
+    driver, passed = candidate.driver, candidate.condition.health_passed_at
     price = _comparable(cost, currency)
     return (
         contract.default_implementation not in (driver.id, driver.key),
@@ -252,7 +252,7 @@ class Decision(Struct, frozen=True):
         return InterlockError(self.failure, self.message, data)
 
 
-class Bound(Struct, frozen=True):
+class BoundCall(Struct, frozen=True):
     """A call that has its driver: phase 6."""
 
     driver: DriverManifest
@@ -266,9 +266,9 @@ def bind(
     entry: BoundEntry,
     inputs: Mapping[str, Any],
     context: Mapping[str, Any] | None = None,
-) -> Bound:
+) -> BoundCall:
     """Bind a call to the driver that was chosen. Raises InterlockError."""
-    return Bound(candidate.driver, entry.driver_input(inputs), dict(context or {}))
+    return BoundCall(candidate.driver, entry.driver_input(inputs), dict(context or {}))
 
 
 def route(
@@ -276,7 +276,7 @@ def route(
     candidates: Sequence[Candidate],
     inputs: Collection[str],
     *,
-    workspace: Workspace,
+    workspace: SelectionPolicy,
     machine: Machine,
     pinned: str | None = None,
     now: float,
@@ -352,8 +352,8 @@ def _misfit(
 ) -> _Refusal | None:
     driver, constraints = candidate.driver, contract.driver_constraints
     unavailable = errors.TOOL_UNAVAILABLE.name
-    if candidate.standing.refused:
-        return candidate.standing.refused, unavailable
+    if candidate.condition.refused:
+        return candidate.condition.refused, unavailable
     outdated = version_problem(contract, candidate.entry)
     if outdated:
         return outdated, unavailable
@@ -374,19 +374,19 @@ def _dropped(candidate: Candidate, inputs: Collection[str]) -> list[str]:
 
 
 def _unable(candidate: Candidate, machine: Machine, now: float) -> _Refusal | None:
-    standing = candidate.standing
-    if standing.install_failed:
-        return standing.install_failed, errors.INSTALL_FAILED.name
-    if standing.version_problem:
-        return standing.version_problem, errors.VERSION_MISMATCH.name
+    condition = candidate.condition
+    if condition.install_failed:
+        return condition.install_failed, errors.INSTALL_FAILED.name
+    if condition.version_problem:
+        return condition.version_problem, errors.VERSION_MISMATCH.name
     lacking = _lacking(candidate.driver.requires, machine)
     if lacking:
         return lacking, errors.TOOL_UNAVAILABLE.name
-    if not standing.authed and not standing.login_only:
-        return standing.auth_problem or "it is not signed in", errors.AUTH_REQUIRED.name
+    if not condition.authed and not condition.login_only:
+        return condition.auth_problem or "it is not signed in", errors.AUTH_REQUIRED.name
     if _unhealthy_until(candidate, now) is not None:
         return "its last health check failed", errors.TOOL_UNAVAILABLE.name
-    if standing.circuit_open:
+    if condition.circuit_open:
         return "its calls failed too often in a row, and it rests", errors.TOOL_UNAVAILABLE.name
     return None
 
@@ -405,7 +405,7 @@ def _lacking(requires: Requires, machine: Machine) -> str:
 
 def _unhealthy_until(candidate: Candidate, now: float) -> float | None:
     """Until when a failed check counts. None: there is none that does."""
-    failed, passed = candidate.standing.health_failed_at, candidate.standing.health_passed_at
+    failed, passed = candidate.condition.health_failed_at, candidate.condition.health_passed_at
     if failed is None or (passed is not None and passed >= failed):
         return None
     check = candidate.driver.health_check
@@ -413,7 +413,7 @@ def _unhealthy_until(candidate: Candidate, now: float) -> float | None:
     return until if now < until else None
 
 
-def _forbidden(driver: DriverManifest, workspace: Workspace) -> _Refusal | None:
+def _forbidden(driver: DriverManifest, workspace: SelectionPolicy) -> _Refusal | None:
     violation = errors.POLICY_VIOLATION.name
     # Against a driver everything counts that it says of itself; for it only what is believed.
     hits = [tag for tag in driver.policy_tags if tag in workspace.forbid]
@@ -462,7 +462,7 @@ def _failure(
     contract: ToolContract,
     decision: Decision,
     against: str | None,
-    workspace: Workspace,
+    workspace: SelectionPolicy,
     fields: tuple[str, ...],
 ) -> tuple[Failure, str]:
     """`against`: the pin of a call that contradicts the workspace."""
@@ -539,7 +539,7 @@ def _until(candidates: Iterable[Candidate], now: float) -> float | None:
 def _retry_after(
     fitting: Iterable[Candidate],
     machine: Machine,
-    workspace: Workspace,
+    workspace: SelectionPolicy,
     pin: str | None,
     now: float,
 ) -> int | None:
@@ -558,7 +558,8 @@ def _retry_after(
 #
 # A decision depends on the contract, the workspace's policy and region, the pin, those inputs that
 # some driver does not take, and what is known of the drivers. The last of these is not in the key:
-# whoever changes a driver or its standing calls `invalidate`. What time alone changes is seen here.
+# whoever changes a driver or its condition calls `invalidate`. What time alone changes is seen
+# here.
 
 MOST_KEPT: Final = 4096
 
@@ -571,7 +572,7 @@ class ResolverCache:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._kept: BoundedDict[_Key, Decision] = BoundedDict(MOST_KEPT)
-        self._workspace: Workspace | None = None
+        self._workspace: SelectionPolicy | None = None
         self._fingerprint = ""
 
     def decide(
@@ -580,7 +581,7 @@ class ResolverCache:
         candidates: Sequence[Candidate],
         inputs: Collection[str],
         *,
-        workspace: Workspace,
+        workspace: SelectionPolicy,
         pinned: str | None = None,
         now: float,
     ) -> Decision:
@@ -610,7 +611,7 @@ class ResolverCache:
         return decision
 
     def invalidate(self, contract: str | None = None) -> None:
-        """A driver came, went or changed its standing: ask again. `contract`: only about this one
+        """A driver came, went or changed its condition: ask again. `contract`: only about this one
         (id@major)."""
         if contract is None:
             self._kept.clear()
@@ -622,7 +623,7 @@ class ResolverCache:
         return len(self._kept)
 
 
-def fingerprint(workspace: Workspace) -> str:
+def fingerprint(workspace: SelectionPolicy) -> str:
     """The same for two workspaces with the same policy."""
     plain = msgspec.json.encode(workspace, order="deterministic")
     return blake2b(plain, digest_size=16).hexdigest()

@@ -17,7 +17,7 @@ from interlock.errors import POLICY_VIOLATION, InterlockError
 from interlock.manifests.model import ToolContract
 from interlock.manifests.schema_view import SchemaView
 
-Resolve = Callable[[str], str]
+UriResolver = Callable[[str], str]
 """Where a path really leads, once every link in it has been followed. It need not exist."""
 
 _FORMATS: Final = frozenset({"uri", "uri-reference", "iri", "iri-reference"})
@@ -34,7 +34,7 @@ def check_uris(
     inputs: Mapping[str, Any],
     roots: Sequence[str] | None,
     *,
-    resolve: Resolve,
+    resolve: UriResolver,
 ) -> None:
     """Raises InterlockError (policy_violation) for a URI that leads out of `roots`.
 
@@ -76,7 +76,7 @@ def _is_uri(view: SchemaView | None) -> bool:
     return view is not None and any(layer.get("format") in _FORMATS for layer in view.layers)
 
 
-def _problem(text: str, roots: Sequence[str], real: list[str], resolve: Resolve) -> str:
+def _problem(text: str, roots: Sequence[str], real: list[str], resolve: UriResolver) -> str:
     """Why a URI may not pass. Empty: it may."""
     found = _FILE.match(text)
     file = found is not None

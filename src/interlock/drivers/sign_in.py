@@ -24,8 +24,8 @@ from interlock.core.upstreams.loopback_callback import (
 )
 from interlock.drivers import health as health_probe
 from interlock.drivers import processes
-from interlock.drivers.health import Asks, NoAnswer
-from interlock.drivers.processes import Runs
+from interlock.drivers.health import ProbeClient, ProbeError
+from interlock.drivers.processes import CommandRunner
 from interlock.errors import AUTH_FAILED, InterlockError
 from interlock.manifests.model import Completion, DriverManifest, Login
 
@@ -39,11 +39,11 @@ _TAKEN: Final = "You are signed in as far as this page knows; the terminal says 
 _OVER: Final = "This address was good for one visit, or its time is up. Begin again."
 
 
-class NobodyCame(Exception):
+class SignInTimeout(Exception):
     """The time is up."""
 
 
-class Callback:
+class CallbackListener:
     """Listens on loopback, from `async with` to its end."""
 
     def __init__(self, *, within: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -79,12 +79,12 @@ class Callback:
         return found._replace(query=urlencode([*query, *ours.items()])).geturl()
 
     async def came(self) -> dict[str, str]:
-        """What the visit brought, without the state. Raises NobodyCame."""
+        """What the visit brought, without the state. Raises SignInTimeout."""
         try:
             async with asyncio.timeout(self._within):
                 return await asyncio.shield(self._visit)
         except TimeoutError:
-            raise NobodyCame from None
+            raise SignInTimeout from None
 
     def _answer(self, visit: CallbackRequest) -> CallbackPage:
         if not _is_navigation(visit.headers):
@@ -121,9 +121,9 @@ POLL: Final = 2.0
 _ASK_WITHIN: Final = 20.0
 _ERROR: Final = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
 
-OpenUrl = Callable[[str], Awaitable[None]]
+UrlOpener = Callable[[str], Awaitable[None]]
 """Shows a page to the human, or opens it."""
-CameBack = Callable[[Mapping[str, str]], Awaitable[None]]
+CallbackHandler = Callable[[Mapping[str, str]], Awaitable[None]]
 """Is given what the browser brought back, such as a code, before it is looked whether the login is
 complete. There are secrets in it. Raises InterlockError."""
 
@@ -131,12 +131,12 @@ complete. There are secrets in it. Raises InterlockError."""
 async def sign_in(
     manifest: DriverManifest,
     *,
-    open_url: OpenUrl,
-    run: Runs = processes.run,
-    in_terminal: Runs = processes.run_in_terminal,
-    ask: Asks = health_probe.ask_server,
+    open_url: UrlOpener,
+    run: CommandRunner = processes.run,
+    in_terminal: CommandRunner = processes.run_in_terminal,
+    ask: ProbeClient = health_probe.ask_server,
     env: Mapping[str, str] | None = None,
-    came_back: CameBack | None = None,
+    came_back: CallbackHandler | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     clock: Callable[[], float] = time.monotonic,
     within: float = WITHIN,
@@ -172,8 +172,8 @@ class _Way:
         self,
         manifest: DriverManifest,
         login: Login,
-        run: Runs,
-        ask: Asks,
+        run: CommandRunner,
+        ask: ProbeClient,
         env: Mapping[str, str],
     ) -> None:
         self._manifest = manifest
@@ -183,7 +183,7 @@ class _Way:
         self._ask = ask
         self._env = env
 
-    async def command(self, run: Runs, within: float) -> None:
+    async def command(self, run: CommandRunner, within: float) -> None:
         """The login command, to its end."""
         done = self._completion
         own = done is not None and not done.cmd and done.http is None
@@ -212,7 +212,7 @@ class _Way:
         assert done.http is not None
         try:
             status = await self._ask(done.http, within=_ASK_WITHIN)
-        except NoAnswer as why:
+        except ProbeError as why:
             return f"completes_when.http: {why}"
         if status == done.http.expect_status:
             return ""
@@ -223,16 +223,16 @@ class _Way:
 async def _there_and_back(
     manifest: DriverManifest,
     url: str,
-    open_url: OpenUrl,
-    came_back: CameBack | None,
+    open_url: UrlOpener,
+    came_back: CallbackHandler | None,
     clock: Callable[[], float],
     within: float,
 ) -> None:
-    async with Callback(within=within, clock=clock) as callback:
+    async with CallbackListener(within=within, clock=clock) as callback:
         await open_url(callback.added_to(url))
         try:
             said = await callback.came()
-        except NobodyCame:
+        except SignInTimeout:
             raise _failed(manifest, f"nobody came back within {within:g} s") from None
     error = said.get("error")
     if error is not None:

@@ -17,18 +17,18 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from interlock.drivers.health import Asks, NoAnswer
-from interlock.drivers.processes import Runs
+from interlock.drivers.health import ProbeClient, ProbeError
+from interlock.drivers.processes import CommandRunner
 from interlock.errors import AUTH_REQUIRED, InterlockError
 from interlock.manifests.model import Auth, DriverManifest, HttpProbe
 
 # -- Whether somebody is signed in with a driver, as a table: what can happen, and what follows.
 #
 # Five states are known while a node runs; of them `unauthed` and `authed` are kept
-# (`AuthState` below does what this table says).
+# (`DriverSignIn` below does what this table says).
 
 
-class State(Enum):
+class SignInState(Enum):
     UNKNOWN = "unknown"
     """Nobody has looked yet."""
     UNAUTHED = "unauthed"
@@ -39,7 +39,7 @@ class State(Enum):
     """The driver was refused. If the sign-in can be refreshed that is tried, once."""
 
 
-class Event(Enum):
+class SignInEvent(Enum):
     READY = "its version or health was checked, and is good"
     RESTORED = "kept from an earlier run"
     KEYS_FOUND = "every secret that it lists has a value"
@@ -53,56 +53,56 @@ class Event(Enum):
     SIGNED_OUT = "somebody signed out"
 
 
-class Row(NamedTuple):
+class SignInTransition(NamedTuple):
     """A cell of the table."""
 
-    state: State
-    on: Event
-    then: State
+    state: SignInState
+    on: SignInEvent
+    then: SignInState
 
 
-_S, _E = State, Event
+_S, _E = SignInState, SignInEvent
 
 TABLE: Final = (
-    Row(_S.UNKNOWN, _E.READY, _S.UNAUTHED),
-    Row(_S.UNKNOWN, _E.RESTORED, _S.AUTHED),
-    Row(_S.UNKNOWN, _E.KEYS_FOUND, _S.AUTHED),
-    Row(_S.UNKNOWN, _E.KEYS_MISSING, _S.UNAUTHED),
-    Row(_S.UNKNOWN, _E.LOGIN, _S.LOGGING_IN),
-    Row(_S.UNKNOWN, _E.SIGNED_OUT, _S.UNAUTHED),
-    Row(_S.UNAUTHED, _E.READY, _S.UNAUTHED),
-    Row(_S.UNAUTHED, _E.RESTORED, _S.AUTHED),
-    Row(_S.UNAUTHED, _E.KEYS_FOUND, _S.AUTHED),
-    Row(_S.UNAUTHED, _E.KEYS_MISSING, _S.UNAUTHED),
-    Row(_S.UNAUTHED, _E.LOGIN, _S.LOGGING_IN),
-    Row(_S.UNAUTHED, _E.REFUSED, _S.UNAUTHED),
-    Row(_S.UNAUTHED, _E.SIGNED_OUT, _S.UNAUTHED),
-    Row(_S.LOGGING_IN, _E.COMPLETED, _S.AUTHED),
-    Row(_S.LOGGING_IN, _E.FAILED, _S.UNAUTHED),
+    SignInTransition(_S.UNKNOWN, _E.READY, _S.UNAUTHED),
+    SignInTransition(_S.UNKNOWN, _E.RESTORED, _S.AUTHED),
+    SignInTransition(_S.UNKNOWN, _E.KEYS_FOUND, _S.AUTHED),
+    SignInTransition(_S.UNKNOWN, _E.KEYS_MISSING, _S.UNAUTHED),
+    SignInTransition(_S.UNKNOWN, _E.LOGIN, _S.LOGGING_IN),
+    SignInTransition(_S.UNKNOWN, _E.SIGNED_OUT, _S.UNAUTHED),
+    SignInTransition(_S.UNAUTHED, _E.READY, _S.UNAUTHED),
+    SignInTransition(_S.UNAUTHED, _E.RESTORED, _S.AUTHED),
+    SignInTransition(_S.UNAUTHED, _E.KEYS_FOUND, _S.AUTHED),
+    SignInTransition(_S.UNAUTHED, _E.KEYS_MISSING, _S.UNAUTHED),
+    SignInTransition(_S.UNAUTHED, _E.LOGIN, _S.LOGGING_IN),
+    SignInTransition(_S.UNAUTHED, _E.REFUSED, _S.UNAUTHED),
+    SignInTransition(_S.UNAUTHED, _E.SIGNED_OUT, _S.UNAUTHED),
+    SignInTransition(_S.LOGGING_IN, _E.COMPLETED, _S.AUTHED),
+    SignInTransition(_S.LOGGING_IN, _E.FAILED, _S.UNAUTHED),
     # What was refused was the sign-in before this one.
-    Row(_S.LOGGING_IN, _E.REFUSED, _S.LOGGING_IN),
-    Row(_S.AUTHED, _E.READY, _S.AUTHED),
-    Row(_S.AUTHED, _E.RESTORED, _S.AUTHED),
-    Row(_S.AUTHED, _E.KEYS_FOUND, _S.AUTHED),
-    Row(_S.AUTHED, _E.KEYS_MISSING, _S.UNAUTHED),
-    Row(_S.AUTHED, _E.LOGIN, _S.LOGGING_IN),
-    Row(_S.AUTHED, _E.REFRESHED, _S.AUTHED),
-    Row(_S.AUTHED, _E.NOT_REFRESHED, _S.EXPIRED),
-    Row(_S.AUTHED, _E.REFUSED, _S.EXPIRED),
-    Row(_S.AUTHED, _E.SIGNED_OUT, _S.UNAUTHED),
-    Row(_S.EXPIRED, _E.RESTORED, _S.AUTHED),
-    Row(_S.EXPIRED, _E.KEYS_FOUND, _S.AUTHED),
-    Row(_S.EXPIRED, _E.KEYS_MISSING, _S.UNAUTHED),
-    Row(_S.EXPIRED, _E.LOGIN, _S.LOGGING_IN),
-    Row(_S.EXPIRED, _E.REFRESHED, _S.AUTHED),
-    Row(_S.EXPIRED, _E.NOT_REFRESHED, _S.UNAUTHED),
-    Row(_S.EXPIRED, _E.REFUSED, _S.EXPIRED),
-    Row(_S.EXPIRED, _E.SIGNED_OUT, _S.UNAUTHED),
+    SignInTransition(_S.LOGGING_IN, _E.REFUSED, _S.LOGGING_IN),
+    SignInTransition(_S.AUTHED, _E.READY, _S.AUTHED),
+    SignInTransition(_S.AUTHED, _E.RESTORED, _S.AUTHED),
+    SignInTransition(_S.AUTHED, _E.KEYS_FOUND, _S.AUTHED),
+    SignInTransition(_S.AUTHED, _E.KEYS_MISSING, _S.UNAUTHED),
+    SignInTransition(_S.AUTHED, _E.LOGIN, _S.LOGGING_IN),
+    SignInTransition(_S.AUTHED, _E.REFRESHED, _S.AUTHED),
+    SignInTransition(_S.AUTHED, _E.NOT_REFRESHED, _S.EXPIRED),
+    SignInTransition(_S.AUTHED, _E.REFUSED, _S.EXPIRED),
+    SignInTransition(_S.AUTHED, _E.SIGNED_OUT, _S.UNAUTHED),
+    SignInTransition(_S.EXPIRED, _E.RESTORED, _S.AUTHED),
+    SignInTransition(_S.EXPIRED, _E.KEYS_FOUND, _S.AUTHED),
+    SignInTransition(_S.EXPIRED, _E.KEYS_MISSING, _S.UNAUTHED),
+    SignInTransition(_S.EXPIRED, _E.LOGIN, _S.LOGGING_IN),
+    SignInTransition(_S.EXPIRED, _E.REFRESHED, _S.AUTHED),
+    SignInTransition(_S.EXPIRED, _E.NOT_REFRESHED, _S.UNAUTHED),
+    SignInTransition(_S.EXPIRED, _E.REFUSED, _S.EXPIRED),
+    SignInTransition(_S.EXPIRED, _E.SIGNED_OUT, _S.UNAUTHED),
 )
 _THEN: Final = {(row.state, row.on): row.then for row in TABLE}
 
 
-def after(state: State, event: Event) -> State | None:
+def after(state: SignInState, event: SignInEvent) -> SignInState | None:
     """The state that follows; None when this cannot happen there."""
     return _THEN.get((state, event))
 
@@ -112,13 +112,13 @@ def after(state: State, event: Event) -> State | None:
 WITHIN: Final = 60.0
 """How long a refresh may take."""
 
-Hook = Callable[[], Awaitable[None]]
+RefreshHook = Callable[[], Awaitable[None]]
 """`refresh` of driver.py. Whatever it raises, the sign-in is not fresh."""
-Refreshes = Callable[[], Awaitable[None]]
-"""Refreshes a sign-in. Raises NotRefreshed."""
+Refresher = Callable[[], Awaitable[None]]
+"""Refreshes a sign-in. Raises RefreshError."""
 
 
-class NotRefreshed(Exception):
+class RefreshError(Exception):
     """Why not, as the rest of a sentence."""
 
     def __init__(self, why: str, *, passing: bool) -> None:
@@ -131,12 +131,12 @@ class NotRefreshed(Exception):
 def refresher(
     manifest: DriverManifest,
     *,
-    run: Runs,
-    ask: Asks,
+    run: CommandRunner,
+    ask: ProbeClient,
     env: Mapping[str, str],
-    hook: Hook | None,
+    hook: RefreshHook | None,
     warn: Callable[[str], None],
-) -> Refreshes | None:
+) -> Refresher | None:
     """What refreshes the sign-in of a driver; None when nothing does."""
     refresh = None if manifest.auth is None else manifest.auth.refresh
     if refresh is None:
@@ -147,18 +147,18 @@ def refresher(
             ran = await run(refresh.cmd, env=env, cwd=str(manifest.folder), timeout=WITHIN)
         except InterlockError as error:
             why = f"auth.refresh.cmd: {error.message.rstrip('.')}"
-            raise NotRefreshed(why, passing=True) from None
+            raise RefreshError(why, passing=True) from None
         if not ran.ended_with(0):
-            raise NotRefreshed(f"auth.refresh.cmd: {ran.how}", passing=ran.timed_out)
+            raise RefreshError(f"auth.refresh.cmd: {ran.how}", passing=ran.timed_out)
 
     async def by_request() -> None:
         try:
             status = await ask(HttpProbe(refresh.url, method="POST"), within=WITHIN)
-        except NoAnswer as why:
-            raise NotRefreshed(f"auth.refresh.url: {why}", passing=True) from None
+        except ProbeError as why:
+            raise RefreshError(f"auth.refresh.url: {why}", passing=True) from None
         if not 200 <= status < 300:
             passing = status >= 500 or status == 429
-            raise NotRefreshed(f"auth.refresh.url: it answered HTTP {status}", passing=passing)
+            raise RefreshError(f"auth.refresh.url: it answered HTTP {status}", passing=passing)
 
     async def by_hook() -> None:
         assert hook is not None
@@ -169,7 +169,7 @@ def refresher(
             data = error.data if isinstance(error, InterlockError) else None
             raised = (data or {}).get("raised", type(error).__name__)
             why = f"refresh of driver.py: it raised {raised}"
-            raise NotRefreshed(why, passing=False) from None
+            raise RefreshError(why, passing=False) from None
 
     if refresh.cmd:
         return by_command
@@ -192,7 +192,7 @@ def refresher(
 PREFIXES: Final = ("exit_code", "http_status", "exception", "header")
 
 
-class Sign(NamedTuple):
+class ExpirySign(NamedTuple):
     """One line of `detect`."""
 
     line: str
@@ -203,11 +203,11 @@ class Sign(NamedTuple):
     """In lower case."""
 
 
-class Signs:
+class ExpirySigns:
     """What a driver listed."""
 
     def __init__(self, detect: Iterable[str], *, warn: Callable[[str], None]) -> None:
-        self.known: list[Sign] = []
+        self.known: list[ExpirySign] = []
         for line in detect:
             sign = _read(line)
             if sign is None:
@@ -244,20 +244,20 @@ class Signs:
         return None
 
 
-def _read(line: str) -> Sign | None:
+def _read(line: str) -> ExpirySign | None:
     prefix, colon, value = line.partition(":")
     if not colon or prefix not in PREFIXES:
         return None
     value = value.strip()
     if prefix in ("exit_code", "http_status"):
         # Written as it is compared: `+401` and `0401` are no numbers here.
-        return Sign(line, prefix, value) if _is_number(value) else None
+        return ExpirySign(line, prefix, value) if _is_number(value) else None
     if prefix == "exception":
-        return Sign(line, prefix, value) if value else None
+        return ExpirySign(line, prefix, value) if value else None
     header, colon, value = value.partition(":")
     if not colon or not header.strip():
         return None
-    return Sign(line, prefix, value.strip(), header.strip().lower())
+    return ExpirySign(line, prefix, value.strip(), header.strip().lower())
 
 
 def _is_number(text: str) -> bool:
@@ -281,7 +281,7 @@ LOGIN_COMMAND: Final = "interlock drivers login"
 _log = logging.getLogger("interlock.drivers")
 
 
-class Keeps(Protocol):
+class SignInStore(Protocol):
     """Where it is kept who is signed in. Every call may block."""
 
     def state(self, driver: str, workspace: str, user: str) -> tuple[bool, float] | None:
@@ -297,7 +297,7 @@ async def _nothing_missing() -> Sequence[str]:
     return ()
 
 
-class AuthState:
+class DriverSignIn:
     """The state of one (driver, workspace, user)."""
 
     def __init__(
@@ -306,12 +306,12 @@ class AuthState:
         *,
         workspace: str,
         user: str,
-        store: Keeps,
+        store: SignInStore,
         missing: Callable[[], Awaitable[Sequence[str]]] = _nothing_missing,
-        refresh: Refreshes | None = None,
+        refresh: Refresher | None = None,
         now: Callable[[], float] = time.time,
         warn: Callable[[str], None] = _log.warning,
-        on_change: Callable[[AuthState], None] | None = None,
+        on_change: Callable[[DriverSignIn], None] | None = None,
     ) -> None:
         """`missing`: which of `auth.state.env` have no value (`vault.unresolved`).
         `now` is on the wall clock: it is compared with what earlier runs kept."""
@@ -331,28 +331,28 @@ class AuthState:
         self._now = now
         self._warn = warn
         self._on_change = on_change
-        self._signs = Signs(auth.expiry_detect, warn=warn)
+        self._signs = ExpirySigns(auth.expiry_detect, warn=warn)
         self._lock = asyncio.Lock()
         """Held by who looks, refreshes or signs in: whoever calls meanwhile waits."""
         self._looked_at = float("-inf")
         self._refused_at = float("-inf")
         self._tried_at = float("-inf")
         self.always = not (auth.login or auth.state_env or auth.state_paths)
-        self.state = State.AUTHED if self.always else State.UNKNOWN
+        self.state = SignInState.AUTHED if self.always else SignInState.UNKNOWN
 
     def __repr__(self) -> str:
-        return f"AuthState({self.manifest.id}, {self.user!r}, {self.state.value})"
+        return f"DriverSignIn({self.manifest.id}, {self.user!r}, {self.state.value})"
 
     @property
     def authed(self) -> bool:
         """As far as is known; `ready` finds out."""
-        return self.state is State.AUTHED
+        return self.state is SignInState.AUTHED
 
     @property
     def what_to_do(self) -> str:
         """Why nobody is signed in, and what mends that: the same sentence wherever it is told.
         Empty: nothing is to be done."""
-        if self.state is State.AUTHED:
+        if self.state is SignInState.AUTHED:
             return ""
         driver = self.manifest.id
         why = f": {self.why}" if self.why else ""
@@ -380,12 +380,14 @@ class AuthState:
             return
         async with self._lock:
             await self._look()
-            if self.state is State.EXPIRED or (self.state is State.AUTHED and self._is_due()):
+            if self.state is SignInState.EXPIRED or (
+                self.state is SignInState.AUTHED and self._is_due()
+            ):
                 await self._be_refreshed()
-            if self.state is not State.AUTHED:
+            if self.state is not SignInState.AUTHED:
                 raise self._required()
 
-    async def look(self) -> State:
+    async def look(self) -> SignInState:
         """What it is now. Nothing is refreshed and nobody is asked."""
         if not self.always:
             async with self._lock:
@@ -407,27 +409,27 @@ class AuthState:
         if line is None:
             return False
         self._refused_at = self._now()
-        self._happened(Event.REFUSED, f"the driver was refused ({line})")
+        self._happened(SignInEvent.REFUSED, f"the driver was refused ({line})")
         return True
 
     async def sign_in(self, login: Callable[[], Awaitable[None]]) -> None:
         """Let a human sign in (`sign_in.sign_in`); calls wait until that is over. Raises what
         `login` raises."""
         async with self._lock:
-            self._happened(Event.LOGIN)
+            self._happened(SignInEvent.LOGIN)
             try:
                 await login()
             except BaseException as error:
                 why = error.message if isinstance(error, InterlockError) else "it was given up"
-                self._happened(Event.FAILED, why)
+                self._happened(SignInEvent.FAILED, why)
                 # Not in another thread: who is cancelled is not to wait, and not to forget it.
                 self._store.keep(*self._key, authed=False, refreshed_at=0.0)
                 raise
-            await self._is_fresh(Event.COMPLETED)
+            await self._is_fresh(SignInEvent.COMPLETED)
 
     async def sign_out(self) -> None:
         async with self._lock:
-            self._happened(Event.SIGNED_OUT, "somebody signed out")
+            self._happened(SignInEvent.SIGNED_OUT, "somebody signed out")
             await self._keep(authed=False)
 
     # -- finding out
@@ -435,7 +437,7 @@ class AuthState:
     def _settled(self) -> bool:
         now = self._now()
         return (
-            self.state is State.AUTHED
+            self.state is SignInState.AUTHED
             and 0 <= now - self._looked_at < LOOK_AGAIN
             and not self._is_due()
         )
@@ -449,16 +451,16 @@ class AuthState:
         self._looked_at = self._now()
 
     async def _look_for_keys(self) -> None:
-        if self.state is State.EXPIRED and self._refresh is None:
-            self._happened(Event.NOT_REFRESHED, self.why)
+        if self.state is SignInState.EXPIRED and self._refresh is None:
+            self._happened(SignInEvent.NOT_REFRESHED, self.why)
         self._unset = list(await self._missing())
         absent = [*self._unset, *self._absent_paths()]
         if absent:
-            self._happened(Event.KEYS_MISSING, f"it has no {', '.join(absent)}")
-        elif self.state is not State.EXPIRED and (
-            self._now() - self._refused_at >= TRY_KEYS_AGAIN or self.state is State.AUTHED
+            self._happened(SignInEvent.KEYS_MISSING, f"it has no {', '.join(absent)}")
+        elif self.state is not SignInState.EXPIRED and (
+            self._now() - self._refused_at >= TRY_KEYS_AGAIN or self.state is SignInState.AUTHED
         ):
-            self._happened(Event.KEYS_FOUND)
+            self._happened(SignInEvent.KEYS_FOUND)
 
     def _absent_paths(self) -> list[str]:
         folder = self.manifest.folder
@@ -471,13 +473,13 @@ class AuthState:
     async def _look_into_store(self) -> None:
         kept = await asyncio.to_thread(self._store.state, *self._key)
         authed, refreshed_at = kept or (False, 0.0)
-        if authed and (self.state is not State.EXPIRED or refreshed_at > self.refreshed_at):
+        if authed and (self.state is not SignInState.EXPIRED or refreshed_at > self.refreshed_at):
             self.refreshed_at = refreshed_at
-            self._happened(Event.RESTORED)
-        elif not authed and self.state is State.UNKNOWN:
-            self._happened(Event.READY)
-        elif not authed and self.state in (State.AUTHED, State.EXPIRED):
-            self._happened(Event.SIGNED_OUT, "somebody signed out")
+            self._happened(SignInEvent.RESTORED)
+        elif not authed and self.state is SignInState.UNKNOWN:
+            self._happened(SignInEvent.READY)
+        elif not authed and self.state in (SignInState.AUTHED, SignInState.EXPIRED):
+            self._happened(SignInEvent.SIGNED_OUT, "somebody signed out")
 
     # -- refreshing
 
@@ -494,23 +496,23 @@ class AuthState:
         why = self.why
         try:
             if self._refresh is None:
-                raise NotRefreshed(why, passing=False)
+                raise RefreshError(why, passing=False)
             self._tried_at = self._now()
             await self._refresh()
-        except NotRefreshed as failed:
+        except RefreshError as failed:
             if failed.passing:
                 # It may work at the next call. Whether one that was only due has ended, the
                 # driver will say.
                 self._warn(f"{self.manifest.id} could not be refreshed: {failed.why}")
                 return
-            self._happened(Event.NOT_REFRESHED, failed.why)
-            if self.state is State.EXPIRED:
-                self._happened(Event.NOT_REFRESHED, failed.why)
+            self._happened(SignInEvent.NOT_REFRESHED, failed.why)
+            if self.state is SignInState.EXPIRED:
+                self._happened(SignInEvent.NOT_REFRESHED, failed.why)
             await self._keep(authed=False)
         else:
-            await self._is_fresh(Event.REFRESHED)
+            await self._is_fresh(SignInEvent.REFRESHED)
 
-    async def _is_fresh(self, event: Event) -> None:
+    async def _is_fresh(self, event: SignInEvent) -> None:
         self.refreshed_at = self._now()
         self._refused_at = float("-inf")
         self._happened(event)
@@ -527,7 +529,7 @@ class AuthState:
             )
             await asyncio.shield(keeping)
 
-    def _happened(self, event: Event, why: str = "") -> None:
+    def _happened(self, event: SignInEvent, why: str = "") -> None:
         then = after(self.state, event)
         if then is None:
             return

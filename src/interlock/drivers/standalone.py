@@ -1,7 +1,7 @@
 """Reaching the server of one driver outside of a node, as a node would: installed, with its
 secrets, and confined to the network that the driver declares.
 
-What is bound of secrets is told to whoever asks (`Visit.bound`), by name.
+What is bound of secrets is told to whoever asks (`StandaloneServer.bound`), by name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from interlock.drivers.code_process import inspect_code
 from interlock.drivers.config import DriversConfig
 from interlock.drivers.contract_exchange import DriverRoute
 from interlock.drivers.hooks import Hooks, make_hooks, read_code
-from interlock.drivers.installation import Prepared, Progress, driver_folder, prepare
+from interlock.drivers.installation import Installation, Progress, driver_folder, prepare
 from interlock.drivers.launch import DriverConnector, passed_on, server_config
 from interlock.drivers.lifecycle import NODE_USER, workspace_id
 from interlock.drivers.paths import (
@@ -38,9 +38,16 @@ from interlock.drivers.processes import confined
 from interlock.drivers.sandbox.confinement import Confinement
 from interlock.drivers.sandbox.remote import check_remote
 from interlock.drivers.sandbox.self_test import confinement_problem
-from interlock.drivers.sign_in_state import AuthState
-from interlock.drivers.store import DriverStates
-from interlock.drivers.vault import Asker, Configured, Environment, Vault, bind, unresolved
+from interlock.drivers.sign_in_state import DriverSignIn
+from interlock.drivers.sign_in_store import SqliteSignInStore
+from interlock.drivers.vault import (
+    ConfigBackend,
+    EnvironmentBackend,
+    SecretRequester,
+    Vault,
+    bind,
+    unresolved,
+)
 from interlock.errors import INTERNAL, InterlockError, ProtocolError
 from interlock.manifests.model import DriverManifest, SecretsInventory
 from interlock.manifests.secret_names import variable_of
@@ -54,7 +61,7 @@ LIST_WITHIN: Final = 30.0
 Warn = Callable[[str], None]
 
 
-class Setting(Protocol):
+class Project(Protocol):
     """Where a driver is at home: a config, its folder, and what the files there say."""
 
     @property
@@ -67,7 +74,7 @@ class Setting(Protocol):
     def workspace(self) -> Workspace: ...
 
 
-class Visit(Struct):
+class StandaloneServer(Struct):
     """A server that is open for as long as the block lasts."""
 
     manifest: DriverManifest
@@ -126,9 +133,9 @@ class Visit(Struct):
 
 
 @asynccontextmanager
-async def visit(
+async def open_server(
     manifest: DriverManifest,
-    setting: Setting,
+    setting: Project,
     *,
     inventory: SecretsInventory | None = None,
     may_install: bool = False,
@@ -136,7 +143,7 @@ async def visit(
     warn: Warn = lambda _: None,
     where: str = "outside of a node",
     environ: Mapping[str, str] = os.environ,
-) -> AsyncIterator[Visit]:
+) -> AsyncIterator[StandaloneServer]:
     """The server of a driver, started or connected to once more. Raises InterlockError.
 
     `inventory`: secrets that are in no file yet. `may_install`: besides what the config allows.
@@ -164,19 +171,19 @@ async def visit(
         peer = await connector.connect()
         stack.push_async_callback(peer.close)
         offer = await list_offer(peer, timeout=LIST_WITHIN)
-        yield Visit(manifest, peer, offer, tells.refused, tells.bound, where)
+        yield StandaloneServer(manifest, peer, offer, tells.refused, tells.bound, where)
 
 
 async def prepared(
     manifest: DriverManifest,
-    setting: Setting,
+    setting: Project,
     *,
     may_install: bool = False,
     again: bool = False,
     progress: Progress | None = None,
     warn: Warn = lambda _: None,
     environ: Mapping[str, str] = os.environ,
-) -> Prepared:
+) -> Installation:
     """Have it installed, where that is allowed, and of the right version. Raises InterlockError."""
     return await prepare(
         manifest,
@@ -204,25 +211,27 @@ def installed_folder(
 
 
 def vault_of(
-    setting: Setting, environ: Mapping[str, str] = os.environ, named: Iterable[str] = ()
+    setting: Project, environ: Mapping[str, str] = os.environ, named: Iterable[str] = ()
 ) -> Vault:
     """Where a node of this config gets secrets from. `named`: variables that whoever runs this has
     named themselves."""
     return Vault(
         [
-            Configured(
+            ConfigBackend(
                 setting.config.section(DriversConfig).secrets,
                 lambda text: resolve(text, environ=environ, base_dir=setting.base_dir),
             ),
-            Environment((*setting.config.section(DriversConfig).env_secrets, *named), environ),
+            EnvironmentBackend(
+                (*setting.config.section(DriversConfig).env_secrets, *named), environ
+            ),
         ]
     )
 
 
-def asker_of(manifest: DriverManifest, setting: Setting) -> Asker:
+def secret_requester(manifest: DriverManifest, setting: Project) -> SecretRequester:
     """On whose behalf a driver's secrets are wanted."""
     serves = setting.workspace.bindings.get(manifest.key, ())
-    return Asker(
+    return SecretRequester(
         driver=manifest.id,
         tools=frozenset(one.contract.id for one in serves),
         roles=frozenset(setting.config.section(DriversConfig).roles),
@@ -230,12 +239,12 @@ def asker_of(manifest: DriverManifest, setting: Setting) -> Asker:
     )
 
 
-def auth_state_of(
+def sign_in_of(
     manifest: DriverManifest,
-    setting: Setting,
+    setting: Project,
     warn: Warn = lambda _: None,
     environ: Mapping[str, str] = os.environ,
-) -> AuthState:
+) -> DriverSignIn:
     """Whether somebody is signed in with a driver: what a node of this config looks at, too."""
     names = () if manifest.auth is None else manifest.auth.state_env
 
@@ -244,14 +253,14 @@ def auth_state_of(
             names,
             inventory=setting.workspace.secrets,
             vault=vault_of(setting, environ),
-            asker=asker_of(manifest, setting),
+            asker=secret_requester(manifest, setting),
         )
 
-    return AuthState(
+    return DriverSignIn(
         manifest,
         workspace=workspace_id(setting.base_dir),
         user=NODE_USER,
-        store=DriverStates(driver_states_path(setting.config, environ, setting.base_dir)),
+        store=SqliteSignInStore(driver_states_path(setting.config, environ, setting.base_dir)),
         missing=missing,
         warn=warn,
     )
@@ -290,7 +299,7 @@ class _Tells:
             self.bound.append(str(row.get("slug", "")))
 
 
-def _server(manifest: DriverManifest, setting: Setting, installed: Path | None) -> ServerConfig:
+def _server(manifest: DriverManifest, setting: Project, installed: Path | None) -> ServerConfig:
     server, settings = manifest.server, setting.config.section(DriversConfig)
     assert server is not None
     if server.kind == "remote":
@@ -311,7 +320,7 @@ def _server(manifest: DriverManifest, setting: Setting, installed: Path | None) 
 
 async def _secrets(
     manifest: DriverManifest,
-    setting: Setting,
+    setting: Project,
     inventory: SecretsInventory | None,
     names: frozenset[str],
     tells: _Tells,
@@ -323,7 +332,7 @@ async def _secrets(
         sorted(names),
         inventory=setting.workspace.secrets if inventory is None else inventory,
         vault=vault_of(setting, environ, own),
-        asker=asker_of(manifest, setting),
+        asker=secret_requester(manifest, setting),
         record=tells.record,
     )
 
@@ -331,7 +340,7 @@ async def _secrets(
 @asynccontextmanager
 async def open_hooks(
     manifest: DriverManifest,
-    setting: Setting,
+    setting: Project,
     *,
     warn: Warn = lambda _: None,
     environ: Mapping[str, str] = os.environ,
@@ -343,14 +352,14 @@ async def open_hooks(
         yield None
         return
 
-    async def open_walls() -> Confinement | None:
+    async def open_confinement() -> Confinement | None:
         return await _walls(manifest, setting, warn, environ, lambda host, port: None)
 
     env = passed_on(setting.config, environ)
-    described = await inspect_code(code, open_walls, env=env)
+    described = await inspect_code(code, open_confinement, env=env)
     served = [one.contract.id for one in setting.workspace.bindings[manifest.key]]
     hooks, _ = make_hooks(manifest, served, code, described)
-    hooks.process.open_walls, hooks.process.env = open_walls, env
+    hooks.process.open_confinement, hooks.process.env = open_confinement, env
     try:
         yield hooks
     finally:
@@ -359,7 +368,7 @@ async def open_hooks(
 
 async def _confine(
     manifest: DriverManifest,
-    setting: Setting,
+    setting: Project,
     stack: AsyncExitStack,
     tells: _Tells,
     warn: Warn,
@@ -386,7 +395,7 @@ async def _confine(
 
 async def _walls(
     manifest: DriverManifest,
-    setting: Setting,
+    setting: Project,
     warn: Warn,
     environ: Mapping[str, str],
     refused: Callable[[str, int], None],

@@ -93,22 +93,22 @@ class DriversStatus(msgspec.Struct, frozen=True):
 def status_of(driver: Driver, invalid: Sequence[str] = ()) -> DriverStatus:
     """The state of a driver. `invalid`: what is wrong with its file now, which was valid when the
     driver was made of it."""
-    manifest, supervisor, standing = driver.manifest, driver.supervisor, driver.standing
+    manifest, supervisor, condition = driver.manifest, driver.supervisor, driver.condition
     peer = None if supervisor is None else supervisor.peer
     skills: dict[str, list[str]] = {}
     for prompt in manifest.prompts:
         if prompt.integrate_as == "skill_block":
             skills.setdefault(prompt.skill_ref, []).append(prompt.name)
     problem = (
-        standing.refused
-        or standing.auth_problem
-        or standing.install_failed
-        or standing.version_problem
+        condition.refused
+        or condition.auth_problem
+        or condition.install_failed
+        or condition.version_problem
         or driver.problem
     )
     if invalid:
         kept = f"Invalid {manifest.file.name}; version {manifest.version} stays in use."
-        first = [problem] if standing.refused else [kept, *filter(None, [problem])]
+        first = [problem] if condition.refused else [kept, *filter(None, [problem])]
         problem = "\n".join([*first, *invalid])
     return DriverStatus(
         id=manifest.id,
@@ -160,15 +160,15 @@ def contracts_of(
 
 
 def _state(driver: Driver) -> str:
-    standing = driver.standing
-    if standing.refused or (
+    condition = driver.condition
+    if condition.refused or (
         driver.bindings and not any(b.counts for b in driver.bindings.values())
     ):
         return "refused"
-    if not standing.authed:
+    if not condition.authed:
         return "unauthed"
     if driver.supervisor is not None and driver.supervisor.peer is not None:
         return "running"
-    if driver.problem or standing.install_failed or standing.version_problem:
+    if driver.problem or condition.install_failed or condition.version_problem:
         return "failing"
     return "ready" if driver.verified else "unverified"

@@ -48,7 +48,7 @@ _MOST_CHARACTERS: Final = 4000
 _decode = msgspec.json.Decoder().decode
 
 
-class Extracted(Struct, frozen=True):
+class ExtractedValue(Struct, frozen=True):
     """A contract's value, and whether it had to be put into its only required member."""
 
     value: Any
@@ -147,7 +147,7 @@ class BoundEntry:
         """What the tool is called with. Raises InterlockError."""
         return self.tool_arguments(self.driver_input(inputs, transforms))
 
-    def value(self, result: Mapping[str, Any]) -> Extracted:
+    def value(self, result: Mapping[str, Any]) -> ExtractedValue:
         """The contract's value in a tool's result. Raises InterlockError (upstream_error,
         output_parse_failed)."""
         if result.get("isError") is True:
@@ -158,18 +158,18 @@ class BoundEntry:
             raise self._unusable(str(exc)) from None
         return self.checked(value)
 
-    def checked(self, value: Any) -> Extracted:
+    def checked(self, value: Any) -> ExtractedValue:
         """What is found, or what driver.py made of a result, as the contract has it."""
         dropped = self.entry.drop_outputs
         if dropped and isinstance(value, dict) and not value.keys().isdisjoint(dropped):
             value = {name: one for name, one in value.items() if name not in dropped}
         shape = self.shape
         if shape.is_output(value):
-            return Extracted(value)
+            return ExtractedValue(value)
         if shape.only_output is not None:
             wrapped = {shape.only_output: value}
             if shape.is_output(wrapped):
-                return Extracted(wrapped, True)
+                return ExtractedValue(wrapped, True)
         problems = shape.output_problems(value)
         sentence = "; ".join(f"{one['pointer'] or '/'}: {one['problem']}" for one in problems)
         raise self._unusable(
@@ -232,7 +232,7 @@ def tool_arguments(entry: Implements, mapped: Mapping[str, Any]) -> dict[str, An
 
 def contract_value(
     contract: ToolContract, entry: Implements, result: Mapping[str, Any]
-) -> Extracted:
+) -> ExtractedValue:
     """The contract's value in one result: see BoundEntry."""
     return BoundEntry(contract, entry).value(result)
 

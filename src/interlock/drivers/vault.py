@@ -45,7 +45,7 @@ _QUOTED: Final = re.compile(r"(['\"])(.*)\1")
 _log = logging.getLogger("interlock.drivers")
 
 
-Renew = Callable[[SecretEntry, Mapping[str, Any]], Awaitable[str]]
+TokenRenewer = Callable[[SecretEntry, Mapping[str, Any]], Awaitable[str]]
 """Gets a new token for one that has ended: what the vault had → what is in its place. Keeping it
 is its own affair. Raises VaultTrouble."""
 
@@ -61,7 +61,7 @@ def entry_named(name: str, inventory: SecretsInventory) -> SecretEntry | None:
 # -- backends
 
 
-class InMemory:
+class MemoryBackend:
     """Values that a program was given, by slug."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
@@ -71,7 +71,7 @@ class InMemory:
         return self._values.get(slug) or None
 
 
-class Environment:
+class EnvironmentBackend:
     """Variables, by default those of this process. Which of them, the operator says: an inventory
     is the driver's own file, and could name any."""
 
@@ -87,7 +87,7 @@ class Environment:
         return self._environ.get(name) or None
 
 
-class EnvFile:
+class EnvFileBackend:
     """A file of `NAME=value` lines. Read anew each time."""
 
     def __init__(self, path: Path, *, warn: Callable[[str], None] = _log.warning) -> None:
@@ -119,7 +119,7 @@ class EnvFile:
         return text
 
 
-class Configured:
+class ConfigBackend:
     """References of the config, by slug, and what makes a value of one."""
 
     def __init__(self, references: Mapping[str, str], resolve: Callable[[str], str]) -> None:
@@ -164,7 +164,7 @@ class Vault:
         self,
         backends: Sequence[Backend],
         *,
-        renew: Renew | None = None,
+        renew: TokenRenewer | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._backends = tuple(backends)
@@ -255,7 +255,7 @@ def _moment(said: Any) -> float | None:
 # value.
 
 
-class Asker(Struct, frozen=True):
+class SecretRequester(Struct, frozen=True):
     """On whose behalf a secret is wanted."""
 
     driver: str = ""
@@ -284,11 +284,11 @@ class Asker(Struct, frozen=True):
         }
 
 
-class Bound(dict[str, str]):
+class SecretValues(dict[str, str]):
     """Values by NAME, for `${secrets.NAME}`. Shows its names only."""
 
     def __repr__(self) -> str:
-        return f"Bound({', '.join(self)})"
+        return f"SecretValues({', '.join(self)})"
 
     __str__ = __repr__
 
@@ -298,11 +298,11 @@ async def bind(
     *,
     inventory: SecretsInventory,
     vault: Vault,
-    asker: Asker,
+    asker: SecretRequester,
     record: Record,
     purpose: str = "spawn",
     now: Callable[[], float] = time.time,
-) -> Bound:
+) -> SecretValues:
     """The values for a driver's server, by NAME. Raises InterlockError.
 
     Who may have only some of them gets none, and no vault is asked for any.
@@ -320,14 +320,14 @@ async def bind(
                 data={"secret": handle.slug, "driver": asker.driver, "operation": "bind"},
             )
         handle.require("bind", asker.context, purpose)
-    values = Bound()
+    values = SecretValues()
     for name, handle in wanted.items():
         values[name] = await handle.reveal(asker.context, purpose=purpose, operation="bind")
     return values
 
 
 async def unresolved(
-    names: Iterable[str], *, inventory: SecretsInventory, vault: Vault, asker: Asker
+    names: Iterable[str], *, inventory: SecretsInventory, vault: Vault, asker: SecretRequester
 ) -> list[str]:
     """Which of these secrets could not be bound now. Nobody is given anything, so nothing is
     written down; who may not have one is not told whether it is there."""

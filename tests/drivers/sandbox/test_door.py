@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 
 from interlock.drivers.sandbox import listener_handover as door_module
-from interlock.drivers.sandbox.listener_handover import Door
-from interlock.drivers.sandbox.patterns import Egress, Place
-from interlock.drivers.sandbox.plan import Ways
+from interlock.drivers.sandbox.listener_handover import ListenerHandover
+from interlock.drivers.sandbox.patterns import Egress, HostPort
+from interlock.drivers.sandbox.plan import EgressRoutes
 from interlock.drivers.sandbox.proxy import Proxy
 from tests.core.upstreams.harness import run, within
 from tests.drivers.sandbox.cells import LOOPS, here
 
 
 @asynccontextmanager
-async def opened(path: Path, *listen: Place) -> AsyncIterator[Door]:
-    door = Door(
+async def opened(path: Path, *listen: HostPort) -> AsyncIterator[ListenerHandover]:
+    door = ListenerHandover(
         path,
         list(listen),
-        lambda: Proxy("x", Egress(), Ways(), resolve=here, refused=lambda host, port: None),
+        lambda: Proxy("x", Egress(), EgressRoutes(), resolve=here, refused=lambda host, port: None),
     )
     try:
         yield door
@@ -52,7 +52,7 @@ async def handed_over(path: Path, numbers: Sequence[int], data: bytes = b".") ->
 def test_the_sockets_of_the_plan_are_taken(loop: str, tmp_path: Path) -> None:
     async def body() -> None:
         with socket.create_server(("127.0.0.1", 0)) as one:
-            asked = Place(*one.getsockname())
+            asked = HostPort(*one.getsockname())
             async with opened(tmp_path / "door", asked):
                 assert await handed_over(tmp_path / "door", [one.fileno()]) == b"."
 
@@ -69,7 +69,7 @@ def test_other_files_are_not(loop: str, tmp_path: Path) -> None:
             socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
             (tmp_path / "file").open("wb") as file,
         ):
-            async with opened(tmp_path / "door", Place(*one.getsockname())):
+            async with opened(tmp_path / "door", HostPort(*one.getsockname())):
                 for wrong in (
                     [],
                     [other],
@@ -93,7 +93,7 @@ def test_somebody_who_only_waits_is_let_go(tmp_path: Path, monkeypatch: pytest.M
 
     async def body() -> None:
         loop = asyncio.get_running_loop()
-        async with opened(tmp_path / "door", Place("127.0.0.1", 1)):
+        async with opened(tmp_path / "door", HostPort("127.0.0.1", 1)):
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as guest:
                 guest.setblocking(False)
                 await loop.sock_connect(guest, str(tmp_path / "door"))
@@ -107,7 +107,7 @@ def test_another_user_is_not_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     async def body() -> None:
         with socket.create_server(("127.0.0.1", 0)) as one:
-            async with opened(tmp_path / "door", Place(*one.getsockname())):
+            async with opened(tmp_path / "door", HostPort(*one.getsockname())):
                 assert await handed_over(tmp_path / "door", [one.fileno()]) == b""
 
     run(body)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.drivers.sandbox.addresses import Whose, whose_by_number
-from interlock.drivers.sandbox.patterns import Egress, Place, normal_host
+from interlock.drivers.sandbox.addresses import AddressOwner, whose_by_number
+from interlock.drivers.sandbox.patterns import Egress, HostPort, normal_host
 
 LABELS = st.from_regex(r"\A[a-z0-9_]([a-z0-9_-]{0,8}[a-z0-9_])?\Z")
 TOPS = st.from_regex(r"\A[a-z]{2,6}\Z")
@@ -17,7 +17,7 @@ PORTS = st.integers(1, 65535)
 ADDRESSES = (
     st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6))
     .map(str)
-    .filter(lambda address: whose_by_number(address) is not Whose.LINK)
+    .filter(lambda address: whose_by_number(address) is not AddressOwner.LINK)
 )
 
 
@@ -172,12 +172,12 @@ def test_empty_is_nothing() -> None:
 def test_places_are_in_order_and_once() -> None:
     egress = Egress.compile(["b.example:1", "a.example", "B.example:1", "*.c.example"])
     assert egress.places == (
-        Place("b.example", 1),
-        Place("a.example", 80),
-        Place("a.example", 443),
+        HostPort("b.example", 1),
+        HostPort("a.example", 80),
+        HostPort("a.example", 443),
     )
     assert not egress.nothing
-    assert str(Place("2001:db8::1", 80)) == "[2001:db8::1]:80"
+    assert str(HostPort("2001:db8::1", 80)) == "[2001:db8::1]:80"
 
 
 # -- what holds for all

@@ -12,27 +12,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.drivers.sandbox.confinement import MOST, Refusals
-from interlock.drivers.sandbox.patterns import Egress, Place
-from interlock.drivers.sandbox.plan import Ways, command_line, encode_plan
+from interlock.drivers.sandbox.patterns import Egress, HostPort
+from interlock.drivers.sandbox.plan import EgressRoutes, command_line, encode_plan
 
 
-def ways(*patterns: str) -> Ways:
-    return Ways.to(Egress.compile(patterns, local_egress=True), newer=True)
+def ways(*patterns: str) -> EgressRoutes:
+    return EgressRoutes.to(Egress.compile(patterns, local_egress=True), newer=True)
 
 
 def test_each_name_has_an_address_of_its_own() -> None:
     found = ways("a.example", "b.example:5432", "*.c.example", "a.example:8080")
     assert found.hosts == {"a.example": "127.64.0.1", "b.example": "127.64.0.2"}
     assert found.places == {
-        Place("127.64.0.1", 80): "a.example",
-        Place("127.64.0.1", 443): "a.example",
-        Place("127.64.0.2", 5432): "b.example",
-        Place("127.64.0.1", 8080): "a.example",
+        HostPort("127.64.0.1", 80): "a.example",
+        HostPort("127.64.0.1", 443): "a.example",
+        HostPort("127.64.0.2", 5432): "b.example",
+        HostPort("127.64.0.1", 8080): "a.example",
     }
     assert found.addresses == []
     assert found.listen == [
-        Place("127.0.0.1", 3128),
-        *(Place("0.0.0.0", port) for port in (80, 443, 5432, 8080)),
+        HostPort("127.0.0.1", 3128),
+        *(HostPort("0.0.0.0", port) for port in (80, 443, 5432, 8080)),
     ]
     lines = found.hosts_file.splitlines()
     assert "127.0.0.1 localhost" in lines
@@ -43,26 +43,26 @@ def test_each_name_has_an_address_of_its_own() -> None:
 def test_addresses_stand_for_themselves() -> None:
     found = ways("10.0.0.5:22", "[2001:db8::1]:22", "localhost:5432")
     assert found.places == {
-        Place("10.0.0.5", 22): "10.0.0.5",
-        Place("2001:db8::1", 22): "2001:db8::1",
-        Place("127.0.0.1", 5432): "localhost",
-        Place("::1", 5432): "localhost",
+        HostPort("10.0.0.5", 22): "10.0.0.5",
+        HostPort("2001:db8::1", 22): "2001:db8::1",
+        HostPort("127.0.0.1", 5432): "localhost",
+        HostPort("::1", 5432): "localhost",
     }
     assert found.addresses == ["10.0.0.5", "2001:db8::1"]
     assert set(found.listen[1:]) == {
-        Place("0.0.0.0", 22),
-        Place("::", 22),
-        Place("0.0.0.0", 5432),
-        Place("::", 5432),
+        HostPort("0.0.0.0", 22),
+        HostPort("::", 22),
+        HostPort("0.0.0.0", 5432),
+        HostPort("::", 5432),
     }
 
 
 def test_a_machine_without_ipv6() -> None:
     named = Egress.compile(["localhost:5432", "a.example:1"], local_egress=True)
-    found = Ways.to(named, newer=False)
+    found = EgressRoutes.to(named, newer=False)
     assert not any(":" in place.host for place in found.places)
     with pytest.raises(ValueError, match="knows no IPv6"):
-        Ways.to(Egress.compile(["[2001:db8::1]:22"]), newer=False)
+        EgressRoutes.to(Egress.compile(["[2001:db8::1]:22"]), newer=False)
 
 
 def test_the_proxy_is_in_nobodys_way() -> None:
@@ -78,7 +78,7 @@ def test_there_are_only_so_many_ports() -> None:
 def test_no_two_names_share_an_address(patterns: list[str]) -> None:
     egress = Egress.compile(patterns)
     try:
-        found = Ways.to(egress)
+        found = EgressRoutes.to(egress)
     except ValueError:
         return
     assert len(set(found.hosts.values())) == len(found.hosts)
@@ -94,7 +94,7 @@ def test_a_plan_covers_what_it_has_to(tmp_path: Path) -> None:
     word = encode_plan(
         tmp_path,
         Egress(),
-        Ways(),
+        EgressRoutes(),
         door=None,
         hidden=[tmp_path / "state"],
         read_only=[tmp_path / "node" / "deep", tmp_path / "link"],

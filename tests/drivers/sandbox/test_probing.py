@@ -16,7 +16,7 @@ from interlock.drivers.sandbox import launcher, plan
 from interlock.drivers.sandbox import self_test as probing
 from interlock.drivers.sandbox.confinement import Confinement
 from interlock.drivers.sandbox.patterns import Egress
-from interlock.drivers.sandbox.plan import PLAN, Ways, command_line, encode_plan
+from interlock.drivers.sandbox.plan import PLAN, EgressRoutes, command_line, encode_plan
 from interlock.drivers.sandbox.self_test import confinement_problem, find_problem
 from interlock.errors import CONFIG, SANDBOX_UNAVAILABLE, InterlockError
 from tests.core.upstreams.harness import run
@@ -138,7 +138,9 @@ def test_what_to_do_is_said(name: str, value: str, says: str, tmp_path: Path) ->
 def test_a_confinement_that_fails_half_way_runs_nothing(wrong: str, tmp_path: Path) -> None:
     """Whatever step it is: the command is not reached."""
     described = marshal.loads(
-        bytes.fromhex(encode_plan(tmp_path, Egress(), Ways(), door=None, hidden=(), read_only=()))
+        bytes.fromhex(
+            encode_plan(tmp_path, Egress(), EgressRoutes(), door=None, hidden=(), read_only=())
+        )
     )
     described[wrong] = {
         "room": os.fsencode(tmp_path / "absent"),

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from interlock.drivers.sandbox import proxy as proxy_module
-from interlock.drivers.sandbox.patterns import Egress, Place
-from interlock.drivers.sandbox.plan import Ways
+from interlock.drivers.sandbox.patterns import Egress, HostPort
+from interlock.drivers.sandbox.plan import EgressRoutes
 from interlock.drivers.sandbox.proxy import MOST_HEAD, Proxy
 from tests.core.upstreams.harness import run, within
 from tests.drivers.sandbox.cells import GREETING, LOOPS, here, outside
@@ -71,11 +71,11 @@ async def bench(port: int, *, resolve: Any = here) -> AsyncIterator[Bench]:
         socket.create_server((STANDS_FOR_IT, port)),
     ]
     proxy_port = listening[0].getsockname()[1]
-    place = Place("a.example", port)
+    place = HostPort("a.example", port)
     proxy = Proxy(
         "the driver",
         Egress((place,)),
-        Ways({}, {Place(STANDS_FOR_IT, port): place.host}, proxy_port),
+        EgressRoutes({}, {HostPort(STANDS_FOR_IT, port): place.host}, proxy_port),
         resolve=resolve,
         refused=lambda host, port: None,
     )

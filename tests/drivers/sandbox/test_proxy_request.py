@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.drivers.sandbox.patterns import Place
+from interlock.drivers.sandbox.patterns import HostPort
 from interlock.drivers.sandbox.proxy import MOST_HEAD, ProxyRequest, ProxyRequestReader
 from interlock.errors import PAYLOAD_TOO_LARGE, ProtocolError
 
@@ -41,7 +41,7 @@ def written(host: str, port: int | None) -> str:
 
 def test_a_tunnel() -> None:
     request, rest = read(head("CONNECT API.example.com.:443 HTTP/1.1", "Host: x") + b"\x16\x03")
-    assert request == ProxyRequest(Place("api.example.com", 443))
+    assert request == ProxyRequest(HostPort("api.example.com", 443))
     assert request is not None
     assert request.tunnel
     assert rest == b"\x16\x03"
@@ -65,7 +65,7 @@ def test_a_plain_request_goes_on_in_the_words_of_its_host() -> None:
         + b"{}"
     )
     assert request == ProxyRequest(
-        Place("example.com", 8080),
+        HostPort("example.com", 8080),
         head(
             "POST /a/b?c=d HTTP/1.1",
             "Host: example.com:8080",
@@ -163,7 +163,7 @@ def test_a_hostile_header_takes_no_time() -> None:
 @given(HOSTS, PORTS, st.binary(max_size=20), st.integers(1, 50))
 def test_a_tunnel_is_read_in_any_pieces(host: str, port: int, rest: bytes, step: int) -> None:
     data = head(f"CONNECT {written(host, port)} HTTP/1.1") + rest
-    assert read(data, step) == read(data) == (ProxyRequest(Place(host, port)), rest)
+    assert read(data, step) == read(data) == (ProxyRequest(HostPort(host, port)), rest)
 
 
 @given(
@@ -181,7 +181,7 @@ def test_a_plain_request_keeps_its_headers(
     request, rest = read(data, step)
     assert (request, rest) == read(data)
     assert request is not None
-    assert request.place == Place(host, port or 80)
+    assert request.place == HostPort(host, port or 80)
     sent = request.head.split(b"\r\n")
     assert sent[0] == b"GET /x HTTP/1.1"
     assert sent[1] == b"Host: " + written(host, None if port == 80 else port).encode()

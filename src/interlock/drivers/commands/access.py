@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interlock.drivers.commands.options import OneDriver
+from interlock.drivers.commands.options import DriverArgument
 from interlock.drivers.config import DriversConfig
 from interlock.terminal import config_source as where
 from interlock.terminal import output as say
@@ -18,12 +18,12 @@ from interlock.terminal import output as say
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from interlock.drivers.commands.workspace import Desk
+    from interlock.drivers.commands.workspace import DriverProject
     from interlock.manifests.model import DriverManifest
 
 
 def install(
-    driver: OneDriver,
+    driver: DriverArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     again: Annotated[
         bool, typer.Option("--again", help="Also when it is installed already.")
@@ -40,20 +40,20 @@ def install(
       interlock drivers install filesystem-mcp
       interlock drivers install filesystem-mcp --yes
     """
-    from interlock.drivers.commands.workspace import open_desk
+    from interlock.drivers.commands.workspace import open_project
     from interlock.drivers.standalone import prepared
     from interlock.terminal.event_loop import run
 
-    desk = open_desk(config)
-    manifest = desk.manifest(driver)
+    project = open_project(config)
+    manifest = project.manifest(driver)
     if not manifest.install:
         say.note(f"{manifest.id} says nothing under install: there is nothing to do.")
         return
-    require_consent(manifest, yes=yes or desk.settings.allow_install)
+    require_consent(manifest, yes=yes or project.settings.allow_install)
     with progress_shown(manifest.id) as progress:
         done = run(
             prepared(
-                manifest, desk, may_install=True, again=again, progress=progress, warn=say.note
+                manifest, project, may_install=True, again=again, progress=progress, warn=say.note
             )
         )
     version = f" {done.version}" if done.version else ""
@@ -99,7 +99,7 @@ def progress_shown(id: str) -> Iterator[Callable[[int, int, str], None]]:
 
 
 def login(
-    driver: OneDriver,
+    driver: DriverArgument,
     config: where.ConfigOption = None,
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Only print the address of the page to open.")
@@ -114,25 +114,25 @@ def login(
     Example:
       interlock drivers login github-mcp
     """
-    from interlock.drivers.commands.workspace import open_desk
+    from interlock.drivers.commands.workspace import open_project
     from interlock.terminal.event_loop import run
 
-    desk = open_desk(config)
-    manifest = desk.manifest(driver)
+    project = open_project(config)
+    manifest = project.manifest(driver)
     if manifest.auth is None or manifest.auth.login is None:
-        from interlock.drivers.commands.offline_status import standing_of
+        from interlock.drivers.commands.offline_status import condition_of
 
-        lacking = run(standing_of(manifest, desk)).auth_problem
+        lacking = run(condition_of(manifest, project)).auth_problem
         if lacking:
             say.note(lacking)
             raise typer.Exit(say.FAILED)
         _needs_no_login(manifest)
         return
-    run(_sign_in(desk, manifest, no_browser))
+    run(_sign_in(project, manifest, no_browser))
     print(f"Signed in with {manifest.id}.")
 
 
-def logout(driver: OneDriver, config: where.ConfigOption = None) -> None:
+def logout(driver: DriverArgument, config: where.ConfigOption = None) -> None:
     """Sign out of a driver: it is not used until somebody signs in again.
 
     What its own login command has kept on this machine is for its own logout to remove.
@@ -141,15 +141,15 @@ def logout(driver: OneDriver, config: where.ConfigOption = None) -> None:
     Example:
       interlock drivers logout github-mcp
     """
-    from interlock.drivers.commands.workspace import open_desk
+    from interlock.drivers.commands.workspace import open_project
     from interlock.terminal.event_loop import run
 
-    desk = open_desk(config)
-    manifest = desk.manifest(driver)
+    project = open_project(config)
+    manifest = project.manifest(driver)
     if manifest.auth is None or manifest.auth.login is None:
         _needs_no_login(manifest)
         return
-    run(_sign_out(desk, manifest))
+    run(_sign_out(project, manifest))
     print(f"Signed out of {manifest.id}.")
 
 
@@ -161,10 +161,10 @@ def _needs_no_login(manifest: DriverManifest) -> None:
         say.note(f"{manifest.id} needs nobody to sign in.")
 
 
-async def _sign_in(desk: Desk, manifest: DriverManifest, no_browser: bool) -> None:
+async def _sign_in(project: DriverProject, manifest: DriverManifest, no_browser: bool) -> None:
     from interlock.drivers.health import declared_only
     from interlock.drivers.sign_in import sign_in
-    from interlock.drivers.standalone import auth_state_of
+    from interlock.drivers.standalone import sign_in_of
 
     async def show(url: str) -> None:
         shown = say.printable(url)
@@ -173,20 +173,20 @@ async def _sign_in(desk: Desk, manifest: DriverManifest, no_browser: bool) -> No
         else:
             say.note(f"A page opens in your browser. If it does not:\n\n  {shown}\n")
 
-    settings = desk.config.section(DriversConfig)
+    settings = project.config.section(DriversConfig)
     ask = declared_only(
         manifest,
         any_egress=settings.any_egress,
         local_egress=settings.local_egress,
-        never=[(desk.config.host, desk.config.port)],
+        never=[(project.config.host, project.config.port)],
     )
-    await auth_state_of(manifest, desk).sign_in(lambda: sign_in(manifest, open_url=show, ask=ask))
+    await sign_in_of(manifest, project).sign_in(lambda: sign_in(manifest, open_url=show, ask=ask))
 
 
-async def _sign_out(desk: Desk, manifest: DriverManifest) -> None:
-    from interlock.drivers.standalone import auth_state_of
+async def _sign_out(project: DriverProject, manifest: DriverManifest) -> None:
+    from interlock.drivers.standalone import sign_in_of
 
-    await auth_state_of(manifest, desk).sign_out()
+    await sign_in_of(manifest, project).sign_out()
 
 
 def _open_page(url: str) -> bool:

@@ -12,7 +12,7 @@ import typer
 from msgspec import Struct, field
 
 from interlock.core.config import DEFAULT_NAME, Config, ConfigError, load_config
-from interlock.drivers.commands.workspace import Desk, desk_of, open_desk
+from interlock.drivers.commands.workspace import DriverProject, open_project, project_of
 from interlock.drivers.config import DriversConfig
 from interlock.manifests.driver_reader import MANIFEST_FILE
 from interlock.manifests.secrets_reader import INVENTORY_FILE, load_inventory
@@ -24,21 +24,23 @@ from interlock.terminal import output as say
 from interlock.terminal.options import Json
 
 if TYPE_CHECKING:
-    from interlock.drivers.commands.workspace import Desk
+    from interlock.drivers.commands.workspace import DriverProject
     from interlock.manifests.model import DriverManifest
 
 
 # -- What a path means to `drivers check`: one manifest, a driver's folder, or a whole workspace.
 
-Single = tuple[Path, Any]
+SingleManifest = tuple[Path, Any]
 """A manifest that stands for itself, and what came of reading it."""
 _READERS = {CONTRACT_FILE: load_contract, INVENTORY_FILE: load_inventory}
 
 
-def desks_at(paths: list[Path], given: Path | None) -> Iterator[tuple[Desk | None, list[Single]]]:
+def find_projects(
+    paths: list[Path], given: Path | None
+) -> Iterator[tuple[DriverProject | None, list[SingleManifest]]]:
     """Everything that is to be looked at. Raises ConfigError."""
     if not paths:
-        yield open_desk(given), []
+        yield open_project(given), []
         return
     config = Config()
     if given is not None:
@@ -47,7 +49,7 @@ def desks_at(paths: list[Path], given: Path | None) -> Iterator[tuple[Desk | Non
         yield _at(path, config)
 
 
-def _at(path: Path, config: Config) -> tuple[Desk | None, list[Single]]:
+def _at(path: Path, config: Config) -> tuple[DriverProject | None, list[SingleManifest]]:
     if not path.exists():
         raise ConfigError.of("there is no such file or folder", "check the path", file=str(path))
     reader = _READERS.get(path.name)
@@ -61,15 +63,15 @@ def _at(path: Path, config: Config) -> tuple[Desk | None, list[Single]]:
         )
     folder = (path.parent if path.is_file() else path).absolute()
     if (folder / DEFAULT_NAME).is_file():
-        return desk_of(load_config(folder / DEFAULT_NAME), folder), []
+        return project_of(load_config(folder / DEFAULT_NAME), folder), []
     if any((folder / one).is_dir() for one in config.section(DriversConfig).folders):
-        return desk_of(config, folder), []
+        return project_of(config, folder), []
     root = _root_of(folder, config)
     contracts = [*config.section(DriversConfig).contracts]
     if not (folder / MANIFEST_FILE).is_file():
         contracts.append(str(folder))
     workspace = load_workspace(root, folders=[folder], contract_folders=contracts)
-    return Desk(_with_config(root, config), root, workspace), []
+    return DriverProject(_with_config(root, config), root, workspace), []
 
 
 def _root_of(folder: Path, config: Config) -> Path:
@@ -103,7 +105,7 @@ Paths = Annotated[
 ]
 
 
-class Report(Struct):
+class ManifestReport(Struct):
     """What was found out."""
 
     problems: list[dict[str, Any]] = field(default_factory=list)
@@ -159,18 +161,18 @@ def check(
       interlock drivers check --live
     """
 
-    report = Report()
-    for desk, singles in desks_at(paths or [], config):
+    report = ManifestReport()
+    for project, singles in find_projects(paths or [], config):
         for file, reading in singles:
             _single(report, file, reading)
-        if desk is not None:
-            _files(report, desk)
-            _bindings(report, desk)
-            _refusals(report, desk, whole=not paths)
+        if project is not None:
+            _files(report, project)
+            _bindings(report, project)
+            _refusals(report, project, whole=not paths)
             if live:
                 from interlock.terminal.event_loop import run
 
-                run(_servers(report, desk, quiet=json))
+                run(_servers(report, project, quiet=json))
     _tell(report, json=json, strict=strict)
     if report.problems or (strict and report.warnings):
         only_unreachable = report.unreachable == len(report.problems) and report.unreachable
@@ -180,7 +182,7 @@ def check(
 # -- what the files say
 
 
-def _single(report: Report, file: Path, reading: Any) -> None:
+def _single(report: ManifestReport, file: Path, reading: Any) -> None:
     for problem in reading.problems:
         report.wrong(problem.file, problem.line, problem.message, problem.hint)
     for one in reading.cautions:
@@ -188,8 +190,8 @@ def _single(report: Report, file: Path, reading: Any) -> None:
     report.contracts += reading.value is not None and file.name == "TOOL.md"
 
 
-def _files(report: Report, desk: Desk) -> None:
-    workspace = desk.workspace
+def _files(report: ManifestReport, project: DriverProject) -> None:
+    workspace = project.workspace
     report.drivers += len(workspace.drivers)
     report.contracts += len(workspace.contracts)
     for problems in workspace.problems.values():
@@ -205,14 +207,14 @@ def _files(report: Report, desk: Desk) -> None:
             report.doubtful(caution.file, caution.line, caution.sentence, caution.code)
 
 
-def _bindings(report: Report, desk: Desk) -> None:
+def _bindings(report: ManifestReport, project: DriverProject) -> None:
     """Entries beside their contracts, without a server."""
     from interlock.drivers.binding import check_entry
     from interlock.drivers.limits import override_warnings
     from interlock.manifests.lint import lint_bindings
 
-    for key, bindings in desk.workspace.bindings.items():
-        manifest = desk.workspace.drivers[key]
+    for key, bindings in project.workspace.bindings.items():
+        manifest = project.workspace.drivers[key]
         code = manifest.folder / "driver.py"
         if not code.is_file():
             for one in lint_bindings(manifest, bindings, hooks=()):
@@ -230,17 +232,17 @@ def _bindings(report: Report, desk: Desk) -> None:
                 report.doubtful(str(manifest.file), bound.entry.line, sentence, "override")
 
 
-def _refusals(report: Report, desk: Desk, *, whole: bool) -> None:
+def _refusals(report: ManifestReport, project: DriverProject, *, whole: bool) -> None:
     """What a node would not take, or never use. `whole`: all that the config names is here."""
     from interlock.core.config.problems import format_path
     from interlock.drivers.commands.rejections import refused, unknown_names, without_manifest
 
-    for file, message, hint, driver in refused(desk):
+    for file, message, hint, driver in refused(project):
         report.wrong(file, 0, message, hint, driver=driver)
     if whole:
-        for place, message, hint in unknown_names(desk):
+        for place, message, hint in unknown_names(project):
             report.wrong(format_path(place), 0, message, hint)
-        for file, message in without_manifest(desk):
+        for file, message in without_manifest(project):
             report.doubtful(file, 0, message, "no_manifest")
 
 
@@ -255,26 +257,28 @@ def _transforms(entry: Any) -> set[str]:
 # -- what the servers say
 
 
-async def _servers(report: Report, desk: Desk, *, quiet: bool) -> None:
+async def _servers(report: ManifestReport, project: DriverProject, *, quiet: bool) -> None:
     places = asyncio.Semaphore(_AT_ONCE)
 
     async def look(manifest: DriverManifest) -> None:
         async with places:
-            await _one_server(report, desk, manifest, quiet=quiet)
+            await _one_server(report, project, manifest, quiet=quiet)
 
-    servers = [one for one in desk.workspace.drivers.values() if one.server is not None]
+    servers = [one for one in project.workspace.drivers.values() if one.server is not None]
     await asyncio.gather(*(look(one) for one in servers))
 
 
-async def _one_server(report: Report, desk: Desk, manifest: DriverManifest, *, quiet: bool) -> None:
+async def _one_server(
+    report: ManifestReport, project: DriverProject, manifest: DriverManifest, *, quiet: bool
+) -> None:
     from interlock.drivers.binding import check_listed
-    from interlock.drivers.commands.standalone import told_of, visit
+    from interlock.drivers.commands.standalone_server import open_server, told_of
     from interlock.errors import InterlockError
 
     file = str(manifest.file)
     has_code = (manifest.folder / "driver.py").is_file()
     try:
-        async with visit(manifest, desk) as there:
+        async with open_server(manifest, project) as there:
             tools = there.tools()
             about = there.server
     except InterlockError as error:
@@ -285,7 +289,7 @@ async def _one_server(report: Report, desk: Desk, manifest: DriverManifest, *, q
             _mark(False, f"{manifest.id}: {why}")
         return
     good = True
-    for one in desk.workspace.bindings.get(manifest.key, ()):
+    for one in project.workspace.bindings.get(manifest.key, ()):
         found = check_listed(one.contract, one.entry, tools, has_hook=has_code)
         for sentence in found.errors:
             good = False
@@ -315,7 +319,7 @@ def _undeclared(manifest: DriverManifest, offer: Any) -> Iterable[str]:
 # -- telling
 
 
-def _tell(report: Report, *, json: bool, strict: bool) -> None:
+def _tell(report: ManifestReport, *, json: bool, strict: bool) -> None:
     ok = not report.problems and not (strict and report.warnings)
     if json:
         say.as_json(

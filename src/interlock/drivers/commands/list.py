@@ -14,7 +14,7 @@ from interlock.terminal.node_discovery import NodeOption
 from interlock.terminal.options import Json
 
 if TYPE_CHECKING:
-    from interlock.drivers.commands.workspace import Desk
+    from interlock.drivers.commands.workspace import DriverProject
     from interlock.drivers.status import DriverStatus
 
 _MOST_NAMED: Final = 4
@@ -45,26 +45,26 @@ def list_drivers(
     from interlock.drivers.commands.offline_status import statuses
     from interlock.terminal.event_loop import run
 
-    desk, told, wrong = ask_node(config, node, quiet=json)
-    rows = run(statuses(desk)) if told is None else told
-    served = _contracts(desk, rows, wrong)
+    project, told, wrong = ask_node(config, node, quiet=json)
+    rows = run(statuses(project)) if told is None else told
+    served = _contracts(project, rows, wrong)
     if json:
         say.as_json({"running": told is not None, "drivers": rows, "contracts": served})
         return
     if not rows:
-        say.note(_none(desk, node, asked=told is not None))
+        say.note(_none(project, node, asked=told is not None))
         return
     _print_drivers(rows)
     print()
     _print_contracts(served)
 
 
-def _none(desk: Desk, node: str | None, *, asked: bool) -> str:
+def _none(project: DriverProject, node: str | None, *, asked: bool) -> str:
     """What to say where there is no driver: a node may run by other files than those here."""
     if not asked:
         return "there is no driver here; `interlock drivers new` makes one."
-    says = f"the node at {node or desk.config.listen} has no driver"
-    here = len(desk.workspace.drivers)
+    says = f"the node at {node or project.config.listen} has no driver"
+    here = len(project.workspace.drivers)
     if node is not None or not here:
         return f"{says}; `interlock drivers new` makes one."
     count = "one is" if here == 1 else f"{here} are"
@@ -111,17 +111,17 @@ def explain(
     from interlock.terminal.call_arguments import BadArgument, read_arguments
     from interlock.terminal.event_loop import run
 
-    desk, told, _ = ask_node(config, node, quiet=json)
-    contract = desk.contract(tool)
+    project, told, _ = ask_node(config, node, quiet=json)
+    contract = project.contract(tool)
     try:
         inputs = read_arguments(words or [], contract.inputs)
     except BadArgument as bad:
         raise typer.BadParameter(str(bad)) from None
     known = {one.id: one for one in told or []}
-    decision = run(decide(contract, desk, inputs, pinned=pin, region=region, known=known))
+    decision = run(decide(contract, project, inputs, pinned=pin, region=region, known=known))
     if json:
         row = resolved_row(
-            decision, user_id="", workspace_id=workspace_id(desk.base_dir), at=time.time()
+            decision, user_id="", workspace_id=workspace_id(project.base_dir), at=time.time()
         )
         order = [one.driver.key for one in decision.order]
         failure = None if decision.failure is None else decision.failure.name
@@ -140,13 +140,13 @@ def explain(
 
 def ask_node(
     config: Any, node: str | None, *, quiet: bool
-) -> tuple[Desk, list[DriverStatus] | None, dict[str, str]]:
+) -> tuple[DriverProject, list[DriverStatus] | None, dict[str, str]]:
     """The drivers by the files of the config that is found, what the running node says of them (the
     config's own, or the one that is named), and why it does not offer contracts, by their keys.
     `quiet`: nothing is noted beside."""
     import msgspec
 
-    from interlock.drivers.commands.workspace import desk_of, open_desk
+    from interlock.drivers.commands.workspace import open_project, project_of
     from interlock.drivers.status import ContractStatus, DriverStatus
 
     meant = running.meant(config, node)
@@ -156,7 +156,7 @@ def ask_node(
     if told is None and node is not None:
         raise running.not_running(meant, named=True)
     # A node that was started with --listen runs by this config all the same.
-    desk = desk_of(meant.config, meant.base_dir) if meant.source else open_desk(config)
+    project = project_of(meant.config, meant.base_dir) if meant.source else open_project(config)
     if told is None:
         hint = running.elsewhere(meant)
         if not quiet:
@@ -164,16 +164,18 @@ def ask_node(
                 f"Note: no node answers at {meant.config.listen}, so this is what the files say"
                 + (f"; {hint}" if hint else "")
             )
-        return desk, None, {}
+        return project, None, {}
 
     status = msgspec.json.decode(told)
     rows = status.get("drivers")
     contracts = msgspec.convert(status.get("contracts", []), list[ContractStatus])
     wrong = {one.key: one.problem for one in contracts if one.problem}
-    return desk, None if rows is None else msgspec.convert(rows, list[DriverStatus]), wrong
+    return project, None if rows is None else msgspec.convert(rows, list[DriverStatus]), wrong
 
 
-def _contracts(desk: Desk, rows: list[DriverStatus], wrong: dict[str, str]) -> list[dict[str, Any]]:
+def _contracts(
+    project: DriverProject, rows: list[DriverStatus], wrong: dict[str, str]
+) -> list[dict[str, Any]]:
     serving: dict[str, list[str]] = {}
     for row in rows:
         for one in row.bindings:
@@ -181,10 +183,10 @@ def _contracts(desk: Desk, rows: list[DriverStatus], wrong: dict[str, str]) -> l
             if row.state != "refused" and not one.problems:
                 names.append(row.id)
     found = []
-    keys = sorted({*serving, *desk.workspace.contracts})
+    keys = sorted({*serving, *project.workspace.contracts})
     ids = [key.partition("@")[0] for key in keys]
     for key, id in zip(keys, ids, strict=True):
-        contract = desk.workspace.contracts.get(key)
+        contract = project.workspace.contracts.get(key)
         found.append(
             {
                 "contract": id if ids.count(id) == 1 else key,
@@ -211,7 +213,7 @@ def _print_contracts(served: list[dict[str, Any]]) -> None:
 
 def _shown(row: DriverStatus) -> str:
     """A driver by its id; a file beside drivers that cannot be used by what it is."""
-    from interlock.drivers.commands.rows import what_of
+    from interlock.drivers.commands.status_lines import what_of
 
     # Where a file cannot be read, its folder's name stands for it, which may be anything.
     id, what = say.printable(row.id), what_of(row)

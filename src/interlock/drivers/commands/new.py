@@ -18,8 +18,8 @@ from msgspec import Struct, field
 
 from interlock.core.config.render import PlainDumper
 from interlock.drivers.binding import check_binding
-from interlock.drivers.commands.standalone import visit
-from interlock.drivers.commands.workspace import Desk
+from interlock.drivers.commands.standalone_server import open_server
+from interlock.drivers.commands.workspace import DriverProject
 from interlock.drivers.config import DriversConfig
 from interlock.drivers.standalone import named, objects
 from interlock.errors import CONFIG, InterlockError
@@ -45,7 +45,7 @@ from interlock.terminal import config_source as where
 from interlock.terminal import output as say
 
 if TYPE_CHECKING:
-    from interlock.drivers.commands.workspace import Desk
+    from interlock.drivers.commands.workspace import DriverProject
 
 
 # -- Manifests as text: front matter that people can read and change, and words below it. Pure.
@@ -124,7 +124,7 @@ _WHAT: Final = {
 }
 
 
-class Wish(Struct, frozen=True):
+class DriverRequest(Struct, frozen=True):
     """What a person said of the driver that is to be made."""
 
     id: str
@@ -201,7 +201,7 @@ class Wish(Struct, frozen=True):
         return fields
 
 
-class Entry(Struct, frozen=True):
+class ContractEntry(Struct, frozen=True):
     """A contract that the new driver serves."""
 
     tool_name: str
@@ -227,8 +227,8 @@ def title_of(id: str) -> str:
 
 
 def driver_fields(
-    wish: Wish,
-    entries: Sequence[Entry],
+    wish: DriverRequest,
+    entries: Sequence[ContractEntry],
     *,
     described: str,
     prompts: Iterable[Mapping[str, Any]] = (),
@@ -281,7 +281,7 @@ def secrets_fields(driver: str, names: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def driver_words(wish: Wish, server: str, revision: str) -> str:
+def driver_words(wish: DriverRequest, server: str, revision: str) -> str:
     """What stands below the front matter: for people, nothing reads it."""
     where = f"{_WHAT[wish.kind]}, `{one_line(wish.ref, 200)}`"
     lines = [f"# {title_of(wish.id)}", "", f"The server is {where}."]
@@ -348,7 +348,7 @@ _NAMED: Final = frozenset(
 """Members that hold schemas by names that mean nothing here."""
 
 
-class Draft(Struct, frozen=True):
+class ContractDraft(Struct, frozen=True):
     """A contract for one tool of the server."""
 
     tool: str
@@ -422,13 +422,13 @@ def draft_contracts(
     prefix: str,
     chosen: Mapping[str, str] | None = None,
     reaches: bool = False,
-) -> list[Draft]:
+) -> list[ContractDraft]:
     """Contracts for these tools, in their order.
 
     `chosen`: only these, tool → id; an empty id is made up. `reaches`: the server has a network,
     which is then what a tool changes.
     """
-    drafts: list[Draft] = []
+    drafts: list[ContractDraft] = []
     taken: set[str] = set()
     for definition in definitions:
         tool = definition["name"]
@@ -445,7 +445,7 @@ def draft_contracts(
 
 def draft_contract(
     definition: Mapping[str, Any], id: str, *, reaches: bool = False, opened: bool = False
-) -> Draft:
+) -> ContractDraft:
     """A contract for one tool. `opened`: without the server's schemas, which cannot be used."""
     tool: str = definition["name"]
     notes: list[str] = []
@@ -465,7 +465,7 @@ def draft_contract(
         "outputs": _outputs(outputs, notes, opened=opened),
         **_effect(definition.get("annotations"), notes, reaches=reaches),
     }
-    return Draft(tool, id, fields, tuple(notes))
+    return ContractDraft(tool, id, fields, tuple(notes))
 
 
 def _name(definition: Mapping[str, Any], tool: str) -> str:
@@ -580,7 +580,7 @@ def _properties(schema: Mapping[str, Any]) -> list[str]:
 # -- The files of a new driver, from what a server lists: drafted, read back, and then written.
 
 
-class Made(Struct):
+class DriverFiles(Struct):
     """The files of a new driver, before they are written."""
 
     folder: Path
@@ -596,20 +596,20 @@ class Made(Struct):
 
 
 async def make(
-    wish: Wish,
-    desk: Desk,
+    wish: DriverRequest,
+    project: DriverProject,
     folder: Path,
     chosen: dict[str, str] | None,
     *,
     tell: Callable[[str], None],
-) -> Made:
+) -> DriverFiles:
     """Connect to the server once, and draft the files. Raises InterlockError."""
     manifest = wish.manifest(folder)
     tell(f"connecting to {wish.ref}")
     inventory = _inventory(wish, folder)
-    async with visit(
+    async with open_server(
         manifest,
-        desk,
+        project,
         inventory=inventory,
         may_install=True,
         progress=lambda step, of, text: tell(f"[{step}/{of}] {text}"),
@@ -618,10 +618,10 @@ async def make(
         listed, offer = there.tools(), there.offer
         about, revision = there.server, there.peer.revision
     tell(f"{about or wish.ref}: {format_count(len(listed), 'tool')}")
-    made = Made(folder, remarks=[*there.given(), *there.in_vain()])
+    made = DriverFiles(folder, remarks=[*there.given(), *there.in_vain()])
     _all_there(chosen, listed)
-    own = _own_secrets(wish, desk, folder)
-    entries = [*_contracts(made, wish, desk, list(listed.values()), chosen)]
+    own = _own_secrets(wish, project, folder)
+    entries = [*_contracts(made, wish, project, list(listed.values()), chosen)]
     if not entries:
         raise _nothing(wish, made)
     described = one_line(f"{about or wish.ref}, an MCP server ({wish.kind}).", 2000)
@@ -637,22 +637,22 @@ async def make(
     if own:
         words = f"# Secrets of {fields['name']}\n\nNames only: values stay where they are."
         made.files[folder / "SECRETS.md"] = manifest_text(secrets_fields(wish.id, own), words)
-    _read_back(made, desk)
+    _read_back(made, project)
     return made
 
 
-def _own_secrets(wish: Wish, desk: Desk, folder: Path) -> list[str]:
+def _own_secrets(wish: DriverRequest, project: DriverProject, folder: Path) -> list[str]:
     """Those that no other inventory of the workspace lists: a secret is listed once."""
-    known = desk.workspace.secrets.entries
+    known = project.workspace.secrets.entries
     elsewhere = {
         name
-        for name, slug in desk.workspace.secret_names.items()
+        for name, slug in project.workspace.secret_names.items()
         if known[slug].file.parent != folder.resolve()
     }
     return [name for name in wish.secrets if name not in elsewhere]
 
 
-def _inventory(wish: Wish, folder: Path) -> SecretsInventory:
+def _inventory(wish: DriverRequest, folder: Path) -> SecretsInventory:
     entries = {}
     for name in wish.secrets:
         slug = name.lower().replace("_", "-")
@@ -670,7 +670,7 @@ def _all_there(chosen: dict[str, str] | None, listed: dict[str, Any]) -> None:
             raise InterlockError(CONFIG, f"the server has no tool {name!r}; {say.printable(hint)}")
 
 
-def _nothing(wish: Wish, made: Made) -> Exception:
+def _nothing(wish: DriverRequest, made: DriverFiles) -> Exception:
     why = "; ".join(f"{tool}: {reason}" for tool, reason in made.left_out.items())
     told = f" ({say.printable(why)})" if why else ""
     return InterlockError(
@@ -679,20 +679,20 @@ def _nothing(wish: Wish, made: Made) -> Exception:
 
 
 def _contracts(
-    made: Made,
-    wish: Wish,
-    desk: Desk,
+    made: DriverFiles,
+    wish: DriverRequest,
+    project: DriverProject,
     listed: list[dict[str, Any]],
     chosen: dict[str, str] | None,
-) -> Iterator[Entry]:
+) -> Iterator[ContractEntry]:
     by_name = {one["name"]: one for one in listed}
     drafts = draft_contracts(listed, prefix=prefix_of(wish.id), chosen=chosen, reaches=wish.reaches)
     for draft in drafts:
-        known = _known(desk, draft.id)
+        known = _known(project, draft.id)
         if known is not None:
             schema = by_name[draft.tool].get("inputSchema")
             mapping = argument_mapping(known.inputs, schema if isinstance(schema, dict) else {})
-            entry = Entry(draft.tool, known.id, known.version, mapping)
+            entry = ContractEntry(draft.tool, known.id, known.version, mapping)
             made.taken[known.id] = _misfits(entry, known, by_name[draft.tool])
             yield entry
             continue
@@ -702,24 +702,28 @@ def _contracts(
             continue
         place = f"tools/{usable.id}/TOOL.md"
         words = contract_words(usable.fields, usable.notes, wish.id)
-        made.files[desk.base_dir / place] = manifest_text(usable.fields, words)
+        made.files[project.base_dir / place] = manifest_text(usable.fields, words)
         made.notes[usable.id] = usable.notes
-        yield Entry(draft.tool, f"./{place}", "1.0.0")
+        yield ContractEntry(draft.tool, f"./{place}", "1.0.0")
 
 
-def _misfits(entry: Entry, contract: ToolContract, definition: dict[str, Any]) -> tuple[str, ...]:
+def _misfits(
+    entry: ContractEntry, contract: ToolContract, definition: dict[str, Any]
+) -> tuple[str, ...]:
     """Why a contract that was there already is not served by the tool as it is."""
     mcp = McpBinding(entry.tool_name, entry.argument_mapping)
     bound = Implements(contract.id, f"^{contract.version}", mcp=mcp)
     return check_binding(contract, bound, definition).errors
 
 
-def _known(desk: Desk, id: str) -> ToolContract | None:
-    versions = desk.workspace.versions(id)
+def _known(project: DriverProject, id: str) -> ToolContract | None:
+    versions = project.workspace.versions(id)
     return max(versions, key=lambda one: one.major) if versions else None
 
 
-def _usable(draft: Draft, definition: dict[str, Any], *, reaches: bool) -> Draft | str:
+def _usable(
+    draft: ContractDraft, definition: dict[str, Any], *, reaches: bool
+) -> ContractDraft | str:
     """The draft as it can be read back: if need be without the server's schemas. A sentence: why
     not even so."""
     file = Path("TOOL.md")
@@ -730,10 +734,10 @@ def _usable(draft: Draft, definition: dict[str, Any], *, reaches: bool) -> Draft
     return opened if not problems else problems[0].message
 
 
-def _read_back(made: Made, desk: Desk) -> None:
+def _read_back(made: DriverFiles, project: DriverProject) -> None:
     """What is to be written is what `drivers check` would accept. Raises ManifestError."""
     readers: dict[str, Any] = {
-        MANIFEST_FILE: lambda text, file: parse_driver(text, file, root=desk.base_dir),
+        MANIFEST_FILE: lambda text, file: parse_driver(text, file, root=project.base_dir),
         INVENTORY_FILE: parse_inventory,
     }
     for path, text in made.files.items():
@@ -741,7 +745,7 @@ def _read_back(made: Made, desk: Desk) -> None:
             readers[path.name](text, path).unwrap()
 
 
-def write(made: Made, force: bool) -> None:
+def write(made: DriverFiles, force: bool) -> None:
     there = [path for path in made.files if path.exists()]
     if there and not force:
         names = ", ".join(str(path) for path in there)
@@ -860,7 +864,7 @@ def new(
       interlock drivers new remote https://mcp.example.com/mcp --secret EXAMPLE_TOKEN
     """
     from interlock.drivers.commands.access import require_consent
-    from interlock.drivers.commands.workspace import desk_of
+    from interlock.drivers.commands.workspace import project_of
     from interlock.terminal.event_loop import run
 
     wish = _wish(kind, ref, args, id, transport, egress, env, secret, pip)
@@ -871,22 +875,22 @@ def new(
     folder = folders.absolute() / wish.id
     if out is not None:
         base_dir = folders.absolute().parent
-    desk = desk_of(loaded, base_dir)
-    _must_be_new(folder, desk, force)
+    project = project_of(loaded, base_dir)
+    _must_be_new(folder, project, force)
     manifest = wish.manifest(folder)
-    if manifest.install and not desk.settings.allow_install:
+    if manifest.install and not project.settings.allow_install:
         require_consent(manifest, yes=yes)
     with _shown() as tell:
-        made = run(make(wish, desk, folder, chosen, tell=tell))
+        made = run(make(wish, project, folder, chosen, tell=tell))
     if source is None and out is None:
         # Without a config `interlock up` would not know that there is something to run.
         from interlock.core.config import DEFAULT_NAME
 
         made.files.setdefault(base_dir / DEFAULT_NAME, _FIRST_CONFIG)
     write(made, force)
-    _told(made, desk)
+    _told(made, project)
     # Everything was read before it was written; what only shows beside other files, shows now.
-    desk_of(loaded, base_dir).manifest(wish.id)
+    project_of(loaded, base_dir).manifest(wish.id)
 
 
 # -- what is wished for
@@ -902,7 +906,7 @@ def _wish(
     env: list[str] | None,
     secret: list[str] | None,
     pip: str | None,
-) -> Wish:
+) -> DriverRequest:
     from urllib.parse import urlsplit
 
     from interlock.manifests.schemas import DRIVER
@@ -933,7 +937,7 @@ def _wish(
     declared = DRIVER["properties"]["id"]
     if not re.fullmatch(declared["pattern"], chosen):
         raise typer.BadParameter(f"{chosen!r} is no id of a driver; {declared['description']}.")
-    return Wish(
+    return DriverRequest(
         id=chosen,
         kind=kind,  # type: ignore[arg-type]
         ref=ref,
@@ -975,19 +979,19 @@ def _chosen(tools: str | None) -> dict[str, str] | None:
     return found
 
 
-def _must_be_new(folder: Path, desk: Desk, force: bool) -> None:
+def _must_be_new(folder: Path, project: DriverProject, force: bool) -> None:
     from interlock.errors import CONFIG, InterlockError
 
     path = folder / "DRIVER.md"
     if path.exists() and not force:
         raise InterlockError(
-            CONFIG, f"{desk.shown(path)} is there already; choose another --id, or say --force."
+            CONFIG, f"{project.shown(path)} is there already; choose another --id, or say --force."
         )
 
 
-def _told(made: Made, desk: Desk) -> None:
+def _told(made: DriverFiles, project: DriverProject) -> None:
     for path in sorted(made.files):
-        print(desk.shown(path))
+        print(project.shown(path))
     for sentence in made.remarks:
         say.note(sentence)
     for id, misfits in made.taken.items():

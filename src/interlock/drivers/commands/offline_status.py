@@ -8,35 +8,35 @@ import time
 from collections.abc import Iterable
 
 from interlock.drivers.binding import check_entry
-from interlock.drivers.commands.workspace import Desk
+from interlock.drivers.commands.workspace import DriverProject
 from interlock.drivers.component import this_machine
 from interlock.drivers.config import DriversConfig
 from interlock.drivers.installation import installed_bin, not_installed
-from interlock.drivers.resolver import Candidate, Decision, Standing, Workspace, route
-from interlock.drivers.sign_in_state import State
+from interlock.drivers.resolver import Candidate, Decision, DriverCondition, SelectionPolicy, route
+from interlock.drivers.sign_in_state import SignInState
 from interlock.drivers.signature_check import refusal
-from interlock.drivers.standalone import auth_state_of, installed_folder
+from interlock.drivers.standalone import installed_folder, sign_in_of
 from interlock.drivers.status import BindingStatus, DriverStatus
 from interlock.manifests.model import DriverManifest, ToolContract
 
 
-async def standing_of(manifest: DriverManifest, desk: Desk) -> Standing:
+async def condition_of(manifest: DriverManifest, project: DriverProject) -> DriverCondition:
     """What is known of a driver."""
-    standing = Standing(refused=refusal(manifest, desk.config, desk.base_dir))
-    auth = auth_state_of(manifest, desk)
-    standing.authed = await auth.look() is State.AUTHED
-    standing.auth_problem = auth.what_to_do
-    if not desk.settings.allow_install and not _installed(manifest, desk):
-        standing.install_failed = not_installed(manifest.id)
-    return standing
+    condition = DriverCondition(refused=refusal(manifest, project.config, project.base_dir))
+    auth = sign_in_of(manifest, project)
+    condition.authed = await auth.look() is SignInState.AUTHED
+    condition.auth_problem = auth.what_to_do
+    if not project.settings.allow_install and not _installed(manifest, project):
+        condition.install_failed = not_installed(manifest.id)
+    return condition
 
 
-def _installed(manifest: DriverManifest, desk: Desk) -> bool:
+def _installed(manifest: DriverManifest, project: DriverProject) -> bool:
     """Whether its program is there, as far as can be told without running anything."""
     server = manifest.server
     if server is None or server.kind == "remote" or not manifest.install:
         return True
-    folder = installed_folder(manifest, desk.config, desk.base_dir)
+    folder = installed_folder(manifest, project.config, project.base_dir)
     if installed_bin(manifest, folder) is not None:
         return True
     if server.kind == "binary":
@@ -46,47 +46,47 @@ def _installed(manifest: DriverManifest, desk: Desk) -> bool:
     return server.kind == "docker" and shutil.which("docker") is not None
 
 
-async def statuses(desk: Desk) -> list[DriverStatus]:
+async def statuses(project: DriverProject) -> list[DriverStatus]:
     """Every driver, as a node would show it."""
     found = []
-    for manifest in desk.workspace.drivers.values():
-        standing = await standing_of(manifest, desk)
+    for manifest in project.workspace.drivers.values():
+        condition = await condition_of(manifest, project)
         found.append(
             DriverStatus(
                 id=manifest.id,
                 version=manifest.version,
                 kind=manifest.kind,
-                state=_state(standing),
+                state=_state(condition),
                 file=str(manifest.file),
-                problem=standing.refused or standing.auth_problem or standing.install_failed,
+                problem=condition.refused or condition.auth_problem or condition.install_failed,
                 bindings=[
                     BindingStatus(
                         contract=one.contract.key,
                         tool="" if one.entry.mcp is None else one.entry.mcp.tool_name,
                     )
-                    for one in desk.workspace.bindings[manifest.key]
+                    for one in project.workspace.bindings[manifest.key]
                 ],
                 egress=list(manifest.egress),
-                warnings=[str(one) for one in desk.workspace.cautions.get(manifest.file, ())],
+                warnings=[str(one) for one in project.workspace.cautions.get(manifest.file, ())],
             )
         )
     return found + [
         DriverStatus.of_file(path, [str(one) for one in problems])
-        for path, problems in desk.workspace.problems.items()
+        for path, problems in project.workspace.problems.items()
     ]
 
 
-def _state(standing: Standing) -> str:
-    if standing.refused:
+def _state(condition: DriverCondition) -> str:
+    if condition.refused:
         return "refused"
-    if not standing.authed:
+    if not condition.authed:
         return "unauthed"
-    return "failing" if standing.install_failed else "unverified"
+    return "failing" if condition.install_failed else "unverified"
 
 
 async def decide(
     contract: ToolContract,
-    desk: Desk,
+    project: DriverProject,
     inputs: Iterable[str],
     *,
     pinned: str | None,
@@ -95,50 +95,50 @@ async def decide(
 ) -> Decision:
     """Which driver a call with these inputs would go to. `known`: what a running node told."""
     candidates = []
-    for key in desk.workspace.serving.get(contract.key, ()):
-        manifest = desk.workspace.drivers[key]
+    for key in project.workspace.serving.get(contract.key, ()):
+        manifest = project.workspace.drivers[key]
         bound = next(
-            one for one in desk.workspace.bindings[key] if one.contract.key == contract.key
+            one for one in project.workspace.bindings[key] if one.contract.key == contract.key
         )
-        standing = await standing_of(manifest, desk)
+        condition = await condition_of(manifest, project)
         has_code = (manifest.folder / "driver.py").is_file()
         wrong = [] if has_code else check_entry(contract, bound.entry)
-        if wrong and not standing.refused:
-            standing.refused = " ".join(wrong)
-        _as_told(standing, known.get(manifest.id), contract.key)
-        candidates.append(Candidate(manifest, bound.entry, standing))
+        if wrong and not condition.refused:
+            condition.refused = " ".join(wrong)
+        _as_told(condition, known.get(manifest.id), contract.key)
+        candidates.append(Candidate(manifest, bound.entry, condition))
     return route(
         contract,
         candidates,
         list(inputs),
-        workspace=allowed(desk.settings, region),
-        machine=this_machine(desk.base_dir),
+        workspace=allowed(project.settings, region),
+        machine=this_machine(project.base_dir),
         pinned=pinned,
         now=time.time(),
     )
 
 
-def _as_told(standing: Standing, told: DriverStatus | None, contract: str) -> None:
+def _as_told(condition: DriverCondition, told: DriverStatus | None, contract: str) -> None:
     """A running node knows better."""
     if told is None:
         return
-    standing.authed = told.state != "unauthed"
-    standing.auth_problem = "" if standing.authed else told.problem
+    condition.authed = told.state != "unauthed"
+    condition.auth_problem = "" if condition.authed else told.problem
     problems = [
         one for bound in told.bindings if bound.contract == contract for one in bound.problems
     ]
     if told.state == "refused":
-        standing.refused = told.problem or "; ".join(problems) or standing.refused
+        condition.refused = told.problem or "; ".join(problems) or condition.refused
     elif problems:
-        standing.refused = "; ".join(problems)
+        condition.refused = "; ".join(problems)
     if told.state in ("running", "ready"):
-        standing.install_failed = ""
+        condition.install_failed = ""
 
 
-def allowed(settings: DriversConfig, region: str | None = None) -> Workspace:
+def allowed(settings: DriversConfig, region: str | None = None) -> SelectionPolicy:
     """Which drivers a node of this config may use."""
     policy = settings.policy
-    return Workspace(
+    return SelectionPolicy(
         region=settings.region if region is None else region,
         strict_region=settings.strict_region,
         forbid=tuple(policy.forbid),

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-OneDriver = Annotated[
+DriverArgument = Annotated[
     str, typer.Argument(metavar="ID", help="The id of a driver.", show_default=False)
 ]
-DriverIds = Annotated[
+DriversArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="[ID]...", help="Ids of drivers. Default: all.", show_default=False),
 ]

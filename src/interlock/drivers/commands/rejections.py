@@ -14,27 +14,27 @@ from interlock.drivers.signature_check import refusal
 from interlock.manifests.driver_reader import MANIFEST_FILE
 
 if TYPE_CHECKING:
-    from interlock.drivers.commands.workspace import Desk
+    from interlock.core.config.problems import KeyPath
+    from interlock.drivers.commands.workspace import DriverProject
 
-Found = tuple[str, str, str, str]
+ManifestRejection = tuple[str, str, str, str]
 """The file, what is wrong, what to do, and the driver that it is about."""
-Place = tuple[str | int, ...]
 _DEFAULTS: Final = DriversConfig()
 
 
-def refused(desk: Desk) -> Iterator[Found]:
+def refused(project: DriverProject) -> Iterator[ManifestRejection]:
     """Drivers and contracts that a node of this config would not take."""
-    for manifest in desk.workspace.drivers.values():
-        why = refusal(manifest, desk.config, desk.base_dir)
+    for manifest in project.workspace.drivers.values():
+        why = refusal(manifest, project.config, project.base_dir)
         if why:
             yield str(manifest.file), why, "", manifest.id
-    for one in broken_contracts(desk.config, desk.base_dir, desk.workspace).values():
+    for one in broken_contracts(project.config, project.base_dir, project.workspace).values():
         yield str(one.contract.file), one.sentence, "", ""
 
 
-def unknown_names(desk: Desk) -> Iterator[tuple[Place, str, str]]:
+def unknown_names(project: DriverProject) -> Iterator[tuple[KeyPath, str, str]]:
     """Places of the config that name something which the workspace does not have."""
-    settings, workspace = desk.settings, desk.workspace
+    settings, workspace = project.settings, project.workspace
     contracts = {*workspace.contracts, *(one.id for one in workspace.contracts.values())}
     drivers = {*workspace.drivers, *(one.id for one in workspace.drivers.values())}
     for contract, driver in settings.pins.items():
@@ -51,15 +51,15 @@ def unknown_names(desk: Desk) -> Iterator[tuple[Place, str, str]]:
         ("contracts", settings.contracts, _DEFAULTS.contracts),
     ):
         for index, folder in enumerate(given):
-            if folder not in usual and not (desk.base_dir / folder).is_dir():
+            if folder not in usual and not (project.base_dir / folder).is_dir():
                 yield ("drivers", name, index), f"there is no folder {folder}", "check the path"
 
 
-def without_manifest(desk: Desk) -> Iterator[tuple[str, str]]:
+def without_manifest(project: DriverProject) -> Iterator[tuple[str, str]]:
     """Folders among the drivers that hold none."""
-    for folder in desk.settings.folders:
+    for folder in project.settings.folders:
         try:
-            inside = sorted(os.scandir(desk.base_dir / folder), key=lambda one: one.name)
+            inside = sorted(os.scandir(project.base_dir / folder), key=lambda one: one.name)
         except OSError:
             continue
         for one in inside:

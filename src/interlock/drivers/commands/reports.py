@@ -39,16 +39,16 @@ class DriversReports(FeatureReports, ContractSource):
             return Checked()
         from interlock.core.config import Problem
         from interlock.drivers.commands.rejections import refused, unknown_names, without_manifest
-        from interlock.drivers.commands.workspace import desk_of
+        from interlock.drivers.commands.workspace import project_of
         from interlock.primitives.text import format_count
         from interlock.terminal.config_source import placed
 
-        desk = desk_of(config, source.base_dir)
-        wrong = [one for problems in desk.workspace.problems.values() for one in problems]
-        wrong += [Problem(file, 0, 0, "", why, hint) for file, why, hint, _ in refused(desk)]
-        wrong += placed(unknown_names(desk), source)
-        odd = [Problem(file, 0, 0, "", why, "") for file, why in without_manifest(desk)]
-        drivers, contracts = len(desk.workspace.drivers), len(desk.workspace.contracts)
+        project = project_of(config, source.base_dir)
+        wrong = [one for problems in project.workspace.problems.values() for one in problems]
+        wrong += [Problem(file, 0, 0, "", why, hint) for file, why, hint, _ in refused(project)]
+        wrong += placed(unknown_names(project), source)
+        odd = [Problem(file, 0, 0, "", why, "") for file, why in without_manifest(project)]
+        drivers, contracts = len(project.workspace.drivers), len(project.workspace.contracts)
         count = f"{format_count(drivers, 'driver')}, {format_count(contracts, 'contract')}"
         return Checked(wrong, odd, count)
 
@@ -62,16 +62,16 @@ class DriversReports(FeatureReports, ContractSource):
     # -- a running node
 
     def servers_summary(self, report: StatusReport) -> str:
-        from interlock.drivers.commands import rows
+        from interlock.drivers.commands import status_lines
         from interlock.drivers.status import DriversStatus
 
-        return rows.summary(report.part(DriversStatus).drivers)
+        return status_lines.summary(report.part(DriversStatus).drivers)
 
     def server_problems(self, report: StatusReport, most: int | None = None) -> list[str]:
-        from interlock.drivers.commands import rows
+        from interlock.drivers.commands import status_lines
         from interlock.drivers.status import DriversStatus
 
-        return rows.troubles(report.part(DriversStatus).drivers, most)
+        return status_lines.troubles(report.part(DriversStatus).drivers, most)
 
 
 REPORTS: Final = DriversReports()

@@ -5,19 +5,19 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from interlock.drivers.commands.options import OneDriver
+from interlock.drivers.commands.options import DriverArgument
 from interlock.terminal import config_source as where
 from interlock.terminal import output as say
 from interlock.terminal.node_discovery import NodeOption
 from interlock.terminal.options import Json
 
 if TYPE_CHECKING:
-    from interlock.drivers.commands.workspace import Desk
+    from interlock.drivers.commands.workspace import DriverProject
     from interlock.manifests.model import DriverManifest
 
 
 def show(
-    driver: OneDriver,
+    driver: DriverArgument,
     json: Json = False,
     config: where.ConfigOption = None,
     node: NodeOption = None,
@@ -35,17 +35,17 @@ def show(
     from interlock.drivers.commands.offline_status import statuses
     from interlock.terminal.event_loop import run
 
-    desk, rows, _ = ask_node(config, node, quiet=True)
-    manifest = desk.manifest(driver)
+    project, rows, _ = ask_node(config, node, quiet=True)
+    manifest = project.manifest(driver)
     known = [one for one in rows or () if one.file == str(manifest.file)]
-    status = next(one for one in known or run(statuses(desk)) if one.file == str(manifest.file))
+    status = next(one for one in known or run(statuses(project)) if one.file == str(manifest.file))
     told = {
         "id": manifest.id,
         "version": manifest.version,
         "file": str(manifest.file),
         "state": status.state,
         "problem": status.problem,
-        **_server(manifest, desk),
+        **_server(manifest, project),
         "secrets": list(manifest.auth.state_env) if manifest.auth is not None else [],
         "egress": list(manifest.egress),
         "region": list(manifest.region),
@@ -56,16 +56,16 @@ def show(
                 "contract": one.contract.key,
                 "tool": "" if one.entry.mcp is None else one.entry.mcp.tool_name,
             }
-            for one in desk.workspace.bindings[manifest.key]
+            for one in project.workspace.bindings[manifest.key]
         ],
     }
     if json:
         say.as_json(told)
     else:
-        _print(manifest, told, desk)
+        _print(manifest, told, project)
 
 
-def _server(manifest: DriverManifest, desk: Desk) -> dict[str, Any]:
+def _server(manifest: DriverManifest, project: DriverProject) -> dict[str, Any]:
     """Where the server is, or the words that start it."""
     from interlock.drivers.installation import installed_bin
     from interlock.drivers.launch import command_of
@@ -77,13 +77,13 @@ def _server(manifest: DriverManifest, desk: Desk) -> dict[str, Any]:
         return {"server": manifest.kind, "command": [], "refused": ""}
     if server.kind == "remote":
         return {"server": server.kind, "url": server.url, "command": [], "refused": ""}
-    folder = installed_folder(manifest, desk.config, desk.base_dir)
+    folder = installed_folder(manifest, project.config, project.base_dir)
     program = installed_bin(manifest, folder)
     refused, command = "", []
-    for confined in (desk.settings.sandbox == "enforce", False):
+    for confined in (project.settings.sandbox == "enforce", False):
         try:
             command = command_of(
-                manifest, workspace=desk.base_dir, installed=program, confined=confined
+                manifest, workspace=project.base_dir, installed=program, confined=confined
             )
             break
         except InterlockError as error:
@@ -97,9 +97,9 @@ def _server(manifest: DriverManifest, desk: Desk) -> dict[str, Any]:
     }
 
 
-def _print(manifest: DriverManifest, told: dict[str, Any], desk: Desk) -> None:
+def _print(manifest: DriverManifest, told: dict[str, Any], project: DriverProject) -> None:
     rows = [
-        ("file", desk.shown(manifest.file)),
+        ("file", project.shown(manifest.file)),
         ("state", f"{told['state']}{': ' + told['problem'] if told['problem'] else ''}"),
         ("server", told.get("url") or told["server"]),
         ("command", shlex.join(told["command"])),

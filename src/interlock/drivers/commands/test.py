@@ -15,8 +15,8 @@ from interlock.terminal import output as say
 from interlock.terminal.options import Json
 
 if TYPE_CHECKING:
-    from interlock.drivers.commands.workspace import Desk
-    from interlock.drivers.standalone import Visit
+    from interlock.drivers.commands.workspace import DriverProject
+    from interlock.drivers.standalone import StandaloneServer
     from interlock.manifests.binding import Binding
     from interlock.manifests.model import DriverManifest, Example
 
@@ -25,7 +25,7 @@ _NO_EXAMPLES: Final = "it has no examples"
 OK, DIFFERS, FAILED, SKIPPED, UNREACHABLE = "ok", "differs", "failed", "skipped", "unreachable"
 
 
-class Tried(Struct):
+class ExampleResult(Struct):
     """One example at one driver."""
 
     driver: str
@@ -61,11 +61,11 @@ def try_examples(
       interlock drivers test filesystem-mcp
       interlock drivers test time.now --json
     """
-    from interlock.drivers.commands.workspace import open_desk
+    from interlock.drivers.commands.workspace import open_project
     from interlock.terminal.event_loop import run
 
-    desk = open_desk(config)
-    found = run(_try_all(desk, name, changes=changes))
+    project = open_project(config)
+    found = run(_try_all(project, name, changes=changes))
     if json:
         say.as_json(found)
     else:
@@ -82,7 +82,7 @@ def try_examples(
         raise typer.Exit(say.FAILED)
 
 
-def _missing(found: list[Tried]) -> str:
+def _missing(found: list[ExampleResult]) -> str:
     """What to do so that something is tried."""
     if not found:
         return "no driver serves it"
@@ -91,64 +91,66 @@ def _missing(found: list[Tried]) -> str:
     return "say --changes to try what changes something, or write examples into a TOOL.md"
 
 
-async def _try_all(desk: Desk, name: str, *, changes: bool) -> list[Tried]:
-    found: list[Tried] = []
-    if desk.is_contract(name):
-        contract = desk.contract(name)
-        keys = desk.workspace.serving.get(contract.key, ())
+async def _try_all(project: DriverProject, name: str, *, changes: bool) -> list[ExampleResult]:
+    found: list[ExampleResult] = []
+    if project.is_contract(name):
+        contract = project.contract(name)
+        keys = project.workspace.serving.get(contract.key, ())
         if not keys:
             say.note(f"no driver serves {contract.id}.")
         for key in keys:
-            manifest = desk.workspace.drivers[key]
-            chosen = [b for b in desk.workspace.bindings[key] if b.contract.key == contract.key]
-            found += await _try_driver(desk, manifest, chosen, changes=changes)
+            manifest = project.workspace.drivers[key]
+            chosen = [b for b in project.workspace.bindings[key] if b.contract.key == contract.key]
+            found += await _try_driver(project, manifest, chosen, changes=changes)
         return found
-    manifest = desk.manifest(name)
-    bindings = desk.workspace.bindings[manifest.key]
-    return await _try_driver(desk, manifest, list(bindings), changes=changes)
+    manifest = project.manifest(name)
+    bindings = project.workspace.bindings[manifest.key]
+    return await _try_driver(project, manifest, list(bindings), changes=changes)
 
 
 async def _try_driver(
-    desk: Desk, manifest: DriverManifest, bindings: list[Binding], *, changes: bool
-) -> list[Tried]:
+    project: DriverProject, manifest: DriverManifest, bindings: list[Binding], *, changes: bool
+) -> list[ExampleResult]:
     from interlock.drivers.binding import check_listed
-    from interlock.drivers.commands.standalone import told_of, visit
+    from interlock.drivers.commands.standalone_server import open_server, told_of
     from interlock.drivers.standalone import open_hooks
     from interlock.errors import InterlockError
 
-    found: list[Tried] = []
+    found: list[ExampleResult] = []
     waiting: list[Binding] = []
     for one in bindings:
         contract = one.contract
         if not contract.examples:
-            found.append(Tried(manifest.id, contract.id, "", SKIPPED, _NO_EXAMPLES))
+            found.append(ExampleResult(manifest.id, contract.id, "", SKIPPED, _NO_EXAMPLES))
         elif contract.mutates and not changes:
             why = "it changes something; --changes tries it all the same"
-            found.append(Tried(manifest.id, contract.id, "", SKIPPED, why))
+            found.append(ExampleResult(manifest.id, contract.id, "", SKIPPED, why))
         else:
             waiting.append(one)
     if not waiting:
         return found
     try:
-        async with visit(manifest, desk, warn=say.note) as there:
+        async with open_server(manifest, project, warn=say.note) as there:
             tools = there.tools()
-            async with open_hooks(manifest, desk, warn=say.note) as hooks:
+            async with open_hooks(manifest, project, warn=say.note) as hooks:
                 for one in waiting:
                     wrong = check_listed(one.contract, one.entry, tools).errors
                     if wrong:
                         told = say.printable(" ".join(wrong))
-                        found.append(Tried(manifest.id, one.contract.id, "", FAILED, told))
+                        found.append(ExampleResult(manifest.id, one.contract.id, "", FAILED, told))
                         continue
                     found += await _try_examples(there, one, hooks)
         for sentence in (*there.given(), *there.in_vain()):
             say.note(sentence)
     except InterlockError as error:
-        found.append(Tried(manifest.id, "", "", UNREACHABLE, told_of(manifest.id, error)))
+        found.append(ExampleResult(manifest.id, "", "", UNREACHABLE, told_of(manifest.id, error)))
     return found
 
 
-async def _try_examples(there: Visit, binding: Binding, hooks: Any) -> list[Tried]:
-    from interlock.drivers.driver import Binding as Served
+async def _try_examples(
+    there: StandaloneServer, binding: Binding, hooks: Any
+) -> list[ExampleResult]:
+    from interlock.drivers.driver import DriverBinding as Served
     from interlock.drivers.translation import BoundEntry
 
     transforms = {} if hooks is None else hooks.transforms
@@ -164,13 +166,13 @@ async def _try_examples(there: Visit, binding: Binding, hooks: Any) -> list[Trie
 
 
 async def _try_example(
-    there: Visit, served: Any, hooks: Any, number: int, example: Example
-) -> Tried:
+    there: StandaloneServer, served: Any, hooks: Any, number: int, example: Example
+) -> ExampleResult:
     from interlock.drivers.limits import effective_timeout_ms
     from interlock.errors import InterlockError
 
     contract, entry = served.contract, served.entry
-    one = Tried(there.manifest.id, contract.id, example.name or f"example {number}", OK)
+    one = ExampleResult(there.manifest.id, contract.id, example.name or f"example {number}", OK)
     within = effective_timeout_ms(contract, there.manifest, entry) / 1000
     try:
         served.bound.shape.check_inputs(example.input)
@@ -214,7 +216,7 @@ def _lines(value: Any) -> list[str]:
     return [say.printable(line) for line in text.splitlines()]
 
 
-def _print(one: Tried) -> None:
+def _print(one: ExampleResult) -> None:
     from rich.text import Text
 
     marks = {OK: ("✓", "green"), SKIPPED: ("–", "yellow")}

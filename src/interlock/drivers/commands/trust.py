@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interlock.drivers.commands.options import DriverIds, OneDriver
+from interlock.drivers.commands.options import DriverArgument, DriversArgument
 from interlock.terminal import config_source as where
 from interlock.terminal import output as say
 from interlock.terminal.options import Json
@@ -15,11 +15,11 @@ from interlock.terminal.options import Json
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-    from interlock.drivers.commands.workspace import Desk
+    from interlock.drivers.commands.workspace import DriverProject
 
 
 def sign(
-    driver: OneDriver,
+    driver: DriverArgument,
     key: Annotated[
         Path,
         typer.Option(
@@ -44,13 +44,13 @@ def sign(
     Example:
       interlock drivers sign filesystem-mcp --key release.pem
     """
-    from interlock.drivers.commands.workspace import open_desk
+    from interlock.drivers.commands.workspace import open_project
     from interlock.errors import CONFIG, InterlockError
     from interlock.manifests.signatures import key_id
     from interlock.manifests.signatures import sign as signed
     from interlock.terminal import operator_key
 
-    folder = open_desk(config).folder_of(driver)
+    folder = open_project(config).folder_of(driver)
     path = operator_key.chosen(key)
     operator_key.check_file(path)
     operator_key.warn_open(path)
@@ -65,7 +65,7 @@ def sign(
 
 
 def verify(
-    drivers: DriverIds = None,
+    drivers: DriversArgument = None,
     key: Annotated[
         list[Path] | None,
         typer.Option(
@@ -82,16 +82,16 @@ def verify(
       interlock drivers verify
       interlock drivers verify filesystem-mcp --key release.pub
     """
-    from interlock.drivers.commands.workspace import open_desk
+    from interlock.drivers.commands.workspace import open_project
     from interlock.manifests.signatures import SignatureProblem
     from interlock.manifests.signatures import verify as verified
 
-    desk = open_desk(config)
-    trusted = _trusted(desk, key or [])
+    project = open_project(config)
+    trusted = _trusted(project, key or [])
     rows: list[dict[str, str | None]] = []
-    for id in drivers or desk.ids():
+    for id in drivers or project.ids():
         try:
-            rows.append({"driver": id, "signed_by": verified(desk.folder_of(id), trusted)})
+            rows.append({"driver": id, "signed_by": verified(project.folder_of(id), trusted)})
         except SignatureProblem as problem:
             rows.append({"driver": id, "signed_by": None, "problem": str(problem)})
     bad = [row for row in rows if row["signed_by"] is None]
@@ -108,12 +108,12 @@ def verify(
         raise typer.Exit(say.FAILED)
 
 
-def _trusted(desk: Desk, more: list[Path]) -> list[Ed25519PublicKey]:
+def _trusted(project: DriverProject, more: list[Path]) -> list[Ed25519PublicKey]:
     """The keys that are believed. Raises InterlockError."""
     from interlock.errors import CONFIG, InterlockError
     from interlock.manifests.signatures import SignatureProblem, read_public_key
 
-    named = [desk.base_dir / Path(one).expanduser() for one in desk.settings.trust]
+    named = [project.base_dir / Path(one).expanduser() for one in project.settings.trust]
     found = []
     for path in [*named, *more]:
         try:

@@ -25,7 +25,7 @@ from interlock.terminal import config_source as where
 _MOST_NAMED: Final = 12
 
 
-class Desk(Struct, frozen=True):
+class DriverProject(Struct, frozen=True):
     """A config, and everything that its drivers' files say."""
 
     config: Config
@@ -87,17 +87,17 @@ class Desk(Struct, frozen=True):
             return str(path)
 
 
-def open_desk(given: Path | None) -> Desk:
+def open_project(given: Path | None) -> DriverProject:
     """The drivers of the config that is found; without one, those of this folder.
 
     Raises ConfigError when the config is wrong; manifests that are wrong are in the workspace.
     """
     config, base_dir = where.load_or_default(where.source_if_any(given))
-    return desk_of(config, base_dir)
+    return project_of(config, base_dir)
 
 
-def desk_of(config: Config, base_dir: Path) -> Desk:
-    return Desk(config, base_dir, read_workspace(config, base_dir))
+def project_of(config: Config, base_dir: Path) -> DriverProject:
+    return DriverProject(config, base_dir, read_workspace(config, base_dir))
 
 
 def read_workspace(config: Config, base_dir: Path) -> Workspace:

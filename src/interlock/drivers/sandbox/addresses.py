@@ -26,7 +26,7 @@ OwnNetworks = Callable[[], Sequence[Network]]
 """What addresses this machine has."""
 
 
-class Whose(Enum):
+class AddressOwner(Enum):
     """To whom an address leads."""
 
     OTHERS = "another machine"
@@ -74,24 +74,24 @@ def plain(address: str) -> Address:
     return found
 
 
-def whose(address: str, own: OwnNetworks = own_networks) -> Whose:
+def find_owner(address: str, own: OwnNetworks = own_networks) -> AddressOwner:
     """To whom an address leads. Raises ValueError for what is none."""
     by_number = whose_by_number(address)
-    if by_number is not Whose.OTHERS:
+    if by_number is not AddressOwner.OTHERS:
         return by_number
     found, written = plain(address), ip_address(address.partition("%")[0])
     # One of another version is in no network.
     mine = any(found in network or written in network for network in own())
-    return Whose.MACHINE if mine else Whose.OTHERS
+    return AddressOwner.MACHINE if mine else AddressOwner.OTHERS
 
 
-def whose_by_number(address: str) -> Whose:
+def whose_by_number(address: str) -> AddressOwner:
     """The same, as far as the number alone says it. Pure."""
     found = plain(address)
     if found.is_loopback or found.is_unspecified:
-        return Whose.MACHINE
+        return AddressOwner.MACHINE
     if found.is_link_local or found.is_multicast or found in _METADATA:
-        return Whose.LINK
+        return AddressOwner.LINK
     if found == IPv4Address("255.255.255.255"):
-        return Whose.LINK
-    return Whose.OTHERS
+        return AddressOwner.LINK
+    return AddressOwner.OTHERS

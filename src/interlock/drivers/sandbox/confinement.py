@@ -17,15 +17,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from interlock.drivers.sandbox.listener_handover import Door
-from interlock.drivers.sandbox.name_resolution import Never, Resolve, reachable, resolve_outside
-from interlock.drivers.sandbox.patterns import Egress, Place
+from interlock.drivers.sandbox.listener_handover import ListenerHandover
+from interlock.drivers.sandbox.name_resolution import (
+    HostResolver,
+    OwnAddresses,
+    reachable,
+    resolve_outside,
+)
+from interlock.drivers.sandbox.patterns import Egress, HostPort
 from interlock.drivers.sandbox.plan import (
     DISGUISE,
     LOOPBACK,
     LOOPBACK6,
     PLAN,
-    Ways,
+    EgressRoutes,
     command_line,
     encode_plan,
 )
@@ -53,7 +58,13 @@ class Confinement:
     """The confinement of one server, for as many starts of it as there are."""
 
     def __init__(
-        self, key: str, egress: Egress, ways: Ways, room: Path, *, covered: Sequence[Path] = ()
+        self,
+        key: str,
+        egress: Egress,
+        ways: EgressRoutes,
+        room: Path,
+        *,
+        covered: Sequence[Path] = (),
     ) -> None:
         self._key = key
         self._covered = covered
@@ -61,8 +72,8 @@ class Confinement:
         self._ways = ways
         self._room = room
         self._plan = ""
-        self._door: Door | None = None
-        self.covers: Covers | None = None
+        self._door: ListenerHandover | None = None
+        self.covers: CoveredPaths | None = None
         """What was covered when the server was last started."""
 
     @classmethod
@@ -75,9 +86,9 @@ class Confinement:
         read_only: Sequence[Path] = (),
         any_egress: bool = False,
         local_egress: bool = False,
-        never: Never = (),
-        resolve: Resolve = resolve_outside,
-        on_refused: Tell | None = None,
+        never: OwnAddresses = (),
+        resolve: HostResolver = resolve_outside,
+        on_refused: RefusalRecorder | None = None,
         clock: Callable[[], float] = time.monotonic,
         problem: Callable[[], str | None] = confinement_problem,
     ) -> Self:
@@ -91,7 +102,7 @@ class Confinement:
         """
         try:
             compiled = Egress.compile(egress, any_egress=any_egress, local_egress=local_egress)
-            ways = Ways.to(compiled)
+            ways = EgressRoutes.to(compiled)
         except ValueError as exc:
             raise InterlockError(CONFIG, f"{key}: {exc}.") from None
         # In a thread: the first look takes a moment, and others are served meanwhile.
@@ -104,7 +115,7 @@ class Confinement:
         refusals = Refusals(on_refused, clock=clock)
         try:
             if not (compiled.nothing or compiled.everything):
-                one._door = Door(
+                one._door = ListenerHandover(
                     room / "door",
                     ways.listen,
                     lambda: Proxy(key, compiled, ways, resolve=reach, refused=refusals.note),
@@ -132,7 +143,7 @@ class Confinement:
         for place in self._covered:
             self._make_sure_of(place)
         # Before they are covered: what is replaced from now on is noticed.
-        self.covers = Covers(self._covered)
+        self.covers = CoveredPaths(self._covered)
         return command_line(self._key, argv)
 
     def _make_sure_of(self, place: Path) -> None:
@@ -202,7 +213,7 @@ def _folder_for_sockets() -> str | None:
 _Identity = tuple[int, int]
 
 
-class Covers:
+class CoveredPaths:
     """Covered places as they were when a server was started."""
 
     def __init__(self, places: Iterable[Path]) -> None:
@@ -242,19 +253,19 @@ AGAIN: Final = 60.0
 MOST: Final = 20
 """Places told within that time. A server that scans a network fills no journal."""
 
-Tell = Callable[[str, int], None]
+RefusalRecorder = Callable[[str, int], None]
 
 
 class Refusals:
     """Tells each place once in a while."""
 
     def __init__(
-        self, tell: Tell | None, *, clock: Callable[[], float], again: float = AGAIN
+        self, tell: RefusalRecorder | None, *, clock: Callable[[], float], again: float = AGAIN
     ) -> None:
         self._tell = tell
         self._clock = clock
         self._again = again
-        self._told: dict[Place, float] = {}
+        self._told: dict[HostPort, float] = {}
         """When each was told last; the oldest first."""
 
     def note(self, host: str, port: int) -> None:
@@ -267,7 +278,7 @@ class Refusals:
             if now - self._told[oldest] < self._again:
                 break
             del self._told[oldest]
-        place = Place(host, port)
+        place = HostPort(host, port)
         if place in self._told or len(self._told) >= MOST:
             return
         self._told[place] = now

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from interlock.drivers.sandbox.patterns import Place
+from interlock.drivers.sandbox.patterns import HostPort
 from interlock.drivers.sandbox.proxy import Proxy
 
 _YES: Final = b"."
@@ -24,10 +24,10 @@ _PEER: Final = struct.Struct("3i")
 _SENDING_SECONDS: Final = 60.0
 
 
-class Door:
+class ListenerHandover:
     """Waits for servers, and gives each a proxy of its own."""
 
-    def __init__(self, path: Path, listen: list[Place], proxy: Callable[[], Proxy]) -> None:
+    def __init__(self, path: Path, listen: list[HostPort], proxy: Callable[[], Proxy]) -> None:
         self._listen = listen
         self._proxy = proxy
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -119,7 +119,7 @@ async def _received(guest: socket.socket, most: int) -> list[socket.socket]:
     return found
 
 
-def _as_asked(listening: list[socket.socket], asked: list[Place]) -> bool:
+def _as_asked(listening: list[socket.socket], asked: list[HostPort]) -> bool:
     """Whether these are the sockets of the plan, and they listen."""
     return len(listening) == len(asked) and all(
         one.type == socket.SOCK_STREAM

@@ -12,12 +12,18 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 
-from interlock.drivers.sandbox.addresses import OwnNetworks, Whose, own_networks, plain, whose
+from interlock.drivers.sandbox.addresses import (
+    AddressOwner,
+    OwnNetworks,
+    find_owner,
+    own_networks,
+    plain,
+)
 from interlock.drivers.sandbox.patterns import is_address, is_localhost
 
-Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+HostResolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """A normal host and a port → the addresses to try, in this order. Raises OSError for none."""
-Never = Sequence[tuple[str, int]]
+OwnAddresses = Sequence[tuple[str, int]]
 """Where the node itself listens: hosts and ports. Looked at anew for each connection."""
 
 
@@ -37,12 +43,12 @@ async def resolve_outside(host: str, port: int) -> list[str]:
 
 def is_outside(address: str, own: OwnNetworks = own_networks) -> bool:
     """Whether an address is of another machine that can be somewhere else."""
-    return whose(address, own) is Whose.OTHERS
+    return find_owner(address, own) is AddressOwner.OTHERS
 
 
 def reachable(
-    resolve: Resolve, *, never: Never, local: bool, own: OwnNetworks = own_networks
-) -> Resolve:
+    resolve: HostResolver, *, never: OwnAddresses, local: bool, own: OwnNetworks = own_networks
+) -> HostResolver:
     """The same, without what a server may not reach whatever it names: the node that confines it,
     and, unless `local`, addresses of this machine that are named by their number."""
 
@@ -61,12 +67,12 @@ def reachable(
     return found
 
 
-def is_node(address: str, port: int, never: Never, own: OwnNetworks = own_networks) -> bool:
+def is_node(address: str, port: int, never: OwnAddresses, own: OwnNetworks = own_networks) -> bool:
     """Whether the node listens there. Its port is its own on every address of this machine."""
     for host, its_port in never:
         if port != its_port:
             continue
-        if whose(address, own) is Whose.MACHINE:
+        if find_owner(address, own) is AddressOwner.MACHINE:
             return True
         if is_address(host) and plain(address) == plain(host):
             return True

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Self
 
 from msgspec import Struct
 
-from interlock.drivers.sandbox.addresses import Whose, whose_by_number
+from interlock.drivers.sandbox.addresses import AddressOwner, whose_by_number
 
 WEB_PORTS: Final = (80, 443)
 """What a pattern without a port means."""
@@ -28,7 +28,7 @@ _LONGEST_NAME: Final = 253
 _LARGEST_PORT: Final = 65535
 
 
-class Place(NamedTuple):
+class HostPort(NamedTuple):
     """One host, as `normal_host` writes it, and one port of it."""
 
     host: str
@@ -41,9 +41,9 @@ class Place(NamedTuple):
 class Egress(Struct, frozen=True):
     """The places that may be connected to."""
 
-    places: tuple[Place, ...] = ()
+    places: tuple[HostPort, ...] = ()
     """Named exactly, in the order of the patterns."""
-    below: frozenset[Place] = frozenset()
+    below: frozenset[HostPort] = frozenset()
     """Suffixes, each with its dot: whatever ends with one, and has something before it."""
     everything: bool = False
 
@@ -54,8 +54,8 @@ class Egress(Struct, frozen=True):
         """Raises ValueError, with what to write instead, for what is no pattern, or needs a consent
         that is not given: `any_egress` for the whole network, `local_egress` for this machine.
         """
-        places: dict[Place, None] = {}
-        below: set[Place] = set()
+        places: dict[HostPort, None] = {}
+        below: set[HostPort] = set()
         everything = False
         for pattern in patterns:
             if pattern == EVERYTHING:
@@ -69,9 +69,9 @@ class Egress(Struct, frozen=True):
             host, ports = _read(pattern)
             _check_whose(pattern, host, local_egress=local_egress)
             if host.startswith("*"):
-                below.update(Place(host[1:], port) for port in ports)
+                below.update(HostPort(host[1:], port) for port in ports)
             else:
-                places.update(dict.fromkeys(Place(host, port) for port in ports))
+                places.update(dict.fromkeys(HostPort(host, port) for port in ports))
         return cls(tuple(places), frozenset(below), everything)
 
     @property
@@ -87,13 +87,13 @@ class Egress(Struct, frozen=True):
             return False
         if not 0 < port <= _LARGEST_PORT:
             return False
-        if self.everything or Place(host, port) in self.places:
+        if self.everything or HostPort(host, port) in self.places:
             return True
         if not self.below or is_address(host):
             return False
         start = host.find(".")
         while start != -1:
-            if Place(host[start:], port) in self.below:
+            if HostPort(host[start:], port) in self.below:
                 return True
             start = host.find(".", start + 1)
         return False
@@ -135,14 +135,14 @@ def is_localhost(host: str) -> bool:
 def _check_whose(pattern: str, host: str, *, local_egress: bool) -> None:
     """Raises ValueError for a place of this machine or of its cloud, as far as it can be seen."""
     if is_localhost(host):
-        found = Whose.MACHINE
+        found = AddressOwner.MACHINE
     else:
-        found = whose_by_number(host) if is_address(host) else Whose.OTHERS
-    if found is Whose.LINK:
+        found = whose_by_number(host) if is_address(host) else AddressOwner.OTHERS
+    if found is AddressOwner.LINK:
         raise ValueError(
             f"egress {pattern!r} is {found.value}, and no driver is let there: name another host"
         )
-    if found is Whose.MACHINE and not local_egress:
+    if found is AddressOwner.MACHINE and not local_egress:
         raise ValueError(
             f"egress {pattern!r} is {found.value}, and this node does not let drivers reach the "
             "other programs there: the operator sets drivers.local_egress: true"

@@ -19,7 +19,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from interlock.drivers.sandbox.patterns import Egress, Place, is_address, normal_host
+from interlock.drivers.sandbox.patterns import Egress, HostPort, is_address, normal_host
 from interlock.drivers.sandbox.socket_filter import socket_filter
 
 LAUNCHER: Final = Path(__file__).with_name("launcher.py")
@@ -52,36 +52,36 @@ _SYSTEM: Final = (
 )  # fmt: skip
 
 
-class Ways(Struct, frozen=True):
+class EgressRoutes(Struct, frozen=True):
     """How places are reached from inside."""
 
     hosts: dict[str, str] = field(default_factory=dict)
     """Name → its address on the inner loopback."""
-    places: dict[Place, str] = field(default_factory=dict)
+    places: dict[HostPort, str] = field(default_factory=dict)
     """Inner address and port → the host that it stands for."""
     proxy_port: int = _USUAL_PROXY_PORT
 
     @classmethod
-    def to(cls, egress: Egress, *, newer: bool | None = None) -> Ways:
+    def to(cls, egress: Egress, *, newer: bool | None = None) -> EgressRoutes:
         """Raises ValueError when there are more ports than one server should need.
 
         `newer`: whether the machine knows IPv6. It is looked up when nobody says so.
         """
         newer = os.path.exists("/proc/net/if_inet6") if newer is None else newer
         hosts: dict[str, str] = {}
-        places: dict[Place, str] = {}
+        places: dict[HostPort, str] = {}
         for host, port in egress.places:
             if host == "localhost":
-                places[Place(LOOPBACK, port)] = host
+                places[HostPort(LOOPBACK, port)] = host
                 if newer:
-                    places[Place(LOOPBACK6, port)] = host
+                    places[HostPort(LOOPBACK6, port)] = host
             elif ":" in host and not newer:
                 raise ValueError(f"egress names {host}, and this machine knows no IPv6")
             elif is_address(host):
-                places[Place(host, port)] = host
+                places[HostPort(host, port)] = host
             else:
                 address = hosts.setdefault(host, str(_FIRST_ADDRESS + len(hosts)))
-                places[Place(address, port)] = host
+                places[HostPort(address, port)] = host
         ports = {place.port for place in places}
         if len(ports) > MOST_PORTS:
             raise ValueError(
@@ -93,12 +93,12 @@ class Ways(Struct, frozen=True):
         return cls(hosts, places, proxy_port)
 
     @property
-    def listen(self) -> list[Place]:
+    def listen(self) -> list[HostPort]:
         """Where the node's sockets listen: the proxy's first."""
         ports = dict.fromkeys((":" in place.host, place.port) for place in self.places)
         return [
-            Place(LOOPBACK, self.proxy_port),
-            *(Place(_EVERY6 if newer else _EVERY, port) for newer, port in ports),
+            HostPort(LOOPBACK, self.proxy_port),
+            *(HostPort(_EVERY6 if newer else _EVERY, port) for newer, port in ports),
         ]
 
     @property
@@ -127,7 +127,7 @@ def _own_name() -> str:
 def encode_plan(
     room: Path,
     egress: Egress,
-    ways: Ways,
+    ways: EgressRoutes,
     *,
     door: Path | None,
     hidden: Iterable[Path],

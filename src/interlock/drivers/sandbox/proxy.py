@@ -16,9 +16,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from interlock.drivers.sandbox.name_resolution import Resolve
-from interlock.drivers.sandbox.patterns import Egress, Place, normal_host
-from interlock.drivers.sandbox.plan import Ways
+from interlock.drivers.sandbox.name_resolution import HostResolver
+from interlock.drivers.sandbox.patterns import Egress, HostPort, normal_host
+from interlock.drivers.sandbox.plan import EgressRoutes
 from interlock.errors import PAYLOAD_TOO_LARGE, InterlockError, ProtocolError
 
 # -- What a confined server asks the way out for: the head of an HTTP proxy request. Pure.
@@ -50,7 +50,7 @@ _FOR_THE_PROXY: Final = frozenset(
 class ProxyRequest(Struct, frozen=True):
     """Where somebody wants to go."""
 
-    place: Place
+    place: HostPort
     head: bytes = b""
     """What the host is to be sent first. Empty: it asked for a tunnel, and is told that there is
     one instead."""
@@ -124,18 +124,18 @@ def _field(line: bytes) -> tuple[bytes, bytes]:
     return name, value.strip(b" \t")
 
 
-def _place(authority: bytes, usual: int | None) -> Place:
+def _place(authority: bytes, usual: int | None) -> HostPort:
     found = _AUTHORITY.fullmatch(authority)
     port = usual if found is None or found[2] is None else int(found[2])
     if found is None or port is None or not 0 < port <= 65535:
         raise ProtocolError("A proxy request names no host and port that could be connected to.")
     try:
-        return Place(normal_host(found[1].decode("ascii")), port)
+        return HostPort(normal_host(found[1].decode("ascii")), port)
     except ValueError:
         raise ProtocolError("A proxy request names something that is no host.") from None
 
 
-def _as_host(place: Place) -> bytes:
+def _as_host(place: HostPort) -> bytes:
     text = str(place)
     return (text.removesuffix(":80") if place.port == 80 else text).encode("ascii")
 
@@ -152,15 +152,21 @@ _PIECE: Final = 64 * 1024
 _LAST_LOOK: Final = 1.0
 """How long a refused request is read on, so that its sender reads the answer first."""
 
-Refused = Callable[[str, int], None]
-Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+RefusalHandler = Callable[[str, int], None]
+StreamPair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Proxy:
     """Serves the sockets of one started server, until it ends."""
 
     def __init__(
-        self, key: str, egress: Egress, ways: Ways, *, resolve: Resolve, refused: Refused
+        self,
+        key: str,
+        egress: Egress,
+        ways: EgressRoutes,
+        *,
+        resolve: HostResolver,
+        refused: RefusalHandler,
     ) -> None:
         self._key = key
         self._egress = egress
@@ -172,7 +178,7 @@ class Proxy:
         self._closed = False
 
     async def serve(self, listening: Iterable[socket.socket]) -> None:
-        """Take over sockets that listen. Each is one of those that `Ways.listen` asks for."""
+        """Take over listening sockets: those that `EgressRoutes.listen` asks for."""
         for one in listening:
             self._servers.append(await asyncio.start_server(self._accepted, sock=one))
 
@@ -212,14 +218,14 @@ class Proxy:
         if port == self._ways.proxy_port:
             await self._proxied(reader, writer)
             return
-        inner = Place(normal_host(address), port)
+        inner = HostPort(normal_host(address), port)
         host = self._ways.places.get(inner)
         if host is None or not self._egress.allows(host, port):
             self._refused(host or inner.host, port)
             _reset(writer)
             return
         try:
-            far = await self._connected(Place(host, port))
+            far = await self._connected(HostPort(host, port))
         except (OSError, TimeoutError):
             _reset(writer)
             return
@@ -255,7 +261,7 @@ class Proxy:
         far[1].write(request.head + requests.rest)
         await _relay((reader, writer), far)
 
-    async def _connected(self, place: Place) -> Ends:
+    async def _connected(self, place: HostPort) -> StreamPair:
         """A connection to the host. Raises OSError or TimeoutError when there is none."""
         async with asyncio.timeout(CONNECT_SECONDS):
             problem = OSError(f"{place.host} has no address")
@@ -310,7 +316,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 # -- bytes both ways
 
 
-async def _relay(near: Ends, far: Ends) -> None:
+async def _relay(near: StreamPair, far: StreamPair) -> None:
     """Pass bytes on until both have said all they will say, or one of them is gone."""
     moved = _Moved()
     pumps = {

@@ -10,8 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from interlock.core.upstreams.oauth.urls import is_loopback, parts
-from interlock.drivers.sandbox.name_resolution import Never, is_node
-from interlock.drivers.sandbox.patterns import Egress, Place, is_address, is_localhost, normal_host
+from interlock.drivers.sandbox.name_resolution import OwnAddresses, is_node
+from interlock.drivers.sandbox.patterns import (
+    Egress,
+    HostPort,
+    is_address,
+    is_localhost,
+    normal_host,
+)
 from interlock.drivers.sandbox.plan import LOOPBACK
 from interlock.errors import CONFIG, POLICY_VIOLATION, InterlockError
 
@@ -22,7 +28,7 @@ def check_remote(
     *,
     any_egress: bool = False,
     local_egress: bool = False,
-    never: Never = (),
+    never: OwnAddresses = (),
     key: str = "The driver",
     what: str = "its server",
     field: str = "server.url",
@@ -46,7 +52,7 @@ def check_remote(
             f"{key}: {what} at {host} is to be reached over plain http, where anybody on the "
             "way can read and change what is said. Use https.",
         )
-    place = Place(host, found.port or (443 if found.scheme == "https" else 80))
+    place = HostPort(host, found.port or (443 if found.scheme == "https" else 80))
     own = LOOPBACK if is_localhost(host) else host
     if is_address(own) and is_node(own, place.port, never):
         raise InterlockError(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from interlock.drivers.sandbox.patterns import Egress
-from interlock.drivers.sandbox.plan import PLAN, Ways, command_line, encode_plan
+from interlock.drivers.sandbox.plan import PLAN, EgressRoutes, command_line, encode_plan
 from interlock.drivers.sandbox.socket_filter import socket_filter
 
 _SECONDS: Final = 20.0
@@ -108,7 +108,7 @@ def find_problem(
 def _confine_one() -> subprocess.CompletedProcess[str]:
     nowhere = Egress()
     with tempfile.TemporaryDirectory(prefix="interlock-") as room:
-        plan = encode_plan(Path(room), nowhere, Ways(), door=None, hidden=(), read_only=())
+        plan = encode_plan(Path(room), nowhere, EgressRoutes(), door=None, hidden=(), read_only=())
         return subprocess.run(
             command_line("a process", [sys.executable, "-I", "-S", "-c", _LOOK_AROUND]),
             stdin=subprocess.DEVNULL,

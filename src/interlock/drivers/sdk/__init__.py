@@ -34,7 +34,7 @@ from interlock.drivers.sdk.reference import (
     subscribe_mcp_prompts,
     subscribeMcpPrompts,
 )
-from interlock.drivers.standalone import Visit
+from interlock.drivers.standalone import StandaloneServer
 from interlock.manifests.definitions import (
     DriverDefinition,
     define_driver,
@@ -56,8 +56,8 @@ __all__ = [
     "HookArguments",
     "HookResult",
     "ManifestError",
+    "StandaloneServer",
     "ToolFault",
-    "Visit",
     "callMcpTool",
     "call_mcp_tool",
     "connectMcpServer",

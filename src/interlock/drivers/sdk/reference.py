@@ -22,7 +22,7 @@ from interlock.core.config import Config
 from interlock.core.upstreams.listing import list_offer
 from interlock.core.upstreams.subscriptions import UpstreamSubscriptions
 from interlock.drivers.config import DriversConfig
-from interlock.drivers.standalone import LIST_WITHIN, Visit, named, visit
+from interlock.drivers.standalone import LIST_WITHIN, StandaloneServer, named, open_server
 from interlock.manifests.definitions import DriverDefinition, manifest_of
 from interlock.manifests.driver_reader import MANIFEST_FILE, load_driver
 from interlock.manifests.model import DriverManifest
@@ -32,7 +32,7 @@ _DRIVERS: Final = ".drivers"
 _CALL_WITHIN: Final = 30.0
 
 
-class Place(Struct, frozen=True):
+class WorkspaceProject(Struct, frozen=True):
     """Where a driver is at home."""
 
     config: Config
@@ -46,7 +46,7 @@ def connect_mcp_server(
     workspace: str | Path | None = None,
     config: Config | None = None,
     environ: Mapping[str, str] = os.environ,
-) -> AbstractAsyncContextManager[Visit]:
+) -> AbstractAsyncContextManager[StandaloneServer]:
     """The server of a driver, for as long as the block lasts: installed, with its secrets, and
     confined, as in a node. Entering it raises InterlockError.
 
@@ -59,17 +59,17 @@ def connect_mcp_server(
     config = config or Config()
     settings = config.section(DriversConfig)
     found = load_workspace(home, folders=settings.folders, contract_folders=settings.contracts)
-    return visit(manifest, Place(config, home, found), environ=environ)
+    return open_server(manifest, WorkspaceProject(config, home, found), environ=environ)
 
 
-async def list_mcp_tools(server: Visit) -> list[dict[str, Any]]:
+async def list_mcp_tools(server: StandaloneServer) -> list[dict[str, Any]]:
     """What the server lists now. Raises InterlockError."""
     offer = await list_offer(server.peer, timeout=LIST_WITHIN, kinds=frozenset({"tools"}))
     return named(offer.tools)
 
 
 async def call_mcp_tool(
-    server: Visit,
+    server: StandaloneServer,
     tool: str,
     arguments: Mapping[str, Any] | None = None,
     *,
@@ -80,7 +80,7 @@ async def call_mcp_tool(
     return await server.call(tool, arguments or {}, within=timeout)
 
 
-async def subscribe_mcp_prompts(server: Visit) -> AsyncIterator[list[dict[str, Any]]]:
+async def subscribe_mcp_prompts(server: StandaloneServer) -> AsyncIterator[list[dict[str, Any]]]:
     """The server's prompts: those of now, and the list again whenever it is another one. Ends when
     the server does."""
     peer = server.peer
@@ -116,7 +116,7 @@ async def subscribe_mcp_prompts(server: Visit) -> AsyncIterator[list[dict[str, A
         await asyncio.gather(ears, return_exceptions=True)
 
 
-async def _prompts(server: Visit) -> list[dict[str, Any]]:
+async def _prompts(server: StandaloneServer) -> list[dict[str, Any]]:
     kinds = frozenset({"prompts"})
     return named((await list_offer(server.peer, timeout=LIST_WITHIN, kinds=kinds)).prompts)
 

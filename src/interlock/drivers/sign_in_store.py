@@ -39,7 +39,7 @@ _FILE: Final = DatabaseKind(
 )
 
 
-class SignedIn(NamedTuple):
+class SignInRecord(NamedTuple):
     """One row, as a list shows it. Moments are on the wall clock."""
 
     driver: str
@@ -50,7 +50,7 @@ class SignedIn(NamedTuple):
     changed_at: float
 
 
-class DriverStates:
+class SqliteSignInStore:
     """The file at `path`. It is made when something is first kept."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
@@ -87,7 +87,7 @@ class DriverStates:
             gone = file.execute("DELETE FROM signed_in WHERE driver = ?", (driver,))
             return gone.rowcount > 0
 
-    def everybody(self) -> list[SignedIn]:
+    def everybody(self) -> list[SignInRecord]:
         """All rows, by driver, workspace and user."""
         if not self.path.exists():
             return []
@@ -97,7 +97,7 @@ class DriverStates:
                 " ORDER BY driver, workspace, user"
             ).fetchall()
         return [
-            SignedIn(driver, workspace, user, bool(authed), refreshed_at, changed_at)
+            SignInRecord(driver, workspace, user, bool(authed), refreshed_at, changed_at)
             for driver, workspace, user, authed, refreshed_at, changed_at in rows
         ]
 

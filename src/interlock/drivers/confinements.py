@@ -1,5 +1,5 @@
-"""The walls around what drivers have started: made as each driver declares them, and looked at
-while a server runs behind them."""
+"""The confinements of what drivers have started: made as each driver declares them, and looked at
+while a server runs in them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from interlock.core.config import Config
 from interlock.core.journal.audit import Audit
 from interlock.drivers.config import DriversConfig
 from interlock.drivers.driver import Driver
-from interlock.drivers.launch import Confine
+from interlock.drivers.launch import ConfinementFactory
 from interlock.drivers.paths import guarded_from_drivers, hidden_from_drivers
-from interlock.drivers.processes import Opens
-from interlock.drivers.sandbox.confinement import Confinement, Tell
+from interlock.drivers.processes import ConfinementOpener
+from interlock.drivers.sandbox.confinement import Confinement, RefusalRecorder
 from interlock.drivers.sandbox.self_test import confinement_problem
 
 _log = logging.getLogger("interlock.drivers")
 
-Afterwards = list[Callable[[], Awaitable[None]]]
+Cleanups = list[Callable[[], Awaitable[None]]]
 """What is done when a server has ended."""
 
 
-class DriverWalls:
+class DriverConfinements:
     """Confines what the drivers of one node have started."""
 
     def __init__(
@@ -75,7 +75,7 @@ class DriverWalls:
         egress: Sequence[str],
         *,
         warn: Callable[[str], None],
-        on_refused: Tell | None = None,
+        on_refused: RefusalRecorder | None = None,
     ) -> Confinement | None:
         settings = self._config.section(DriversConfig)
         if settings.sandbox == "advisory":
@@ -100,8 +100,8 @@ class DriverWalls:
 
     # -- around servers
 
-    def around_server(self, driver: Driver, afterwards: Afterwards) -> Confine:
-        """Makes the walls for the first start of a driver's server, and takes them for all
+    def around_server(self, driver: Driver, afterwards: Cleanups) -> ConfinementFactory:
+        """Makes the confinement for the first start of a driver's server, and reuses it for all
         others."""
         made: list[Confinement | None] = []
 
@@ -112,7 +112,7 @@ class DriverWalls:
 
         return confine
 
-    async def _open_around(self, driver: Driver, afterwards: Afterwards) -> Confinement | None:
+    async def _open_around(self, driver: Driver, afterwards: Cleanups) -> Confinement | None:
         server = driver.manifest.server
         if server is None or server.kind == "docker":
             # The engine confines it; its client has to reach the engine.
@@ -131,20 +131,20 @@ class DriverWalls:
 
     # -- around code
 
-    def around_code(self, driver: Driver) -> Opens:
-        """Makes the walls for each start of the process of a driver's code."""
+    def around_code(self, driver: Driver) -> ConfinementOpener:
+        """Makes the confinement for each start of the process of a driver's code."""
 
         async def end() -> None:
             await driver.hooks.process.end("it has to be confined anew")
 
-        async def open_walls() -> CodeWalls | None:
+        async def open_confinement() -> CodeConfinement | None:
             confinement = await self.open(driver)
             if confinement is None:
                 return None
             self._around[confinement] = driver, end
-            return CodeWalls(confinement, lambda: self._around.pop(confinement, None))
+            return CodeConfinement(confinement, lambda: self._around.pop(confinement, None))
 
-        return open_walls
+        return open_confinement
 
     async def end_uncovered(self, *, configured: bool = False) -> None:
         """End servers that are not kept any more from what they were to be kept from: somebody
@@ -165,7 +165,7 @@ class DriverWalls:
             await end()
 
 
-class CodeWalls:
+class CodeConfinement:
     """The confinement of one process of a driver's code, known to the node until it is closed."""
 
     def __init__(self, confinement: Confinement, forget: Callable[[], object]) -> None:

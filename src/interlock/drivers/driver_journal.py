@@ -23,15 +23,15 @@ RESOLVED = "driver.resolved"
 INVOKED = "driver.invoked"
 TOOL = "tool.invoked"
 
-Record = Callable[[Call, str, str, str, str, int, Mapping[str, Any]], None]
+RowRecorder = Callable[[Call, str, str, str, str, int, Mapping[str, Any]], None]
 """Takes the call, the kind of row, the contract, the driver, the outcome, microseconds, and the
 row itself."""
 
 
-class Rows:
+class DriverJournal:
     """Writes them."""
 
-    def __init__(self, record: Record, workspace: str, wall_clock: Clock) -> None:
+    def __init__(self, record: RowRecorder, workspace: str, wall_clock: Clock) -> None:
         self._record = record
         self._workspace = workspace
         self._wall_clock = wall_clock
@@ -82,7 +82,7 @@ class Rows:
             "duration_ms": round(took * 1000, 3),
             "ok": error is None,
             "cost_units_charged": 0 if cost is None else cost.units_per_call or 0,
-            "auth_state": "authed" if driver.standing.authed else "unauthed",
+            "auth_state": "authed" if driver.condition.authed else "unauthed",
             "mcp_tool_name": "" if entry.mcp is None else entry.mcp.tool_name,
             "transport": manifest.transport,
             "server_kind": "" if server is None else server.kind,

@@ -8,31 +8,31 @@ from contextlib import AbstractAsyncContextManager
 
 from interlock.core.call import UpstreamGoneError
 from interlock.core.config import redact_about
-from interlock.drivers import standalone as visiting
-from interlock.drivers.commands.workspace import Desk
+from interlock.drivers import standalone
+from interlock.drivers.commands.workspace import DriverProject
 from interlock.drivers.installation import Progress
-from interlock.drivers.standalone import Visit
+from interlock.drivers.standalone import StandaloneServer
 from interlock.errors import InterlockError
 from interlock.manifests.model import DriverManifest, SecretsInventory
 from interlock.terminal import output as say
 
 
-def visit(
+def open_server(
     manifest: DriverManifest,
-    desk: Desk,
+    project: DriverProject,
     *,
     inventory: SecretsInventory | None = None,
     may_install: bool = False,
     progress: Progress | None = None,
     warn: Callable[[str], None] = lambda _: None,
-) -> AbstractAsyncContextManager[Visit]:
+) -> AbstractAsyncContextManager[StandaloneServer]:
     """The server of a driver, for as long as the block lasts. Entering it raises InterlockError.
 
     `inventory`: secrets that are in no file yet. `may_install`: besides what the config allows.
     """
-    return visiting.visit(
+    return standalone.open_server(
         manifest,
-        desk,
+        project,
         inventory=inventory,
         may_install=may_install,
         progress=progress,
