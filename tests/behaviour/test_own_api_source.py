@@ -9,13 +9,13 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from interlock.contracts.changed_tools import Breaks, ContractsStatus, ToolChange
+from interlock.contracts.changed_tools import ContractsStatus, Dependents, ToolChange
 from interlock.contracts.registry import records as contract_records
 from interlock.contracts.schemas.build import build_all
-from interlock.contracts.schemas.drift import Side, differences
+from interlock.contracts.schemas.drift import TypeDescription, differences
 from interlock.contracts.schemas.openapi import faults
 from interlock.contracts.schemas.reader import read_json
-from interlock.contracts.sightings import Noted
+from interlock.contracts.sightings import ChangeRecord
 from interlock.core.journal.journal import JournalHealth
 from interlock.core.pipeline.breaker import Circuit
 from interlock.core.status import NodeStatus
@@ -91,8 +91,8 @@ STRUCTS: dict[str, Any] = {
     "BindingStatus": BindingStatus,
     "ContractStatus": ContractStatus,
     "ToolChange": ToolChange,
-    "ContractChange": Noted,
-    "ReliesOn": Breaks,
+    "ContractChange": ChangeRecord,
+    "ReliesOn": Dependents,
     "TreeNode": TreeNode,
     "Route": RouteEntry,
     "Decision": approvals_face.ApprovalDecision,
@@ -109,8 +109,8 @@ STRUCTS: dict[str, Any] = {
     "ContractDeprecation": contract_records.Deprecation,
     "ContractCommit": contract_records.Commit,
     "ContractValidation": contract_records.Validation,
-    "ContractViolation": contract_records.Wrong,
-    "RegistryMetrics": contract_records.Metrics,
+    "ContractViolation": contract_records.PayloadProblem,
+    "RegistryMetrics": contract_records.RegistryMetrics,
 }
 """What is read or written as it is, and the type that describes it."""
 SAID_MORE_CLOSELY = {
@@ -127,7 +127,9 @@ def test_every_field_of_a_struct_is_in_the_source(name: str) -> None:
     ours = schema_of(name)
     found = [
         one
-        for one in differences(Side("the code", struct, struct), Side("schemas/", ours, ours))
+        for one in differences(
+            TypeDescription("the code", struct, struct), TypeDescription("schemas/", ours, ours)
+        )
         # What is always written has a default in the code, or is a word of an enum there.
         if " is required in schemas/ only" not in one and "certain words in schemas/" not in one
     ]

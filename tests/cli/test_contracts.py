@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from interlock.contracts.sightings import Noted, Seen, Sightings, first_seen
+from interlock.contracts.sightings import ChangeRecord, ObservedTool, SightingStore, first_seen
 from interlock.primitives.timestamps import format_utc
 from tests.cli.program import INTERLOCK, World
 from tests.contracts.registry.git_repositories import git
@@ -219,13 +219,15 @@ def test_which_registry(desk: Desk, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def store(desk: Desk) -> Sightings:
-    return Sightings(desk.world.folder / "state-of" / "contracts.db")
+def store(desk: Desk) -> SightingStore:
+    return SightingStore(desk.world.folder / "state-of" / "contracts.db")
 
 
-def broken(store: Sightings, tool: str = "files.read") -> None:
-    before = first_seen(Seen(tool, "files", "a" * 64, b"{}"), 1_700_000_000.0)
-    change = Noted("REQUIRED_FIELD_ADDED", "/inputSchema/properties/x\x1b[2J", True, "It asks.")
+def broken(store: SightingStore, tool: str = "files.read") -> None:
+    before = first_seen(ObservedTool(tool, "files", "a" * 64, b"{}"), 1_700_000_000.0)
+    change = ChangeRecord(
+        "REQUIRED_FIELD_ADDED", "/inputSchema/properties/x\x1b[2J", True, "It asks."
+    )
     store.write(
         [
             msgspec.structs.replace(
@@ -235,7 +237,7 @@ def broken(store: Sightings, tool: str = "files.read") -> None:
     )
 
 
-def test_what_broke_and_accepting_it(desk: Desk, store: Sightings) -> None:
+def test_what_broke_and_accepting_it(desk: Desk, store: SightingStore) -> None:
     assert desk.json("status")["tools"] == []
     broken(store)
     broken(store, "files.list")
@@ -265,7 +267,7 @@ def test_what_broke_and_accepting_it(desk: Desk, store: Sightings) -> None:
     store.close()
 
 
-def test_how_the_registry_fares(desk: Desk, store: Sightings) -> None:
+def test_how_the_registry_fares(desk: Desk, store: SightingStore) -> None:
     store.close()
     assert desk.publish("1.0.0").returncode == 0
     told = desk.json("status")["registry"]
@@ -291,7 +293,7 @@ def test_no_node_ever_ran(desk: Desk) -> None:
         assert "has seen any tool" in told.stderr
 
 
-def test_watching(desk: Desk, store: Sightings) -> None:
+def test_watching(desk: Desk, store: SightingStore) -> None:
     broken(store)
     process = started(desk, "watch", "--json")
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interlock.contracts.accepted_contracts import AcceptedContracts
+from interlock.contracts.accepted_contracts import AcceptedContractStore
 from interlock.core.config import parse_config
 from interlock.manifests.tool_reader import load_contract
 from tests.cli.drivers_workspace import PATH_INPUT, contract, driver
@@ -74,7 +74,7 @@ def test_a_contract_that_broke_since_a_node_accepted_it(world: World) -> None:
     config = parse_config("state_dir: state\n")
     accepted = load_contract(path).value
     assert accepted is not None
-    AcceptedContracts.of(config, os.environ, world.cwd).accept(accepted)
+    AcceptedContractStore.of(config, os.environ, world.cwd).accept(accepted)
     assert found(world, "drivers", "check") == (0, "[]")
     contract(world, inputs={**PATH_INPUT, "required": ["path", "mode"]})
     code, told = found(world, "drivers", "check")

@@ -12,7 +12,7 @@ from interlock.contracts.component import Contracts
 from interlock.contracts.config import ContractsConfig
 from interlock.contracts.paths import sightings_path
 from interlock.contracts.registry.registry import ContractRegistry
-from interlock.contracts.sightings import Sightings
+from interlock.contracts.sightings import SightingStore
 from interlock.core.config import PolicyConfig
 from interlock.core.journal.reader import JournalRow
 from tests.core.server.running import Running
@@ -105,7 +105,7 @@ class ChangingShop:
 
     def accept(self, name: str = "shop.echo", by: str = "operator") -> bool:
         """What `interlock contracts accept` does, and the node hears of it."""
-        store = Sightings(self.path)
+        store = SightingStore(self.path)
         try:
             seen = store.get(name)
             assert seen is not None

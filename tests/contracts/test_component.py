@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from interlock.contracts.registry.records import moment_of
-from interlock.contracts.sightings import Sightings
+from interlock.contracts.sightings import SightingStore
 from interlock.core.config import LearnedRule, PinsConfig, PolicyConfig, ServerConfig
 from interlock.drivers.contract_versions import registered_deprecations
 from interlock.errors import TOOL_HELD
@@ -190,7 +190,7 @@ def test_it_is_known_over_restarts(start: Start) -> None:
 def test_accepted_is_what_was_shown(start: Start) -> None:
     shop = start(on_break="hold")
     shop.offers(DEMANDING, ADD)
-    store = Sightings(shop.path)
+    store = SightingStore(shop.path)
     shown = store.get("shop.echo")
     assert shown is not None
     shop.offers(tool("echo", "text", "more", text=TEXT, more=TEXT), ADD)
@@ -238,7 +238,7 @@ def test_a_state_folder_that_was_lost(start: Start) -> None:
     shop = start(registry="registry")
     path = shop.path
     shop = start(registry="registry")
-    store = Sightings(path)
+    store = SightingStore(path)
     # As if the file had never been.
     store._file.connection.execute("DELETE FROM sighting")
     store._file.connection.execute("DELETE FROM place")

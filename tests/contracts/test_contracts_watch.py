@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from interlock.contracts.changed_tools import Breaks
+from interlock.contracts.changed_tools import Dependents
 from interlock.contracts.registry.registry import ContractRegistry
-from interlock.contracts.sightings import Seen, Sightings, first_seen
-from interlock.contracts.watch import ContractWatch, Declared, Report
+from interlock.contracts.sightings import ObservedTool, SightingStore, first_seen
+from interlock.contracts.watch import ContractWatch, DeclaredContract, WatchReport
 from interlock.core.catalog.offering import Offering
 from interlock.errors import InterlockError
 from tests.contracts.registry.git_repositories import git
@@ -26,14 +26,14 @@ class Watched:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.now = 1_800_000_000.0
-        self.store = Sightings(folder / "contracts.db")
-        self.reports: list[Report] = []
+        self.store = SightingStore(folder / "contracts.db")
+        self.reports: list[WatchReport] = []
         self._loop: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self.watch = ContractWatch(
             self.store,
             self._loop.put,
             on_report=self.reports.append,
-            breaks=lambda tool: Breaks(callers=[f"caller of {tool}"]),
+            breaks=lambda tool: Dependents(callers=[f"caller of {tool}"]),
             every=1000.0,
             gather=0.0,
             clock=lambda: self.now,
@@ -112,7 +112,7 @@ def test_the_same_again_is_no_news(watched: Watched) -> None:
 def test_one_that_nobody_can_read_stands_in_nobodys_way(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
-    seen = Seen("files.bad", "files", "d" * 64, b"{")
+    seen = ObservedTool("files.bad", "files", "d" * 64, b"{")
     watched.store.write([first_seen(seen, watched.now)])
     watched.publishes()
     watched.sees(files(), files(key="more"))
@@ -136,7 +136,7 @@ def test_contracts_that_say_their_version_themselves(
             '{"name": "x", "inputSchema": {"type": "object", "properties": {"a": {"type": '
             f'"string"}}}}, "required": [{words}]}}}}'
         )
-        watched.watch.declare(Declared(name, version, document.encode(), f"{name}/TOOL.md"))
+        watched.watch.declare(DeclaredContract(name, version, document.encode(), f"{name}/TOOL.md"))
 
     declare("mail.send", "1.0.0")
     declare("mail.list", "2.1.0")
@@ -195,7 +195,7 @@ def test_no_registry_can_be_opened(watched: Watched) -> None:
 def test_a_store_that_others_wrote_to(watched: Watched) -> None:
     watched.sees(files())
     watched.sees(files("path"))
-    beside = Sightings(watched.folder / "contracts.db")
+    beside = SightingStore(watched.folder / "contracts.db")
     [open_one] = beside.open_ones()
     assert beside.accept(open_one, "somebody")
     watched.turn()
@@ -212,6 +212,6 @@ def test_a_store_that_is_no_store(tmp_path: Path) -> None:
     path = tmp_path / "contracts.db"
     path.write_bytes(b"no database, but long enough to be taken for one" * 100)
     with pytest.raises(InterlockError) as raised:
-        Sightings(path)
+        SightingStore(path)
     assert raised.value.failure.name == "config_error"
     assert "every tool is as if first seen" in raised.value.message

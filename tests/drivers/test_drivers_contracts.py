@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interlock.contracts.accepted_contracts import AcceptedContracts
+from interlock.contracts.accepted_contracts import AcceptedContractStore
 from interlock.contracts.changed_tools import ContractsStatus
 from interlock.core.config import Config
 from interlock.manifests.tool_reader import load_contract
@@ -54,23 +54,23 @@ def test_what_breaks_callers_is_found_until_it_is_accepted(
 ) -> None:
     file = tmp_path / "state" / "contracts.json"
     before = reading(tmp_path)
-    assert AcceptedContracts(file).take([before]) == ({}, [])
+    assert AcceptedContractStore(file).take([before]) == ({}, [])
     after = reading(tmp_path, **change)
-    broken, news = AcceptedContracts(file).take([after])
+    broken, news = AcceptedContractStore(file).take([after])
     assert [*broken] == ["text.echo@1"]
     assert reason in broken["text.echo@1"].sentence
     assert "2.0.0" in broken["text.echo@1"].sentence
     assert len(news) == 1
     # It is told once, and stays so.
-    broken, news = AcceptedContracts(file).take([after])
+    broken, news = AcceptedContractStore(file).take([after])
     assert (len(broken), news) == (1, [])
-    assert AcceptedContracts(file).take([before]) == ({}, [])
-    AcceptedContracts(file).accept(after)
-    assert AcceptedContracts(file).take([after]) == ({}, [])
+    assert AcceptedContractStore(file).take([before]) == ({}, [])
+    AcceptedContractStore(file).accept(after)
+    assert AcceptedContractStore(file).take([after]) == ({}, [])
 
 
 def test_what_breaks_nobody_is_what_the_next_is_held_against(tmp_path: Path) -> None:
-    known = AcceptedContracts(tmp_path / "contracts.json")
+    known = AcceptedContractStore(tmp_path / "contracts.json")
     known.take([reading(tmp_path)])
     assert known.take([reading(tmp_path, MAY_HAVE, version="1.1.0")]) == ({}, [])
     broken = known.broken([reading(tmp_path, NEW_INPUT, version="1.1.0")])
@@ -78,7 +78,7 @@ def test_what_breaks_nobody_is_what_the_next_is_held_against(tmp_path: Path) -> 
 
 
 def test_a_new_major_may_break(tmp_path: Path) -> None:
-    known = AcceptedContracts(tmp_path / "contracts.json")
+    known = AcceptedContractStore(tmp_path / "contracts.json")
     known.take([reading(tmp_path)])
     assert known.take([reading(tmp_path, NEW_INPUT, version="2.0.0")]) == ({}, [])
 
@@ -107,7 +107,7 @@ def test_a_break_is_held_also_after_a_restart_until_it_is_accepted(tmp_path: Pat
     async def again() -> None:
         async with running(workspace, hold) as node:
             assert node.tools == []
-            known = AcceptedContracts.of(hold, {}, tmp_path)
+            known = AcceptedContractStore.of(hold, {}, tmp_path)
             known.accept(load_contract(tmp_path / "tools" / "text.echo-1" / "TOOL.md").value)  # type: ignore[arg-type]
             await node.until(lambda: "text.echo" in node.tools, "the accepted contract")
             assert node.node.report().part(ContractsStatus).changed_contracts == []

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from interlock.contracts.registry import layout
-from interlock.contracts.registry.git_folder import Place
+from interlock.contracts.registry.git_folder import RepositoryFolder
 from interlock.contracts.registry.index import ContractIndex
 from interlock.errors import InterlockError
 
@@ -31,7 +31,7 @@ SEEDS = [
 ]
 _FOLDER = tempfile.TemporaryDirectory(prefix="fuzz-contracts-")
 _PATH = Path(_FOLDER.name)
-_PLACE = Place(_PATH, _PATH, _PATH, None)
+_PLACE = RepositoryFolder(_PATH, _PATH, _PATH, None)
 _INDEX = ContractIndex(None)
 _COMMITS = count()
 

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from interlock.contracts.schemas.artefacts import MARK, json_text, known, yaml_text
-from interlock.contracts.schemas.reader import SchemasWrong, read_json, read_yaml
+from interlock.contracts.schemas.reader import SchemaError, read_json, read_yaml
 
 SEEDS = [
     b'{"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "required": ["a"]}',
@@ -27,7 +27,7 @@ def TestOneInput(data: bytes) -> None:
         wrong = None
         try:
             document = read(name, text)
-        except SchemasWrong as told:
+        except SchemaError as told:
             wrong = told
         if wrong is not None:
             assert all(one.file == name and one.message for one in wrong.problems)

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from interlock.contracts.changed_tools import Breaks, ToolChange, in_words, noted
+from interlock.contracts.changed_tools import Dependents, ToolChange, change_records, in_words
 from interlock.contracts.paths import registered_drivers_path
-from interlock.contracts.sightings import Noted
+from interlock.contracts.sightings import ChangeRecord
 from interlock.core.config import Config
 from interlock.core.paths import make_private
 from interlock.errors import InterlockError
@@ -24,7 +24,7 @@ from interlock.primitives.timestamps import format_utc
 _log = logging.getLogger("interlock.drivers")
 
 
-class Accepted(Struct, frozen=True):
+class AcceptedContract(Struct, frozen=True):
     """What callers of a contract rely on."""
 
     version: str
@@ -35,12 +35,12 @@ class Accepted(Struct, frozen=True):
     """The digest of the break that the journal has already."""
 
 
-class Broken(Struct, frozen=True):
+class BrokenContract(Struct, frozen=True):
     """A contract that is not what was accepted, and breaks callers of that."""
 
     contract: ToolContract
-    accepted: Accepted
-    changes: list[Noted]
+    accepted: AcceptedContract
+    changes: list[ChangeRecord]
 
     @property
     def sentence(self) -> str:
@@ -66,18 +66,20 @@ class Broken(Struct, frozen=True):
             breaking=True,
             held=held,
             changes=self.changes,
-            breaks=Breaks(drivers=list(drivers)),
+            breaks=Dependents(drivers=list(drivers)),
         )
 
 
-class AcceptedContracts:
+class AcceptedContractStore:
     """Those of one node, on disk. Each question reads them anew: somebody may have accepted one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     @classmethod
-    def of(cls, config: Config, environ: Mapping[str, str], base_dir: Path) -> AcceptedContracts:
+    def of(
+        cls, config: Config, environ: Mapping[str, str], base_dir: Path
+    ) -> AcceptedContractStore:
         path = registered_drivers_path(config, environ, base_dir)
         return cls(path.with_name("driver-contracts.json"))
 
@@ -89,17 +91,19 @@ class AcceptedContracts:
             return None
         return status.st_mtime_ns, status.st_size, status.st_ino
 
-    def broken(self, contracts: Iterable[ToolContract]) -> dict[str, Broken]:
+    def broken(self, contracts: Iterable[ToolContract]) -> dict[str, BrokenContract]:
         """Which of these break what was accepted, by their keys. Nothing is kept."""
         known = self._read()
         found = {}
         for one in contracts:
             earlier = known.get(one.key)
             if earlier is not None and (changes := _breaking(earlier, one)):
-                found[one.key] = Broken(one, earlier, changes)
+                found[one.key] = BrokenContract(one, earlier, changes)
         return found
 
-    def take(self, contracts: Iterable[ToolContract]) -> tuple[dict[str, Broken], list[Broken]]:
+    def take(
+        self, contracts: Iterable[ToolContract]
+    ) -> tuple[dict[str, BrokenContract], list[BrokenContract]]:
         """Accept what is new or breaks nobody. What breaks, by key, and what of that is news."""
         contracts = list(contracts)
         broken = self.broken(contracts)
@@ -118,9 +122,9 @@ class AcceptedContracts:
         """Somebody said that callers have to live with it. Raises InterlockError, OSError."""
         self._write({**self._read(), contract.key: _accepted(contract)})
 
-    def _read(self) -> dict[str, Accepted]:
+    def _read(self) -> dict[str, AcceptedContract]:
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, Accepted])
+            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, AcceptedContract])
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.DecodeError) as error:
@@ -128,14 +132,14 @@ class AcceptedContracts:
             _log.warning("%s cannot be read, and is begun anew: %s", name, type(error).__name__)
             return {}
 
-    def _keep(self, known: Mapping[str, Accepted]) -> None:
+    def _keep(self, known: Mapping[str, AcceptedContract]) -> None:
         try:
             if known or self._path.exists():
                 self._write(known)
         except (OSError, InterlockError) as error:
             _log.warning("the contracts that are served cannot be kept on disk: %s", error)
 
-    def _write(self, known: Mapping[str, Accepted]) -> None:
+    def _write(self, known: Mapping[str, AcceptedContract]) -> None:
         """Whole or not at all, and only when there is something else to say."""
         content = msgspec.json.encode(dict(known), order="deterministic")
         if self._path.exists() and self._path.read_bytes() == content:
@@ -146,11 +150,11 @@ class AcceptedContracts:
         os.replace(written, self._path)
 
 
-def _accepted(one: ToolContract) -> Accepted:
-    return Accepted(one.version, one.digest, one.inputs, one.outputs)
+def _accepted(one: ToolContract) -> AcceptedContract:
+    return AcceptedContract(one.version, one.digest, one.inputs, one.outputs)
 
 
-def _breaking(old: Accepted, new: ToolContract) -> list[Noted]:
+def _breaking(old: AcceptedContract, new: ToolContract) -> list[ChangeRecord]:
     if old.digest == new.digest or (old.inputs, old.outputs) == (new.inputs, new.outputs):
         return []
     # Comparing takes much code, and most contracts never change.
@@ -160,4 +164,4 @@ def _breaking(old: Accepted, new: ToolContract) -> list[Noted]:
     # By what they name, as with tools: a new optional field breaks nobody.
     inputs = breaking(diff_schemas(old.inputs, new.inputs, "input", strict=False))
     outputs = breaking(diff_schemas(old.outputs, new.outputs, "output", strict=False))
-    return noted([*below("/inputs", inputs), *below("/outputs", outputs)])
+    return change_records([*below("/inputs", inputs), *below("/outputs", outputs)])

@@ -15,14 +15,14 @@ from interlock.contracts.changed_tools import (
     COMPATIBLE,
     REMOVED,
     RESTORED,
-    Breaks,
-    News,
-    noted,
+    ContractEvent,
+    Dependents,
+    change_records,
 )
 from interlock.contracts.diff.changes import Change, ChangeReason, breaking
 from interlock.contracts.diff.compatibility import next_version
-from interlock.contracts.registry.changes import Taken, changes_between
-from interlock.contracts.sightings import FIRST_SEEN, Noted, Seen, Sighting
+from interlock.contracts.registry.changes import SnapshotResult, changes_between
+from interlock.contracts.sightings import FIRST_SEEN, ChangeRecord, ObservedTool, Sighting
 from interlock.core.config import Config
 from interlock.core.journal.reader import JournalQuery, JournalReader
 from interlock.errors import InterlockError
@@ -38,10 +38,10 @@ _log = logging.getLogger("interlock.node")
 
 def breaks_of(
     tool: str, config: Config, journal: Path, bound: Callable[[str], list[str]], now: float
-) -> Breaks:
+) -> Dependents:
     """Whom a change of this tool concerns. `bound`: which drivers lead to it."""
     rules = [rule.name for rule in config.policy.learned if tool in rule.tools]
-    return Breaks(_callers(tool, config, journal, now), bound(tool), rules)
+    return Dependents(_callers(tool, config, journal, now), bound(tool), rules)
 
 
 def _callers(tool: str, config: Config, journal: Path, now: float) -> list[str]:
@@ -70,16 +70,18 @@ def broken_in(accepted: bytes, now: bytes) -> list[Change]:
     return breaking(changes_of(accepted, now))
 
 
-def judge(before: Sighting, seen: Seen, now: float) -> tuple[Sighting, News | None]:
+def judge(
+    before: Sighting, seen: ObservedTool, now: float
+) -> tuple[Sighting, ContractEvent | None]:
     """A tool that was seen before, and what it is now."""
     if seen.digest == before.digest:
         # It was gone, and is back as it was.
         back = msgspec.structs.replace(before, gone=False, upstream=seen.upstream)
         if back.is_open:
-            open_still = noted(changes_of(back.accepted_definition, back.definition))
+            open_still = change_records(changes_of(back.accepted_definition, back.definition))
             return msgspec.structs.replace(back, changes=open_still), None
         back = msgspec.structs.replace(back, changes=[])
-        return back, News(RESTORED, back, before.version) if before.gone else None
+        return back, ContractEvent(RESTORED, back, before.version) if before.gone else None
     step = changes_of(before.definition, seen.definition)
     version = next_version(before.version, step)
     after = msgspec.structs.replace(
@@ -93,25 +95,27 @@ def judge(before: Sighting, seen: Seen, now: float) -> tuple[Sighting, News | No
     )
     if seen.digest == before.accepted_digest:
         after = _accepted(after, now, before.accepted_by)
-        return after, News(RESTORED, after, before.version, noted(step))
+        return after, ContractEvent(RESTORED, after, before.version, change_records(step))
     one_step = before.digest == before.accepted_digest
     since = step if one_step else changes_of(before.accepted_definition, seen.definition)
     if breaking(since):
-        after = msgspec.structs.replace(after, changes=noted(since))
-        return after, News(BREAKING, after, before.accepted_version, after.changes)
+        after = msgspec.structs.replace(after, changes=change_records(since))
+        return after, ContractEvent(BREAKING, after, before.accepted_version, after.changes)
     after = _accepted(after, now, COMPATIBLE)
-    return after, News(COMPATIBLE, after, before.version, noted(step))
+    return after, ContractEvent(COMPATIBLE, after, before.version, change_records(step))
 
 
-def removed(before: Sighting, now: float) -> tuple[Sighting, News]:
+def removed(before: Sighting, now: float) -> tuple[Sighting, ContractEvent]:
     """Its upstream does not list it any more."""
     sentence = f"{before.upstream} does not list it any more."
-    changes = [Noted(str(ChangeReason.TOOL_REMOVED), "", True, sentence)]
+    changes = [ChangeRecord(str(ChangeReason.TOOL_REMOVED), "", True, sentence)]
     after = msgspec.structs.replace(before, gone=True, at=now, changes=changes)
-    return after, News(REMOVED, after, before.version, changes)
+    return after, ContractEvent(REMOVED, after, before.version, changes)
 
 
-def published(one: Sighting, taken: Taken, now: float) -> tuple[Sighting, News | None]:
+def published(
+    one: Sighting, taken: SnapshotResult, now: float
+) -> tuple[Sighting, ContractEvent | None]:
     """The registry has it: under which version, and whether it knew another one before."""
     after = msgspec.structs.replace(one, version=taken.contract.version, published=one.digest)
     settled = one.digest == one.accepted_digest
@@ -121,9 +125,9 @@ def published(one: Sighting, taken: Taken, now: float) -> tuple[Sighting, News |
     if taken.before is None or not taken.is_new or not unknown_so_far:
         return after, None
     # The node has just met it, but the registry knows what it was.
-    changes = noted(taken.changes)
+    changes = change_records(taken.changes)
     if not breaking(taken.changes):
-        return after, News(COMPATIBLE, after, taken.before, changes)
+        return after, ContractEvent(COMPATIBLE, after, taken.before, changes)
     after = msgspec.structs.replace(
         after,
         accepted_version=taken.before,
@@ -132,7 +136,7 @@ def published(one: Sighting, taken: Taken, now: float) -> tuple[Sighting, News |
         accepted_definition=taken.old,
         changes=changes,
     )
-    return after, News(BREAKING, after, taken.before, changes)
+    return after, ContractEvent(BREAKING, after, taken.before, changes)
 
 
 def _accepted(one: Sighting, now: float, by: str) -> Sighting:

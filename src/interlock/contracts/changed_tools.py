@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from interlock.contracts.sightings import Noted, Sighting
+from interlock.contracts.sightings import ChangeRecord, Sighting
 from interlock.primitives.timestamps import format_utc
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _MOST_CHANGES: Final = 50
 _MOST_NAMED: Final = 3
 
 
-class Breaks(Struct, frozen=True):
+class Dependents(Struct, frozen=True):
     """Who relies on a tool."""
 
     callers: list[str] = []
@@ -46,8 +46,8 @@ class ToolChange(Struct, frozen=True):
     to_version: str
     breaking: bool
     held: bool
-    changes: list[Noted]
-    breaks: Breaks = Breaks()
+    changes: list[ChangeRecord]
+    breaks: Dependents = Dependents()
 
 
 class ContractsStatus(Struct, frozen=True):
@@ -57,7 +57,7 @@ class ContractsStatus(Struct, frozen=True):
     """Tools of upstreams whose schemas changed lately, those that break their callers first."""
 
 
-class News(Struct, frozen=True):
+class ContractEvent(Struct, frozen=True):
     """What was found out about a tool."""
 
     word: str
@@ -65,7 +65,7 @@ class News(Struct, frozen=True):
     sighting: Sighting
     before: str
     """The version that it was."""
-    changes: list[Noted] = []
+    changes: list[ChangeRecord] = []
 
     @property
     def detail(self) -> str:
@@ -74,13 +74,13 @@ class News(Struct, frozen=True):
         return f"{versions}: {in_words(self.changes)}" if self.changes else versions
 
 
-def noted(changes: Iterable[Change]) -> list[Noted]:
+def change_records(changes: Iterable[Change]) -> list[ChangeRecord]:
     """Changes as they are kept: what breaks comes first."""
-    told = [Noted(str(one.reason), one.path, one.breaking, one.sentence) for one in changes]
+    told = [ChangeRecord(str(one.reason), one.path, one.breaking, one.sentence) for one in changes]
     return sorted(told, key=lambda one: not one.breaking)[:_MOST_CHANGES]
 
 
-def shown(one: Sighting, *, held: bool, breaks: Breaks) -> ToolChange:
+def shown(one: Sighting, *, held: bool, breaks: Dependents) -> ToolChange:
     """What broke, and nobody has accepted."""
     return ToolChange(
         one.tool,
@@ -95,7 +95,7 @@ def shown(one: Sighting, *, held: bool, breaks: Breaks) -> ToolChange:
     )
 
 
-def in_words(changes: Sequence[Noted]) -> str:
+def in_words(changes: Sequence[ChangeRecord]) -> str:
     """`REQUIRED_FIELD_ADDED /inputSchema/properties/x and 2 more`."""
     told = [f"{one.reason} {one.path}".rstrip() for one in changes[:_MOST_NAMED]]
     if len(changes) > _MOST_NAMED:
@@ -103,6 +103,6 @@ def in_words(changes: Sequence[Noted]) -> str:
     return " and ".join(told) if len(told) < 3 else f"{', '.join(told[:-1])} and {told[-1]}"
 
 
-def classes(changes: Iterable[Noted]) -> tuple[str, ...]:
+def classes(changes: Iterable[ChangeRecord]) -> tuple[str, ...]:
     """The classes of what breaks, without a word of the server: for whoever may be a model."""
     return tuple(dict.fromkeys(one.reason for one in changes if one.breaking))

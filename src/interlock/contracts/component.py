@@ -22,21 +22,21 @@ from interlock.contracts.changed_tools import (
     COMPATIBLE,
     REMOVED,
     RESTORED,
-    Breaks,
+    ContractEvent,
     ContractsStatus,
-    News,
+    Dependents,
     ToolChange,
+    change_records,
     classes,
-    noted,
     shown,
 )
 from interlock.contracts.config import ContractsConfig
 from interlock.contracts.http_api import BASE, ContractsApp
 from interlock.contracts.paths import registry_path, sightings_path
 from interlock.contracts.registry.records import Deprecation, moment_of
-from interlock.contracts.registry_service import AskedRegistry
-from interlock.contracts.sightings import Noted, Sightings, Standing
-from interlock.contracts.watch import ContractWatch, Declared, Report, Row
+from interlock.contracts.registry_service import RegistryService
+from interlock.contracts.sightings import ChangeRecord, SightingState, SightingStore
+from interlock.contracts.watch import BrokenTool, ContractWatch, DeclaredContract, WatchReport
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import CONTRACTS, Offering, Tool
 from interlock.core.catalog.tool_contracts import contract, contract_digest
@@ -86,7 +86,7 @@ class HeldContract(HeldTool):
 
     __slots__ = ("_classes",)
 
-    def __init__(self, tool: str, accepted: str, digest: str, changes: list[Noted]) -> None:
+    def __init__(self, tool: str, accepted: str, digest: str, changes: list[ChangeRecord]) -> None:
         super().__init__(tool, accepted, digest, b"", lambda: None)
         self._classes = classes(changes)
 
@@ -141,8 +141,8 @@ class Contracts(FeatureComponent):
         self._clock = clock
         self._started = False
         self._watch: ContractWatch | None = None
-        self._standings: dict[str, Standing] = {}
-        self._rows: dict[str, Row] = {}
+        self._states: dict[str, SightingState] = {}
+        self._rows: dict[str, BrokenTool] = {}
         self._recent: deque[ToolChange] = deque(maxlen=_MOST_ROWS)
         self._ends: dict[str, Deprecation] = {}
         """Majors that end, by `name@major`."""
@@ -151,7 +151,7 @@ class Contracts(FeatureComponent):
         self.also_changed: Callable[[], list[ToolChange]] = list
         """Changes that another component found out; shown first."""
         self._held_of: dict[str, list[Tool]] = {}
-        self._asked = AskedRegistry()
+        self._registry_service = RegistryService()
         pins.beside = self._review
 
     # -- life
@@ -161,7 +161,7 @@ class Contracts(FeatureComponent):
         InterlockError."""
         if not self._started:
             self._started = True
-            self._asked.look_into(self._opener(self._config))
+            self._registry_service.look_into(self._opener(self._config))
             if self._config.section(ContractsConfig).watch:
                 self._begin(self._config)
                 self._review_all()
@@ -171,7 +171,7 @@ class Contracts(FeatureComponent):
         loop = asyncio.get_running_loop()
         if watch is not None:
             await loop.run_in_executor(None, watch.close)
-        await loop.run_in_executor(None, self._asked.close)
+        await loop.run_in_executor(None, self._registry_service.close)
 
     async def apply(self, old: Config, new: Config) -> None:
         config = new
@@ -180,7 +180,7 @@ class Contracts(FeatureComponent):
         if now == then or not self._started:
             return
         if now.registry != then.registry:
-            self._asked.look_into(self._opener(config))
+            self._registry_service.look_into(self._opener(config))
             if self._watch is not None:
                 self._watch.publish_in(self._opener(config))
         if self._watch is None and now.watch:
@@ -194,12 +194,12 @@ class Contracts(FeatureComponent):
         guessed."""
         path = sightings_path(config, self._environ, self._base_dir)
         try:
-            store = Sightings(path)
+            store = SightingStore(path)
         except InterlockError as error:
             if path.exists() and path.stat().st_size:
                 raise
             _log.warning("%s What tools were is known until the node stops.", error.message)
-            store = Sightings(None)
+            store = SightingStore(None)
         self._watch = watch = ContractWatch(
             store,
             asyncio.get_running_loop().call_soon_threadsafe,
@@ -207,7 +207,7 @@ class Contracts(FeatureComponent):
             breaks=self._breaks,
             clock=self._clock,
         )
-        self._standings = watch.standings()
+        self._states = watch.states()
         watch.publish_in(self._opener(config))
         watch.start()
         self._see_all()
@@ -276,29 +276,29 @@ class Contracts(FeatureComponent):
 
     def _hold(self, tool: Tool) -> bool:
         """Hold it if it is not what was accepted, and breaks callers of that."""
-        standing = self._standings.get(tool.canonical)
-        if standing is None:
+        state = self._states.get(tool.canonical)
+        if state is None:
             return False
         digest = contract_digest(tool)
-        if digest == standing.accepted_digest:
+        if digest == state.accepted_digest:
             return False
-        changes: list[Noted] = []
+        changes: list[ChangeRecord] = []
         row = self._rows.get(tool.canonical)
         if row is not None and row.sighting.digest == digest:
             changes = row.sighting.changes
-        elif digest != standing.digest:
+        elif digest != state.digest:
             found = self._broken_now(tool)
             if found is not None and not found:
                 return False
             changes = found or []
-        held = HeldContract(tool.canonical, standing.accepted_digest, digest, changes)
+        held = HeldContract(tool.canonical, state.accepted_digest, digest, changes)
         # One that is pinned besides is held for that, and it is said once.
         self._pins.held.setdefault(tool, held)
         # Who calls it as it was is to hear that it is held, not what it asks for now.
         tool.validator = _UNCHECKED
         return True
 
-    def _broken_now(self, tool: Tool) -> list[Noted] | None:
+    def _broken_now(self, tool: Tool) -> list[ChangeRecord] | None:
         """What breaks in a contract that nobody has seen yet. None: that is looked at elsewhere,
         and until then it is held."""
         assert self._watch is not None
@@ -308,7 +308,7 @@ class Contracts(FeatureComponent):
             return None
         from interlock.contracts.change_review import broken_in
 
-        return noted(broken_in(accepted, now))
+        return change_records(broken_in(accepted, now))
 
     def _review_all(self) -> None:
         for offering in self._catalog.offerings:
@@ -319,7 +319,7 @@ class Contracts(FeatureComponent):
         """A contract that says its version itself is published as it is: a tool's definition, as
         JSON, and where that was written."""
         if self._watch is not None:
-            self._watch.declare(Declared(name, version, document, source))
+            self._watch.declare(DeclaredContract(name, version, document, source))
 
     @property
     def deprecations(self) -> Mapping[str, Deprecation]:
@@ -328,12 +328,12 @@ class Contracts(FeatureComponent):
 
     # -- what was found out
 
-    def _heard(self, report: Report) -> None:
-        for tool, standing in report.standings.items():
-            if standing is None:
-                self._standings.pop(tool, None)
+    def _heard(self, report: WatchReport) -> None:
+        for tool, state in report.states.items():
+            if state is None:
+                self._states.pop(tool, None)
             else:
-                self._standings[tool] = standing
+                self._states[tool] = state
         for tool, row in report.rows.items():
             if row is None:
                 self._rows.pop(tool, None)
@@ -344,9 +344,9 @@ class Contracts(FeatureComponent):
             self._ends = {f"{one.name}@{one.major}": one for one in ends}
             self.on_ends()
         if self._config.section(ContractsConfig).on_break == "hold":
-            concerned = {one.upstream for one in report.standings.values() if one is not None}
+            concerned = {one.upstream for one in report.states.values() if one is not None}
             concerned |= {row.sighting.upstream for row in report.rows.values() if row is not None}
-            forgotten = None in report.standings.values()
+            forgotten = None in report.states.values()
             for offering in self._catalog.offerings:
                 if forgotten or offering.upstream in concerned:
                     self._catalog.withhold(offering.upstream, self.review(offering))
@@ -354,7 +354,7 @@ class Contracts(FeatureComponent):
                 if news.word == BREAKING:
                     self._tell_held(news.sighting.tool)
 
-    def _tell_all(self, news: list[News]) -> None:
+    def _tell_all(self, news: list[ContractEvent]) -> None:
         broken = [one for one in news if one.word in (BREAKING, REMOVED)]
         for one in news:
             self._tell(one)
@@ -367,7 +367,7 @@ class Contracts(FeatureComponent):
         if len(broken) > _MOST_LINES:
             _log.warning("and %d more tools broke", len(broken) - _MOST_LINES)
 
-    def _tell(self, news: News) -> None:
+    def _tell(self, news: ContractEvent) -> None:
         one = news.sighting
         detail = one.accepted_by if news.word == ACCEPTED else news.detail
         self._audit.record_change(_WHAT, one.tool, news.word, detail)
@@ -388,7 +388,7 @@ class Contracts(FeatureComponent):
                 self._audit.record_held(tool, held.message)
                 return
 
-    def _breaks(self, tool: str) -> Breaks:
+    def _breaks(self, tool: str) -> Dependents:
         """In the thread of the watch."""
         path = journal_path(self._config, self._environ, self._base_dir)
         return breaks_of(tool, self._config, path, self._bound, self._clock())
@@ -419,7 +419,7 @@ class Contracts(FeatureComponent):
 
     def routes(self) -> Sequence[Route]:
         app = ContractsApp(
-            self._asked,
+            self._registry_service,
             guard=self._guard,
             challenges=self._challenges,
             authenticate=lambda credentials: self._pipeline.enter.authenticate(credentials),
@@ -430,7 +430,7 @@ class Contracts(FeatureComponent):
         return (AppRoute(BASE, app, is_there=self._is_served),)
 
     def _is_served(self) -> bool:
-        return self._config.section(ContractsConfig).serve and self._asked.is_there
+        return self._config.section(ContractsConfig).serve and self._registry_service.is_there
 
 
 def create(context: NodeContext) -> Contracts:

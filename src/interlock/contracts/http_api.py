@@ -47,7 +47,7 @@ _KNOWN: Final = {
 """Which parameters each path understands."""
 
 
-class Deprecated(Protocol):
+class DeprecationInfo(Protocol):
     """How long something is still supported."""
 
     @property
@@ -60,7 +60,7 @@ class Deprecated(Protocol):
     def migration_uri(self) -> str: ...
 
 
-class Found(Protocol):
+class ContractInfo(Protocol):
     """A contract, as far as the headers of an answer go."""
 
     @property
@@ -70,10 +70,10 @@ class Found(Protocol):
     def digest(self) -> str: ...
 
     @property
-    def deprecation(self) -> Deprecated | None: ...
+    def deprecation(self) -> DeprecationInfo | None: ...
 
 
-class Checked(Protocol):
+class ValidationInfo(Protocol):
     """What became of a payload."""
 
     @property
@@ -83,10 +83,10 @@ class Checked(Protocol):
     def version(self) -> str: ...
 
     @property
-    def deprecation(self) -> Deprecated | None: ...
+    def deprecation(self) -> DeprecationInfo | None: ...
 
 
-class Registry(Protocol):
+class RegistryReader(Protocol):
     """What this asks of a registry. Everything raises InterlockError."""
 
     @property
@@ -94,14 +94,16 @@ class Registry(Protocol):
 
     async def search(self, asked: dict[str, str]) -> dict[str, Any]: ...
 
-    async def find(self, name: str, asked: dict[str, str]) -> tuple[dict[str, Any], Found]: ...
+    async def find(
+        self, name: str, asked: dict[str, str]
+    ) -> tuple[dict[str, Any], ContractInfo]: ...
 
     async def log(self, name: str, most: int) -> Sequence[object]: ...
 
-    async def validate(self, name: str, payload: Any, asked: dict[str, str]) -> Checked: ...
+    async def validate(self, name: str, payload: Any, asked: dict[str, str]) -> ValidationInfo: ...
 
 
-Answer = tuple[int, object, Deprecated | None, str]
+ApiAnswer = tuple[int, object, DeprecationInfo | None, str]
 """Status, body, how long it is still supported, and what the journal says."""
 
 
@@ -110,7 +112,7 @@ class ContractsApp:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: RegistryReader,
         *,
         guard: Guard,
         authenticate: Callable[[Credentials], Caller],
@@ -140,7 +142,7 @@ class ContractsApp:
             self._audit.record(call, OK, 0, told)
             await respond_json(send, status, body, (*FIELDS, *_fields_of(ends)))
 
-    async def _serve(self, scope: Scope, receive: Receive, call: Call) -> Answer:
+    async def _serve(self, scope: Scope, receive: Receive, call: Call) -> ApiAnswer:
         check_origin(self._guard, scope)
         await self._admit(call)
         name = scope["path"].removeprefix(BASE).removeprefix("/")
@@ -202,7 +204,7 @@ def _count(text: str | None) -> int:
     return int(text)
 
 
-def _fields_of(ends: Deprecated | None) -> Sequence[tuple[bytes, bytes]]:
+def _fields_of(ends: DeprecationInfo | None) -> Sequence[tuple[bytes, bytes]]:
     """The same for programs that know nothing of contracts: RFC 9745 and RFC 8594."""
     if ends is None:
         return ()

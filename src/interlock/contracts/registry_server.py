@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from interlock.contracts.http_api import BASE, ContractsApp
 from interlock.contracts.registry.registry import ContractRegistry
-from interlock.contracts.registry_service import AskedRegistry
+from interlock.contracts.registry_service import RegistryService
 from interlock.core.call import Caller
 from interlock.core.config import Config, resolve_tokens
 from interlock.core.journal.audit import Audit
@@ -43,7 +43,7 @@ class RegistryServer:
             secret: Caller(one.name, calls="call" in one.may) for secret, one in known.items()
         }
         authenticate = Authenticator(tokens)
-        self._asked = AskedRegistry(open)
+        self._registry_service = RegistryService(open)
         self._http = HttpServer(config.host, config.port)
         host, port = config.host, self._http.port
         guard = Guard(
@@ -53,7 +53,7 @@ class RegistryServer:
             allowed_origins=config.allowed_origins,
         )
         app = ContractsApp(
-            self._asked,
+            self._registry_service,
             guard=guard,
             authenticate=authenticate,
             refused=lambda call, error: None,
@@ -61,7 +61,9 @@ class RegistryServer:
             most_bytes=lambda: config.limits.body_bytes,
             challenges=Challenges(),
         )
-        self._table = RouteTable([AppRoute(BASE, app, is_there=lambda: self._asked.is_there)])
+        self._table = RouteTable(
+            [AppRoute(BASE, app, is_there=lambda: self._registry_service.is_there)]
+        )
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}{BASE}"
 
     async def start(self) -> None:
@@ -70,7 +72,7 @@ class RegistryServer:
     async def stop(self) -> None:
         """Let what is under way finish, and close the rest."""
         await self._http.stop()
-        await asyncio.get_running_loop().run_in_executor(None, self._asked.close)
+        await asyncio.get_running_loop().run_in_executor(None, self._registry_service.close)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._table.app_at(scope["path"])

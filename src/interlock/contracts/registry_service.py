@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Raw
 
-from interlock.contracts.registry.records import PROTOCOLS, Commit, Stored, Validation, refused
+from interlock.contracts.registry.records import (
+    PROTOCOLS,
+    Commit,
+    StoredContract,
+    Validation,
+    refused,
+)
 
 if TYPE_CHECKING:
     from interlock.contracts.registry.registry import ContractRegistry
@@ -18,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AskedRegistry:
+class RegistryService:
     """One registry, or none."""
 
     def __init__(self, open: Callable[[], ContractRegistry] | None = None) -> None:
@@ -64,10 +70,10 @@ class AskedRegistry:
 
         return await self._ask(ask)
 
-    async def find(self, name: str, asked: dict[str, str]) -> tuple[dict[str, Any], Stored]:
+    async def find(self, name: str, asked: dict[str, str]) -> tuple[dict[str, Any], StoredContract]:
         """One contract with its schema and provenance; and as it is stored."""
 
-        def ask(registry: ContractRegistry) -> tuple[dict[str, Any], Stored]:
+        def ask(registry: ContractRegistry) -> tuple[dict[str, Any], StoredContract]:
             found = registry.find(
                 name,
                 asked.get("version") or "*",
@@ -109,7 +115,7 @@ class AskedRegistry:
             return self._registry
 
 
-def summary(one: Stored) -> dict[str, Any]:
+def summary(one: StoredContract) -> dict[str, Any]:
     """A contract in a list."""
     told: dict[str, Any] = {
         "name": one.name,
@@ -125,7 +131,7 @@ def summary(one: Stored) -> dict[str, Any]:
     return told
 
 
-def described(one: Stored) -> dict[str, Any]:
+def described(one: StoredContract) -> dict[str, Any]:
     """The same with its document."""
     schema = one.schema() if one.protocol == "protobuf" else Raw(one.document)
     return {**summary(one), "schema": schema}

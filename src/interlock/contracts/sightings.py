@@ -56,7 +56,7 @@ _FILE: Final = DatabaseKind(
 )
 
 
-class Noted(Struct, frozen=True):
+class ChangeRecord(Struct, frozen=True):
     """A change, as it is kept."""
 
     reason: str
@@ -65,7 +65,7 @@ class Noted(Struct, frozen=True):
     message: str
 
 
-class Standing(Struct, frozen=True):
+class SightingState(Struct, frozen=True):
     """What a node has to know of a tool at all times."""
 
     upstream: str
@@ -75,7 +75,7 @@ class Standing(Struct, frozen=True):
     published: str
 
 
-class Seen(Struct, frozen=True):
+class ObservedTool(Struct, frozen=True):
     """A tool as its upstream lists it now."""
 
     tool: str
@@ -101,7 +101,7 @@ class Sighting(Struct, frozen=True):
     accepted_definition: bytes
     accepted_at: float
     accepted_by: str
-    changes: list[Noted] = []
+    changes: list[ChangeRecord] = []
     """What breaks between what was accepted and what is there now, and what else is other."""
     gone: bool = False
     """Its upstream does not list it any more."""
@@ -114,11 +114,13 @@ class Sighting(Struct, frozen=True):
         return self.gone or self.digest != self.accepted_digest
 
     @property
-    def standing(self) -> Standing:
-        return Standing(self.upstream, self.digest, self.accepted_digest, self.gone, self.published)
+    def state(self) -> SightingState:
+        return SightingState(
+            self.upstream, self.digest, self.accepted_digest, self.gone, self.published
+        )
 
 
-def first_seen(seen: Seen, now: float) -> Sighting:
+def first_seen(seen: ObservedTool, now: float) -> Sighting:
     """A tool that nobody knows yet is taken as it is."""
     return Sighting(
         seen.tool, seen.upstream, FIRST_VERSION, seen.digest, seen.definition, now,
@@ -126,7 +128,7 @@ def first_seen(seen: Seen, now: float) -> Sighting:
     )  # fmt: skip
 
 
-class Sightings:
+class SightingStore:
     """The file at `path`. Everything here may be called in any thread."""
 
     def __init__(self, path: Path | None, *, clock: Callable[[], float] = time.time) -> None:
@@ -141,13 +143,15 @@ class Sightings:
 
     # -- reading
 
-    def standings(self) -> dict[str, Standing]:
+    def states(self) -> dict[str, SightingState]:
         """Every tool that was seen, by its canonical name."""
         with self._file.reading() as file:
             rows = file.execute(
                 "SELECT tool, upstream, digest, accepted_digest, gone, published FROM sighting"
             )
-            return {row[0]: Standing(row[1], row[2], row[3], bool(row[4]), row[5]) for row in rows}
+            return {
+                row[0]: SightingState(row[1], row[2], row[3], bool(row[4]), row[5]) for row in rows
+            }
 
     def get(self, tool: str, patience: float | None = None) -> Sighting | None:
         with self._file.reading(patience) as file:
@@ -231,5 +235,5 @@ class Sightings:
 
 def _sighting(row: tuple[Any, ...]) -> Sighting:
     *known, changes, gone, published = row
-    noted = msgspec.json.decode(changes, type=list[Noted])
+    noted = msgspec.json.decode(changes, type=list[ChangeRecord])
     return Sighting(*[*known, noted, bool(gone), published])

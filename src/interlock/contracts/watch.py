@@ -21,9 +21,21 @@ import msgspec
 from msgspec import Struct
 
 from interlock import __version__
-from interlock.contracts.changed_tools import ACCEPTED, Breaks, News, in_words, noted
+from interlock.contracts.changed_tools import (
+    ACCEPTED,
+    ContractEvent,
+    Dependents,
+    change_records,
+    in_words,
+)
 from interlock.contracts.registry.records import Contract, Deprecation, Provenance
-from interlock.contracts.sightings import Seen, Sighting, Sightings, Standing, first_seen
+from interlock.contracts.sightings import (
+    ObservedTool,
+    Sighting,
+    SightingState,
+    SightingStore,
+    first_seen,
+)
 from interlock.core.catalog.offering import Offering, Tool
 from interlock.core.catalog.tool_contracts import contract
 from interlock.errors import INVALID_PARAMS, PAYLOAD_TOO_LARGE, InterlockError, ProtocolError
@@ -32,7 +44,7 @@ from interlock.protocol.jsonrpc import decode_members, decode_value
 
 if TYPE_CHECKING:
     # Imported where something is to be compared or published, which is in the thread.
-    from interlock.contracts.registry.changes import Snapshot, Taken
+    from interlock.contracts.registry.changes import ContractSnapshot, SnapshotResult
     from interlock.contracts.registry.registry import ContractRegistry
 
 LOOK_EVERY: Final = 1.0
@@ -46,7 +58,7 @@ _GENERATOR: Final = f"interlock {__version__}"
 _log = logging.getLogger("interlock.node")
 
 
-class Declared(Struct, frozen=True):
+class DeclaredContract(Struct, frozen=True):
     """A contract that says its version itself, such as one of a TOOL.md."""
 
     name: str
@@ -56,26 +68,26 @@ class Declared(Struct, frozen=True):
     source: str
 
 
-class Row(Struct, frozen=True):
+class BrokenTool(Struct, frozen=True):
     """A tool that broke, and whom that concerns."""
 
     sighting: Sighting
-    breaks: Breaks
+    breaks: Dependents
 
 
-class Report(Struct, frozen=True):
+class WatchReport(Struct, frozen=True):
     """What was found out since the last one."""
 
-    news: list[News]
-    standings: dict[str, Standing | None]
+    news: list[ContractEvent]
+    states: dict[str, SightingState | None]
     """Tools that stand otherwise now. None: they are forgotten."""
-    rows: dict[str, Row | None]
+    rows: dict[str, BrokenTool | None]
     """Tools that broke. None: they did not, or somebody accepted it."""
     ends: list[list[Deprecation]]
     """Which majors of contracts end, if that is other than before: the last one counts."""
 
 
-Item = Offering | Declared | threading.Event | Callable[[], None]
+WatchItem = Offering | DeclaredContract | threading.Event | Callable[[], None]
 
 
 class ContractWatch:
@@ -83,11 +95,11 @@ class ContractWatch:
 
     def __init__(
         self,
-        store: Sightings,
+        store: SightingStore,
         deliver: Callable[[Callable[[], None]], object],
         *,
-        on_report: Callable[[Report], None],
-        breaks: Callable[[str], Breaks],
+        on_report: Callable[[WatchReport], None],
+        breaks: Callable[[str], Dependents],
         every: float = LOOK_EVERY,
         gather: float = GATHER,
         clock: Callable[[], float] = time.time,
@@ -101,14 +113,14 @@ class ContractWatch:
         self._every = every
         self._gather = gather
         self._clock = clock
-        self._queue: SimpleQueue[Item] = SimpleQueue()
-        self._known = store.standings()
+        self._queue: SimpleQueue[WatchItem] = SimpleQueue()
+        self._known = store.states()
         self._names: defaultdict[str, set[str]] = defaultdict(set)
-        for tool, standing in self._known.items():
-            self._names[standing.upstream].add(tool)
+        for tool, state in self._known.items():
+            self._names[state.upstream].add(tool)
         self._offered: dict[str, Offering] = {}
         self._last: dict[str, Offering] = {}
-        self._declared: dict[str, Declared] = {}
+        self._declared: dict[str, DeclaredContract] = {}
         self._registry: ContractRegistry | None = None
         self._try_again = 0.0
         self._head: str | None = None
@@ -145,7 +157,7 @@ class ContractWatch:
         """An upstream offers this now."""
         self._queue.put(offering)
 
-    def declare(self, one: Declared) -> None:
+    def declare(self, one: DeclaredContract) -> None:
         """Somebody wrote a contract with a version of its own."""
         self._queue.put(one)
 
@@ -153,7 +165,7 @@ class ContractWatch:
         """Where what is seen is published from now on. None: nowhere."""
         self._queue.put(lambda: self._open(open))
 
-    def standings(self) -> dict[str, Standing]:
+    def states(self) -> dict[str, SightingState]:
         """What was known when it was made, before it runs."""
         return dict(self._known)
 
@@ -185,10 +197,10 @@ class ContractWatch:
             self._turn()
         self._turn()
 
-    def _take(self, item: Item) -> None:
+    def _take(self, item: WatchItem) -> None:
         if isinstance(item, Offering):
             self._offered[item.upstream] = item
-        elif isinstance(item, Declared):
+        elif isinstance(item, DeclaredContract):
             self._declared[item.name] = item
         elif isinstance(item, threading.Event):
             self._looked.append(item)
@@ -198,7 +210,7 @@ class ContractWatch:
     def _turn(self) -> None:
         while not self._queue.empty():
             self._take(self._queue.get())
-        report = Report([], {}, {}, [])
+        report = WatchReport([], {}, {}, [])
         try:
             self._begin(report)
             self._notice(report)
@@ -213,7 +225,7 @@ class ContractWatch:
         except Exception:
             # Whatever it is: the thread outlives it, or nobody would be told anything any more.
             _log.exception("watching the contracts of tools failed inside the node")
-        if report.news or report.standings or report.rows or report.ends:
+        if report.news or report.states or report.rows or report.ends:
             with suppress(RuntimeError):
                 # A closed loop belongs to a node that has stopped.
                 self._deliver(lambda: self._on_report(report))
@@ -221,39 +233,39 @@ class ContractWatch:
             looked.set()
         self._looked.clear()
 
-    def _begin(self, report: Report) -> None:
+    def _begin(self, report: WatchReport) -> None:
         if self._first:
             for one in self._store.open_ones():
-                report.rows[one.tool] = Row(one, self._breaks(one.tool))
+                report.rows[one.tool] = BrokenTool(one, self._breaks(one.tool))
             self._first = False
 
-    def _notice(self, report: Report) -> None:
+    def _notice(self, report: WatchReport) -> None:
         """What somebody else accepted."""
         if not self._store.changed_elsewhere():
             return
-        now = self._store.standings()
+        now = self._store.states()
         for tool in [*self._known.keys() | now.keys()]:
             before, after = self._known.get(tool), now.get(tool)
             if before == after:
                 continue
             one = self._store.get(tool)
-            report.standings[tool] = after
+            report.states[tool] = after
             report.rows[tool] = None
             if one is None:
                 continue
             if one.is_open:
-                report.rows[tool] = Row(one, self._breaks(tool))
+                report.rows[tool] = BrokenTool(one, self._breaks(tool))
             elif before is not None and (before.digest, before.gone) == (one.digest, one.gone):
-                report.news.append(News(ACCEPTED, one, one.version))
+                report.news.append(ContractEvent(ACCEPTED, one, one.version))
         self._known = now
-        for tool in report.standings:
+        for tool in report.states:
             if tool not in now:
                 for names in self._names.values():
                     names.discard(tool)
 
     # -- what upstreams offer
 
-    def _judge_all(self, report: Report) -> None:
+    def _judge_all(self, report: WatchReport) -> None:
         offered, self._offered = self._offered, {}
         written: list[Sighting] = []
         now = self._clock()
@@ -277,7 +289,7 @@ class ContractWatch:
             self._last[offering.upstream] = offering
         self._write(written, report)
 
-    def _seen(self, offering: Offering) -> Iterable[Seen]:
+    def _seen(self, offering: Offering) -> Iterable[ObservedTool]:
         """Tools that are not what they were."""
         last = self._last.get(offering.upstream)
         known = {} if last is None else {tool.canonical: tool for tool in last.tools}
@@ -290,9 +302,9 @@ class ContractWatch:
                 else:
                     definition = contract(tool)
                     tool.digest = hashlib.sha256(definition).hexdigest()
-            standing = self._known.get(tool.canonical)
-            if standing is None or standing.gone or standing.digest != tool.digest:
-                yield Seen(
+            state = self._known.get(tool.canonical)
+            if state is None or state.gone or state.digest != tool.digest:
+                yield ObservedTool(
                     tool.canonical, offering.upstream, tool.digest, definition or contract(tool)
                 )
 
@@ -314,18 +326,18 @@ class ContractWatch:
             if own not in own_names and offering.lets_through(own):
                 yield sighting
 
-    def _tell(self, report: Report, news: News | None) -> None:
+    def _tell(self, report: WatchReport, news: ContractEvent | None) -> None:
         if news is not None:
             report.news.append(news)
 
-    def _write(self, written: Sequence[Sighting], report: Report) -> None:
+    def _write(self, written: Sequence[Sighting], report: WatchReport) -> None:
         if not written:
             return
         self._store.write(written)
         for one in written:
-            self._known[one.tool] = report.standings[one.tool] = one.standing
+            self._known[one.tool] = report.states[one.tool] = one.state
             self._names[one.upstream].add(one.tool)
-            report.rows[one.tool] = Row(one, self._breaks(one.tool)) if one.is_open else None
+            report.rows[one.tool] = BrokenTool(one, self._breaks(one.tool)) if one.is_open else None
 
     # -- the registry
 
@@ -345,9 +357,9 @@ class ContractWatch:
                 self.problem = error.message
                 _log.error("contracts are not published: %s", error.message)
 
-    def _publish(self, report: Report) -> None:
+    def _publish(self, report: WatchReport) -> None:
         registry = self._registry
-        fresh = bool(report.standings or self._declared)
+        fresh = bool(report.states or self._declared)
         if registry is None or not (fresh or self._clock() >= self._try_again) or self._closing:
             # What is left when the node stops is published when it starts again.
             return
@@ -369,7 +381,7 @@ class ContractWatch:
         self._publish_declared(registry)
         self._try_again = float("inf")
 
-    def _look_for_ends(self, report: Report) -> None:
+    def _look_for_ends(self, report: WatchReport) -> None:
         """Which majors end: whoever deprecates one does it in the registry."""
         registry = self._registry
         if registry is None or self._closing:
@@ -381,7 +393,7 @@ class ContractWatch:
 
     def _snapshot(
         self, registry: ContractRegistry, waiting: Sequence[Sighting]
-    ) -> list[tuple[Sighting, Taken | None]]:
+    ) -> list[tuple[Sighting, SnapshotResult | None]]:
         """All of them with one commit; None for one that cannot be published at all."""
         try:
             seen = [_snapshot(one) for one in waiting]
@@ -429,23 +441,26 @@ def _own_name(one: Sighting) -> str:
         return ""
 
 
-def _snapshot(one: Sighting) -> Snapshot:
-    from interlock.contracts.registry.changes import Snapshot
+def _snapshot(one: Sighting) -> ContractSnapshot:
+    from interlock.contracts.registry.changes import ContractSnapshot
 
     provenance = Provenance(f"upstream:{one.upstream}", _GENERATOR, format_utc(one.at))
-    return Snapshot(one.tool, f"upstream.{one.upstream}", "mcp-tool", one.definition, provenance)
+    return ContractSnapshot(
+        one.tool, f"upstream.{one.upstream}", "mcp-tool", one.definition, provenance
+    )
 
 
-def _contract(one: Declared, now: float) -> Contract:
+def _contract(one: DeclaredContract, now: float) -> Contract:
     provenance = Provenance(one.source, _GENERATOR, format_utc(now))
     return Contract(one.name, one.version, "contract", "mcp-tool", one.document, provenance)
 
 
-def _reason(taken: Sequence[Taken]) -> str:
+def _reason(taken: Sequence[SnapshotResult]) -> str:
     """Why there is a commit: what changed in the tools that it brings."""
     changed = [one for one in taken if one.before is not None]
     told = [
-        f"{one.contract.name}: {in_words(noted(one.changes)) or 'no part of it that breaks'}"
+        f"{one.contract.name}: "
+        f"{in_words(change_records(one.changes)) or 'no part of it that breaks'}"
         for one in changed
     ]
     new = [one.contract for one in taken if one.before is None]

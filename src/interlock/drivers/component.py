@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from interlock.contracts.accepted_contracts import AcceptedContracts, Broken
+from interlock.contracts.accepted_contracts import AcceptedContractStore, BrokenContract
 from interlock.contracts.changed_tools import ToolChange, classes
 from interlock.contracts.config import ContractsConfig
 from interlock.contracts.paths import registered_drivers_path
@@ -123,9 +123,9 @@ class ContractAcceptance:
         self.config = config
         """The one of now. Set by whoever changes it."""
         self._audit = audit
-        self._accepted = AcceptedContracts.of(config, environ, base_dir)
+        self._accepted = AcceptedContractStore.of(config, environ, base_dir)
         self._mark: object = None
-        self._broken: dict[str, Broken] = {}
+        self._broken: dict[str, BrokenContract] = {}
         """Contracts that are not what was accepted, by key."""
 
     @property
@@ -134,7 +134,7 @@ class ContractAcceptance:
 
     def judge(self, served: Iterable[ToolContract]) -> None:
         """Hold these against what was accepted, and accept what breaks nobody."""
-        fresh: list[Broken] = []
+        fresh: list[BrokenContract] = []
         self._broken = {}
         if self.config.section(ContractsConfig).watch:
             self._broken, fresh = self._accepted.take(served)

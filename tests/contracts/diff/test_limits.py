@@ -11,7 +11,7 @@ import pytest
 
 from interlock.contracts.diff import documents as drafts
 from interlock.contracts.diff.changes import Change, ChangeReason, breaking
-from interlock.contracts.diff.documents import Document, UnreadableSchema
+from interlock.contracts.diff.documents import SchemaDocument, UnreadableSchema
 from interlock.contracts.diff.schemas import diff_schemas
 from tests.contracts.diff.schema_table import STRING, array, obj, text
 from tests.contracts.diff.test_schema_table import label
@@ -144,7 +144,7 @@ def test_too_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_reference_that_leads_to_itself(schema: dict[str, Any]) -> None:
     with pytest.raises(UnreadableSchema, match="leads back to itself"):
-        Document(schema)
+        SchemaDocument(schema)
     changes = diff_schemas(STRING, schema, "input")
     assert [change.reason for change in changes] == [ChangeReason.UNREADABLE]
     assert changes[0].breaking
@@ -173,7 +173,7 @@ def test_nothing_is_fetched() -> None:
 
 @pytest.mark.parametrize("digits", [1, 9, 10, 4_301, 100_000])
 def test_a_reference_into_a_list_with_more_digits_than_can_be_read(digits: int) -> None:
-    document = Document({"allOf": [STRING, STRING], "type": "string"})
+    document = SchemaDocument({"allOf": [STRING, STRING], "type": "string"})
     assert document.resolve("#/allOf/1")[0] is not None
     assert document.resolve(f"#/allOf/{'9' * digits}")[0] is None
 
@@ -197,17 +197,17 @@ TRIED = {"pattern": r"^(a|aa)+\1x$"}
     ids=["large pattern", "tried patterns", "behind a reference"],
 )
 def test_a_value_that_would_take_too_long_is_not_tried(schema: Any, value: Any) -> None:
-    document = Document(schema)
+    document = SchemaDocument(schema)
     node = document.walk("", "")
     assert node is not None
     assert document.accepts(node, value) is None
-    quick = Document({"$defs": {"t": {"not": {"anyOf": [TRIED]}}}, "$ref": "#/$defs/t"})
+    quick = SchemaDocument({"$defs": {"t": {"not": {"anyOf": [TRIED]}}}, "$ref": "#/$defs/t"})
     root = quick.walk("", "")
     assert root is not None
     assert quick.accepts(root, "b") is True
 
 
 def test_a_pattern_that_is_too_large_is_not_tried() -> None:
-    document = Document({})
+    document = SchemaDocument({})
     assert document.matches("((a{50}){50}){50}", "a") is None
     assert document.matches("a{5}", "aaaaa") is True

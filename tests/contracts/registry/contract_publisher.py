@@ -17,7 +17,7 @@ from typing import Any
 
 from interlock.contracts.registry.git import ContractGit
 from interlock.contracts.registry.git_dulwich import GitDulwich
-from interlock.contracts.registry.git_folder import Place
+from interlock.contracts.registry.git_folder import RepositoryFolder
 from interlock.contracts.registry.git_program import GitProgram
 from interlock.contracts.registry.registry import ContractRegistry
 from tests.contracts.registry.contract_shelf import contract
@@ -25,13 +25,13 @@ from tests.contracts.registry.contract_shelf import contract
 POINTS: dict[str, tuple[Any, str, bool]] = {
     "before the objects": (None, "commit", False),
     "after the objects": (None, "commit", True),
-    "before the note": (Place, "begin", False),
-    "after the note": (Place, "begin", True),
+    "before the note": (RepositoryFolder, "begin", False),
+    "after the note": (RepositoryFolder, "begin", True),
     "after the branch": (None, "move", True),
-    "before the files": (Place, "bring", False),
-    "after the files": (Place, "bring", True),
+    "before the files": (RepositoryFolder, "bring", False),
+    "after the files": (RepositoryFolder, "bring", True),
     "after the index": (None, "stage", True),
-    "before the end": (Place, "finish", False),
+    "before the end": (RepositoryFolder, "finish", False),
 }
 
 

@@ -7,8 +7,13 @@ from typing import Any
 
 import msgspec
 
-from interlock.contracts.registry.git import Means
-from interlock.contracts.registry.records import Contract, ContractProtocol, Provenance, Stored
+from interlock.contracts.registry.git import GitChoice
+from interlock.contracts.registry.records import (
+    Contract,
+    ContractProtocol,
+    Provenance,
+    StoredContract,
+)
 from interlock.contracts.registry.registry import ContractRegistry
 
 NOW = 1_800_000_000.0
@@ -44,16 +49,16 @@ def contract(
 class Shelf:
     """A registry whose clock a test turns."""
 
-    def __init__(self, folder: Path, means: Means = "auto") -> None:
+    def __init__(self, folder: Path, means: GitChoice = "auto") -> None:
         self.folder = folder
         self.now = NOW
-        self.means: Means = means
+        self.means: GitChoice = means
         self.registry = self.open()
 
     def open(self) -> ContractRegistry:
         return ContractRegistry(self.folder, means=self.means, patience=2.0, clock=lambda: self.now)
 
-    def put(self, one: Contract, reason: str = "because") -> Stored:
+    def put(self, one: Contract, reason: str = "because") -> StoredContract:
         return self.registry.publish(one, author="operator", reason=reason)
 
     def close(self) -> None:

@@ -6,10 +6,10 @@ import os
 import subprocess
 from pathlib import Path
 
-from interlock.contracts.registry.git import ContractGit, Means
+from interlock.contracts.registry.git import ContractGit, GitChoice
 from tests.patience import PATIENCE
 
-MEANS: tuple[Means, ...] = ("git", "dulwich")
+MEANS: tuple[GitChoice, ...] = ("git", "dulwich")
 
 
 def git(folder: Path, *arguments: str, check: bool = True, **environ: str) -> str:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from interlock.contracts.registry import git as contract_git
-from interlock.contracts.registry.git import ContractGit, Means
-from interlock.contracts.registry.git_folder import Unfinished, blob_id, find_place
+from interlock.contracts.registry.git import ContractGit, GitChoice
+from interlock.contracts.registry.git_folder import UnfinishedPublication, blob_id, find_place
 from interlock.errors import InterlockError
 from tests.contracts.registry.git_repositories import MEANS, git, is_clean, publish
 
@@ -21,8 +21,8 @@ Open = Callable[[], ContractGit]
 
 
 @pytest.fixture(params=MEANS)
-def means(request: pytest.FixtureRequest) -> Means:
-    found: Means = request.param
+def means(request: pytest.FixtureRequest) -> GitChoice:
+    found: GitChoice = request.param
     return found
 
 
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(folder: Path, means: Means) -> ContractGit:
+def store(folder: Path, means: GitChoice) -> ContractGit:
     return ContractGit(folder, means=means, patience=0.2)
 
 
@@ -44,7 +44,7 @@ def refusal(store: ContractGit, **files: bytes) -> InterlockError:
 
 @pytest.mark.spec("ST-4.6.4-1")
 def test_one_commit_for_each_publication_with_author_and_reason(
-    store: ContractGit, folder: Path, means: Means
+    store: ContractGit, folder: Path, means: GitChoice
 ) -> None:
     assert store.means == means
     assert (store.head(), store.log()) == (None, [])
@@ -172,7 +172,7 @@ def test_a_store_that_somebody_else_has_locked(store: ContractGit, folder: Path,
 
 
 def test_another_publisher_that_does_not_come_to_an_end(
-    store: ContractGit, folder: Path, means: Means
+    store: ContractGit, folder: Path, means: GitChoice
 ) -> None:
     publish(store, {"d/n/1.txt": b"one\n"})
     place = find_place(folder)
@@ -196,14 +196,14 @@ def test_a_folder_that_is_no_repository(store: ContractGit, folder: Path) -> Non
     assert is_clean(folder)
 
 
-def test_a_file_in_its_place(tmp_path: Path, means: Means) -> None:
+def test_a_file_in_its_place(tmp_path: Path, means: GitChoice) -> None:
     (tmp_path / "registry").write_text("")
     error = refusal(ContractGit(tmp_path / "registry", means=means))
     assert "is a file" in error.message or "cannot be looked into" in error.message
 
 
 def test_a_folder_inside_another_repository_is_a_repository_of_its_own(
-    tmp_path: Path, means: Means
+    tmp_path: Path, means: GitChoice
 ) -> None:
     git(tmp_path, "init", "--quiet")
     store = ContractGit(tmp_path / "contracts", means=means)
@@ -212,7 +212,7 @@ def test_a_folder_inside_another_repository_is_a_repository_of_its_own(
     assert is_clean(tmp_path / "contracts")
 
 
-def test_a_bare_repository(folder: Path, tmp_path: Path, means: Means) -> None:
+def test_a_bare_repository(folder: Path, tmp_path: Path, means: GitChoice) -> None:
     folder.mkdir()
     git(folder, "init", "--quiet", "--bare", "--initial-branch=trunk")
     store = ContractGit(folder, means=means)
@@ -226,7 +226,7 @@ def test_a_bare_repository(folder: Path, tmp_path: Path, means: Means) -> None:
     git(folder, "fsck", "--strict")
 
 
-def test_a_linked_working_tree(folder: Path, tmp_path: Path, means: Means) -> None:
+def test_a_linked_working_tree(folder: Path, tmp_path: Path, means: GitChoice) -> None:
     publish(ContractGit(folder, means=means), {"d/n/1.txt": b"one\n"})
     linked = tmp_path / "linked"
     git(folder, "worktree", "add", "--quiet", "-b", "other", str(linked))
@@ -343,7 +343,9 @@ def test_what_a_publisher_that_was_cut_short_left_is_finished(
     git(folder, "reset", "--quiet", "--hard", first)
     place = find_place(folder)
     assert place is not None
-    work = Unfinished(second, {"d/n/2.txt": None}, {"d/n/2.txt": blob_id(b"two\n", second)}, 2**22)
+    work = UnfinishedPublication(
+        second, {"d/n/2.txt": None}, {"d/n/2.txt": blob_id(b"two\n", second)}, 2**22
+    )
     place.begin(work)
     if moved:
         git(folder, "update-ref", "refs/heads/main", second)
@@ -362,7 +364,7 @@ def test_a_lock_of_somebody_who_lives_is_never_taken_away(store: ContractGit, fo
     newest = publish(store, {"d/n/1.txt": b"one\n"})
     place = find_place(folder)
     assert place is not None
-    place.begin(Unfinished(newest, {}, {}, os.getpid()))
+    place.begin(UnfinishedPublication(newest, {}, {}, os.getpid()))
     lock = folder / ".git" / "index.lock"
     lock.touch()
     assert refusal(store).failure.name == "too_busy"

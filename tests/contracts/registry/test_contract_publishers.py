@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.contracts.registry.git import Means
+from interlock.contracts.registry.git import GitChoice
 from tests.contracts.registry.contract_publisher import POINTS
 from tests.contracts.registry.contract_shelf import Shelf, contract
 from tests.contracts.registry.git_repositories import MEANS, git, is_clean
@@ -72,7 +72,7 @@ def test_the_same_version_of_two_processes_is_published_once(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("means", MEANS)
 @pytest.mark.parametrize("point", POINTS)
-def test_a_publisher_that_is_killed(tmp_path: Path, means: Means, point: str) -> None:
+def test_a_publisher_that_is_killed(tmp_path: Path, means: GitChoice, point: str) -> None:
     folder = tmp_path / "registry"
     code, done = ended(publisher(folder, means, "A", "0", "2", point))
     assert (code, done) == (-9, ["done 0"])
@@ -90,7 +90,7 @@ def test_a_publisher_that_is_killed(tmp_path: Path, means: Means, point: str) ->
 
 
 @pytest.mark.parametrize("means", MEANS)
-def test_a_publisher_that_is_killed_at_any_moment(tmp_path: Path, means: Means) -> None:
+def test_a_publisher_that_is_killed_at_any_moment(tmp_path: Path, means: GitChoice) -> None:
     folder = tmp_path / "registry"
     chance = random.Random(8)
     done = 0

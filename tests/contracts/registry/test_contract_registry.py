@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from interlock.contracts.registry.changes import Snapshot, Taken
-from interlock.contracts.registry.git import Means
-from interlock.contracts.registry.records import MOST_BYTES, Contract, Provenance, Run
+from interlock.contracts.registry.changes import ContractSnapshot, SnapshotResult
+from interlock.contracts.registry.git import GitChoice
+from interlock.contracts.registry.records import MOST_BYTES, Contract, PipelineRun, Provenance
 from interlock.errors import InterlockError
 from interlock.primitives.timestamps import format_utc
 from tests.contracts.registry.contract_shelf import Shelf, contract, schema
@@ -20,7 +20,7 @@ REQUEST = "ToolInvocationRequest"
 
 @pytest.fixture(params=MEANS)
 def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shelf]:
-    means: Means = request.param
+    means: GitChoice = request.param
     one = Shelf(tmp_path / "registry", means)
     yield one
     one.close()
@@ -217,7 +217,7 @@ def test_protobuf_is_compared_with_what_it_imports(shelf: Shelf) -> None:
     broken = refusal_of(shelf, proto("string id = ", "2.1.0"))
     assert "is no Protobuf that can be compiled" in broken.message
     made = proto("string sku = 1; string size = 2;", name="shop/line.proto")
-    seen = Snapshot(made.name, made.domain, made.protocol, made.document, made.provenance)
+    seen = ContractSnapshot(made.name, made.domain, made.protocol, made.document, made.provenance)
     [taken] = shelf.registry.snapshot([seen], author="x", reason=lambda _: "seen")
     assert (taken.before, taken.contract.version) == ("1.0.0", "1.1.0")
 
@@ -307,9 +307,9 @@ def test_a_schema_that_takes_too_long_is_refused(tmp_path: Path) -> None:
         shelf.registry.validate("Places", "1.x", "text")
 
 
-def snapshot(document: dict[str, object]) -> Snapshot:
+def snapshot(document: dict[str, object]) -> ContractSnapshot:
     made = contract("files.read", "0.0.0", document, domain="upstream.files", protocol="mcp-tool")
-    return Snapshot(made.name, made.domain, made.protocol, made.document, made.provenance)
+    return ContractSnapshot(made.name, made.domain, made.protocol, made.document, made.provenance)
 
 
 def test_a_snapshot_gets_the_version_that_its_change_asks_for(shelf: Shelf) -> None:
@@ -320,7 +320,7 @@ def test_a_snapshot_gets_the_version_that_its_change_asks_for(shelf: Shelf) -> N
             "inputSchema": schema(required, **properties),
         }
 
-    def take(document: dict[str, object]) -> Taken:
+    def take(document: dict[str, object]) -> SnapshotResult:
         [taken] = shelf.registry.snapshot(
             [snapshot(document)], author="interlock", reason=lambda new: f"{len(new)} new"
         )
@@ -472,9 +472,9 @@ def test_rejects_an_early_end_without_consent(shelf: Shelf) -> None:
 
 @pytest.mark.spec("ST-4.6.3-6")
 def test_a_run_of_the_pipeline_is_a_new_version_of_the_registry(shelf: Shelf) -> None:
-    first = shelf.registry.record_run(Run(3, 0, 0.5), author="ci")
+    first = shelf.registry.record_run(PipelineRun(3, 0, 0.5), author="ci")
     shelf.put(contract("Order", "1.0.0"))
-    second = shelf.registry.record_run(Run(4, 1, 0.25), author="ci", reason="a run")
+    second = shelf.registry.record_run(PipelineRun(4, 1, 0.25), author="ci", reason="a run")
     assert (first.version, second.version) == (1, 2)
     assert git(shelf.folder, "tag").split() == ["registry-v1", "registry-v2"]
     assert git(shelf.folder, "rev-parse", "registry-v2").strip() == second.commit

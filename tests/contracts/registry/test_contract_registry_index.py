@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.contracts.registry.git import Means
+from interlock.contracts.registry.git import GitChoice
 from interlock.contracts.registry.records import Contract
 from interlock.contracts.registry.registry import ContractRegistry
 from interlock.errors import InterlockError
@@ -21,7 +21,7 @@ REQUEST = "ToolInvocationRequest"
 
 @pytest.fixture(params=MEANS)
 def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shelf]:
-    means: Means = request.param
+    means: GitChoice = request.param
     one = Shelf(tmp_path / "registry", means)
     yield one
     one.close()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from interlock.contracts.schemas.artefacts import GENERATOR, Artefact, known
-from interlock.contracts.schemas.build import Built, build_all
-from interlock.contracts.schemas.reader import MOST_BYTES, SchemasWrong
+from interlock.contracts.schemas.build import BuildResult, build_all
+from interlock.contracts.schemas.reader import MOST_BYTES, SchemaError
 from tests.contracts.schemas.folders import ORDERS, SEARCH, STORE, folder, shop
 
 ORDER = "json/shop/v1/Order.schema.json"
@@ -24,7 +24,7 @@ def lay_down(path: Path, artefacts: Iterable[Artefact]) -> None:
         file.write_text(one.text, encoding="utf-8")
 
 
-def built(path: Path) -> Built:
+def built(path: Path) -> BuildResult:
     """A folder that was built, and looked at again."""
     lay_down(path, build_all(path).artefacts)
     return build_all(path)
@@ -253,7 +253,7 @@ def test_a_syntax_error_stops_it_with_file_and_line(tmp_path: Path) -> None:
         )
         if "int32 count = ;" in line
     )
-    with pytest.raises(SchemasWrong) as wrong:
+    with pytest.raises(SchemaError) as wrong:
         build_all(tmp_path)
     assert f"proto/shop/v1/orders.proto:{number}:" in wrong.value.message
 
@@ -275,7 +275,7 @@ def test_a_json_schema_that_is_none_is_named(
     tmp_path: Path, schema: dict[str, Any], words: str
 ) -> None:
     folder(tmp_path, {"json/tools/bad.schema.json": schema})
-    with pytest.raises(SchemasWrong) as wrong:
+    with pytest.raises(SchemaError) as wrong:
         build_all(tmp_path)
     (told,) = wrong.value.problems
     assert told.file == "json/tools/bad.schema.json"
@@ -309,7 +309,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
             "openapi/c.yaml": "openapi: 3.1.0\n",
         },
     )
-    with pytest.raises(SchemasWrong) as wrong:
+    with pytest.raises(SchemaError) as wrong:
         build_all(tmp_path)
     assert {one.file for one in wrong.value.problems} == {
         "json/a.schema.json",
@@ -328,7 +328,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (root / "json/latin.schema.json").write_bytes(b'{"title": "\xe9"}')
     with (root / "json/huge.schema.json").open("wb") as huge:
         huge.truncate(MOST_BYTES + 1)
-    with pytest.raises(SchemasWrong) as wrong:
+    with pytest.raises(SchemaError) as wrong:
         build_all(root)
     assert [str(one) for one in wrong.value.problems] == [
         "json/gone.schema.json: it cannot be read: No such file or directory",
@@ -336,14 +336,14 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         "json/latin.schema.json: it is no UTF-8 text",
         "json/out.schema.json: it leads out of the folder",
     ]
-    with pytest.raises(SchemasWrong, match="there is no such folder"):
+    with pytest.raises(SchemaError, match="there is no such folder"):
         build_all(tmp_path / "nowhere")
 
 
 def test_two_sources_for_one_file(tmp_path: Path) -> None:
     shop(tmp_path)
     folder(tmp_path, {"openapi/other/store.yaml": STORE})
-    with pytest.raises(SchemasWrong, match=r"python/store_client\.py would be generated from"):
+    with pytest.raises(SchemaError, match=r"python/store_client\.py would be generated from"):
         build_all(tmp_path)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from interlock.contracts.schemas.protobuf_compiler import compile_protos, problems_of, require_extra
-from interlock.contracts.schemas.reader import SchemasWrong
+from interlock.contracts.schemas.reader import SchemaError
 from interlock.errors import CONFIG, InterlockError
 from tests.contracts.schemas.folders import ORDERS
 
@@ -77,7 +77,7 @@ def test_nested_types_maps_and_oneofs() -> None:
     ],
 )
 def test_what_is_no_protobuf_is_named_with_its_line(text: str, line: int, words: str) -> None:
-    with pytest.raises(SchemasWrong) as wrong:
+    with pytest.raises(SchemaError) as wrong:
         compile_protos({"deep/down/a.proto": text})
     told = [one for one in wrong.value.problems if one.line == line]
     assert told, wrong.value.problems
@@ -96,7 +96,7 @@ def test_a_warning_is_no_problem() -> None:
 
 @pytest.mark.parametrize("name", ["/etc/a.proto", "../a.proto", "a/../../b.proto", "-I.proto"])
 def test_a_name_stays_inside_the_folder(name: str) -> None:
-    with pytest.raises(SchemasWrong, match="inside its folder"):
+    with pytest.raises(SchemaError, match="inside its folder"):
         compile_protos({name: 'syntax = "proto3";'})
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.contracts.schemas.drift import Side, differences, sentence
+from interlock.contracts.schemas.drift import TypeDescription, differences, sentence
 
 BASE: dict[str, Any] = {
     "type": "object",
@@ -31,7 +31,9 @@ def changed(**properties: Any) -> dict[str, Any]:
 
 
 def diff(left: Any, right: Any) -> list[str]:
-    return differences(Side("a.proto", left, left), Side("b.json", right, right))
+    return differences(
+        TypeDescription("a.proto", left, left), TypeDescription("b.json", right, right)
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.contracts.schemas.json_schema import schema_of
-from interlock.contracts.schemas.proto import Protos
+from interlock.contracts.schemas.proto import ProtoFiles
 from interlock.contracts.schemas.protobuf_compiler import compile_protos, descriptor_set
 
 ALL = """
@@ -75,7 +75,7 @@ PLAIN = """
 
 
 @cache
-def every() -> tuple[Protos, Any]:
+def every() -> tuple[ProtoFiles, Any]:
     """What is in the file, and Protobuf's own class for its message."""
     data = descriptor_set({"every.proto": ALL})
     whole = import_module("google.protobuf.descriptor_pb2").FileDescriptorSet.FromString(data)

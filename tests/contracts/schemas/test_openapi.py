@@ -8,7 +8,7 @@ import pytest
 
 from interlock.contracts.schemas.openapi import document, faults, has_api
 from interlock.contracts.schemas.protobuf_compiler import compile_protos
-from interlock.contracts.schemas.reader import SchemasWrong, read_yaml
+from interlock.contracts.schemas.reader import SchemaError, read_yaml
 from tests.contracts.schemas.folders import ORDERS, STORE
 
 API = """
@@ -144,7 +144,7 @@ def test_what_cannot_be_said_over_http(rule: str, words: str) -> None:
         message A {{ A deep = 1; string b = 2; }}
         service S {{ rpc Do(A) returns (A) {{ option (google.api.http) = {{ {rule} }}; }} }}
     """
-    with pytest.raises(SchemasWrong) as wrong:
+    with pytest.raises(SchemaError) as wrong:
         made(text, "")
     assert any(one.message == f"S.Do: {words}" for one in wrong.value.problems)
     assert wrong.value.problems[0].file == "proto/a.proto"

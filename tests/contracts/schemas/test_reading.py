@@ -16,7 +16,7 @@ from interlock.contracts.schemas.artefacts import (
     known,
     yaml_text,
 )
-from interlock.contracts.schemas.reader import SchemasWrong, read_json, read_yaml
+from interlock.contracts.schemas.reader import SchemaError, read_json, read_yaml
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ from interlock.contracts.schemas.reader import SchemasWrong, read_json, read_yam
     ],
 )
 def test_json_that_is_not(text: str, place: str, words: str) -> None:
-    with pytest.raises(SchemasWrong) as wrong:
+    with pytest.raises(SchemaError) as wrong:
         read_json("a.json", text)
     assert wrong.value.message.startswith(place)
     assert words in wrong.value.message
@@ -56,7 +56,7 @@ def test_json_that_is_not(text: str, place: str, words: str) -> None:
     ],
 )
 def test_yaml_that_is_not(text: str, place: str, words: str) -> None:
-    with pytest.raises(SchemasWrong) as wrong:
+    with pytest.raises(SchemaError) as wrong:
         read_yaml("a.yaml", text)
     assert wrong.value.message.startswith(place), wrong.value.message
     assert words in wrong.value.message

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.contracts.sightings import Seen, Sightings, first_seen
+from interlock.contracts.sightings import ObservedTool, SightingStore, first_seen
 from interlock.core.state.database import DatabaseKind, transaction
 from interlock.core.state.shared_database import SharedFile
 from interlock.errors import CONFIG, TOO_BUSY, InterlockError
@@ -152,8 +152,8 @@ def test_a_page_that_cannot_be_read_is_found_by_who_checks(path: Path, checked: 
 def test_a_glance_at_a_sighting_waits_for_nobody(tmp_path: Path) -> None:
     """It is asked for on the loop, where everybody else would wait as well."""
     path = tmp_path / "sightings.db"
-    sightings = Sightings(path)
-    sightings.write([first_seen(Seen("shop.echo", "shop", "d", b"{}"), 1.0)])
+    sightings = SightingStore(path)
+    sightings.write([first_seen(ObservedTool("shop.echo", "shop", "d", b"{}"), 1.0)])
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     assert sightings.peek("shop.echo") is None

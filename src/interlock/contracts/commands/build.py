@@ -19,8 +19,8 @@ from interlock.primitives.timestamps import format_utc
 from interlock.terminal import output as say
 
 if TYPE_CHECKING:
-    from interlock.contracts.schemas.build import Built
-    from interlock.contracts.schemas.reader import Problem
+    from interlock.contracts.schemas.build import BuildResult
+    from interlock.contracts.schemas.reader import SchemaProblem
 
 
 def build(
@@ -71,11 +71,11 @@ def build(
     if check and registry is not None:
         raise typer.BadParameter("--check publishes nothing: leave --registry away.")
     from interlock.contracts.schemas.build import build_all
-    from interlock.contracts.schemas.reader import SchemasWrong
+    from interlock.contracts.schemas.reader import SchemaError
 
     try:
         built = build_all(folder, out)
-    except SchemasWrong as wrong:
+    except SchemaError as wrong:
         _tell_problems(list(wrong.problems))
         if json:
             say.as_json({"folder": str(folder), "problems": _plain(wrong.problems)})
@@ -100,7 +100,7 @@ def build(
 # -- the disk
 
 
-def _write(folder: Path, built: Built) -> None:
+def _write(folder: Path, built: BuildResult) -> None:
     wanted = set(built.written)
     for one in built.artefacts:
         if one.path in wanted:
@@ -117,11 +117,11 @@ def _write(folder: Path, built: Built) -> None:
 # -- the registry
 
 
-def _publish(built: Built, folder: Path, author: str, reason: str) -> dict[str, Any]:
+def _publish(built: BuildResult, folder: Path, author: str, reason: str) -> dict[str, Any]:
     """Everything with one commit for what has a version and one for what gets its own, and a new
     version of the registry as a whole. Raises InterlockError."""
-    from interlock.contracts.registry.changes import Snapshot
-    from interlock.contracts.registry.records import Contract, Provenance, Run
+    from interlock.contracts.registry.changes import ContractSnapshot
+    from interlock.contracts.registry.records import Contract, PipelineRun, Provenance
     from interlock.contracts.registry.registry import ContractRegistry
     from interlock.contracts.schemas.artefacts import GENERATOR
     from interlock.contracts.schemas.publication import publications
@@ -137,7 +137,7 @@ def _publish(built: Built, folder: Path, author: str, reason: str) -> dict[str, 
         if one.version
     ]
     others = [
-        Snapshot(one.name, one.domain, one.protocol, one.document, provenances[one.source])
+        ContractSnapshot(one.name, one.domain, one.protocol, one.document, provenances[one.source])
         for one in every
         if not one.version
     ]
@@ -148,7 +148,7 @@ def _publish(built: Built, folder: Path, author: str, reason: str) -> dict[str, 
             before.setdefault((was.name, was.protocol, was.domain), []).append(was.version)
         stored = registry.publish_all(versioned, author=author, reason=reason) if versioned else []
         taken = registry.snapshot(others, author=author, reason=lambda _: reason) if others else []
-        run = Run(built.schema_count, built.drift_violations, built.generation_duration)
+        run = PipelineRun(built.schema_count, built.drift_violations, built.generation_duration)
         release = registry.record_run(run, author=author, reason=reason)
     finally:
         registry.close()
@@ -176,12 +176,14 @@ def _major(version: str) -> int:
 # -- what is said
 
 
-def _tell_problems(problems: list[Problem]) -> None:
+def _tell_problems(problems: list[SchemaProblem]) -> None:
     for one in problems:
         say.note(say.printable(str(one)))
 
 
-def _tell(built: Built, published: dict[str, Any] | None, *, check: bool, failed: bool) -> None:
+def _tell(
+    built: BuildResult, published: dict[str, Any] | None, *, check: bool, failed: bool
+) -> None:
     counts: dict[str, int] = {}
     for row in built.files:
         counts[row.kind] = counts.get(row.kind, 0) + 1
@@ -210,8 +212,8 @@ def _tell(built: Built, published: dict[str, Any] | None, *, check: bool, failed
 
 def _report(
     folder: Path,
-    built: Built,
-    problems: list[Problem],
+    built: BuildResult,
+    problems: list[SchemaProblem],
     published: dict[str, Any] | None,
     *,
     check: bool,

@@ -167,10 +167,10 @@ def _check_tool(path: Path, tool: dict[str, Any]) -> None:
 
 def _check_schema(path: Path, schema: Any, place: str) -> None:
     """Whoever compares files wants to know which of them is wrong, and where."""
-    from interlock.contracts.diff.documents import Document, UnreadableSchema
+    from interlock.contracts.diff.documents import SchemaDocument, UnreadableSchema
 
     try:
-        Document(schema)
+        SchemaDocument(schema)
     except UnreadableSchema as exc:
         raise ConfigError.of(f"{place}it is no JSON Schema: {exc}", file=str(path)) from None
 
@@ -190,13 +190,13 @@ def _descriptors(old: ContractFile, new: ContractFile) -> list[Change]:
 
 
 def _compiled(path: Path, include: Sequence[Path]) -> bytes:
-    from interlock.contracts.schemas.protobuf_compiler import NotCompiled, protoc
+    from interlock.contracts.schemas.protobuf_compiler import CompileError, protoc
 
     _read(path)
     folders = [folder.resolve() for folder in include] or [path.resolve().parent]
     try:
         return protoc([str(path.resolve())], folders, cwd=path.resolve().parent)
-    except NotCompiled as refused:
+    except CompileError as refused:
         raise _refused(path, refused.said) from None
     except InterlockError as error:
         raise ConfigError.of(error.message, "or give a descriptor set", file=str(path)) from None
@@ -204,10 +204,10 @@ def _compiled(path: Path, include: Sequence[Path]) -> bytes:
 
 def _refused(path: Path, said: str) -> ConfigError:
     """What the compiler did not like, with the places that it names."""
-    from interlock.contracts.schemas.protobuf_compiler import read_said
+    from interlock.contracts.schemas.protobuf_compiler import read_messages
 
     problems: list[Problem] = []
-    for one in read_said(said):
+    for one in read_messages(said):
         if one.line:
             problems.append(Problem(one.file, one.line, one.column, "", one.words, ""))
             continue

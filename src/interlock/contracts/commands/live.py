@@ -26,9 +26,9 @@ from interlock.terminal.node_discovery import NodeOption
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from interlock.contracts.accepted_contracts import Broken
+    from interlock.contracts.accepted_contracts import BrokenContract
     from interlock.contracts.changed_tools import ToolChange
-    from interlock.contracts.sightings import Sighting, Sightings
+    from interlock.contracts.sightings import Sighting, SightingStore
     from interlock.core.config import Config
     from interlock.manifests.workspace import Workspace
 
@@ -37,17 +37,19 @@ if TYPE_CHECKING:
 # show such breaks and accept them.
 
 
-def broken_contracts(config: Config, base_dir: Path, workspace: Workspace) -> dict[str, Broken]:
+def broken_contracts(
+    config: Config, base_dir: Path, workspace: Workspace
+) -> dict[str, BrokenContract]:
     """Those of a workspace, by key: held against what a node of this config accepted."""
-    from interlock.contracts.accepted_contracts import AcceptedContracts
+    from interlock.contracts.accepted_contracts import AcceptedContractStore
 
     if not config.section(ContractsConfig).watch:
         return {}
     served = [workspace.contracts[key] for key in sorted(workspace.serving)]
-    return AcceptedContracts.of(config, os.environ, base_dir).broken(served)
+    return AcceptedContractStore.of(config, os.environ, base_dir).broken(served)
 
 
-def declared_breaks(config: Config, base_dir: Path) -> list[tuple[ToolChange, Broken]]:
+def declared_breaks(config: Config, base_dir: Path) -> list[tuple[ToolChange, BrokenContract]]:
     """How each of them is shown."""
     held = config.section(ContractsConfig).on_break == "hold"
     found = []
@@ -63,13 +65,13 @@ def declared_breaks(config: Config, base_dir: Path) -> list[tuple[ToolChange, Br
     return found
 
 
-def accept_declared(config: Config, base_dir: Path, broken: Broken) -> None:
+def accept_declared(config: Config, base_dir: Path, broken: BrokenContract) -> None:
     """Callers have to live with it. Raises InterlockError."""
-    from interlock.contracts.accepted_contracts import AcceptedContracts
+    from interlock.contracts.accepted_contracts import AcceptedContractStore
     from interlock.errors import INTERNAL, InterlockError
 
     try:
-        AcceptedContracts.of(config, os.environ, base_dir).accept(broken.contract)
+        AcceptedContractStore.of(config, os.environ, base_dir).accept(broken.contract)
     except OSError as error:
         why = error.strerror or type(error).__name__
         raise InterlockError(INTERNAL, f"it cannot be written down: {why}.") from None
@@ -187,7 +189,7 @@ def accept(
         raise typer.Exit(say.FAILED)
 
 
-def _accept(meant: running.Meant, store: Sightings, tool: str, yes: bool) -> bool:
+def _accept(meant: running.Meant, store: SightingStore, tool: str, yes: bool) -> bool:
     seen = store.get(tool)
     if seen is None:
         say.problem(f"no node of this config has seen a tool {tool}.")
@@ -205,7 +207,9 @@ def _accept(meant: running.Meant, store: Sightings, tool: str, yes: bool) -> boo
     return True
 
 
-def _accept_declared(meant: running.Meant, row: ToolChange, broken: Broken, yes: bool) -> bool:
+def _accept_declared(
+    meant: running.Meant, row: ToolChange, broken: BrokenContract, yes: bool
+) -> bool:
     """A contract of a TOOL.md."""
 
     _show(row)
@@ -230,10 +234,10 @@ def _agreed(tool: str, yes: bool) -> bool:
 
 
 @contextmanager
-def _store(meant: running.Meant) -> Iterator[Sightings]:
+def _store(meant: running.Meant) -> Iterator[SightingStore]:
     """What the node that is meant has seen. Raises InterlockError."""
     from interlock.contracts.paths import sightings_path
-    from interlock.contracts.sightings import Sightings
+    from interlock.contracts.sightings import SightingStore
     from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 
     path = sightings_path(meant.config, os.environ, meant.base_dir)
@@ -242,7 +246,7 @@ def _store(meant: running.Meant) -> Iterator[Sightings]:
             UPSTREAM_UNAVAILABLE,
             f"there is nothing at {path}: no node of {meant.config.listen} has seen any tool.",
         )
-    store = Sightings(path)
+    store = SightingStore(path)
     try:
         yield store
     finally:

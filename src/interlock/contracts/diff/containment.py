@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from interlock.contracts.diff.documents import Node
+from interlock.contracts.diff.documents import SchemaNode
 from interlock.contracts.diff.equivalence import (
     ARRAY,
     BOOLEAN,
@@ -25,9 +25,9 @@ from interlock.contracts.diff.equivalence import (
 )
 from interlock.contracts.diff.known_facts import (
     UNBOUNDED,
-    Declared,
-    Facts,
-    Given,
+    DeclaredNames,
+    Premise,
+    SchemaFacts,
     declared_in,
     least_evaluated,
     rest_of,
@@ -36,21 +36,29 @@ from interlock.contracts.diff.known_facts import (
 # -- What has to be shown for words about arrays.
 
 
-def _min_items(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _min_items(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     return not facts.kinds & ARRAY or facts.min_items >= wanted.words["minItems"]
 
 
-def _max_items(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _max_items(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     return not facts.kinds & ARRAY or facts.max_items <= wanted.words["maxItems"]
 
 
-def _unique(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _unique(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     if not facts.kinds & ARRAY or not wanted.words["uniqueItems"] or facts.max_items <= 1:
         return True
     return any(node.words["uniqueItems"] for node in facts.having("uniqueItems"))
 
 
-def _prefix(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _prefix(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     if not facts.kinds & ARRAY:
         return True
     return all(
@@ -60,19 +68,25 @@ def _prefix(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int
     )
 
 
-def _items(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _items(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     start = len(wanted.words.get("prefixItems", ()))
     return _from(start, wanted.one("items"), prover, given, facts, level)
 
 
-def _unevaluated(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _unevaluated(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     start = least_evaluated(wanted).items
     if "items" in wanted.words or start is None:
         return True
     return _from(start, wanted.one("unevaluatedItems"), prover, given, facts, level)
 
 
-def _from(start: int, wanted: Node, prover: Prover, given: Given, facts: Facts, level: int) -> bool:
+def _from(
+    start: int, wanted: SchemaNode, prover: Prover, given: Premise, facts: SchemaFacts, level: int
+) -> bool:
     """Whether all items from a position on are instances."""
     if not facts.kinds & ARRAY:
         return True
@@ -83,7 +97,9 @@ def _from(start: int, wanted: Node, prover: Prover, given: Given, facts: Facts, 
     )
 
 
-def _contains(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _contains(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     if not facts.kinds & ARRAY:
         return True
     sought = wanted.one("contains")
@@ -95,7 +111,7 @@ def _contains(prover: Prover, given: Given, facts: Facts, wanted: Node, level: i
 
 
 def _enough(
-    prover: Prover, given: Given, facts: Facts, sought: Node, least: float, level: int
+    prover: Prover, given: Premise, facts: SchemaFacts, sought: SchemaNode, least: float, level: int
 ) -> bool:
     if least == 0:
         return True
@@ -108,12 +124,14 @@ def _enough(
     return facts.min_items >= least and _from(0, sought, prover, given, facts, level)
 
 
-def _few(prover: Prover, given: Given, facts: Facts, sought: Node, most: float, level: int) -> bool:
+def _few(
+    prover: Prover, given: Premise, facts: SchemaFacts, sought: SchemaNode, most: float, level: int
+) -> bool:
     if facts.max_items <= most:
         return True
     return any(
         node.words.get("maxContains", UNBOUNDED) <= most
-        and prover.contained(Given((sought,)), node.one("contains"), level + 1)
+        and prover.contained(Premise((sought,)), node.one("contains"), level + 1)
         for node in facts.having("contains")
     )
 
@@ -132,7 +150,9 @@ ARRAYS: Final = {
 # -- What has to be shown for words that put schemas together, or lead to another one.
 
 
-def _reference(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _reference(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     reference = wanted.document.reference(wanted)
     if reference is None:
         return True
@@ -143,11 +163,15 @@ def _reference(prover: Prover, given: Given, facts: Facts, wanted: Node, level: 
     return any(node.document.reference(node) == (None, address) for node in facts.nodes)
 
 
-def _all(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _all(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     return all(prover.contained(given, branch, level) for branch in wanted.listed("allOf"))
 
 
-def _any(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _any(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     if _said(prover, facts, wanted, "anyOf"):
         return True
     # In a long list the one that says the same is found without trying the others.
@@ -157,7 +181,9 @@ def _any(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -
     return any(prover.contained(given, branch, level) for branch in wanted.listed("anyOf"))
 
 
-def _one(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _one(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     if _said(prover, facts, wanted, "oneOf"):
         return True
     branches = wanted.listed("oneOf")
@@ -172,15 +198,17 @@ def _one(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -
     )
 
 
-def _each_the_same(prover: Prover, ours: list[Node], theirs: list[Node], level: int) -> bool:
+def _each_the_same(
+    prover: Prover, ours: list[SchemaNode], theirs: list[SchemaNode], level: int
+) -> bool:
     """Whether two lists say the same, branch by branch, in whatever order."""
     if len(ours) != len(theirs):
         return False
     left = list(theirs)
     for branch in sorted(ours, key=prover.meanings.of):
         for other in left:
-            if prover.contained(Given((branch,)), other, level) and prover.contained(
-                Given((other,)), branch, level
+            if prover.contained(Premise((branch,)), other, level) and prover.contained(
+                Premise((other,)), branch, level
             ):
                 left.remove(other)
                 break
@@ -189,22 +217,26 @@ def _each_the_same(prover: Prover, ours: list[Node], theirs: list[Node], level: 
     return True
 
 
-def _not(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _not(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     refused = wanted.one("not")
     for node in facts.having("not"):
-        if prover.contained(Given((refused,)), node.one("not"), level):
+        if prover.contained(Premise((refused,)), node.one("not"), level):
             return True
     return prover.disjoint(given, refused)
 
 
-def _if(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _if(prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int) -> bool:
     return _said(prover, facts, wanted, "if") or (
         _when_met(prover, given, facts, wanted, level)
         and _when_unmet(prover, given, facts, wanted, level)
     )
 
 
-def _when_met(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _when_met(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     if wanted.words.get("then", True) is True:
         return True
     condition, then = wanted.one("if"), wanted.one("then")
@@ -213,14 +245,16 @@ def _when_met(prover: Prover, given: Given, facts: Facts, wanted: Node, level: i
     for node in facts.having("if"):
         if (
             "then" in node.words
-            and prover.contained(Given((condition,)), node.one("if"), level)
+            and prover.contained(Premise((condition,)), node.one("if"), level)
             and prover.contained(given.also(condition, node.one("then")), then, level)
         ):
             return True
     return prover.disjoint(given, condition)
 
 
-def _when_unmet(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _when_unmet(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     if wanted.words.get("else", True) is True:
         return True
     condition, otherwise = wanted.one("if"), wanted.one("else")
@@ -228,13 +262,13 @@ def _when_unmet(prover: Prover, given: Given, facts: Facts, wanted: Node, level:
         return True
     return any(
         "else" in node.words
-        and prover.contained(Given((node.one("if"),)), condition, level)
+        and prover.contained(Premise((node.one("if"),)), condition, level)
         and prover.contained(given.also(node.one("else")), otherwise, level)
         for node in facts.having("if")
     )
 
 
-def _said(prover: Prover, facts: Facts, wanted: Node, word: str) -> bool:
+def _said(prover: Prover, facts: SchemaFacts, wanted: SchemaNode, word: str) -> bool:
     """Whether one of the schemas that hold says the very same with this word."""
     meant = prover.meanings.said(wanted).get(word)
     return any(prover.meanings.said(node).get(word) == meant for node in facts.having(word))
@@ -255,19 +289,27 @@ COMPOSITION: Final = {
 # -- What has to be shown for words about objects and their members.
 
 
-def _required(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _required(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     return not facts.kinds & OBJECT or facts.required.issuperset(wanted.words["required"])
 
 
-def _min_properties(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _min_properties(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     return not facts.kinds & OBJECT or facts.min_properties >= wanted.words["minProperties"]
 
 
-def _max_properties(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _max_properties(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     return not facts.kinds & OBJECT or facts.max_properties <= wanted.words["maxProperties"]
 
 
-def _properties(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _properties(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     if not facts.kinds & OBJECT:
         return True
     return all(
@@ -277,7 +319,7 @@ def _properties(prover: Prover, given: Given, facts: Facts, wanted: Node, level:
 
 
 def _member(
-    prover: Prover, given: Given, facts: Facts, name: str, wanted: Node, level: int
+    prover: Prover, given: Premise, facts: SchemaFacts, name: str, wanted: SchemaNode, level: int
 ) -> bool:
     """Whether the member of this name, if there is one, is an instance."""
     if wanted.value is True or not may_be_there(given, facts, name):
@@ -285,14 +327,16 @@ def _member(
     return prover.contained(prover.inside(given, facts.under(name)), wanted, level + 1)
 
 
-def may_be_there(given: Given, facts: Facts, name: str) -> bool:
+def may_be_there(given: Premise, facts: SchemaFacts, name: str) -> bool:
     """Whether an instance can have a member of this name."""
     if given.sent is not None and not given.sent.may_have(name):
         return False
     return not facts.absent(name)
 
 
-def _patterns(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _patterns(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     if not facts.kinds & OBJECT:
         return True
     return all(
@@ -302,7 +346,7 @@ def _patterns(prover: Prover, given: Given, facts: Facts, wanted: Node, level: i
 
 
 def _pattern(
-    prover: Prover, given: Given, facts: Facts, pattern: str, wanted: Node, level: int
+    prover: Prover, given: Premise, facts: SchemaFacts, pattern: str, wanted: SchemaNode, level: int
 ) -> bool:
     member = wanted.named("patternProperties", pattern)
     if member.value is True:
@@ -323,7 +367,9 @@ def _pattern(
     return _unnamed(prover, given, facts, meant, (), member, level)
 
 
-def _additional(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _additional(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     names = set(wanted.words.get("properties", ()))
     patterns = list(wanted.words.get("patternProperties", ()))
     rest = wanted.one("additionalProperties")
@@ -331,7 +377,7 @@ def _additional(prover: Prover, given: Given, facts: Facts, wanted: Node, level:
 
 
 def _rules_objects_unevaluated(
-    prover: Prover, given: Given, facts: Facts, wanted: Node, level: int
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
 ) -> bool:
     seen = least_evaluated(wanted)
     if seen.names is None:
@@ -342,12 +388,12 @@ def _rules_objects_unevaluated(
 
 def _rest(
     prover: Prover,
-    given: Given,
-    facts: Facts,
+    given: Premise,
+    facts: SchemaFacts,
     names: set[str],
     patterns: list[str],
-    wanted: Node,
-    rest: Node,
+    wanted: SchemaNode,
+    rest: SchemaNode,
     level: int,
 ) -> bool:
     """Whether all members but these are instances of `rest`."""
@@ -368,11 +414,11 @@ def _rest(
 
 def _named(
     prover: Prover,
-    given: Given,
-    facts: Facts,
+    given: Premise,
+    facts: SchemaFacts,
     names: Iterable[str],
     meant: Callable[[str], bool],
-    wanted: Node,
+    wanted: SchemaNode,
     level: int,
 ) -> bool:
     return all(_member(prover, given, facts, name, wanted, level) for name in names if meant(name))
@@ -380,11 +426,11 @@ def _named(
 
 def _unnamed(
     prover: Prover,
-    given: Given,
-    facts: Facts,
+    given: Premise,
+    facts: SchemaFacts,
     meant: Callable[[str], bool],
     exempt: Iterable[str],
-    wanted: Node,
+    wanted: SchemaNode,
     level: int,
 ) -> bool:
     """Whether members that no `properties` speaks of are instances, by one schema alone.
@@ -399,13 +445,13 @@ def _unnamed(
 
 
 def _by(
-    node: Node,
+    node: SchemaNode,
     prover: Prover,
-    given: Given,
-    facts: Facts,
+    given: Premise,
+    facts: SchemaFacts,
     meant: Callable[[str], bool],
     exempt: Iterable[str],
-    wanted: Node,
+    wanted: SchemaNode,
     level: int,
 ) -> bool:
     rest = rest_of(node)
@@ -426,12 +472,14 @@ def _by(
     return prover.contained(prover.inside(given, [others]), wanted, level + 1)
 
 
-def _names(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _names(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     if not facts.kinds & OBJECT or facts.max_properties == 0:
         return True
     naming = wanted.one("propertyNames")
     for node in facts.having("propertyNames"):
-        known = Given((node.one("propertyNames"),), STRING)
+        known = Premise((node.one("propertyNames"),), STRING)
         if prover.contained(known, naming, level + 1):
             return True
     if naming.never:
@@ -442,10 +490,12 @@ def _names(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int)
             there = [name for name in rest[0] if may_be_there(given, facts, name)]
             if all(wanted.document.accepts(naming, name) for name in there):
                 return True
-    return prover.contained(Given((), STRING), naming, level + 1)
+    return prover.contained(Premise((), STRING), naming, level + 1)
 
 
-def _brings_names(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _brings_names(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     if not facts.kinds & OBJECT:
         return True
     for name, others in wanted.words["dependentRequired"].items():
@@ -456,10 +506,12 @@ def _brings_names(prover: Prover, given: Given, facts: Facts, wanted: Node, leve
     return True
 
 
-def _brings_schemas(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _brings_schemas(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     if not facts.kinds & OBJECT:
         return True
-    objects = Given(given.nodes, given.kinds & OBJECT, given.split, given.sent)
+    objects = Premise(given.nodes, given.kinds & OBJECT, given.split, given.sent)
     return all(
         not may_be_there(given, facts, name)
         or prover.contained(
@@ -471,12 +523,14 @@ def _brings_schemas(prover: Prover, given: Given, facts: Facts, wanted: Node, le
     )
 
 
-def _dependencies(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _dependencies(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     """A word that is gone since 2019, and that validators still obey: it has to be fulfilled, but
     nobody can rely on it."""
     if not facts.kinds & OBJECT:
         return True
-    objects = Given(given.nodes, given.kinds & OBJECT, given.split, given.sent)
+    objects = Premise(given.nodes, given.kinds & OBJECT, given.split, given.sent)
     for name, brought in wanted.words["dependencies"].items():
         if not may_be_there(given, facts, name):
             continue
@@ -509,11 +563,15 @@ OBJECTS: Final = {
 _EVERY_TEXT: Final = ("", ".*", "^", "$", "^.*", ".*$")
 
 
-def _type(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _type(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     return not facts.kinds & ~kinds_of(wanted.words["type"])
 
 
-def _values(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _values(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     # Few values are tried one by one; of many it is only seen whether they are the same ones.
     meant = prover.meanings.said(wanted).get("enum", frozenset())
     return "const" not in wanted.words and any(
@@ -521,29 +579,39 @@ def _values(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int
     )
 
 
-def _minimum(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _minimum(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     return not facts.kinds & NUMBER or facts.lowest >= wanted.words["minimum"]
 
 
-def _maximum(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _maximum(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     return not facts.kinds & NUMBER or facts.highest <= wanted.words["maximum"]
 
 
-def _above(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _above(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     bound = wanted.words["exclusiveMinimum"]
     if not facts.kinds & NUMBER or facts.lowest > bound:
         return True
     return bool(facts.kinds & FRACTION) and facts.lower == (bound, True)
 
 
-def _beneath(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _beneath(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     bound = wanted.words["exclusiveMaximum"]
     if not facts.kinds & NUMBER or facts.highest < bound:
         return True
     return bool(facts.kinds & FRACTION) and facts.upper == (bound, True)
 
 
-def _multiple(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _multiple(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     factor = wanted.words["multipleOf"]
     if not facts.kinds & NUMBER or (factor == 1 and not facts.kinds & FRACTION):
         return True
@@ -556,22 +624,26 @@ def _multiple(prover: Prover, given: Given, facts: Facts, wanted: Node, level: i
     return False
 
 
-def _at_least(word: str) -> Callable[[Prover, Given, Facts, Node, int], bool]:
-    def rule(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _at_least(word: str) -> Callable[[Prover, Premise, SchemaFacts, SchemaNode, int], bool]:
+    def rule(
+        prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+    ) -> bool:
         return not facts.kinds & STRING or facts.at_least(word) >= wanted.words[word]
 
     return rule
 
 
-def _at_most(word: str) -> Callable[[Prover, Given, Facts, Node, int], bool]:
-    def rule(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _at_most(word: str) -> Callable[[Prover, Premise, SchemaFacts, SchemaNode, int], bool]:
+    def rule(
+        prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+    ) -> bool:
         return not facts.kinds & STRING or facts.at_most(word) <= wanted.words[word]
 
     return rule
 
 
 def _rules_scalars_pattern(
-    prover: Prover, given: Given, facts: Facts, wanted: Node, level: int
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
 ) -> bool:
     pattern = wanted.words["pattern"]
     if not facts.kinds & STRING or pattern in _EVERY_TEXT:
@@ -579,7 +651,9 @@ def _rules_scalars_pattern(
     return any(node.words["pattern"] == pattern for node in facts.having("pattern"))
 
 
-def _format(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+def _format(
+    prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+) -> bool:
     if not wanted.document.checks_formats or not facts.kinds & STRING:
         return True
     return any(
@@ -588,10 +662,12 @@ def _format(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int
     )
 
 
-def _content(word: str) -> Callable[[Prover, Given, Facts, Node, int], bool]:
+def _content(word: str) -> Callable[[Prover, Premise, SchemaFacts, SchemaNode, int], bool]:
     """Words that were assertions up to draft 7, and are notes since."""
 
-    def rule(prover: Prover, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+    def rule(
+        prover: Prover, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+    ) -> bool:
         if wanted.document.draft > 7 or not facts.kinds & STRING:
             return True
         return any(
@@ -655,8 +731,8 @@ class Prover:
         self._under_way: dict[Any, int] = {}
         self._relied: set[Any] = set()
         self._trail: list[Any] = []
-        self._facts: dict[Any, Facts] = {}
-        self._declared: dict[frozenset[int], Declared | None] = {}
+        self._facts: dict[Any, SchemaFacts] = {}
+        self._declared: dict[frozenset[int], DeclaredNames | None] = {}
         # Keys are made of identities, so what they are of must stay.
         self._kept: list[Any] = []
         self._granted: set[Any] = set()
@@ -664,36 +740,36 @@ class Prover:
 
     # -- what is given
 
-    def given(self, nodes: Iterable[Node]) -> Given:
+    def given(self, nodes: Iterable[SchemaNode]) -> Premise:
         """Instances at a new place."""
         held = _through(nodes)
         if not self.as_declared:
-            return Given(held)
+            return Premise(held)
         key = frozenset(map(id, held))
         if key not in self._declared:
             self._declared[key] = declared_in(held)
             self._kept.append(held)
-        return Given(held, sent=self._declared[key])
+        return Premise(held, sent=self._declared[key])
 
-    def inside(self, outer: Given, nodes: Iterable[Node]) -> Given:
+    def inside(self, outer: Premise, nodes: Iterable[SchemaNode]) -> Premise:
         """Instances that are part of others."""
-        return Given(_through(nodes)) if outer.sent is None else self.given(nodes)
+        return Premise(_through(nodes)) if outer.sent is None else self.given(nodes)
 
-    def facts(self, given: Given) -> Facts:
+    def facts(self, given: Premise) -> SchemaFacts:
         key = (frozenset(map(id, given.nodes)), given.kinds)
         facts = self._facts.get(key)
         if facts is None:
-            facts = self._facts[key] = Facts(given.nodes, given.kinds)
+            facts = self._facts[key] = SchemaFacts(given.nodes, given.kinds)
             self._kept.append(given.nodes)
         return facts
 
     # -- proofs
 
-    def holds(self, given: Given, wanted: Iterable[Node]) -> bool:
+    def holds(self, given: Premise, wanted: Iterable[SchemaNode]) -> bool:
         """Whether all of these hold for every instance."""
         return all(self.contained(given, node) for node in wanted)
 
-    def contained(self, given: Given, wanted: Node, level: int = 0) -> bool:
+    def contained(self, given: Premise, wanted: SchemaNode, level: int = 0) -> bool:
         """Whether every instance is one of `wanted`. `level` counts the steps into the instance."""
         wanted = _target(wanted)
         if wanted.value is True or self._same(given, wanted):
@@ -740,7 +816,7 @@ class Prover:
         shared = self.meanings.shared
         if len(shared.changed) > _MOST_GRANTED:
             return
-        pairs: dict[str, tuple[Given, Node, Any]] = {}
+        pairs: dict[str, tuple[Premise, SchemaNode, Any]] = {}
         for name, (old, new) in shared.changed.items():
             one, other = (old, new) if forth else (new, old)
             given = self.given([one])
@@ -785,11 +861,11 @@ class Prover:
             return False
         return True
 
-    def _same(self, given: Given, wanted: Node) -> bool:
+    def _same(self, given: Premise, wanted: SchemaNode) -> bool:
         number = self.meanings.of(wanted)
         return any(self.meanings.of(node) == number for node in given.nodes)
 
-    def _prove(self, given: Given, wanted: Node, level: int) -> bool:
+    def _prove(self, given: Premise, wanted: SchemaNode, level: int) -> bool:
         facts = self.facts(given)
         if not facts.kinds:
             return True
@@ -807,14 +883,18 @@ class Prover:
             return True
         return self._case_by_case(given, facts, wanted, level)
 
-    def _word_by_word(self, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+    def _word_by_word(
+        self, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+    ) -> bool:
         for word in wanted.words:
             rule = RULES.get(word)
             if rule is not None and not rule(self, given, facts, wanted, level):
                 return False
         return True
 
-    def _case_by_case(self, given: Given, facts: Facts, wanted: Node, level: int) -> bool:
+    def _case_by_case(
+        self, given: Premise, facts: SchemaFacts, wanted: SchemaNode, level: int
+    ) -> bool:
         if len(given.split) < _MOST_SPLITS:
             said = self.meanings.said(wanted)
             settled = said["anyOf"] if said.keys() == {"anyOf"} else frozenset()
@@ -826,13 +906,13 @@ class Prover:
         if len(groups) < 2:
             return False
         return all(
-            self.contained(Given(given.nodes, group, given.split, given.sent), wanted, level)
+            self.contained(Premise(given.nodes, group, given.split, given.sent), wanted, level)
             for group in groups
         )
 
     def _unions(
-        self, given: Given, facts: Facts, settled: frozenset[int] = frozenset()
-    ) -> Iterable[list[Given]]:
+        self, given: Premise, facts: SchemaFacts, settled: frozenset[int] = frozenset()
+    ) -> Iterable[list[Premise]]:
         """The instances told apart by a union that holds for them, once for each such union.
 
         `settled`: what needs no further proof, by its meaning.
@@ -854,11 +934,11 @@ class Prover:
 
     # -- emptiness
 
-    def disjoint(self, given: Given, node: Node, depth: int = 0) -> bool:
+    def disjoint(self, given: Premise, node: SchemaNode, depth: int = 0) -> bool:
         """Whether no instance is one of `node`, too."""
-        return self.empty(Given((*given.nodes, node), given.kinds), depth)
+        return self.empty(Premise((*given.nodes, node), given.kinds), depth)
 
-    def empty(self, given: Given, depth: int = 0) -> bool:
+    def empty(self, given: Premise, depth: int = 0) -> bool:
         """Whether there is no instance at all."""
         if depth > _EMPTY_DEPTH or not self._may_go_on():
             return False
@@ -877,20 +957,20 @@ class Prover:
             and not facts.kinds & ~(STRING | NUMBER | ARRAY | OBJECT)
         )
 
-    def _refused(self, facts: Facts, depth: int) -> bool:
+    def _refused(self, facts: SchemaFacts, depth: int) -> bool:
         """Whether one of the schemas refuses what another asks for."""
         for node in facts.having("not"):
             refused = node.one("not")
             rest = tuple(other for other in facts.nodes if other is not node)
-            if refused.value is True or (rest and self._surely(Given(rest), refused, depth)):
+            if refused.value is True or (rest and self._surely(Premise(rest), refused, depth)):
                 return True
         return False
 
-    def _surely(self, given: Given, wanted: Node, depth: int) -> bool:
+    def _surely(self, given: Premise, wanted: SchemaNode, depth: int) -> bool:
         # A proof within a proof of emptiness has no place in the instance to count from.
         return depth < 2 and self.contained(given, wanted, -1)
 
-    def _no_branch(self, given: Given, facts: Facts, depth: int) -> bool:
+    def _no_branch(self, given: Premise, facts: SchemaFacts, depth: int) -> bool:
         if len(given.split) >= _MOST_SPLITS:
             return False
         return any(
@@ -898,28 +978,28 @@ class Prover:
             for cases in self._unions(given, facts)
         )
 
-    def _no_array(self, facts: Facts, depth: int) -> bool:
+    def _no_array(self, facts: SchemaFacts, depth: int) -> bool:
         if facts.min_items > facts.max_items:
             return True
         return any(
-            self.empty(Given(tuple(facts.item(at))), depth + 1)
+            self.empty(Premise(tuple(facts.item(at))), depth + 1)
             for at in range(min(facts.min_items, facts.prefix + 1))
         )
 
-    def _no_object(self, facts: Facts, depth: int) -> bool:
+    def _no_object(self, facts: SchemaFacts, depth: int) -> bool:
         if facts.min_properties > facts.max_properties:
             return True
         return any(
-            facts.absent(name) or self.empty(Given(tuple(facts.under(name))), depth + 1)
+            facts.absent(name) or self.empty(Premise(tuple(facts.under(name))), depth + 1)
             for name in facts.required
         )
 
 
-def _through(nodes: Iterable[Node]) -> tuple[Node, ...]:
+def _through(nodes: Iterable[SchemaNode]) -> tuple[SchemaNode, ...]:
     return tuple(dict.fromkeys(_target(node) for node in nodes))
 
 
-def _target(node: Node) -> Node:
+def _target(node: SchemaNode) -> SchemaNode:
     """What a schema stands for that is nothing but a reference."""
     while "$ref" in node.words and not any(word in RULES for word in node.words if word != "$ref"):
         reference = node.document.reference(node)
@@ -929,7 +1009,7 @@ def _target(node: Node) -> Node:
     return node
 
 
-def _no_number(facts: Facts) -> bool:
+def _no_number(facts: SchemaFacts) -> bool:
     low, high = facts.lowest, facts.highest
     if low > high:
         return True

@@ -170,12 +170,12 @@ _LONGEST: Final = 2_000
 _PATTERNS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACK_LIMIT)
 
 
-class Node:
+class SchemaNode:
     """One subschema at its place. There is one Node per place, so nodes compare by identity."""
 
     __slots__ = ("document", "kinds", "path", "renamed", "resource", "value", "words")
 
-    def __init__(self, document: Document, path: str, value: Schema, resource: str) -> None:
+    def __init__(self, document: SchemaDocument, path: str, value: Schema, resource: str) -> None:
         self.document = document
         self.path = path
         self.value = value
@@ -195,19 +195,19 @@ class Node:
     def never(self) -> bool:
         return self.value is False
 
-    def one(self, word: str) -> Node:
+    def one(self, word: str) -> SchemaNode:
         """The subschema under a word that has one."""
         return self.document.below(self, word)
 
-    def named(self, word: str, name: str) -> Node:
+    def named(self, word: str, name: str) -> SchemaNode:
         """A subschema under a word that has several by name."""
         return self.document.below(self, word, name)
 
-    def listed(self, word: str) -> list[Node]:
+    def listed(self, word: str) -> list[SchemaNode]:
         """The subschemas under a word that has a list of them."""
         return [self.document.below(self, word, at) for at in range(len(self.words[word]))]
 
-    def part(self, *words: str) -> Node:
+    def part(self, *words: str) -> SchemaNode:
         """A schema that says only this much of it."""
         return self.document.part(self, words)
 
@@ -220,7 +220,7 @@ class Node:
         return f"<Node {self.path or '/'}>"
 
 
-class Document:
+class SchemaDocument:
     """A whole schema. Raises UnreadableSchema when it is none."""
 
     def __init__(self, root: Any, *, formats: bool = False) -> None:
@@ -230,10 +230,10 @@ class Document:
         self.checks_formats = formats or self.draft <= 7
         """Whether `format` is an assertion: up to draft 7 it was, since then it is a note."""
         check(root)
-        self._nodes: dict[str, Node] = {}
-        self._parts: dict[tuple[str, tuple[str, ...]], Node] = {}
-        self._led: dict[tuple[str, str], tuple[Node | None, str]] = {}
-        self._demands: dict[str, Node] = {}
+        self._nodes: dict[str, SchemaNode] = {}
+        self._parts: dict[tuple[str, tuple[str, ...]], SchemaNode] = {}
+        self._led: dict[tuple[str, str], tuple[SchemaNode | None, str]] = {}
+        self._demands: dict[str, SchemaNode] = {}
         self._resources: dict[str, str] = {}
         self._anchors: dict[tuple[str, str], str] = {}
         self._validators: dict[int, Any] = {}
@@ -253,16 +253,16 @@ class Document:
 
     # -- places
 
-    def at(self, path: str, value: Schema | None = None, resource: str = "") -> Node:
+    def at(self, path: str, value: Schema | None = None, resource: str = "") -> SchemaNode:
         node = self._nodes.get(path)
         if node is None:
             shape: Schema = self.root if value is None else value
             if isinstance(shape, dict) and path in self._bases:
                 resource = path
-            node = self._nodes[path] = Node(self, path, shape, resource)
+            node = self._nodes[path] = SchemaNode(self, path, shape, resource)
         return node
 
-    def below(self, node: Node, word: str, token: str | int | None = None) -> Node:
+    def below(self, node: SchemaNode, word: str, token: str | int | None = None) -> SchemaNode:
         value: Any = node.words[word]
         path = f"{node.path}/{escaped(node.renamed.get(word, word))}"
         if token is not None:
@@ -270,25 +270,25 @@ class Document:
             path = f"{path}/{escaped(str(token))}"
         return self.at(path, value, node.resource)
 
-    def part(self, node: Node, words: tuple[str, ...]) -> Node:
+    def part(self, node: SchemaNode, words: tuple[str, ...]) -> SchemaNode:
         key = (node.path, words)
         made = self._parts.get(key)
         if made is None:
             value = {word: node.words[word] for word in words if word in node.words}
-            made = self._parts[key] = Node(self, node.path, value, node.resource)
+            made = self._parts[key] = SchemaNode(self, node.path, value, node.resource)
             made.words, made.renamed = value, node.renamed
         return made
 
-    def demanding(self, name: str) -> Node:
+    def demanding(self, name: str) -> SchemaNode:
         """A schema that says only that there is a member of this name."""
         made = self._demands.get(name)
         if made is None:
-            made = self._demands[name] = Node(self, "", {"required": [name]}, "")
+            made = self._demands[name] = SchemaNode(self, "", {"required": [name]}, "")
         return made
 
     # -- references
 
-    def reference(self, node: Node) -> tuple[Node | None, str] | None:
+    def reference(self, node: SchemaNode) -> tuple[SchemaNode | None, str] | None:
         """Where the reference of a node leads, and its absolute address. None: it has none.
 
         No node: it leads out of the document, to nothing, or who reads it decides where.
@@ -301,18 +301,18 @@ class Document:
                 return self._resolve(node, target)
         return None
 
-    def resolve(self, target: str) -> tuple[Node | None, str]:
+    def resolve(self, target: str) -> tuple[SchemaNode | None, str]:
         """Where a reference leads that stands in the outermost resource."""
         return self._resolve(self.top, target)
 
-    def _resolve(self, node: Node, target: str) -> tuple[Node | None, str]:
+    def _resolve(self, node: SchemaNode, target: str) -> tuple[SchemaNode | None, str]:
         key = (node.resource, target)
         led = self._led.get(key)
         if led is None:
             led = self._led[key] = self._find(node, target)
         return led
 
-    def _find(self, node: Node, target: str) -> tuple[Node | None, str]:
+    def _find(self, node: SchemaNode, target: str) -> tuple[SchemaNode | None, str]:
         address, fragment = urldefrag(urljoin(self._bases[node.resource], target))
         resource = node.resource if target.startswith("#") else self._resources.get(address)
         if resource is None:
@@ -323,7 +323,7 @@ class Document:
             return (None if path is None else self.walk("", path)), absolute
         return self.walk(resource, unquote(fragment)), absolute
 
-    def walk(self, resource: str, pointer: str) -> Node | None:
+    def walk(self, resource: str, pointer: str) -> SchemaNode | None:
         """The schema at a pointer that starts at a resource."""
         path = resource + pointer
         known = self._nodes.get(path)
@@ -368,7 +368,7 @@ class Document:
                     steps.append(iter(in_place(node)))
         return False
 
-    def _targets(self) -> Iterator[Node]:
+    def _targets(self) -> Iterator[SchemaNode]:
         """Everything that a reference leads to."""
         waiting: list[tuple[str, Any]] = [("", self.root)]
         while waiting:
@@ -405,7 +405,7 @@ class Document:
 
     # -- values
 
-    def accepts(self, node: Node, value: Any) -> bool | None:
+    def accepts(self, node: SchemaNode, value: Any) -> bool | None:
         """Whether a value is valid for a subschema; None where that cannot be found out."""
         validator = self._validators.get(id(node), self)
         if validator is self:
@@ -417,7 +417,7 @@ class Document:
         except ValueError:
             return None
 
-    def _work_of(self, node: Node) -> SchemaWork:
+    def _work_of(self, node: SchemaNode) -> SchemaWork:
         """What it takes to validate by a subschema: a stranger wrote it. With references it is a
         part of the whole."""
         key = 0 if _refers(node.value) else id(node)
@@ -427,7 +427,7 @@ class Document:
             work = self._works[key] = SchemaWork(schema, any_size=True)
         return work
 
-    def _compile(self, node: Node) -> Any:
+    def _compile(self, node: SchemaNode) -> Any:
         written = node.value
         if node.length > _LONGEST:
             return None
@@ -492,7 +492,7 @@ _VALIDATORS: Final[dict[int, Any]] = {
 }
 
 
-def in_place(node: Node) -> Iterator[Node]:
+def in_place(node: SchemaNode) -> Iterator[SchemaNode]:
     """The schemas that a schema puts to the same value."""
     reference = node.document.reference(node)
     if reference is not None and reference[0] is not None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.contracts.diff.documents import Document, Node, Schema, in_latest
+from interlock.contracts.diff.documents import Schema, SchemaDocument, SchemaNode, in_latest
 
 # -- References that two documents have in common, and whether they lead to the same.
 #
@@ -38,17 +38,17 @@ def references_in(text: bytes) -> set[str]:
 class SharedReferences:
     """References of the same name on both sides."""
 
-    def __init__(self, one: Document, other: Document) -> None:
+    def __init__(self, one: SchemaDocument, other: SchemaDocument) -> None:
         self.same: frozenset[str] = frozenset()
         """Those that lead to the same in both documents, through everything they lead on to."""
-        self.changed: dict[str, tuple[Node, Node]] = {}
+        self.changed: dict[str, tuple[SchemaNode, SchemaNode]] = {}
         """Those that lead to something else now."""
         self._mentioned_by: dict[str, set[str]] = {}
         # In another draft the same words mean something else.
         if one.one_resource and other.one_resource and one.draft == other.draft:
             self._compare(one, other)
 
-    def _compare(self, one: Document, other: Document) -> None:
+    def _compare(self, one: SchemaDocument, other: SchemaDocument) -> None:
         here = references_in(text_of(one.root))
         there = references_in(text_of(other.root))
         same: set[str] = set()
@@ -154,7 +154,7 @@ def as_key(value: Any) -> Any:
 class Meanings:
     """The numbers of everything in two documents."""
 
-    def __init__(self, one: Document, other: Document) -> None:
+    def __init__(self, one: SchemaDocument, other: SchemaDocument) -> None:
         self._numbers: dict[Any, int] = {}
         self._known: dict[tuple[int, int], int] = {}
         self._words: dict[tuple[int, int], dict[str, Any]] = {}
@@ -163,21 +163,21 @@ class Meanings:
         self.shared = SharedReferences(one, other)
         self._same = self.shared.same
 
-    def of(self, node: Node) -> int:
+    def of(self, node: SchemaNode) -> int:
         """The number of a subschema."""
         return self._schema(node.value, node.document, node.words)
 
-    def said(self, node: Node) -> dict[str, Any]:
+    def said(self, node: SchemaNode) -> dict[str, Any]:
         """What each word of a subschema means, for comparing."""
         if self.of(node) in (_TRUE, _FALSE):
             return {}
         return self._words[id(node.value), id(node.document)]
 
-    def alike(self, olds: Iterable[Node], news: Iterable[Node]) -> bool:
+    def alike(self, olds: Iterable[SchemaNode], news: Iterable[SchemaNode]) -> bool:
         """Whether every word is the same, those for people included."""
         return self._texts(olds) == self._texts(news)
 
-    def _texts(self, nodes: Iterable[Node]) -> list[Any]:
+    def _texts(self, nodes: Iterable[SchemaNode]) -> list[Any]:
         texts: list[Any] = []
         for node in nodes:
             text = text_of(node.value)
@@ -187,7 +187,7 @@ class Meanings:
         return texts
 
     def _schema(
-        self, value: Schema, document: Document, words: dict[str, Any] | None = None
+        self, value: Schema, document: SchemaDocument, words: dict[str, Any] | None = None
     ) -> int:
         if isinstance(value, bool):
             return _TRUE if value else _FALSE
@@ -215,7 +215,7 @@ class Meanings:
     def _number(self, key: Any) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
 
-    def _word(self, word: str, words: dict[str, Any], document: Document) -> Any:
+    def _word(self, word: str, words: dict[str, Any], document: SchemaDocument) -> Any:
         said = words[word]
         if word in _PLAIN:
             return None if word in _FLOORS and said == 0 else as_key(said)
@@ -262,7 +262,7 @@ class Meanings:
             return said if document.draft <= 7 else None
         return said or None if word == "uniqueItems" else None
 
-    def _reference(self, said: str, document: Document) -> Any:
+    def _reference(self, said: str, document: SchemaDocument) -> Any:
         if said in self._same:
             return said
         # Where it starts from is part of where it leads.

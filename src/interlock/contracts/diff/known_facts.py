@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from interlock.contracts.diff.documents import Node, in_place
+from interlock.contracts.diff.documents import SchemaNode, in_place
 from interlock.contracts.diff.equivalence import (
     ANYTHING,
     BOOLEAN,
@@ -37,7 +37,7 @@ _ARMS: Final = ("if", "then", "else")
 _MOST_STEPS: Final = 100
 
 
-class Evaluated(Struct):
+class EvaluatedMembers(Struct):
     """What was looked at. None: everything, or nobody knows."""
 
     names: set[str] | None
@@ -45,18 +45,18 @@ class Evaluated(Struct):
     items: int | None
 
 
-def most_evaluated(node: Node) -> Evaluated:
+def most_evaluated(node: SchemaNode) -> EvaluatedMembers:
     """All that may have been looked at by a schema and its parts, on some instance."""
     return _look(node, sometimes=True)
 
 
-def least_evaluated(node: Node) -> Evaluated:
+def least_evaluated(node: SchemaNode) -> EvaluatedMembers:
     """All that was looked at for certain, on every instance."""
     return _look(node, sometimes=False)
 
 
-def _look(top: Node, *, sometimes: bool) -> Evaluated:
-    found = Evaluated(set(), [], 0)
+def _look(top: SchemaNode, *, sometimes: bool) -> EvaluatedMembers:
+    found = EvaluatedMembers(set(), [], 0)
     seen: set[int] = set()
     waiting = [top]
     while waiting:
@@ -65,7 +65,7 @@ def _look(top: Node, *, sometimes: bool) -> Evaluated:
             continue
         seen.add(id(node))
         if len(seen) > _MOST_STEPS:
-            return Evaluated(None, [], None) if sometimes else found
+            return EvaluatedMembers(None, [], None) if sometimes else found
         _add(found, node, inside=node is not top, sometimes=sometimes)
         words = node.words
         reference = node.document.reference(node)
@@ -73,7 +73,7 @@ def _look(top: Node, *, sometimes: bool) -> Evaluated:
             if reference[0] is not None:
                 waiting.append(reference[0])
             elif sometimes:
-                return Evaluated(None, [], None)
+                return EvaluatedMembers(None, [], None)
         if "allOf" in words:
             waiting += node.listed("allOf")
         if not sometimes:
@@ -88,7 +88,7 @@ def _look(top: Node, *, sometimes: bool) -> Evaluated:
     return found
 
 
-def _add(found: Evaluated, node: Node, *, inside: bool, sometimes: bool) -> None:
+def _add(found: EvaluatedMembers, node: SchemaNode, *, inside: bool, sometimes: bool) -> None:
     words = node.words
     if found.names is not None:
         found.names.update(words.get("properties", ()))
@@ -108,14 +108,14 @@ _MOST_INTEGERS: Final = 64
 _MOST_UNIONS: Final = 3
 UNBOUNDED: Final = float("inf")
 
-Rest = tuple[set[str], list[str], Node]
+RestSchema = tuple[set[str], list[str], SchemaNode]
 """Names and patterns that something else speaks of, and the schema for all other members."""
 
 
-class Facts:
+class SchemaFacts:
     """Everything that holds for an instance of all of these schemas."""
 
-    def __init__(self, nodes: Iterable[Node], kinds: int = ANYTHING, unions: int = 0) -> None:
+    def __init__(self, nodes: Iterable[SchemaNode], kinds: int = ANYTHING, unions: int = 0) -> None:
         self._unions = unions
         self.nodes = _expanded(nodes)
         self.kinds = kinds & self._kinds()
@@ -132,7 +132,7 @@ class Facts:
         """How much there is to walk through."""
         return sum(node.length for node in self.nodes)
 
-    def having(self, word: str) -> Iterator[Node]:
+    def having(self, word: str) -> Iterator[SchemaNode]:
         """The schemas among them that use a word."""
         return (node for node in self.nodes if word in node.words)
 
@@ -280,9 +280,9 @@ class Facts:
         """Every name that one of them has a schema for."""
         return {name for node in self.having("properties") for name in node.words["properties"]}
 
-    def under(self, name: str) -> list[Node]:
+    def under(self, name: str) -> list[SchemaNode]:
         """The schemas that hold for the member of this name."""
-        found: list[Node] = []
+        found: list[SchemaNode] = []
         for node in self.nodes:
             matched, sure = _matching(node, name)
             found += matched
@@ -312,9 +312,9 @@ class Facts:
             (len(node.words["prefixItems"]) for node in self.having("prefixItems")), default=0
         )
 
-    def item(self, at: int) -> list[Node]:
+    def item(self, at: int) -> list[SchemaNode]:
         """The schemas that hold for the item at a position."""
-        found: list[Node] = []
+        found: list[SchemaNode] = []
         for node in self.nodes:
             prefix = node.words.get("prefixItems", ())
             if at < len(prefix):
@@ -328,7 +328,7 @@ class Facts:
         return found
 
 
-def rest_of(node: Node) -> Rest | None:
+def rest_of(node: SchemaNode) -> RestSchema | None:
     """What a schema says of members that it does not name."""
     words = node.words
     if "additionalProperties" in words:
@@ -341,9 +341,9 @@ def rest_of(node: Node) -> Rest | None:
     return None
 
 
-def _matching(node: Node, name: str) -> tuple[list[Node], bool]:
+def _matching(node: SchemaNode, name: str) -> tuple[list[SchemaNode], bool]:
     """The schemas under `properties` and `patternProperties` for a name; whether that is sure."""
-    found: list[Node] = []
+    found: list[SchemaNode] = []
     sure = True
     if name in node.words.get("properties", ()):
         found.append(node.named("properties", name))
@@ -355,9 +355,9 @@ def _matching(node: Node, name: str) -> tuple[list[Node], bool]:
     return found, sure
 
 
-def _expanded(nodes: Iterable[Node]) -> list[Node]:
+def _expanded(nodes: Iterable[SchemaNode]) -> list[SchemaNode]:
     """The schemas with all that they refer to or consist of."""
-    found: dict[int, Node] = {}
+    found: dict[int, SchemaNode] = {}
     waiting = list(nodes)[::-1]
     while waiting and len(found) < _MOST_NODES:
         node = waiting.pop()
@@ -372,7 +372,7 @@ def _expanded(nodes: Iterable[Node]) -> list[Node]:
     return list(found.values())
 
 
-def _brought(nodes: Iterable[Node]) -> list[Node]:
+def _brought(nodes: Iterable[SchemaNode]) -> list[SchemaNode]:
     required = _required(nodes)
     return [
         node.named("dependentSchemas", name)
@@ -382,7 +382,7 @@ def _brought(nodes: Iterable[Node]) -> list[Node]:
     ]
 
 
-def _required(nodes: Iterable[Node]) -> frozenset[str]:
+def _required(nodes: Iterable[SchemaNode]) -> frozenset[str]:
     """Names that every instance has, those that others bring along included."""
     required: set[str] = set()
     brought: dict[str, set[str]] = {}
@@ -399,9 +399,9 @@ def _required(nodes: Iterable[Node]) -> frozenset[str]:
     return frozenset(required)
 
 
-def _kinds_of_branch(branch: Node, unions: int) -> int:
+def _kinds_of_branch(branch: SchemaNode, unions: int) -> int:
     if branch.kinds is None:
-        branch.kinds = Facts([branch], unions=unions).kinds
+        branch.kinds = SchemaFacts([branch], unions=unions).kinds
     return branch.kinds
 
 
@@ -417,14 +417,14 @@ def _union(kinds: Iterable[int]) -> int:
 _GIVEN_MOST_STEPS: Final = 400
 
 
-class Declared:
+class DeclaredNames:
     """The names that the schemas of one place speak of. Others are taken not to be sent."""
 
     __slots__ = ("names", "patterns")
 
     def __init__(self) -> None:
         self.names: set[str] = set()
-        self.patterns: list[tuple[Node, str]] = []
+        self.patterns: list[tuple[SchemaNode, str]] = []
 
     def may_have(self, name: str) -> bool:
         return name in self.names or any(
@@ -432,27 +432,27 @@ class Declared:
         )
 
 
-class Given(Struct, frozen=True):
+class Premise(Struct, frozen=True):
     """Instances about which something is to be shown: they hold for all of these schemas."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[SchemaNode, ...]
     kinds: int = ANYTHING
     split: frozenset[tuple[int, str]] = frozenset()
     """Unions that were told apart already."""
-    sent: Declared | None = None
+    sent: DeclaredNames | None = None
     """Where only those members count that a schema names: which these are."""
 
-    def also(self, *more: Node, split: tuple[int, str] | None = None) -> Given:
+    def also(self, *more: SchemaNode, split: tuple[int, str] | None = None) -> Premise:
         """Those of the instances that hold for these, too."""
         known = self.split if split is None else self.split | {split}
-        return Given((*self.nodes, *more), self.kinds, known, self.sent)
+        return Premise((*self.nodes, *more), self.kinds, known, self.sent)
 
     @property
     def key(self) -> tuple[frozenset[int], int, frozenset[tuple[int, str]], int]:
         return (frozenset(map(id, self.nodes)), self.kinds, self.split, id(self.sent))
 
 
-class Spoken(Declared):
+class MentionedNames(DeclaredNames):
     """What schemas say of names in whatever branch, and whether they let others in expressly."""
 
     __slots__ = ("lists", "open")
@@ -463,9 +463,9 @@ class Spoken(Declared):
         self.open = False
 
 
-def spoken_of(nodes: Iterable[Node]) -> Spoken:
+def spoken_of(nodes: Iterable[SchemaNode]) -> MentionedNames:
     """The names that schemas of one place speak of."""
-    found = Spoken()
+    found = MentionedNames()
     seen: set[int] = set()
     waiting = list(nodes)
     while waiting:
@@ -482,7 +482,7 @@ def spoken_of(nodes: Iterable[Node]) -> Spoken:
     return found
 
 
-def _given_add(found: Spoken, node: Node) -> None:
+def _given_add(found: MentionedNames, node: SchemaNode) -> None:
     words = node.words
     found.lists = found.lists or "properties" in words
     # A member that may not be there is spoken of, but never sent.
@@ -499,7 +499,7 @@ def _given_add(found: Spoken, node: Node) -> None:
             found.open = True
 
 
-def declared_in(nodes: Iterable[Node]) -> Declared | None:
+def declared_in(nodes: Iterable[SchemaNode]) -> DeclaredNames | None:
     """The names that may be sent where schemas are taken at their word. None: any."""
     spoken = spoken_of(nodes)
     return spoken if spoken.lists and not spoken.open else None

@@ -48,7 +48,7 @@ class ProtoValue(Struct, frozen=True):
     comment: str
 
 
-class Reserved(Struct, frozen=True):
+class ReservedRanges(Struct, frozen=True):
     """Numbers and names that may not be used again. Ranges include both ends."""
 
     ranges: tuple[tuple[int, int], ...] = ()
@@ -70,7 +70,7 @@ class ProtoMessage(Struct, frozen=True):
     """A message."""
 
     fields: tuple[ProtoField, ...]
-    reserved: Reserved
+    reserved: ReservedRanges
     deprecated: bool
     comment: str
 
@@ -79,7 +79,7 @@ class ProtoEnum(Struct, frozen=True):
     """An enum. A closed one does not keep numbers that it has no name for."""
 
     values: tuple[ProtoValue, ...]
-    reserved: Reserved
+    reserved: ReservedRanges
     closed: bool
     deprecated: bool
     comment: str
@@ -209,7 +209,7 @@ class _File:
         ranges = tuple((one.start, one.end - 1) for one in message.reserved_range)
         self.found.messages[name] = ProtoMessage(
             tuple(fields),
-            Reserved(ranges, frozenset(map(_text, message.reserved_name))),
+            ReservedRanges(ranges, frozenset(map(_text, message.reserved_name))),
             message.options.deprecated,
             self.comments.get(path, ""),
         )
@@ -296,7 +296,7 @@ class _File:
         own = enum.options.features.enum_type
         self.found.enums[_joined(scope, enum.name)] = ProtoEnum(
             tuple(values),
-            Reserved(ranges, frozenset(map(_text, enum.reserved_name))),
+            ReservedRanges(ranges, frozenset(map(_text, enum.reserved_name))),
             own == _CLOSED if own else self.closed,
             enum.options.deprecated,
             self.comments.get(path, ""),
@@ -369,11 +369,11 @@ def diff_fields(
     message: str,
     old: dict[str, ProtoField],
     new: dict[str, ProtoField],
-    was_reserved: Reserved | None = None,
-    is_reserved: Reserved | None = None,
+    was_reserved: ReservedRanges | None = None,
+    is_reserved: ReservedRanges | None = None,
 ) -> list[Change]:
     """What became of each field. A field is known by its number, and by its name where it moved."""
-    was_reserved, is_reserved = was_reserved or Reserved(), is_reserved or Reserved()
+    was_reserved, is_reserved = was_reserved or ReservedRanges(), is_reserved or ReservedRanges()
     changes: list[Change] = []
     by_number = {one.number: name for name, one in new.items() if name not in old}
     met: set[str] = set()
@@ -416,7 +416,7 @@ def _renumbered(path: str, old: ProtoField, new: ProtoField) -> Change:
     return Change(_R.FIELD_NUMBER_CHANGED, path, True, sentence, old.number, new.number)
 
 
-def _removed(path: str, field: ProtoField, reserved: Reserved) -> Change:
+def _removed(path: str, field: ProtoField, reserved: ReservedRanges) -> Change:
     sentence = (
         f"{field.name} (number {field.number}) is gone; whoever sets or reads it depends on it."
     )
@@ -425,7 +425,7 @@ def _removed(path: str, field: ProtoField, reserved: Reserved) -> Change:
     return Change(_R.FIELD_REMOVED, path, True, sentence, field.type)
 
 
-def _added(path: str, field: ProtoField, was_reserved: Reserved) -> Change:
+def _added(path: str, field: ProtoField, was_reserved: ReservedRanges) -> Change:
     if was_reserved.has(field.number) or field.name in was_reserved.names:
         sentence = f"{field.name} uses number {field.number}, but that or the name was reserved."
         return Change(_R.RESERVED_REUSED, path, True, sentence, None, field.type)
@@ -575,7 +575,7 @@ def _value_new(
 # -- what is reserved
 
 
-def diff_reserved(path: str, old: Reserved, new: Reserved) -> list[Change]:
+def diff_reserved(path: str, old: ReservedRanges, new: ReservedRanges) -> list[Change]:
     """Numbers and names that were taken out of use, or put back into it."""
     dropped: list[Any] = [
         _range(first, last) for first, last in old.ranges if not new.covers(first, last)

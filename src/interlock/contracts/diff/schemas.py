@@ -14,12 +14,17 @@ import msgspec
 
 from interlock.contracts.diff.changes import Change, ChangeReason, Role
 from interlock.contracts.diff.containment import Prover
-from interlock.contracts.diff.documents import Document, Node, UnreadableSchema, measured
+from interlock.contracts.diff.differences import Difference, DifferenceKind, judged
+from interlock.contracts.diff.documents import (
+    SchemaDocument,
+    SchemaNode,
+    UnreadableSchema,
+    measured,
+)
 from interlock.contracts.diff.equivalence import Meanings, text_of
-from interlock.contracts.diff.findings import Family, Finding, judged
-from interlock.contracts.diff.known_facts import Given
+from interlock.contracts.diff.known_facts import Premise
 from interlock.contracts.diff.structure import (
-    Side,
+    SchemaSide,
     arrays,
     astray,
     bounds,
@@ -54,7 +59,7 @@ def diff_schemas(
         measured(new)
         if text_of(old) == text_of(new):
             return []
-        before, after = Document(old, formats=formats), Document(new, formats=formats)
+        before, after = SchemaDocument(old, formats=formats), SchemaDocument(new, formats=formats)
     except UnreadableSchema as exc:
         return [_unreadable(f"It cannot be compared: {exc}.")]
     except UnicodeEncodeError:
@@ -71,10 +76,10 @@ def diff_schemas(
     return _changes(found, role, comparison.exhausted)
 
 
-def _changes(found: Iterable[Finding], role: Role, exhausted: bool) -> list[Change]:
+def _changes(found: Iterable[Difference], role: Role, exhausted: bool) -> list[Change]:
     kept: dict[tuple[ChangeReason, str, str], Change] = {}
     for finding in found:
-        if finding.family is Family.UNDECIDED and exhausted:
+        if finding.family is DifferenceKind.UNDECIDED and exhausted:
             finding = msgspec.structs.replace(finding, what=_TOO_MUCH)
         change = judged(finding, role)
         if change is not None:
@@ -100,7 +105,7 @@ def _unreadable(sentence: str) -> Change:
 class Comparison:
     """Two documents side by side."""
 
-    def __init__(self, old: Document, new: Document, *, strict: bool) -> None:
+    def __init__(self, old: SchemaDocument, new: SchemaDocument, *, strict: bool) -> None:
         self.meanings = Meanings(old, new)
         self.forward = Prover(self.meanings, as_declared=not strict)
         """From old to new: does everything that was valid stay so?"""
@@ -109,17 +114,17 @@ class Comparison:
         self.forward.grant(forth=True)
         self.backward.grant(forth=False)
         self.exhausted = False
-        self._done: dict[Any, list[Finding]] = {}
+        self._done: dict[Any, list[Difference]] = {}
         self._kept: list[Any] = []
         self._depth = 0
         self._steps = 0
 
     def compare(
         self,
-        olds: tuple[Node, ...],
-        news: tuple[Node, ...],
+        olds: tuple[SchemaNode, ...],
+        news: tuple[SchemaNode, ...],
         around: frozenset[str] = frozenset(),
-    ) -> list[Finding]:
+    ) -> list[Difference]:
         """What differs between schemas that hold at the same place. Both may be several at once.
 
         `around`: members that the new side speaks of elsewhere for the same place.
@@ -132,11 +137,11 @@ class Comparison:
         if self.meanings.alike(olds, news):
             return []
         # Met again further down, it is reported where it was met first.
-        self._done[key] = [Finding(Family.ELSEWHERE, "", narrows=True, widens=True)]
+        self._done[key] = [Difference(DifferenceKind.ELSEWHERE, "", narrows=True, widens=True)]
         self._kept.append((olds, news))
         narrows = not self.forward.holds(self.forward.given(olds), news)
         widens = not self.backward.holds(self.backward.given(news), olds)
-        found: list[Finding] = []
+        found: list[Difference] = []
         length = sum(node.length for node in (*olds, *news))
         self._steps += 1 + length // _LONG
         if self._steps > _MOST_STEPS or self._depth > _DEEPEST:
@@ -151,10 +156,10 @@ class Comparison:
         return self._done[key]
 
     def _walk(
-        self, olds: tuple[Node, ...], news: tuple[Node, ...], around: frozenset[str]
-    ) -> list[Finding]:
-        old = Side(olds, self.forward.facts(Given(olds)))
-        new = Side(news, self.backward.facts(Given(news)))
+        self, olds: tuple[SchemaNode, ...], news: tuple[SchemaNode, ...], around: frozenset[str]
+    ) -> list[Difference]:
+        old = SchemaSide(olds, self.forward.facts(Premise(olds)))
+        new = SchemaSide(news, self.backward.facts(Premise(news)))
         found = astray(old, new)
         if found:
             # What cannot be looked at says nothing about the rest.
@@ -174,16 +179,16 @@ class Comparison:
         found += conditions(self, old, new)
         return found
 
-    def unsaid(self, old: Node, new: Node, found: list[Finding]) -> list[Finding]:
+    def unsaid(self, old: SchemaNode, new: SchemaNode, found: list[Difference]) -> list[Difference]:
         """What is not shown to hold for the whole, and was reported nowhere."""
-        said = [finding for finding in found if finding.family is not Family.ELSEWHERE]
+        said = [finding for finding in found if finding.family is not DifferenceKind.ELSEWHERE]
         narrows = not self.forward.holds(self.forward.given([old]), [new])
         widens = not self.backward.holds(self.backward.given([new]), [old])
         return _settled(said, narrows, widens, new.path)[len(said) :]
 
     # -- what the parts of a comparison ask
 
-    def differs(self, old: Side, new: Side, word: str, *more: str) -> tuple[bool, bool]:
+    def differs(self, old: SchemaSide, new: SchemaSide, word: str, *more: str) -> tuple[bool, bool]:
         """Whether what the new side says with a word narrows, and what the old one said with it
         widens, given everything else."""
         narrows = any(
@@ -197,17 +202,17 @@ class Comparison:
         return narrows, widens
 
 
-def _settled(found: list[Finding], narrows: bool, widens: bool, place: str) -> list[Finding]:
-    """The findings, in the light of what is proven for all of them together."""
+def _settled(found: list[Difference], narrows: bool, widens: bool, place: str) -> list[Difference]:
+    """The differences, in the light of what is proven for all of them together."""
     settled = [
         msgspec.structs.replace(
             finding, narrows=finding.narrows and narrows, widens=finding.widens and widens
         )
         for finding in found
     ]
-    gone = any(finding.family is Family.FIELD_GONE for finding in settled)
+    gone = any(finding.family is DifferenceKind.FIELD_GONE for finding in settled)
     unsaid_narrower = narrows and not gone and not any(one.narrows for one in settled)
     unsaid_wider = widens and not gone and not any(one.widens for one in settled)
     if unsaid_narrower or unsaid_wider:
-        settled.append(Finding(Family.UNDECIDED, place, unsaid_narrower, unsaid_wider))
+        settled.append(Difference(DifferenceKind.UNDECIDED, place, unsaid_narrower, unsaid_wider))
     return settled

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from interlock.contracts.diff.containment import may_be_there
-from interlock.contracts.diff.documents import LISTED, NAMED, SINGLE, Node
+from interlock.contracts.diff.differences import Difference, DifferenceKind
+from interlock.contracts.diff.documents import LISTED, NAMED, SINGLE, SchemaNode
 from interlock.contracts.diff.equivalence import ANYTHING, INTEGER, KINDS, NUMBER, as_key, kinds_of
-from interlock.contracts.diff.findings import Family, Finding
-from interlock.contracts.diff.known_facts import Facts, Given, rest_of, spoken_of
+from interlock.contracts.diff.known_facts import Premise, SchemaFacts, rest_of, spoken_of
 
 if TYPE_CHECKING:
     from interlock.contracts.diff.schemas import Comparison
@@ -34,12 +34,12 @@ _MOST_VALUES: Final = 50
 _ABSENT: Final = msgspec.UNSET
 
 
-class Side:
+class SchemaSide:
     """What holds at one place on one side: the schemas as written, and what they come to."""
 
     __slots__ = ("facts", "nodes")
 
-    def __init__(self, nodes: tuple[Node, ...], facts: Facts) -> None:
+    def __init__(self, nodes: tuple[SchemaNode, ...], facts: SchemaFacts) -> None:
         self.nodes = nodes
         self.facts = facts
 
@@ -48,7 +48,7 @@ class Side:
         return next((node.words[word] for node in self.facts.having(word)), _ABSENT)
 
 
-def place_of(old: Side, new: Side, *words: str) -> str:
+def place_of(old: SchemaSide, new: SchemaSide, *words: str) -> str:
     """Where something stands: on the new side, if it is there."""
     for side in (new, old):
         for word in words:
@@ -57,15 +57,15 @@ def place_of(old: Side, new: Side, *words: str) -> str:
     return (new.nodes or old.nodes)[0].path
 
 
-def top_of(old: Side, new: Side) -> str:
+def top_of(old: SchemaSide, new: SchemaSide) -> str:
     return (new.nodes or old.nodes)[0].path
 
 
 # -- words for people
 
 
-def words_for_people(old: Side, new: Side) -> list[Finding]:
-    found: list[Finding] = []
+def words_for_people(old: SchemaSide, new: SchemaSide) -> list[Difference]:
+    found: list[Difference] = []
     if not old.nodes or not new.nodes:
         return found
     notes = {word for side in (old, new) for node in side.facts.nodes for word in node.words}
@@ -77,38 +77,40 @@ def words_for_people(old: Side, new: Side) -> list[Finding]:
         was, now = _or_none(before), _or_none(after)
         if word in _DESCRIBING:
             # One finding for a place is enough, whichever of its words are others.
-            kind = Finding(Family.DESCRIPTION, path, before=was, after=now, what=word)
+            kind = Difference(DifferenceKind.DESCRIPTION, path, before=was, after=now, what=word)
         elif word == "default":
             what = "new" if before is _ABSENT else ""
-            kind = Finding(Family.DEFAULT, path, before=was, after=now, what=what)
+            kind = Difference(DifferenceKind.DEFAULT, path, before=was, after=now, what=what)
         elif word == "format":
             kind = _format(old, new, path, was, now)
         else:
-            kind = Finding(Family.ANNOTATION, path, before=was, after=now, what=word)
+            kind = Difference(DifferenceKind.ANNOTATION, path, before=was, after=now, what=word)
         found.append(kind)
     return found
 
 
-def _format(old: Side, new: Side, path: str, before: Any, after: Any) -> Finding:
+def _format(old: SchemaSide, new: SchemaSide, path: str, before: Any, after: Any) -> Difference:
     checked = [
         any(node.document.checks_formats for node in side.facts.having("format"))
         for side in (old, new)
     ]
     if not any(checked):
-        return Finding(Family.FORMAT, path, before=before, after=after)
-    return Finding(Family.CONSTRAINT, path, checked[1], checked[0], before, after, "format")
+        return Difference(DifferenceKind.FORMAT, path, before=before, after=after)
+    return Difference(
+        DifferenceKind.CONSTRAINT, path, checked[1], checked[0], before, after, "format"
+    )
 
 
 # -- types
 
 
-def kinds(old: Side, new: Side) -> tuple[list[Finding], bool]:
+def kinds(old: SchemaSide, new: SchemaSide) -> tuple[list[Difference], bool]:
     """A finding if the type is another; whether nothing can be of both."""
     was, now = _declared(old.facts), _declared(new.facts)
     if was == now:
         return [], False
-    found = Finding(
-        Family.TYPE,
+    found = Difference(
+        DifferenceKind.TYPE,
         top_of(old, new),
         narrows=bool(was & ~now),
         widens=bool(now & ~was),
@@ -118,7 +120,7 @@ def kinds(old: Side, new: Side) -> tuple[list[Finding], bool]:
     return [found], not was & now
 
 
-def _declared(facts: Facts) -> int:
+def _declared(facts: SchemaFacts) -> int:
     """The kinds that the word `type` allows, also in a plain union of types."""
     declared = ANYTHING
     for node in facts.nodes:
@@ -132,7 +134,7 @@ def _declared(facts: Facts) -> int:
     return declared
 
 
-def is_plain_union(node: Node, word: str) -> bool:
+def is_plain_union(node: SchemaNode, word: str) -> bool:
     """Whether all branches are nothing but types, none of them twice."""
     branches = node.words.get(word)
     if not branches or not all(isinstance(one, dict) and set(one) == {"type"} for one in branches):
@@ -162,7 +164,7 @@ def _type_names(mask: int) -> list[str]:
 # -- values
 
 
-def listed_values(old: Side, new: Side) -> list[Finding]:
+def listed_values(old: SchemaSide, new: SchemaSide) -> list[Difference]:
     was, now = _listed(old.facts), _listed(new.facts)
     path = place_of(old, new, "enum", "const")
     if was is None or now is None:
@@ -170,22 +172,28 @@ def listed_values(old: Side, new: Side) -> list[Finding]:
             return []
         before = None if was is None else list(was.values())
         after = None if now is None else list(now.values())
-        return [Finding(Family.CONSTRAINT, path, was is None, now is None, before, after, "enum")]
+        return [
+            Difference(
+                DifferenceKind.CONSTRAINT, path, was is None, now is None, before, after, "enum"
+            )
+        ]
     gone = [value for key, value in was.items() if key not in now]
     come = [value for key, value in now.items() if key not in was]
     return [
         *(
-            Finding(Family.VALUE_GONE, path, narrows=True, before=value, what=_text(value))
+            Difference(
+                DifferenceKind.VALUE_GONE, path, narrows=True, before=value, what=_text(value)
+            )
             for value in gone[:_MOST_VALUES]
         ),
         *(
-            Finding(Family.VALUE_NEW, path, widens=True, after=value, what=_text(value))
+            Difference(DifferenceKind.VALUE_NEW, path, widens=True, after=value, what=_text(value))
             for value in come[:_MOST_VALUES]
         ),
     ]
 
 
-def _listed(facts: Facts) -> dict[Any, Any] | None:
+def _listed(facts: SchemaFacts) -> dict[Any, Any] | None:
     """The values that an `enum` or a `const` leaves, by what they are compared by."""
     listed: dict[Any, Any] | None = None
     for node in facts.nodes:
@@ -202,8 +210,8 @@ def _listed(facts: Facts) -> dict[Any, Any] | None:
 # -- bounds and other scalars
 
 
-def bounds(old: Side, new: Side) -> list[Finding]:
-    found: list[Finding] = []
+def bounds(old: SchemaSide, new: SchemaSide) -> list[Difference]:
+    found: list[Difference] = []
     for word in (*_LEAST, *_MOST):
         was: float | None
         now: float | None
@@ -215,13 +223,15 @@ def bounds(old: Side, new: Side) -> list[Finding]:
             tighter = now is not None and (was is None or now < was)
         if was != now:
             path = place_of(old, new, word)
-            found.append(Finding(Family.CONSTRAINT, path, tighter, not tighter, was, now, word))
+            found.append(
+                Difference(DifferenceKind.CONSTRAINT, path, tighter, not tighter, was, now, word)
+            )
     found += _number_bound(old, new, "minimum", "exclusiveMinimum")
     found += _number_bound(old, new, "maximum", "exclusiveMaximum")
     return found
 
 
-def _number_bound(old: Side, new: Side, word: str, exclusive: str) -> list[Finding]:
+def _number_bound(old: SchemaSide, new: SchemaSide, word: str, exclusive: str) -> list[Difference]:
     lower = word == "minimum"
     was = old.facts.lower if lower else old.facts.upper
     now = new.facts.lower if lower else new.facts.upper
@@ -235,12 +245,12 @@ def _number_bound(old: Side, new: Side, word: str, exclusive: str) -> list[Findi
         tighter = (now[0] > was[0]) is lower
     path = place_of(old, new, exclusive if now[1] else word, word, exclusive)
     said = exclusive if now[1] or (now[0] is None and was[1]) else word
-    return [Finding(Family.CONSTRAINT, path, tighter, not tighter, was[0], now[0], said)]
+    return [Difference(DifferenceKind.CONSTRAINT, path, tighter, not tighter, was[0], now[0], said)]
 
 
-def scalars(old: Side, new: Side) -> list[Finding]:
+def scalars(old: SchemaSide, new: SchemaSide) -> list[Difference]:
     """Words that are only equal or not: patterns, factors, uniqueness."""
-    found: list[Finding] = []
+    found: list[Difference] = []
     for word in ("pattern", "multipleOf", "uniqueItems"):
         was = {as_key(node.words[word]) for node in old.facts.having(word) if node.words[word]}
         now = {as_key(node.words[word]) for node in new.facts.having(word) if node.words[word]}
@@ -249,8 +259,14 @@ def scalars(old: Side, new: Side) -> list[Finding]:
             before, after = _or_none(old.said(word)), _or_none(new.said(word))
             # Whether a multiple of four is one of two is for the proof to say.
             found.append(
-                Finding(
-                    Family.CONSTRAINT, path, bool(now - was), bool(was - now), before, after, word
+                Difference(
+                    DifferenceKind.CONSTRAINT,
+                    path,
+                    bool(now - was),
+                    bool(was - now),
+                    before,
+                    after,
+                    word,
                 )
             )
     return found
@@ -280,7 +296,9 @@ def _text(value: Any) -> str:
 _MOST_POSITIONS: Final = 50
 
 
-def objects(comparison: Comparison, old: Side, new: Side, around: frozenset[str]) -> list[Finding]:
+def objects(
+    comparison: Comparison, old: SchemaSide, new: SchemaSide, around: frozenset[str]
+) -> list[Difference]:
     return [
         *_fields(comparison, old, new, around),
         *_other_members(comparison, old, new),
@@ -290,26 +308,32 @@ def objects(comparison: Comparison, old: Side, new: Side, around: frozenset[str]
     ]
 
 
-def _fields(comparison: Comparison, old: Side, new: Side, around: frozenset[str]) -> list[Finding]:
+def _fields(
+    comparison: Comparison, old: SchemaSide, new: SchemaSide, around: frozenset[str]
+) -> list[Difference]:
     was, now = _named(old.facts), _named(new.facts)
     came = now.keys() - was.keys() - spoken_of(old.nodes).names
     gone = was.keys() - now.keys() - spoken_of(new.nodes).names
-    found: list[Finding] = []
+    found: list[Difference] = []
     # Where the new side says nothing at all, nothing was taken out of it.
     for name in sorted(gone - around) if new.nodes else ():
-        found.append(Finding(Family.FIELD_GONE, was[name].path, before=was[name].value))
+        found.append(Difference(DifferenceKind.FIELD_GONE, was[name].path, before=was[name].value))
     for name in sorted(came):
         found.append(_new_field(comparison, old, new, name, now[name]))
     for name in sorted(was.keys() & now.keys()):
         found += comparison.compare(tuple(old.facts.under(name)), tuple(new.facts.under(name)))
     for name in sorted(new.facts.required - old.facts.required - came):
-        found.append(Finding(Family.REQUIRED_NEW, _place(new, old, name, now), narrows=True))
+        found.append(
+            Difference(DifferenceKind.REQUIRED_NEW, _place(new, old, name, now), narrows=True)
+        )
     for name in sorted(old.facts.required - new.facts.required - gone):
-        found.append(Finding(Family.REQUIRED_GONE, _place(old, new, name, was), widens=True))
+        found.append(
+            Difference(DifferenceKind.REQUIRED_GONE, _place(old, new, name, was), widens=True)
+        )
     return found
 
 
-def _named(facts: Facts) -> dict[str, Node]:
+def _named(facts: SchemaFacts) -> dict[str, SchemaNode]:
     """The members that have a schema of their own. A member that may not be there has none."""
     return {
         name: node.named("properties", name)
@@ -319,7 +343,7 @@ def _named(facts: Facts) -> dict[str, Node]:
     }
 
 
-def _place(side: Side, other: Side, name: str, named: dict[str, Node]) -> str:
+def _place(side: SchemaSide, other: SchemaSide, name: str, named: dict[str, SchemaNode]) -> str:
     if name in named:
         return named[name].path
     for node in side.facts.having("required"):
@@ -328,9 +352,11 @@ def _place(side: Side, other: Side, name: str, named: dict[str, Node]) -> str:
     return top_of(other, side)
 
 
-def _new_field(comparison: Comparison, old: Side, new: Side, name: str, node: Node) -> Finding:
+def _new_field(
+    comparison: Comparison, old: SchemaSide, new: SchemaSide, name: str, node: SchemaNode
+) -> Difference:
     if name in new.facts.required and name not in old.facts.required:
-        return Finding(Family.REQUIRED_NEW, node.path, narrows=True, after=node.value)
+        return Difference(DifferenceKind.REQUIRED_NEW, node.path, narrows=True, after=node.value)
     forward, backward = comparison.forward, comparison.backward
     sent = forward.given(old.nodes)
     holds = forward.inside(sent, old.facts.under(name))
@@ -339,12 +365,16 @@ def _new_field(comparison: Comparison, old: Side, new: Side, name: str, node: No
     )
     known = [one for one in old.facts.under(name) if not (backward.ignoring and one.never)]
     read = backward.inside(backward.given(new.nodes), new.facts.under(name))
-    return Finding(
-        Family.FIELD_NEW, node.path, claimed, not backward.holds(read, known), after=node.value
+    return Difference(
+        DifferenceKind.FIELD_NEW,
+        node.path,
+        claimed,
+        not backward.holds(read, known),
+        after=node.value,
     )
 
 
-def _other_members(comparison: Comparison, old: Side, new: Side) -> list[Finding]:
+def _other_members(comparison: Comparison, old: SchemaSide, new: SchemaSide) -> list[Difference]:
     was, now = _rests(old.facts), _rests(new.facts)
     closed, closes = any(one.never for one in was), any(one.never for one in now)
     if closed is closes:
@@ -353,17 +383,17 @@ def _other_members(comparison: Comparison, old: Side, new: Side) -> list[Finding
     before = was[0].value if was else None
     after = now[0].value if now else None
     what = "additionalProperties"
-    return [Finding(Family.OTHER_MEMBERS, path, closes, closed, before, after, what)]
+    return [Difference(DifferenceKind.OTHER_MEMBERS, path, closes, closed, before, after, what)]
 
 
-def _rests(facts: Facts) -> list[Node]:
+def _rests(facts: SchemaFacts) -> list[SchemaNode]:
     rests = [rest_of(node) for node in facts.nodes]
     return [rest[2] for rest in rests if rest is not None and rest[2].value is not True]
 
 
-def _patterns(comparison: Comparison, old: Side, new: Side) -> list[Finding]:
+def _patterns(comparison: Comparison, old: SchemaSide, new: SchemaSide) -> list[Difference]:
     was, now = _by_name(old.facts, "patternProperties"), _by_name(new.facts, "patternProperties")
-    found: list[Finding] = []
+    found: list[Difference] = []
     for pattern in sorted(was.keys() | now.keys()):
         before, after = tuple(was.get(pattern, ())), tuple(now.get(pattern, ()))
         if before and after:
@@ -373,28 +403,30 @@ def _patterns(comparison: Comparison, old: Side, new: Side) -> list[Finding]:
         narrows, widens = comparison.differs(old, new, "patternProperties")
         shown = (before[0].value if before else None, after[0].value if after else None)
         found.append(
-            Finding(Family.CONSTRAINT, node.path, narrows, widens, *shown, "patternProperties")
+            Difference(
+                DifferenceKind.CONSTRAINT, node.path, narrows, widens, *shown, "patternProperties"
+            )
         )
     return found
 
 
-def _by_name(facts: Facts, word: str) -> dict[str, list[Node]]:
-    found: dict[str, list[Node]] = {}
+def _by_name(facts: SchemaFacts, word: str) -> dict[str, list[SchemaNode]]:
+    found: dict[str, list[SchemaNode]] = {}
     for node in facts.having(word):
         for name in node.words[word]:
             found.setdefault(name, []).append(node.named(word, name))
     return found
 
 
-def _names(comparison: Comparison, old: Side, new: Side) -> list[Finding]:
+def _names(comparison: Comparison, old: SchemaSide, new: SchemaSide) -> list[Difference]:
     was = tuple(node.one("propertyNames") for node in old.facts.having("propertyNames"))
     now = tuple(node.one("propertyNames") for node in new.facts.having("propertyNames"))
     return comparison.compare(was, now) if was or now else []
 
 
-def _brought(comparison: Comparison, old: Side, new: Side) -> list[Finding]:
+def _brought(comparison: Comparison, old: SchemaSide, new: SchemaSide) -> list[Difference]:
     """What a member brings along: other members, or a schema for the whole."""
-    found: list[Finding] = []
+    found: list[Difference] = []
     was, now = _bringing(old.facts), _bringing(new.facts)
     for name in sorted(was.keys() | now.keys()):
         before, after = was.get(name, set()), now.get(name, set())
@@ -402,14 +434,16 @@ def _brought(comparison: Comparison, old: Side, new: Side) -> list[Finding]:
             path = f"{place_of(old, new, 'dependentRequired')}/{name}"
             shown = (sorted(before) or None, sorted(after) or None)
             flags = (bool(after - before), bool(before - after))
-            found.append(Finding(Family.CONSTRAINT, path, *flags, *shown, "dependentRequired"))
+            found.append(
+                Difference(DifferenceKind.CONSTRAINT, path, *flags, *shown, "dependentRequired")
+            )
     whole, whole_now = (_by_name(side.facts, "dependentSchemas") for side in (old, new))
     for name in sorted(whole.keys() | whole_now.keys()):
         found += comparison.compare(tuple(whole.get(name, ())), tuple(whole_now.get(name, ())))
     return found
 
 
-def _bringing(facts: Facts) -> dict[str, set[Any]]:
+def _bringing(facts: SchemaFacts) -> dict[str, set[Any]]:
     found: dict[str, set[Any]] = {}
     for node in facts.having("dependentRequired"):
         for name, others in node.words["dependentRequired"].items():
@@ -420,8 +454,8 @@ def _bringing(facts: Facts) -> dict[str, set[Any]]:
 # -- arrays
 
 
-def arrays(comparison: Comparison, old: Side, new: Side) -> list[Finding]:
-    found: list[Finding] = []
+def arrays(comparison: Comparison, old: SchemaSide, new: SchemaSide) -> list[Difference]:
+    found: list[Difference] = []
     last = min(max(old.facts.prefix, new.facts.prefix), _MOST_POSITIONS)
     for at in range(last + 1):
         was, now = tuple(old.facts.item(at)), tuple(new.facts.item(at))
@@ -432,11 +466,13 @@ def arrays(comparison: Comparison, old: Side, new: Side) -> list[Finding]:
         narrows, widens = comparison.differs(old, new, "contains", "minContains", "maxContains")
         path = place_of(old, new, "contains")
         before, after = (one[0].value if one else None for one in (was_in, now_in))
-        found.append(Finding(Family.CONSTRAINT, path, narrows, widens, before, after, "contains"))
+        found.append(
+            Difference(DifferenceKind.CONSTRAINT, path, narrows, widens, before, after, "contains")
+        )
     return found
 
 
-def _containing(facts: Facts) -> list[Node]:
+def _containing(facts: SchemaFacts) -> list[SchemaNode]:
     return [
         node.part("contains", "minContains", "maxContains") for node in facts.having("contains")
     ]
@@ -447,68 +483,78 @@ def _containing(facts: Facts) -> list[Node]:
 _MOST_TRIED: Final = 30
 
 
-def unions(comparison: Comparison, old: Side, new: Side, around: frozenset[str]) -> list[Finding]:
-    found: list[Finding] = []
+def unions(
+    comparison: Comparison, old: SchemaSide, new: SchemaSide, around: frozenset[str]
+) -> list[Difference]:
+    found: list[Difference] = []
     spoken = around | spoken_of(new.nodes).names
     for word in ("anyOf", "oneOf"):
         was, now = _using(old.facts, word), _using(new.facts, word)
         if comparison.meanings.alike(_parts(was, word), _parts(now, word)):
             continue
         narrows, widens = comparison.differs(old, new, word)
-        inside: list[Finding] = []
+        inside: list[Difference] = []
         if len(was) == len(now) == 1:
             inside = _branches(comparison, was[0], now[0], word, (narrows, widens), spoken)
         if not inside and (narrows or widens):
             path = place_of(old, new, word)
             before, after = (one[0].words[word] if one else None for one in (was, now))
-            inside = [Finding(Family.COMPOSITION, path, narrows, widens, before, after, word)]
+            inside = [
+                Difference(DifferenceKind.COMPOSITION, path, narrows, widens, before, after, word)
+            ]
         found += inside
     return found
 
 
-def _using(facts: Facts, word: str) -> list[Node]:
+def _using(facts: SchemaFacts, word: str) -> list[SchemaNode]:
     return [node for node in facts.having(word) if not is_plain_union(node, word)]
 
 
-def _parts(nodes: list[Node], word: str) -> list[Node]:
+def _parts(nodes: list[SchemaNode], word: str) -> list[SchemaNode]:
     return [node.part(word) for node in nodes]
 
 
 def _branches(
     comparison: Comparison,
-    old: Node,
-    new: Node,
+    old: SchemaNode,
+    new: SchemaNode,
     word: str,
     directions: tuple[bool, bool],
     spoken: frozenset[str],
-) -> list[Finding]:
+) -> list[Difference]:
     """What became of each branch. `directions`: whether all together narrows, and widens."""
     narrows, widens = directions
     gone, came, pairs = _matched(comparison, old.listed(word), new.listed(word))
-    found: list[Finding] = []
+    found: list[Difference] = []
     for one, other in pairs:
         found += comparison.compare((one,), (other,), spoken)
     explained = any(finding.narrows for finding in found) or bool(gone)
     what = f"A branch of {word}"
     for node in gone:
-        found.append(Finding(Family.COMPOSITION, node.path, narrows, False, node.value, None, what))
+        found.append(
+            Difference(
+                DifferenceKind.COMPOSITION, node.path, narrows, False, node.value, None, what
+            )
+        )
     for node in came:
         # A new branch of `oneOf` can also refuse: what fits it and another one fits two.
         flags = (narrows and not explained, widens)
-        found.append(Finding(Family.COMPOSITION, node.path, *flags, None, node.value, what))
+        found.append(
+            Difference(DifferenceKind.COMPOSITION, node.path, *flags, None, node.value, what)
+        )
     return found
 
 
 def _matched(
-    comparison: Comparison, olds: list[Node], news: list[Node]
-) -> tuple[list[Node], list[Node], list[tuple[Node, Node]]]:
+    comparison: Comparison, olds: list[SchemaNode], news: list[SchemaNode]
+) -> tuple[list[SchemaNode], list[SchemaNode], list[tuple[SchemaNode, SchemaNode]]]:
     """Branches that only one side has, and pairs that are versions of one branch."""
     meanings = comparison.meanings
-    left_over: dict[int, list[Node]] = {}
+    left_over: dict[int, list[SchemaNode]] = {}
     for node in news:
         left_over.setdefault(meanings.of(node), []).append(node)
-    gone: list[Node] = []
-    pairs: list[tuple[Node, Node]] = []
+    gone: list[SchemaNode] = []
+    pairs: list[tuple[SchemaNode, SchemaNode]] = []
     for node in olds:
         same = left_over.get(meanings.of(node))
         if same:
@@ -516,7 +562,7 @@ def _matched(
         else:
             gone.append(node)
     came = [node for same in left_over.values() for node in same]
-    left: list[Node] = []
+    left: list[SchemaNode] = []
     for node in gone:
         near = next((one for one in came[:_MOST_TRIED] if _akin(comparison, node, one)), None)
         if near is None:
@@ -527,17 +573,17 @@ def _matched(
     return left, came, pairs
 
 
-def _akin(comparison: Comparison, one: Node, other: Node) -> bool:
+def _akin(comparison: Comparison, one: SchemaNode, other: SchemaNode) -> bool:
     """Whether they look like two versions of one branch."""
     forward, backward = comparison.forward, comparison.backward
-    if forward.disjoint(Given((one,)), other):
+    if forward.disjoint(Premise((one,)), other):
         return False
-    was, now = forward.facts(Given((one,))).names, backward.facts(Given((other,))).names
+    was, now = forward.facts(Premise((one,))).names, backward.facts(Premise((other,))).names
     return bool(was & now) or not (was or now)
 
 
-def conditions(comparison: Comparison, old: Side, new: Side) -> list[Finding]:
-    found: list[Finding] = []
+def conditions(comparison: Comparison, old: SchemaSide, new: SchemaSide) -> list[Difference]:
+    found: list[Difference] = []
     for words in (("not",), ("if", "then", "else")):
         word = words[0]
         was, now = (list(side.facts.having(word)) for side in (old, new))
@@ -548,21 +594,23 @@ def conditions(comparison: Comparison, old: Side, new: Side) -> list[Finding]:
         if narrows or widens:
             path = place_of(old, new, word)
             before, after = (one[0].words[word] if one else None for one in (was, now))
-            found.append(Finding(Family.COMPOSITION, path, narrows, widens, before, after, word))
+            found.append(
+                Difference(DifferenceKind.COMPOSITION, path, narrows, widens, before, after, word)
+            )
     return found
 
 
-def astray(old: Side, new: Side) -> list[Finding]:
+def astray(old: SchemaSide, new: SchemaSide) -> list[Difference]:
     """References that lead out of the document, or to nothing, and did not before."""
     before = {address for _, address in _dangling(old.facts)}
     return [
-        Finding(Family.REFERENCE, node.path, True, True, what=address)
+        Difference(DifferenceKind.REFERENCE, node.path, True, True, what=address)
         for node, address in _dangling(new.facts)
         if address not in before
     ]
 
 
-def _dangling(facts: Facts) -> list[tuple[Node, str]]:
+def _dangling(facts: SchemaFacts) -> list[tuple[SchemaNode, str]]:
     found = []
     for node in facts.nodes:
         reference = node.document.reference(node)

@@ -32,7 +32,7 @@ _LONGEST_NAME: Final = 255
 _MOST_NAMED: Final = 5
 
 
-class Snapshot(Struct, frozen=True):
+class ContractSnapshot(Struct, frozen=True):
     """A contract that somebody else decides about, as it was seen."""
 
     name: str
@@ -42,7 +42,7 @@ class Snapshot(Struct, frozen=True):
     provenance: Provenance
 
 
-class Taken(Struct, frozen=True):
+class SnapshotResult(Struct, frozen=True):
     """What became of a snapshot."""
 
     contract: Contract
@@ -71,10 +71,10 @@ def changes_between(protocol: str, old: bytes, new: bytes) -> list[Change]:
 
 
 def changes_of(
-    one: Contract | Snapshot,
+    one: Contract | ContractSnapshot,
     old: bytes,
     index: ContractIndex,
-    batch: Sequence[Contract | Snapshot],
+    batch: Sequence[Contract | ContractSnapshot],
 ) -> list[Change]:
     """What changed since the version before. `batch`: everything that is published together."""
     if one.protocol != "protobuf":
@@ -170,24 +170,26 @@ def is_new(
     return True
 
 
-def next_version(seen: Snapshot, index: ContractIndex, batch: Sequence[Snapshot]) -> Taken:
+def next_version(
+    seen: ContractSnapshot, index: ContractIndex, batch: Sequence[ContractSnapshot]
+) -> SnapshotResult:
     """The contract with the version that its change asks for. Raises InterlockError for one that is
     too large, or not JSON."""
     check_size(seen.name, seen.document)
     found = index.search(name=seen.name, domain=seen.domain, protocol=seen.protocol)
     digest = digest_of(seen.document, seen.protocol)
     if not found:
-        return Taken(_contract(seen, FIRST), is_new=True)
+        return SnapshotResult(_contract(seen, FIRST), is_new=True)
     newest = max(found, key=lambda one: read_version(one.version))
     if newest.digest == digest:
-        return Taken(_contract(seen, newest.version), is_new=False, before=newest.version)
+        return SnapshotResult(_contract(seen, newest.version), is_new=False, before=newest.version)
     old = index.document(newest.path)
     changes = changes_of(seen, old, index, batch)
     version = compatibility.next_version(newest.version, changes)
-    return Taken(_contract(seen, version), True, newest.version, changes, old)
+    return SnapshotResult(_contract(seen, version), True, newest.version, changes, old)
 
 
-def _contract(seen: Snapshot, version: str) -> Contract:
+def _contract(seen: ContractSnapshot, version: str) -> Contract:
     return Contract(seen.name, version, seen.domain, seen.protocol, seen.document, seen.provenance)
 
 
@@ -220,37 +222,37 @@ def _decoded(document: bytes) -> Any:
 # -- What changed between two versions of a `.proto` file, each compiled with what it imports: other
 # files of the same publication, else the newest that the registry has of them.
 
-Imported = Callable[[str], bytes | None]
+ImportLookup = Callable[[str], bytes | None]
 """Gives the text of a file that is imported. None: it is none of ours."""
 _IMPORT: Final = re.compile(rb'^\s*import\s+(?:public\s+|weak\s+)?"([^"\n]+)"\s*;', re.MULTILINE)
 _ENDING: Final = ".proto"
 
 
 def protobuf_changes(
-    name: str, old: bytes, new: bytes, old_imports: Imported, new_imports: Imported
+    name: str, old: bytes, new: bytes, old_imports: ImportLookup, new_imports: ImportLookup
 ) -> list[Change]:
     """Raises InterlockError for a new one that cannot be compiled, and where there is no
     compiler."""
     from interlock.contracts.diff.protobuf import diff_descriptors
     from interlock.contracts.schemas.protobuf_compiler import descriptor_set
-    from interlock.contracts.schemas.reader import SchemasWrong
+    from interlock.contracts.schemas.reader import SchemaError
 
     file = name if name.endswith(_ENDING) else f"{name}{_ENDING}"
     try:
         after = descriptor_set(_with_imports(file, new, new_imports))
-    except SchemasWrong as wrong:
+    except SchemaError as wrong:
         said = "; ".join(str(one) for one in wrong.problems[:3])
         raise refused(f"{name} is no Protobuf that can be compiled: {said}") from None
     try:
         before = descriptor_set(_with_imports(file, old, old_imports))
-    except SchemasWrong:
+    except SchemaError:
         # What cannot be compared is not known to be compatible.
         sentence = "What was published before cannot be compiled, so nobody can say what changed."
         return [Change(ChangeReason.UNDECIDED, "", True, sentence)]
     return diff_descriptors(before, after)
 
 
-def _with_imports(file: str, document: bytes, imported: Imported) -> dict[str, str]:
+def _with_imports(file: str, document: bytes, imported: ImportLookup) -> dict[str, str]:
     """A file and everything of ours that it imports, by the names by which they do."""
     found: dict[str, bytes] = {file: document}
     waiting = [document]

@@ -23,12 +23,18 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from interlock.contracts.registry.git_dulwich import GitDulwich, is_there
-from interlock.contracts.registry.git_folder import Head, Place, Unfinished, blob_id, find_place
-from interlock.contracts.registry.git_program import GitProgram, Said
+from interlock.contracts.registry.git_folder import (
+    GitHead,
+    RepositoryFolder,
+    UnfinishedPublication,
+    blob_id,
+    find_place,
+)
+from interlock.contracts.registry.git_program import CommitEntry, GitProgram
 from interlock.contracts.registry.records import locked, unusable
 from interlock.errors import InterlockError
 
-Means = Literal["auto", "git", "dulwich"]
+GitChoice = Literal["auto", "git", "dulwich"]
 PATIENCE: Final = 10.0
 """How long one waits for others who use the same repository."""
 _MOST_TRIES: Final = 20
@@ -36,7 +42,7 @@ _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f<>]+")
 _log = logging.getLogger("interlock.state")
 
 
-class Plumbing(Protocol):
+class GitBackend(Protocol):
     """What is done to a repository, by whatever means."""
 
     @property
@@ -46,7 +52,7 @@ class Plumbing(Protocol):
 
     def blobs(self, ids: Sequence[str]) -> dict[str, bytes]: ...
 
-    def log(self, commit: str, paths: Sequence[str], most: int) -> list[Said]: ...
+    def log(self, commit: str, paths: Sequence[str], most: int) -> list[CommitEntry]: ...
 
     def commit(
         self,
@@ -66,7 +72,7 @@ class Plumbing(Protocol):
     def stage(self, blobs: Mapping[str, str]) -> None: ...
 
 
-Prepare = Callable[[str | None], tuple[Mapping[str, bytes], str]]
+CommitPreparer = Callable[[str | None], tuple[Mapping[str, bytes], str]]
 """Takes the newest commit; gives the files to publish over it, and the message. No files: there is
 nothing to publish. Raises InterlockError when it must not be. Asked again when others are first."""
 
@@ -74,7 +80,9 @@ nothing to publish. Raises InterlockError when it must not be. Asked again when 
 class ContractGit:
     """The repository in one folder. Everything here waits for the disk: off the event loop."""
 
-    def __init__(self, folder: Path, *, means: Means = "auto", patience: float = PATIENCE) -> None:
+    def __init__(
+        self, folder: Path, *, means: GitChoice = "auto", patience: float = PATIENCE
+    ) -> None:
         """Raises InterlockError where there is neither git nor dulwich."""
         self.folder = folder
         self._program = shutil.which("git") if means in ("auto", "git") else None
@@ -84,12 +92,12 @@ class ContractGit:
                 "A contract registry needs git: install it, or the library dulwich with "
                 "`pip install 'interlock[contracts]'`, or '.[contracts]' in a checkout."
             )
-        self._place: Place | None = None
+        self._place: RepositoryFolder | None = None
 
     # -- reading
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> RepositoryFolder | None:
         """Where it is. None: there is none yet. Raises InterlockError."""
         if self._place is None or not (self._place.git_dir / "HEAD").exists():
             self._place = find_place(self.folder)
@@ -113,7 +121,7 @@ class ContractGit:
         """The content of each blob."""
         return self._plumbing().blobs(ids)
 
-    def log(self, paths: Sequence[str] = (), most: int = 50) -> list[Said]:
+    def log(self, paths: Sequence[str] = (), most: int = 50) -> list[CommitEntry]:
         """The newest commits that touched these paths, or any, newest first."""
         head = self.head()
         return [] if head is None else self._plumbing().log(head, paths, most)
@@ -129,7 +137,7 @@ class ContractGit:
 
     def publish(
         self,
-        prepare: Prepare,
+        prepare: CommitPreparer,
         *,
         author: str,
         seconds: float,
@@ -160,9 +168,9 @@ class ContractGit:
 
     def _commit(
         self,
-        place: Place,
-        plumbing: Plumbing,
-        head: Head,
+        place: RepositoryFolder,
+        plumbing: GitBackend,
+        head: GitHead,
         files: Mapping[str, bytes],
         message: str,
         author: tuple[str, str],
@@ -172,7 +180,7 @@ class ContractGit:
         assert head.branch is not None
         before = plumbing.tree(head.commit) if head.commit is not None else {}
         commit = plumbing.commit(head.commit, files, message, author, seconds)
-        work = Unfinished(
+        work = UnfinishedPublication(
             commit,
             {path: before.get(path) for path in files},
             {path: blob_id(content, commit) for path, content in files.items()},
@@ -195,7 +203,7 @@ class ContractGit:
         self._finish(place, plumbing)
         return commit
 
-    def _finish(self, place: Place, plumbing: Plumbing) -> None:
+    def _finish(self, place: RepositoryFolder, plumbing: GitBackend) -> None:
         """Bring what was committed into the working tree and the index."""
         work = place.unfinished()
         if work is None:
@@ -221,7 +229,7 @@ class ContractGit:
 
     # -- means
 
-    def _made(self) -> Place:
+    def _made(self) -> RepositoryFolder:
         place = self.place
         if place is None:
             self._make()
@@ -255,7 +263,7 @@ class ContractGit:
             if made is not None:
                 shutil.rmtree(made, ignore_errors=True)
 
-    def _plumbing(self) -> Plumbing:
+    def _plumbing(self) -> GitBackend:
         place = self.place
         if place is None:
             raise unusable(

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from interlock.contracts.registry.git_folder import Place
-from interlock.contracts.registry.git_program import Said
+from interlock.contracts.registry.git_folder import RepositoryFolder
+from interlock.contracts.registry.git_program import CommitEntry
 from interlock.contracts.registry.records import locked, unusable
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class GitDulwich:
 
     name = "dulwich"
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: RepositoryFolder) -> None:
         self._place = place
 
     @classmethod
@@ -68,7 +68,7 @@ class GitDulwich:
         with self._repo() as repo:
             return {id: repo.object_store[_id(id)].as_raw_string() for id in ids}
 
-    def log(self, commit: str, paths: Sequence[str], most: int) -> list[Said]:
+    def log(self, commit: str, paths: Sequence[str], most: int) -> list[CommitEntry]:
         """The newest commits that touched these paths, or any, newest first."""
         with self._repo() as repo:
             walker = repo.get_walker(
@@ -83,7 +83,7 @@ class GitDulwich:
                 one = entry.commit
                 author = one.author.decode(errors="replace").partition(" <")[0]
                 message = one.message.decode(errors="replace")
-                found.append(Said((one.id.decode(), author, int(one.author_time), message)))
+                found.append(CommitEntry((one.id.decode(), author, int(one.author_time), message)))
             return found
 
     # -- writing

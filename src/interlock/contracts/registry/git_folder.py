@@ -39,7 +39,7 @@ _LEFT_BEHIND: Final = 60.0
 things is that publisher's own."""
 
 
-class Head(NamedTuple):
+class GitHead(NamedTuple):
     """Where the repository stands."""
 
     branch: str | None
@@ -48,7 +48,7 @@ class Head(NamedTuple):
     """None: there is none yet."""
 
 
-class Unfinished(msgspec.Struct, frozen=True):
+class UnfinishedPublication(msgspec.Struct, frozen=True):
     """What a publisher is about to bring into the index and the working tree."""
 
     commit: str
@@ -59,7 +59,7 @@ class Unfinished(msgspec.Struct, frozen=True):
     """Of whoever is at it. 0: it came to its end, but could not bring everything."""
 
 
-class Place(NamedTuple):
+class RepositoryFolder(NamedTuple):
     """A repository on disk."""
 
     folder: Path
@@ -71,12 +71,12 @@ class Place(NamedTuple):
 
     # -- where it stands
 
-    def head(self) -> Head:
+    def head(self) -> GitHead:
         """Raises InterlockError."""
         try:
             text = (self.git_dir / "HEAD").read_text(encoding="utf-8").strip()
             if _ID.fullmatch(text):
-                return Head(None, text)
+                return GitHead(None, text)
             branch = text.removeprefix("ref:").strip()
             if not text.startswith("ref:") or not _BRANCH.fullmatch(branch) or ".." in branch:
                 raise unusable(
@@ -89,7 +89,7 @@ class Place(NamedTuple):
                     f"{self.folder} keeps its branches in a reftable, which is not understood "
                     "here. Use a repository that `git init` makes by default."
                 )
-            return Head(branch, self._ref(branch))
+            return GitHead(branch, self._ref(branch))
         except (OSError, UnicodeDecodeError) as error:
             raise unusable(f"The HEAD of {self.folder} cannot be read: {error}.") from None
 
@@ -112,7 +112,7 @@ class Place(NamedTuple):
                 return id
         return None
 
-    def check_free(self) -> Head:
+    def check_free(self) -> GitHead:
         """What HEAD is, where something may be committed now. Raises InterlockError."""
         head = self.head()
         if head.branch is None:
@@ -196,7 +196,7 @@ class Place(NamedTuple):
 
     # -- what was left unfinished
 
-    def begin(self, work: Unfinished) -> None:
+    def begin(self, work: UnfinishedPublication) -> None:
         """Write down what is about to be done. Raises OSError."""
         path = self.git_dir / f"{_UNFINISHED}.new"
         with path.open("wb") as file:
@@ -205,9 +205,11 @@ class Place(NamedTuple):
             os.fsync(file.fileno())
         path.replace(self.git_dir / _UNFINISHED)
 
-    def unfinished(self) -> Unfinished | None:
+    def unfinished(self) -> UnfinishedPublication | None:
         try:
-            return msgspec.json.decode((self.git_dir / _UNFINISHED).read_bytes(), type=Unfinished)
+            return msgspec.json.decode(
+                (self.git_dir / _UNFINISHED).read_bytes(), type=UnfinishedPublication
+            )
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             # None was begun, or writing it down was cut short: then nothing was moved.
             return None
@@ -219,7 +221,10 @@ class Place(NamedTuple):
     # -- the working tree
 
     def bring(
-        self, work: Unfinished, contents: Callable[[str], bytes], staged: Mapping[str, str]
+        self,
+        work: UnfinishedPublication,
+        contents: Callable[[str], bytes],
+        staged: Mapping[str, str],
     ) -> dict[str, str]:
         """Write files that a commit brought. What somebody changed by hand stays as that somebody
         wants it. Returns what is to be staged, by path. Raises OSError."""
@@ -279,11 +284,11 @@ class Place(NamedTuple):
             left.unlink(missing_ok=True)
 
 
-def find_place(folder: Path) -> Place | None:
+def find_place(folder: Path) -> RepositoryFolder | None:
     """The repository in this folder. None: there is nothing there yet. Raises InterlockError."""
     try:
         if (folder / "HEAD").is_file() and (folder / "objects").is_dir():
-            return Place(folder, folder, folder, None)
+            return RepositoryFolder(folder, folder, folder, None)
         hidden = folder / ".git"
         if hidden.is_file():
             # A linked working tree, or one whose repository is elsewhere.
@@ -293,7 +298,7 @@ def find_place(folder: Path) -> Place | None:
             common = hidden
             if (hidden / "commondir").is_file():
                 common = hidden / (hidden / "commondir").read_text(encoding="utf-8").strip()
-            return Place(folder, hidden, common, folder)
+            return RepositoryFolder(folder, hidden, common, folder)
         if not folder.exists():
             return None
         if not folder.is_dir():

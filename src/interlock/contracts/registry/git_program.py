@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from interlock.contracts.registry.git_folder import Place
+from interlock.contracts.registry.git_folder import RepositoryFolder
 from interlock.contracts.registry.records import locked, unusable
 from interlock.errors import InterlockError
 
@@ -48,7 +48,7 @@ _BETWEEN: Final = b"\x1f"
 _FILE: Final = "100644"
 
 
-class Said(tuple[str, str, int, str]):
+class CommitEntry(tuple[str, str, int, str]):
     """A commit as it is logged: id, author, seconds on the wall clock, message."""
 
     __slots__ = ()
@@ -59,7 +59,7 @@ class GitProgram:
 
     name = "git"
 
-    def __init__(self, program: str, place: Place) -> None:
+    def __init__(self, program: str, place: RepositoryFolder) -> None:
         self._program = program
         self._place = place
 
@@ -105,7 +105,7 @@ class GitProgram:
             at = begin + size + 1
         return found
 
-    def log(self, commit: str, paths: Sequence[str], most: int) -> list[Said]:
+    def log(self, commit: str, paths: Sequence[str], most: int) -> list[CommitEntry]:
         """The newest commits that touched these paths, or any, newest first."""
         format = "%H%x1f%an%x1f%at%x1f%B%x1e"
         told = self._git(
@@ -193,10 +193,10 @@ def _data(content: bytes) -> bytes:
     return b"data %d\n%b\n" % (len(content), content)
 
 
-def _said(one: bytes) -> Said:
+def _said(one: bytes) -> CommitEntry:
     id, author, seconds, message = one.strip(b"\n").split(_BETWEEN, 3)
     texts = [part.decode(errors="replace") for part in (id, author, message)]
-    return Said((texts[0], texts[1], int(seconds), texts[2]))
+    return CommitEntry((texts[0], texts[1], int(seconds), texts[2]))
 
 
 def _run(command: list[str], folder: Path, input: bytes = b"") -> bytes:

@@ -25,7 +25,7 @@ from interlock.contracts.registry.records import (
     ContractProtocol,
     Deprecation,
     Provenance,
-    Stored,
+    StoredContract,
     digest_of,
     locked,
     moment_of,
@@ -105,7 +105,7 @@ class ContractIndex:
 
     # -- asking
 
-    def search(self, **where: str | float | None) -> list[Stored]:
+    def search(self, **where: str | float | None) -> list[StoredContract]:
         """Every version of every contract that fits, without their documents: by `name`, `names`
         and `source` (globs), `domain`, `protocol`, `generator_version`, `since` and `until`."""
         given = {key: value for key, value in where.items() if value is not None}
@@ -147,11 +147,11 @@ class ContractIndex:
             )
             return [Deprecation(*row) for row in rows]
 
-    def mark(self) -> layout.Mark | None:
+    def mark(self) -> layout.RegistryMark | None:
         """By what the registry is known. None: it is none, or has nothing yet."""
         with self._reading() as file:
             row = file.execute("SELECT record FROM mark").fetchone()
-        return None if row is None else msgspec.json.decode(row[0], type=layout.Mark)
+        return None if row is None else msgspec.json.decode(row[0], type=layout.RegistryMark)
 
     def problems(self) -> list[str]:
         """What is in the repository and cannot be used."""
@@ -310,7 +310,7 @@ def _take(file: sqlite3.Connection, unit: str, read: Mapping[str, bytes]) -> Non
     content = read.get(unit)
     if unit == layout.MARK:
         if content is not None:
-            msgspec.json.decode(content, type=layout.Mark)
+            msgspec.json.decode(content, type=layout.RegistryMark)
             file.execute("INSERT INTO mark VALUES (?, ?)", (unit, content))
         return
     if layout.is_deprecations(unit):
@@ -329,7 +329,7 @@ def _take(file: sqlite3.Connection, unit: str, read: Mapping[str, bytes]) -> Non
         return
     if content is None or told is None:
         raise ValueError("the contract and its provenance must be there both")
-    note = msgspec.json.decode(told, type=layout.Note)
+    note = msgspec.json.decode(told, type=layout.ContractNote)
     read_version(note.version)
     if layout.document_path(note.domain, note.name, note.version, note.protocol) != unit:
         raise ValueError("it is not where a contract of this name and version belongs")
@@ -344,7 +344,7 @@ def _take(file: sqlite3.Connection, unit: str, read: Mapping[str, bytes]) -> Non
     )  # fmt: skip
 
 
-def _stored(row: tuple[Any, ...]) -> Stored:
+def _stored(row: tuple[Any, ...]) -> StoredContract:
     name, version, domain, protocol, digest, path, source, generator_version, timestamp = row
     provenance = Provenance(source, generator_version, timestamp)
-    return Stored(name, version, domain, protocol, digest, path, provenance)
+    return StoredContract(name, version, domain, protocol, digest, path, provenance)

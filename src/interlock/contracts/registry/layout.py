@@ -22,8 +22,8 @@ from interlock.contracts.registry.records import (
     Contract,
     ContractProtocol,
     Deprecation,
+    PipelineRun,
     Provenance,
-    Run,
     refused,
 )
 
@@ -50,7 +50,7 @@ came from, `deprecations.json` which majors end and when.
 """
 
 
-class Note(Struct, frozen=True):
+class ContractNote(Struct, frozen=True):
     """What stands beside a contract."""
 
     name: str
@@ -67,7 +67,7 @@ class Note(Struct, frozen=True):
         return Provenance(self.source, self.generator_version, self.timestamp)
 
 
-class Mark(Struct, frozen=True):
+class RegistryMark(Struct, frozen=True):
     """What stands at the root, by which a registry is known."""
 
     interlock: str = "contract registry"
@@ -75,7 +75,7 @@ class Mark(Struct, frozen=True):
     version: int = 0
     """How many runs of the schema pipeline were recorded."""
     time: str = ""
-    run: Run | None = None
+    run: PipelineRun | None = None
 
 
 # -- paths
@@ -134,7 +134,7 @@ def files_of(contract: Contract) -> dict[str, bytes]:
         document = pretty(document, f"{contract.name} {contract.version}")
     path = document_path(contract.domain, contract.name, contract.version, contract.protocol)
     provenance = contract.provenance
-    note = Note(
+    note = ContractNote(
         contract.name,
         contract.version,
         contract.domain,
@@ -151,14 +151,14 @@ def deprecations_file(deprecations: Sequence[Deprecation]) -> bytes:
     return _written(sorted(deprecations, key=lambda one: one.major))
 
 
-def mark_file(mark: Mark) -> bytes:
+def mark_file(mark: RegistryMark) -> bytes:
     return _written(mark)
 
 
 def first_files() -> dict[str, bytes]:
     """What a new registry begins with."""
     return {
-        MARK: mark_file(Mark()),
+        MARK: mark_file(RegistryMark()),
         # Nobody's line endings: what is committed is what was published.
         ".gitattributes": b"* -text\n",
         "README.md": _README.encode(),

@@ -13,7 +13,7 @@ from interlock.contracts.registry.index import ContractIndex
 from interlock.contracts.registry.records import (
     ContractProtocol,
     Deprecation,
-    Stored,
+    StoredContract,
     moment_of,
     refused,
 )
@@ -35,7 +35,7 @@ def find(
     protocol: ContractProtocol | None,
     now: float,
     sunset: bool,
-) -> Stored:
+) -> StoredContract:
     """The newest version in a range, with its document. Raises InterlockError."""
     found = [
         one
@@ -82,7 +82,7 @@ def deprecation(
     return None
 
 
-def one_domain(name: str, found: Sequence[Stored]) -> str:
+def one_domain(name: str, found: Sequence[StoredContract]) -> str:
     """The domain that all of them are of. Raises InterlockError when there are several."""
     domains = sorted({one.domain for one in found})
     if len(domains) > 1:

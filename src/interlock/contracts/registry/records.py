@@ -60,7 +60,7 @@ class Deprecation(Struct, frozen=True):
         return moment_of(self.sunset_at) <= now
 
 
-class Stored(Struct, frozen=True, omit_defaults=True):
+class StoredContract(Struct, frozen=True, omit_defaults=True):
     """One version of one type, as the registry has it."""
 
     name: str
@@ -99,7 +99,7 @@ class Commit(Struct, frozen=True):
     """What it published: `NAME@VERSION (PROTOCOL)`."""
 
 
-class Wrong(Struct, frozen=True):
+class PayloadProblem(Struct, frozen=True):
     """What is wrong with a payload."""
 
     path: str
@@ -114,12 +114,12 @@ class Validation(Struct, frozen=True):
     name: str
     version: str
     protocol: ContractProtocol
-    errors: list[Wrong] = []
+    errors: list[PayloadProblem] = []
     """The first of them."""
     deprecation: Deprecation | None = None
 
 
-class Run(Struct, frozen=True):
+class PipelineRun(Struct, frozen=True):
     """What a run of the schema pipeline measured."""
 
     schema_count: int
@@ -135,10 +135,10 @@ class Release(Struct, frozen=True):
     tag: str
     commit: str
     time: str
-    run: Run
+    run: PipelineRun
 
 
-class Metrics(Struct, frozen=True):
+class RegistryMetrics(Struct, frozen=True):
     """How the registry fares, in numbers."""
 
     schema_count: int

@@ -17,23 +17,23 @@ import msgspec
 from interlock.contracts.diff.compatibility import read_version
 from interlock.contracts.registry import layout, queries
 from interlock.contracts.registry.changes import (
-    Snapshot,
-    Taken,
+    ContractSnapshot,
+    SnapshotResult,
     check_contract,
     is_new,
     next_version,
 )
-from interlock.contracts.registry.git import PATIENCE, ContractGit, Means
+from interlock.contracts.registry.git import PATIENCE, ContractGit, GitChoice
 from interlock.contracts.registry.index import NAME, ContractIndex
 from interlock.contracts.registry.records import (
     Commit,
     Contract,
     ContractProtocol,
     Deprecation,
-    Metrics,
+    PipelineRun,
+    RegistryMetrics,
     Release,
-    Run,
-    Stored,
+    StoredContract,
     Validation,
     refused,
     unusable,
@@ -61,7 +61,7 @@ class ContractRegistry:
         self,
         folder: Path,
         *,
-        means: Means = "auto",
+        means: GitChoice = "auto",
         patience: float = PATIENCE,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -82,7 +82,7 @@ class ContractRegistry:
 
     # -- publishing
 
-    def publish(self, contract: Contract, *, author: str, reason: str) -> Stored:
+    def publish(self, contract: Contract, *, author: str, reason: str) -> StoredContract:
         """One version of one contract. What is there already, exactly so, stays as it is.
 
         Raises InterlockError: for another document under a version that is there, and for a change
@@ -92,7 +92,7 @@ class ContractRegistry:
 
     def publish_all(
         self, contracts: Sequence[Contract], *, author: str, reason: str
-    ) -> list[Stored]:
+    ) -> list[StoredContract]:
         """All of them with one commit, or none."""
         for one in contracts:
             check_contract(one)
@@ -110,11 +110,15 @@ class ContractRegistry:
         return [_stored(index, one) for one in contracts]
 
     def snapshot(
-        self, seen: Sequence[Snapshot], *, author: str, reason: Callable[[Sequence[Taken]], str]
-    ) -> list[Taken]:
+        self,
+        seen: Sequence[ContractSnapshot],
+        *,
+        author: str,
+        reason: Callable[[Sequence[SnapshotResult]], str],
+    ) -> list[SnapshotResult]:
         """What somebody else decides about is taken as it is: each gets the version that its change
         asks for. One commit with everything that is new, which `reason` is told of."""
-        taken: list[Taken] = []
+        taken: list[SnapshotResult] = []
 
         def prepare(head: str | None) -> tuple[Mapping[str, bytes], str]:
             index = self._index_of(head)
@@ -181,15 +185,17 @@ class ContractRegistry:
         self._commit(prepare, author)
         return one
 
-    def record_run(self, run: Run, *, author: str, reason: str = "") -> Release:
+    def record_run(self, run: PipelineRun, *, author: str, reason: str = "") -> Release:
         """A run of the schema pipeline is over: the registry as a whole gets a new version, and a
         tag that leads to it."""
-        mark = layout.Mark()
+        mark = layout.RegistryMark()
 
         def prepare(head: str | None) -> tuple[Mapping[str, bytes], str]:
             nonlocal mark
-            before = self._index_of(head).mark() or layout.Mark()
-            mark = layout.Mark(version=before.version + 1, time=format_utc(self._clock()), run=run)
+            before = self._index_of(head).mark() or layout.RegistryMark()
+            mark = layout.RegistryMark(
+                version=before.version + 1, time=format_utc(self._clock()), run=run
+            )
             told = reason or f"Version {mark.version} of the registry"
             first = layout.first_files() if head is None else {}
             return {**first, layout.MARK: layout.mark_file(mark)}, layout.message_of(told, [])
@@ -207,7 +213,7 @@ class ContractRegistry:
         domain: str | None = None,
         protocol: ContractProtocol | None = None,
         sunset: bool = False,
-    ) -> Stored:
+    ) -> StoredContract:
         """The newest version of a contract in a range: exactly one. `sunset`: also of a major that
         is not supported any more. Raises InterlockError, which says what there is."""
         return queries.find(
@@ -238,7 +244,7 @@ class ContractRegistry:
         generator_version: str | None = None,
         since: str | None = None,
         until: str | None = None,
-    ) -> list[Stored]:
+    ) -> list[StoredContract]:
         """Every version that fits, without the documents, in the order of names and versions.
         `name` and `source` may be globs; `since` and `until` are about the provenance."""
         found = self._fresh().search(
@@ -320,11 +326,11 @@ class ContractRegistry:
 
     # -- how it fares
 
-    def metrics(self) -> Metrics:
+    def metrics(self) -> RegistryMetrics:
         index = self._fresh()
-        mark = index.mark() or layout.Mark()
-        run = mark.run or Run(0, 0, 0.0)
-        return Metrics(
+        mark = index.mark() or layout.RegistryMark()
+        run = mark.run or PipelineRun(0, 0, 0.0)
+        return RegistryMetrics(
             index.count(), run.drift_violations, run.generation_duration, mark.version, index.head()
         )
 
@@ -393,7 +399,7 @@ def _files(new: Iterable[Contract], head: str | None) -> dict[str, bytes]:
     return {**layout.first_files(), **files} if files and head is None else files
 
 
-def _stored(index: ContractIndex, contract: Contract) -> Stored:
+def _stored(index: ContractIndex, contract: Contract) -> StoredContract:
     path = layout.document_path(contract.domain, contract.name, contract.version, contract.protocol)
     for one in index.search(name=contract.name, domain=contract.domain, protocol=contract.protocol):
         if one.path == path:
@@ -401,7 +407,7 @@ def _stored(index: ContractIndex, contract: Contract) -> Stored:
     raise unusable(f"{contract.name} {contract.version} is not where it was published.")
 
 
-def _tag(mark: layout.Mark) -> str:
+def _tag(mark: layout.RegistryMark) -> str:
     return f"registry-v{mark.version}"
 
 

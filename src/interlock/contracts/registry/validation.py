@@ -10,7 +10,7 @@ from typing import Any, Final
 import jsonschema_rs
 from jsonschema_rs import ValidationErrorKind
 
-from interlock.contracts.registry.records import Wrong, refused
+from interlock.contracts.registry.records import PayloadProblem, refused
 from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol.schema_cost import BACKTRACK_LIMIT, UNEXPLAINED, SchemaWork, errors_of
 
@@ -30,7 +30,7 @@ class Validators:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def check(self, key: str, schema: Any, payload: Any) -> list[Wrong]:
+    def check(self, key: str, schema: Any, payload: Any) -> list[PayloadProblem]:
         """What is wrong with the payload, at most so much. Raises InterlockError for a schema that
         cannot be used."""
         validator, work = self._validator(key, schema)
@@ -42,14 +42,14 @@ class Validators:
             return []
         errors = errors_of(validator, schema, payload, MOST_ERRORS)
         if errors is None:
-            return [Wrong("", UNEXPLAINED)]
-        found: list[Wrong] = []
+            return [PayloadProblem("", UNEXPLAINED)]
+        found: list[PayloadProblem] = []
         for error in errors:
             for path in _paths(error):
                 if len(found) == MOST_ERRORS:
                     return found
                 message = error.message[:_MOST_CHARACTERS]
-                found.append(Wrong("".join(f"/{_step(step)}" for step in path), message))
+                found.append(PayloadProblem("".join(f"/{_step(step)}" for step in path), message))
         return found
 
     def _validator(self, key: str, schema: Any) -> tuple[Any, SchemaWork]:

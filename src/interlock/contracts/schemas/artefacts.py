@@ -16,14 +16,14 @@ import msgspec
 import yaml
 
 from interlock.contracts.schemas.json_schema import Schema
-from interlock.contracts.schemas.reader import SchemasWrong, read_json, read_yaml
+from interlock.contracts.schemas.reader import SchemaError, read_json, read_yaml
 from interlock.core.config.render import PlainDumper
 
 GENERATOR: Final = "interlock-contracts 1"
 """By what a generated file says who made it. The number rises when the same source gives another
 text."""
 MARK: Final = "x-generated-from"
-Kind = Literal["proto", "json", "openapi", "python"]
+ArtefactKind = Literal["proto", "json", "openapi", "python"]
 _WIDTH: Final = 100
 _FLAT: Final = 12
 """So many members stand on one line at most."""
@@ -33,7 +33,7 @@ _NOTED: Final = re.compile(
 _DIGEST: Final = re.compile(r"^(?:#|//) sha256:(?P<digest>[0-9a-f]{64})\n", re.MULTILINE)
 
 
-class Provenance(msgspec.Struct, frozen=True):
+class ArtefactProvenance(msgspec.Struct, frozen=True):
     """Where a generated file comes from."""
 
     source: str
@@ -48,7 +48,7 @@ class Artefact(msgspec.Struct, frozen=True):
 
     path: str
     """Relative to the folder of schemas."""
-    kind: Kind
+    kind: ArtefactKind
     type: str
     """What it describes: the full name of a type, a package or an API."""
     version: str
@@ -58,10 +58,10 @@ class Artefact(msgspec.Struct, frozen=True):
     """What is in it, where it is data."""
 
 
-class Known(msgspec.Struct, frozen=True):
+class ArtefactHeader(msgspec.Struct, frozen=True):
     """What a file on the disk says of itself."""
 
-    provenance: Provenance
+    provenance: ArtefactProvenance
     edited: bool
     """Whether its content is another than the one that was generated."""
 
@@ -153,7 +153,7 @@ _Dumper.add_representer(str, _represented)
 # -- reading again
 
 
-def known(path: str, text: str) -> Known | None:
+def known(path: str, text: str) -> ArtefactHeader | None:
     """What a file says of where it comes from. None: it is nobody's but its author's."""
     if path.endswith((".json", ".yaml")):
         return _known_document(path, text)
@@ -162,17 +162,17 @@ def known(path: str, text: str) -> Known | None:
         return None
     end = digest.end()
     content = text[: noted.start()] + text[end:]
-    provenance = Provenance(noted["source"], noted["generator"], digest["digest"])
-    return Known(provenance, edited=_text_digest(content) != provenance.sha256)
+    provenance = ArtefactProvenance(noted["source"], noted["generator"], digest["digest"])
+    return ArtefactHeader(provenance, edited=_text_digest(content) != provenance.sha256)
 
 
-def _known_document(path: str, text: str) -> Known | None:
+def _known_document(path: str, text: str) -> ArtefactHeader | None:
     if MARK not in text:
         return None
     try:
         document = read_json(path, text) if path.endswith(".json") else read_yaml(path, text)
-        provenance = msgspec.convert(document.get(MARK), Provenance)
-    except (SchemasWrong, msgspec.ValidationError):
+        provenance = msgspec.convert(document.get(MARK), ArtefactProvenance)
+    except (SchemaError, msgspec.ValidationError):
         # Whether it is one of ours cannot be seen any more: it is looked at as anybody's.
         return None
-    return Known(provenance, edited=_digest(document) != provenance.sha256)
+    return ArtefactHeader(provenance, edited=_digest(document) != provenance.sha256)

@@ -16,15 +16,15 @@ import msgspec
 
 from interlock.contracts.schemas import openapi, params, python_client, wrappers
 from interlock.contracts.schemas.artefacts import Artefact, commented_text, json_text, yaml_text
-from interlock.contracts.schemas.drift import Side, differences, sentence
+from interlock.contracts.schemas.drift import TypeDescription, differences, sentence
 from interlock.contracts.schemas.json_schema import Schema, schema_of
 from interlock.contracts.schemas.openapi import faults
-from interlock.contracts.schemas.proto import Protos
+from interlock.contracts.schemas.proto import ProtoFiles
 from interlock.contracts.schemas.protobuf_compiler import compile_protos
-from interlock.contracts.schemas.reader import Problem, SchemasWrong, read_json, read_yaml
+from interlock.contracts.schemas.reader import SchemaError, SchemaProblem, read_json, read_yaml
 from interlock.contracts.schemas.sources import (
     PROTO_ROOT,
-    Found,
+    SchemaFile,
     Sources,
     discover,
     passed_over,
@@ -35,7 +35,7 @@ from interlock.contracts.schemas.sources import (
 _BUILD: Final = "interlock contracts build"
 
 
-class Row(msgspec.Struct, frozen=True):
+class FileEntry(msgspec.Struct, frozen=True):
     """One file that the pipeline found or made."""
 
     path: str
@@ -44,12 +44,12 @@ class Row(msgspec.Struct, frozen=True):
     """What it is generated from. Empty: it is canonical."""
 
 
-class Built(msgspec.Struct, frozen=True):
+class BuildResult(msgspec.Struct, frozen=True):
     """What came of a run."""
 
     sources: Sources
-    protos: Protos
-    files: list[Row]
+    protos: ProtoFiles
+    files: list[FileEntry]
     artefacts: list[Artefact]
     written: list[str]
     """Artefacts that are not on the disk, or not so."""
@@ -57,7 +57,7 @@ class Built(msgspec.Struct, frozen=True):
     """Generated files that nothing generates any more."""
     passed_over: list[str]
     """Files with names by which nobody looks for schemas."""
-    problems: list[Problem]
+    problems: list[SchemaProblem]
     """Why nothing may be written."""
     generation_duration: float
     """Seconds."""
@@ -71,17 +71,17 @@ class Built(msgspec.Struct, frozen=True):
     def drift_violations(self) -> int:
         return sum(1 for one in self.problems if one.drift)
 
-    def differing(self) -> list[Problem]:
+    def differing(self) -> list[SchemaProblem]:
         """What a check finds: that the disk is not as a build would leave it."""
         by_path = {one.path: one for one in self.artefacts}
         sources = {one.path: one.source for one in self.files}
         blamed = {one.file for one in self.problems}
         return [
-            Problem(one, f"it is not what {by_path[one].source} gives: run `{_BUILD}`")
+            SchemaProblem(one, f"it is not what {by_path[one].source} gives: run `{_BUILD}`")
             for one in self.written
             if one not in blamed
         ] + [
-            Problem(
+            SchemaProblem(
                 one, f"{sources.get(one, 'its source')} does not give it any more: run `{_BUILD}`"
             )
             for one in self.left_over
@@ -90,9 +90,9 @@ class Built(msgspec.Struct, frozen=True):
 
 def build_all(
     folder: Path, out: Path | None = None, *, clock: Callable[[], float] = time.perf_counter
-) -> Built:
+) -> BuildResult:
     """Everything that the schemas of a folder give. `out`: where generated files lie, if that is
-    another folder. Raises SchemasWrong for schemas that nothing can be generated from, and
+    another folder. Raises SchemaError for schemas that nothing can be generated from, and
     InterlockError without a compiler for Protobuf."""
     began = clock()
     found = discover(folder)
@@ -113,7 +113,7 @@ def build_all(
     ]
     texts_there = {one.path: one.text for one in generated}
     made = {one.path for one in artefacts}
-    return Built(
+    return BuildResult(
         sources=sources,
         protos=protos,
         files=_rows(found, artefacts),
@@ -129,7 +129,7 @@ def build_all(
 # -- generating
 
 
-def _from_protos(protos: Protos) -> Iterator[Artefact]:
+def _from_protos(protos: ProtoFiles) -> Iterator[Artefact]:
     for package in protos.packages():
         version = protos.api(package).version
         folder = f"json/{package.replace('.', '/')}".rstrip("/")
@@ -220,39 +220,41 @@ def _clients(sources: Sources, artefacts: Iterable[Artefact]) -> Iterator[Artefa
 
 
 def _check_made(artefacts: Iterable[Artefact]) -> None:
-    """Raises SchemasWrong where a generated file is not what it should be, or two are one."""
-    problems: list[Problem] = []
+    """Raises SchemaError where a generated file is not what it should be, or two are one."""
+    problems: list[SchemaProblem] = []
     by_path: dict[str, Artefact] = {}
     for one in artefacts:
         other = by_path.setdefault(one.path, one)
         if other is not one:
             problems.append(
-                Problem(one.source, f"{one.path} would be generated from {other.source} too")
+                SchemaProblem(one.source, f"{one.path} would be generated from {other.source} too")
             )
         if one.kind == "json" and one.document is not None:
             problems += schema_problems(one.path, one.document)
         elif one.kind == "openapi" and one.document is not None:
-            problems += [Problem(one.path, fault) for fault in faults(one.document)]
+            problems += [SchemaProblem(one.path, fault) for fault in faults(one.document)]
     if problems:
-        raise SchemasWrong(problems)
+        raise SchemaError(problems)
 
 
-def _in_the_way(artefacts: Iterable[Artefact], found: Iterable[Found]) -> Iterator[Problem]:
+def _in_the_way(
+    artefacts: Iterable[Artefact], found: Iterable[SchemaFile]
+) -> Iterator[SchemaProblem]:
     own = {one.path for one in found if not one.generated}
     for one in artefacts:
         if one.path in own:
-            yield Problem(
+            yield SchemaProblem(
                 one.path,
                 f"it lies where a file is generated from {one.source}, and says nothing of that: "
                 "move it away, or delete it and build again",
             )
 
 
-def _rows(found: Iterable[Found], artefacts: Iterable[Artefact]) -> list[Row]:
-    rows = {one.path: Row(one.path, one.kind, one.source) for one in artefacts}
+def _rows(found: Iterable[SchemaFile], artefacts: Iterable[Artefact]) -> list[FileEntry]:
+    rows = {one.path: FileEntry(one.path, one.kind, one.source) for one in artefacts}
     for one in found:
         source = "" if one.known is None else one.known.provenance.source
-        rows.setdefault(one.path, Row(one.path, one.kind, source))
+        rows.setdefault(one.path, FileEntry(one.path, one.kind, source))
     return [rows[path] for path in sorted(rows)]
 
 
@@ -261,7 +263,9 @@ def _rows(found: Iterable[Found], artefacts: Iterable[Artefact]) -> list[Row]:
 _REPAIR = "put the change into {source}, or delete the file and build again"
 
 
-def edited(generated: Iterable[Found], artefacts: Iterable[Artefact]) -> Iterator[Problem]:
+def edited(
+    generated: Iterable[SchemaFile], artefacts: Iterable[Artefact]
+) -> Iterator[SchemaProblem]:
     """Generated files that somebody edited: what they say now and their source does not."""
     by_path = {one.path: one for one in artefacts}
     for one in generated:
@@ -272,15 +276,17 @@ def edited(generated: Iterable[Found], artefacts: Iterable[Artefact]) -> Iterato
         told = [] if made is None else list(_edits(one, made))
         for message in told or ["it is generated, and was edited by hand"]:
             repair = _REPAIR.format(source=source)
-            yield Problem(one.path, f"{message}: {repair}", drift=True)
+            yield SchemaProblem(one.path, f"{message}: {repair}", drift=True)
 
 
-def _edits(found: Found, made: Artefact) -> Iterator[str]:
+def _edits(found: SchemaFile, made: Artefact) -> Iterator[str]:
     if made.document is None:
         return
     if found.kind == "json":
         now = read_json(found.path, found.text)
-        diff = differences(Side(made.source, made.document, made.document), _whole(found.path, now))
+        diff = differences(
+            TypeDescription(made.source, made.document, made.document), _whole(found.path, now)
+        )
         if diff:
             yield sentence(made.type, diff)
     elif found.kind == "openapi":
@@ -296,19 +302,19 @@ def _components(path: str, now: Schema, made: Artefact) -> Iterator[str]:
             where = made.source if name in ours else path
             yield sentence(name, [f"it is in {where} only"])
             continue
-        left = Side(made.source, ours[name], made.document)
-        diff = differences(left, Side(path, theirs[name], now))
+        left = TypeDescription(made.source, ours[name], made.document)
+        diff = differences(left, TypeDescription(path, theirs[name], now))
         if diff:
             yield sentence(name, diff)
 
 
-def across_languages(sources: Sources, protos: Protos) -> Iterator[Problem]:
+def across_languages(sources: Sources, protos: ProtoFiles) -> Iterator[SchemaProblem]:
     """Types that are canonical in more than one language, and are not the same there."""
-    known: dict[str, Side] = {}
+    known: dict[str, TypeDescription] = {}
     for message in protos.messages.values():
         if message.file in protos.files:
             schema = schema_of(protos, message)
-            side = Side(f"proto/{message.file}", schema, schema)
+            side = TypeDescription(f"proto/{message.file}", schema, schema)
             known[message.full_name] = side
             # By its short name only where that is meant by nobody else.
             known.setdefault(message.name, side)
@@ -317,11 +323,11 @@ def across_languages(sources: Sources, protos: Protos) -> Iterator[Problem]:
         known.setdefault(one.name, _whole(one.file, one.schema))
     for api in sources.apis:
         for name, schema in _schemas(api.document).items():
-            side = Side(f"{api.file} ({name})", schema, api.document)
+            side = TypeDescription(f"{api.file} ({name})", schema, api.document)
             yield from _against(known, name, side)
 
 
-def of_params(sources: Sources, artefacts: Iterable[Artefact]) -> Iterator[Problem]:
+def of_params(sources: Sources, artefacts: Iterable[Artefact]) -> Iterator[SchemaProblem]:
     """Parameters of operations that a JSON Schema describes otherwise."""
     schemas: dict[str, tuple[str, Schema]] = {}
     documents = [(one.file, one.document) for one in sources.apis]
@@ -335,20 +341,22 @@ def of_params(sources: Sources, artefacts: Iterable[Artefact]) -> Iterator[Probl
     schemas |= {one.name: (one.file, one.schema) for one in sources.types}
     for file, document in documents:
         for name, diff in params.disagreements(file, document, schemas):
-            yield Problem(file, sentence(name, diff), drift=True)
+            yield SchemaProblem(file, sentence(name, diff), drift=True)
 
 
-def _against(known: dict[str, Side], name: str, side: Side) -> Iterator[Problem]:
+def _against(
+    known: dict[str, TypeDescription], name: str, side: TypeDescription
+) -> Iterator[SchemaProblem]:
     other = known.get(name)
     if other is None:
         return
     diff = differences(other, side)
     if diff:
-        yield Problem(side.where.partition(" ")[0], sentence(name, diff), drift=True)
+        yield SchemaProblem(side.where.partition(" ")[0], sentence(name, diff), drift=True)
 
 
-def _whole(where: str, schema: Schema) -> Side:
-    return Side(where, schema, schema)
+def _whole(where: str, schema: Schema) -> TypeDescription:
+    return TypeDescription(where, schema, schema)
 
 
 def _schemas(document: Schema) -> dict[str, Schema]:

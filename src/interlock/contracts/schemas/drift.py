@@ -20,7 +20,7 @@ _MOST_DEPTH: Final = 40
 _TYPES: Final = frozenset({"object", "array", "string", "number", "integer", "boolean"})
 
 
-class Side(msgspec.Struct, frozen=True):
+class TypeDescription(msgspec.Struct, frozen=True):
     """One description of a type."""
 
     where: str
@@ -38,7 +38,7 @@ def sentence(type: str, diff: Iterable[str]) -> str:
     return DRIFT.format(type=type, diff=f"{shown}; and {more} more" if more > 0 else shown)
 
 
-def differences(left: Side, right: Side) -> list[str]:
+def differences(left: TypeDescription, right: TypeDescription) -> list[str]:
     """What is said by one side only, by the path of the member; empty when they agree."""
     return list(_Comparison(left, right).walk("", left.schema, right.schema, 0))
 
@@ -58,7 +58,7 @@ class _Seen(msgspec.Struct):
 
 
 class _Comparison:
-    def __init__(self, left: Side, right: Side) -> None:
+    def __init__(self, left: TypeDescription, right: TypeDescription) -> None:
         self._left = left
         self._right = right
         self._met: set[tuple[int, int]] = set()
@@ -140,7 +140,7 @@ def follow(schema: Any, root: Schema) -> Any:
     return schema
 
 
-def see(schema: Any, side: Side) -> _Seen:
+def see(schema: Any, side: TypeDescription) -> _Seen:
     """What a schema says, whichever way it is said."""
     if not isinstance(schema, dict):
         return _Seen(_TYPES, null=True)

@@ -14,9 +14,9 @@ from interlock.contracts.schemas.proto import (
     OPTIONAL,
     REQUIRED,
     EnumType,
-    Field,
-    Message,
-    Protos,
+    FieldDeclaration,
+    MessageDeclaration,
+    ProtoFiles,
     local_name,
 )
 
@@ -24,7 +24,7 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 SECRET: Final = "password"
 """The format of what nobody shows."""
 Schema = dict[str, Any]
-Refer = Callable[[str], str]
+ReferenceMaker = Callable[[str], str]
 """From the full name of a type to the `$ref` that leads to it."""
 
 _WIDE: Final = {
@@ -57,7 +57,7 @@ _WRAPPED: Final = {
 _GOOGLE: Final = "google.protobuf."
 
 
-def schema_of(protos: Protos, message: Message) -> Schema:
+def schema_of(protos: ProtoFiles, message: MessageDeclaration) -> Schema:
     """A message as a schema that needs no other: what it speaks of stands in its `$defs`."""
 
     def refer(full_name: str) -> str:
@@ -74,14 +74,14 @@ def schema_of(protos: Protos, message: Message) -> Schema:
     return schema
 
 
-def define(protos: Protos, full_name: str, refer: Refer) -> Schema:
+def define(protos: ProtoFiles, full_name: str, refer: ReferenceMaker) -> Schema:
     """A message or an enum, by its full name."""
     if full_name in protos.enums:
         return enum_schema(protos.enums[full_name])
     return definition(protos, protos.messages[full_name], refer)
 
 
-def definition(protos: Protos, message: Message, refer: Refer) -> Schema:
+def definition(protos: ProtoFiles, message: MessageDeclaration, refer: ReferenceMaker) -> Schema:
     """A message, without what it speaks of."""
     about: Schema = {"description": message.about} if message.about else {}
     if message.deprecated:
@@ -103,14 +103,16 @@ def definition(protos: Protos, message: Message, refer: Refer) -> Schema:
     return schema
 
 
-def is_required(field: Field, message: Message) -> bool:
+def is_required(field: FieldDeclaration, message: MessageDeclaration) -> bool:
     """Whether it is always there. Of a `oneof` only one is."""
     if REQUIRED in field.behaviors:
         return True
     return message.plain and OPTIONAL not in field.behaviors and not field.oneof
 
 
-def field_schema(protos: Protos, field: Field, refer: Refer, *, plain: bool) -> Schema:
+def field_schema(
+    protos: ProtoFiles, field: FieldDeclaration, refer: ReferenceMaker, *, plain: bool
+) -> Schema:
     """A field with everything about it."""
     schema = type_schema(protos, field, refer, plain=plain)
     if field.key:
@@ -132,7 +134,9 @@ def field_schema(protos: Protos, field: Field, refer: Refer, *, plain: bool) -> 
     return schema
 
 
-def type_schema(protos: Protos, field: Field, refer: Refer, *, plain: bool) -> Schema:
+def type_schema(
+    protos: ProtoFiles, field: FieldDeclaration, refer: ReferenceMaker, *, plain: bool
+) -> Schema:
     """One value of a field."""
     if field.kind in ("message", "enum"):
         known = _well_known(field.type, plain=plain)
@@ -174,7 +178,7 @@ def words_of(enum: EnumType) -> list[str]:
     )
 
 
-def closure(protos: Protos, names: list[str]) -> set[str]:
+def closure(protos: ProtoFiles, names: list[str]) -> set[str]:
     """These types and everything that they speak of; Protobuf's own are not among it."""
     found: set[str] = set()
     waiting = list(names)
@@ -189,7 +193,7 @@ def closure(protos: Protos, names: list[str]) -> set[str]:
     return found
 
 
-def _used_by(protos: Protos, names: set[str]) -> set[str]:
+def _used_by(protos: ProtoFiles, names: set[str]) -> set[str]:
     """The types that fields of these messages are of."""
     messages = [protos.messages[one] for one in names if one in protos.messages]
     return {one.type for message in messages for one in message.fields}

@@ -22,15 +22,15 @@ from interlock.contracts.schemas.json_schema import (
 )
 from interlock.contracts.schemas.proto import (
     OPTIONAL,
-    Field,
+    FieldDeclaration,
     HttpRule,
-    Message,
-    Method,
-    Protos,
-    Service,
+    MessageDeclaration,
+    MethodDeclaration,
+    ProtoFiles,
+    ServiceDeclaration,
     local_name,
 )
-from interlock.contracts.schemas.reader import Problem, SchemasWrong
+from interlock.contracts.schemas.reader import SchemaError, SchemaProblem
 from interlock.protocol.json_pointer import at_pointer
 
 VERSION: Final = "3.1.0"
@@ -46,24 +46,24 @@ _EVENTS: Final = "text/event-stream"
 
 
 class _Way(NamedTuple):
-    service: Service
-    method: Method
+    service: ServiceDeclaration
+    method: MethodDeclaration
     rule: HttpRule
     number: int
     """Which of the ways to this method it is."""
 
 
-def has_api(protos: Protos, package: str) -> bool:
+def has_api(protos: ProtoFiles, package: str) -> bool:
     """Whether anything of a package is reached over HTTP."""
     return next(_ways(protos, package), None) is not None
 
 
-def document(protos: Protos, package: str) -> Schema:
-    """The document of a package. Raises SchemasWrong for what cannot be said over HTTP."""
+def document(protos: ProtoFiles, package: str) -> Schema:
+    """The document of a package. Raises SchemaError for what cannot be said over HTTP."""
     return _Document(protos, package).made()
 
 
-def _ways(protos: Protos, package: str) -> Iterator[_Way]:
+def _ways(protos: ProtoFiles, package: str) -> Iterator[_Way]:
     for file in protos.of_package(package):
         for service in file.services:
             for method in service.methods:
@@ -74,16 +74,16 @@ def _ways(protos: Protos, package: str) -> Iterator[_Way]:
 class _Document:
     """One document, while it is made."""
 
-    def __init__(self, protos: Protos, package: str) -> None:
+    def __init__(self, protos: ProtoFiles, package: str) -> None:
         self._protos = protos
         self._package = package
         self._api = protos.api(package)
-        self._problems: list[Problem] = []
+        self._problems: list[SchemaProblem] = []
         self._used: set[str] = set()
 
     def made(self) -> Schema:
         paths: dict[str, Any] = {}
-        services: dict[str, Service] = {}
+        services: dict[str, ServiceDeclaration] = {}
         if self._api.error:
             self._use(self._api.error, self._protos.of_package(self._package)[0].name)
         for way in _ways(self._protos, self._package):
@@ -95,7 +95,7 @@ class _Document:
                 continue
             operations[way.rule.method] = self._operation(way)
         if self._problems:
-            raise SchemasWrong(self._problems)
+            raise SchemaError(self._problems)
         about = next((one.about for one in self._files() if one.api is not None and one.about), "")
         info: Schema = {"title": self._api.title or self._package, "version": self._api.version}
         if about:
@@ -165,7 +165,7 @@ class _Document:
             operation["security"] = self._security(method.access)
         return operation
 
-    def _asked(self, message: Message, way: _Way) -> Schema:
+    def _asked(self, message: MessageDeclaration, way: _Way) -> Schema:
         """The parameters and the body of a request."""
         rule = way.rule
         in_path = _IN_PATH.findall(rule.path)
@@ -196,7 +196,9 @@ class _Document:
                 parameters.append(self._parameter(field, message, "query"))
         return {"parameters": parameters, **asked} if parameters else asked
 
-    def _parameter(self, field: Field, message: Message, place: str) -> Schema:
+    def _parameter(
+        self, field: FieldDeclaration, message: MessageDeclaration, place: str
+    ) -> Schema:
         schema = self._field_schema(field, message)
         about = schema.pop("description", "")
         parameter: Schema = {"name": field.json_name, "in": place}
@@ -206,7 +208,7 @@ class _Document:
             parameter["required"] = True
         return {**parameter, "schema": schema}
 
-    def _body(self, message: Message, left: list[Field], way: _Way) -> Schema:
+    def _body(self, message: MessageDeclaration, left: list[FieldDeclaration], way: _Way) -> Schema:
         if len(left) == len(message.fields):
             self._use(message.full_name, way.service.file)
             schema: Schema = {"$ref": self._refer(message.full_name)}
@@ -220,7 +222,7 @@ class _Document:
             }
         return {"required": True, "content": {_JSON: {"schema": schema}}}
 
-    def _field_as_body(self, field: Field, message: Message) -> Schema:
+    def _field_as_body(self, field: FieldDeclaration, message: MessageDeclaration) -> Schema:
         schema = self._field_schema(field, message)
         about = schema.pop("description", "")
         return {
@@ -241,7 +243,7 @@ class _Document:
             return {"description": about, "content": {_EVENTS: media}}
         return {"description": about, "content": {_JSON: {"schema": schema}}}
 
-    def _answer_schema(self, message: Message, way: _Way) -> Schema:
+    def _answer_schema(self, message: MessageDeclaration, way: _Way) -> Schema:
         name = way.rule.response_body
         if not name:
             self._use(message.full_name, way.service.file)
@@ -267,12 +269,12 @@ class _Document:
 
     # -- types
 
-    def _field_schema(self, field: Field, message: Message) -> Schema:
+    def _field_schema(self, field: FieldDeclaration, message: MessageDeclaration) -> Schema:
         if field.type in self._protos.messages or field.type in self._protos.enums:
             self._use(field.type, message.file)
         return field_schema(self._protos, field, self._refer, plain=message.plain)
 
-    def _message(self, full_name: str, way: _Way) -> Message | None:
+    def _message(self, full_name: str, way: _Way) -> MessageDeclaration | None:
         if full_name == _EMPTY:
             return None
         message = self._protos.messages.get(full_name)
@@ -283,7 +285,7 @@ class _Document:
     def _use(self, full_name: str, file: str) -> None:
         known = full_name in self._protos.messages or full_name in self._protos.enums
         if not known:
-            self._problems.append(Problem(f"proto/{file}", f"{full_name} is not known"))
+            self._problems.append(SchemaProblem(f"proto/{file}", f"{full_name} is not known"))
         elif not full_name.startswith("google.protobuf."):
             self._used.add(full_name)
 
@@ -292,10 +294,10 @@ class _Document:
 
     def _wrong(self, way: _Way, message: str) -> None:
         where = f"{way.service.name}.{way.method.name}"
-        self._problems.append(Problem(f"proto/{way.service.file}", f"{where}: {message}"))
+        self._problems.append(SchemaProblem(f"proto/{way.service.file}", f"{where}: {message}"))
 
 
-def _tag(service: Service) -> Schema:
+def _tag(service: ServiceDeclaration) -> Schema:
     return {"name": service.name, **({"description": service.about} if service.about else {})}
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from interlock.contracts.schemas.drift import Side, differences
+from interlock.contracts.schemas.drift import TypeDescription, differences
 from interlock.contracts.schemas.json_schema import DIALECT, Schema
 from interlock.contracts.schemas.openapi import METHODS, REQUEST_TYPE, resolve
 from interlock.contracts.schemas.wrappers import operation_name
 
 
-class Params(msgspec.Struct, frozen=True):
+class OperationParams(msgspec.Struct, frozen=True):
     """What one operation is asked with, beside a body."""
 
     operation: str
@@ -26,13 +26,13 @@ class Params(msgspec.Struct, frozen=True):
     schema: Schema
 
 
-def extract(document: Schema) -> list[Params]:
+def extract(document: Schema) -> list[OperationParams]:
     """The parameters of every operation that has any. `$ref`s are followed one step: schemas of the
     parameters may still refer to the document's components."""
     return list(_extracted(document))
 
 
-def _extracted(document: Schema) -> Iterator[Params]:
+def _extracted(document: Schema) -> Iterator[OperationParams]:
     for path, item in document.get("paths", {}).items():
         found = resolve(document, item)
         if not isinstance(found, dict):
@@ -46,7 +46,7 @@ def _extracted(document: Schema) -> Iterator[Params]:
             if not parameters:
                 continue
             name = f"{operation_name(operation, path, method)}Params"
-            yield Params(
+            yield OperationParams(
                 operation=f"{method.upper()} {path}",
                 name=name,
                 request_type=str(operation.get(REQUEST_TYPE, "")),
@@ -95,14 +95,14 @@ def disagreements(
             if name and name in schemas:
                 where, schema = schemas[name]
                 diff = _of_params(
-                    Side(f"{file} ({params.operation})", params.schema, document),
-                    Side(where, schema, schema),
+                    TypeDescription(f"{file} ({params.operation})", params.schema, document),
+                    TypeDescription(where, schema, schema),
                 )
                 if diff:
                     yield name, diff
 
 
-def _of_params(operation: Side, other: Side) -> list[str]:
+def _of_params(operation: TypeDescription, other: TypeDescription) -> list[str]:
     """What differs in the members that are parameters: the rest of a request is its body."""
     names = operation.schema["properties"]
     properties = other.schema.get("properties")
@@ -113,7 +113,7 @@ def _of_params(operation: Side, other: Side) -> list[str]:
     return missing + differences(_narrowed(operation, both), _narrowed(other, both))
 
 
-def _narrowed(side: Side, names: list[str]) -> Side:
+def _narrowed(side: TypeDescription, names: list[str]) -> TypeDescription:
     properties = side.schema["properties"]
     required = side.schema.get("required", [])
     schema = {
@@ -121,4 +121,4 @@ def _narrowed(side: Side, names: list[str]) -> Side:
         "properties": {name: properties[name] for name in names},
         "required": [name for name in required if name in names],
     }
-    return Side(side.where, schema, side.root)
+    return TypeDescription(side.where, schema, side.root)

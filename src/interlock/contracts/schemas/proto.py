@@ -11,7 +11,7 @@ REQUIRED: Final = "REQUIRED"
 OPTIONAL: Final = "OPTIONAL"
 
 
-class Field(msgspec.Struct, frozen=True):
+class FieldDeclaration(msgspec.Struct, frozen=True):
     """One field of a message."""
 
     name: str
@@ -34,13 +34,13 @@ class Field(msgspec.Struct, frozen=True):
     """Of a map: the kind of its keys; the rest is about its values."""
 
 
-class Message(msgspec.Struct, frozen=True):
+class MessageDeclaration(msgspec.Struct, frozen=True):
     """One message. Messages inside others stand beside them, by their full name."""
 
     full_name: str
     file: str
     package: str
-    fields: tuple[Field, ...] = ()
+    fields: tuple[FieldDeclaration, ...] = ()
     about: str = ""
     plain: bool = False
     """Written as the style PLAIN says."""
@@ -53,7 +53,7 @@ class Message(msgspec.Struct, frozen=True):
         """Without the package."""
         return local_name(self.full_name, self.package)
 
-    def field(self, name: str) -> Field | None:
+    def field(self, name: str) -> FieldDeclaration | None:
         return next((one for one in self.fields if one.name == name), None)
 
 
@@ -89,7 +89,7 @@ class HttpRule(msgspec.Struct, frozen=True):
     response_body: str = ""
 
 
-class Method(msgspec.Struct, frozen=True):
+class MethodDeclaration(msgspec.Struct, frozen=True):
     """One method of a service."""
 
     name: str
@@ -103,10 +103,10 @@ class Method(msgspec.Struct, frozen=True):
     deprecated: bool = False
 
 
-class Service(msgspec.Struct, frozen=True):
+class ServiceDeclaration(msgspec.Struct, frozen=True):
     full_name: str
     file: str
-    methods: tuple[Method, ...] = ()
+    methods: tuple[MethodDeclaration, ...] = ()
     about: str = ""
 
     @property
@@ -114,7 +114,7 @@ class Service(msgspec.Struct, frozen=True):
         return self.full_name.rpartition(".")[2]
 
 
-class Api(msgspec.Struct, frozen=True):
+class ApiInfo(msgspec.Struct, frozen=True):
     """What holds for an API as a whole."""
 
     title: str = ""
@@ -130,14 +130,14 @@ class ProtoFile(msgspec.Struct, frozen=True):
     """As others import it."""
     package: str
     imports: tuple[str, ...] = ()
-    messages: tuple[Message, ...] = ()
+    messages: tuple[MessageDeclaration, ...] = ()
     enums: tuple[EnumType, ...] = ()
-    services: tuple[Service, ...] = ()
-    api: Api | None = None
+    services: tuple[ServiceDeclaration, ...] = ()
+    api: ApiInfo | None = None
     about: str = ""
 
 
-class Protos:
+class ProtoFiles:
     """Files that belong together, and what is in them by name."""
 
     def __init__(self, files: Iterable[ProtoFile], imported: Iterable[ProtoFile] = ()) -> None:
@@ -148,10 +148,10 @@ class Protos:
         self.messages = {one.full_name: one for file in everything for one in file.messages}
         self.enums = {one.full_name: one for file in everything for one in file.enums}
 
-    def only(self, names: Container[str]) -> Protos:
+    def only(self, names: Container[str]) -> ProtoFiles:
         """The same, with nothing generated from other files than these."""
         files = [*self.files.values(), *self._imported]
-        return Protos(
+        return ProtoFiles(
             [one for one in files if one.name in names],
             [one for one in files if one.name not in names],
         )
@@ -162,11 +162,11 @@ class Protos:
     def of_package(self, package: str) -> list[ProtoFile]:
         return [one for one in self.files.values() if one.package == package]
 
-    def api(self, package: str) -> Api:
+    def api(self, package: str) -> ApiInfo:
         """What is said of the API of a package; its version is that of the package's name, if
         nobody says another."""
         said = (one.api for one in self.of_package(package) if one.api is not None)
-        api = next(said, Api())
+        api = next(said, ApiInfo())
         if api.version:
             return api
         last = package.rpartition(".")[2]

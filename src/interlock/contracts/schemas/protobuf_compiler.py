@@ -19,18 +19,18 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 
 from interlock.contracts.schemas.proto import (
-    Api,
+    ApiInfo,
     EnumType,
     EnumValue,
-    Field,
+    FieldDeclaration,
     HttpRule,
-    Message,
-    Method,
+    MessageDeclaration,
+    MethodDeclaration,
     ProtoFile,
-    Protos,
-    Service,
+    ProtoFiles,
+    ServiceDeclaration,
 )
-from interlock.contracts.schemas.reader import Problem, SchemasWrong
+from interlock.contracts.schemas.reader import SchemaError, SchemaProblem
 from interlock.errors import CONFIG, InterlockError
 
 _HTTP: Final = "google.api.http"
@@ -52,15 +52,15 @@ _VERBS: Final = ("get", "put", "post", "delete", "patch")
 _Path = tuple[int, ...]
 
 
-def read_descriptors(data: bytes, *, only: Container[str]) -> Protos:
+def read_descriptors(data: bytes, *, only: Container[str]) -> ProtoFiles:
     """What a `FileDescriptorSet` says of these files, and of what they import."""
     if not data:
-        return Protos([])
+        return ProtoFiles([])
     descriptor_pb2 = import_module("google.protobuf.descriptor_pb2")
     whole = descriptor_pb2.FileDescriptorSet.FromString(data)
     options = _Options(whole)
     files = [_File(one, options).read() for one in whole.file]
-    return Protos(
+    return ProtoFiles(
         [one for one in files if one.name in only],
         [one for one in files if one.name not in only],
     )
@@ -163,7 +163,7 @@ class _File:
 
         yield from walk((_FILE_MESSAGE,), self._package, self._file.message_type)
 
-    def _message(self, path: _Path, scope: str, message: Any) -> Message:
+    def _message(self, path: _Path, scope: str, message: Any) -> MessageDeclaration:
         full_name = f"{scope}.{message.name}".lstrip(".")
         entries = {
             f".{full_name}.{one.name}": one for one in message.nested_type if one.options.map_entry
@@ -172,7 +172,7 @@ class _File:
         for number, one in enumerate(message.field):
             about = self._comments.get((*path, _MESSAGE_FIELD, number), "")
             fields.append(self._field(one, about, message, entries.get(one.type_name)))
-        return Message(
+        return MessageDeclaration(
             full_name=full_name,
             file=self._file.name,
             package=self._package,
@@ -184,11 +184,11 @@ class _File:
             deprecated=message.options.deprecated,
         )
 
-    def _field(self, field: Any, about: str, message: Any, entry: Any) -> Field:
+    def _field(self, field: Any, about: str, message: Any, entry: Any) -> FieldDeclaration:
         value = field if entry is None else entry.field[1]
         behaviors = self._options.all(field.options, _BEHAVIOR)
         in_oneof = field.HasField("oneof_index") and not field.proto3_optional
-        return Field(
+        return FieldDeclaration(
             name=field.name,
             json_name=field.json_name,
             number=field.number,
@@ -222,8 +222,8 @@ class _File:
             plain=self._plain,
         )
 
-    def _service(self, path: _Path, service: Any) -> Service:
-        return Service(
+    def _service(self, path: _Path, service: Any) -> ServiceDeclaration:
+        return ServiceDeclaration(
             full_name=f"{self._package}.{service.name}".lstrip("."),
             file=self._file.name,
             methods=tuple(
@@ -233,10 +233,10 @@ class _File:
             about=self._comments.get(path, ""),
         )
 
-    def _method(self, path: _Path, method: Any) -> Method:
+    def _method(self, path: _Path, method: Any) -> MethodDeclaration:
         access = self._options.get(method.options, _ACCESS)
         rule = self._options.get(method.options, _HTTP)
-        return Method(
+        return MethodDeclaration(
             name=method.name,
             input=method.input_type.removeprefix("."),
             output=method.output_type.removeprefix("."),
@@ -256,8 +256,8 @@ def _rules(rule: Any) -> Iterator[HttpRule]:
         yield from _rules(one)
 
 
-def _api(said: Any) -> Api:
-    return Api(said.title, said.version, said.error, said.session_header)
+def _api(said: Any) -> ApiInfo:
+    return ApiInfo(said.title, said.version, said.error, said.session_header)
 
 
 def _kind(field: Any) -> str:
@@ -312,10 +312,10 @@ def include_folder() -> Path:
     return Path(str(files("interlock.contracts.schemas") / "include"))
 
 
-def compile_protos(sources: Mapping[str, str]) -> Protos:
+def compile_protos(sources: Mapping[str, str]) -> ProtoFiles:
     """What these files say, by the names by which they import each other.
 
-    Raises SchemasWrong, with file and line, for what is no Protobuf; InterlockError when there is
+    Raises SchemaError, with file and line, for what is no Protobuf; InterlockError when there is
     no compiler.
     """
     return read_descriptors(descriptor_set(sources), only=sources)
@@ -336,11 +336,11 @@ def descriptor_set(sources: Mapping[str, str]) -> bytes:
         try:
             # A folder that brings a file of ours, or the whole of it, is read by its own.
             return protoc(sorted(sources), (".", include_folder()), cwd=below)
-        except NotCompiled as refused:
-            raise SchemasWrong(problems_of(refused.said)) from None
+        except CompileError as refused:
+            raise SchemaError(problems_of(refused.said)) from None
 
 
-class NotCompiled(Exception):
+class CompileError(Exception):
     """The compiler refused. `said` is its own words."""
 
     def __init__(self, said: str) -> None:
@@ -352,7 +352,7 @@ def protoc(names: Iterable[str], folders: Iterable[str | Path], *, cwd: Path) ->
     """The bytes of a `FileDescriptorSet` of these files and everything they import.
 
     `folders` are where imports are looked for, in their order; `cwd` is what relative paths start
-    from. Raises NotCompiled; InterlockError when there is no compiler, or it does not end.
+    from. Raises CompileError; InterlockError when there is no compiler, or it does not end.
     """
     require_extra()
     with tempfile.TemporaryDirectory(prefix="interlock-protoc-") as folder:
@@ -378,11 +378,11 @@ def protoc(names: Iterable[str], folders: Iterable[str | Path], *, cwd: Path) ->
                 CONFIG, f"The Protobuf compiler did not end within {_WITHIN:.0f} s."
             ) from None
         if done.returncode != 0 or not out.exists():
-            raise NotCompiled(done.stderr.decode("utf-8", "replace"))
+            raise CompileError(done.stderr.decode("utf-8", "replace"))
         return out.read_bytes()
 
 
-class Said(NamedTuple):
+class CompilerMessage(NamedTuple):
     """One thing that the compiler did not like. Without a file: it names none."""
 
     file: str
@@ -391,7 +391,7 @@ class Said(NamedTuple):
     words: str
 
 
-def read_said(said: str) -> Iterator[Said]:
+def read_messages(said: str) -> Iterator[CompilerMessage]:
     """What the compiler said, without warnings and what it writes into logs."""
     for line in said.splitlines():
         placed, of_file = _SAID.match(line), _OF_FILE.match(line)
@@ -399,23 +399,23 @@ def read_said(said: str) -> Iterator[Said]:
         if not words.strip() or words.startswith(_WARNING) or _LOGGED.match(line):
             continue
         if placed is not None:
-            yield Said(placed["file"], int(placed["line"]), int(placed["column"]), words)
+            yield CompilerMessage(placed["file"], int(placed["line"]), int(placed["column"]), words)
         elif of_file is not None:
-            yield Said(of_file["file"], 0, 0, of_file["words"])
+            yield CompilerMessage(of_file["file"], 0, 0, of_file["words"])
         else:
-            yield Said("", 0, 0, words)
+            yield CompilerMessage("", 0, 0, words)
 
 
-def problems_of(said: str) -> list[Problem]:
+def problems_of(said: str) -> list[SchemaProblem]:
     """What the compiler said, with the places in the folder of schemas."""
     found = [
-        Problem(f"{PROTO}/{one.file}" if one.file else PROTO, one.words, one.line, one.column)
-        for one in read_said(said)
+        SchemaProblem(f"{PROTO}/{one.file}" if one.file else PROTO, one.words, one.line, one.column)
+        for one in read_messages(said)
     ]
-    return found or [Problem(PROTO, "the Protobuf compiler failed, and did not say why")]
+    return found or [SchemaProblem(PROTO, "the Protobuf compiler failed, and did not say why")]
 
 
 def _check_name(name: str) -> None:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or name.startswith("-"):
-        raise SchemasWrong([Problem(name, "a file of Protobuf lies inside its folder")])
+        raise SchemaError([SchemaProblem(name, "a file of Protobuf lies inside its folder")])

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from interlock.contracts.schemas.build import Built
+from interlock.contracts.schemas.build import BuildResult
 from interlock.contracts.schemas.json_schema import Schema
 from interlock.contracts.schemas.proto import local_name
 
@@ -32,12 +32,12 @@ class Publication(msgspec.Struct, frozen=True):
     """Empty: its author said none, and it gets the one that its change asks for."""
 
 
-def publications(built: Built) -> list[Publication]:
+def publications(built: BuildResult) -> list[Publication]:
     """Every type and API of a run, whichever language describes it."""
     return [*_protobuf(built), *_generated(built), *_written(built)]
 
 
-def _protobuf(built: Built) -> Iterator[Publication]:
+def _protobuf(built: BuildResult) -> Iterator[Publication]:
     for name, text in built.sources.protos.items():
         file = built.protos.files[name]
         api = built.protos.api(file.package)
@@ -51,7 +51,7 @@ def _protobuf(built: Built) -> Iterator[Publication]:
         )
 
 
-def _generated(built: Built) -> Iterator[Publication]:
+def _generated(built: BuildResult) -> Iterator[Publication]:
     for one in built.artefacts:
         if one.document is None:
             continue
@@ -68,7 +68,7 @@ def _generated(built: Built) -> Iterator[Publication]:
         )
 
 
-def _written(built: Built) -> Iterator[Publication]:
+def _written(built: BuildResult) -> Iterator[Publication]:
     for type in built.sources.types:
         version = type.schema.get(VERSION)
         yield Publication(

@@ -25,7 +25,7 @@ _MOST_DEPTH: Final = 100
 
 
 def read_json(file: str, text: str) -> dict[str, Any]:
-    """A JSON object. Raises SchemasWrong."""
+    """A JSON object. Raises SchemaError."""
     try:
         value = json.loads(text, object_pairs_hook=members_once, parse_constant=_no_number)
     except json.JSONDecodeError as wrong:
@@ -37,7 +37,7 @@ def read_json(file: str, text: str) -> dict[str, Any]:
 
 
 def read_yaml(file: str, text: str) -> dict[str, Any]:
-    """A YAML mapping of what JSON has too. Raises SchemasWrong."""
+    """A YAML mapping of what JSON has too. Raises SchemaError."""
     try:
         value = yaml.load(text, Loader=_Loader)
     except _Refused as refused:
@@ -61,8 +61,8 @@ def _object(file: str, value: Any) -> dict[str, Any]:
     return value
 
 
-def _wrong(file: str, message: str, line: int = 0, column: int = 0) -> SchemasWrong:
-    return SchemasWrong([Problem(file, message, line, column)])
+def _wrong(file: str, message: str, line: int = 0, column: int = 0) -> SchemaError:
+    return SchemaError([SchemaProblem(file, message, line, column)])
 
 
 # -- JSON
@@ -143,7 +143,7 @@ for _tag, _pattern, _first in CORE_SCALARS:
 # -- What is wrong with a schema, and where; a person jumps to it and a program counts it.
 
 
-class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+class SchemaProblem(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing that is wrong."""
 
     file: str
@@ -160,12 +160,12 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{':'.join(place)}: {self.message}"
 
 
-class SchemasWrong(InterlockError):
+class SchemaError(InterlockError):
     """Schemas that cannot be used, with everything that is wrong with them."""
 
     __slots__ = ("problems",)
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[SchemaProblem]) -> None:
         self.problems = tuple(problems)
         data: dict[str, Any] = {"problems": [msgspec.to_builtins(one) for one in problems]}
         super().__init__(INVALID_REQUEST, "\n".join(str(one) for one in problems), data)

@@ -13,13 +13,13 @@ from typing import Any, Final
 import jsonschema_rs
 import msgspec
 
-from interlock.contracts.schemas.artefacts import Kind, Known, known
+from interlock.contracts.schemas.artefacts import ArtefactHeader, ArtefactKind, known
 from interlock.contracts.schemas.json_schema import DIALECT, Schema
 from interlock.contracts.schemas.openapi import faults
 from interlock.contracts.schemas.reader import (
     MOST_BYTES,
-    Problem,
-    SchemasWrong,
+    SchemaError,
+    SchemaProblem,
     read_json,
     read_yaml,
 )
@@ -52,10 +52,10 @@ class Sources(msgspec.Struct, frozen=True):
     apis: list[ApiSource]
 
 
-def read_sources(found: Iterable[Found]) -> Sources:
-    """Raises SchemasWrong, with everything that is wrong."""
+def read_sources(found: Iterable[SchemaFile]) -> Sources:
+    """Raises SchemaError, with everything that is wrong."""
     sources = Sources({}, [], [])
-    problems: list[Problem] = []
+    problems: list[SchemaProblem] = []
     for one in found:
         if one.generated:
             continue
@@ -68,29 +68,31 @@ def read_sources(found: Iterable[Found]) -> Sources:
                 sources.types.append(TypeSource(one.path, type_name(schema, one.path), schema))
             elif one.kind == "openapi":
                 document = read_yaml(one.path, one.text)
-                problems += [Problem(one.path, fault) for fault in faults(document)]
+                problems += [SchemaProblem(one.path, fault) for fault in faults(document)]
                 sources.apis.append(ApiSource(one.path, document))
-        except SchemasWrong as wrong:
+        except SchemaError as wrong:
             problems += wrong.problems
     if problems:
-        raise SchemasWrong(problems)
+        raise SchemaError(problems)
     return sources
 
 
-def schema_problems(file: str, schema: Schema) -> list[Problem]:
+def schema_problems(file: str, schema: Schema) -> list[SchemaProblem]:
     """What is wrong with a JSON Schema, by its meta-schema and by trying to use it."""
     dialect = schema.get("$schema", DIALECT)
     if dialect != DIALECT:
-        return [Problem(file, f"$schema: only {DIALECT} is generated from, and this is {dialect}")]
+        return [
+            SchemaProblem(file, f"$schema: only {DIALECT} is generated from, and this is {dialect}")
+        ]
     try:
         jsonschema_rs.meta.validate({**schema, "$schema": DIALECT})
         # Also what no meta-schema says: a pattern that is none, a `$ref` that leads nowhere.
         jsonschema_rs.Draft202012Validator(schema, retriever=_nothing)
     except jsonschema_rs.ValidationError as wrong:
         where = ".".join(str(one) for one in wrong.instance_path) or "the schema"
-        return [Problem(file, f"{where}: {_first_line(wrong.message)}")]
+        return [SchemaProblem(file, f"{where}: {_first_line(wrong.message)}")]
     except (jsonschema_rs.ReferencingError, ValueError, RecursionError) as wrong:
-        return [Problem(file, _first_line(str(wrong)))]
+        return [SchemaProblem(file, _first_line(str(wrong)))]
     return []
 
 
@@ -105,7 +107,7 @@ def _first_line(text: str) -> str:
 # -- Reads a folder of schemas: which files there are, and whose they are. The only room that looks
 # at a disk.
 
-PATTERNS: Final[tuple[tuple[Kind, str], ...]] = (
+PATTERNS: Final[tuple[tuple[ArtefactKind, str], ...]] = (
     ("proto", "proto/**/*.proto"),
     ("json", "json/**/*.schema.json"),
     ("openapi", "openapi/**/*.yaml"),
@@ -116,14 +118,14 @@ _MOST_FILES: Final = 10_000
 _LOOKS_LIKE: Final = frozenset({".json", ".proto", ".yaml", ".yml"})
 
 
-class Found(msgspec.Struct, frozen=True):
+class SchemaFile(msgspec.Struct, frozen=True):
     """One file."""
 
     path: str
     """Relative to the folder."""
-    kind: Kind
+    kind: ArtefactKind
     text: str
-    known: Known | None
+    known: ArtefactHeader | None
     """Where it comes from, if it is generated. None: it is a source."""
 
     @property
@@ -131,13 +133,13 @@ class Found(msgspec.Struct, frozen=True):
         return self.known is not None
 
 
-def discover(folder: Path) -> list[Found]:
-    """Every schema of a folder, in the order of their paths. Raises SchemasWrong for what cannot be
+def discover(folder: Path) -> list[SchemaFile]:
+    """Every schema of a folder, in the order of their paths. Raises SchemaError for what cannot be
     read."""
     if not folder.is_dir():
-        raise SchemasWrong(
+        raise SchemaError(
             [
-                Problem(
+                SchemaProblem(
                     str(folder), "there is no such folder: it has proto/, json/ or openapi/ in it"
                 )
             ]
@@ -148,15 +150,15 @@ def discover(folder: Path) -> list[Found]:
         try:
             text = _read(path, folder)
         except ValueError as wrong:
-            problems.append(Problem(name, str(wrong)))
+            problems.append(SchemaProblem(name, str(wrong)))
             continue
         about = known(name, text)
         if kind == "python" and about is None:
             # Somebody's own program.
             continue
-        found.append(Found(name, kind, text, about))
+        found.append(SchemaFile(name, kind, text, about))
     if problems:
-        raise SchemasWrong(problems)
+        raise SchemaError(problems)
     return found
 
 
@@ -171,7 +173,7 @@ def passed_over(folder: Path) -> list[str]:
     )
 
 
-def _paths(folder: Path) -> Iterator[tuple[Kind, Path]]:
+def _paths(folder: Path) -> Iterator[tuple[ArtefactKind, Path]]:
     count = 0
     for kind, pattern in PATTERNS:
         for path in sorted(folder.glob(pattern)):
@@ -179,8 +181,8 @@ def _paths(folder: Path) -> Iterator[tuple[Kind, Path]]:
                 continue
             count += 1
             if count > _MOST_FILES:
-                raise SchemasWrong(
-                    [Problem(str(folder), f"there are more than {_MOST_FILES} files in it")]
+                raise SchemaError(
+                    [SchemaProblem(str(folder), f"there are more than {_MOST_FILES} files in it")]
                 )
             yield kind, path
 

@@ -13,7 +13,7 @@ import textwrap
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from interlock.contracts.schemas.drift import Side as _Side
+from interlock.contracts.schemas.drift import TypeDescription as _Side
 from interlock.contracts.schemas.drift import follow, see
 from interlock.contracts.schemas.json_schema import Schema
 from interlock.contracts.schemas.openapi import METHODS, resolve

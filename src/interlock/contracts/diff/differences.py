@@ -1,7 +1,8 @@
-"""What was found to differ between two schemas, before anybody asks whom it breaks.
+"""The differences of two schemas, before anybody asks whom they break.
 
-A finding says whether the new schema refuses what the old one took (`narrows`), or takes what the
-old one refused (`widens`). What that means depends on the side from which the contract is seen.
+A difference says whether the new schema refuses what the old one accepted (`narrows`), or accepts
+what the old one refused (`widens`). What that means depends on the side of
+the contract.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from msgspec import Struct
 from interlock.contracts.diff.changes import Change, ChangeReason, Role, inline, shown
 
 
-class Family(Enum):
+class DifferenceKind(Enum):
     """What a finding is about."""
 
     TYPE = "type"
@@ -37,10 +38,10 @@ class Family(Enum):
     """The same pair of schemas again: it is reported where it was met first."""
 
 
-class Finding(Struct, frozen=True):
+class Difference(Struct, frozen=True):
     """Something that differs."""
 
-    family: Family
+    family: DifferenceKind
     path: str
     narrows: bool = False
     widens: bool = False
@@ -50,7 +51,7 @@ class Finding(Struct, frozen=True):
     """A word of JSON Schema, or what else the sentence needs."""
 
 
-_F, _R = Family, ChangeReason
+_F, _R = DifferenceKind, ChangeReason
 _FOR_PEOPLE: Final = {
     _F.FORMAT: _R.FORMAT_CHANGED,
     _F.DESCRIPTION: _R.DESCRIPTION_CHANGED,
@@ -76,7 +77,7 @@ _READERS_DEPEND: Final = (_F.TYPE, _F.REQUIRED_GONE)
 """What breaks readers of a stored type although everything that was stored stays valid."""
 
 
-def judged(finding: Finding, role: Role) -> Change | None:
+def judged(finding: Difference, role: Role) -> Change | None:
     """The change that a finding is, seen from a side. None: from there it is no change."""
     reason = _reason(finding, role)
     if reason is None:
@@ -91,7 +92,7 @@ def judged(finding: Finding, role: Role) -> Change | None:
     )
 
 
-def _breaks(finding: Finding, role: Role) -> bool:
+def _breaks(finding: Difference, role: Role) -> bool:
     family = finding.family
     if family is _F.FIELD_GONE:
         return True
@@ -103,7 +104,7 @@ def _breaks(finding: Finding, role: Role) -> bool:
     return finding.narrows or (role == "both" and finding.widens and family in _READERS_DEPEND)
 
 
-def _reason(finding: Finding, role: Role) -> ChangeReason | None:
+def _reason(finding: Difference, role: Role) -> ChangeReason | None:
     family = finding.family
     if family in _FOR_PEOPLE:
         return _FOR_PEOPLE[family]
@@ -171,7 +172,7 @@ _CLAIMS: Final = {
 }
 
 
-def _sentence(reason: ChangeReason, finding: Finding, role: Role) -> str:
+def _sentence(reason: ChangeReason, finding: Difference, role: Role) -> str:
     if reason is not _R.UNDECIDED and finding.family is _F.UNDECIDED:
         return "It is put together otherwise."
     template = _SENTENCES.get(reason)
@@ -190,7 +191,7 @@ def _sentence(reason: ChangeReason, finding: Finding, role: Role) -> str:
     return sentence.strip()
 
 
-def _directed(reason: ChangeReason, finding: Finding) -> str:
+def _directed(reason: ChangeReason, finding: Difference) -> str:
     """For what became narrower or wider."""
     if finding.before is None:
         return f"{finding.what} is new: {inline(finding.after)}."
