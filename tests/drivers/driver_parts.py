@@ -7,7 +7,7 @@ from typing import Any
 
 from interlock.manifests.model import (
     DriverManifest,
-    Implements,
+    ImplementedContract,
     McpBinding,
     ServerBlock,
     ToolContract,
@@ -23,7 +23,7 @@ def manifest(folder: Path = Path("/nowhere/echo-mcp"), **fields: Any) -> DriverM
         "description": "",
         "version": "1.0.0",
         "kind": "mcp",
-        "implements": (Implements("text.echo", "^1.0.0", mcp=ECHO),),
+        "implements": (ImplementedContract("text.echo", "^1.0.0", mcp=ECHO),),
         "server": ServerBlock("binary", path="python3", args=("server.py",)),
         **fields,
     }

@@ -13,7 +13,13 @@ from interlock.drivers.resolver import (
     SelectionPolicy,
     route,
 )
-from interlock.manifests.model import Cost, DriverManifest, Implements, McpBinding, ToolContract
+from interlock.manifests.model import (
+    Cost,
+    DriverManifest,
+    ImplementedContract,
+    McpBinding,
+    ToolContract,
+)
 
 LINUX = Machine(os="linux", arch="x64", disk_mb=10_000, memory_mb=4_000)
 ANYWHERE = SelectionPolicy()
@@ -56,7 +62,7 @@ READ = contract(
 """A contract with something of everything."""
 
 
-def entry(tool_name: str | None = "make", **said: Any) -> Implements:
+def entry(tool_name: str | None = "make", **said: Any) -> ImplementedContract:
     mcp = None
     if tool_name is not None:
         binding = {
@@ -64,7 +70,7 @@ def entry(tool_name: str | None = "make", **said: Any) -> Implements:
         }
         mcp = McpBinding(tool_name=tool_name, **binding)
     values: dict[str, Any] = {"tool": "image.create", "version": "^1.0.0", "mcp": mcp}
-    return Implements(**{**values, **said})
+    return ImplementedContract(**{**values, **said})
 
 
 def driver(id: str = "painter-mcp", **said: Any) -> DriverManifest:
@@ -82,7 +88,7 @@ def candidate(
     id: str = "painter-mcp",
     *,
     units: float | None = None,
-    using: Implements | None = None,
+    using: ImplementedContract | None = None,
     condition: DriverCondition | None = None,
     **said: Any,
 ) -> Candidate:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from interlock.drivers.binding import check_binding, check_entry, check_listed, version_problem
-from interlock.manifests.model import Implements, MappedFrom, ToolContract
+from interlock.manifests.model import ArgumentMapping, ImplementedContract, ToolContract
 from interlock.manifests.schema_view import SchemaView
 from tests.drivers.making import READ, contract, entry
 from tests.protocol import json_values
@@ -100,7 +100,7 @@ def test_only_what_is_optional_and_known_can_be_dropped(said: dict[str, Any], wo
 
 @pytest.mark.spec("DR-30.implements-5")
 def test_a_transformer_must_be_there() -> None:
-    using = entry(mapping={"path": MappedFrom("file", "upper")})
+    using = entry(mapping={"path": ArgumentMapping("file", "upper")})
     missing = check_entry(READ, using)
     assert len(missing) == 1
     assert "'upper'" in missing[0]
@@ -110,7 +110,7 @@ def test_a_transformer_must_be_there() -> None:
 def test_everything_that_is_wrong_with_an_entry_is_told() -> None:
     found = problems(
         drop_inputs=("path", "size"),
-        mapping={"paht": "x", "mode": MappedFrom("m", "upper")},
+        mapping={"paht": "x", "mode": ArgumentMapping("m", "upper")},
         argument_mapping={"nobody": "a", "nothing": "b", "path": "limit"},
         result_extract="$[",
     )
@@ -160,7 +160,7 @@ def test_two_inputs_may_change_places() -> None:
 
 @pytest.mark.spec("DR-32.pertool-5")
 def test_every_entry_names_its_tool_unless_code_serves_it() -> None:
-    without = Implements(tool="fs-read", version="^1.0.0")
+    without = ImplementedContract(tool="fs-read", version="^1.0.0")
     found = check_entry(READ, without)
     assert found == [
         "fs-read: `metadata.mcp.tool_name` is missing. Say which tool of the server serves it."
@@ -268,7 +268,7 @@ def test_both_mappings_are_followed() -> None:
 
 def test_a_transformed_input_may_be_of_another_type() -> None:
     numbers = tool(properties={**TOOL["inputSchema"]["properties"], "path": {"type": "integer"}})
-    using = entry(mapping={"path": MappedFrom("path", "hash")})
+    using = entry(mapping={"path": ArgumentMapping("path", "hash")})
     assert check_binding(READ, using, numbers).good
     assert bound(numbers) != []
 

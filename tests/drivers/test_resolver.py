@@ -15,7 +15,7 @@ from interlock.drivers.resolver import (
     believed_tags,
     tag_warnings,
 )
-from interlock.manifests.model import DriverConstraints, HealthCheck, Requires
+from interlock.manifests.model import DriverConstraints, HealthCheck, MachineRequirements
 from tests.drivers.making import (
     LINUX,
     NOW,
@@ -134,14 +134,16 @@ def test_a_failed_check_counts_for_one_period() -> None:
 @pytest.mark.parametrize(
     ("requires", "words"),
     [
-        (Requires(os=("windows",)), "runs on windows, and this is linux"),
-        (Requires(os=("darwin", "windows")), "runs on darwin or windows"),
-        (Requires(arch=("arm64",)), "runs on arm64, and this is x64"),
-        (Requires(min_disk_mb=10_001), "10001 MB of disk, and 10000 are free"),
-        (Requires(min_memory_mb=4_001), "4001 MB of memory, and there are 4000"),
+        (MachineRequirements(os=("windows",)), "runs on windows, and this is linux"),
+        (MachineRequirements(os=("darwin", "windows")), "runs on darwin or windows"),
+        (MachineRequirements(arch=("arm64",)), "runs on arm64, and this is x64"),
+        (MachineRequirements(min_disk_mb=10_001), "10001 MB of disk, and 10000 are free"),
+        (MachineRequirements(min_memory_mb=4_001), "4001 MB of memory, and there are 4000"),
     ],
 )
-def test_a_driver_for_other_machines_is_dropped_as_not_able(requires: Requires, words: str) -> None:
+def test_a_driver_for_other_machines_is_dropped_as_not_able(
+    requires: MachineRequirements, words: str
+) -> None:
     decision = decide(candidate("a-mcp", requires=requires), candidate("b-mcp"))
     assert ids(decision) == ["b-mcp"]
     assert decision.rejected[0].phase == 2
@@ -149,13 +151,15 @@ def test_a_driver_for_other_machines_is_dropped_as_not_able(requires: Requires, 
 
 
 def test_a_driver_for_this_machine_is_taken() -> None:
-    fits = Requires(os=("linux",), arch=("x64", "arm64"), min_disk_mb=10_000, min_memory_mb=4_000)
+    fits = MachineRequirements(
+        os=("linux",), arch=("x64", "arm64"), min_disk_mb=10_000, min_memory_mb=4_000
+    )
     assert ids(decide(candidate("a-mcp", requires=fits))) == ["a-mcp"]
 
 
 def test_a_small_machine_is_another_machine() -> None:
     small = Machine("linux", "arm", 1, 1)
-    of = candidate("a-mcp", requires=Requires(min_memory_mb=512))
+    of = candidate("a-mcp", requires=MachineRequirements(min_memory_mb=512))
     assert ids(decide(of, machine=LINUX)) == ["a-mcp"]
     assert ids(decide(of, machine=small)) == []
 

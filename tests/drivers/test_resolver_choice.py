@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from interlock import errors
 from interlock.drivers.resolver import Candidate, DriverCondition, SelectionPolicy, bind
 from interlock.drivers.translation import BoundEntry
-from interlock.manifests.model import Cost, DriverConstraints, MappedFrom, Requires
+from interlock.manifests.model import ArgumentMapping, Cost, DriverConstraints, MachineRequirements
 from tests.drivers.making import NOW, candidate, contract, decide, entry, ids, inputs, reasons
 
 SEEDED = contract(inputs=inputs("prompt", prompt="string", seed="integer"))
@@ -52,7 +52,7 @@ def test_a_pin_is_taken_however_dear_it_is_and_by_nobody_else() -> None:
             errors.PINNED_PROVIDER_UNAVAILABLE,
         ),
         (
-            {"requires": Requires(os=("windows",))},
+            {"requires": MachineRequirements(os=("windows",))},
             SelectionPolicy(),
             errors.PINNED_PROVIDER_UNAVAILABLE,
         ),
@@ -154,7 +154,7 @@ def test_the_price_of_the_entry_counts_before_that_of_the_driver() -> None:
 @pytest.mark.spec("DR-30.resolver-6")
 def test_what_is_bound_has_its_driver_its_input_and_its_context() -> None:
     of = contract(inputs=inputs("prompt", prompt="string", aspect="string"))
-    using = entry(mapping={"aspect": MappedFrom("aspect_ratio")})
+    using = entry(mapping={"aspect": ArgumentMapping("aspect_ratio")})
     selected = decide(candidate("a-mcp", using=using), of=of).selected
     assert selected is not None
     bound = bind(selected, BoundEntry(of, using), {"prompt": "x", "aspect": "1:1"}, {"user": "u"})

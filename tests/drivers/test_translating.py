@@ -20,7 +20,7 @@ from interlock.drivers.translation import (
     tool_arguments,
 )
 from interlock.errors import InterlockError
-from interlock.manifests.model import MappedFrom, ToolContract
+from interlock.manifests.model import ArgumentMapping, ToolContract
 from tests.drivers.making import READ, contract, entry, inputs
 from tests.protocol import json_values
 
@@ -71,18 +71,20 @@ def test_the_long_form_of_a_mapping_finds_its_direction() -> None:
     of = contract(inputs=inputs(prompt="string", aspect="string"))
     square = {"square": lambda value: f"{value}!"}
     # `from` is no input of the contract, so it is the driver's name for the key.
-    using = entry(mapping={"prompt": "prompt", "aspect": MappedFrom("aspect_ratio", "square")})
+    using = entry(mapping={"prompt": "prompt", "aspect": ArgumentMapping("aspect_ratio", "square")})
     assert driver_input(of, using, {"prompt": "x", "aspect": "1:1"}, square) == {
         "prompt": "x",
         "aspect_ratio": "1:1!",
     }
     # Here it is one: the value comes from it.
-    other = entry(mapping={"ratio": MappedFrom("aspect"), "shape": MappedFrom("aspect", "square")})
+    other = entry(
+        mapping={"ratio": ArgumentMapping("aspect"), "shape": ArgumentMapping("aspect", "square")}
+    )
     assert driver_input(of, other, {"aspect": "1:1"}, square) == {"ratio": "1:1", "shape": "1:1!"}
 
 
 def test_a_transformer_that_is_not_there_or_fails() -> None:
-    using = entry(mapping={"path": MappedFrom("file", "upper")})
+    using = entry(mapping={"path": ArgumentMapping("file", "upper")})
     with pytest.raises(InterlockError) as missing:
         BoundEntry(READ, using)
     assert missing.value.failure is errors.EXECUTE_BINDING_MISMATCH

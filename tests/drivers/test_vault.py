@@ -21,13 +21,13 @@ from interlock.drivers.vault import (
     EnvironmentBackend,
     MemoryBackend,
     Vault,
-    VaultTrouble,
+    VaultError,
     entry_named,
     read_env_file,
 )
 from interlock.manifests.definitions import define_secret
 from interlock.manifests.model import SecretEntry
-from interlock.manifests.secret_handle import Backend, asked
+from interlock.manifests.secret_handle import SecretBackend, asked
 from interlock.manifests.secret_names import variable_of
 from tests.drivers.life_world import Clock, inventory, secret
 
@@ -35,7 +35,7 @@ VALUE = "s3cr3t-value-of-stripe"
 NEWER = "s3cr3t-value-rotated"
 
 Change = Callable[[str, str], None]
-Made = tuple[Backend, Change]
+Made = tuple[SecretBackend, Change]
 
 
 def in_memory(tmp_path: Path) -> Made:
@@ -84,7 +84,7 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
     return result
 
 
-def fetched(backend: Backend, slug: str) -> str | None:
+def fetched(backend: SecretBackend, slug: str) -> str | None:
     return asyncio.run(asked(backend, secret(slug)))
 
 
@@ -199,7 +199,7 @@ def test_an_override_takes_the_place_of_the_rule() -> None:
 
 def test_a_name_that_could_be_two_is_refused() -> None:
     listed = inventory(secret("a-key"), secret("other", env="A_KEY"))
-    with pytest.raises(VaultTrouble, match="A_KEY stands for a-key and other"):
+    with pytest.raises(VaultError, match="A_KEY stands for a-key and other"):
         entry_named("A_KEY", listed)
 
 
@@ -277,12 +277,12 @@ def test_a_file_that_is_none(tmp_path: Path, content: bytes, why: str) -> None:
     path = tmp_path / "secrets.env"
     path.write_bytes(content)
     path.chmod(0o600)
-    with pytest.raises(VaultTrouble, match=why):
+    with pytest.raises(VaultError, match=why):
         fetched(EnvFileBackend(path), "a-key")
 
 
 def test_a_folder_instead_of_a_file(tmp_path: Path) -> None:
-    with pytest.raises(VaultTrouble, match="cannot be read"):
+    with pytest.raises(VaultError, match="cannot be read"):
         fetched(EnvFileBackend(tmp_path), "a-key")
 
 
@@ -291,7 +291,7 @@ def test_a_reference_that_leads_nowhere_names_its_variable(tmp_path: Path) -> No
         {"a-key": "${env:NOT_SET_ANYWHERE}"},
         lambda text: resolve(text, environ={}, base_dir=tmp_path),
     )
-    with pytest.raises(VaultTrouble, match=r"drivers\.secrets\.a-key: .*NOT_SET_ANYWHERE"):
+    with pytest.raises(VaultError, match=r"drivers\.secrets\.a-key: .*NOT_SET_ANYWHERE"):
         fetched(backend, "a-key")
 
 
@@ -355,11 +355,11 @@ def test_one_that_has_ended_is_renewed_and_the_new_one_bound(moment: dict[str, A
 def test_one_that_has_ended_and_cannot_be_renewed() -> None:
     kept = grant("t0ken-of-old", expires_at=1)
     vault, _ = oauth_vault(kept, Clock())
-    with pytest.raises(VaultTrouble, match="behind gh has ended: sign in again") as trouble:
+    with pytest.raises(VaultError, match="behind gh has ended: sign in again") as trouble:
         asyncio.run(vault.value(GH))
     assert "t0ken" not in str(trouble.value)
     vault, _ = oauth_vault(kept, Clock(), renewed=grant("t0ken-of-old", expires_at=2))
-    with pytest.raises(VaultTrouble, match="so has the new one"):
+    with pytest.raises(VaultError, match="so has the new one"):
         asyncio.run(vault.value(GH))
     # Whether there is one at all does not renew anything.
     vault, asked = oauth_vault(kept, Clock(), renewed="x")

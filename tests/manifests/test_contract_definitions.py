@@ -18,7 +18,7 @@ from interlock.manifests.definitions import (
     define_tool,
 )
 from interlock.manifests.model import AccessEntry
-from interlock.manifests.secret_handle import Access
+from interlock.manifests.secret_handle import AccessDecision
 from interlock.manifests.tool_reader import parse_contract
 from tests.manifests.texts import secret_values, text_of, tool_values
 
@@ -192,7 +192,7 @@ def test_any_entry_that_matches_grants(
     found = handle.checkAccess(operation, context)
     assert found.granted is bool(found) is (granted_by is not None)
     assert found.granted_by == granted_by
-    assert handle.check_access("rotate", {}) == Access(True)
+    assert handle.check_access("rotate", {}) == AccessDecision(True)
 
 
 @pytest.mark.spec("DR-19.binding-4", "DR-19.reveal-2", "DR-19.access-2")

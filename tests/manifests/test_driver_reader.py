@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from interlock.core.config.problems import ConfigError
 from interlock.manifests.document import Caution
 from interlock.manifests.driver_reader import parse_driver, read_driver
-from interlock.manifests.model import Cost, Requires, Retry
+from interlock.manifests.model import Cost, MachineRequirements, Retry
 from tests.manifests.texts import (
     GONE,
     driver,
@@ -94,7 +94,7 @@ def test_defaults_of_what_is_not_said() -> None:
     assert found.cost is None
     assert found.retry is None
     assert found.timeout_override_ms is None
-    assert found.requires == Requires()
+    assert found.requires == MachineRequirements()
     assert found.metadata == {}
 
 

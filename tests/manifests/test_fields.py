@@ -14,8 +14,8 @@ from interlock.core.config.problems import BadValue
 from interlock.manifests.fields import (
     EVERY,
     OWN,
-    Block,
-    Fault,
+    FieldFault,
+    ManifestBlock,
     at,
     build,
     items,
@@ -30,7 +30,7 @@ from interlock.manifests.fields import (
 from interlock.manifests.model import (
     Auth,
     HealthCheck,
-    Implements,
+    ImplementedContract,
     Login,
     SecretEntry,
     ServerBlock,
@@ -44,7 +44,7 @@ def _only_even(value: int) -> int:
     return value
 
 
-class Inner(Block, frozen=True):
+class Inner(ManifestBlock, frozen=True):
     word: Annotated[str, text("a word", "write letters", pattern="^[a-z]+$", secret=True)]
     number: Annotated[int, number(0, 10), read(_only_even)] = 0
 
@@ -105,7 +105,7 @@ def test_fields_stand_where_the_file_has_them() -> None:
 
 
 def test_a_struct_is_built_from_values() -> None:
-    faults: list[Fault] = []
+    faults: list[FieldFault] = []
     found = build(
         Outer,
         {
@@ -137,7 +137,7 @@ def test_a_struct_is_built_from_values() -> None:
 
 
 def test_what_cannot_be_read_is_told_with_its_place() -> None:
-    faults: list[Fault] = []
+    faults: list[FieldFault] = []
     values = {"kind": "a", "many": [{"word": "a"}, {"word": "b", "number": 3}], "every": "0s"}
     found = build(Outer, values, faults, ("top",))
     assert [path for path, _ in faults] == [("top", "many", 1, "number"), ("top", "every")]
@@ -165,7 +165,7 @@ WHOLE: dict[type[Struct], dict[str, Any]] = {
         "every": "5m",
         "timeout_ms": 100,
     },
-    Implements: {
+    ImplementedContract: {
         "tool": "a",
         "version": "^1",
         "schema_narrowing": {"drop_inputs": ["a"], "drop_outputs": ["b"]},
@@ -188,7 +188,7 @@ def test_any_part_of_a_block_that_its_schema_takes_can_be_built(
     lawful = jsonschema_rs.validator_for(derived).is_valid(values)
     assert lawful is (set(derived.get("required", ())) <= values.keys())
     if lawful:
-        faults: list[Fault] = []
+        faults: list[FieldFault] = []
         assert isinstance(build(struct, values, faults), struct)
         assert not faults
 

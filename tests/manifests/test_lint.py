@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.manifests.binding import Binding
+from interlock.manifests.binding import EntryBinding
 from interlock.manifests.driver_reader import parse_driver
 from interlock.manifests.lint import lint_bindings, lint_driver
 from tests.manifests.texts import GONE, REMOTE, codes, contract, driver, driver_text, entry, read
@@ -102,10 +102,10 @@ def test_remote_without_tls() -> None:
 @pytest.mark.spec("DR-32.skill-2")
 def test_tool_names_that_nobody_checks_or_that_are_not_there() -> None:
     unnamed = driver(implements=[entry(metadata=GONE)], has_code=True)
-    bound = [Binding(unnamed.implements[0], contract())]
+    bound = [EntryBinding(unnamed.implements[0], contract())]
     assert "tool_name_unchecked" in codes(lint_bindings(unnamed, bound))
     named = driver()
-    bound = [Binding(named.implements[0], contract())]
+    bound = [EntryBinding(named.implements[0], contract())]
     assert lint_bindings(named, bound, offered=["read_file"]) == []
     (caution,) = lint_bindings(named, bound, offered=["reed_file"])
     assert caution.code == "tool_name_missing"
@@ -161,7 +161,7 @@ def test_what_is_not_supported_is_told() -> None:
 def test_a_context_that_nobody_passes_on() -> None:
     wants = contract(metadata={"contextSchema": {"type": "object"}})
     one = driver()
-    bound = [Binding(one.implements[0], wants)]
+    bound = [EntryBinding(one.implements[0], wants)]
     assert codes(lint_bindings(one, bound, hooks=())) == {"context_unused"}
     assert lint_bindings(one, bound, hooks=("build_arguments",)) == []
     assert lint_bindings(one, bound) == []

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from interlock.manifests.document import Reading
+from interlock.manifests.document import ReadResult
 from interlock.manifests.driver_reader import parse_driver
 from interlock.manifests.lint import lint_bindings
 from interlock.manifests.model import DriverManifest, HttpProbe
@@ -181,7 +181,7 @@ implements:
 """
 
 
-def loaded(text: str) -> tuple[DriverManifest, Reading[DriverManifest]]:
+def loaded(text: str) -> tuple[DriverManifest, ReadResult[DriverManifest]]:
     name = text.partition("id: ")[2].partition("\n")[0]
     reading = parse_driver(dedent(text), Path(f".drivers/{name}/DRIVER.md"))
     return reading.unwrap(), reading

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.manifests.binding import Target, mapping_renames
-from interlock.manifests.model import MappedFrom
+from interlock.manifests.binding import MappingTarget, mapping_renames
+from interlock.manifests.model import ArgumentMapping
 from tests.manifests.texts import driver, entry
 
 
@@ -19,10 +19,10 @@ def test_which_way_a_mapping_goes() -> None:
         "dimensions": {"from": "size"},
     }
     read = driver(implements=[entry(mapping=mapping)]).implements[0].mapping
-    assert read["aspect"] == MappedFrom("aspect_ratio", "aspect_to_size")
+    assert read["aspect"] == ArgumentMapping("aspect_ratio", "aspect_to_size")
     assert mapping_renames(read, ("prompt", "aspect", "style", "size")) == {
-        "prompt": (Target("prompt"),),
-        "style": (Target("artistic_style"),),
-        "aspect": (Target("aspect_ratio", "aspect_to_size"),),
-        "size": (Target("dimensions"),),
+        "prompt": (MappingTarget("prompt"),),
+        "style": (MappingTarget("artistic_style"),),
+        "aspect": (MappingTarget("aspect_ratio", "aspect_to_size"),),
+        "size": (MappingTarget("dimensions"),),
     }

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.core.config.problems import ConfigError
-from interlock.manifests.model import DriverConstraints, Needs, Retry, ToolContract
+from interlock.manifests.model import DriverConstraints, HostRequirements, Retry, ToolContract
 from interlock.manifests.schemas import at_address
 from interlock.manifests.tool_reader import parse_contract, read_contract
 from tests.manifests.texts import GONE, contract, text_of, tool_text, tool_values, write
@@ -80,7 +80,7 @@ def test_what_is_so_when_nothing_is_said() -> None:
     found = contract()
     assert found.idempotent is False
     assert found.mutates == ()
-    assert found.requires == Needs()
+    assert found.requires == HostRequirements()
     assert found.approval == "auto"
     assert found.risk_level == 0
     assert found.cost_class == "trivial"
@@ -111,7 +111,7 @@ def test_everything_that_can_be_said() -> None:
         tags=["files"],
     )
     assert found.retry == Retry(20, "exponential", 5)
-    assert found.requires == Needs(("*",), ("a.b",), ("c.d",))
+    assert found.requires == HostRequirements(("*",), ("a.b",), ("c.d",))
     assert found.driver_constraints.forbid == ("http", "bad-mcp")
     first, second = found.examples
     assert (first.name, first.has_output, first.note) == ("One", True, "empty")

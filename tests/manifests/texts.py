@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from interlock.core.config.problems import Problem
-from interlock.manifests.document import Caution, Reading
+from interlock.manifests.document import Caution, ReadResult
 from interlock.manifests.driver_reader import parse_driver
 from interlock.manifests.model import DriverManifest, ToolContract
 from interlock.manifests.tool_reader import parse_contract
@@ -106,7 +106,7 @@ def contract(**changes: Any) -> ToolContract:
 
 def read(
     *, has_code: bool = False, plain_http: bool = False, **changes: Any
-) -> Reading[DriverManifest]:
+) -> ReadResult[DriverManifest]:
     file = Path(".drivers/files-mcp/DRIVER.md")
     return parse_driver(driver_text(**changes), file, has_code=has_code, plain_http=plain_http)
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from interlock.errors import ProtocolError
 from interlock.manifests import binding as manifest_binding
 from interlock.manifests.binding import (
-    Arrival,
+    ArgumentSource,
     argument_renames,
     arrivals,
     mapping_renames,
@@ -23,7 +23,7 @@ from interlock.manifests.binding import (
 )
 from interlock.manifests.binding import check_entry as check_entry
 from interlock.manifests.binding import version_problem as version_problem
-from interlock.manifests.model import Implements, ToolContract
+from interlock.manifests.model import ImplementedContract, ToolContract
 from interlock.manifests.schema_view import SchemaView
 from interlock.protocol.jsonpath import Every, Index, Name, Path, Step, Where, compile_path
 
@@ -41,7 +41,7 @@ class BindingFindings(Struct, frozen=True):
 
 def check_listed(
     contract: ToolContract,
-    entry: Implements,
+    entry: ImplementedContract,
     listed: Mapping[str, Mapping[str, Any]],
     *,
     has_hook: bool = False,
@@ -59,7 +59,7 @@ def check_listed(
 
 def check_binding(
     contract: ToolContract,
-    entry: Implements,
+    entry: ImplementedContract,
     definition: Mapping[str, Any],
     *,
     has_hook: bool = False,
@@ -84,7 +84,7 @@ def check_binding(
 
 def _compare_arguments(
     contract: ToolContract,
-    entry: Implements,
+    entry: ImplementedContract,
     tool: SchemaView,
     errors: list[str],
     warnings: list[str],
@@ -99,7 +99,7 @@ def _compare_arguments(
         for dropped in entry.drop_inputs
         if dropped in inputs.required
     ]
-    by_argument: dict[str, list[Arrival]] = {}
+    by_argument: dict[str, list[ArgumentSource]] = {}
     for one in found:
         by_argument.setdefault(one.argument, []).append(one)
     for argument in sorted(tool.required):
@@ -146,7 +146,9 @@ def _compare_arguments(
             )
 
 
-def _compare_output(contract: ToolContract, entry: Implements, tool: SchemaView) -> list[str]:
+def _compare_output(
+    contract: ToolContract, entry: ImplementedContract, tool: SchemaView
+) -> list[str]:
     """The tool declares what it answers with: does the path lead anywhere in it?"""
     assert entry.mcp is not None
     try:

@@ -52,7 +52,7 @@ from interlock.drivers.status import ContractStatus, DriverStatus, contracts_of,
 from interlock.drivers.translation import NO_TRANSFORMS, BoundEntry
 from interlock.errors import InterlockError
 from interlock.manifests import workspace as files
-from interlock.manifests.model import DriverManifest, Implements, ToolContract
+from interlock.manifests.model import DriverManifest, ImplementedContract, ToolContract
 from interlock.primitives.text import format_count
 from interlock.protocol.jsonrpc import encode_value
 from interlock.trust.authorization import ContractFloors
@@ -311,7 +311,9 @@ def _bindings(
             bound = BoundEntry(contract, entry, transforms=transforms, shape=shape)
         except InterlockError as error:
             # It is never used, but seen by whoever looks for what is wrong.
-            bound = BoundEntry(contract, Implements(entry.tool, entry.version), shape=shape)
+            bound = BoundEntry(
+                contract, ImplementedContract(entry.tool, entry.version), shape=shape
+            )
             wrong = wrong or [error.message]
         bindings[contract.key] = DriverBinding(
             contract, entry, bound, tuple(wrong), executes=executes

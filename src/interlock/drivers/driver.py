@@ -32,7 +32,7 @@ from interlock.drivers.offers import DeclaredUris
 from interlock.drivers.resolver import DriverCondition
 from interlock.drivers.translation import BoundEntry
 from interlock.errors import InterlockError, ProtocolError
-from interlock.manifests.model import DriverManifest, Implements, ToolContract
+from interlock.manifests.model import DriverManifest, ImplementedContract, ToolContract
 from interlock.protocol.jsonrpc import decode_value
 from interlock.protocol.mcp import ABOUT_RESOURCES
 
@@ -47,7 +47,7 @@ class DriverBinding(Struct):
     """A contract that the driver serves, and what is wrong with that."""
 
     contract: ToolContract
-    entry: Implements
+    entry: ImplementedContract
     bound: BoundEntry
     wrong: tuple[str, ...] = ()
     """What is wrong by the files alone."""

@@ -13,7 +13,7 @@ from interlock.core.ports import Clock
 from interlock.drivers.errors import aip_code
 from interlock.drivers.resolver import Decision, resolved_row
 from interlock.errors import InterlockError
-from interlock.manifests.model import Implements, ToolContract
+from interlock.manifests.model import ImplementedContract, ToolContract
 from interlock.primitives.timestamps import format_utc_ms
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class DriverJournal:
         call: Call,
         contract: ToolContract,
         driver: Driver,
-        entry: Implements,
+        entry: ImplementedContract,
         inputs: Mapping[str, Any],
         took: float,
         error: InterlockError | None,

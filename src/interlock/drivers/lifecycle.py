@@ -36,7 +36,7 @@ from interlock.drivers.vault import (
     EnvironmentBackend,
     SecretRequester,
     Vault,
-    VaultTrouble,
+    VaultError,
     bind,
     entry_named,
     unresolved,
@@ -170,7 +170,7 @@ class DriverLifecycle:
             try:
                 entry = entry_named(name, self.inventory)
                 value = None if entry is None else await self._vault.value(entry)
-            except VaultTrouble:
+            except VaultError:
                 value = None
             if value is not None:
                 values[name] = value

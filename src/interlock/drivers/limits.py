@@ -12,20 +12,22 @@ from typing import Final
 
 from interlock.core.catalog.effects import EffectLevel
 from interlock.errors import InterlockError
-from interlock.manifests.model import Cost, DriverManifest, Implements, Retry, ToolContract
+from interlock.manifests.model import Cost, DriverManifest, ImplementedContract, Retry, ToolContract
 from interlock.primitives.backoff import exponential_delay
 
 LONGEST_PAUSE_MS: Final = 60_000
 _ONCE: Final = Retry()
 
 
-def effective_timeout_ms(contract: ToolContract, driver: DriverManifest, entry: Implements) -> int:
+def effective_timeout_ms(
+    contract: ToolContract, driver: DriverManifest, entry: ImplementedContract
+) -> int:
     """The smallest of what the contract, the driver, the entry and the connection allow."""
     return min(_declared_ms(contract, driver, entry), driver.connection.timeout_ms)
 
 
 def override_warnings(
-    contract: ToolContract, driver: DriverManifest, entry: Implements
+    contract: ToolContract, driver: DriverManifest, entry: ImplementedContract
 ) -> list[str]:
     """Overrides that do not do what their author may expect."""
     warnings = []
@@ -52,7 +54,9 @@ def override_warnings(
     return warnings
 
 
-def effective_cost(contract: ToolContract, driver: DriverManifest, entry: Implements) -> Cost:
+def effective_cost(
+    contract: ToolContract, driver: DriverManifest, entry: ImplementedContract
+) -> Cost:
     """What a call costs: the entry's word, else the driver's, else the contract's class."""
     own, general = entry.cost or Cost(), driver.cost or Cost()
     priced = own if own.units_per_call is not None else general
@@ -63,7 +67,9 @@ def effective_cost(contract: ToolContract, driver: DriverManifest, entry: Implem
     )
 
 
-def effective_retry(contract: ToolContract, driver: DriverManifest, entry: Implements) -> Retry:
+def effective_retry(
+    contract: ToolContract, driver: DriverManifest, entry: ImplementedContract
+) -> Retry:
     """How often a call is tried: the entry's word, else the driver's, else the contract's."""
     return entry.retry or driver.retry or contract.retry or _ONCE
 
@@ -86,7 +92,7 @@ class Attempts:
         self,
         contract: ToolContract,
         driver: DriverManifest,
-        entry: Implements,
+        entry: ImplementedContract,
         level: EffectLevel = EffectLevel.READ_ONLY,
     ) -> None:
         self._retry = effective_retry(contract, driver, entry)
@@ -115,10 +121,10 @@ class Attempts:
         return min(pause, LONGEST_PAUSE_MS) / 1000
 
 
-def _repeats(contract: ToolContract, driver: DriverManifest, entry: Implements) -> bool:
+def _repeats(contract: ToolContract, driver: DriverManifest, entry: ImplementedContract) -> bool:
     return effective_retry(contract, driver, entry).max_attempts > 1
 
 
-def _declared_ms(contract: ToolContract, driver: DriverManifest, entry: Implements) -> int:
+def _declared_ms(contract: ToolContract, driver: DriverManifest, entry: ImplementedContract) -> int:
     said = (contract.timeout_ms, driver.timeout_override_ms, entry.timeout_override_ms)
     return min(one for one in said if one is not None)

@@ -33,8 +33,8 @@ from interlock.manifests.model import (
     UNIVERSAL_REGION,
     Cost,
     DriverManifest,
-    Implements,
-    Requires,
+    ImplementedContract,
+    MachineRequirements,
     ToolContract,
 )
 from interlock.primitives.bounded_dict import BoundedDict
@@ -64,7 +64,7 @@ class Candidate(Struct, frozen=True):
     """A driver that says it serves the contract."""
 
     driver: DriverManifest
-    entry: Implements
+    entry: ImplementedContract
     condition: DriverCondition
 
 
@@ -391,7 +391,7 @@ def _unable(candidate: Candidate, machine: Machine, now: float) -> _Refusal | No
     return None
 
 
-def _lacking(requires: Requires, machine: Machine) -> str:
+def _lacking(requires: MachineRequirements, machine: Machine) -> str:
     if requires.os and machine.os not in requires.os:
         return f"it runs on {' or '.join(requires.os)}, and this is {machine.os}"
     if requires.arch and machine.arch not in requires.arch:

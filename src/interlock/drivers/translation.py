@@ -28,13 +28,13 @@ from interlock.errors import (
     ProtocolError,
 )
 from interlock.manifests.binding import (
-    Renames,
+    MappingTargets,
     argument_renames,
     mapping_renames,
     renamed,
     targets,
 )
-from interlock.manifests.model import Implements, ToolContract
+from interlock.manifests.model import ImplementedContract, ToolContract
 from interlock.manifests.schema_view import SchemaView
 from interlock.protocol.jsonpath import NotFound, compile_path
 
@@ -66,7 +66,7 @@ class BoundEntry:
     def __init__(
         self,
         contract: ToolContract,
-        entry: Implements,
+        entry: ImplementedContract,
         *,
         transforms: Transforms = NO_TRANSFORMS,
         shape: ContractShape | None = None,
@@ -217,7 +217,7 @@ class BoundEntry:
 
 def driver_input(
     contract: ToolContract,
-    entry: Implements,
+    entry: ImplementedContract,
     inputs: Mapping[str, Any],
     transforms: Transforms = NO_TRANSFORMS,
 ) -> dict[str, Any]:
@@ -225,13 +225,13 @@ def driver_input(
     return BoundEntry(contract, entry, transforms=transforms).driver_input(inputs)
 
 
-def tool_arguments(entry: Implements, mapped: Mapping[str, Any]) -> dict[str, Any]:
+def tool_arguments(entry: ImplementedContract, mapped: Mapping[str, Any]) -> dict[str, Any]:
     """The driver's input in the tool's names."""
     return renamed(argument_renames(entry), mapped)
 
 
 def contract_value(
-    contract: ToolContract, entry: Implements, result: Mapping[str, Any]
+    contract: ToolContract, entry: ImplementedContract, result: Mapping[str, Any]
 ) -> ExtractedValue:
     """The contract's value in one result: see BoundEntry."""
     return BoundEntry(contract, entry).value(result)
@@ -265,7 +265,7 @@ def _parsed(text: str) -> Any:
 
 
 def _mapped(
-    mapping: Renames, inputs: Mapping[str, Any], transforms: Transforms, id: str
+    mapping: MappingTargets, inputs: Mapping[str, Any], transforms: Transforms, id: str
 ) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in inputs.items():

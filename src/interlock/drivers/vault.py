@@ -26,14 +26,14 @@ from interlock.errors import AUTH_REQUIRED, InterlockError
 from interlock.manifests import secret_names
 from interlock.manifests.model import SecretEntry, SecretsInventory
 from interlock.manifests.secret_handle import (
-    Backend,
-    Context,
-    Record,
+    AccessRecorder,
+    SecretBackend,
+    SecretContext,
     SecretHandle,
     access_to,
     asked,
 )
-from interlock.manifests.secret_handle import VaultTrouble as VaultTrouble
+from interlock.manifests.secret_handle import VaultError as VaultError
 from interlock.manifests.secret_names import default_name, default_slug
 
 _LONGEST_FILE: Final = 1024 * 1024
@@ -47,15 +47,15 @@ _log = logging.getLogger("interlock.drivers")
 
 TokenRenewer = Callable[[SecretEntry, Mapping[str, Any]], Awaitable[str]]
 """Gets a new token for one that has ended: what the vault had → what is in its place. Keeping it
-is its own affair. Raises VaultTrouble."""
+is its own affair. Raises VaultError."""
 
 
 def entry_named(name: str, inventory: SecretsInventory) -> SecretEntry | None:
-    """The secret that `${secrets.NAME}` means. Raises VaultTrouble when it could be two."""
+    """The secret that `${secrets.NAME}` means. Raises VaultError when it could be two."""
     try:
         return secret_names.entry_named(name, inventory)
     except BadValue as bad:
-        raise VaultTrouble(f"{bad.message}: {bad.hint}") from None
+        raise VaultError(f"{bad.message}: {bad.hint}") from None
 
 
 # -- backends
@@ -108,11 +108,11 @@ class EnvFileBackend:
             return ""
         except OSError as error:
             why = str(error.strerror).lower()
-            raise VaultTrouble(f"{self._path} cannot be read ({why})") from None
+            raise VaultError(f"{self._path} cannot be read ({why})") from None
         except UnicodeDecodeError:
-            raise VaultTrouble(f"{self._path} is not UTF-8 text") from None
+            raise VaultError(f"{self._path} is not UTF-8 text") from None
         if len(content) > _LONGEST_FILE:
-            raise VaultTrouble(f"{self._path} is larger than 1 MiB")
+            raise VaultError(f"{self._path} is larger than 1 MiB")
         if mode & 0o077 and not self._warned:
             self._warned = True
             self._warn(f"{self._path} can be read by others: chmod 600 {self._path}")
@@ -134,7 +134,7 @@ class ConfigBackend:
         try:
             return self._resolve(reference) or None
         except ConfigError as error:
-            raise VaultTrouble(f"drivers.secrets.{slug}: {error.message}") from None
+            raise VaultError(f"drivers.secrets.{slug}: {error.message}") from None
 
 
 def read_env_file(text: str) -> dict[str, str]:
@@ -162,7 +162,7 @@ class Vault:
 
     def __init__(
         self,
-        backends: Sequence[Backend],
+        backends: Sequence[SecretBackend],
         *,
         renew: TokenRenewer | None = None,
         now: Callable[[], float] = time.time,
@@ -172,7 +172,7 @@ class Vault:
         self._now = now
 
     async def value(self, entry: SecretEntry) -> str | None:
-        """What a secret stands for now; None when no backend has it. Raises VaultTrouble.
+        """What a secret stands for now; None when no backend has it. Raises VaultError.
 
         Whoever asks has made sure that it may be asked: `bind` does.
         """
@@ -180,7 +180,7 @@ class Vault:
         return await self._token(entry, found) if found and entry.kind == "oauth" else found
 
     async def has(self, entry: SecretEntry) -> bool:
-        """Whether there is a value, be it one that has to be renewed. Raises VaultTrouble."""
+        """Whether there is a value, be it one that has to be renewed. Raises VaultError."""
         return await self._kept(entry) is not None
 
     async def _kept(self, entry: SecretEntry) -> str | None:
@@ -198,11 +198,11 @@ class Vault:
         if not grant.ended(self._now()):
             return grant.access_token
         if self._renew is None:
-            raise VaultTrouble(f"the sign-in behind {entry.slug} has ended: sign in again")
+            raise VaultError(f"the sign-in behind {entry.slug} has ended: sign in again")
         renewed = await self._renew(entry, grant.said)
         newer = _grant(renewed)
         if newer is not None and newer.ended(self._now()):
-            raise VaultTrouble(f"the sign-in behind {entry.slug} has ended, and so has the new one")
+            raise VaultError(f"the sign-in behind {entry.slug} has ended, and so has the new one")
         return renewed if newer is None else newer.access_token
 
 
@@ -273,7 +273,7 @@ class SecretRequester(Struct, frozen=True):
         return self.driver not in self.only_for.get(slug, (self.driver,))
 
     @property
-    def context(self) -> Context:
+    def context(self) -> SecretContext:
         """The same, as an inventory speaks of it. Who has no name is nobody's user."""
         named = {"driver": self.driver, "userId": self.user, "workflow": self.workflow}
         return {
@@ -299,7 +299,7 @@ async def bind(
     inventory: SecretsInventory,
     vault: Vault,
     asker: SecretRequester,
-    record: Record,
+    record: AccessRecorder,
     purpose: str = "spawn",
     now: Callable[[], float] = time.time,
 ) -> SecretValues:
@@ -341,7 +341,7 @@ async def unresolved(
                 and access_to(entry, "bind", asker.context).granted
                 and await vault.has(entry)
             )
-        except VaultTrouble:
+        except VaultError:
             there = False
         if not there:
             left.append(name)
@@ -351,7 +351,7 @@ async def unresolved(
 def _listed(name: str, inventory: SecretsInventory) -> SecretEntry:
     try:
         entry = entry_named(name, inventory)
-    except VaultTrouble as trouble:
+    except VaultError as trouble:
         raise InterlockError(AUTH_REQUIRED, f"${{secrets.{name}}}: {trouble}.") from None
     if entry is None:
         raise InterlockError(

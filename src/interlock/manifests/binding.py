@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from interlock.core.config.problems import BadValue, one_of, quoted
 from interlock.errors import ProtocolError
-from interlock.manifests.model import Implements, MappedFrom, ToolContract
+from interlock.manifests.model import ArgumentMapping, ImplementedContract, ToolContract
 from interlock.manifests.ranges import in_range, newest
 from interlock.manifests.schema_view import SchemaView
 from interlock.protocol.jsonpath import compile_path
@@ -19,10 +19,10 @@ from interlock.protocol.jsonpath import compile_path
 TOOL_UNAVAILABLE = "tool_unavailable"
 
 
-class Binding(Struct, frozen=True):
+class EntryBinding(Struct, frozen=True):
     """An entry of a driver, and the contract that it serves."""
 
-    entry: Implements
+    entry: ImplementedContract
     contract: ToolContract
 
 
@@ -45,7 +45,7 @@ def choose_contract(text: str, wanted: str, versions: list[ToolContract]) -> Too
 # against both later. Sentences name the entry, the member and what to change.
 
 
-class Fault(NamedTuple):
+class EntryFault(NamedTuple):
     """What is wrong with an entry: the field, and what to say of it."""
 
     field: str
@@ -57,7 +57,7 @@ class Fault(NamedTuple):
         return f"{contract_id}: {self.message}.{hint}{'.' if hint and hint[-1] != '?' else ''}"
 
 
-def version_problem(contract: ToolContract, entry: Implements) -> str:
+def version_problem(contract: ToolContract, entry: ImplementedContract) -> str:
     """Why the entry does not serve this version of the contract. Empty: it does."""
     try:
         if in_range(contract.version, entry.version):
@@ -72,7 +72,7 @@ def version_problem(contract: ToolContract, entry: Implements) -> str:
 
 def check_entry(
     contract: ToolContract,
-    entry: Implements,
+    entry: ImplementedContract,
     *,
     transforms: Collection[str] = (),
     has_hook: bool = False,
@@ -89,15 +89,17 @@ def check_entry(
         try:
             compile_path(entry.mcp.result_extract)
         except ProtocolError as exc:
-            faults.append(Fault("metadata.mcp", f"`result_extract`: {exc.message.rstrip('.')}"))
+            faults.append(
+                EntryFault("metadata.mcp", f"`result_extract`: {exc.message.rstrip('.')}")
+            )
     elif not has_hook:
         message = "`metadata.mcp.tool_name` is missing"
-        faults.append(Fault("metadata.mcp", message, "say which tool of the server serves it"))
+        faults.append(EntryFault("metadata.mcp", message, "say which tool of the server serves it"))
     outdated = version_problem(contract, entry)
     return [*([outdated] if outdated else ()), *(one.sentence(contract.id) for one in faults)]
 
 
-def shape_faults(contract: ToolContract, entry: Implements) -> list[Fault]:
+def shape_faults(contract: ToolContract, entry: ImplementedContract) -> list[EntryFault]:
     """What an entry must not do to its contract, whatever code the driver brings."""
     if not (entry.drop_inputs or entry.drop_outputs or entry.mapping):
         return []
@@ -108,12 +110,12 @@ def shape_faults(contract: ToolContract, entry: Implements) -> list[Fault]:
     for source in renames:
         if source not in inputs.names and inputs.certain:
             message = f"`mapping` has {source!r}, which is no input of the contract"
-            faults.append(Fault("mapping", message, near(source, inputs.names)))
+            faults.append(EntryFault("mapping", message, near(source, inputs.names)))
     faults += _collisions("mapping", "mapping", passed_on(inputs, entry), renames)
     return faults
 
 
-def passed_on(inputs: SchemaView, entry: Implements) -> list[str]:
+def passed_on(inputs: SchemaView, entry: ImplementedContract) -> list[str]:
     """The inputs that a call can bring."""
     return [name for name in inputs.names if name not in entry.drop_inputs]
 
@@ -124,21 +126,25 @@ def near(name: str, known: Collection[str]) -> str:
     return f"did you mean {found[0]!r}?" if found else ""
 
 
-def _narrowing(what: str, dropped: Iterable[str], view: SchemaView) -> Iterable[Fault]:
+def _narrowing(what: str, dropped: Iterable[str], view: SchemaView) -> Iterable[EntryFault]:
     field = f"schema_narrowing.drop_{what}"
     for name in dropped:
         if name in view.required:
             message = f"`drop_{what}` has {name!r}, which is required by the contract"
-            yield Fault(field, message, "only what is optional can be left out")
+            yield EntryFault(field, message, "only what is optional can be left out")
         elif name not in view.names and view.certain:
             message = f"`drop_{what}` has {name!r}, which is none of the contract's {what}"
-            yield Fault(field, message, near(name, view.names))
+            yield EntryFault(field, message, near(name, view.names))
 
 
-def _transformers(entry: Implements, transforms: Collection[str]) -> Iterable[Fault]:
+def _transformers(entry: ImplementedContract, transforms: Collection[str]) -> Iterable[EntryFault]:
     for key, value in entry.mapping.items():
-        if isinstance(value, MappedFrom) and value.transform and value.transform not in transforms:
-            yield Fault(
+        if (
+            isinstance(value, ArgumentMapping)
+            and value.transform
+            and value.transform not in transforms
+        ):
+            yield EntryFault(
                 "mapping",
                 f"`mapping` of {key!r} wants the transformer {value.transform!r}, which "
                 "driver.py does not have",
@@ -146,14 +152,14 @@ def _transformers(entry: Implements, transforms: Collection[str]) -> Iterable[Fa
             )
 
 
-def _arguments(entry: Implements, inputs: SchemaView) -> Iterable[Fault]:
+def _arguments(entry: ImplementedContract, inputs: SchemaView) -> Iterable[EntryFault]:
     mapping, arguments = mapping_renames(entry.mapping, inputs.names), argument_renames(entry)
     field = "metadata.mcp.argument_mapping"
     known = [target.name for name in inputs.names for target in targets(mapping, name)]
     for source in arguments:
         if source not in known and inputs.certain:
             after = " after `mapping`" if mapping else ""
-            yield Fault(
+            yield EntryFault(
                 field,
                 f"`argument_mapping` has {source!r}, which is no input of the contract{after}",
                 near(source, known),
@@ -163,7 +169,9 @@ def _arguments(entry: Implements, inputs: SchemaView) -> Iterable[Fault]:
     yield from _collisions(field, "argument_mapping", passed, arguments)
 
 
-def _collisions(field: str, word: str, names: Collection[str], renames: Renames) -> Iterable[Fault]:
+def _collisions(
+    field: str, word: str, names: Collection[str], renames: MappingTargets
+) -> Iterable[EntryFault]:
     """Two inputs that would end under one name. One that is not mentioned keeps its own."""
     ends = Counter(target.name for name in names for target in targets(renames, name))
     declared = {target.name for found in renames.values() for target in found}
@@ -174,7 +182,7 @@ def _collisions(field: str, word: str, names: Collection[str], renames: Renames)
             ]
             both = " and ".join(repr(name) for name in dict.fromkeys(sources))
             message = f"`{word}` leads {both} to one name, {end!r}"
-            yield Fault(field, message, "give each a name of its own")
+            yield EntryFault(field, message, "give each a name of its own")
 
 
 # -- How a contract's inputs are called on their way to a tool: `mapping`, then `argument_mapping`.
@@ -183,48 +191,50 @@ def _collisions(field: str, word: str, names: Collection[str], renames: Renames)
 # each passes on under its own name what it does not mention.
 
 
-class Target(NamedTuple):
+class MappingTarget(NamedTuple):
     """Where an input goes, and what is done to it on the way."""
 
     name: str
     transform: str = ""
 
 
-Renames = dict[str, tuple[Target, ...]]
+MappingTargets = dict[str, tuple[MappingTarget, ...]]
 """Source → where it goes. What is not in it keeps its name."""
 
 
-def mapping_renames(mapping: Mapping[str, str | MappedFrom], inputs: Collection[str]) -> Renames:
+def mapping_renames(
+    mapping: Mapping[str, str | ArgumentMapping], inputs: Collection[str]
+) -> MappingTargets:
     """The `mapping` of an entry. `inputs`: the names that the contract knows.
 
     A plain string leads from the contract's name to the driver's. In the long form `from` is the
     source if the contract knows it; else the key is, and `from` says what the driver calls it.
     """
-    renames: Renames = {}
+    renames: MappingTargets = {}
     for key, value in mapping.items():
         if isinstance(value, str):
-            source, target = key, Target(value)
+            source, target = key, MappingTarget(value)
         elif value.source in inputs:
-            source, target = value.source, Target(key, value.transform)
+            source, target = value.source, MappingTarget(key, value.transform)
         else:
-            source, target = key, Target(value.source or key, value.transform)
+            source, target = key, MappingTarget(value.source or key, value.transform)
         renames[source] = (*renames.get(source, ()), target)
     return renames
 
 
-def argument_renames(entry: Implements) -> Renames:
+def argument_renames(entry: ImplementedContract) -> MappingTargets:
     """The `argument_mapping` of an entry."""
     if entry.mcp is None:
         return {}
-    return {source: (Target(name),) for source, name in entry.mcp.argument_mapping.items()}
+    return {source: (MappingTarget(name),) for source, name in entry.mcp.argument_mapping.items()}
 
 
-def targets(renames: Renames, name: str) -> tuple[Target, ...]:
+def targets(renames: MappingTargets, name: str) -> tuple[MappingTarget, ...]:
     """Where an input goes."""
-    return renames.get(name) or (Target(name),)
+    return renames.get(name) or (MappingTarget(name),)
 
 
-def renamed(renames: Renames, values: Mapping[str, Any]) -> dict[str, Any]:
+def renamed(renames: MappingTargets, values: Mapping[str, Any]) -> dict[str, Any]:
     """The same values under their new names. Transformers are not run."""
     if not renames:
         return dict(values)
@@ -233,7 +243,7 @@ def renamed(renames: Renames, values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class Arrival(NamedTuple):
+class ArgumentSource(NamedTuple):
     """What feeds one argument of a tool."""
 
     argument: str
@@ -244,14 +254,16 @@ class Arrival(NamedTuple):
     """Whether a mapping names it; else it only keeps its name."""
 
 
-def arrivals(mapping: Renames, arguments: Renames, inputs: Collection[str]) -> list[Arrival]:
+def arrivals(
+    mapping: MappingTargets, arguments: MappingTargets, inputs: Collection[str]
+) -> list[ArgumentSource]:
     """Where each of these inputs ends, through both mappings."""
     found = []
     for source in inputs:
         for first in targets(mapping, source):
             for last in targets(arguments, first.name):
                 found.append(
-                    Arrival(
+                    ArgumentSource(
                         last.name,
                         source,
                         bool(first.transform or last.transform),

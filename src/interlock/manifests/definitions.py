@@ -20,12 +20,18 @@ from interlock import errors
 from interlock.core.config.problems import BadValue, ConfigError, Problem, one_of
 from interlock.errors import InterlockError
 from interlock.manifests import schemas
-from interlock.manifests.document import Caution, Document, ManifestError, in_order
+from interlock.manifests.document import Caution, ManifestDocument, ManifestError, in_order
 from interlock.manifests.driver_reader import read_driver_fields
 from interlock.manifests.fields import Schema
 from interlock.manifests.model import DriverManifest, SecretEntry, ToolContract
 from interlock.manifests.schemas import DRIVER, IO, MCP, SECRET, TOOL, explain
-from interlock.manifests.secret_handle import Backend, Record, SecretHandle, asked, to_log
+from interlock.manifests.secret_handle import (
+    AccessRecorder,
+    SecretBackend,
+    SecretHandle,
+    asked,
+    to_log,
+)
 from interlock.manifests.secrets_reader import FORBIDDEN, build_secret
 from interlock.manifests.tool_reader import check_schema, read_contract_fields, self_contained
 from interlock.protocol.json_pointer import pointer_to
@@ -135,14 +141,14 @@ def merge(
     }
     if not added:
         return manifest, cautions
-    document = Document(str(manifest.file), {**added, **manifest.source})
+    document = ManifestDocument(str(manifest.file), {**added, **manifest.source})
     reading = read_driver_fields(document, manifest.file, has_code=True, digest=manifest.digest)
     return reading.unwrap(), cautions
 
 
 def manifest_of(definition: DriverDefinition, file: Path = _UNNAMED) -> DriverManifest:
     """The driver that a definition stands for alone. Raises ManifestError."""
-    document = Document(str(file), definition.values)
+    document = ManifestDocument(str(file), definition.values)
     return read_driver_fields(document, file, has_code=True).unwrap()
 
 
@@ -167,7 +173,7 @@ def check_execute(definition: DriverDefinition, contract_ids: Iterable[str]) -> 
 
 def _field_problems(values: dict[str, Any]) -> list[Problem]:
     """What front matter could not say. A definition that is whole is looked at like a file."""
-    document = Document(str(_UNNAMED), values)
+    document = ManifestDocument(str(_UNNAMED), values)
     is_mcp = values.get("kind") == "mcp"
     universal = explain(document, "driver", whole=False)
     own = explain(document, "mcp", whole=False) if is_mcp else []
@@ -323,13 +329,13 @@ def define_tool(
         values = put_right(given, TOOL)
     except BadValue as bad:
         raise ManifestError([_wrong("", bad.message, bad.hint)]) from None
-    return read_contract_fields(Document(str(file), values), file).unwrap()
+    return read_contract_fields(ManifestDocument(str(file), values), file).unwrap()
 
 
 class _OneBackend(Struct, frozen=True):
     """A vault that asks nobody else."""
 
-    backend: Backend
+    backend: SecretBackend
 
     async def value(self, entry: SecretEntry) -> str | None:
         return await asked(self.backend, entry)
@@ -339,8 +345,8 @@ def define_secret(
     definition: Mapping[str, Any] | None = None,
     /,
     *,
-    vault: Backend | None = None,
-    record: Record = to_log,
+    vault: SecretBackend | None = None,
+    record: AccessRecorder = to_log,
     now: Callable[[], float] = time.time,
     file: Path = Path("driver.py"),
     **fields: Any,
@@ -353,7 +359,7 @@ def define_secret(
         values = put_right({**(definition or {}), **fields}, SECRET)
     except BadValue as bad:
         raise ManifestError([_wrong("", bad.message, bad.hint)]) from None
-    document = Document(str(file), values)
+    document = ManifestDocument(str(file), values)
     problems = [
         _wrong(name, f"{name} could hold the secret itself", "keep it in the vault")
         for name in FORBIDDEN

@@ -87,7 +87,7 @@ class ManifestError(ConfigError):
         )
 
 
-class Reading(Struct, Generic[T]):
+class ReadResult(Struct, Generic[T]):
     """What came of reading one file."""
 
     value: T | None = None
@@ -130,7 +130,7 @@ _START: Final = re.compile(r"---[ \t]*(?:\n|$)")
 _ADD_START: Final = "put the fields between two lines --- at the start of the file"
 
 
-class Source(Struct, frozen=True):
+class ManifestSource(Struct, frozen=True):
     """A file as it was read."""
 
     text: str
@@ -145,7 +145,7 @@ class FrontMatter(Struct, frozen=True):
     body: str
 
 
-def read_source(path: Path, *, follow: bool = True) -> Source:
+def read_source(path: Path, *, follow: bool = True) -> ManifestSource:
     """The text of a file. Raises ConfigError that names it."""
     file = str(path)
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
@@ -174,7 +174,7 @@ def read_source(path: Path, *, follow: bool = True) -> Source:
         ) from None
     if len(content) > MOST_BYTES:
         raise _too_long(file)
-    return Source(decode_text(content, file), hashlib.sha256(content).hexdigest())
+    return ManifestSource(decode_text(content, file), hashlib.sha256(content).hexdigest())
 
 
 def split(text: str, file: str) -> FrontMatter:
@@ -337,7 +337,7 @@ else:
     _quick = _compose_quickly
 
 
-class Document:
+class ManifestDocument:
     """One manifest: its fields as JSON values, and the place of each."""
 
     __slots__ = ("_root", "file", "moved", "value", "with_placeholders")
@@ -382,7 +382,7 @@ class Document:
         return Problem(self.file, line, column, format_path(path), message, hint)
 
 
-def read_document(text: str, file: str) -> Document:
+def read_document(text: str, file: str) -> ManifestDocument:
     """The front matter of a manifest. Raises ConfigError with everything that is wrong with it."""
     matter = split(text, file).text
     document = read_yaml(matter, file)
@@ -390,7 +390,7 @@ def read_document(text: str, file: str) -> Document:
     return document
 
 
-def read_yaml(text: str, file: str) -> Document:
+def read_yaml(text: str, file: str) -> ManifestDocument:
     """A YAML mapping. Raises ConfigError."""
     odd = _is_odd(text)
     root = _compose(text, file, odd=odd)
@@ -398,7 +398,7 @@ def read_yaml(text: str, file: str) -> Document:
         root = yaml_text.compose(text, file)
     if not odd and isinstance(root, MappingNode):
         try:
-            return Document(file, _quick_mapping(root, 1), root)
+            return ManifestDocument(file, _quick_mapping(root, 1), root)
         except _Odd:
             pass
     if root is None or (root.tag == NULL and isinstance(root, ScalarNode) and not root.value):
@@ -411,7 +411,7 @@ def read_yaml(text: str, file: str) -> Document:
         walk.report(root, (), "these are not fields", "write lines such as name: …")
     if walk.problems:
         raise ConfigError(walk.problems)
-    return Document(file, value, root)
+    return ManifestDocument(file, value, root)
 
 
 def _is_odd(text: str) -> bool:

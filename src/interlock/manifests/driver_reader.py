@@ -19,19 +19,19 @@ from interlock.core.config.problems import BadValue, ConfigError, KeyPath, Probl
 from interlock.manifests import lint, placeholders, schemas
 from interlock.manifests.document import (
     Caution,
-    Document,
-    Reading,
+    ManifestDocument,
+    ReadResult,
     in_order,
     read_document,
     read_source,
     whole_file,
 )
-from interlock.manifests.fields import Fault, build
+from interlock.manifests.fields import FieldFault, build
 from interlock.manifests.model import (
     MCP_FIELDS,
     SERVER_FIELDS,
     DriverManifest,
-    Implements,
+    ImplementedContract,
     InstallStep,
     McpBinding,
 )
@@ -51,7 +51,7 @@ ReadText = Callable[[str], str]
 
 
 def translate(
-    document: Document, read_text: ReadText | None
+    document: ManifestDocument, read_text: ReadText | None
 ) -> tuple[list[Problem], list[Caution]]:
     """Puts the fields of AIP-32 in place of deprecated ones, in the document itself."""
     problems: list[Problem] = []
@@ -78,13 +78,13 @@ def translate(
     return problems, cautions
 
 
-def _deprecated(document: Document, old: str, new: str) -> Caution:
+def _deprecated(document: ManifestDocument, old: str, new: str) -> Caution:
     return Caution(
         document.file, document.line((old,)), "deprecated_field", f"{old} is deprecated; use {new}"
     )
 
 
-def _server_ref(document: Document, read_text: ReadText | None) -> list[Problem]:
+def _server_ref(document: ManifestDocument, read_text: ReadText | None) -> list[Problem]:
     path = document.value["server_ref"]
     where = ("server_ref",)
     if not isinstance(path, str) or not path:
@@ -133,7 +133,7 @@ def _from_command(config: dict[str, Any]) -> dict[str, Any]:
     return block
 
 
-def _mcp_tools(document: Document) -> list[Problem]:
+def _mcp_tools(document: ManifestDocument) -> list[Problem]:
     tools, entries = document.value["mcp_tools"], document.value.get("implements")
     if not isinstance(tools, dict) or not all(isinstance(one, str) for one in tools.values()):
         return [
@@ -182,7 +182,7 @@ _DETECTABLE: Final = {
 _SAFE_PARSE: Final = 500
 
 
-def universal_checks(document: Document) -> list[Problem]:
+def universal_checks(document: ManifestDocument) -> list[Problem]:
     """AIP-30: ranges, patterns, signs of expiry, probes."""
     values = document.value
     problems: list[Problem] = []
@@ -216,7 +216,7 @@ def universal_checks(document: Document) -> list[Problem]:
     return problems
 
 
-def mcp_checks(document: Document, *, has_code: bool, plain_http: bool) -> list[Problem]:
+def mcp_checks(document: ManifestDocument, *, has_code: bool, plain_http: bool) -> list[Problem]:
     """AIP-32: server and transport, the binding of every entry, prompts, resources, secrets."""
     values = document.value
     problems = _server(document, values["server"], values["transport"], plain_http=plain_http)
@@ -258,7 +258,7 @@ def mcp_checks(document: Document, *, has_code: bool, plain_http: bool) -> list[
     return problems
 
 
-def secret_checks(document: Document) -> list[Problem]:
+def secret_checks(document: ManifestDocument) -> list[Problem]:
     """AIP-19: placeholders stand where secrets may stand, and speak of secrets that are listed."""
     values = document.value
     listed = _inner(values, "auth", "state").get("env") or ()
@@ -305,7 +305,7 @@ def revision(text: str) -> str:
 
 
 def _server(
-    document: Document, server: dict[str, Any], transport: str, *, plain_http: bool
+    document: ManifestDocument, server: dict[str, Any], transport: str, *, plain_http: bool
 ) -> list[Problem]:
     kind = server["kind"]
     problems: list[Problem] = []
@@ -337,7 +337,7 @@ def _server(
     return problems
 
 
-def _url(document: Document, url: str, *, plain_http: bool) -> list[Problem]:
+def _url(document: ManifestDocument, url: str, *, plain_http: bool) -> list[Problem]:
     path = ("server", "url")
     try:
         parts = urlsplit(url)
@@ -364,7 +364,7 @@ def _url(document: Document, url: str, *, plain_http: bool) -> list[Problem]:
     return []
 
 
-def _auth(document: Document, auth: dict[str, Any]) -> Iterator[Problem]:
+def _auth(document: ManifestDocument, auth: dict[str, Any]) -> Iterator[Problem]:
     detect = auth.get("expiry", {}).get("detect", ())
     for sign in (detect,) if isinstance(detect, str) else detect:
         prefix, _, rest = sign.partition(":")
@@ -392,14 +392,14 @@ def _inner(values: dict[str, Any], *keys: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _range(document: Document, path: KeyPath, text: str, problems: list[Problem]) -> None:
+def _range(document: ManifestDocument, path: KeyPath, text: str, problems: list[Problem]) -> None:
     try:
         check_range(text)
     except BadValue as bad:
         problems.append(document.problem(path, bad.message, bad.hint))
 
 
-def _pattern(document: Document, text: str, problems: list[Problem]) -> None:
+def _pattern(document: ManifestDocument, text: str, problems: list[Problem]) -> None:
     path = ("version_check", "parse")
     try:
         groups = re.compile(text).groups if len(text) <= _SAFE_PARSE else -1
@@ -473,12 +473,12 @@ def load_driver(
     has_code: bool | None = None,
     plain_http: bool = False,
     follow: bool = True,
-) -> Reading[DriverManifest]:
+) -> ReadResult[DriverManifest]:
     """The driver in a file, and what was found on the way."""
     try:
         source = read_source(path, follow=follow)
     except ConfigError as error:
-        return Reading(problems=error.problems)
+        return ReadResult(problems=error.problems)
     if has_code is None:
         has_code = os.path.exists(os.path.join(os.path.dirname(path), CODE_FILE))
     return parse_driver(
@@ -499,26 +499,26 @@ def parse_driver(
     has_code: bool = False,
     plain_http: bool = False,
     digest: str = "",
-) -> Reading[DriverManifest]:
+) -> ReadResult[DriverManifest]:
     """The driver in a text, and what was found on the way."""
     try:
         document = read_document(text, str(file))
     except ConfigError as error:
-        return Reading(problems=error.problems)
+        return ReadResult(problems=error.problems)
     return read_driver_fields(
         document, file, root=root, has_code=has_code, plain_http=plain_http, digest=digest
     )
 
 
 def read_driver_fields(
-    document: Document,
+    document: ManifestDocument,
     file: Path,
     *,
     root: Path | None = None,
     has_code: bool = False,
     plain_http: bool = False,
     digest: str = "",
-) -> Reading[DriverManifest]:
+) -> ReadResult[DriverManifest]:
     """The driver in a document, and what was found on the way."""
     problems: list[Problem] = []
     cautions: list[Caution] = []
@@ -540,7 +540,7 @@ def read_driver_fields(
     cautions += lint.lint_fields(values, file, document.line)
     if problems or not schemas.validator("whole-driver").is_valid(values):
         found = _explained(document, problems, has_code=has_code, plain_http=plain_http)
-        return Reading(problems=found, cautions=cautions)
+        return ReadResult(problems=found, cautions=cautions)
     is_mcp = values["kind"] == "mcp"
     universal = universal_checks(document)
     own: list[Problem] = []
@@ -558,13 +558,13 @@ def read_driver_fields(
     )
     universal += [document.problem(path, bad.message, bad.hint) for path, bad in faults]
     if universal or own:
-        return Reading(problems=in_order(universal, own), cautions=cautions)
+        return ReadResult(problems=in_order(universal, own), cautions=cautions)
     cautions += lint.lint_driver(manifest, document.line)
-    return Reading(manifest, cautions=cautions)
+    return ReadResult(manifest, cautions=cautions)
 
 
 def _explained(
-    document: Document, problems: list[Problem], *, has_code: bool, plain_http: bool
+    document: ManifestDocument, problems: list[Problem], *, has_code: bool, plain_http: bool
 ) -> list[Problem]:
     """Everything that is wrong. What the schemas have nothing against is looked at further."""
     universal = explain(document, "driver") or universal_checks(document)
@@ -585,9 +585,9 @@ def _explained(
 
 def build_driver(
     values: dict[str, Any], file: Path, *, lines: tuple[int, ...], digest: str
-) -> tuple[DriverManifest, list[Fault]]:
+) -> tuple[DriverManifest, list[FieldFault]]:
     """The manifest of values that are valid, and what only shows when they are taken apart."""
-    faults: list[Fault] = []
+    faults: list[FieldFault] = []
     is_mcp = values["kind"] == "mcp"
     asked = values.get("protocol_version", "") if is_mcp else ""
     manifest = build(
@@ -598,7 +598,7 @@ def build_driver(
         file=file,
         implements=tuple(
             build(
-                Implements,
+                ImplementedContract,
                 entry,
                 faults,
                 ("implements", index),
@@ -623,7 +623,7 @@ def _binding(entry: dict[str, Any]) -> McpBinding | None:
     return McpBinding(**binding) if binding else None
 
 
-def _unknown_keys(document: Document) -> list[Caution]:
+def _unknown_keys(document: ManifestDocument) -> list[Caution]:
     """Keys that mean nothing here. Other kinds have their own, so of those only slips are told."""
     values = document.value
     is_mcp = values.get("kind") == "mcp"
@@ -647,7 +647,7 @@ def _unknown_keys(document: Document) -> list[Caution]:
     return cautions
 
 
-def _unknown_server_keys(document: Document, server: dict[str, Any]) -> list[Caution]:
+def _unknown_server_keys(document: ManifestDocument, server: dict[str, Any]) -> list[Caution]:
     known = SERVER_FIELDS[server["kind"]]
     cautions = []
     for key in server:

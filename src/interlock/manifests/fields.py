@@ -25,11 +25,11 @@ from interlock.primitives.durations import (
 )
 
 Schema = dict[str, Any]
-Fault = tuple[KeyPath, BadValue]
+FieldFault = tuple[KeyPath, BadValue]
 """Where, and what is wrong."""
 
 
-class Block(Struct, frozen=True):
+class ManifestBlock(Struct, frozen=True):
     """A part of a manifest that takes the keys of its fields and no others."""
 
 
@@ -180,7 +180,7 @@ def object_schema(
         _patch(found["properties"].setdefault(key, {}), _derived(value))
     if needed:
         found["required"] = needed
-    if issubclass(struct, Block):
+    if issubclass(struct, ManifestBlock):
         found["additionalProperties"] = False
     return found
 
@@ -234,7 +234,7 @@ def _path(known: structs.FieldInfo) -> tuple[str, ...]:
 
 # -- structs from values
 
-Convert = Callable[[Any, KeyPath, list[Fault]], Any]
+Convert = Callable[[Any, KeyPath, list[FieldFault]], Any]
 
 
 class _Field(NamedTuple):
@@ -246,7 +246,7 @@ class _Field(NamedTuple):
 def build(
     struct: Callable[..., Any],
     values: dict[str, Any],
-    faults: list[Fault],
+    faults: list[FieldFault],
     path: KeyPath = (),
     *,
     skip: Iterable[str] = (),

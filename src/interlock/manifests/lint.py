@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from interlock.core.config.problems import KeyPath
 from interlock.core.config.quantities import Address
 from interlock.core.redaction import is_secret_key, is_secret_value
-from interlock.manifests.binding import Binding
+from interlock.manifests.binding import EntryBinding
 from interlock.manifests.document import Caution
 from interlock.manifests.model import DriverManifest, ServerBlock
 from interlock.manifests.placeholders import mentions
@@ -97,7 +97,7 @@ def lint_driver(driver: DriverManifest, line: Line = _nowhere) -> list[Caution]:
 
 def lint_bindings(
     driver: DriverManifest,
-    bindings: Sequence[Binding],
+    bindings: Sequence[EntryBinding],
     skill_exists: Callable[[DriverManifest, str], bool] | None = None,
     *,
     hooks: Collection[str] | None = None,

@@ -19,7 +19,7 @@ from msgspec import Struct, field
 from interlock.manifests.fields import (
     EVERY,
     OWN,
-    Block,
+    ManifestBlock,
     at,
     items,
     length,
@@ -63,7 +63,7 @@ ISO_PATTERN: Final = (
 )
 RETENTION_PATTERN: Final = ISO_PATTERN[:-1] + r"$|^[0-9]+(y|m|w|d|h)$"
 
-Words = Annotated[str, length(1)]
+NonEmptyText = Annotated[str, length(1)]
 Name = Annotated[str, text("a name", "write 1 to 80 characters", min_length=1, max_length=80)]
 Description = Annotated[
     str, text("a description", "write 1 to 2000 characters", min_length=1, max_length=2000)
@@ -147,13 +147,13 @@ EgressHost = Annotated[
         max_length=260,
     ),
 ]
-Sign = Annotated[
+ExpirySignText = Annotated[
     str, text("a sign of expiry", "write it as http_status:401", min_length=3, max_length=300)
 ]
 Milliseconds = Annotated[int, number(100)]
-AtLeastZero = Annotated[int, number(0)]
+NonNegativeInt = Annotated[int, number(0)]
 ExitCode = Annotated[int, number(0, 255)]
-Free = dict[str, Any]
+FreeObject = dict[str, Any]
 
 
 def _one_or_many(value: str | list[str]) -> tuple[str, ...]:
@@ -167,7 +167,7 @@ def _bare_secret(text: str) -> str:
 # -- DRIVER.md
 
 
-class RemoteAuth(Block, frozen=True):
+class RemoteAuth(ManifestBlock, frozen=True):
     """How a remote server is shown who calls."""
 
     type: Literal["bearer", "header"]
@@ -235,7 +235,7 @@ SERVER_FIELDS: Final[dict[str, tuple[str, ...]]] = {
 """The fields of each kind of server; the first one is required."""
 
 
-class HttpProbe(Block, frozen=True):
+class HttpProbe(ManifestBlock, frozen=True):
     """A request, and the status that means success."""
 
     url: Url
@@ -243,7 +243,7 @@ class HttpProbe(Block, frozen=True):
     expect_status: Annotated[int, number(100, 599)] = 200
 
 
-class Completion(Block, frozen=True):
+class Completion(ManifestBlock, frozen=True):
     """When a login has succeeded: a command's exit code, or an answer over HTTP."""
 
     cmd: Command = ""
@@ -251,7 +251,7 @@ class Completion(Block, frozen=True):
     http: HttpProbe | None = None
 
 
-class Login(Block, frozen=True):
+class Login(ManifestBlock, frozen=True):
     """How a person signs in."""
 
     cmd: Command = ""
@@ -261,7 +261,7 @@ class Login(Block, frozen=True):
     completes_when: Completion | None = None
 
 
-class Refresh(Block, frozen=True):
+class Refresh(ManifestBlock, frozen=True):
     """How a sign-in is kept fresh. An empty `cmd` means the hook of driver.py."""
 
     cmd: Command = ""
@@ -269,7 +269,7 @@ class Refresh(Block, frozen=True):
     every: Annotated[float, EVERY] | None = None
 
 
-class Auth(Block, frozen=True):
+class Auth(ManifestBlock, frozen=True):
     """What a driver needs to be signed in."""
 
     ref: FilePath = ""
@@ -280,14 +280,14 @@ class Auth(Block, frozen=True):
     login: Login | None = None
     refresh: Refresh | None = None
     expiry_detect: Annotated[
-        tuple[Sign, ...],
-        schema({"anyOf": [Sign, Annotated[tuple[Sign, ...], items(1)]]}),
+        tuple[ExpirySignText, ...],
+        schema({"anyOf": [ExpirySignText, Annotated[tuple[ExpirySignText, ...], items(1)]]}),
         at("expiry", "detect"),
         read(_one_or_many),
     ] = ()
 
 
-class HealthCheck(Block, frozen=True):
+class HealthCheck(ManifestBlock, frozen=True):
     """How to tell that a driver works."""
 
     method: HealthMethod
@@ -302,10 +302,10 @@ class InstallStep(Struct, frozen=True):
     """One way to install what a driver needs. `settings` is everything else that the entry says."""
 
     method: Annotated[str, length(1, 40)]
-    settings: Annotated[Free, OWN] = field(default_factory=dict)
+    settings: Annotated[FreeObject, OWN] = field(default_factory=dict)
 
 
-class VersionCheck(Block, frozen=True):
+class VersionCheck(ManifestBlock, frozen=True):
     """Which version is installed, and which will do."""
 
     cmd: Annotated[str, length(1, 4000)]
@@ -314,16 +314,16 @@ class VersionCheck(Block, frozen=True):
     timeout_ms: Milliseconds = 5000
 
 
-class Requires(Block, frozen=True):
+class MachineRequirements(ManifestBlock, frozen=True):
     """The machines that a driver runs on. Empty: any."""
 
     os: tuple[Literal["darwin", "linux", "windows"], ...] = ()
     arch: tuple[Literal["x64", "arm64", "x86", "arm"], ...] = ()
-    min_disk_mb: AtLeastZero = 0
-    min_memory_mb: AtLeastZero = 0
+    min_disk_mb: NonNegativeInt = 0
+    min_memory_mb: NonNegativeInt = 0
 
 
-class Cost(Block, frozen=True):
+class Cost(ManifestBlock, frozen=True):
     """What a call costs. None: not said."""
 
     cost_class: CostClass | None = None
@@ -334,23 +334,23 @@ class Cost(Block, frozen=True):
     ] = ""
 
 
-class Retry(Block, frozen=True):
+class Retry(ManifestBlock, frozen=True):
     """How often a call is tried, all in all, and the pause before the next try."""
 
     max_attempts: Annotated[int, number(1, 10), patched({}, required=True)] = 1
     backoff: Backoff = "fixed"
-    initial_ms: AtLeastZero = 0
+    initial_ms: NonNegativeInt = 0
 
 
-class MappedFrom(Block, frozen=True):
+class ArgumentMapping(ManifestBlock, frozen=True):
     """The long form of a mapping: another name, and a transformer of driver.py."""
 
-    source: Annotated[Words, at("from")]
+    source: Annotated[NonEmptyText, at("from")]
     """`from`, as written."""
-    transform: Words = ""
+    transform: NonEmptyText = ""
 
 
-class McpBinding(Block, frozen=True):
+class McpBinding(ManifestBlock, frozen=True):
     """Which tool of the server serves the contract, and how the two are translated."""
 
     tool_name: Annotated[str, length(1, 200)]
@@ -369,7 +369,7 @@ class McpBinding(Block, frozen=True):
     ] = "$"
 
 
-class Implements(Block, frozen=True):
+class ImplementedContract(ManifestBlock, frozen=True):
     """One contract that the driver serves."""
 
     tool: Annotated[
@@ -386,22 +386,26 @@ class Implements(Block, frozen=True):
     """An npm range that the contract's version must be in."""
     line: Annotated[int, OWN] = 0
     """Where the entry stands in the file."""
-    drop_inputs: Annotated[tuple[Words, ...], UNIQUE, at("schema_narrowing", "drop_inputs")] = ()
-    drop_outputs: Annotated[tuple[Words, ...], UNIQUE, at("schema_narrowing", "drop_outputs")] = ()
+    drop_inputs: Annotated[
+        tuple[NonEmptyText, ...], UNIQUE, at("schema_narrowing", "drop_inputs")
+    ] = ()
+    drop_outputs: Annotated[
+        tuple[NonEmptyText, ...], UNIQUE, at("schema_narrowing", "drop_outputs")
+    ] = ()
     mapping: dict[
         str,
         Annotated[str, text("the name of an input", "write its name", min_length=1, max_length=200)]
-        | MappedFrom,
+        | ArgumentMapping,
     ] = field(default_factory=dict)
     cost: Annotated[Cost, at("cost_override")] | None = None
     timeout_override_ms: Milliseconds | None = None
     retry: Annotated[Retry, at("retry_override")] | None = None
     mcp: Annotated[McpBinding | None, OWN] = None
     """`metadata.mcp`, of an MCP driver."""
-    metadata: Free = field(default_factory=dict)
+    metadata: FreeObject = field(default_factory=dict)
 
 
-class DeclaredPrompt(Block, frozen=True):
+class DeclaredPrompt(ManifestBlock, frozen=True):
     """A prompt of the server that is to be offered."""
 
     name: Annotated[str, length(1, 200)]
@@ -410,7 +414,7 @@ class DeclaredPrompt(Block, frozen=True):
     skill_ref: FilePath = ""
 
 
-class DeclaredResource(Block, frozen=True):
+class DeclaredResource(ManifestBlock, frozen=True):
     """Resources of the server that are to be offered."""
 
     uri_template: Annotated[str, length(1, 2000)]
@@ -427,7 +431,7 @@ class DeclaredResource(Block, frozen=True):
     ] = ""
 
 
-class ConnectionOptions(Block, frozen=True):
+class ConnectionOptions(ManifestBlock, frozen=True):
     """How patient the connection is."""
 
     timeout_ms: Milliseconds = 30_000
@@ -444,7 +448,7 @@ class DriverManifest(Struct, frozen=True):
     description: Description
     version: Version
     kind: DriverKind
-    implements: Annotated[tuple[Implements, ...], items(1, 1000)]
+    implements: Annotated[tuple[ImplementedContract, ...], items(1, 1000)]
     server: ServerBlock | None = None
     """None: a driver of another kind than mcp, which is known but not run here."""
     transport: DriverTransport = "stdio"
@@ -469,11 +473,11 @@ class DriverManifest(Struct, frozen=True):
     ] = (UNIVERSAL_REGION,)
     policy_tags: Tags = ()
     tags: Tags = ()
-    requires: Requires = Requires()
+    requires: MachineRequirements = MachineRequirements()
     cost: Annotated[Cost, at("cost_override")] | None = None
     timeout_override_ms: Milliseconds | None = None
     retry: Annotated[Retry, at("retry_override")] | None = None
-    metadata: Free = field(default_factory=dict)
+    metadata: FreeObject = field(default_factory=dict)
     runner: Annotated[
         dict[str, Any] | FilePath,
         schema(
@@ -491,7 +495,7 @@ class DriverManifest(Struct, frozen=True):
         ),
     ] = field(default_factory=dict)
     """AIP-17's block, or the path of a RUNNER.md that was not read yet. Empty: a subprocess."""
-    source: Annotated[Free, OWN] = field(default_factory=dict)
+    source: Annotated[FreeObject, OWN] = field(default_factory=dict)
     """The front matter as it was read, deprecated fields translated."""
     digest: Annotated[str, OWN] = ""
     """SHA-256 of the file, in hex."""
@@ -527,28 +531,28 @@ MCP_FIELDS: Final = (
 # -- TOOL.md
 
 
-class Example(Block, frozen=True):
+class Example(ManifestBlock, frozen=True):
     """A call and what comes of it, true for every driver."""
 
-    input: Free
+    input: FreeObject
     output: Any = None
     has_output: Annotated[bool, OWN] = False
     note: str = ""
     name: str = ""
 
 
-class Needs(Block, frozen=True):
+class HostRequirements(ManifestBlock, frozen=True):
     """What a contract needs of its host, at least: hosts to reach, secrets, other tools."""
 
-    network: tuple[Words, ...] = ()
-    secrets: tuple[Words, ...] = ()
-    tools: tuple[Words, ...] = ()
+    network: tuple[NonEmptyText, ...] = ()
+    secrets: tuple[NonEmptyText, ...] = ()
+    tools: tuple[NonEmptyText, ...] = ()
 
 
-class DriverConstraints(Block, frozen=True):
+class DriverConstraints(ManifestBlock, frozen=True):
     """Which drivers may serve it."""
 
-    forbid: Annotated[tuple[Words, ...], UNIQUE] = ()
+    forbid: Annotated[tuple[NonEmptyText, ...], UNIQUE] = ()
     """Ids of drivers, or kinds."""
     require_kind: Annotated[tuple[DriverKind, ...], UNIQUE] = ()
 
@@ -560,7 +564,7 @@ IO_ADDRESSES: Final = (
 """The schema of inputs and outputs. Published manifests refer to both."""
 
 
-class ToolContract(Block, frozen=True):
+class ToolContract(ManifestBlock, frozen=True):
     """A whole TOOL.md: a contract that drivers serve."""
 
     file: Annotated[Path, OWN]
@@ -568,9 +572,9 @@ class ToolContract(Block, frozen=True):
     name: Name
     description: Description
     version: Version
-    inputs: Annotated[Free, schema({"$ref": f"{IO_ADDRESSES[0]}#/$defs/inputs"})]
+    inputs: Annotated[FreeObject, schema({"$ref": f"{IO_ADDRESSES[0]}#/$defs/inputs"})]
     """JSON Schema 2020-12."""
-    outputs: Annotated[Free, schema({"$ref": f"{IO_ADDRESSES[0]}#/$defs/outputs"})]
+    outputs: Annotated[FreeObject, schema({"$ref": f"{IO_ADDRESSES[0]}#/$defs/outputs"})]
     idempotent: bool = False
     mutates: tuple[
         Annotated[
@@ -585,7 +589,7 @@ class ToolContract(Block, frozen=True):
         ...,
     ] = ()
     """`<class>:<scope>` each. Empty: it changes nothing."""
-    requires: Needs = Needs()
+    requires: HostRequirements = HostRequirements()
     approval: Annotated[
         str,
         text(
@@ -611,12 +615,12 @@ class ToolContract(Block, frozen=True):
     examples: tuple[Example, ...] = ()
     tags: Tags = ()
     metadata: Annotated[
-        Free,
+        FreeObject,
         patched(
             {"properties": {"contextSchema": {"$ref": f"{IO_ADDRESSES[0]}#/$defs/jsonSchema"}}}
         ),
     ] = field(default_factory=dict)
-    context_schema: Annotated[Free | None, OWN] = None
+    context_schema: Annotated[FreeObject | None, OWN] = None
     """`metadata.contextSchema`."""
     digest: Annotated[str, OWN] = ""
     """SHA-256 of the file, in hex."""
@@ -644,11 +648,11 @@ class AccessEntry(Struct, frozen=True):
 _GRANT: Final = {
     "type": "object",
     "properties": {
-        "role": Words,
-        "userId": Words,
+        "role": NonEmptyText,
+        "userId": NonEmptyText,
         "cap": Annotated[str, text("a capability", "write it as cap://…", pattern="^cap://")],
-        "tool": Words,
-        "workflow": Words,
+        "tool": NonEmptyText,
+        "workflow": NonEmptyText,
     },
     "minProperties": 1,
     "maxProperties": 1,
@@ -658,7 +662,7 @@ _GRANT: Final = {
 _GRANTS: Final = {"type": "array", "items": _GRANT}
 
 
-class SecretEntry(Block, frozen=True):
+class SecretEntry(ManifestBlock, frozen=True):
     """One secret: its name, what it is for, and who may have it."""
 
     slug: Annotated[
@@ -676,7 +680,7 @@ class SecretEntry(Block, frozen=True):
     file: Annotated[Path, OWN]
     kind: SecretKind = "opaque"
     backend: Annotated[
-        Free,
+        FreeObject,
         schema(
             {
                 "anyOf": [
@@ -689,7 +693,7 @@ class SecretEntry(Block, frozen=True):
                             max_length=1000,
                         ),
                     ],
-                    Free,
+                    FreeObject,
                 ]
             }
         ),
@@ -712,14 +716,14 @@ class SecretEntry(Block, frozen=True):
         at("audit", "retention"),
     ] = ""
     pii: Annotated[bool, at("audit", "pii")] = False
-    classification: Annotated[tuple[Words, ...], at("audit", "classification")] = ()
+    classification: Annotated[tuple[NonEmptyText, ...], at("audit", "classification")] = ()
     env: Annotated[str, OWN] = ""
     """The variable that it is bound to, where an exposure or metadata.bindings.env says so."""
     env_names: Annotated[tuple[str, ...], OWN] = ()
     """All such variables; `env` is the first."""
     tags: Tags = ()
     metadata: Annotated[
-        Free,
+        FreeObject,
         patched(
             {
                 "properties": {

@@ -16,14 +16,14 @@ def is_path(text: str) -> bool:
 
 def find_inside(text: str, folder: Path, root: Path) -> Path:
     """The file that a manifest in `folder` names, with all links followed. Raises BadValue."""
-    return Path(Finder(root).find(text, os.path.realpath(folder)))
+    return Path(FileFinder(root).find(text, os.path.realpath(folder)))
 
 
 class _LeadsOut(BadValue):
     pass
 
 
-class Finder:
+class FileFinder:
     """Finds the files that manifests of one workspace name, and remembers what it found."""
 
     def __init__(self, root: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from interlock.core.config.problems import BadValue, quoted
-from interlock.manifests.document import Document, ManifestError
+from interlock.manifests.document import ManifestDocument, ManifestError
 from interlock.manifests.driver_reader import load_driver, read_driver_fields
 from interlock.manifests.model import DriverManifest
 from interlock.manifests.paths import find_inside, is_path
@@ -158,7 +158,7 @@ def resolve_driver(
         if not isinstance(value, dict):
             raise BadValue("inline has the fields of a driver", "write them below it")
         file = folder / "DRIVER.md"
-        return read_driver_fields(Document(str(file), value), file, root=root).unwrap()
+        return read_driver_fields(ManifestDocument(str(file), value), file, root=root).unwrap()
     if not isinstance(value, str) or not value:
         raise BadValue(f"{form} is text", "write an id or a path")
     if form == "file":

@@ -19,7 +19,7 @@ import jsonschema_rs
 from jsonschema_rs import ValidationError, ValidationErrorKind
 
 from interlock.core.config.problems import KeyPath, Problem, one_of, quoted
-from interlock.manifests.document import Document
+from interlock.manifests.document import ManifestDocument
 from interlock.manifests.fields import Schema, object_schema, text
 from interlock.manifests.model import (
     IO_ADDRESSES,
@@ -27,10 +27,10 @@ from interlock.manifests.model import (
     SERVER_FIELDS,
     DriverManifest,
     McpBinding,
+    NonEmptyText,
     SecretEntry,
     ServerBlock,
     ToolContract,
-    Words,
 )
 from interlock.protocol.json_pointer import unescaped
 
@@ -95,7 +95,7 @@ SECRET: Final = object_schema(
     more={
         "exposures": {
             "type": "array",
-            "items": {"type": "object", "properties": {"kind": Words}, "required": ["kind"]},
+            "items": {"type": "object", "properties": {"kind": NonEmptyText}, "required": ["kind"]},
         }
     },
 )
@@ -139,7 +139,7 @@ DRIVER: Final[Schema] = {
                     }
                 }
             },
-            "network": {"properties": {"ingress": {"type": "array", "items": Words}}},
+            "network": {"properties": {"ingress": {"type": "array", "items": NonEmptyText}}},
             "examples": {
                 "type": "array",
                 "items": {
@@ -292,7 +292,7 @@ _TYPE_HINTS: Final = {
 
 
 def explain(
-    document: Document,
+    document: ManifestDocument,
     name: str,
     special: Mapping[str, tuple[str, str]] | None = None,
     *,
@@ -327,7 +327,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 class _Explainer:
     def __init__(
         self,
-        document: Document,
+        document: ManifestDocument,
         schema: Schema,
         special: Mapping[str, tuple[str, str]],
         whole: bool,

@@ -22,44 +22,44 @@ from interlock.primitives.timestamps import format_utc_ms
 OPEN: Final = "open"
 """What grants an operation that an inventory does not speak of."""
 
-Context = Mapping[str, str | Collection[str]]
+SecretContext = Mapping[str, str | Collection[str]]
 """On whose behalf a secret is wanted: `role`, `cap`, `tool`, `userId`, `workflow`, one each or
 several; and `driver`, whose server is to have it."""
 
-Record = Callable[[dict[str, Any]], None]
+AccessRecorder = Callable[[dict[str, Any]], None]
 """Writes one row down. When it cannot, it raises, and the secret stays where it is."""
 
 _log = logging.getLogger("interlock.secrets")
 
 
-class VaultTrouble(Exception):
+class VaultError(Exception):
     """Why a value cannot be had, as the rest of a sentence. Never holds a value."""
 
 
-class Backend(Protocol):
+class SecretBackend(Protocol):
     """One place where values are."""
 
     def fetch(self, slug: str, backend: Mapping[str, Any]) -> Awaitable[str | None] | str | None:
         """The value now, or something to await that gives it; None when it is not here. `backend`
         is what the inventory says of it, and `env`, the variable that it is bound to. Raises
-        VaultTrouble."""
+        VaultError."""
         ...
 
 
-async def asked(backend: Backend, entry: SecretEntry) -> str | None:
-    """What one backend has for a secret. Raises VaultTrouble."""
+async def asked(backend: SecretBackend, entry: SecretEntry) -> str | None:
+    """What one backend has for a secret. Raises VaultError."""
     found = backend.fetch(entry.slug, {**entry.backend, "env": variable_of(entry)})
     return await found if isawaitable(found) else found
 
 
-class Vault(Protocol):
+class SecretVault(Protocol):
     """Where secrets really are."""
 
     async def value(self, entry: SecretEntry) -> str | None:
-        """What a secret stands for now; None when it is not here. Raises VaultTrouble."""
+        """What a secret stands for now; None when it is not here. Raises VaultError."""
 
 
-class Access(Struct, frozen=True):
+class AccessDecision(Struct, frozen=True):
     """Whether somebody may, and by which entry. None: the inventory names nobody for it."""
 
     granted: bool
@@ -77,15 +77,17 @@ class Access(Struct, frozen=True):
         return f"{self.granted_by.kind}:{self.granted_by.value}"
 
 
-def access_to(entry: SecretEntry, operation: AccessOperation, context: Context) -> Access:
+def access_to(
+    entry: SecretEntry, operation: AccessOperation, context: SecretContext
+) -> AccessDecision:
     """Whether a context may do this with a secret: any one entry of its list is enough."""
     listed = entry.access.get(operation)
     if listed is None:
-        return Access(True)
+        return AccessDecision(True)
     for one in listed:
         if one.value and one.value in _several(context, one.kind):
-            return Access(True, one)
-    return Access(False, reason=f"nobody of this context may {operation} {entry.slug}")
+            return AccessDecision(True, one)
+    return AccessDecision(False, reason=f"nobody of this context may {operation} {entry.slug}")
 
 
 def to_log(row: dict[str, Any]) -> None:
@@ -97,8 +99,8 @@ class SecretHandle(Struct, frozen=True):
     """One secret of an inventory, or one that it could list."""
 
     entry: SecretEntry
-    vault: Vault | None = None
-    record: Record = to_log
+    vault: SecretVault | None = None
+    record: AccessRecorder = to_log
     now: Callable[[], float] = time.time
 
     @property
@@ -128,14 +130,18 @@ class SecretHandle(Struct, frozen=True):
             "classification": list(entry.classification),
         }
 
-    def check_access(self, operation: AccessOperation, context: Context) -> Access:
+    def check_access(self, operation: AccessOperation, context: SecretContext) -> AccessDecision:
         """Whether a context may. Nothing is written down, for nobody is given anything."""
         return access_to(self.entry, operation, context)
 
     checkAccess = check_access
 
     async def reveal(
-        self, context: Context, *, purpose: str = "reveal", operation: AccessOperation = "reveal"
+        self,
+        context: SecretContext,
+        *,
+        purpose: str = "reveal",
+        operation: AccessOperation = "reveal",
     ) -> str:
         """Its value, once it is written down that it was given. Raises InterlockError."""
         access = self.require(operation, context, purpose)
@@ -144,7 +150,9 @@ class SecretHandle(Struct, frozen=True):
         self.record({**row, "granted_by": access.words})
         return value
 
-    def require(self, operation: AccessOperation, context: Context, purpose: str) -> Access:
+    def require(
+        self, operation: AccessOperation, context: SecretContext, purpose: str
+    ) -> AccessDecision:
         """Raises InterlockError, and writes it down, when somebody may not have it."""
         access = self.check_access(operation, context)
         if access.granted:
@@ -160,7 +168,7 @@ class SecretHandle(Struct, frozen=True):
             data={"secret": self.slug, "driver": driver, "operation": operation},
         )
 
-    def deny(self, operation: AccessOperation, context: Context, purpose: str) -> None:
+    def deny(self, operation: AccessOperation, context: SecretContext, purpose: str) -> None:
         """Write down that somebody asked in vain."""
         self.record(self._row("secret.reveal.denied", operation, context, purpose))
 
@@ -171,7 +179,7 @@ class SecretHandle(Struct, frozen=True):
             raise InterlockError(AUTH_REQUIRED, f"There is no vault for {self.slug}.", about)
         try:
             value = await self.vault.value(self.entry)
-        except VaultTrouble as trouble:
+        except VaultError as trouble:
             raise InterlockError(
                 AUTH_REQUIRED, f"The secret {self.slug} cannot be had: {trouble}.", about
             ) from None
@@ -180,7 +188,7 @@ class SecretHandle(Struct, frozen=True):
         return value
 
     def _row(
-        self, kind: str, operation: AccessOperation, context: Context, purpose: str
+        self, kind: str, operation: AccessOperation, context: SecretContext, purpose: str
     ) -> dict[str, Any]:
         return {
             "type": kind,
@@ -209,15 +217,15 @@ def missing(slug: str, name: str, called: str = "") -> InterlockError:
     )
 
 
-def _actor(context: Context) -> str:
+def _actor(context: SecretContext) -> str:
     driver = _one(context, "driver")
     return _one(context, "userId") or (f"driver:{driver}" if driver else "somebody unnamed")
 
 
-def _one(context: Context, kind: str) -> str:
+def _one(context: SecretContext, kind: str) -> str:
     return next(iter(sorted(_several(context, kind))), "")
 
 
-def _several(context: Context, kind: str) -> Collection[str]:
+def _several(context: SecretContext, kind: str) -> Collection[str]:
     found = context.get(kind, ())
     return (found,) if isinstance(found, str) else found

@@ -12,8 +12,8 @@ from interlock.core.redaction import is_secret_value
 from interlock.manifests import schemas
 from interlock.manifests.document import (
     Caution,
-    Document,
-    Reading,
+    ManifestDocument,
+    ReadResult,
     in_order,
     read_document,
     read_source,
@@ -40,21 +40,21 @@ def read_inventory(
     return load_inventory(source).unwrap(cautions)
 
 
-def load_inventory(path: Path, *, follow: bool = True) -> Reading[SecretsInventory]:
+def load_inventory(path: Path, *, follow: bool = True) -> ReadResult[SecretsInventory]:
     """The secrets that a file lists, and what was found on the way."""
     try:
         source = read_source(path, follow=follow)
     except ConfigError as error:
-        return Reading(problems=error.problems)
+        return ReadResult(problems=error.problems)
     return parse_inventory(source.text, path)
 
 
-def parse_inventory(text: str, file: Path) -> Reading[SecretsInventory]:
+def parse_inventory(text: str, file: Path) -> ReadResult[SecretsInventory]:
     """The secrets that a text lists, and what was found on the way."""
     try:
         document = read_document(text, str(file))
     except ConfigError as error:
-        return Reading(problems=error.problems)
+        return ReadResult(problems=error.problems)
     problems = list(_values(document))
     if not schemas.validator("secrets").is_valid(document.value):
         said = {problem.path for problem in problems}
@@ -62,7 +62,7 @@ def parse_inventory(text: str, file: Path) -> Reading[SecretsInventory]:
         problems += [problem for problem in found if problem.path not in said]
         problems = problems or [whole_file(str(file), "this lists no secrets", "see AIP-19")]
     if problems:
-        return Reading(problems=in_order(problems))
+        return ReadResult(problems=in_order(problems))
     entries: dict[str, SecretEntry] = {}
     for index, one in enumerate(document.value["secrets"]):
         entry = build_secret(one, file, line=document.line(("secrets", index)))
@@ -77,8 +77,8 @@ def parse_inventory(text: str, file: Path) -> Reading[SecretsInventory]:
         else:
             entries[entry.slug] = entry
     if problems:
-        return Reading(problems=in_order(problems))
-    return Reading(SecretsInventory(entries))
+        return ReadResult(problems=in_order(problems))
+    return ReadResult(SecretsInventory(entries))
 
 
 def build_secret(values: dict[str, Any], file: Path, *, line: int = 0) -> SecretEntry:
@@ -118,7 +118,7 @@ def _variables(values: dict[str, Any]) -> Iterator[str]:
             yield exposure["name"]
 
 
-def _values(document: Document) -> Iterator[Problem]:
+def _values(document: ManifestDocument) -> Iterator[Problem]:
     for path, key, value in _pairs(document.value, ()):
         if key in FORBIDDEN:
             yield document.problem(

@@ -18,8 +18,8 @@ from interlock.core.config.problems import ConfigError, KeyPath, Problem, quoted
 from interlock.manifests import schemas
 from interlock.manifests.document import (
     Caution,
-    Document,
-    Reading,
+    ManifestDocument,
+    ReadResult,
     in_order,
     read_document,
     read_source,
@@ -327,27 +327,27 @@ def read_contract(
     return load_contract(source).unwrap(cautions)
 
 
-def load_contract(path: Path, *, follow: bool = True) -> Reading[ToolContract]:
+def load_contract(path: Path, *, follow: bool = True) -> ReadResult[ToolContract]:
     """The contract in a file, and what was found on the way."""
     try:
         source = read_source(path, follow=follow)
     except ConfigError as error:
-        return Reading(problems=error.problems)
+        return ReadResult(problems=error.problems)
     return parse_contract(source.text, path, digest=source.digest)
 
 
-def parse_contract(text: str, file: Path, *, digest: str = "") -> Reading[ToolContract]:
+def parse_contract(text: str, file: Path, *, digest: str = "") -> ReadResult[ToolContract]:
     """The contract in a text, and what was found on the way."""
     try:
         document = read_document(text, str(file))
     except ConfigError as error:
-        return Reading(problems=error.problems)
+        return ReadResult(problems=error.problems)
     return read_contract_fields(document, file, digest=digest)
 
 
 def read_contract_fields(
-    document: Document, file: Path, *, digest: str = ""
-) -> Reading[ToolContract]:
+    document: ManifestDocument, file: Path, *, digest: str = ""
+) -> ReadResult[ToolContract]:
     """The contract in a document, and what was found on the way."""
     values = document.value
     problems: list[Problem] = []
@@ -358,8 +358,8 @@ def read_contract_fields(
     problems += _changes_unasked(document)
     problems += _schemas(document)
     if problems:
-        return Reading(problems=in_order(problems))
-    return Reading(build_contract(values, file, digest))
+        return ReadResult(problems=in_order(problems))
+    return ReadResult(build_contract(values, file, digest))
 
 
 def build_contract(values: dict[str, Any], file: Path, digest: str = "") -> ToolContract:
@@ -382,7 +382,7 @@ def build_contract(values: dict[str, Any], file: Path, digest: str = "") -> Tool
     return contract
 
 
-def _changes_unasked(document: Document) -> list[Problem]:
+def _changes_unasked(document: ManifestDocument) -> list[Problem]:
     values = document.value
     if values.get("mutates") and values.get("approval", "auto") == "auto":
         where: KeyPath = ("approval",) if "approval" in values else ("mutates",)
@@ -396,7 +396,7 @@ def _changes_unasked(document: Document) -> list[Problem]:
     return []
 
 
-def _schemas(document: Document) -> list[Problem]:
+def _schemas(document: ManifestDocument) -> list[Problem]:
     values = document.value
     metadata = values.get("metadata")
     places: list[tuple[KeyPath, Any]] = [

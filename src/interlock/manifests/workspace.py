@@ -19,18 +19,23 @@ from msgspec import Struct, structs
 
 from interlock.core.config.problems import BadValue, ConfigError, Problem
 from interlock.manifests import lint, placeholders
-from interlock.manifests.binding import TOOL_UNAVAILABLE, Binding, choose_contract, shape_faults
-from interlock.manifests.document import Caution, Reading, read_document, read_source, whole_file
+from interlock.manifests.binding import (
+    TOOL_UNAVAILABLE,
+    EntryBinding,
+    choose_contract,
+    shape_faults,
+)
+from interlock.manifests.document import Caution, ReadResult, read_document, read_source, whole_file
 from interlock.manifests.driver_reader import CODE_FILE, MANIFEST_FILE, load_driver
 from interlock.manifests.model import (
     DriverManifest,
-    Implements,
+    ImplementedContract,
     SecretEntry,
     SecretsInventory,
     ServerBlock,
     ToolContract,
 )
-from interlock.manifests.paths import Finder, is_below, is_path
+from interlock.manifests.paths import FileFinder, is_below, is_path
 from interlock.manifests.secret_names import double_claims, entry_named, names_of_secrets
 from interlock.manifests.secrets_reader import INVENTORY_FILE, load_inventory
 from interlock.manifests.tool_reader import CONTRACT_FILE, load_contract
@@ -94,11 +99,11 @@ def _origin(server: ServerBlock) -> str:
     return f"{server.kind} {server.path or server.url}"
 
 
-def _tool(entry: Implements) -> str:
+def _tool(entry: ImplementedContract) -> str:
     return entry.tool.removeprefix("./")
 
 
-def _narrowing(entry: Implements) -> tuple[frozenset[str], frozenset[str]]:
+def _narrowing(entry: ImplementedContract) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(entry.drop_inputs), frozenset(entry.drop_outputs)
 
 
@@ -118,11 +123,11 @@ DEEPEST: Final = 8
 MOST_FILES: Final = 20_000
 
 
-class ReadFiles:
+class ReadCache:
     """What came of every file that was read, by its real path."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Fingerprint, Reading[Any]]] = {}
+        self._known: dict[str, tuple[Fingerprint, ReadResult[Any]]] = {}
         self._changed: frozenset[str] = frozenset()
         self._used: set[str] = set()
         self.read: list[str] = []
@@ -151,10 +156,10 @@ class ReadFiles:
     def reading(
         self,
         path: str,
-        read: Callable[[Path], Reading[T]],
+        read: Callable[[Path], ReadResult[T]],
         status: os.stat_result | None = None,
         beside: str = "",
-    ) -> Reading[T] | None:
+    ) -> ReadResult[T] | None:
         """What came of a file; None when it is not there. `status`, if somebody has just looked.
 
         When the file called `beside` in the same folder changes, it is read again, too.
@@ -177,7 +182,7 @@ class ReadFiles:
         return known[1]
 
 
-class Found(NamedTuple):
+class ManifestFile(NamedTuple):
     """A manifest on the disk."""
 
     path: str
@@ -186,7 +191,7 @@ class Found(NamedTuple):
     status: os.stat_result | None = None
 
 
-def children_with(folder: str, name: str, homes: tuple[str, ...]) -> Iterator[Found]:
+def children_with(folder: str, name: str, homes: tuple[str, ...]) -> Iterator[ManifestFile]:
     """The files `folder/*/name` in order, and whether each stays inside of `homes`.
 
     The folder may also be the place of such a file itself.
@@ -212,7 +217,7 @@ def children_with(folder: str, name: str, homes: tuple[str, ...]) -> Iterator[Fo
         except OSError:
             continue
         if stat.S_ISREG(status.st_mode):
-            yield Found(path, True, status)
+            yield ManifestFile(path, True, status)
         elif os.path.isfile(path):
             yield _followed(path, homes)
 
@@ -281,9 +286,9 @@ def _mark(path: str) -> Fingerprint:
     return (status.st_mtime_ns, status.st_size, status.st_ino)
 
 
-def leads_out(path: str) -> Reading[Any]:
+def leads_out(path: str) -> ReadResult[Any]:
     """What comes of a manifest that is a link to somewhere else."""
-    return Reading(
+    return ReadResult(
         problems=[
             whole_file(
                 path,
@@ -294,16 +299,16 @@ def leads_out(path: str) -> Reading[Any]:
     )
 
 
-def _followed(path: str, homes: tuple[str, ...]) -> Found:
+def _followed(path: str, homes: tuple[str, ...]) -> ManifestFile:
     real = os.path.realpath(path)
     inside = any(is_below(real, home) for home in homes)
-    return Found(real, True) if inside else Found(path, False)
+    return ManifestFile(real, True) if inside else ManifestFile(path, False)
 
 
 BROKEN: Final = "config_error"
 
 
-class Refusal(Struct, frozen=True):
+class ManifestRefusal(Struct, frozen=True):
     """Why a file is not used: a code for programs, problems for people."""
 
     code: str
@@ -313,20 +318,20 @@ class Refusal(Struct, frozen=True):
 class Workspace:
     """What was found. It does not change: `reload` makes the next one."""
 
-    def __init__(self, settings: _Settings, files: ReadFiles) -> None:
+    def __init__(self, settings: _Settings, files: ReadCache) -> None:
         self.root = settings.root
         self.drivers: dict[str, DriverManifest] = {}
         """By `id@major`; only those that can be used."""
         self.contracts: dict[str, ToolContract] = {}
         """By `id@major`."""
-        self.bindings: dict[str, tuple[Binding, ...]] = {}
+        self.bindings: dict[str, tuple[EntryBinding, ...]] = {}
         """What each driver serves, by the driver's `id@major`."""
         self.serving: dict[str, tuple[str, ...]] = {}
         """Which drivers serve a contract, by the contract's `id@major`."""
         self.secrets = SecretsInventory()
         self.secret_names: dict[str, str] = {}
         """The name that a manifest uses for a secret → its slug."""
-        self.refused: dict[Path, Refusal] = {}
+        self.refused: dict[Path, ManifestRefusal] = {}
         self.cautions: dict[Path, tuple[Caution, ...]] = {}
         self.registered: dict[str, DriverManifest] = dict(settings.registered)
         """The last version of each driver that was accepted, to hold the next one against."""
@@ -399,10 +404,10 @@ def load_workspace(
         plain_http=plain_http,
         registered=registered or {},
     )
-    return _gather(settings, ReadFiles(), ())
+    return _gather(settings, ReadCache(), ())
 
 
-def _gather(settings: _Settings, files: ReadFiles, changed: Iterable[Path]) -> Workspace:
+def _gather(settings: _Settings, files: ReadCache, changed: Iterable[Path]) -> Workspace:
     workspace = Workspace(settings, files)
     files.begin(changed)
     # What changes while files are read must look changed the next time.
@@ -426,11 +431,11 @@ def _look(settings: _Settings, seen: Iterable[str]) -> tuple[Any, ...]:
 class _Gathering:
     """One walk: contracts, drivers, secrets, bindings."""
 
-    def __init__(self, workspace: Workspace, settings: _Settings, files: ReadFiles) -> None:
+    def __init__(self, workspace: Workspace, settings: _Settings, files: ReadCache) -> None:
         self._found = workspace
         self._settings = settings
         self._files = files
-        self._finder = Finder(settings.root)
+        self._finder = FileFinder(settings.root)
         self._by_id: dict[str, list[ToolContract]] = {}
         self._contracts: dict[str, ToolContract | None] = {}
         self._inventories: dict[str, list[Problem]] = {}
@@ -456,7 +461,7 @@ class _Gathering:
         return self._finder.seen
 
     def _refuse(self, path: str | Path, code: str, problems: Sequence[Problem]) -> None:
-        self._found.refused[Path(path)] = Refusal(code, tuple(problems))
+        self._found.refused[Path(path)] = ManifestRefusal(code, tuple(problems))
 
     def _caution(self, path: Path, cautions: Iterable[Caution]) -> None:
         both = (*self._found.cautions.get(path, ()), *cautions)
@@ -500,7 +505,7 @@ class _Gathering:
     def _drivers(self) -> list[DriverManifest]:
         root, plain_http = self._settings.root, self._settings.plain_http
 
-        def read(path: Path) -> Reading[DriverManifest]:
+        def read(path: Path) -> ReadResult[DriverManifest]:
             return load_driver(path, root=root, plain_http=plain_http)
 
         drivers: dict[str, DriverManifest] = {}
@@ -591,7 +596,7 @@ class _Gathering:
         problems = problems or self._unknown_secrets(driver)
         driver, more = self._with_runner(driver)
         problems += more
-        bindings: list[Binding] = []
+        bindings: list[EntryBinding] = []
         for index, entry in enumerate(driver.implements):
             try:
                 contract = self._served(driver, entry)
@@ -609,7 +614,7 @@ class _Gathering:
                 )
                 for fault in shape_faults(contract, entry)
             ]  # fmt: skip
-            bindings.append(Binding(entry, contract))
+            bindings.append(EntryBinding(entry, contract))
         served = [binding.contract.key for binding in bindings]
         problems += [
             Problem(
@@ -631,7 +636,7 @@ class _Gathering:
         for key in served:
             found.serving[key] = (*found.serving.get(key, ()), driver.key)
 
-    def _served(self, driver: DriverManifest, entry: Implements) -> ToolContract:
+    def _served(self, driver: DriverManifest, entry: ImplementedContract) -> ToolContract:
         """The contract of an entry. Raises BadValue."""
         if not is_path(entry.tool):
             versions = self._by_id.get(entry.tool)

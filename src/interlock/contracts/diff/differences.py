@@ -1,8 +1,7 @@
 """The differences of two schemas, before anybody asks whom they break.
 
 A difference says whether the new schema refuses what the old one accepted (`narrows`), or accepts
-what the old one refused (`widens`). What that means depends on the side of
-the contract.
+what the old one refused (`widens`). What that means depends on the side of the contract.
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ import textwrap
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from interlock.contracts.schemas.drift import TypeDescription as _Side
-from interlock.contracts.schemas.drift import follow, see
+from interlock.contracts.schemas.drift import TypeDescription, follow, see
 from interlock.contracts.schemas.json_schema import Schema
 from interlock.contracts.schemas.openapi import METHODS, resolve
 
@@ -43,7 +42,7 @@ def wrapper(file: str, schema: Schema) -> str:
     package = ".".join(path.parent.parts)
     name = type_name(schema, file)
     about = str(schema.get("description") or f"A value of {file}.")
-    seen = see(follow(schema, schema), _Side(file, schema, schema))
+    seen = see(follow(schema, schema), TypeDescription(file, schema, schema))
     kind = "Struct" if seen.types == {"object"} and not seen.null else "Value"
     return (
         f'\nsyntax = "proto3";\n\npackage {package};\n\n'
@@ -136,9 +135,9 @@ def operation_name(operation: Schema, path: str, verb: str) -> str:
 
 
 def _field_type(schema: Any, document: Schema) -> str:
-    seen = see(schema, _Side("", schema if isinstance(schema, dict) else {}, document))
+    seen = see(schema, TypeDescription("", schema if isinstance(schema, dict) else {}, document))
     if seen.types == {"array"}:
-        items = see(follow(seen.items, document), _Side("", {}, document))
+        items = see(follow(seen.items, document), TypeDescription("", {}, document))
         return f"repeated {_scalar(items.types) or 'string'}"
     return _scalar(seen.types) or "string"
 

@@ -28,7 +28,7 @@ from interlock.manifests.model import (
     Auth,
     DriverManifest,
     DriverTransport,
-    Implements,
+    ImplementedContract,
     InstallStep,
     McpBinding,
     RemoteAuth,
@@ -712,7 +712,7 @@ def _misfits(
 ) -> tuple[str, ...]:
     """Why a contract that was there already is not served by the tool as it is."""
     mcp = McpBinding(entry.tool_name, entry.argument_mapping)
-    bound = Implements(contract.id, f"^{contract.version}", mcp=mcp)
+    bound = ImplementedContract(contract.id, f"^{contract.version}", mcp=mcp)
     return check_binding(contract, bound, definition).errors
 
 

@@ -17,7 +17,7 @@ from interlock.terminal.options import Json
 if TYPE_CHECKING:
     from interlock.drivers.commands.workspace import DriverProject
     from interlock.drivers.standalone import StandaloneServer
-    from interlock.manifests.binding import Binding
+    from interlock.manifests.binding import EntryBinding
     from interlock.manifests.model import DriverManifest, Example
 
 _MOST_LINES: Final = 40
@@ -109,7 +109,7 @@ async def _try_all(project: DriverProject, name: str, *, changes: bool) -> list[
 
 
 async def _try_driver(
-    project: DriverProject, manifest: DriverManifest, bindings: list[Binding], *, changes: bool
+    project: DriverProject, manifest: DriverManifest, bindings: list[EntryBinding], *, changes: bool
 ) -> list[ExampleResult]:
     from interlock.drivers.binding import check_listed
     from interlock.drivers.commands.standalone_server import open_server, told_of
@@ -117,7 +117,7 @@ async def _try_driver(
     from interlock.errors import InterlockError
 
     found: list[ExampleResult] = []
-    waiting: list[Binding] = []
+    waiting: list[EntryBinding] = []
     for one in bindings:
         contract = one.contract
         if not contract.examples:
@@ -148,13 +148,13 @@ async def _try_driver(
 
 
 async def _try_examples(
-    there: StandaloneServer, binding: Binding, hooks: Any
+    there: StandaloneServer, binding: EntryBinding, hooks: Any
 ) -> list[ExampleResult]:
-    from interlock.drivers.driver import DriverBinding as Served
+    from interlock.drivers.driver import DriverBinding
     from interlock.drivers.translation import BoundEntry
 
     transforms = {} if hooks is None else hooks.transforms
-    served = Served(
+    served = DriverBinding(
         binding.contract,
         binding.entry,
         BoundEntry(binding.contract, binding.entry, transforms=transforms),
