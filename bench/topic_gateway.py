@@ -19,7 +19,7 @@ import msgspec
 
 from bench.processes import TargetProcess, module_command
 from bench.targets import Bench
-from interlock.protocol.kinds import Grants
+from interlock.protocol.kinds import KindGrants
 
 TOKEN = "topic-bench-token-0123456789"
 REPORT = "BENCH_OBJECTS"
@@ -91,7 +91,7 @@ def _read(path: Path) -> Holds | None:
 def matcher_us(turns: int = 51) -> float:
     """What it takes to see whether a kind that was seen before is granted by 20 patterns: the
     median over many turns, in microseconds, with the loop around it."""
-    grants = Grants(
+    grants = KindGrants(
         [*(f"mcp/request:tools/call:tool-{number}" for number in range(17)),
          "mcp/request:*/list", "mcp/response:*", "chat"]
     )  # fmt: skip

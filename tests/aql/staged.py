@@ -28,7 +28,7 @@ from interlock.core.call import Call, Client, Outcome
 from interlock.core.catalog.offering import Offering
 from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.errors import InterlockError
-from interlock.protocol.aql_terms import OWN, Category, Face, Family
+from interlock.protocol.aql_terms import OWN, Category, EndpointFamily, Face
 from tests.core.catalog.offers import definition, offer
 from tests.core.pipeline.calls import SESSION, tool_call
 from tests.core.pipeline.rig import Rig, ScriptedExchange
@@ -36,7 +36,8 @@ from tests.patience import PATIENCE
 from tests.trust.approvals.gated import Gated
 
 CRUDE = tuple(
-    Family(one.value.lower(), f"mcp_aql_{one.value.lower()}", frozenset({one})) for one in Category
+    EndpointFamily(one.value.lower(), f"mcp_aql_{one.value.lower()}", frozenset({one}))
+    for one in Category
 )
 FIVE = Face("semantic", "crude", CRUDE)
 SINGLE = Face("single", "crude", CRUDE)

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from interlock.channels.websocket import WebSocketChannel
-from interlock.protocol.websocket import Close, Event, FrameDecoder, close_frame, text_frame
+from interlock.protocol.websocket import (
+    Close,
+    FrameDecoder,
+    WebSocketEvent,
+    close_frame,
+    text_frame,
+)
 from tests.channels.conftest import Run
 from tests.patience import PATIENCE
 
@@ -41,10 +47,10 @@ async def our_server(act: Act, ended: asyncio.Future[str]) -> AsyncIterator[int]
 
 def spoken(
     act: Act, says: bytes, then: Callable[[asyncio.StreamWriter], None] = lambda _: None
-) -> Callable[[list[Event], list[str]], Coroutine[Any, Any, None]]:
+) -> Callable[[list[WebSocketEvent], list[str]], Coroutine[Any, Any, None]]:
     """Says something in one piece, and reads to the end what comes back."""
 
-    async def talk(events: list[Event], reasons: list[str]) -> None:
+    async def talk(events: list[WebSocketEvent], reasons: list[str]) -> None:
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         async with our_server(act, ended) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -63,7 +69,7 @@ def answer(channel: WebSocketChannel, payload: bytes) -> None:
 
 
 def test_a_request_and_the_close_in_one_piece(run: Run) -> None:
-    events: list[Event] = []
+    events: list[WebSocketEvent] = []
     reasons: list[str] = []
     run(spoken(answer, QUESTION + close_frame(1000, "", MASK))(events, reasons))
     assert events == [ANSWER, Close(1000, "")]
@@ -71,7 +77,7 @@ def test_a_request_and_the_close_in_one_piece(run: Run) -> None:
 
 
 def test_a_request_and_a_violation_in_one_piece(run: Run) -> None:
-    events: list[Event] = []
+    events: list[WebSocketEvent] = []
     reasons: list[str] = []
     run(spoken(answer, QUESTION + VIOLATION)(events, reasons))
     assert events[0] == ANSWER
@@ -82,7 +88,7 @@ def test_a_request_and_a_violation_in_one_piece(run: Run) -> None:
 
 
 def test_a_request_and_the_end_in_one_piece(run: Run) -> None:
-    events: list[Event] = []
+    events: list[WebSocketEvent] = []
     reasons: list[str] = []
     run(spoken(answer, QUESTION, asyncio.StreamWriter.write_eof)(events, reasons))
     assert events == [ANSWER]
@@ -118,7 +124,7 @@ def test_an_answer_that_closes(run: Run) -> None:
         channel.close(4000, "enough")
         channel.send(b"nobody reads this")
 
-    events: list[Event] = []
+    events: list[WebSocketEvent] = []
     reasons: list[str] = []
     says = QUESTION + close_frame(4000, "", MASK)
     run(spoken(answer_and_close, says)(events, reasons))

@@ -7,7 +7,7 @@ from msgspec import Raw
 from interlock.errors import ProtocolError
 from interlock.protocol.input_required import (
     read_answers,
-    read_needed,
+    read_input_request,
     session_question,
     with_params,
     with_state,
@@ -45,16 +45,16 @@ def TestOneInput(data: bytes) -> None:
         answers = {}
     assert all(bytes(answer)[:1] == b"{" for answer in answers.values())
     try:
-        needed = read_needed(data)
+        needed = read_input_request(data)
     except ProtocolError:
         return
     assert needed.questions or needed.state is not None
-    sealed = read_needed(with_state(data, "ours"))
+    sealed = read_input_request(with_state(data, "ours"))
     assert (sealed.questions, sealed.state) == (needed.questions, "ours")
     if needed.questions:
-        capped = read_needed(with_params(data, dict.fromkeys(needed.questions, b'{"x":1}')))
+        capped = read_input_request(with_params(data, dict.fromkeys(needed.questions, b'{"x":1}')))
         assert all(params == b'{"x":1}' for _, params in capped.questions.values())
-    relayed = read_needed(write_needed(needed.questions, "ours"))
+    relayed = read_input_request(write_needed(needed.questions, "ours"))
     assert list(relayed.questions) == list(needed.questions)
     for method, params in needed.questions.values():
         for revision in ("2025-06-18", "2025-11-25"):

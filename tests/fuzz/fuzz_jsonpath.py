@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from interlock.errors import ProtocolError
-from interlock.protocol.jsonpath import NotFound, compile_path
+from interlock.protocol.jsonpath import PathNotFoundError, compile_path
 
 SEEDS = [
     b"$\n{}",
@@ -37,10 +37,10 @@ def TestOneInput(data: bytes) -> None:
         return
     try:
         found = path.find(value)
-    except NotFound:
-        found = NotFound
+    except PathNotFoundError:
+        found = PathNotFoundError
     try:
         same = again.find(value)
-    except NotFound:
-        same = NotFound
+    except PathNotFoundError:
+        same = PathNotFoundError
     assert repr(found) == repr(same)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from interlock.protocol.lines import LineDecoder, Oversize
+from interlock.protocol.lines import LineDecoder, OversizeLine
 
 SEEDS = [
     b"\x08\x01a\nbb\r\n\nccccccccc\nd\n",
@@ -19,10 +19,10 @@ def TestOneInput(data: bytes) -> None:
     limit, step, stream = 1 + data[0], 1 + data[1], data[2:]
     whole, cut = LineDecoder(limit), LineDecoder(limit)
     expected = whole.feed(stream)
-    read: list[bytes | Oversize] = []
+    read: list[bytes | OversizeLine] = []
     for start in range(0, len(stream), step):
         read += cut.feed(stream[start : start + step])
         assert cut.pending <= limit
     assert read == expected
-    assert all(isinstance(line, Oversize) or 0 < len(line) <= limit for line in read)
+    assert all(isinstance(line, OversizeLine) or 0 < len(line) <= limit for line in read)
     assert cut.close() == whole.close()

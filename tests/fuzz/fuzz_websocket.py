@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from interlock.protocol.websocket import (
-    Binary,
+    BinaryMessage,
     Close,
-    Event,
     FrameDecoder,
     Ping,
     Violation,
+    WebSocketEvent,
     close_frame,
     pong_frame,
     text_frame,
@@ -35,7 +35,7 @@ def TestOneInput(data: bytes) -> None:
     whole = FrameDecoder(masked=masked, max_message=limit)
     pieces = FrameDecoder(masked=masked, max_message=limit)
     expected = whole.feed(stream)
-    read: list[Event] = []
+    read: list[WebSocketEvent] = []
     for start in range(0, len(stream), step):
         read += pieces.feed(stream[start : start + step])
         # The message so far, one frame's head, a control frame, and a read.
@@ -48,14 +48,14 @@ def TestOneInput(data: bytes) -> None:
         _write_again(event, limit)
 
 
-def _write_again(event: Event, limit: int) -> None:
+def _write_again(event: WebSocketEvent, limit: int) -> None:
     if isinstance(event, bytes):
         event.decode()
         assert len(event) <= limit
         for mask in (b"", b"abcd"):
             decoder = FrameDecoder(masked=bool(mask), max_message=limit)
             assert decoder.feed(text_frame(event, mask)) == [event]
-    elif isinstance(event, Binary):
+    elif isinstance(event, BinaryMessage):
         assert len(event.payload) <= limit
     elif isinstance(event, Ping):
         pong_frame(event.payload)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from interlock.errors import ProtocolError
-from interlock.protocol.websocket_handshake import AnswerReader, check_answer, refusal
+from interlock.protocol.websocket_handshake import HandshakeResponseReader, check_answer, refusal
 from tests.fuzz.heads import head_in_pieces
 
 SEEDS = [
@@ -17,7 +17,7 @@ SEEDS = [
 
 
 def TestOneInput(data: bytes) -> None:
-    expected = head_in_pieces(AnswerReader, data)
+    expected = head_in_pieces(HandshakeResponseReader, data)
     if expected is None:
         return
     answer, _ = expected

@@ -56,7 +56,7 @@ def test_the_example_of_the_draft_is_read() -> None:
     assert read() == ax.Registration(
         subserver_id=ID,
         segment="stm32h7",
-        capabilities=ax.Offers(tools=True, resources=False, notifications=True),
+        capabilities=ax.SubserverCapabilities(tools=True, resources=False, notifications=True),
         heartbeat_interval_ms=5000,
         transport_class="uart_cbor",
         version="2026-05-01",
@@ -71,7 +71,7 @@ def test_what_may_be_left_out() -> None:
         assert found.authority is None
         assert found.authority_proof is None
         assert read(**{"x-mcpax-subtree-ids": nothing}).subtree_ids is None
-    assert read(capabilities={}).capabilities == ax.Offers()
+    assert read(capabilities={}).capabilities == ax.SubserverCapabilities()
     # What a later revision may add is no reason to refuse.
     assert read(mood="good", capabilities={"tools": True, "prompts": True}) == read(
         capabilities={"tools": True}
@@ -216,10 +216,10 @@ def test_a_registration_is_written_as_it_is_read() -> None:
     full = ax.Registration(
         subserver_id=ID,
         segment="edge",
-        capabilities=ax.Offers(),
+        capabilities=ax.SubserverCapabilities(),
         heartbeat_interval_ms=1,
         authority="dns:a",
-        authority_proof=ax.Proof("jwt", "secret"),
+        authority_proof=ax.AuthorityProof("jwt", "secret"),
         subtree_ids=(ID,),
     )
     assert ax.read_registration(full.params()) == full
@@ -285,10 +285,10 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 
 @pytest.mark.spec("AX-6.3-5")
 def test_heartbeats() -> None:
-    assert ax.read_beat(b'{"session_id":"s"}') == ax.Beat("s")
-    beat = ax.Beat("s", (ID,))
+    assert ax.read_beat(b'{"session_id":"s"}') == ax.HeartbeatParams("s")
+    beat = ax.HeartbeatParams("s", (ID,))
     assert ax.read_beat(beat.params()) == beat
-    assert ax.Beat("s").params() == b'{"session_id":"s"}'
+    assert ax.HeartbeatParams("s").params() == b'{"session_id":"s"}'
     for bad in (b"{}", b'{"session_id":5}', b'{"session_id":null}'):
         with pytest.raises(InterlockError):
             ax.read_beat(bad)
@@ -297,8 +297,10 @@ def test_heartbeats() -> None:
 
 
 def test_farewells() -> None:
-    assert ax.read_farewell(b'{"session_id":"s"}') == ax.Farewell("s")
-    assert ax.read_farewell(b'{"session_id":"s","reason":"bye"}') == ax.Farewell("s", "bye")
+    assert ax.read_farewell(b'{"session_id":"s"}') == ax.DeregistrationParams("s")
+    assert ax.read_farewell(b'{"session_id":"s","reason":"bye"}') == ax.DeregistrationParams(
+        "s", "bye"
+    )
     long = ax.read_farewell(json.dumps({"session_id": "s", "reason": "x" * 10_000}).encode())
     assert len(long.reason) == 500
     for bad in (b"{}", b'{"reason":"x"}', b'{"session_id":"s","reason":5}'):
@@ -317,7 +319,7 @@ def test_the_answer_of_the_draft_is_read() -> None:
         b'"max_mutable_calls_per_session":10}}',
         "stm32h7",
     )
-    assert granted.budget == ax.Budget(60, 10)
+    assert granted.budget == ax.SubserverBudget(60, 10)
     assert granted.budget.max_cost_units_per_session == ax.UNLIMITED
     assert (granted.aggregator_id, granted.tree_id) == ("", "")
     assert ax.read_beaten(b'{"status":"ok","heartbeat_deadline_ms":5}').budget is None
@@ -368,8 +370,12 @@ def test_what_is_no_uuid(text: object) -> None:
 
 @pytest.mark.spec("AX-11.4-4")
 def test_a_budget_under_another() -> None:
-    assert ax.Budget(60, 10, 5).capped(ax.Budget(30, 20)) == ax.Budget(30, 10, 5)
-    assert ax.Budget().capped(ax.Budget(max_calls_per_minute=3)) == ax.Budget(3)
+    assert ax.SubserverBudget(60, 10, 5).capped(ax.SubserverBudget(30, 20)) == ax.SubserverBudget(
+        30, 10, 5
+    )
+    assert ax.SubserverBudget().capped(
+        ax.SubserverBudget(max_calls_per_minute=3)
+    ) == ax.SubserverBudget(3)
 
 
 # -- hops

@@ -12,9 +12,9 @@ from msgspec import Raw
 
 from interlock.errors import INVALID_PARAMS, UPSTREAM_PROTOCOL, ProtocolError
 from interlock.protocol.input_required import (
-    Needed,
+    InputRequest,
     read_answers,
-    read_needed,
+    read_input_request,
     session_question,
     with_params,
     with_state,
@@ -52,7 +52,7 @@ def test_questions_are_read_as_they_are(
     questions: dict[str, tuple[str, Any]], state: str | None
 ) -> None:
     more = {} if state is None else {"requestState": state}
-    needed = read_needed(result_of(questions, **more))
+    needed = read_input_request(result_of(questions, **more))
     assert needed.state == state
     assert list(needed.questions) == list(questions)
     for key, (method, params) in questions.items():
@@ -62,7 +62,7 @@ def test_questions_are_read_as_they_are(
 
 
 def test_state_alone_is_something_too() -> None:
-    assert read_needed(b'{"requestState":""}') == Needed({}, "")
+    assert read_input_request(b'{"requestState":""}') == InputRequest({}, "")
 
 
 @pytest.mark.parametrize(
@@ -90,14 +90,14 @@ def test_state_alone_is_something_too() -> None:
 )
 def test_what_is_no_question_is_the_servers_fault(result: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
-        read_needed(result)
+        read_input_request(result)
     assert caught.value.failure is UPSTREAM_PROTOCOL
 
 
 @given(st.binary(max_size=60) | values.map(as_json))
 def test_nothing_that_a_server_says_breaks_it(result: bytes) -> None:
     try:
-        needed = read_needed(result)
+        needed = read_input_request(result)
     except ProtocolError:
         return
     assert needed.questions or needed.state is not None
@@ -116,7 +116,7 @@ def test_what_is_written_can_be_read(
     }
     written = write_needed(raw, state)
     assert json.loads(written)["resultType"] == "input_required"
-    needed = read_needed(written)
+    needed = read_input_request(written)
     assert needed.state == state
     for key, (method, params) in questions.items():
         kept = {

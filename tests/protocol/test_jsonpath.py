@@ -12,12 +12,12 @@ from interlock.errors import ProtocolError
 from interlock.protocol.jsonpath import (
     MAX_PATH,
     MAX_STEPS,
-    Every,
-    Index,
-    Name,
-    NotFound,
-    Path,
-    Where,
+    FilterStep,
+    IndexStep,
+    JsonPath,
+    MemberStep,
+    PathNotFoundError,
+    WildcardStep,
     compile_path,
 )
 from tests.protocol import json_values
@@ -99,14 +99,14 @@ def test_true_is_not_one() -> None:
     ],
 )
 def test_a_path_that_leads_nowhere_says_how_far_it_came(path: str, words: str) -> None:
-    with pytest.raises(NotFound) as caught:
+    with pytest.raises(PathNotFoundError) as caught:
         compile_path(path).find(ROWS)
     assert words in str(caught.value)
     assert path in str(caught.value)
 
 
 def test_nothing_of_the_value_is_in_the_sentence() -> None:
-    with pytest.raises(NotFound) as caught:
+    with pytest.raises(PathNotFoundError) as caught:
         compile_path("$.a.b").find({"a": "hunter2", "hunter2": 1})
     assert "hunter2" not in str(caught.value)
 
@@ -168,8 +168,8 @@ def test_what_is_no_path_is_refused_with_a_sentence(text: str, words: str) -> No
 
 def test_escapes_in_names() -> None:
     path = compile_path("$['\\u0041\\n\\t\\b\\f\\r\\/\\\\\\'\\ud83d\\ude00']")
-    assert path.steps == (Name("A\n\t\b\f\r/\\'😀"),)
-    assert compile_path('$["\\""]').steps == (Name('"'),)
+    assert path.steps == (MemberStep("A\n\t\b\f\r/\\'😀"),)
+    assert compile_path('$["\\""]').steps == (MemberStep('"'),)
     # The other quote needs no escape, and has none.
     with pytest.raises(ProtocolError):
         compile_path("$['\\\"']")
@@ -186,16 +186,16 @@ scalars = (
     | st.floats(allow_nan=False, allow_infinity=False)
 )
 steps = (
-    st.builds(Name, names)
-    | st.builds(Index, st.integers(-(2**53) + 1, 2**53 - 1))
-    | st.just(Every())
-    | st.builds(Where, names, scalars)
+    st.builds(MemberStep, names)
+    | st.builds(IndexStep, st.integers(-(2**53) + 1, 2**53 - 1))
+    | st.just(WildcardStep())
+    | st.builds(FilterStep, names, scalars)
 )
 
 
 @given(st.lists(steps, max_size=8))
 def test_every_path_survives_being_written(made: list[Any]) -> None:
-    path = Path("made", tuple(made))
+    path = JsonPath("made", tuple(made))
     again = compile_path(str(path))
     assert again == path
     assert again.steps == path.steps
@@ -204,10 +204,10 @@ def test_every_path_survives_being_written(made: list[Any]) -> None:
 
 @given(json_values.values, st.lists(steps, max_size=4))
 def test_a_path_finds_a_value_or_nothing(value: Any, made: list[Any]) -> None:
-    path = Path("made", tuple(made))
+    path = JsonPath("made", tuple(made))
     try:
         found = path.find(value)
-    except NotFound:
+    except PathNotFoundError:
         return
     if path.multiple:
         assert isinstance(found, list)
@@ -216,17 +216,20 @@ def test_a_path_finds_a_value_or_nothing(value: Any, made: list[Any]) -> None:
 @given(json_values.values)
 def test_every_place_of_a_value_is_found(value: Any) -> None:
     def walk(here: Any, at: tuple[Any, ...]) -> None:
-        path = compile_path(str(Path("", at)))
+        path = compile_path(str(JsonPath("", at)))
         assert path.find(value) is here
         if isinstance(here, dict):
             for name, one in here.items():
-                walk(one, (*at, Name(name)))
-            assert compile_path(str(Path("", (*at, Every())))).find(value) == list(here.values())
+                walk(one, (*at, MemberStep(name)))
+            assert compile_path(str(JsonPath("", (*at, WildcardStep())))).find(value) == list(
+                here.values()
+            )
         elif isinstance(here, list):
             for place, one in enumerate(here):
-                walk(one, (*at, Index(place)))
+                walk(one, (*at, IndexStep(place)))
                 assert (
-                    compile_path(str(Path("", (*at, Index(place - len(here)))))).find(value) is one
+                    compile_path(str(JsonPath("", (*at, IndexStep(place - len(here)))))).find(value)
+                    is one
                 )
 
     walk(value, ())

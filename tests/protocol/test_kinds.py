@@ -11,9 +11,9 @@ from interlock.protocol.kinds import (
     CONTEXT_MEMBER,
     PROFILES,
     PROGRESSIVE_TRUST,
-    Grants,
-    Kind,
+    KindGrants,
     KindPattern,
+    MessageKind,
     compiled,
     problem_of,
     read_kind,
@@ -34,18 +34,21 @@ def grants(pattern: str, kind: str) -> bool:
     [
         (
             "mcp/request:resources/read:file:///a:b",
-            Kind("mcp/request", "resources/read", "file:///a:b"),
+            MessageKind("mcp/request", "resources/read", "file:///a:b"),
         ),
-        ("mcp/request:tools/list", Kind("mcp/request", "tools/list")),
-        ("mcp/request:prompts/get:summary", Kind("mcp/request", "prompts/get", "summary")),
-        ("mcp/response:tools/call:x", Kind("mcp/response", "tools/call", "x")),
-        ("mcp/proposal:tools/call:x", Kind("mcp/proposal", "tools/call", "x")),
-        ("mcp/request:notifications/progress", Kind("mcp/request", "notifications/progress")),
-        ("chat", Kind("chat")),
-        ("system/presence", Kind("system/presence")),
+        ("mcp/request:tools/list", MessageKind("mcp/request", "tools/list")),
+        ("mcp/request:prompts/get:summary", MessageKind("mcp/request", "prompts/get", "summary")),
+        ("mcp/response:tools/call:x", MessageKind("mcp/response", "tools/call", "x")),
+        ("mcp/proposal:tools/call:x", MessageKind("mcp/proposal", "tools/call", "x")),
+        (
+            "mcp/request:notifications/progress",
+            MessageKind("mcp/request", "notifications/progress"),
+        ),
+        ("chat", MessageKind("chat")),
+        ("system/presence", MessageKind("system/presence")),
     ],
 )
-def test_a_kind_is_taken_apart(text: str, kind: Kind) -> None:
+def test_a_kind_is_taken_apart(text: str, kind: MessageKind) -> None:
     assert read_kind(text) == kind
     assert str(kind) == text
 
@@ -165,7 +168,7 @@ PROPOSAL = {"mcp/proposal:tools/call:x"}
     ],
 )
 def test_what_a_profile_grants(profile: str, granted: set[str]) -> None:
-    set_of = Grants(PROFILES[profile])
+    set_of = KindGrants(PROFILES[profile])
     assert {kind for kind in KINDS if set_of.grants(kind)} == granted
     assert not set_of.grants("system/presence")
 
@@ -175,7 +178,7 @@ def test_the_initial_profile_is_exactly_this() -> None:
 
 
 def test_trust_grows_step_by_step() -> None:
-    steps = [{kind for kind in KINDS if Grants(one).grants(kind)} for one in PROGRESSIVE_TRUST]
+    steps = [{kind for kind in KINDS if KindGrants(one).grants(kind)} for one in PROGRESSIVE_TRUST]
     assert steps[0] == PROPOSAL | {"chat"}
     assert steps[1] == steps[0] | {READ}
     assert steps[2] == steps[1] | {CALL, "mcp/request:tools/list"}
@@ -257,7 +260,7 @@ def test_nothing_grants_what_only_a_gateway_says(pattern: str, rest: str) -> Non
 def test_a_method_grants_every_context_and_a_context_no_method(method: str, context: str) -> None:
     whole = request_kind(method, context)
     assert grants(request_kind(method), whole)
-    assert read_kind(whole) == Kind("mcp/request", method, context)
+    assert read_kind(whole) == MessageKind("mcp/request", method, context)
     if not problem_of(whole) and "*" not in whole:
         assert not grants(whole, request_kind(method))
 

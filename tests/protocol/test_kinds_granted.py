@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from interlock.errors import ProtocolError
 from interlock.protocol.kinds import (
     PROGRESSIVE_TRUST,
-    Grants,
-    Kind,
+    KindGrants,
     KindPattern,
+    MessageKind,
     grants_of,
     is_reserved,
     problem_of,
@@ -36,7 +36,7 @@ RESERVED = [
 
 def may(capabilities: list[str], kind: str) -> bool:
     """A pattern that grants nothing is refused where it is written down, so it grants nothing."""
-    return Grants(one for one in capabilities if not problem_of(one)).grants(kind)
+    return KindGrants(one for one in capabilities if not problem_of(one)).grants(kind)
 
 
 @pytest.mark.spec("MX-8.1-5")
@@ -117,7 +117,7 @@ def test_what_is_reserved(rest: str) -> None:
     assert is_reserved(f"system:{rest}")
     assert not is_reserved(f"systems{rest}")
     assert not is_reserved(f"presence:{rest}")
-    assert not Grants(["*"]).grants(f"system:{rest}")
+    assert not KindGrants(["*"]).grants(f"system:{rest}")
 
 
 @pytest.mark.spec("MX-3-7")
@@ -126,9 +126,9 @@ def test_every_kind_of_the_draft_is_told_apart() -> None:
     assert [read_kind(kind).family for kind in kinds] == [
         "mcp/request", "mcp/response", "mcp/proposal", "chat", "presence",
     ]  # fmt: skip
-    assert read_kind("system/welcome") == Kind("system/welcome")
-    assert read_kind("x/y") == Kind("x/y")
-    assert Grants(["x/*"]).grants("x/y")
+    assert read_kind("system/welcome") == MessageKind("system/welcome")
+    assert read_kind("x/y") == MessageKind("x/y")
+    assert KindGrants(["x/*"]).grants("x/y")
 
 
 def test_requests_responses_and_proposals_are_called_alike() -> None:
@@ -141,7 +141,7 @@ def test_requests_responses_and_proposals_are_called_alike() -> None:
 
 @given(st.lists(st.sampled_from(["mcp/*", "chat", "mcp/request:*/list", "x/*"])), st.data())
 def test_what_is_kept_is_what_would_be_found_out(patterns: list[str], data: st.DataObject) -> None:
-    grants = Grants(patterns)
+    grants = KindGrants(patterns)
     kinds = st.sampled_from(
         ["chat", "mcp/request:a/list", "x/y", "x", "system/x", "x/" + "y" * 300]
     )
@@ -151,7 +151,7 @@ def test_what_is_kept_is_what_would_be_found_out(patterns: list[str], data: st.D
 
 
 def test_nobody_fills_the_memory_with_kinds() -> None:
-    grants = Grants(["chat"])
+    grants = KindGrants(["chat"])
     for number in range(10_000):
         assert not grants.grants(f"x/{number}")
     assert not grants.grants("x" * 4_000)
@@ -177,7 +177,9 @@ def test_each_step_of_trust_grants_more() -> None:
 
 def test_a_kind_that_is_known_is_not_held_against_patterns_again() -> None:
     """A microsecond is the limit, which `bench topics` measures."""
-    grants = Grants([*(f"mcp/request:tools/call:x{number}" for number in range(18)), "x*y", "chat"])
+    grants = KindGrants(
+        [*(f"mcp/request:tools/call:x{number}" for number in range(18)), "x*y", "chat"]
+    )
     kinds = [f"mcp/request:tools/call:x{number}" for number in range(20)]
 
     def ask() -> None:

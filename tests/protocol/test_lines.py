@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.errors import INVALID_REQUEST, PAYLOAD_TOO_LARGE, ProtocolError
-from interlock.protocol.lines import MAX_LINE_BYTES, LineDecoder, Oversize, encode_line
+from interlock.protocol.lines import MAX_LINE_BYTES, LineDecoder, OversizeLine, encode_line
 from tests.protocol.parser_feeding import assert_every_feeding_gives, cut, feed_all, feedings
 
 LIMIT = 16
@@ -19,7 +19,7 @@ def small_decoder() -> LineDecoder:
     return LineDecoder(LIMIT)
 
 
-def check(data: bytes, expected: Sequence[bytes | Oversize]) -> None:
+def check(data: bytes, expected: Sequence[bytes | OversizeLine]) -> None:
     assert_every_feeding_gives(
         small_decoder, data, expected, trailing=b'{"i', rest=b'":1}\n', trailing_items=[b'{"i":1}']
     )
@@ -48,25 +48,25 @@ def test_lines(data: bytes, lines: list[bytes]) -> None:
 @pytest.mark.parametrize("length", [LIMIT + 1, LIMIT + 2, 3 * LIMIT, 50 * LIMIT])
 def test_an_oversize_line_is_reported_in_its_place_and_the_rest_is_read(length: int) -> None:
     big = b"x" * length
-    oversize = Oversize(LIMIT, big[:LIMIT])
+    oversize = OversizeLine(LIMIT, big[:LIMIT])
     check(big + b"\n", [oversize])
     check(b"before\n" + big + b"\nafter\r\n", [b"before", oversize, b"after"])
     check(big + b"\n" + big + b"\n", [oversize, oversize])
 
 
 def test_a_carriage_return_counts_towards_the_limit() -> None:
-    check(b"x" * LIMIT + b"\r\n", [Oversize(LIMIT, b"x" * LIMIT)])
+    check(b"x" * LIMIT + b"\r\n", [OversizeLine(LIMIT, b"x" * LIMIT)])
 
 
 def test_a_run_of_white_space_cannot_grow_past_the_limit() -> None:
-    check(b" " * (LIMIT + 1) + b"\n", [Oversize(LIMIT, b" " * LIMIT)])
+    check(b" " * (LIMIT + 1) + b"\n", [OversizeLine(LIMIT, b" " * LIMIT)])
 
 
 def test_oversize_is_known_before_the_line_ends_and_its_bytes_are_not_kept() -> None:
     decoder = small_decoder()
     assert decoder.feed(b"x" * LIMIT) == []
     assert decoder.pending == LIMIT
-    assert decoder.feed(b"x") == [Oversize(LIMIT, b"x" * LIMIT)]
+    assert decoder.feed(b"x") == [OversizeLine(LIMIT, b"x" * LIMIT)]
     assert decoder.pending == 0
     assert decoder.feed(b"x" * 1000) == []
     assert decoder.pending == 0
@@ -76,13 +76,13 @@ def test_oversize_is_known_before_the_line_ends_and_its_bytes_are_not_kept() -> 
 def test_the_head_of_an_oversize_line_is_enough_to_find_the_id() -> None:
     start = b'{"jsonrpc":"2.0","id":7,"result":"'
     [oversize] = LineDecoder(1000).feed(start + b"x" * 1000)
-    assert isinstance(oversize, Oversize)
+    assert isinstance(oversize, OversizeLine)
     assert oversize.head.startswith(start)
     assert len(oversize.head) == 256
 
 
 def test_the_error_of_an_oversize_line() -> None:
-    error = Oversize(LIMIT, b"").error()
+    error = OversizeLine(LIMIT, b"").error()
     assert isinstance(error, ProtocolError)
     assert error.failure is PAYLOAD_TOO_LARGE
     assert error.message.startswith("A line is longer than 16 bytes")
@@ -93,7 +93,7 @@ def test_the_default_limit() -> None:
     decoder = LineDecoder()
     assert decoder.feed(b"x" * MAX_LINE_BYTES + b"\n") == [b"x" * MAX_LINE_BYTES]
     [oversize] = decoder.feed(b"x" * (MAX_LINE_BYTES + 1) + b"\n")
-    assert isinstance(oversize, Oversize)
+    assert isinstance(oversize, OversizeLine)
     assert oversize.limit == 4 * 1024 * 1024
 
 
@@ -154,14 +154,14 @@ def test_any_bytes_in_any_split_are_what_splitting_at_newlines_says(
     stream: bytes, places: list[int]
 ) -> None:
     *ended, tail = stream.split(b"\n")
-    expected: list[bytes | Oversize] = []
+    expected: list[bytes | OversizeLine] = []
     for line in ended:
         if len(line) > LIMIT:
-            expected.append(Oversize(LIMIT, line[:LIMIT]))
+            expected.append(OversizeLine(LIMIT, line[:LIMIT]))
         elif line.strip():
             expected.append(line.removesuffix(b"\r"))
     if len(tail) > LIMIT:
-        expected.append(Oversize(LIMIT, tail[:LIMIT]))
+        expected.append(OversizeLine(LIMIT, tail[:LIMIT]))
     decoder = small_decoder()
     assert feed_all(decoder, cut(stream, places)) == expected
     assert decoder.pending <= LIMIT

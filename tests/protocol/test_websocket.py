@@ -13,13 +13,13 @@ from interlock.errors import PARSE_ERROR, PAYLOAD_TOO_LARGE
 from interlock.protocol import websocket
 from interlock.protocol.websocket import (
     MOST_PARTS,
-    Binary,
+    BinaryMessage,
     Close,
-    Event,
     FrameDecoder,
     Ping,
     Pong,
     Violation,
+    WebSocketEvent,
     close_frame,
     ping_frame,
     plain_mask,
@@ -55,7 +55,7 @@ def slowly_masked(payload: bytes, mask: bytes) -> bytes:
     return bytes(byte ^ mask[i % 4] for i, byte in enumerate(payload))
 
 
-def check(frames: list[tuple[int, bytes]], expected: list[Event]) -> None:
+def check(frames: list[tuple[int, bytes]], expected: list[WebSocketEvent]) -> None:
     """The same frames at both ends, in every feeding, with the start of another behind them."""
     for make, mask in ((AT_A_CLIENT, b""), (AT_A_SERVER, MASK)):
         data = b"".join(frame(first, payload, mask) for first, payload in frames)
@@ -67,7 +67,7 @@ def check(frames: list[tuple[int, bytes]], expected: list[Event]) -> None:
 
 def refused(data: bytes, expected: Violation, make: partial[FrameDecoder] = AT_A_CLIENT) -> None:
     """However it is fed, and whatever follows."""
-    nothing: list[Event] = []
+    nothing: list[WebSocketEvent] = []
     assert_every_feeding_gives(
         make, data, [expected], trailing=b"\x81", rest=b"\x01a", trailing_items=nothing
     )
@@ -83,7 +83,9 @@ def refused(data: bytes, expected: Violation, make: partial[FrameDecoder] = AT_A
         pytest.param("010348656c80026c6f", AT_A_CLIENT, b"Hello", id="fragmented text"),
     ],
 )
-def test_the_examples_of_the_rfc(data: str, make: partial[FrameDecoder], event: Event) -> None:
+def test_the_examples_of_the_rfc(
+    data: str, make: partial[FrameDecoder], event: WebSocketEvent
+) -> None:
     assert feed_all(make(), [bytes.fromhex(data)]) == [event]
 
 
@@ -100,7 +102,10 @@ def test_a_message_of_every_kind_of_length(size: int) -> None:
 
 
 def test_messages_and_control_frames() -> None:
-    check([(0x81, b"one"), (0x82, b"\xff\x00"), (0x81, b"")], [b"one", Binary(b"\xff\x00"), b""])
+    check(
+        [(0x81, b"one"), (0x82, b"\xff\x00"), (0x81, b"")],
+        [b"one", BinaryMessage(b"\xff\x00"), b""],
+    )
     check(
         [(0x81, "Grüße, 世界".encode()), (0x89, b""), (0x8A, b"\xff")],
         ["Grüße, 世界".encode(), Ping(b""), Pong(b"\xff")],
@@ -110,7 +115,7 @@ def test_messages_and_control_frames() -> None:
 def test_fragments_are_joined_and_control_frames_may_stand_between() -> None:
     check([(0x01, b"a"), (0x00, b"b"), (0x80, b"c")], [b"abc"])
     check([(0x01, b""), (0x89, b"p"), (0x00, b""), (0x80, b"")], [Ping(b"p"), b""])
-    check([(0x02, b"\xff"), (0x80, b"\xfe"), (0x81, b"t")], [Binary(b"\xff\xfe"), b"t"])
+    check([(0x02, b"\xff"), (0x80, b"\xfe"), (0x81, b"t")], [BinaryMessage(b"\xff\xfe"), b"t"])
     # A character may be cut by the fragments.
     euro = "€".encode()
     check([(0x01, euro[:1]), (0x8A, b""), (0x80, euro[1:])], [Pong(b""), euro])
@@ -123,7 +128,7 @@ def test_nothing_counts_after_a_close() -> None:
         (b"\x0f\xa0namespace_conflict", Close(4000, "namespace_conflict")),
         (b"\x03\xe9" + "geschlossen – für heute".encode(), Close(1001, "geschlossen – für heute")),
     ):
-        nothing: list[Event] = []
+        nothing: list[WebSocketEvent] = []
         data = text_frame(b"last") + frame(0x88, payload)
         assert_every_feeding_gives(
             AT_A_CLIENT,

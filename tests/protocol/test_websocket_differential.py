@@ -15,13 +15,13 @@ from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
 
 from interlock.protocol.websocket import (
-    Binary,
+    BinaryMessage,
     Close,
-    Event,
     FrameDecoder,
     Ping,
     Pong,
     Violation,
+    WebSocketEvent,
     close_frame,
     ping_frame,
     pong_frame,
@@ -51,11 +51,11 @@ def their_side(server: bool) -> Protocol:
     return ClientProtocol(parse_uri("ws://localhost/"), state=OPEN, max_size=LIMIT)
 
 
-def what_they_make_of_it(data: bytes, server: bool) -> list[Event]:
+def what_they_make_of_it(data: bytes, server: bool) -> list[WebSocketEvent]:
     """Their frames, as the messages that they are parts of, up to what they refuse."""
     peer = their_side(server)
     peer.receive_data(data)
-    events: list[Event] = []
+    events: list[WebSocketEvent] = []
     parts: list[bytes] = []
     kind = Opcode.TEXT
     for one in peer.events_received():
@@ -76,7 +76,7 @@ def what_they_make_of_it(data: bytes, server: bool) -> list[Event]:
             if one.fin:
                 whole = b"".join(parts)
                 parts = []
-                events.append(Binary(whole) if kind is Opcode.BINARY else whole)
+                events.append(BinaryMessage(whole) if kind is Opcode.BINARY else whole)
     if parts and peer.close_rcvd is not None:
         # They resent a close between fragments. The RFC lets control frames stand there.
         events.append(Close(int(peer.close_rcvd.code), peer.close_rcvd.reason))
@@ -85,7 +85,7 @@ def what_they_make_of_it(data: bytes, server: bool) -> list[Event]:
     return events
 
 
-def refuse_bad_text(events: list[Event]) -> list[Event]:
+def refuse_bad_text(events: list[WebSocketEvent]) -> list[WebSocketEvent]:
     """They leave it to whoever reads a message whether it is UTF-8."""
     for place, event in zip(count(), events, strict=False):
         if type(event) is bytes:
@@ -96,7 +96,7 @@ def refuse_bad_text(events: list[Event]) -> list[Event]:
     return events
 
 
-def without_words(events: list[Event]) -> list[Event]:
+def without_words(events: list[WebSocketEvent]) -> list[WebSocketEvent]:
     return [Violation(one.code, "") if isinstance(one, Violation) else one for one in events]
 
 
@@ -113,7 +113,7 @@ def test_frames_mean_to_us_what_they_mean_to_them(
 @given(st.lists(st.text(max_size=150)), st.booleans(), st.binary(max_size=125))
 def test_they_read_what_we_write(texts: list[str], server: bool, payload: bytes) -> None:
     mask = MASK if server else b""
-    messages: list[Event] = [text.encode() for text in texts]
+    messages: list[WebSocketEvent] = [text.encode() for text in texts]
     data = b"".join(text_frame(text.encode(), mask) for text in texts)
     data += ping_frame(payload, mask) + pong_frame(payload, mask) + close_frame(4000, "why", mask)
     expected = [*messages, Ping(payload), Pong(payload), Close(4000, "why")]
@@ -129,7 +129,7 @@ def test_we_read_what_they_write(texts: list[str], server: bool) -> None:
         peer.send_ping(b"still there?")
         peer.send_continuation(text[70:].encode(), fin=True)
     peer.send_close(1001, "going")
-    expected: list[Event] = []
+    expected: list[WebSocketEvent] = []
     for text in texts:
         expected += [Ping(b"still there?"), text.encode()]
     decoder = FrameDecoder(masked=server, max_message=LIMIT * 4)

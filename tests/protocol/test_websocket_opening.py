@@ -15,8 +15,8 @@ from websockets.uri import parse_uri
 from interlock.errors import ProtocolError
 from interlock.protocol.websocket_handshake import (
     MOST_HEAD,
-    Answer,
-    AnswerReader,
+    HandshakeResponse,
+    HandshakeResponseReader,
     accept_of,
     check_answer,
     is_offer,
@@ -42,8 +42,8 @@ def changed(name: bytes, *values: bytes) -> list[tuple[bytes, bytes]]:
     return [*others, *((name, value) for value in values)]
 
 
-def read(data: bytes) -> tuple[Answer, bytes]:
-    reader = AnswerReader()
+def read(data: bytes) -> tuple[HandshakeResponse, bytes]:
+    reader = HandshakeResponseReader()
     answer = reader.feed(data)
     assert answer is not None
     return answer, reader.rest
@@ -132,9 +132,9 @@ def test_another_server_takes_our_request() -> None:
     behind = b"\x81\x01a"
     data = b"".join(server.data_to_send()) + behind
     for name, chunks in feedings(data):
-        reader = AnswerReader()
+        reader = HandshakeResponseReader()
         rest = b""
-        read_answer: Answer | None = None
+        read_answer: HandshakeResponse | None = None
         for chunk in chunks:
             if read_answer is None:
                 read_answer = reader.feed(chunk)
@@ -180,7 +180,7 @@ def test_an_answer_that_opens_nothing(changes: dict[str, str | None], says: str)
         check_answer(_answer({**head, **changes}), KEY)
 
 
-def _answer(head: dict[str, str | None]) -> Answer:
+def _answer(head: dict[str, str | None]) -> HandshakeResponse:
     status = head.pop("status")
     fields = Headers({name: value for name, value in head.items() if value is not None})
     lines = "".join(f"{name}: {value}\r\n" for name, value in fields.raw_items())
@@ -204,10 +204,10 @@ def _answer(head: dict[str, str | None]) -> Answer:
 )
 def test_what_is_no_answer(data: bytes) -> None:
     with pytest.raises(ProtocolError):
-        AnswerReader().feed(data)
+        HandshakeResponseReader().feed(data)
 
 
 def test_the_values_of_headers_are_trimmed() -> None:
     answer, rest = read(b"HTTP/1.1 200 \r\nA:  b \t\r\na:\r\n\r\nrest\r\n\r\n")
-    assert answer == Answer(200, "", [(b"a", b"b"), (b"a", b"")])
+    assert answer == HandshakeResponse(200, "", [(b"a", b"b"), (b"a", b"")])
     assert rest == b"rest\r\n\r\n"

@@ -17,7 +17,14 @@ import pytest
 from interlock.core.call import Caller
 from interlock.core.server.http.server import tls_context
 from interlock.protocol.mcpx_terms import LONGEST
-from interlock.protocol.websocket import Close, Event, FrameDecoder, Ping, close_frame, text_frame
+from interlock.protocol.websocket import (
+    Close,
+    FrameDecoder,
+    Ping,
+    WebSocketEvent,
+    close_frame,
+    text_frame,
+)
 from interlock.topics.config import TopicConfig
 from interlock.topics.member import Member
 from interlock.topics.socket import MOST_UNSENT, TopicSocket
@@ -37,7 +44,7 @@ class Raw:
     def __init__(self, sock: socket.socket, *, masked: bool = False) -> None:
         self._sock = sock
         self._decoder = FrameDecoder(masked=masked, max_message=1 << 24)
-        self._events: list[Event] = []
+        self._events: list[WebSocketEvent] = []
 
     async def open(self, port: int, topic: str, token: str) -> None:
         loop = asyncio.get_running_loop()
@@ -57,7 +64,7 @@ class Raw:
     async def send(self, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(self._sock, data)
 
-    async def event(self) -> Event:
+    async def event(self) -> WebSocketEvent:
         async with asyncio.timeout(PATIENCE):
             while not self._events:
                 data = await asyncio.get_running_loop().sock_recv(self._sock, 1 << 16)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interlock.protocol.kinds import Grants
+from interlock.protocol.kinds import KindGrants
 from interlock.topics.member import Member
 from tests.topics.listening import Ear, Listening, said, unframed
 
@@ -62,7 +62,7 @@ class Model:
     def say(self, who: str, sender: str, kind: str, to: list[str], id: str) -> bool:
         _, capabilities, _ = self.present[who]
         reserved = kind.startswith("system/") or kind == "presence"
-        if sender != who or reserved or not Grants(capabilities).grants(kind):
+        if sender != who or reserved or not KindGrants(capabilities).grants(kind):
             return False
         for name, (seat, _, routing) in self.present.items():
             if name != who and (routing == "all" or not to or name in to):

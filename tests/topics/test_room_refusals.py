@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from interlock.protocol.kinds import Grants
+from interlock.protocol.kinds import KindGrants
 from interlock.protocol.mcpx_terms import BUSY, GUEST
 from interlock.topics.config import TopicConfig
 from interlock.topics.member import MessageLoss
@@ -74,7 +74,7 @@ def test_whatever_the_gateway_says_has_a_time() -> None:
 @pytest.mark.spec("MX-8.1-6")
 def test_each_message_is_held_against_its_senders_capabilities_once() -> None:
     class Spy:
-        def __init__(self, grants: Grants) -> None:
+        def __init__(self, grants: KindGrants) -> None:
             self.asked: list[str] = []
             self._grants = grants
 

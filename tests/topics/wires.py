@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
-from interlock.protocol.websocket import Event, FrameDecoder, text_frame
+from interlock.protocol.websocket import FrameDecoder, WebSocketEvent, text_frame
 from interlock.topics.member import Batch
 from interlock.topics.wire.envelope import read_head, write_envelope
 
@@ -71,7 +71,7 @@ class Wire:
         self.paused = False
         self._high = self._low = 0
         self._decoder = FrameDecoder(masked=False, max_message=1 << 24)
-        self.seen: list[Event] = []
+        self.seen: list[WebSocketEvent] = []
         """What the other side has read."""
         self.most = 0
 

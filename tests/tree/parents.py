@@ -189,7 +189,7 @@ class World:
         )
         self.parents.setdefault(self.settings.url, self.root)
         self.subtree: tuple[str, ...] | None = None
-        self.registered: list[ax.Registered] = []
+        self.registered: list[ax.RegistrationResult] = []
         self.lost: list[str] = []
         self.states: list[str] = []
         self.dialled: list[str] = []

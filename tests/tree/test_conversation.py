@@ -19,7 +19,7 @@ from interlock.tree.registrant import RefusedError
 from tests.core.server.running import Running
 from tests.core.server.wire import SESSION, initialize, message, meta
 
-IDENTITY = ax.Identity("550e8400-e29b-41d4-a716-446655440000", None, "aggregator")
+IDENTITY = ax.SubserverIdentity("550e8400-e29b-41d4-a716-446655440000", None, "aggregator")
 
 
 class Parent:

@@ -181,7 +181,7 @@ def test_the_budget_is_the_configs_whatever_is_asked_for(tmp_path: Path) -> None
         assert vip["max_mutable_calls_per_session"] == ax.UNLIMITED
         assert "budget" not in child.beat()["result"]
         # What the node itself may is the most that it can grant.
-        hub.registrar.budget_cap = ax.Budget(max_calls_per_minute=50)
+        hub.registrar.budget_cap = ax.SubserverBudget(max_calls_per_minute=50)
         assert child.beat()["result"]["budget"]["max_calls_per_minute"] == 50
         assert "budget" not in child.beat()["result"]
         assert hub.granted == [("edge", 60), ("vip", 600), ("edge", 50), ("vip", 50)]
@@ -358,7 +358,7 @@ def test_who_has_no_tools_is_not_asked_for_them(tmp_path: Path) -> None:
         assert "initialize" in child.asked
         assert "tools/list" not in child.asked
         assert hub.listed == {"ax:edge": []}
-        assert hub.info().offers == ax.Offers(tools=False)
+        assert hub.info().offers == ax.SubserverCapabilities(tools=False)
 
     hub_test(body, tmp_path)
 

@@ -44,7 +44,7 @@ def test_it_introduces_itself_and_registers() -> None:
         assert (granted.aggregator_id, granted.tree_id) == (ROOT, TREE)
         assert at(registrant) is RegistrantState.REGISTERED
         assert registrant.assigned_segment == "edge"
-        assert registrant.identity() == ax.Identity(SUBSERVER, ROOT, "leaf", TREE)
+        assert registrant.identity() == ax.SubserverIdentity(SUBSERVER, ROOT, "leaf", TREE)
         status = registrant.status()
         assert (status.state, status.problem, status.url) == ("registered", None, registrant.url)
         assert world.states == ["dialling", "introducing", "registering", "registered"]

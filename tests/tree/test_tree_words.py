@@ -61,7 +61,7 @@ def test_the_keys_are_those_of_the_draft_and_what_the_docs_add() -> None:
 def test_it_speaks_of_aggregators_and_subservers_and_not_of_agents_and_objects() -> None:
     assert Subserver.__name__ == "Subserver"
     assert {"subserver_id", "segment"} <= set(ax.Registration.__struct_fields__)
-    assert "aggregator_id" in ax.Registered.__struct_fields__
+    assert "aggregator_id" in ax.RegistrationResult.__struct_fields__
     said = [path.read_text() for path in (ROOT / "src").rglob("*.py")]
     said.append((ROOT / "docs" / "tree.md").read_text())
     assert not any(re.search(r"\b(OID|MIB|subagent|master agent)\b", text) for text in said)

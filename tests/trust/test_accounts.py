@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from interlock.core.config import BudgetConfig, BudgetsConfig, CallerBudget
-from interlock.protocol.mcpax import Budget
+from interlock.protocol.mcpax import SubserverBudget
 from interlock.trust.budgets import MINUTE
 from tests.core.pipeline.desk import IDLE, Desk, of_callers
 
@@ -146,7 +146,7 @@ def test_all_accounts_or_none() -> None:
             session=BudgetConfig(mutable_calls=2), callers=[CallerBudget(calls_per_minute=3)]
         )
     )
-    desk.budgets.grant("s", "id", Budget(max_calls_per_minute=1))
+    desk.budgets.grant("s", "id", SubserverBudget(max_calls_per_minute=1))
     session = desk.session()
     assert desk.passes("write", session=session)
     for _ in range(5):

@@ -9,7 +9,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from interlock.core.call import Call
 from interlock.core.catalog.offering import Tool
 from interlock.core.config import BudgetConfig, BudgetsConfig, CallerBudget
-from interlock.protocol.mcpax import Budget
+from interlock.protocol.mcpax import SubserverBudget
 from interlock.trust.budgets import MINUTE
 from tests.core.pipeline.desk import TOOLS, Desk
 
@@ -31,7 +31,7 @@ class AnyOrder(RuleBasedStateMachine):
         whole = CallerBudget(caller.calls_per_minute, caller.mutable_calls, caller.cost_units)
         # No stretch of calls ends by itself here.
         self.desk = Desk(BudgetsConfig(session=session, callers=[whole]), idle=1e9)
-        self.desk.budgets.grant("s", "id", Budget(max_calls_per_minute=subserver))
+        self.desk.budgets.grant("s", "id", SubserverBudget(max_calls_per_minute=subserver))
         self.limits = {"session": session, "caller": whole}
         self.subserver = subserver
         self.sessions = [self.desk.session("ada"), self.desk.session("bert")]

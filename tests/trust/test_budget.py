@@ -22,7 +22,7 @@ from interlock.errors import (
     UPSTREAM_UNAVAILABLE,
     InterlockError,
 )
-from interlock.protocol.mcpax import UNLIMITED, Budget
+from interlock.protocol.mcpax import UNLIMITED, SubserverBudget
 from interlock.trust.budgets import MINUTE, Budgets
 from tests.core.catalog.offers import offer
 from tests.core.pipeline.calls import SESSION, tool_call
@@ -54,7 +54,7 @@ def leaf() -> Offering:
     return offer("leaf", tools, registered="leaf", trust_annotations=True)
 
 
-def rig(budget: Budget, **session: Any) -> Rig:
+def rig(budget: SubserverBudget, **session: Any) -> Rig:
     node = Rig(leaf(), offer("other", ["t"]))
     node.authorizer.budgets._wall_clock = lambda: 1_700_000_000
     node.authorizer.budgets.grant("leaf", LEAF, budget, **session)
@@ -83,7 +83,7 @@ def refusal(node: Rig, name: str) -> dict[str, Any]:
 
 @pytest.mark.spec("AX-11.4-2", "AX-11.4-4")
 def test_the_fourth_of_three_in_a_minute() -> None:
-    node = rig(Budget(max_calls_per_minute=3))
+    node = rig(SubserverBudget(max_calls_per_minute=3))
     assert [passes(node) for _ in range(3)] == [True] * 3
     node.clock.advance(10)
     error = node.refused(tool_call("leaf.read"))
@@ -111,7 +111,7 @@ def test_the_fourth_of_three_in_a_minute() -> None:
 
 
 def test_a_refused_call_counts_for_nothing() -> None:
-    node = rig(Budget(max_calls_per_minute=1))
+    node = rig(SubserverBudget(max_calls_per_minute=1))
     assert passes(node)
     for _ in range(59):
         node.clock.advance(1)
@@ -121,7 +121,7 @@ def test_a_refused_call_counts_for_nothing() -> None:
 
 
 def test_a_call_that_cannot_be_made_counts_for_nothing() -> None:
-    node = rig(Budget(max_calls_per_minute=1))
+    node = rig(SubserverBudget(max_calls_per_minute=1))
     error = node.refused(tool_call("leaf.read", {"n": "one"}))
     assert error.failure is INVALID_ARGUMENTS
     assert passes(node)
@@ -129,7 +129,7 @@ def test_a_call_that_cannot_be_made_counts_for_nothing() -> None:
 
 def test_a_call_that_was_never_sent_is_given_back() -> None:
     """Through the whole pipeline: nobody to send it to, and an open breaker."""
-    node = rig(Budget(max_calls_per_minute=5))
+    node = rig(SubserverBudget(max_calls_per_minute=5))
     used = node.authorizer.budgets.used
     node.upstreams["leaf"].refuse_with = InterlockError(UPSTREAM_UNAVAILABLE, "It is away.")
     for _ in range(10):
@@ -153,7 +153,7 @@ def test_a_call_that_was_never_sent_is_given_back() -> None:
 
 @pytest.mark.spec("AX-11.4-3")
 def test_mutable_calls_of_a_session() -> None:
-    node = rig(Budget(max_mutable_calls_per_session=1))
+    node = rig(SubserverBudget(max_mutable_calls_per_session=1))
     assert passes(node, "leaf.write")
     assert refusal(node, "leaf.write") == {
         "budget": "max_mutable_calls_per_session",
@@ -170,7 +170,7 @@ def test_mutable_calls_of_a_session() -> None:
 
 @pytest.mark.spec("AX-11.4-4")
 def test_cost_units_of_a_session() -> None:
-    node = rig(Budget(max_cost_units_per_session=12))
+    node = rig(SubserverBudget(max_cost_units_per_session=12))
     assert passes(node, "leaf.expensive")
     assert passes(node, "leaf.metered")
     # Ten more would be too many; one more is not.
@@ -182,7 +182,7 @@ def test_cost_units_of_a_session() -> None:
 
 @pytest.mark.spec("AX-11.4-4")
 def test_the_minute_outlives_the_connection_and_the_session_does_not() -> None:
-    budget = Budget(max_calls_per_minute=2, max_mutable_calls_per_session=1)
+    budget = SubserverBudget(max_calls_per_minute=2, max_mutable_calls_per_session=1)
     node = rig(budget, session_id="first")
     assert passes(node, "leaf.write")
     assert not passes(node, "leaf.write")
@@ -200,20 +200,22 @@ def test_the_minute_outlives_the_connection_and_the_session_does_not() -> None:
 
 
 def test_other_limits_for_a_session_that_goes_on() -> None:
-    node = rig(Budget(max_mutable_calls_per_session=5), session_id="one")
+    node = rig(SubserverBudget(max_mutable_calls_per_session=5), session_id="one")
     assert passes(node, "leaf.write")
-    node.authorizer.budgets.grant("leaf", LEAF, Budget(max_mutable_calls_per_session=2), "one")
+    node.authorizer.budgets.grant(
+        "leaf", LEAF, SubserverBudget(max_mutable_calls_per_session=2), "one"
+    )
     assert passes(node, "leaf.write")
     assert not passes(node, "leaf.write")
-    node.authorizer.budgets.grant("leaf", LEAF, Budget(), "one")
+    node.authorizer.budgets.grant("leaf", LEAF, SubserverBudget(), "one")
     assert passes(node, "leaf.write")
     assert node.authorizer.budgets.used("leaf") is None
 
 
 def test_nobody_is_looked_at_who_has_no_limit() -> None:
-    node = rig(Budget())
+    node = rig(SubserverBudget())
     assert not node.authorizer.budgets.limited
-    assert Budget() == Budget(UNLIMITED, UNLIMITED, UNLIMITED)
+    assert SubserverBudget() == SubserverBudget(UNLIMITED, UNLIMITED, UNLIMITED)
     assert all(passes(node, "leaf.write") for _ in range(10))
 
 
@@ -222,7 +224,7 @@ def test_those_who_are_gone_are_forgotten() -> None:
     budgets = Budgets(clock)
     node = Rig(leaf())
     for number in range(1000):
-        budgets.grant("leaf", f"id-{number}", Budget(max_calls_per_minute=5))
+        budgets.grant("leaf", f"id-{number}", SubserverBudget(max_calls_per_minute=5))
         call = tool_call("leaf.read", upstream="leaf")
         call.route = node.catalog.find("leaf.read")
         budgets.reserve(call, None)
@@ -240,7 +242,7 @@ def test_no_minute_has_more_than_its_share(pauses: list[float], limit: int) -> N
     """In no window of 60 seconds, wherever it begins; and nobody waits longer than said."""
     clock = HandClock()
     budgets = Budgets(clock)
-    budgets.grant("s", LEAF, Budget(max_calls_per_minute=limit))
+    budgets.grant("s", LEAF, SubserverBudget(max_calls_per_minute=limit))
     made: list[float] = []
     for pause in pauses:
         clock.advance(pause)
@@ -276,7 +278,7 @@ def test_three_accounts_through_the_pipeline() -> None:
             session=BudgetConfig(mutable_calls=1), callers=[CallerBudget(calls_per_minute=4)]
         )
     )
-    node.authorizer.budgets.grant("leaf", LEAF, Budget(max_cost_units_per_session=10))
+    node.authorizer.budgets.grant("leaf", LEAF, SubserverBudget(max_cost_units_per_session=10))
     sessions = Sessions(most=10, idle=60, clock=node.clock)
 
     def refused_for(who: str, name: str, session: Any = None) -> str:

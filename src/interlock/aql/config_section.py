@@ -38,7 +38,7 @@ from interlock.core.config.problems import ConfigError, KeyPath, quoted
 from interlock.core.config.quantities import default_segment
 from interlock.core.config.reader import NodeReader
 from interlock.core.server.mcp.views import ViewRule, ViewTable
-from interlock.protocol.aql_terms import RESERVED, Category, Face, Family, Mode
+from interlock.protocol.aql_terms import RESERVED, Category, EndpointFamily, Face, Mode
 
 # -- Checks between keys
 
@@ -256,9 +256,9 @@ def view_table(config: Config) -> ViewTable:
     return ViewTable(faces, aql.view, faces["aql"], rules, denied)
 
 
-def _families(families: dict[str, FamilyConfig], prefix: str) -> tuple[Family, ...]:
+def _families(families: dict[str, FamilyConfig], prefix: str) -> tuple[EndpointFamily, ...]:
     return tuple(
-        Family(
+        EndpointFamily(
             name,
             f"{prefix}mcp_aql_{name}",
             frozenset(Category(category) for category in family.categories),

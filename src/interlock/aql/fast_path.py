@@ -23,7 +23,7 @@ from interlock.aql.request import AqlRequest
 from interlock.core.call import Call, Outcome
 from interlock.core.catalog.offering import Tool
 from interlock.core.pipeline.validation import validator_of
-from interlock.protocol.aql_terms import Face, Family
+from interlock.protocol.aql_terms import EndpointFamily, Face
 from interlock.protocol.mcp import COMPLETE, Era, ResultGlance
 
 MOST: Final = 4 * 1024
@@ -102,7 +102,7 @@ class FastPathEntry:
         signature = asked.operation.signature
         validator, insists = validator_of(tool)
         self.operation: Operation = asked.operation
-        self.family: Family | None = asked.family
+        self.family: EndpointFamily | None = asked.family
         self.tool = tool
         self.canonical = canonical
         self.first = first

@@ -17,7 +17,7 @@ from interlock.aql.language.errors import AqlError
 from interlock.aql.language.request import SingleRequest
 from interlock.aql.operations import Operation
 from interlock.core.call import Call, Client
-from interlock.protocol.aql_terms import Face, Family
+from interlock.protocol.aql_terms import EndpointFamily, Face
 from interlock.protocol.mcp import META_PROGRESS_TOKEN, TOOLS_CALL
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class AqlRequest(msgspec.Struct):
 
     operation: Operation
     face: Face
-    family: Family | None
+    family: EndpointFamily | None
     """The endpoint that it came by. None: the one for everything."""
     params: dict[str, Any] | None = None
     """For the node's own operations: decoded, in snake_case, with defaults."""
@@ -73,7 +73,7 @@ class ChildRequest(msgspec.Struct):
     """`call.asked` of a child call, which the stage still has to resolve."""
 
     single: SingleRequest | None
-    family: Family | None
+    family: EndpointFamily | None
     error: AqlError | None = None
     """Why it cannot be one."""
     item: bool = True

@@ -35,7 +35,7 @@ from interlock.core.catalog.token_costs import tool_tokens
 from interlock.core.pipeline.internal_error import fault
 from interlock.core.ports import CallHost, Over, Taken
 from interlock.errors import INVALID_CURSOR, UNKNOWN_TOOL, InterlockError
-from interlock.protocol.aql_terms import PLAIN, Category, Face, Family
+from interlock.protocol.aql_terms import PLAIN, Category, EndpointFamily, Face
 from interlock.protocol.jsonrpc import decode_value
 from interlock.protocol.mcp import TOOLS_CALL, TOOLS_LIST, Era
 
@@ -139,7 +139,7 @@ class AqlStage:
         self.absent = absent
         self._snapshot: Snapshot | None = None
         self._operation_catalog: OperationSnapshot | None = None
-        self._homes: dict[Operation, Family] = {}
+        self._homes: dict[Operation, EndpointFamily] = {}
         self._formats: dict[Operation, tuple[tuple[str, str, str], ...]] = {}
         self._sizes: dict[Any, int] = {}
         self._shortcut = FastPath()
@@ -305,7 +305,7 @@ class AqlStage:
         self,
         call: Call,
         face: Face,
-        family: Family | None,
+        family: EndpointFamily | None,
         single: SingleRequest,
         item: bool = False,
         near: bool = True,
@@ -365,7 +365,7 @@ class AqlStage:
             self._call_instead(call, asked, MERGE, reads=reads)
 
     def _make_batch(
-        self, call: Call, face: Face, family: Family | None, batch: BatchRequest
+        self, call: Call, face: Face, family: EndpointFamily | None, batch: BatchRequest
     ) -> None:
         hidden = self._own.hidden[BATCH]
         params: dict[str, Any] = {"items": batch.items, "endpoint": call.name}

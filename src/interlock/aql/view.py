@@ -15,7 +15,7 @@ from interlock.core.catalog.pages import PageSettings
 from interlock.core.catalog.snapshot import View
 from interlock.core.catalog.token_costs import Counts, definition_tokens, estimated, tool_tokens
 from interlock.primitives.bounded_dict import BoundedDict
-from interlock.protocol.aql_terms import PLAIN, Category, Face, Family
+from interlock.protocol.aql_terms import PLAIN, Category, EndpointFamily, Face
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import Era
 
@@ -165,7 +165,7 @@ def is_shown(one: Operation, view: View | None) -> bool:
     return view is None or view.sees(one.tool)
 
 
-def _reader(face: Face) -> Family:
+def _reader(face: Face) -> EndpointFamily:
     """Where introspect is."""
     return face.family_of("introspect", Category.READ)
 
@@ -213,7 +213,7 @@ def _enums(
 
 def _endpoint(
     face: Face,
-    family: Family,
+    family: EndpointFamily,
     operation_catalog: OperationSnapshot,
     mine: list[Operation],
     whose: str,
@@ -321,6 +321,6 @@ def _servers(seen: Iterable[Operation]) -> str:
 
 
 INSTRUCTIONS: Final = instructions(
-    Face("semantic", "crude", (Family("read", "mcp_aql_read", frozenset({Category.READ})),))
+    Face("semantic", "crude", (EndpointFamily("read", "mcp_aql_read", frozenset({Category.READ})),))
 )
 """Of the five endpoints without a prefix."""

@@ -24,7 +24,7 @@ from interlock.channels.channel import (
 )
 from interlock.errors import CONFIG, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.jsonrpc import on_one_line
-from interlock.protocol.lines import LineDecoder, Oversize
+from interlock.protocol.lines import LineDecoder, OversizeLine
 
 _STDIN: Final = 0
 _STDOUT: Final = 1
@@ -58,7 +58,7 @@ class LinesChannel(Endpoint):
     def feed(self, data: bytes) -> None:
         """Bytes from the other side."""
         for line in self._lines.feed(data):
-            if isinstance(line, Oversize):
+            if isinstance(line, OversizeLine):
                 self._cut_off(f"it sent a message of more than {line.limit} bytes")
                 return
             self._deliver(line)

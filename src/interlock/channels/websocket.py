@@ -30,13 +30,13 @@ from interlock.protocol import websocket_handshake as opening
 from interlock.protocol.websocket import (
     MEDIUM_HEAD,
     UNSUPPORTED,
-    Binary,
+    BinaryMessage,
     Close,
-    Event,
     FrameDecoder,
     Ping,
     Pong,
     Violation,
+    WebSocketEvent,
     close_frame,
     medium_head,
     pong_frame,
@@ -137,7 +137,7 @@ class WebSocketConnection(asyncio.Protocol, ABC):
 
     # -- ending
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: WebSocketEvent) -> None:
         """Everything that is not a text message."""
         match event:
             case Ping() | Pong() if self.open:
@@ -148,7 +148,7 @@ class WebSocketConnection(asyncio.Protocol, ABC):
                 self._say_close(code, "")
                 if not self._dialled:
                     self._transport.close()
-            case Binary() if self.open:
+            case BinaryMessage() if self.open:
                 self._fail(Violation(UNSUPPORTED, "Messages are text here, not binary."))
             case Violation():
                 self._fail(event)
@@ -372,7 +372,7 @@ def _notice_its_end(transport: asyncio.BaseTransport) -> None:
 class _Refused(Exception):
     """The other side answered, and opened nothing."""
 
-    def __init__(self, answer: opening.Answer, body: bytes) -> None:
+    def __init__(self, answer: opening.HandshakeResponse, body: bytes) -> None:
         super().__init__(f"{answer.status} {answer.phrase}".rstrip() + _sentence_in(body))
         self.status = answer.status
 
@@ -392,8 +392,8 @@ class _Dialling(asyncio.Protocol):
         self._bearer = bearer
         self._max_message = max_message
         self._key = os.urandom(16)
-        self._reader = opening.AnswerReader()
-        self._refusal: opening.Answer | None = None
+        self._reader = opening.HandshakeResponseReader()
+        self._refusal: opening.HandshakeResponse | None = None
         self._body = b""
         self._transport: Any = None
 
@@ -451,7 +451,7 @@ class _Dialling(asyncio.Protocol):
             said_nothing = "it closed the connection" + (hint if self._where.secure else "")
             self._failed(exc or ConnectionResetError(said_nothing))
 
-    def _read_refusal(self, answer: opening.Answer, data: bytes) -> None:
+    def _read_refusal(self, answer: opening.HandshakeResponse, data: bytes) -> None:
         """Read on until the sentence that says why is there, or enough of anything."""
         self._body += data
         length = answer.all(b"content-length")

@@ -18,7 +18,7 @@ from interlock.core.config.problems import quoted
 from interlock.core.config.trust import Action, EffectName
 from interlock.errors import InterlockError, ProtocolError
 from interlock.primitives.text import format_count
-from interlock.protocol.kinds import Kind, read_kind, request_kind
+from interlock.protocol.kinds import MessageKind, read_kind, request_kind
 from interlock.protocol.mcp import LATEST_STATELESS, TOOLS_CALL, Era
 from interlock.terminal import config_source as where
 from interlock.terminal import output as say
@@ -62,7 +62,7 @@ class Question(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def put(self) -> tuple[Call, PolicyRequest]:
         """As the policy sees it. Raises ProtocolError for a kind that is none."""
-        kind = Kind("", TOOLS_CALL, self.tool) if self.tool else read_kind(self.kind or "")
+        kind = MessageKind("", TOOLS_CALL, self.tool) if self.tool else read_kind(self.kind or "")
         call = Call(
             kind.method, "cli", Credentials("local"), _HERE,
             name=kind.context, arguments=msgspec.json.encode(self.arguments),

@@ -16,7 +16,7 @@ from typing import Final
 from interlock import __version__
 from interlock.demo.toolbox import Toolbox
 from interlock.protocol.jsonrpc import NULL
-from interlock.protocol.lines import LineDecoder, Oversize, encode_line
+from interlock.protocol.lines import LineDecoder, OversizeLine, encode_line
 from interlock.sdk.mcp_server import Conversation, ServerDescription
 
 ABOUT: Final = ServerDescription(
@@ -67,8 +67,8 @@ async def _serve() -> None:
     conversation = Conversation(send, Toolbox().tools, ABOUT)
     decoder = LineDecoder()
 
-    def receive(line: bytes | Oversize) -> None:
-        if isinstance(line, Oversize):
+    def receive(line: bytes | OversizeLine) -> None:
+        if isinstance(line, OversizeLine):
             conversation.refuse(NULL, line.error())
         else:
             conversation.receive(line)

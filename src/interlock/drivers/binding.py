@@ -25,7 +25,15 @@ from interlock.manifests.binding import check_entry as check_entry
 from interlock.manifests.binding import version_problem as version_problem
 from interlock.manifests.model import ImplementedContract, ToolContract
 from interlock.manifests.schema_view import SchemaView
-from interlock.protocol.jsonpath import Every, Index, Name, Path, Step, Where, compile_path
+from interlock.protocol.jsonpath import (
+    FilterStep,
+    IndexStep,
+    JsonPath,
+    MemberStep,
+    PathStep,
+    WildcardStep,
+    compile_path,
+)
 
 
 class BindingFindings(Struct, frozen=True):
@@ -179,7 +187,7 @@ def _compare_output(
     ]
 
 
-def resolve(view: SchemaView, path: Path) -> tuple[str, SchemaView | None]:
+def resolve(view: SchemaView, path: JsonPath) -> tuple[str, SchemaView | None]:
     """Follow a path through a schema: why it leads nowhere, or what is said of the value there.
 
     None: the schema says too little to tell.
@@ -196,7 +204,7 @@ def resolve(view: SchemaView, path: Path) -> tuple[str, SchemaView | None]:
     return "", here
 
 
-def _step(view: SchemaView | None, step: Step) -> tuple[str, SchemaView | None]:
+def _step(view: SchemaView | None, step: PathStep) -> tuple[str, SchemaView | None]:
     if view is None:
         return "", None
     branches = list(view.alternatives())
@@ -210,20 +218,22 @@ def _step(view: SchemaView | None, step: Step) -> tuple[str, SchemaView | None]:
     return _plain_step(view, step)
 
 
-def _plain_step(view: SchemaView, step: Step) -> tuple[str, SchemaView | None]:
-    wanted = {Name: {"object"}, Index: {"array"}}.get(type(step), {"object", "array"})
+def _plain_step(view: SchemaView, step: PathStep) -> tuple[str, SchemaView | None]:
+    wanted = {MemberStep: {"object"}, IndexStep: {"array"}}.get(type(step), {"object", "array"})
     if not view.types & wanted:
         return f"there is {_listed(view.types)} and no {' or '.join(sorted(wanted))}", None
     if not view.certain:
         return "", None
-    if isinstance(step, Name):
+    if isinstance(step, MemberStep):
         found = view.member(step.name) or view.other_member()
         if found is None and (view.closed or view.names):
             return f"there is no member {step.name!r}", None
         return "", found
-    if isinstance(step, Index):
+    if isinstance(step, IndexStep):
         return "", view.item(step.index) if step.index >= 0 else None
-    if isinstance(step, Every | Where) and view.types & {"array", "object"} == {"array"}:
+    if isinstance(step, WildcardStep | FilterStep) and view.types & {"array", "object"} == {
+        "array"
+    }:
         return "", view.item()
     return "", None
 

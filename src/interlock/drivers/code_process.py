@@ -35,7 +35,7 @@ from interlock.errors import (
     by_name,
 )
 from interlock.primitives.backoff import exponential_delay
-from interlock.protocol.lines import LineDecoder, Oversize
+from interlock.protocol.lines import LineDecoder, OversizeLine
 
 _log = logging.getLogger("interlock.drivers")
 
@@ -215,10 +215,10 @@ class _Running:
     def pipe_read(self, fd: int, data: bytes) -> None:
         if fd == STDERR:
             for line in self._stderr_lines.feed(data):
-                self._owner.log(line.head if isinstance(line, Oversize) else line)
+                self._owner.log(line.head if isinstance(line, OversizeLine) else line)
             return
         for line in self._lines.feed(data):
-            if isinstance(line, Oversize):
+            if isinstance(line, OversizeLine):
                 self.kill(f"it wrote more than {MOST_BYTES} bytes at once")
             elif not self.loading.done():
                 self.loading.set_result(line)

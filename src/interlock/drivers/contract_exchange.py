@@ -47,7 +47,7 @@ from interlock.errors import (
     ProtocolError,
 )
 from interlock.protocol.headers import HeaderParam
-from interlock.protocol.input_required import REQUEST_STATE, read_needed, with_state
+from interlock.protocol.input_required import REQUEST_STATE, read_input_request, with_state
 from interlock.protocol.jsonrpc import decode_value, encode_value
 from interlock.protocol.mcp import COMPLETE, INPUT_REQUIRED, Era, glance_at, tool_error
 
@@ -565,7 +565,7 @@ def signed_by(driver: Driver, outcome: Outcome) -> Outcome:
     if glance is None or glance.result_type != INPUT_REQUIRED:
         return outcome
     try:
-        needed = read_needed(outcome.result)
+        needed = read_input_request(outcome.result)
     except ProtocolError:
         return outcome
     request_state = InputRequestState(driver.manifest.key, driver.digest, needed.state)

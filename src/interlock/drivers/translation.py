@@ -36,7 +36,7 @@ from interlock.manifests.binding import (
 )
 from interlock.manifests.model import ImplementedContract, ToolContract
 from interlock.manifests.schema_view import SchemaView
-from interlock.protocol.jsonpath import NotFound, compile_path
+from interlock.protocol.jsonpath import PathNotFoundError, compile_path
 
 Transforms = Mapping[str, Callable[[Any], Any]]
 """The transformers of a driver.py, by name."""
@@ -154,7 +154,7 @@ class BoundEntry:
             raise InterlockError(UPSTREAM_ERROR, error_text(result))
         try:
             value = self._path.find(self._root(result))
-        except NotFound as exc:
+        except PathNotFoundError as exc:
             raise self._unusable(str(exc)) from None
         return self.checked(value)
 

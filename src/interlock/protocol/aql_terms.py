@@ -59,7 +59,7 @@ RESERVED: Final[dict[str, Category]] = {
 """Names that the draft has taken, and where they belong."""
 
 
-class Family(msgspec.Struct, frozen=True):
+class EndpointFamily(msgspec.Struct, frozen=True):
     """The operations behind one endpoint."""
 
     name: str
@@ -78,13 +78,13 @@ class Face(msgspec.Struct, frozen=True, dict=True):
 
     mode: Mode
     profile: str
-    families: tuple[Family, ...]
+    families: tuple[EndpointFamily, ...]
     prefix: str = ""
     namespace: str = ""
     """A segment: only operations of that server are shown."""
 
     def __post_init__(self) -> None:
-        tools: dict[str, Family | None] = {}
+        tools: dict[str, EndpointFamily | None] = {}
         if self.mode in ("semantic", "all", "auto"):
             tools |= {family.tool: family for family in self.families}
         if self.mode in ("single", "all"):
@@ -96,12 +96,12 @@ class Face(msgspec.Struct, frozen=True, dict=True):
         return f"{self.prefix}mcp_aql"
 
     @property
-    def tools(self) -> dict[str, Family | None]:
+    def tools(self) -> dict[str, EndpointFamily | None]:
         """Its endpoints by name. None: the one that takes every operation."""
-        made: dict[str, Family | None] = self.__dict__["tools"]
+        made: dict[str, EndpointFamily | None] = self.__dict__["tools"]
         return made
 
-    def family_of(self, operation: str, category: Category) -> Family:
+    def family_of(self, operation: str, category: Category) -> EndpointFamily:
         """Where an operation belongs. Operations that a family names win over categories."""
         for family in self.families:
             if family.operations and any(fits(glob, operation) for glob in family.operations):

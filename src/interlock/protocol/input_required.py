@@ -23,14 +23,14 @@ REQUEST_STATE: Final = "requestState"
 _SESSION_ONLY: Final = ("_meta", "task", "elicitationId")
 
 
-class Needed(msgspec.Struct):
+class InputRequest(msgspec.Struct):
     """What a result asks for. `questions`: method and raw params by key."""
 
     questions: dict[str, tuple[str, bytes]]
     state: str | None = None
 
 
-def read_needed(result: bytes) -> Needed:
+def read_input_request(result: bytes) -> InputRequest:
     """What a stateless server wants to know. Raises ProtocolError when that cannot be read."""
     try:
         members = decode_members(result)
@@ -55,7 +55,7 @@ def read_needed(result: bytes) -> Needed:
         raise ProtocolError("The server's `requestState` is not a string.", UPSTREAM_PROTOCOL)
     if not questions and state is None:
         raise ProtocolError("The server asks for input, but for none.", UPSTREAM_PROTOCOL)
-    return Needed(questions, state)
+    return InputRequest(questions, state)
 
 
 def write_needed(questions: dict[str, tuple[str, bytes]], state: str | None) -> bytes:

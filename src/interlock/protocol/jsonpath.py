@@ -31,11 +31,11 @@ _MOST_SAFE: Final = 2**53 - 1
 Scalar = str | int | float | bool | None
 
 
-class NotFound(LookupError):
+class PathNotFoundError(LookupError):
     """The path leads nowhere in this value. Says how far it came, and nothing of the value."""
 
 
-class Name(Struct, frozen=True):
+class MemberStep(Struct, frozen=True):
     """The member of an object."""
 
     name: str
@@ -44,7 +44,7 @@ class Name(Struct, frozen=True):
         return f"[{_quoted(self.name)}]"
 
 
-class Index(Struct, frozen=True):
+class IndexStep(Struct, frozen=True):
     """An item of an array; a negative one counts from the end."""
 
     index: int
@@ -53,14 +53,14 @@ class Index(Struct, frozen=True):
         return f"[{self.index}]"
 
 
-class Every(Struct, frozen=True):
+class WildcardStep(Struct, frozen=True):
     """All items of an array, or all values of an object."""
 
     def __str__(self) -> str:
         return "[*]"
 
 
-class Where(Struct, frozen=True):
+class FilterStep(Struct, frozen=True):
     """Those of them that are objects with a member equal to a value."""
 
     name: str
@@ -71,19 +71,23 @@ class Where(Struct, frozen=True):
         return f"[?@[{_quoted(self.name)}]=={value}]"
 
 
-Step = Name | Index | Every | Where
+PathStep = MemberStep | IndexStep | WildcardStep | FilterStep
 
 
-class Path:
+class JsonPath:
     """A compiled path."""
 
     __slots__ = ("_many", "_one", "steps", "text")
 
-    def __init__(self, text: str, steps: tuple[Step, ...]) -> None:
+    def __init__(self, text: str, steps: tuple[PathStep, ...]) -> None:
         self.text = text
         self.steps = steps
         first = next(
-            (place for place, step in enumerate(steps) if isinstance(step, Every | Where)),
+            (
+                place
+                for place, step in enumerate(steps)
+                if isinstance(step, WildcardStep | FilterStep)
+            ),
             len(steps),
         )
         self._one = steps[:first]
@@ -100,18 +104,18 @@ class Path:
         return not self.steps
 
     def find(self, value: Any) -> Any:
-        """What is there. Raises NotFound."""
+        """What is there. Raises PathNotFoundError."""
         place = "$"
         for step in self._one:
             found = _follow(value, step)
             if found is _NOTHING:
-                raise NotFound(_nothing_there(self.text, place, step, value))
+                raise PathNotFoundError(_nothing_there(self.text, place, step, value))
             value = found
             place += str(step)
         if not self._many:
             return value
         if not isinstance(value, list | dict):
-            raise NotFound(_nothing_there(self.text, place, self._many[0], value))
+            raise PathNotFoundError(_nothing_there(self.text, place, self._many[0], value))
         nodes: Iterable[Any] = (value,)
         for step in self._many:
             nodes = [one for node in nodes for one in _select(node, step)]
@@ -125,17 +129,17 @@ class Path:
         return f"Path({self.text!r})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Path) and str(self) == str(other)
+        return isinstance(other, JsonPath) and str(self) == str(other)
 
     def __hash__(self) -> int:
         return hash(str(self))
 
 
-def compile_path(text: str) -> Path:
+def compile_path(text: str) -> JsonPath:
     """`text` as a path. Raises ProtocolError with a sentence that says what to write instead."""
     if len(text) > MAX_PATH:
         raise ProtocolError(f"A JSONPath has at most {MAX_PATH} characters, this has {len(text)}.")
-    return Path(text, _Reader(text).read())
+    return JsonPath(text, _Reader(text).read())
 
 
 # -- following
@@ -148,16 +152,16 @@ class _Nothing:
 _NOTHING: Final = _Nothing()
 
 
-def _follow(value: Any, step: Step) -> Any:
-    if isinstance(step, Name):
+def _follow(value: Any, step: PathStep) -> Any:
+    if isinstance(step, MemberStep):
         return value.get(step.name, _NOTHING) if isinstance(value, dict) else _NOTHING
-    if not isinstance(step, Index) or not isinstance(value, list):
+    if not isinstance(step, IndexStep) or not isinstance(value, list):
         return _NOTHING
     return value[step.index] if -len(value) <= step.index < len(value) else _NOTHING
 
 
-def _select(value: Any, step: Step) -> Iterable[Any]:
-    if isinstance(step, Name | Index):
+def _select(value: Any, step: PathStep) -> Iterable[Any]:
+    if isinstance(step, MemberStep | IndexStep):
         found = _follow(value, step)
         return () if found is _NOTHING else (found,)
     if isinstance(value, dict):
@@ -166,7 +170,7 @@ def _select(value: Any, step: Step) -> Iterable[Any]:
         items = value
     else:
         return ()
-    if isinstance(step, Every):
+    if isinstance(step, WildcardStep):
         return items
     return [
         one
@@ -184,13 +188,13 @@ def same_scalar(one: Any, other: Scalar) -> bool:
     return isinstance(one, str) and isinstance(other, str) and one == other
 
 
-def _nothing_there(text: str, place: str, step: Step, value: Any) -> str:
+def _nothing_there(text: str, place: str, step: PathStep, value: Any) -> str:
     kind = _kind(value)
-    if isinstance(step, Name):
+    if isinstance(step, MemberStep):
         if isinstance(value, dict):
             return f"`{text}` finds nothing: at `{place}` there is no member {step.name!r}."
         return f"`{text}` finds nothing: at `{place}` there is {kind} and no object."
-    if isinstance(step, Index):
+    if isinstance(step, IndexStep):
         if isinstance(value, list):
             return (
                 f"`{text}` finds nothing: the array at `{place}` has {len(value)} items and none "
@@ -234,11 +238,11 @@ class _Reader:
         self._text = text
         self._at = 0
 
-    def read(self) -> tuple[Step, ...]:
+    def read(self) -> tuple[PathStep, ...]:
         if not self._text.startswith("$"):
             self._refuse("a path begins with `$`", 0)
         self._at = 1
-        steps: list[Step] = []
+        steps: list[PathStep] = []
         while True:
             before = self._at
             self._blanks()
@@ -250,13 +254,13 @@ class _Reader:
                 self._refuse(f"a path has at most {MAX_STEPS} steps", self._at)
             steps.append(self._step())
 
-    def _step(self) -> Step:
+    def _step(self) -> PathStep:
         if self._take(".."):
             self._refuse("`..` is not supported: name every step", self._at - 2)
         if self._take("."):
             if self._text.startswith("*", self._at):
                 self._refuse("write `[*]` for everything", self._at)
-            return Name(self._short_name())
+            return MemberStep(self._short_name())
         if self._take("["):
             self._blanks()
             step = self._selector()
@@ -269,13 +273,13 @@ class _Reader:
             return step
         self._refuse("expected `.name` or `[`", self._at)
 
-    def _selector(self) -> Step:
+    def _selector(self) -> PathStep:
         if self._take("*"):
-            return Every()
+            return WildcardStep()
         if self._take("?"):
             return self._filter()
         if self._text[self._at : self._at + 1] in ("'", '"'):
-            return Name(self._string())
+            return MemberStep(self._string())
         if self._text.startswith(":", self._at):
             self._refuse("slices are not supported: take `[*]` or one index", self._at)
         began = self._at
@@ -288,9 +292,9 @@ class _Reader:
         index = int(found[0])
         if abs(index) > _MOST_SAFE:
             self._refuse("the index is too large", began)
-        return Index(index)
+        return IndexStep(index)
 
-    def _filter(self) -> Where:
+    def _filter(self) -> FilterStep:
         self._blanks()
         bracketed = self._take("(")
         self._blanks()
@@ -314,7 +318,7 @@ class _Reader:
         self._blanks()
         if bracketed:
             self._expect(")")
-        return Where(name, value)
+        return FilterStep(name, value)
 
     def _value(self) -> Scalar:
         if self._text[self._at : self._at + 1] in ("'", '"'):

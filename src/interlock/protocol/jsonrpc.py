@@ -67,7 +67,7 @@ _encode = msgspec.json.Encoder().encode
 _MINUS: Final = ord("-")
 _QUOTE: Final = ord('"')
 _BLANK: Final = b" \t\r\n"
-_KNOWN: Final = twins.Known("jsonrpc", "id", "method", "params", "result", "error")
+_KNOWN: Final = twins.KnownMembers("jsonrpc", "id", "method", "params", "result", "error")
 
 
 class BadMessage(ProtocolError):

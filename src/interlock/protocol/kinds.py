@@ -76,7 +76,7 @@ def _as_seen(kind: str) -> str:
     return "".join(one for one in plain.casefold() if one.isprintable() and not one.isspace())
 
 
-class Kind(NamedTuple):
+class MessageKind(NamedTuple):
     """A kind, taken apart. Empty: it has none."""
 
     family: str
@@ -87,7 +87,7 @@ class Kind(NamedTuple):
         return ":".join(part for part in self if part)
 
 
-def read_kind(text: str) -> Kind:
+def read_kind(text: str) -> MessageKind:
     """Take a kind apart. Raises ProtocolError for one that cannot be.
 
     The method ends at the second colon, and all the rest is the context: a URI has colons too.
@@ -96,7 +96,7 @@ def read_kind(text: str) -> Kind:
     if family not in _WITH_METHOD:
         if not family or (colon and family == CHAT):
             raise _malformed(text, "its first part means nothing")
-        return Kind(text)
+        return MessageKind(text)
     method, colon, context = rest.partition(":")
     if not method:
         raise _malformed(text, "it names no method")
@@ -104,7 +104,7 @@ def read_kind(text: str) -> Kind:
         raise _malformed(text, "its context is empty")
     if context and method not in CONTEXT_MEMBER:
         raise _malformed(text, f"{method[:_SHOWN]} has no context")
-    return Kind(family, method, context)
+    return MessageKind(family, method, context)
 
 
 def request_kind(method: str, context: str = "") -> str:
@@ -216,7 +216,7 @@ def compiled(text: str) -> KindPattern:
     return KindPattern(text)
 
 
-class Grants:
+class KindGrants:
     """A set of patterns: what somebody may send.
 
     A sender uses few kinds, and says them again and again: what was found out about one is kept.
@@ -242,9 +242,9 @@ class Grants:
 
 
 @lru_cache(maxsize=1_024)
-def grants_of(patterns: tuple[str, ...]) -> Grants:
+def grants_of(patterns: tuple[str, ...]) -> KindGrants:
     """The same set for all who have the same patterns."""
-    return Grants(patterns)
+    return KindGrants(patterns)
 
 
 PROFILES: Final[dict[str, tuple[str, ...]]] = {

@@ -18,7 +18,7 @@ MAX_LINE_BYTES: Final = 4 * 1024 * 1024
 _HEAD_BYTES: Final = 256
 
 
-class Oversize(msgspec.Struct, frozen=True):
+class OversizeLine(msgspec.Struct, frozen=True):
     """A line over the limit, in the place where the line would have been.
 
     It is an item of the list and not an exception, so that the lines around it are not lost.
@@ -58,7 +58,7 @@ class LineDecoder:
         """How many bytes of an unfinished line are kept."""
         return len(self._buffer)
 
-    def feed(self, data: bytes) -> list[bytes | Oversize]:
+    def feed(self, data: bytes) -> list[bytes | OversizeLine]:
         """The lines that `data` completes, without their line ends."""
         end = data.find(b"\n")
         # By far the most usual: exactly one line, whole, in one read.
@@ -71,7 +71,7 @@ class LineDecoder:
         ):
             line = data[:-2] if data[end - 1] == 13 else data[:-1]
             return [line] if line and not line.isspace() else []
-        out: list[bytes | Oversize] = []
+        out: list[bytes | OversizeLine] = []
         if end < 0:
             if not self._dropping:
                 self._keep(data, out)
@@ -103,7 +103,7 @@ class LineDecoder:
         self._dropping = False
         return tail if tail and not tail.isspace() else None
 
-    def _keep(self, data: bytes, out: list[bytes | Oversize]) -> None:
+    def _keep(self, data: bytes, out: list[bytes | OversizeLine]) -> None:
         room = self._max_bytes - len(self._buffer)
         if len(data) <= room:
             self._buffer += data
@@ -113,8 +113,8 @@ class LineDecoder:
         self._buffer.clear()
         self._dropping = True
 
-    def _oversize(self, line: bytes | bytearray) -> Oversize:
-        return Oversize(self._max_bytes, bytes(line[: min(_HEAD_BYTES, self._max_bytes)]))
+    def _oversize(self, line: bytes | bytearray) -> OversizeLine:
+        return OversizeLine(self._max_bytes, bytes(line[: min(_HEAD_BYTES, self._max_bytes)]))
 
 
 def encode_line(payload: bytes) -> bytes:

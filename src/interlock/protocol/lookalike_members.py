@@ -40,7 +40,7 @@ def folded(name: str) -> str:
     return front + "".join(one for one in plain if one.isalnum())
 
 
-class Known:
+class KnownMembers:
     """Members with a meaning. `aliases`: names that some readers take for one of them."""
 
     def __init__(self, *names: str, aliases: dict[str, str] | None = None) -> None:

@@ -382,13 +382,13 @@ class ProgressParams(msgspec.Struct, gc=False, rename="camel"):
     progress_token: int | str | UnsetType = UNSET
 
 
-class UpdatedParams(msgspec.Struct, gc=False):
+class ResourceUpdatedParams(msgspec.Struct, gc=False):
     """Which resource is not what it was."""
 
     uri: str
 
 
-class AskedParams(msgspec.Struct, gc=False):
+class ServerRequestParams(msgspec.Struct, gc=False):
     """The part of a server's question that is about the question itself."""
 
     meta: dict[str, Raw] | UnsetType = msgspec.field(default=UNSET, name="_meta")

@@ -132,7 +132,7 @@ def is_uuid(text: object) -> bool:
     return isinstance(text, str) and _UUID.fullmatch(text) is not None
 
 
-class Offers(msgspec.Struct, frozen=True, gc=False):
+class SubserverCapabilities(msgspec.Struct, frozen=True, gc=False):
     """What a subserver says that it has (`capabilities` of a registration)."""
 
     tools: bool = True
@@ -140,14 +140,14 @@ class Offers(msgspec.Struct, frozen=True, gc=False):
     notifications: bool = False
 
 
-class Proof(msgspec.Struct, frozen=True, gc=False):
+class AuthorityProof(msgspec.Struct, frozen=True, gc=False):
     """What an authority is proven with."""
 
     type: str
     token: str
 
     def __repr__(self) -> str:
-        return f"Proof({self.type})"
+        return f"AuthorityProof({self.type})"
 
 
 class Registration(msgspec.Struct, frozen=True, omit_defaults=False):
@@ -155,12 +155,12 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=False):
 
     subserver_id: str
     segment: str
-    capabilities: Offers
+    capabilities: SubserverCapabilities
     heartbeat_interval_ms: int
     transport_class: str = NATIVE
     version: str = VERSIONS[-1]
     authority: str | None = None
-    authority_proof: Proof | None = None
+    authority_proof: AuthorityProof | None = None
     subtree_ids: tuple[str, ...] | None = None
     """The ids of an aggregator and of all below it. None: this is a leaf."""
     descendant_ids: tuple[str, ...] = ()
@@ -198,30 +198,30 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=False):
 _Amount = Annotated[int, Meta(ge=0)]
 
 
-class Budget(msgspec.Struct, frozen=True, gc=False):
+class SubserverBudget(msgspec.Struct, frozen=True, gc=False):
     """How much may be called of a subserver (`budget` of a registration's result)."""
 
     max_calls_per_minute: _Amount = UNLIMITED
     max_mutable_calls_per_session: _Amount = UNLIMITED
     max_cost_units_per_session: _Amount = UNLIMITED
 
-    def capped(self, by: Budget) -> Budget:
+    def capped(self, by: SubserverBudget) -> SubserverBudget:
         """What is left of it under another one."""
-        return Budget(
+        return SubserverBudget(
             min(self.max_calls_per_minute, by.max_calls_per_minute),
             min(self.max_mutable_calls_per_session, by.max_mutable_calls_per_session),
             min(self.max_cost_units_per_session, by.max_cost_units_per_session),
         )
 
 
-class Registered(msgspec.Struct, frozen=True, gc=False):
+class RegistrationResult(msgspec.Struct, frozen=True, gc=False):
     """The result of `mcpax/register`."""
 
     assigned_segment: str
     session_id: str
     heartbeat_deadline_ms: _Amount
     status: str = "registered"
-    budget: Budget = Budget()
+    budget: SubserverBudget = SubserverBudget()
     aggregator_id: str = ""
     tree_id: str = ""
     """Which tree this is: the id of its root."""
@@ -232,7 +232,7 @@ class Registered(msgspec.Struct, frozen=True, gc=False):
     duplicate_ids: tuple[str, ...] | UnsetType = msgspec.field(default=UNSET, name=DUPLICATE_IDS)
 
 
-class Beat(msgspec.Struct, frozen=True, gc=False):
+class HeartbeatParams(msgspec.Struct, frozen=True, gc=False):
     """The params of `mcpax/heartbeat`."""
 
     session_id: str
@@ -250,18 +250,18 @@ class Beat(msgspec.Struct, frozen=True, gc=False):
         return encode_value(members)
 
 
-class Beaten(msgspec.Struct, frozen=True, gc=False):
+class HeartbeatResult(msgspec.Struct, frozen=True, gc=False):
     """The result of `mcpax/heartbeat`."""
 
     heartbeat_deadline_ms: _Amount
     status: str = "ok"
     tree_id: str = ""
-    budget: Budget | None = None
+    budget: SubserverBudget | None = None
     jwks: Raw | UnsetType = UNSET
     duplicate_ids: tuple[str, ...] | UnsetType = msgspec.field(default=UNSET, name=DUPLICATE_IDS)
 
 
-class Farewell(msgspec.Struct, frozen=True, gc=False):
+class DeregistrationParams(msgspec.Struct, frozen=True, gc=False):
     """The params of `mcpax/deregister`."""
 
     session_id: str
@@ -279,7 +279,7 @@ class Hop(msgspec.Struct, frozen=True, gc=False):
     """The segments behind the cursor as one name, where whoever made it has put them together."""
 
 
-class Identity(msgspec.Struct, frozen=True, gc=False):
+class SubserverIdentity(msgspec.Struct, frozen=True, gc=False):
     """The result of `mcpax/identify`: who a subserver is, and with whom it is registered."""
 
     subserver_id: str
@@ -365,38 +365,38 @@ def read_registration(params: bytes | Raw | UnsetType) -> Registration:
     return Registration(
         subserver_id=subserver_id.lower(),
         segment=segment,
-        capabilities=_take(members, "capabilities", Offers),
+        capabilities=_take(members, "capabilities", SubserverCapabilities),
         heartbeat_interval_ms=interval,
         transport_class=transport,
         version=version,
         authority=authority,
-        authority_proof=_take(members, "authority_proof", Proof, None),
+        authority_proof=_take(members, "authority_proof", AuthorityProof, None),
         subtree_ids=_ids(members, SUBTREE_IDS),
         descendant_ids=_ids(members, DESCENDANT_IDS) or (),
         auth_scope=auth_scope,
     )
 
 
-def read_beat(params: bytes | Raw | UnsetType) -> Beat:
+def read_beat(params: bytes | Raw | UnsetType) -> HeartbeatParams:
     """Raises ProtocolError."""
     members = _members(params)
-    return Beat(
+    return HeartbeatParams(
         _take(members, "session_id", str),
         _ids(members, SUBTREE_IDS),
         _ids(members, DESCENDANT_IDS),
     )
 
 
-def read_farewell(params: bytes | Raw | UnsetType) -> Farewell:
+def read_farewell(params: bytes | Raw | UnsetType) -> DeregistrationParams:
     """Raises ProtocolError."""
     members = _members(params)
     reason = _take(members, "reason", str, "")
-    return Farewell(_take(members, "session_id", str), reason[:_MOST_REASON])
+    return DeregistrationParams(_take(members, "session_id", str), reason[:_MOST_REASON])
 
 
-def read_registered(result: bytes | Raw, segment: str) -> Registered:
+def read_registered(result: bytes | Raw, segment: str) -> RegistrationResult:
     """What an aggregator granted to whoever asked for this segment. Raises ProtocolError."""
-    granted = _read(result, Registered, REGISTER)
+    granted = _read(result, RegistrationResult, REGISTER)
     if granted.assigned_segment != segment:
         raise ProtocolError(
             f"The parent registered it as {granted.assigned_segment[:80]!r}, not as {segment!r}, "
@@ -406,9 +406,9 @@ def read_registered(result: bytes | Raw, segment: str) -> Registered:
     return granted
 
 
-def read_beaten(result: bytes | Raw) -> Beaten:
+def read_beaten(result: bytes | Raw) -> HeartbeatResult:
     """Raises ProtocolError."""
-    beaten = _read(result, Beaten, HEARTBEAT)
+    beaten = _read(result, HeartbeatResult, HEARTBEAT)
     _check_tree(beaten.tree_id, HEARTBEAT)
     return beaten
 
@@ -425,9 +425,9 @@ def read_keys_changed(params: bytes | Raw | UnsetType) -> Raw:
     return Raw(bytes(_take(_members(params), "jwks", Raw)))
 
 
-def read_identity(result: bytes | Raw) -> Identity:
+def read_identity(result: bytes | Raw) -> SubserverIdentity:
     """Raises ProtocolError."""
-    return _read(result, Identity, IDENTIFY)
+    return _read(result, SubserverIdentity, IDENTIFY)
 
 
 T = TypeVar("T")

@@ -46,7 +46,7 @@ medium_head: Final = _MEDIUM.pack
 _unpack_medium: Final = _MEDIUM.unpack_from
 
 
-class Binary(msgspec.Struct, frozen=True):
+class BinaryMessage(msgspec.Struct, frozen=True):
     """A whole message that is not text."""
 
     payload: bytes
@@ -82,7 +82,7 @@ class Violation(msgspec.Struct, frozen=True):
         return ProtocolError(self.message)
 
 
-Event = bytes | Binary | Ping | Pong | Close | Violation
+WebSocketEvent = bytes | BinaryMessage | Ping | Pong | Close | Violation
 """What comes out of a decoder; `bytes` are a whole text message, and valid UTF-8."""
 
 
@@ -151,13 +151,13 @@ class FrameDecoder:
         self._fresh = False
         self._buffer = self._joined = bytearray()
 
-    def feed(self, data: bytes) -> list[Event]:
+    def feed(self, data: bytes) -> list[WebSocketEvent]:
         """What `data` completes."""
         size = len(data)
         if not self._fresh:
             return self._feed(data)
         # By far the most usual: text messages, each whole in one frame, in one read.
-        events: list[Event] = []
+        events: list[WebSocketEvent] = []
         at = 0
         small_head, most = self._small_head, self._max
         masked, small_start = self._mask_bit, self._small_start
@@ -193,8 +193,8 @@ class FrameDecoder:
         events += self._feed(data[at:])
         return events
 
-    def _feed(self, data: bytes) -> list[Event]:
-        events: list[Event] = []
+    def _feed(self, data: bytes) -> list[WebSocketEvent]:
+        events: list[WebSocketEvent] = []
         if self._over:
             return events
         buffer = self._buffer
@@ -213,7 +213,7 @@ class FrameDecoder:
         self._fresh = not buffer and not self._joining
         return events
 
-    def _frame(self, at: int, events: list[Event]) -> int:
+    def _frame(self, at: int, events: list[WebSocketEvent]) -> int:
         """Read the frame that begins at `at`.
 
         Returns its end, 0 when more of it is needed, and -1 when nothing counts after it.
@@ -276,7 +276,7 @@ class FrameDecoder:
             return "A message begins before the last one has ended."
         return ""
 
-    def _data(self, opcode: int, final: bool, payload: bytes, events: list[Event]) -> bool:
+    def _data(self, opcode: int, final: bool, payload: bytes, events: list[WebSocketEvent]) -> bool:
         """Take a message, or a part of one. False when it is not what it says."""
         if not final:
             self._joining = opcode or self._joining
@@ -297,7 +297,7 @@ class FrameDecoder:
             self._joined = bytearray()
         self.finished += 1
         if opcode == _BINARY:
-            events.append(Binary(payload))
+            events.append(BinaryMessage(payload))
         elif payload.isascii() or _is_utf8(payload):
             events.append(payload)
         else:
@@ -305,7 +305,7 @@ class FrameDecoder:
             return False
         return True
 
-    def _fail(self, events: list[Event], code: int, message: str) -> int:
+    def _fail(self, events: list[WebSocketEvent], code: int, message: str) -> int:
         events.append(Violation(code, message))
         return -1
 

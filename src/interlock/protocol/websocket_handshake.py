@@ -48,7 +48,7 @@ def request(host: str, target: str, key: bytes, headers: Iterable[tuple[str, str
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-class Answer(Struct, frozen=True):
+class HandshakeResponse(Struct, frozen=True):
     """The head of what a server answered."""
 
     status: int
@@ -59,14 +59,14 @@ class Answer(Struct, frozen=True):
         return [value for known, value in self.headers if known == name]
 
 
-class AnswerReader:
+class HandshakeResponseReader:
     """Reads the head of the answer. What stands behind it is not its business: see `rest`."""
 
     def __init__(self) -> None:
         self._buffer = b""
         self.rest = b""
 
-    def feed(self, data: bytes) -> Answer | None:
+    def feed(self, data: bytes) -> HandshakeResponse | None:
         """The answer, once its head is whole. Raises ProtocolError when it is none."""
         before = len(self._buffer)
         self._buffer += data
@@ -80,7 +80,7 @@ class AnswerReader:
         return _read_head(head)
 
 
-def _read_head(head: bytes) -> Answer:
+def _read_head(head: bytes) -> HandshakeResponse:
     first, *lines = head.split(b"\r\n")
     status = _STATUS_LINE.fullmatch(first)
     if status is None:
@@ -91,10 +91,10 @@ def _read_head(head: bytes) -> Answer:
         if field is None:
             raise ProtocolError("A header in its answer is none.")
         headers.append((field[1].lower(), field[2]))
-    return Answer(int(status[1]), (status[2] or b"").decode("latin-1"), headers)
+    return HandshakeResponse(int(status[1]), (status[2] or b"").decode("latin-1"), headers)
 
 
-def check_answer(answer: Answer, key: bytes) -> None:
+def check_answer(answer: HandshakeResponse, key: bytes) -> None:
     """Raises ProtocolError when the answer does not open the WebSocket."""
     if answer.status != 101:
         raise ProtocolError(f"It answered {answer.status} {answer.phrase}".rstrip() + ".")
@@ -111,7 +111,7 @@ def check_answer(answer: Answer, key: bytes) -> None:
 # -- who listens
 
 
-class Refusal(Struct, frozen=True):
+class HandshakeRefusal(Struct, frozen=True):
     """Why a request opens no WebSocket, for the answer. `headers`: ready header lines."""
 
     status: int
@@ -124,27 +124,29 @@ def is_offer(headers: Headers) -> bool:
     return _names(headers, b"upgrade", b"websocket")
 
 
-def refusal(method: bytes, version: str, headers: Headers) -> Refusal | None:
+def refusal(method: bytes, version: str, headers: Headers) -> HandshakeRefusal | None:
     """Why this request opens no WebSocket, or None when it does."""
     if method != b"GET" or version != "1.1":
-        return Refusal(400, "A WebSocket is opened with GET and HTTP/1.1.")
+        return HandshakeRefusal(400, "A WebSocket is opened with GET and HTTP/1.1.")
     if any(name == b"transfer-encoding" for name, _ in headers) or any(
         value != b"0" for value in _all(headers, b"content-length")
     ):
-        return Refusal(400, "A request that opens a WebSocket has no body.")
+        return HandshakeRefusal(400, "A request that opens a WebSocket has no body.")
     if not _names(headers, b"upgrade", b"websocket"):
-        return Refusal(400, "The Upgrade header does not name websocket.")
+        return HandshakeRefusal(400, "The Upgrade header does not name websocket.")
     if not _names(headers, b"connection", b"upgrade"):
-        return Refusal(400, "The Connection header does not name Upgrade.")
+        return HandshakeRefusal(400, "The Connection header does not name Upgrade.")
     if _all(headers, b"sec-websocket-version") != [_VERSION]:
-        return Refusal(
+        return HandshakeRefusal(
             426,
             "Only version 13 of WebSocket is spoken here.",
             b"sec-websocket-version: 13\r\nupgrade: websocket\r\n",
         )
     keys = _all(headers, b"sec-websocket-key")
     if len(keys) != 1 or not _is_key(keys[0]):
-        return Refusal(400, "Sec-WebSocket-Key must be there once, with 16 bytes in base64.")
+        return HandshakeRefusal(
+            400, "Sec-WebSocket-Key must be there once, with 16 bytes in base64."
+        )
     return None
 
 

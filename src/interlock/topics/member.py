@@ -10,7 +10,7 @@ from interlock.core.call import Caller, Credentials
 from interlock.primitives.rate_limits import Sampler
 
 if TYPE_CHECKING:
-    from interlock.protocol.kinds import Grants
+    from interlock.protocol.kinds import KindGrants
     from interlock.topics.wire.envelope import EnvelopeHeader
 
 
@@ -51,7 +51,7 @@ class Member(msgspec.Struct, eq=False):
     topic: str
     id: str
     capabilities: tuple[str, ...]
-    grants: Grants
+    grants: KindGrants
     routing: str
     outlet: MessageSink
     caller: Caller

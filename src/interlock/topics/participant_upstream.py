@@ -39,7 +39,7 @@ from interlock.errors import (
 )
 from interlock.primitives.backoff import Backoff
 from interlock.protocol import jsonrpc, mcp
-from interlock.protocol.kinds import CONTEXT_MEMBER, REQUEST, RESPONSE, Grants, request_kind
+from interlock.protocol.kinds import CONTEXT_MEMBER, REQUEST, RESPONSE, KindGrants, request_kind
 from interlock.protocol.kinds import LONGEST as LONGEST_KIND
 from interlock.protocol.mcpax import HOPS
 from interlock.protocol.mcpx_terms import GATEWAY, JOIN, LEAVE, LONGEST, PRESENCE, REVISION, WELCOME
@@ -332,7 +332,7 @@ class ParticipantConnector:
         self._sleep = sleep
         self._capabilities: tuple[str, ...] | None = None
         """What it may say. None: it is not there."""
-        self._grants = Grants(())
+        self._grants = KindGrants(())
         self._link: ParticipantLink | None = None
         self._news = asyncio.Event()
         """Something about it is new since the last attempt."""
@@ -383,7 +383,7 @@ class ParticipantConnector:
         if now == self._capabilities and not anew:
             return
         came, self._capabilities = self._capabilities is None, now
-        self._grants = Grants(now)
+        self._grants = KindGrants(now)
         self._backoff.reset()
         self._news.set()
         if self._link is not None:
@@ -396,7 +396,7 @@ class ParticipantConnector:
         if self._capabilities is None:
             return
         self._capabilities = None
-        self._grants = Grants(())
+        self._grants = KindGrants(())
         self._hang_up(reason)
         if self.on_left is not None:
             self.on_left()

@@ -46,7 +46,7 @@ class CallerTokens(UpstreamExtension):
         # By its method: to call an object costs more than to call a method of it.
         self.read = tokens.__call__
         """Who calls, by the credentials that a parent sent. For `Identity.minted`."""
-        self._granted: ax.Registered | None = None
+        self._granted: ax.RegistrationResult | None = None
         self._above: ParentIssuer | None = None
         registrar.grants.keys = issuer.keys.jwks
         issuer.on_new_keys(registrar.keys_changed)

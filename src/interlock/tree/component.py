@@ -542,7 +542,7 @@ class Tree(FeatureComponent, UpstreamExtension):
             on_keys=registrant.keys_changed,
         )
 
-    def _registered(self, granted: ax.Registered) -> None:
+    def _registered(self, granted: ax.RegistrationResult) -> None:
         self.own_segment = granted.assigned_segment
         self.registrar.parent_id = granted.aggregator_id or None
         self.registrar.tree_id = granted.tree_id or granted.aggregator_id or self.id
@@ -562,7 +562,7 @@ class Tree(FeatureComponent, UpstreamExtension):
         self.own_segment = self._config.root_segment or ""
         self.registrar.parent_id = None
         self.registrar.tree_id = self.id
-        self.registrar.budget_cap = ax.Budget()
+        self.registrar.budget_cap = ax.SubserverBudget()
 
 
 def create(context: NodeContext) -> Tree:

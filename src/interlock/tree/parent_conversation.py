@@ -70,7 +70,7 @@ class AxConversation(Conversation):
         listeners: ChangeListeners,
         send: Callable[[bytes], None],
         peer: str,
-        identify: Callable[[], ax.Identity],
+        identify: Callable[[], ax.SubserverIdentity],
         tree: Tree | None = None,
         on_keys: Callable[[Raw], None] | None = None,
     ) -> None:

@@ -54,7 +54,7 @@ from interlock.primitives.backoff import Backoff
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol import mcpax as ax
 from interlock.protocol.jsonrpc import ErrorObject, Message, decode_value
-from interlock.protocol.mcpax import Proof, dns_name
+from interlock.protocol.mcpax import AuthorityProof, dns_name
 from interlock.protocol.scopes import ADMIN
 from interlock.tree.config import ParentConfig
 from interlock.tree.status import ParentStatus
@@ -531,7 +531,7 @@ def check_key(key: str) -> None:
     _key(key)
 
 
-def mint_proof(authority: str, key: str, aggregator_id: str, wall_clock: Clock) -> Proof:
+def mint_proof(authority: str, key: str, aggregator_id: str, wall_clock: Clock) -> AuthorityProof:
     """A token that proves an authority to one parent, once. Raises InterlockError."""
     check_key(key)
     from joserfc import jwt
@@ -549,7 +549,7 @@ def mint_proof(authority: str, key: str, aggregator_id: str, wall_clock: Clock) 
     with warnings.catch_warnings():
         # `EdDSA` has a newer name by now, which not every parent knows.
         warnings.simplefilter("ignore", category=UserWarning)
-        return Proof("jwt", jwt.encode(header, claims, signing, algorithms=[algorithm]))
+        return AuthorityProof("jwt", jwt.encode(header, claims, signing, algorithms=[algorithm]))
 
 
 def _key(pem: str) -> tuple[RSAKey | ECKey | OKPKey, str]:
@@ -652,7 +652,7 @@ BEAT_AFTER: Final = 0.7
 interval ends."""
 _UNSURE: Final = 30.0
 """When no heartbeats were agreed on: how long an answer may take."""
-_EVERYTHING: Final = ax.Offers(tools=True, resources=True, notifications=True)
+_EVERYTHING: Final = ax.SubserverCapabilities(tools=True, resources=True, notifications=True)
 
 T = TypeVar("T")
 
@@ -669,12 +669,12 @@ class Registrant:
         converse: Callable[[Channel, Registrant], ParentLink],
         subtree_ids: Callable[[], tuple[str, ...] | None] = lambda: None,
         descendant_ids: Callable[[], tuple[str, ...]] = lambda: (),
-        on_registered: Callable[[ax.Registered], None] = lambda _: None,
+        on_registered: Callable[[ax.RegistrationResult], None] = lambda _: None,
         on_lost: Callable[[str], None] = lambda _: None,
         on_state: Callable[[Registrant], None] = lambda _: None,
         on_refused: Callable[[InterlockError], None] = lambda _: None,
         on_duplicates: Callable[[Collection[str]], None] = lambda _: None,
-        offers: ax.Offers = _EVERYTHING,
+        offers: ax.SubserverCapabilities = _EVERYTHING,
         transport_class: str = ax.NATIVE,
         auth_scope: str | None = ADMIN,
         once: bool = False,
@@ -726,7 +726,7 @@ class Registrant:
         self._since = wall_clock()
         self._url = parent.url
         self._problem: InterlockError | None = None
-        self.granted: ax.Registered | None = None
+        self.granted: ax.RegistrationResult | None = None
         """What the parent granted. The same object until something of it is another. An attribute,
         as every call from a parent is held against it."""
         self._announced: tuple[str, ...] | None = None
@@ -761,7 +761,7 @@ class Registrant:
             self._move(RegistrantEvent.LEAVE)
             granted, self.granted = self.granted, None
             session = "" if granted is None else granted.session_id
-            params = jsonrpc.encode_value(ax.Farewell(session, "it stops"))
+            params = jsonrpc.encode_value(ax.DeregistrationParams(session, "it stops"))
             try:
                 await self._within(FAREWELL, self._conversation.request(ax.DEREGISTER, params))
             except InterlockError as error:
@@ -823,9 +823,9 @@ class Registrant:
     def tree_id(self) -> str | None:
         return None if self.granted is None else self.granted.tree_id or None
 
-    def identity(self) -> ax.Identity:
+    def identity(self) -> ax.SubserverIdentity:
         """Who this is, and with whom it is registered."""
-        return ax.Identity(self._subserver_id, self.parent_id, self._role, self.tree_id)
+        return ax.SubserverIdentity(self._subserver_id, self.parent_id, self._role, self.tree_id)
 
     def status(self) -> ParentStatus:
         granted, problem = self.granted, self._problem
@@ -1058,7 +1058,7 @@ class Registrant:
     def _beat(self, conversation: ParentLink) -> asyncio.Future[bytes]:
         assert self.granted is not None
         subtree, descendants = self._subtree_ids(), self._descendant_ids()
-        beat = ax.Beat(
+        beat = ax.HeartbeatParams(
             self.granted.session_id,
             None if subtree == self._announced else subtree,
             None if descendants == self._reported else descendants,

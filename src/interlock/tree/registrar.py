@@ -230,7 +230,7 @@ class SubserverRegistration(SegmentHolder):
         """None: the node started it, and its upstream is the config's."""
         self.supervisor: Supervisor | None = None
         self.grace: Timer | None = None
-        self.told: ax.Budget | None = None
+        self.told: ax.SubserverBudget | None = None
         """The budget that it knows of."""
         self.shown = b""
         """The keys of this node that it knows of."""
@@ -488,7 +488,7 @@ class Registrar:
         self._audit = audit
         self._wall_clock = wall_clock
         self._base_dir = base_dir
-        self._budget_cap = ax.Budget()
+        self._budget_cap = ax.SubserverBudget()
         self._channels: set[AxSession] = set()
         self._records = SubserverRegistrations()
         self._claims = Claims(store, wall_clock)
@@ -615,12 +615,12 @@ class Registrar:
             self._drop(record, error)
 
     @property
-    def budget_cap(self) -> ax.Budget:
+    def budget_cap(self) -> ax.SubserverBudget:
         """What this node may itself be asked for: nobody below is granted more."""
         return self._budget_cap
 
     @budget_cap.setter
-    def budget_cap(self, cap: ax.Budget) -> None:
+    def budget_cap(self, cap: ax.SubserverBudget) -> None:
         self._budget_cap = cap
         self._grant_anew()
 
@@ -675,7 +675,9 @@ class Registrar:
         self._leases.check(wanted.subserver_id)
         return verified
 
-    def admit(self, session: AxSession, identity: ax.Identity | None) -> ax.Registered:
+    def admit(
+        self, session: AxSession, identity: ax.SubserverIdentity | None
+    ) -> ax.RegistrationResult:
         wanted = session.wanted
         assert wanted is not None
         # Somebody may have come in between.
@@ -709,7 +711,7 @@ class Registrar:
                 before.dismiss(replaced())
         record.told, record.shown = info.budget, b""
         self._learn_descendants(record, info.descendant_ids, frozenset())
-        return ax.Registered(
+        return ax.RegistrationResult(
             assigned_segment=wanted.segment,
             session_id=session.id,
             heartbeat_deadline_ms=ax.heartbeat_deadline_ms(wanted.heartbeat_interval_ms),
@@ -741,7 +743,7 @@ class Registrar:
             record.dial_in.arrive(session)
         self._on_change()
 
-    def beaten(self, session: AxSession, beat: ax.Beat) -> bytes:
+    def beaten(self, session: AxSession, beat: ax.HeartbeatParams) -> bytes:
         record = self._record(session)
         assert record is not None
         info = record.info

@@ -15,9 +15,9 @@ from interlock.protocol import mcpax as ax
 from interlock.protocol.mcpax import (
     NATIVE,
     UNLIMITED,
-    Budget,
-    Offers,
     Registration,
+    SubserverBudget,
+    SubserverCapabilities,
     heartbeat_deadline_ms,
 )
 from interlock.protocol.scopes import ADMIN
@@ -62,7 +62,9 @@ class SessionRegistrar(Protocol):
         """Whether its authority is proven. Raises InterlockError when it may not register."""
         ...
 
-    def admit(self, session: AxSession, identity: ax.Identity | None) -> ax.Registered:
+    def admit(
+        self, session: AxSession, identity: ax.SubserverIdentity | None
+    ) -> ax.RegistrationResult:
         """Register it. Raises InterlockError."""
         ...
 
@@ -72,7 +74,7 @@ class SessionRegistrar(Protocol):
     def joined(self, session: AxSession) -> None:
         """It has been told that it is registered."""
 
-    def beaten(self, session: AxSession, beat: ax.Beat) -> bytes:
+    def beaten(self, session: AxSession, beat: ax.HeartbeatParams) -> bytes:
         """The result of a heartbeat. Raises InterlockError when it may not stay; INVALID_PARAMS
         when only its news are refused."""
         ...
@@ -122,7 +124,7 @@ class SubserverRecord(msgspec.Struct, eq=False, kw_only=True):
     """Whether the authority was proven."""
     role: str = "leaf"
     """`leaf` or `aggregator`."""
-    offers: Offers = Offers()
+    offers: SubserverCapabilities = SubserverCapabilities()
     transport_class: str = NATIVE
     interval_ms: int = 0
     version: str = ""
@@ -130,7 +132,7 @@ class SubserverRecord(msgspec.Struct, eq=False, kw_only=True):
     """The aggregators behind it, itself among them. Empty for a leaf."""
     descendant_ids: frozenset[str] = frozenset()
     """The subserver_ids of everything behind it, leaves included. Empty for a leaf."""
-    budget: Budget = Budget()
+    budget: SubserverBudget = SubserverBudget()
     auth_scope: str = ADMIN
     """The most that it is asked for."""
     registered_at: float = 0.0
@@ -167,18 +169,18 @@ def with_itself(subserver_id: str, ids: tuple[str, ...]) -> tuple[str, ...]:
     return ids if subserver_id in ids else (subserver_id, *ids)
 
 
-def as_budget(config: BudgetConfig) -> Budget:
+def as_budget(config: BudgetConfig) -> SubserverBudget:
     """What the config grants, as it is told."""
 
     def number(limit: int | None) -> int:
         return UNLIMITED if limit is None else limit
 
-    return Budget(
+    return SubserverBudget(
         number(config.calls_per_minute), number(config.mutable_calls), number(config.cost_units)
     )
 
 
-def budget_for(settings: SubserversConfig, segment: str) -> Budget:
+def budget_for(settings: SubserversConfig, segment: str) -> SubserverBudget:
     """What the config grants to one of them."""
     link = settings.links.get(segment)
     own = None if link is None else link.budget

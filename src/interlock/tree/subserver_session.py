@@ -463,7 +463,7 @@ class AxSession:
     def _settle(self, now: _Happening) -> None:
         self._decide(None)
 
-    def _decide(self, identity: ax.Identity | None) -> None:
+    def _decide(self, identity: ax.SubserverIdentity | None) -> None:
         self.id = secrets.token_urlsafe(24)
         try:
             registered = self._desk.admit(self, identity)
@@ -527,7 +527,7 @@ class AxSession:
         deadline = ax.heartbeat_deadline_ms(self.wanted.heartbeat_interval_ms)
         self._reply(now.id, b'{"status":"ok","heartbeat_deadline_ms":%d}' % deadline)
 
-    def _read_beat(self, params: Raw | UnsetType) -> ax.Beat:
+    def _read_beat(self, params: Raw | UnsetType) -> ax.HeartbeatParams:
         """With what was not looked at before. Raises InterlockError."""
         beat = ax.read_beat(params)
         if beat.session_id != self.id:

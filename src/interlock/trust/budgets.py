@@ -26,7 +26,7 @@ from interlock.core.ports import Clock
 from interlock.errors import BUDGET_EXCEEDED, InterlockError
 from interlock.primitives.rate_limits import Group, SlidingWindow
 from interlock.primitives.timestamps import format_utc_ms
-from interlock.protocol.mcpax import UNLIMITED, Budget
+from interlock.protocol.mcpax import UNLIMITED, SubserverBudget
 
 # -- What one account of a budget holds: calls of the last minute, and what its session has used.
 #
@@ -41,7 +41,7 @@ CALLS: Final = "max_calls_per_minute"
 MUTABLE: Final = "max_mutable_calls_per_session"
 COST: Final = "max_cost_units_per_session"
 
-NO_LIMIT: Final = Budget(UNLIMITED, UNLIMITED, UNLIMITED)
+NO_LIMIT: Final = SubserverBudget(UNLIMITED, UNLIMITED, UNLIMITED)
 
 
 class SessionUsage:
@@ -93,7 +93,7 @@ class Account:
         self,
         kind: str,
         whose: str,
-        budget: Budget,
+        budget: SubserverBudget,
         window: SlidingWindow | None = None,
         idle: float | None = None,
     ) -> None:
@@ -211,7 +211,9 @@ class Budgets:
 
     # -- registered subservers
 
-    def grant(self, key: str, subserver_id: str, budget: Budget, session_id: str = "") -> None:
+    def grant(
+        self, key: str, subserver_id: str, budget: SubserverBudget, session_id: str = ""
+    ) -> None:
         """A session begins. For one that goes on, the limits are others from now on."""
         self._forget_the_gone()
         account = self._subservers.get(key)
@@ -341,7 +343,7 @@ class Budgets:
             self._callers[name] = account
             return account
 
-    def _fitting(self, name: str) -> Budget | None:
+    def _fitting(self, name: str) -> SubserverBudget | None:
         """The first of the config's budgets that is for this caller, if it limits anything."""
         for one in self._config.callers:
             if not one.callers or any(fnmatchcase(name, glob) for glob in one.callers):
@@ -410,7 +412,7 @@ class _Registered(Account):
         key: str,
         subserver_id: str,
         session_id: str,
-        budget: Budget,
+        budget: SubserverBudget,
         window: SlidingWindow | None,
     ) -> None:
         super().__init__("subserver", key, budget, window)
@@ -421,10 +423,10 @@ class _Registered(Account):
         return (self.subserver_id, self.session_id) != (subserver_id, session_id)
 
 
-def _limits(config: BudgetConfig | None) -> Budget:
+def _limits(config: BudgetConfig | None) -> SubserverBudget:
     if config is None:
         return NO_LIMIT
-    budget = Budget(
+    budget = SubserverBudget(
         *(
             UNLIMITED if one is None else one
             for one in (config.calls_per_minute, config.mutable_calls, config.cost_units)

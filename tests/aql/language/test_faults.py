@@ -16,10 +16,10 @@ from interlock import errors
 from interlock.aql.language import errors as aql_errors
 from interlock.aql.language.errors import ROW, TEMPLATES, AqlError, code_of, lawful
 from interlock.errors import InterlockError
-from interlock.protocol.aql_terms import Category, Family
+from interlock.protocol.aql_terms import Category, EndpointFamily
 from tests.protocol.json_values import text
 
-READ = Family("read", "mcp_aql_read", frozenset({Category.READ}))
+READ = EndpointFamily("read", "mcp_aql_read", frozenset({Category.READ}))
 PREFIXES = ("VALIDATION_", "NOT_FOUND_", "PERMISSION_", "CONFLICT_", "RATE_LIMIT_", "TOKEN_",
             "INTERNAL_")  # fmt: skip
 ALONE = {"BATCH_VALIDATION_ERROR", "INVALID_QUERY_TYPE", "CONFIRMATION_REQUIRED"}

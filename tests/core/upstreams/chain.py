@@ -173,7 +173,7 @@ class NodeInRow:
             listeners=self.listeners,
             send=lambda payload: self.to_parent(payload),
             peer="local",
-            identify=lambda: ax.Identity(UUID),
+            identify=lambda: ax.SubserverIdentity(UUID),
         )
 
     @property

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from interlock import errors
 from interlock.errors import Failure, InterlockError
-from interlock.protocol.aql_terms import Family
+from interlock.protocol.aql_terms import EndpointFamily
 
 # -- What somebody else wrote, as a sentence of AQL quotes it: the same text, short and on one
 # line.
@@ -274,7 +274,7 @@ def not_together(param: str, message: str, hint: str = "") -> AqlError:
     return AqlError("VALIDATION_INVALID_TYPE", f"{message} {hint}".rstrip(), details)
 
 
-def wrong_endpoint(operation: str, expected: Family, actual: str) -> AqlError:
+def wrong_endpoint(operation: str, expected: EndpointFamily, actual: str) -> AqlError:
     code = "VALIDATION_ENDPOINT_MISMATCH"
     details = {
         "operation": operation,

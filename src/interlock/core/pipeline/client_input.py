@@ -47,7 +47,7 @@ from interlock.protocol.input_required import (
     INPUT_RESPONSES,
     REQUEST_STATE,
     read_answers,
-    read_needed,
+    read_input_request,
     with_params,
     with_state,
     write_needed,
@@ -228,7 +228,7 @@ class ClientInput:
             self._host.wait_for_input(call, self._seconds)
             self._rounds.another(call, outcome.result)
             return None
-        needed = read_needed(outcome.result)
+        needed = read_input_request(outcome.result)
         capped = self._pass_on(call, needed.questions)
         result = outcome.result if not capped else with_params(outcome.result, capped)
         if needed.state is not None:

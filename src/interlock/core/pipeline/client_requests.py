@@ -40,8 +40,8 @@ from interlock.primitives.backoff import exponential_delay
 from interlock.protocol.input_required import (
     INPUT_RESPONSES,
     REQUEST_STATE,
-    Needed,
-    read_needed,
+    InputRequest,
+    read_input_request,
     session_question,
     write_needed,
 )
@@ -574,7 +574,7 @@ class InputRounds:
                 UPSTREAM_PROTOCOL,
                 f"{call.upstream} still wants to know more after {MOST_ROUNDS} rounds.",
             )
-        needed = read_needed(result)
+        needed = read_input_request(result)
         call.exchange = exchange = InputRound(self, call, needed)
         if needed.questions:
             exchange.put(self._questions)
@@ -582,7 +582,7 @@ class InputRounds:
             wait = exponential_delay(call.rounds - 1, _FIRST_WAIT, _LONGEST_WAIT)
             self._call_later(wait, exchange.go_on)
 
-    def go_on(self, call: Call, needed: Needed, answers: dict[str, Raw]) -> None:
+    def go_on(self, call: Call, needed: InputRequest, answers: dict[str, Raw]) -> None:
         """Everything is answered: make the request again."""
         given = dict(call.extra or {})
         given.pop(INPUT_RESPONSES, None)
@@ -601,7 +601,7 @@ class InputRounds:
 class InputRound(PendingRequestBase):
     """One round: stands for the request while its caller is being asked."""
 
-    def __init__(self, rounds: InputRounds, call: Call, needed: Needed) -> None:
+    def __init__(self, rounds: InputRounds, call: Call, needed: InputRequest) -> None:
         self._rounds = rounds
         self._call = call
         self._needed = needed

@@ -49,7 +49,7 @@ from interlock.protocol.input_required import (
     INPUT_REQUESTS,
     INPUT_RESPONSES,
     read_answers,
-    read_needed,
+    read_input_request,
     with_params,
     write_needed,
 )
@@ -510,7 +510,7 @@ class Tasks:
     def _within_limits(self, call: Call, result: bytes) -> bytes:
         """A task is no way around what servers may ask. Raises InterlockError."""
         capped = {}
-        for key, (method, params) in read_needed(result).questions.items():
+        for key, (method, params) in read_input_request(result).questions.items():
             ask = to_look_at(method, params, call.upstream)
             refusal = self._questions.look_at(ask, call.client, call.upstream)
             if refusal is not None:

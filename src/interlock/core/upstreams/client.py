@@ -56,7 +56,7 @@ class IncomingMessage(msgspec.Struct, gc=False):
 decode_incoming = msgspec.json.Decoder(IncomingMessage).decode
 decode_batch = msgspec.json.Decoder(list[Raw]).decode
 decode_progress = msgspec.json.Decoder(mcp.ProgressParams).decode
-decode_updated = msgspec.json.Decoder(mcp.UpdatedParams).decode
+decode_updated = msgspec.json.Decoder(mcp.ResourceUpdatedParams).decode
 decode_cancelled = msgspec.json.Decoder(mcp.CancelledParams).decode
 
 CHANGED: Final = {
@@ -382,7 +382,7 @@ def _named(call: Call) -> str | None:
 _MOST: Final = 100
 """An upstream may have so many questions open; it must not fill the memory with more."""
 
-_decode_asked = msgspec.json.Decoder(mcp.AskedParams).decode
+_decode_asked = msgspec.json.Decoder(mcp.ServerRequestParams).decode
 _log = logging.getLogger("interlock.upstreams")
 
 

@@ -25,7 +25,7 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.protocol import jsonrpc, mcp
-from interlock.protocol.kinds import Grants, is_reserved, problem_of, request_kind
+from interlock.protocol.kinds import KindGrants, is_reserved, problem_of, request_kind
 from interlock.protocol.mcpx_terms import GATEWAY, JOIN, LONGEST, LONGEST_OF_GATEWAY
 from interlock.topics.client.errors import SendError
 from interlock.topics.client.events import Event, Listeners
@@ -84,7 +84,7 @@ class Membership:
         self._new_id = new_id
         self._now = now
         self._numbers = count(1)
-        self._grants = Grants(())
+        self._grants = KindGrants(())
         self._misbehaved: Counter[str] = Counter()
         self._inside = False
         self.id = ""
@@ -297,7 +297,7 @@ class Membership:
         self.id = you.id
         self.capabilities = you.capabilities
         # Other gateways may list what grants nothing, as `system/*` does: one is welcome anyway.
-        self._grants = Grants(one for one in you.capabilities if not problem_of(one))
+        self._grants = KindGrants(one for one in you.capabilities if not problem_of(one))
         self.participants = {
             one.id: one.capabilities for one in welcome.participants if one.id != you.id
         }

@@ -34,7 +34,7 @@ _KNOWN_NAMES: Final = (
 )  # fmt: skip
 _KNOWN_SET: Final = frozenset(_KNOWN_NAMES)
 _KNOWN_WRITTEN: Final = re.compile(f'"(?:{"|".join(_KNOWN_NAMES)})"'.encode())
-_KNOWN: Final = twins.Known(*_KNOWN_NAMES)
+_KNOWN: Final = twins.KnownMembers(*_KNOWN_NAMES)
 
 
 class EnvelopeHeader(msgspec.Struct, frozen=True, gc=False):

@@ -24,7 +24,7 @@ from interlock.protocol.kinds import (
     PROPOSAL,
     REQUEST,
     RESPONSE,
-    Kind,
+    MessageKind,
     is_reserved,
     read_kind,
 )
@@ -41,10 +41,10 @@ _NOTHING: Final = Raw(b"{}")
 _SHOWN: Final = 100
 _BRACE: Final = ord("{")
 _NOTIFICATION: Final = "notifications/"
-_OF_MESSAGES: Final = twins.Known("jsonrpc", "id", "method", "params", "result", "error")
+_OF_MESSAGES: Final = twins.KnownMembers("jsonrpc", "id", "method", "params", "result", "error")
 _OF_PROPOSALS: Final = frozenset({"method", "params"})
 _OF_PARAMS: Final = {
-    method: twins.Known(member, "_meta", *(("arguments",) if member == "name" else ()))
+    method: twins.KnownMembers(member, "_meta", *(("arguments",) if member == "name" else ()))
     for method, member in CONTEXT_MEMBER.items()
 }
 ENDED: Final = "interlock/ended"
@@ -223,7 +223,7 @@ def chat_payload(text: str, format: Format = "plain", *, ended: str = "") -> byt
 # -- reading
 
 
-def _read_request(kind: Kind, payload: Raw) -> Request | Notification:
+def _read_request(kind: MessageKind, payload: Raw) -> Request | Notification:
     _check_once(payload, deep=True)
     message = _message_of(payload)
     if message.method is UNSET:
@@ -239,7 +239,7 @@ def _read_request(kind: Kind, payload: Raw) -> Request | Notification:
     return Notification(message.method, context, params)
 
 
-def _read_response(kind: Kind, payload: Raw) -> Response:
+def _read_response(kind: MessageKind, payload: Raw) -> Response:
     _check_once(payload, deep=False)
     message = _message_of(payload)
     if message.method is not UNSET or not isinstance(message.id, Raw):
@@ -251,7 +251,7 @@ def _read_response(kind: Kind, payload: Raw) -> Response:
     return Response(message.id, kind.method, kind.context, result, error)
 
 
-def _read_proposal(kind: Kind, payload: Raw) -> ProposalPayload:
+def _read_proposal(kind: MessageKind, payload: Raw) -> ProposalPayload:
     _check_once(payload, deep=True)
     members = _members_of(payload, "The payload")
     unknown = members.keys() - _OF_PROPOSALS
@@ -292,7 +292,7 @@ def _read_system(envelope: Envelope) -> Content:
     return said
 
 
-def _matching(kind: Kind, method: str, params: Raw) -> str:
+def _matching(kind: MessageKind, method: str, params: Raw) -> str:
     """The context that the payload names. A kind without one may stand for any: whoever may send
     that may send all of them."""
     if method != kind.method:

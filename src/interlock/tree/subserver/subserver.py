@@ -33,7 +33,7 @@ from interlock.tree.subserver.connection import (
 _FAREWELL: Final = 1.5
 """How long a node may take to hear that this subserver leaves, when the program is to end."""
 _NOTHING: Final = object()
-_OFFERS: Final = ax.Offers(tools=True, resources=False, notifications=True)
+_OFFERS: Final = ax.SubserverCapabilities(tools=True, resources=False, notifications=True)
 _USAGE: Final = (
     "Where is the node? Name it: {program} ws://127.0.0.1:8420/ax (or wss://…, unix:/path/ax.sock),"
     " or let a node start this program with --stdio and `transport: ax`."

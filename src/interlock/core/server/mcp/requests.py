@@ -21,7 +21,7 @@ _ANSWERED: Final = frozenset(mcp.CLIENT_REQUESTS.values())
 """What a client promises that answers what servers ask."""
 _IN_ALL: Final = ("_meta", "inputResponses", "requestState")
 _ALIASES: Final = {"meta": "_meta"}
-_BY_ANYBODY: Final = twins.Known(*_IN_ALL)
+_BY_ANYBODY: Final = twins.KnownMembers(*_IN_ALL)
 """What a request has that may mean anything."""
 
 
@@ -31,12 +31,12 @@ def _known_members(method: mcp.Method) -> tuple[str, ...]:
 
 
 _KNOWN: Final = {
-    verb: twins.Known(*_IN_ALL, *members, aliases=_ALIASES)
+    verb: twins.KnownMembers(*_IN_ALL, *members, aliases=_ALIASES)
     for verb, method in mcp.METHODS.items()
     if (members := _known_members(method))
 }
 """The members of `params` that mean something, by the verb."""
-_OF_REFERENCES: Final = twins.Known("type", "name", "uri")
+_OF_REFERENCES: Final = twins.KnownMembers("type", "name", "uri")
 
 
 def read_params(message: Message) -> dict[str, Raw]:

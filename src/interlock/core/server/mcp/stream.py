@@ -16,7 +16,7 @@ from interlock.core.server.mcp.conversation import Conversation
 from interlock.core.server.mcp.server_info import ServerInfo
 from interlock.core.server.mcp.views import Views
 from interlock.protocol.jsonrpc import NULL, on_one_line
-from interlock.protocol.lines import LineDecoder, Oversize
+from interlock.protocol.lines import LineDecoder, OversizeLine
 
 FACE: Final = "stream"
 _MOST_UNREAD: Final = 64 * 1024 * 1024
@@ -53,7 +53,7 @@ class McpStream:
     def feed(self, data: bytes) -> None:
         """Bytes from the client."""
         for line in self._lines.feed(data):
-            if isinstance(line, Oversize):
+            if isinstance(line, OversizeLine):
                 self._conversation.send_error(NULL, line.error(), None)
             else:
                 self._conversation.take(line)

@@ -25,7 +25,7 @@ from interlock.core.upstreams.transports.transport import (
 )
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.jsonrpc import on_one_line
-from interlock.protocol.lines import LineDecoder, Oversize
+from interlock.protocol.lines import LineDecoder, OversizeLine
 
 POLITE: Final = 2.0
 """How long a process may take to leave by itself, and again after it was asked to."""
@@ -123,15 +123,15 @@ class StdioLink(SingleChannel):
     def pipe_read(self, fd: int, data: bytes) -> None:
         if fd == STDOUT:
             for line in self._lines.feed(data):
-                if isinstance(line, Oversize):
+                if isinstance(line, OversizeLine):
                     self._too_long(line)
                 else:
                     self.receiver.deliver(line, None)
         else:
             for line in self._stderr_lines.feed(data):
-                self._hear(line.head if isinstance(line, Oversize) else line)
+                self._hear(line.head if isinstance(line, OversizeLine) else line)
 
-    def _too_long(self, line: Oversize) -> None:
+    def _too_long(self, line: OversizeLine) -> None:
         why = line.error().message
         self.stderr.append(f"[interlock] {why}")
         id = answered_id(line.head)

@@ -19,7 +19,7 @@ from interlock.core.upstreams.transports.transport import (
 )
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.jsonrpc import on_one_line
-from interlock.protocol.lines import LineDecoder, Oversize
+from interlock.protocol.lines import LineDecoder, OversizeLine
 
 MAX_LINE: Final = 256 * 1024 * 1024
 """What comes from one's own node is believed, up to here: a list of all its tools is one line."""
@@ -65,7 +65,7 @@ class UnixLink(SingleChannel, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         for line in self._lines.feed(data):
-            if isinstance(line, Oversize):
+            if isinstance(line, OversizeLine):
                 self.receiver.lost(line.error().message)
                 self._transport.abort()
             else:
