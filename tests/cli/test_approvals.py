@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from interlock.cli.approvals import _show
-from interlock.terminal.approvals_client import Waiting
+from interlock.terminal.approvals_client import PendingApproval
 from tests.cli.program import DEMO, INTERLOCK, World
 from tests.cli.waiting import PATIENCE, wait_until
 
@@ -542,7 +542,7 @@ def test_what_is_sent_beside_the_arguments_is_seen(
     }  # fmt: skip
     if along is not None:
         said["meta_text"] = json.dumps(along, indent=2)
-    _show(msgspec.convert(said, Waiting))
+    _show(msgspec.convert(said, PendingApproval))
     seen = capsys.readouterr().err
     assert "arguments:\n  │ {}" in seen
     assert ("beside them" in seen) is (along is not None)

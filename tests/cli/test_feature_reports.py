@@ -16,15 +16,15 @@ from interlock.core.status import NodeStatus, StatusReport
 from interlock.terminal import feature_reports
 from interlock.terminal.config_source import ConfigSource, Doubt
 from interlock.terminal.feature_reports import (
-    Checked,
+    CheckReport,
     FeatureReports,
     Finding,
-    Line,
     OtherServers,
+    StatusLine,
     all_other_servers,
     load_reports,
 )
-from interlock.terminal.node_discovery import Named
+from interlock.terminal.node_discovery import NodeSelector
 from tests.cli.program import World
 
 STATUS = NodeStatus(
@@ -47,9 +47,9 @@ class LampReports(FeatureReports):
     def files(self, config: Config) -> Iterator[tuple[KeyPath, str]]:
         yield ("lamps", "file"), "lamp.pem"
 
-    def check(self, config: Config, source: ConfigSource) -> Checked:
+    def check(self, config: Config, source: ConfigSource) -> CheckReport:
         broken, dim = (Problem("lamp", 0, 0, "", why, "") for why in ("broken", "dim"))
-        return Checked([broken], [dim], "2 bulbs")
+        return CheckReport([broken], [dim], "2 bulbs")
 
     def doubts(self, config: Config, source: ConfigSource) -> Iterable[Doubt]:
         return [(("lamps",), "nobody sees it", "hang it up")]
@@ -66,8 +66,8 @@ class LampReports(FeatureReports):
     def server_problems(self, report: StatusReport, most: int | None = None) -> list[str]:
         return ["a lamp is dark"]
 
-    def status_lines(self, report: StatusReport) -> Iterator[Line]:
-        yield Line("lamp: lit")
+    def status_lines(self, report: StatusReport) -> Iterator[StatusLine]:
+        yield StatusLine("lamp: lit")
 
     def activity_lines(self, report: StatusReport) -> Iterator[str]:
         yield "1 moth"
@@ -90,7 +90,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def printed(capsys: pytest.CaptureFixture[str], **parts: int) -> list[str]:
-    _print(msgspec.json.encode({**msgspec.to_builtins(STATUS), **parts}), Named())
+    _print(msgspec.json.encode({**msgspec.to_builtins(STATUS), **parts}), NodeSelector())
     return capsys.readouterr().out.splitlines()
 
 

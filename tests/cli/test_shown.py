@@ -14,7 +14,7 @@ from interlock.cli.foreground import url_for_others
 from interlock.cli.upstream_table import UpstreamRows
 from interlock.terminal import output as say
 from interlock.terminal.clients import client_lines, own_command
-from interlock.terminal.log_lines import KeptLines, OncePerProblem
+from interlock.terminal.log_lines import LineBuffer, RepeatFilter
 
 READY = ("api", "ready", "stateless", "12", "34567", "8", "1.2 ms")
 FAILED = ("名前", "failed, circuit open", "-", "0", "0", "0", "-")
@@ -70,7 +70,7 @@ def test_json_on_a_terminal_takes_over_nothing(
 
 
 def test_kept_lines_are_redacted_and_not_repeated() -> None:
-    kept = KeptLines()
+    kept = LineBuffer()
 
     def log(text: str) -> None:
         kept.handle(logging.LogRecord("x", logging.WARNING, "", 0, text, None, None))
@@ -82,7 +82,7 @@ def test_kept_lines_are_redacted_and_not_repeated() -> None:
 
 
 def test_the_name_of_a_server_is_not_taken_for_a_key() -> None:
-    kept = KeptLines()
+    kept = LineBuffer()
     arguments = ("needkey", "needkey did not get ready; it said: API_KEY=hunter2")
     kept.handle(logging.LogRecord("x", logging.WARNING, "", 0, "%s: %s", arguments, None))
     assert kept.lines[0][2] == "needkey: needkey did not get ready; it said: API_KEY=***"
@@ -91,8 +91,8 @@ def test_the_name_of_a_server_is_not_taken_for_a_key() -> None:
 
 
 def test_the_same_problem_of_an_upstream_is_shown_once() -> None:
-    kept = KeptLines()
-    kept.addFilter(OncePerProblem())
+    kept = LineBuffer()
+    kept.addFilter(RepeatFilter())
 
     def log(at: float, name: str, said: str, level: int = logging.WARNING) -> None:
         record = logging.LogRecord("x", level, "", 0, "%s: %s", (name, said), None)

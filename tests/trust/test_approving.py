@@ -24,8 +24,8 @@ from interlock.core.paths import (
     signing_keys_path,
     socket_path,
 )
-from interlock.terminal.approvals_client import Inbox
-from interlock.terminal.node_discovery import Meant
+from interlock.terminal.approvals_client import ApprovalsClient
+from interlock.terminal.node_discovery import TargetNode
 from interlock.trust.signing_keys import SigningKeys
 from tests.channels.certificates import Authority
 from tests.patience import PATIENCE
@@ -47,8 +47,8 @@ class Lonely:
         return socket_path(self.config, {}, self.folder)
 
     @property
-    def inbox(self) -> Inbox:
-        return Inbox(Meant(None, self.config, self.folder, self.socket))
+    def inbox(self) -> ApprovalsClient:
+        return ApprovalsClient(TargetNode(None, self.config, self.folder, self.socket))
 
     def _write(self, data: bytes) -> None:
         for line in data.splitlines():

@@ -153,7 +153,7 @@ class DecisionHistory:
         raise typer.Exit(say.FAILED)
 
 
-def config_path(meant: running.Meant) -> Path:
+def config_path(meant: running.TargetNode) -> Path:
     if meant.source is None or meant.source.path is None:
         from interlock.core.config import ConfigError
 

@@ -19,7 +19,7 @@ from interlock.terminal.node_discovery import NodeOption
 from interlock.terminal.options import Json, Key, PassphraseFile
 
 if TYPE_CHECKING:
-    from interlock.terminal.approvals_client import Inbox, Waiting
+    from interlock.terminal.approvals_client import ApprovalsClient, PendingApproval
 
 Id = Annotated[
     str,
@@ -73,10 +73,10 @@ def approvals(
       interlock approvals --watch
       interlock approvals --json | jq '.approvals[].id'
     """
-    from interlock.terminal.approvals_client import Inbox
+    from interlock.terminal.approvals_client import ApprovalsClient
 
     meant = running.meant(config, node)
-    inbox = Inbox(meant)
+    inbox = ApprovalsClient(meant)
     if id is not None:
         _check_id(id)
         _show_one(inbox, id, reveal=reveal, json=json)
@@ -109,7 +109,7 @@ def approvals(
         say.note(f"Decide with: {approve}, or {refuse}")
 
 
-def _show_one(inbox: Inbox, id: str, *, reveal: bool, json: bool) -> None:
+def _show_one(inbox: ApprovalsClient, id: str, *, reveal: bool, json: bool) -> None:
     approval = inbox.find(id)
     if reveal:
         approval = inbox.reveal(approval)
@@ -138,11 +138,11 @@ def approve(
       interlock approve 7fGhZ1
       interlock approve 7fGhZ1 --yes --key ops --passphrase-file pass.txt
     """
-    from interlock.terminal.approvals_client import Inbox
+    from interlock.terminal.approvals_client import ApprovalsClient
 
     _check_id(id)
     meant = running.meant(config, node)
-    inbox = Inbox(meant)
+    inbox = ApprovalsClient(meant)
     one = inbox.find(id)
     _must_wait(one)
     path = own_keys.chosen(key, one, meant, here=inbox.is_here(one) and not one.at)
@@ -193,10 +193,10 @@ def refuse(
     Example:
       interlock refuse 7fGhZ1 --reason "not on a Friday"
     """
-    from interlock.terminal.approvals_client import Inbox
+    from interlock.terminal.approvals_client import ApprovalsClient
 
     _check_id(id)
-    inbox = Inbox(running.meant(config, node))
+    inbox = ApprovalsClient(running.meant(config, node))
     one = inbox.find(id)
     _must_wait(one)
     sent: dict[str, Any] = {"refuse": True, "reason": reason}
@@ -206,7 +206,7 @@ def refuse(
 
 
 def _signed(
-    one: Waiting, decision: str, reason: str, path: Path, passphrase_file: Path | None
+    one: PendingApproval, decision: str, reason: str, path: Path, passphrase_file: Path | None
 ) -> str:
     operator_key.warn_open(path)
     claims = {
@@ -228,7 +228,7 @@ def _check_id(id: str) -> None:
         )
 
 
-def _must_wait(one: Waiting) -> None:
+def _must_wait(one: PendingApproval) -> None:
     from interlock.errors import ALREADY_DECIDED, InterlockError
 
     if one.state != "pending":
@@ -236,7 +236,7 @@ def _must_wait(one: Waiting) -> None:
         raise InterlockError(ALREADY_DECIDED, f"it does not wait any more: {one.state}.{why}")
 
 
-def _row(one: Waiting) -> str:
+def _row(one: PendingApproval) -> str:
     left = describe_duration(one.seconds_left)
     words = _line(_step(one) or one.arguments_text)
     words = words if len(words) <= 100 else f"{words[:99]}…"
@@ -248,7 +248,7 @@ def _row(one: Waiting) -> str:
     )
 
 
-def _enrolment(asked: dict[str, Any], named: running.Named) -> str:
+def _enrolment(asked: dict[str, Any], named: running.NodeSelector) -> str:
     """Who wants to become an operator, and what to do about it."""
     who, id = f"{_line(str(asked['name']))} ({asked['kind']})", asked["id"]
     if not asked["recovery"]:
@@ -261,7 +261,7 @@ def _enrolment(asked: dict[str, Any], named: running.Named) -> str:
     )
 
 
-def _proposed(one: Waiting, before: str) -> str:
+def _proposed(one: PendingApproval, before: str) -> str:
     """Where it was proposed: everybody there will see what comes of it."""
     if one.proposal is None:
         return ""
@@ -269,7 +269,7 @@ def _proposed(one: Waiting, before: str) -> str:
     return f"{before}in the topic {where} by {by}, where everybody sees the outcome"
 
 
-def _step(one: Waiting) -> str:
+def _step(one: PendingApproval) -> str:
     """What an agent wants to do, where it is that which waits."""
     if one.tool not in _STEPS:
         return ""
@@ -283,7 +283,7 @@ def _step(one: Waiting) -> str:
     return f"{hint} · says the agent {said.get('element_name', '')}" if hint else ""
 
 
-def _who(one: Waiting) -> str:
+def _who(one: PendingApproval) -> str:
     name, above = one.caller.get("name", ""), one.caller.get("above", "")
     return _line(f"{above}, through {name}" if above else name)
 
@@ -298,7 +298,7 @@ def _block(text: str) -> str:
     return "\n".join(f"  │ {line}" for line in say.printable(text).splitlines())
 
 
-def _show(one: Waiting) -> None:
+def _show(one: PendingApproval) -> None:
     """All there is to know before one decides. On stderr: the outcome is the result."""
     if one.at:
         say.note(f"held by:   the node {_line(one.at)} below, which says all of this itself")
@@ -324,7 +324,7 @@ def _show(one: Waiting) -> None:
         say.note(f"{state}:    {_line(', '.join(one.masked))}")
 
 
-def _masked_names(approval: Waiting) -> str:
+def _masked_names(approval: PendingApproval) -> str:
     """`password is`, `password, pin are`: which arguments are masked."""
     names = ", ".join(_line(one.removeprefix("/arguments/")) for one in approval.masked[:5])
     if len(approval.masked) > 5:
@@ -332,7 +332,7 @@ def _masked_names(approval: Waiting) -> str:
     return f"{names} {'is' if len(approval.masked) == 1 else 'are'}"
 
 
-def _as_json(one: Waiting) -> str:
+def _as_json(one: PendingApproval) -> str:
     import msgspec
 
     return msgspec.json.encode(one).decode()
@@ -342,9 +342,9 @@ def _tell(body: bytes, *, json: bool) -> None:
     """What became of it; the exit code says whether the call succeeded."""
     import msgspec
 
-    from interlock.terminal.approvals_client import Waiting
+    from interlock.terminal.approvals_client import PendingApproval
 
-    told = msgspec.json.decode(body, type=Waiting)
+    told = msgspec.json.decode(body, type=PendingApproval)
     if json:
         say.as_json(msgspec.json.decode(body))
     else:
@@ -356,7 +356,7 @@ def _tell(body: bytes, *, json: bool) -> None:
         raise typer.Exit(say.FAILED)
 
 
-def _tell_person(told: Waiting) -> None:
+def _tell_person(told: PendingApproval) -> None:
     from interlock.terminal.results import print_result
 
     by = f" by {told.by}" if told.by else ""
@@ -378,7 +378,7 @@ def _tell_person(told: Waiting) -> None:
             say.note(say.printable(told.note))
 
 
-def _refused_below(told: Waiting) -> bool:
+def _refused_below(told: PendingApproval) -> bool:
     """Whether a node below, which was given the proof, says that the call is refused."""
     import msgspec
 

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from interlock.core.call import Call, UpstreamAnsweredError
     from interlock.core.config import Config
-    from interlock.terminal.node_client import Reached
+    from interlock.terminal.node_client import NodeClient
 
-_HERE: Final = running.Named()
+_HERE: Final = running.NodeSelector()
 _UNREACHABLE_NAMES: Final = ("upstream_unavailable", "upstream_lost", "circuit_open")
 _FOR_CLIENTS: Final = "`tools/list` has the names."
 _FOR_PEOPLE: Final = "`{}` shows them all."
@@ -137,15 +137,15 @@ async def _call(
             return say.UNREACHABLE
         code = _error_code(error)
         down = None if code == say.UNREACHABLE else _not_ready(node, name)
-        tools = running.Named(config, address).command("tools")
+        tools = running.NodeSelector(config, address).command("tools")
         say.problem(down or error.message.replace(_FOR_CLIENTS, _FOR_PEOPLE.format(tools)))
         return say.UNREACHABLE if down else code
-    at = running.Named(config, address)
+    at = running.NodeSelector(config, address)
     raw = bytes(outcome.result)
     return print_result(raw, json_output=json_output, at=at, stopped=node.temporary)
 
 
-def _not_ready(node: Reached, name: str) -> str | None:
+def _not_ready(node: NodeClient, name: str) -> str | None:
     """Why the server in the tool's name has no such tool: it is not there at all."""
     from interlock.terminal.tool_table import begins_with_segment, not_ready
 

@@ -56,7 +56,7 @@ def tail(
     show_newest(running.with_files(config, node), count, json=json)
 
 
-def show_newest(meant: running.Meant, count: int, *, json: bool) -> None:
+def show_newest(meant: running.TargetNode, count: int, *, json: bool) -> None:
     """Print the newest entries of a node's journal. Raises InterlockError."""
     from interlock.core.journal.reader import JournalReader
     from interlock.core.paths import journal_path

@@ -402,7 +402,9 @@ def remove(
         raise typer.Exit(1)
 
 
-def _signing_key(store: OperatorStore, meant: running.Meant, given: Path | None) -> Path | None:
+def _signing_key(
+    store: OperatorStore, meant: running.TargetNode, given: Path | None
+) -> Path | None:
     """The enrolled key that confirms an enrolment. None: nobody has to, or somebody else will.
 
     A program that nobody watches signs only with a key that was named.
@@ -422,7 +424,7 @@ def _signing_key(store: OperatorStore, meant: running.Meant, given: Path | None)
     return found[0] if found else None
 
 
-def _must_have_key(store: OperatorStore, meant: running.Meant, given: Path | None) -> Path:
+def _must_have_key(store: OperatorStore, meant: running.TargetNode, given: Path | None) -> Path:
     from interlock.errors import PROOF_INVALID, InterlockError
 
     path = _signing_key(store, meant, given)
@@ -454,7 +456,7 @@ def _sign(draft: DraftEntry, path: Path, passphrase_file: Path | None) -> str:
     return operator_key.sign(key, now=time.time(), claims=draft.claims)
 
 
-def _tell_pending(pending: PendingEnrolment, named: running.Named) -> None:
+def _tell_pending(pending: PendingEnrolment, named: running.NodeSelector) -> None:
     say.note("It does not count yet: an operator must confirm it.")
     say.note(f"Whoever is one runs: {named.command(f'keys admit {pending.id}')}")
 
@@ -471,14 +473,14 @@ def _show_pending(pending: PendingEnrolment) -> None:
         say.note("It is a recovery: somebody says that all keys were lost.")
 
 
-def _tell_where(meant: running.Meant) -> None:
+def _tell_where(meant: running.TargetNode) -> None:
     """Somebody who enrols with a node that does not run may have meant the one that does."""
     hint = "" if meant.now() is not None else running.elsewhere(meant)
     if hint:
         say.note(f"Note: no node answers at {meant.config.listen}, but {hint}")
 
 
-def _must_be_new(name: str, store: OperatorStore | None, named: running.Named) -> None:
+def _must_be_new(name: str, store: OperatorStore | None, named: running.NodeSelector) -> None:
     """Raises InterlockError for a key that is there already: how it is enrolled, if it is not."""
     from interlock.errors import CONFIG, InterlockError
 

@@ -22,7 +22,7 @@ from interlock.core.config import redact_about
 from interlock.primitives.text import format_count
 from interlock.terminal import output as say
 from interlock.terminal.feature_reports import load_reports
-from interlock.terminal.log_lines import KeptLines
+from interlock.terminal.log_lines import LineBuffer
 from interlock.trust.component import node_option
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _BESIDE_THE_TABLE: Final = 20
 """Lines that are not upstreams: the introduction above, totals, problems and log below."""
 
 
-async def show_while(run: NodeRun, log: KeptLines) -> None:
+async def show_while(run: NodeRun, log: LineBuffer) -> None:
     """Draw until the run is asked to stop."""
     console = Console()
     view = LiveView(run, log, console)
@@ -61,7 +61,7 @@ async def show_while(run: NodeRun, log: KeptLines) -> None:
 class LiveView:
     """Turns a node's status into something to look at, when it is not what it was."""
 
-    def __init__(self, run: NodeRun, log: KeptLines, console: Console) -> None:
+    def __init__(self, run: NodeRun, log: LineBuffer, console: Console) -> None:
         self._run = run
         self._log = log
         self._console = console

@@ -63,7 +63,7 @@ def rotate(config: where.ConfigOption = None, node: NodeOption = None) -> None:
     print(f"signs with {_keys(running.with_files(config, node)).rotate()}")
 
 
-def _keys(meant: running.Meant) -> SigningKeys:
+def _keys(meant: running.TargetNode) -> SigningKeys:
     """Those of the node that is meant. Raises ConfigError, InterlockError."""
     from interlock.core.paths import signing_keys_path
     from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError

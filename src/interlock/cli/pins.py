@@ -174,7 +174,7 @@ def forget(
 # -- accepting
 
 
-def _accept(store: PinStore, meant: running.Meant, tool: str, yes: bool) -> bool:
+def _accept(store: PinStore, meant: running.TargetNode, tool: str, yes: bool) -> bool:
     pin, seen = _found(store, tool)
     if pin is not None and seen is None:
         say.note(f"{tool} is as {_accepted(pin)}: there is nothing to accept.")
@@ -203,7 +203,7 @@ def _agreed(tool: str) -> bool:
     return say.agreed(f"Accept {tool} as shown?")
 
 
-def _as_it_is_now(store: PinStore, meant: running.Meant, tool: str) -> SeenContract | None:
+def _as_it_is_now(store: PinStore, meant: running.TargetNode, tool: str) -> SeenContract | None:
     """What a tool is that was never pinned: only a running node knows."""
     if meant.now() is None:
         say.problem(f"{tool} was never pinned, and no node runs that could say what it is now.")
@@ -224,7 +224,7 @@ def _as_it_is_now(store: PinStore, meant: running.Meant, tool: str) -> SeenContr
 
 
 @contextmanager
-def _store(meant: running.Meant) -> Iterator[PinStore]:
+def _store(meant: running.TargetNode) -> Iterator[PinStore]:
     """The pins of the node that is meant. Raises ConfigError, InterlockError."""
     from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
     from interlock.trust.pin_store import PinStore
@@ -242,7 +242,7 @@ def _store(meant: running.Meant) -> Iterator[PinStore]:
         store.close()
 
 
-def _path(meant: running.Meant) -> Path:
+def _path(meant: running.TargetNode) -> Path:
     from interlock.core.paths import pins_path
 
     return pins_path(meant.config, os.environ, meant.base_dir)

@@ -335,7 +335,7 @@ def _rules_of(config: Path | None, node: str | None) -> Policy:
     return Policy(meant.config.policy)
 
 
-def _rules_there(meant: running.Meant, source: where.ConfigSource | None) -> Policy:
+def _rules_there(meant: running.TargetNode, source: where.ConfigSource | None) -> Policy:
     """The rules of a node whose config was not found by its address: those that have its version.
 
     Raises ConfigError, InterlockError.

@@ -41,7 +41,7 @@ def status(
         _print(body, meant.named)
 
 
-def _print(body: bytes, named: running.Named) -> None:
+def _print(body: bytes, named: running.NodeSelector) -> None:
     from rich.text import Text
 
     from interlock.cli.upstream_table import UpstreamRows, upstream_row

@@ -264,13 +264,13 @@ def forget(which: Which, config: where.ConfigOption = None, node: NodeOption = N
     _say_what_remains(store, meant)
 
 
-def _config_demands_one(meant: running.Meant) -> bool:
+def _config_demands_one(meant: running.TargetNode) -> bool:
     """Whether HTTP clients need a token by the config alone."""
     config = meant.config
     return bool(config.tokens or config.identity.issuers or config.identity.introspection)
 
 
-def _say_what_remains(store: AccessStore, meant: running.Meant) -> None:
+def _say_what_remains(store: AccessStore, meant: running.TargetNode) -> None:
     """Whether HTTP clients still need a token, and how to undo that."""
     left = store.tokens()
     if any(one.state(time.time()) == "good" for one in left):
@@ -291,7 +291,7 @@ def _say_what_remains(store: AccessStore, meant: running.Meant) -> None:
         )
 
 
-def _store(meant: running.Meant) -> AccessStore:
+def _store(meant: running.TargetNode) -> AccessStore:
     from interlock.core.paths import access_path, make_private
     from interlock.trust.identity.token_store import AccessStore
 
@@ -300,7 +300,7 @@ def _store(meant: running.Meant) -> AccessStore:
     return AccessStore(path)
 
 
-def _found(store: AccessStore, which: str, named: running.Named) -> list[AccessToken]:
+def _found(store: AccessStore, which: str, named: running.NodeSelector) -> list[AccessToken]:
     found = store.find(which)
     if not found:
         say.problem(
@@ -311,7 +311,7 @@ def _found(store: AccessStore, which: str, named: running.Named) -> list[AccessT
     return found
 
 
-def _check_name(name: str, meant: running.Meant) -> None:
+def _check_name(name: str, meant: running.TargetNode) -> None:
     if not name or not name.isprintable() or name != name.strip() or len(name) > _LONGEST_NAME:
         raise typer.BadParameter("a name is some printable text", param_hint="name")
     from interlock.core.config.checks import is_own_name

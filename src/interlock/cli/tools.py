@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from interlock.core.config import Config, Problem
-    from interlock.terminal.node_discovery import UpstreamNow
+    from interlock.terminal.node_discovery import UpstreamSummary
     from interlock.terminal.tool_table import ListedTool
 
 EFFECT_STYLES: Final = {
@@ -114,7 +114,7 @@ def _unmatched(
 
 async def _listed(
     config: Path | None, node: str | None, server: str | None
-) -> tuple[list[ListedTool], list[str], list[UpstreamNow], Config]:
+) -> tuple[list[ListedTool], list[str], list[UpstreamSummary], Config]:
     from msgspec.structs import replace
 
     from interlock.terminal.node_client import reach

@@ -22,7 +22,7 @@ from interlock.errors import (
 )
 from interlock.terminal import node_discovery as running
 from interlock.terminal import node_http
-from interlock.terminal.node_discovery import Meant
+from interlock.terminal.node_discovery import TargetNode
 
 _WITHIN: Final = 5.0
 _LOOK_UP: Final = 0.5
@@ -33,7 +33,7 @@ _Way = Path | None
 """The socket of a node; None: its address, over HTTP."""
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class PendingApproval(msgspec.Struct, frozen=True):
     """What of an approval matters on the command line."""
 
     id: str
@@ -84,18 +84,18 @@ class _Unix(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-class Inbox:
+class ApprovalsClient:
     """The approvals of the node that is meant; of all that share its state folder, if several
     do, as when every client starts one of its own."""
 
-    def __init__(self, meant: Meant) -> None:
+    def __init__(self, meant: TargetNode) -> None:
         self._meant = meant
         self._of: dict[str, _Way] = {}
         """How the node is reached that holds an approval, once that is known."""
 
-    def waiting(self) -> list[Waiting]:
+    def waiting(self) -> list[PendingApproval]:
         """What waits, the oldest first. Raises InterlockError."""
-        found: list[Waiting] = []
+        found: list[PendingApproval] = []
         for way in self._ways():
             told = msgspec.json.decode(self._ask(way, "GET", f"{BASE}/"), type=_List).approvals
             self._of |= dict.fromkeys((one.id for one in told), way)
@@ -116,14 +116,14 @@ class Inbox:
         # Nodes that share a state folder tell the same.
         return list({one["id"]: one for each in told for one in each["pending"]}.values())
 
-    def find(self, id: str) -> Waiting:
+    def find(self, id: str) -> PendingApproval:
         """One of them, by its id or the beginning of it. Raises InterlockError."""
         found = [one for one in self.waiting() if one.id.startswith(id)]
         if len(found) == 1:
             # A list may cut long arguments: one is decided by all of them.
             way = self._of[found[0].id]
             told = self._ask(way, "GET", f"{BASE}/{_safe(found[0].id)}")
-            return msgspec.json.decode(told, type=Waiting)
+            return msgspec.json.decode(told, type=PendingApproval)
         if found:
             raise InterlockError(INTERNAL, f"{len(found)} ids begin with {id}: give more.")
         if len(id) < _WHOLE_ID:
@@ -138,28 +138,28 @@ class Inbox:
                 unknown = error
                 continue
             self._of[id] = way
-            return msgspec.json.decode(told, type=Waiting)
+            return msgspec.json.decode(told, type=PendingApproval)
         assert unknown is not None
         raise unknown
 
-    def reveal(self, approval: Waiting) -> Waiting:
+    def reveal(self, approval: PendingApproval) -> PendingApproval:
         """The same with the real values of its masked arguments. Raises InterlockError."""
         way = self._of[approval.id]
         told = self._ask(way, "GET", f"{BASE}/{_safe(approval.id)}/revealed")
-        return msgspec.json.decode(told, type=Waiting)
+        return msgspec.json.decode(told, type=PendingApproval)
 
-    def is_here(self, one: Waiting) -> bool:
+    def is_here(self, one: PendingApproval) -> bool:
         """Whether the node that holds it runs on this machine, as this user."""
         return self._of[one.id] is not None
 
-    def decide(self, one: Waiting, sent: dict[str, Any]) -> bytes:
+    def decide(self, one: PendingApproval, sent: dict[str, Any]) -> bytes:
         """Send a proof, or a refusal without one; what became of it. Raises InterlockError."""
         way = self._of[one.id]
         return self._ask(way, "POST", f"{BASE}/{_safe(one.id)}", sent, within=_CALL_WITHIN)
 
-    def changes(self) -> Iterator[list[Waiting]]:
+    def changes(self) -> Iterator[list[PendingApproval]]:
         """What waits, now and whenever that changes, until the nodes of now have stopped."""
-        told: queue.SimpleQueue[tuple[_Way, list[Waiting] | InterlockError | None]]
+        told: queue.SimpleQueue[tuple[_Way, list[PendingApproval] | InterlockError | None]]
         told = queue.SimpleQueue()
 
         def follow(way: _Way) -> None:
@@ -173,7 +173,7 @@ class Inbox:
         ways = self._ways()
         for way in ways:
             threading.Thread(target=follow, args=(way,), daemon=True).start()
-        now: dict[_Way, list[Waiting]] = {}
+        now: dict[_Way, list[PendingApproval]] = {}
         left = len(ways)
         while left:
             try:
@@ -189,7 +189,7 @@ class Inbox:
             if left:
                 yield [one for each in now.values() for one in each]
 
-    def _followed(self, way: _Way) -> Iterator[list[Waiting]]:
+    def _followed(self, way: _Way) -> Iterator[list[PendingApproval]]:
         connection = self._connection(way, None)
         try:
             answer = self._asked(connection, "GET", f"{BASE}/events", None)
@@ -274,7 +274,7 @@ class Inbox:
 
 
 class _List(msgspec.Struct, frozen=True):
-    approvals: list[Waiting]
+    approvals: list[PendingApproval]
 
 
 class _Trouble(msgspec.Struct, frozen=True):

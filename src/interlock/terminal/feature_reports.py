@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 Kind = TypeVar("Kind", bound=FeatureComponent)
 
 
-class Line(NamedTuple):
+class StatusLine(NamedTuple):
     """A line of `interlock status`."""
 
     text: str
     ok: bool = True
 
 
-class Checked(NamedTuple):
+class CheckReport(NamedTuple):
     """What `interlock check` found out about a feature."""
 
     problems: Sequence[Problem] = ()
@@ -115,7 +115,7 @@ class Components(Protocol):
         ...
 
 
-class Child(ABC):
+class ChildNode(ABC):
     """A node that another one started."""
 
     @abstractmethod
@@ -140,9 +140,9 @@ class FeatureReports:
         """Files that its section names."""
         return ()
 
-    def check(self, config: Config, source: ConfigSource) -> Checked:
+    def check(self, config: Config, source: ConfigSource) -> CheckReport:
         """What a node would refuse, and what is odd, beyond the config. Raises ConfigError."""
-        return Checked()
+        return CheckReport()
 
     def doubts(self, config: Config, source: ConfigSource) -> Iterable[Doubt]:
         """What is right in its section and does nothing, or not what was meant."""
@@ -162,7 +162,7 @@ class FeatureReports:
 
     # -- a running node
 
-    def child(self) -> Child | None:
+    def child(self) -> ChildNode | None:
         """How a node is run for `up --stdio-parent`. Raises ConfigError."""
         return None
 
@@ -178,7 +178,7 @@ class FeatureReports:
         """What is wrong with its servers; where there is no room for all, the rest is counted."""
         return []
 
-    def status_lines(self, report: StatusReport) -> Iterable[Line]:
+    def status_lines(self, report: StatusReport) -> Iterable[StatusLine]:
         """Lines above the node's own problems."""
         return ()
 

@@ -15,13 +15,13 @@ from interlock.errors import PROOF_INVALID, InterlockError
 from interlock.terminal import operator_key
 
 if TYPE_CHECKING:
-    from interlock.terminal.approvals_client import Waiting
-    from interlock.terminal.node_discovery import Meant, Named
+    from interlock.terminal.approvals_client import PendingApproval
+    from interlock.terminal.node_discovery import NodeSelector, TargetNode
     from interlock.trust.approvals.proofs import Anchor
     from interlock.trust.operators.store import OperatorStore
 
 
-def chosen(given: Path | None, one: Waiting, meant: Meant, *, here: bool) -> Path:
+def chosen(given: Path | None, one: PendingApproval, meant: TargetNode, *, here: bool) -> Path:
     """The key to sign with: the one that is named, else the only one that counts for this call.
 
     `here`: the node's files are on this machine. Raises InterlockError.
@@ -72,7 +72,7 @@ def thumbprint_of(private: Path) -> str:
     return ""
 
 
-def enrolment(private: Path, named: Named) -> str:
+def enrolment(private: Path, named: NodeSelector) -> str:
     """The command by which a key that is there is enrolled."""
     import shlex
 
@@ -81,7 +81,7 @@ def enrolment(private: Path, named: Named) -> str:
     return shlex.join(words) + named.options
 
 
-def operator_store(meant: Meant) -> OperatorStore:
+def operator_store(meant: TargetNode) -> OperatorStore:
     """Who may confirm calls of the node that is meant."""
     from interlock.trust.operators.operators import operators_of, operators_path
     from interlock.trust.operators.store import OperatorStore
@@ -92,14 +92,14 @@ def operator_store(meant: Meant) -> OperatorStore:
     )
 
 
-def enrolling_keys(meant: Meant, store: OperatorStore) -> list[Path]:
+def enrolling_keys(meant: TargetNode, store: OperatorStore) -> list[Path]:
     """This user's keys that can confirm an enrolment or a removal."""
     counting = store.chain().operators or store.roots()
     ids = {one.id for one in counting}
     return [path for path, id in own_keys().items() if id in ids]
 
 
-def counting_key(given: Path | None, meant: Meant) -> Path:
+def counting_key(given: Path | None, meant: TargetNode) -> Path:
     """The key to sign with: the one that is named, else the only one that is enrolled with the node
     that is meant, else the only one. Raises InterlockError."""
     mine = own_keys()
@@ -110,7 +110,7 @@ def counting_key(given: Path | None, meant: Meant) -> Path:
     return fitting[0] if len(fitting) == 1 else operator_key.chosen(None)
 
 
-def _configured(meant: Meant) -> Iterator[Anchor]:
+def _configured(meant: TargetNode) -> Iterator[Anchor]:
     """Operators whose keys the config names."""
     from interlock.trust.approvals.proofs import OPERATOR, read_anchor
 
@@ -124,7 +124,7 @@ def _configured(meant: Meant) -> Iterator[Anchor]:
             continue
 
 
-def _counting(meant: Meant) -> Iterator[tuple[str, Anchor]]:
+def _counting(meant: TargetNode) -> Iterator[tuple[str, Anchor]]:
     """Every key whose proofs count: its thumbprint, and what it may confirm."""
     from interlock.trust.approvals.proofs import Anchor
     from interlock.trust.operators.operators import thumbprint
@@ -138,7 +138,7 @@ def _counting(meant: Meant) -> Iterator[tuple[str, Anchor]]:
 
 
 def _refusal(
-    path: Path, anchors: list[Anchor], tool: str, callers: tuple[str, ...], named: Named
+    path: Path, anchors: list[Anchor], tool: str, callers: tuple[str, ...], named: NodeSelector
 ) -> str:
     """Why this key confirms nothing here; empty when it does."""
     if not anchors:

@@ -44,7 +44,7 @@ def _label(record: logging.LogRecord) -> str:
     return next(one[2:] for one in reversed(_ABOUT) if str(record.msg).startswith(one))
 
 
-class OncePerProblem(logging.Filter):
+class RepeatFilter(logging.Filter):
     """An upstream that is tried again and again says the same again and again: shown once, and
     then every five minutes for as long as it is so."""
 
@@ -72,7 +72,7 @@ class OncePerProblem(logging.Filter):
         return True
 
 
-class KeptLines(logging.Handler):
+class LineBuffer(logging.Handler):
     """The newest lines: time, level, text."""
 
     def __init__(self) -> None:
@@ -99,15 +99,15 @@ def log_to_stderr(level: int = logging.INFO) -> None:
     _install(handler, level)
 
 
-def keep_log(level: int = logging.INFO) -> KeptLines:
+def keep_log(level: int = logging.INFO) -> LineBuffer:
     """Nothing is printed; the newest lines are kept."""
-    handler = KeptLines()
+    handler = LineBuffer()
     _install(handler, level)
     return handler
 
 
 def _install(handler: logging.Handler, level: int) -> None:
-    handler.addFilter(OncePerProblem())
+    handler.addFilter(RepeatFilter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("interlock").setLevel(level)
     # It says on every stop that it was stopped.

@@ -34,7 +34,7 @@ from interlock.protocol import mcp
 from interlock.protocol.mcpax import APPROVAL, DROPPED_TOOL, is_counter
 from interlock.terminal import node_discovery as running
 from interlock.terminal import output as say
-from interlock.terminal.node_discovery import Meant, UpstreamNow
+from interlock.terminal.node_discovery import TargetNode, UpstreamSummary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,11 +108,15 @@ class _Introspected(msgspec.Struct):
     content: list[_Text]
 
 
-class Reached:
+class NodeClient:
     """A node at the other end of a stream."""
 
     def __init__(
-        self, peer: UpstreamClient, config: Config, unready: tuple[str, ...], running: Meant | None
+        self,
+        peer: UpstreamClient,
+        config: Config,
+        unready: tuple[str, ...],
+        running: TargetNode | None,
     ) -> None:
         self.config = config
         self.unready = unready
@@ -122,7 +126,7 @@ class Reached:
         self._peer = peer
         self._running = running
 
-    def trouble(self) -> list[UpstreamNow]:
+    def trouble(self) -> list[UpstreamSummary]:
         """Upstreams of a running node that are not ready. Those of our own were told already."""
         now = None if self._running is None else self._running.now()
         return [] if now is None else [one for one in now.upstreams if one.state != "ready"]
@@ -210,7 +214,7 @@ async def reach(
     node: str | None = None,
     narrow: Callable[[Config], Config] = lambda config: config,
     patient: bool = True,
-) -> AsyncIterator[Reached]:
+) -> AsyncIterator[NodeClient]:
     """The running node of this config, or the one at the address `node`; else, when no address is
     given, one of its own, which ends with the block.
 
@@ -236,7 +240,7 @@ async def reach(
         peer = UpstreamClient("the node", link, msgspec.json.encode(OWN_INFO))
         stack.push_async_callback(peer.close)
         await open_peer(peer, session_first=False, timeout=_HELLO_WITHIN)
-        yield Reached(peer, meant.config, unready, reached)
+        yield NodeClient(peer, meant.config, unready, reached)
 
 
 async def running_node(config: Config, base_dir: Path) -> UnixLink | None:

@@ -41,7 +41,7 @@ NodeOption = Annotated[
 ]
 
 
-class UpstreamNow(Struct, frozen=True):
+class UpstreamSummary(Struct, frozen=True):
     """What of an upstream's status matters to whoever looks for its tools."""
 
     key: str
@@ -50,11 +50,11 @@ class UpstreamNow(Struct, frozen=True):
     segment: str
 
 
-class NodeNow(Struct, frozen=True):
+class NodeSummary(Struct, frozen=True):
     """The same of a node."""
 
     url: str | None
-    upstreams: list[UpstreamNow]
+    upstreams: list[UpstreamSummary]
     topics_url: str | UnsetType | None = UNSET
     """Unset: a node of an earlier version does not say."""
     policy: str = ""
@@ -65,7 +65,7 @@ class NodeNow(Struct, frozen=True):
         return urlsplit(self.url or "").netloc
 
 
-class Named(NamedTuple):
+class NodeSelector(NamedTuple):
     """How the node was named on the command line. A hint names it in the same way."""
 
     config: Path | None = None
@@ -84,10 +84,10 @@ class Named(NamedTuple):
     @property
     def up(self) -> str:
         """The command that starts the node."""
-        return f"interlock up{Named(self.config).options}"
+        return f"interlock up{NodeSelector(self.config).options}"
 
 
-class Meant(Struct, frozen=True):
+class TargetNode(Struct, frozen=True):
     """The node that a command is about, whether it runs or not."""
 
     source: where.ConfigSource | None
@@ -96,15 +96,15 @@ class Meant(Struct, frozen=True):
     socket: Path
     problem: ConfigError | None = None
     """Why the config as it stands cannot be used. A node may run by what it was before."""
-    named: Named = Named()
+    named: NodeSelector = NodeSelector()
 
-    def now(self) -> NodeNow | None:
+    def now(self) -> NodeSummary | None:
         """How it fares; None when it does not run."""
         told = ask(self.socket)
-        return None if told is None else msgspec.json.decode(told, type=NodeNow)
+        return None if told is None else msgspec.json.decode(told, type=NodeSummary)
 
 
-def meant(given: Path | None, node: str | None = None) -> Meant:
+def meant(given: Path | None, node: str | None = None) -> TargetNode:
     """The node of the config that is found, or the one at the address that is given.
 
     Raises ConfigError for a config that is named and is not there: it says nothing of any node.
@@ -122,13 +122,13 @@ def meant(given: Path | None, node: str | None = None) -> Meant:
     address = where.listen_address(node)
     if address is None or address == config.listen:
         path = socket_path(config, os.environ, base_dir)
-        return Meant(source, config, base_dir, path, problem, Named(given, node))
+        return TargetNode(source, config, base_dir, path, problem, NodeSelector(given, node))
     config = Config(listen=_as_listened(address))
     path = socket_path(config, os.environ, Path.cwd())
-    return Meant(None, config, Path.cwd(), path, named=Named(given, node))
+    return TargetNode(None, config, Path.cwd(), path, named=NodeSelector(given, node))
 
 
-def with_files(given: Path | None, node: str | None = None) -> Meant:
+def with_files(given: Path | None, node: str | None = None) -> TargetNode:
     """The node whose files a command reads or changes, whether it runs or not.
 
     While it runs, a config that has become wrong does not stand in the way: what must be done now
@@ -164,7 +164,7 @@ def says_where(problem: ConfigError | None) -> bool:
     )
 
 
-def no_answer(meant: Meant) -> InterlockError:
+def no_answer(meant: TargetNode) -> InterlockError:
     """The error for a node that does not answer. A config that cannot be used comes first: it may
     be the reason, and nodes that run elsewhere are only a note."""
     hint = elsewhere(meant)
@@ -179,7 +179,7 @@ def no_answer(meant: Meant) -> InterlockError:
     )
 
 
-def not_running(meant: Meant, *, named: bool = False) -> InterlockError:
+def not_running(meant: TargetNode, *, named: bool = False) -> InterlockError:
     """No node answers where one was looked for: what to do instead."""
     if meant.problem is not None or elsewhere(meant):
         return no_answer(meant)
@@ -193,7 +193,7 @@ def not_running(meant: Meant, *, named: bool = False) -> InterlockError:
     return where.nowhere()
 
 
-def elsewhere(meant: Meant) -> str:
+def elsewhere(meant: TargetNode) -> str:
     """`a node runs at X; use --node X`, when one does; else nothing."""
     found = [now.address for _, now in _live(os.environ)]
     if not found:
@@ -239,7 +239,7 @@ def _as_listened(address: str) -> str:
     return next(live, address)
 
 
-def _live(environ: Mapping[str, str]) -> Iterator[tuple[str, NodeNow]]:
+def _live(environ: Mapping[str, str]) -> Iterator[tuple[str, NodeSummary]]:
     """Every node of this user that runs by a state folder in the usual place: `listen`, status."""
     try:
         names = sorted(os.listdir(state_home(environ)))
@@ -249,7 +249,7 @@ def _live(environ: Mapping[str, str]) -> Iterator[tuple[str, NodeNow]]:
         listen = _address(name)
         told = ask(socket_path(Config(listen=listen), environ, Path.cwd()))
         if told is not None:
-            yield listen, msgspec.json.decode(told, type=NodeNow)
+            yield listen, msgspec.json.decode(told, type=NodeSummary)
 
 
 def _address(folder: str) -> str:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from interlock.terminal import node_discovery as running
-from interlock.terminal.node_discovery import Meant
+from interlock.terminal.node_discovery import TargetNode
 
 if TYPE_CHECKING:
     import ssl
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _WITHIN: Final = 5.0
 
 
-def ask_over_http(meant: Meant, path: str) -> bytes:
+def ask_over_http(meant: TargetNode, path: str) -> bytes:
     """What the node answers at this path, with the config's first token. Raises InterlockError."""
     import http.client
 
@@ -44,7 +44,7 @@ def ask_over_http(meant: Meant, path: str) -> bytes:
     return body
 
 
-def own_certificate(meant: Meant) -> ssl.SSLContext:
+def own_certificate(meant: TargetNode) -> ssl.SSLContext:
     """Takes the certificate of the config and no other, whatever name is in it."""
     import ssl
 
@@ -65,7 +65,7 @@ def own_certificate(meant: Meant) -> ssl.SSLContext:
     return context
 
 
-def authorization(meant: Meant, may: str = "call") -> dict[str, str]:
+def authorization(meant: TargetNode, may: str = "call") -> dict[str, str]:
     """The header with the first token of the config that may do this, else its first."""
     from interlock.core.config import ConfigError, resolve
 

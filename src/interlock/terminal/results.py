@@ -8,11 +8,15 @@ from typing import Any, Final
 from interlock.terminal import node_discovery as running
 from interlock.terminal import output as say
 
-_HERE: Final = running.Named()
+_HERE: Final = running.NodeSelector()
 
 
 def print_result(
-    raw: bytes, *, json_output: bool = False, at: running.Named = _HERE, stopped: bool = False
+    raw: bytes,
+    *,
+    json_output: bool = False,
+    at: running.NodeSelector = _HERE,
+    stopped: bool = False,
 ) -> int:
     """Print what a tool answered; the exit code that says whether it failed. `at`: how
     the node was named, which the next command needs too. `stopped`: the node ended with the call.
@@ -52,7 +56,9 @@ def print_result(
     return say.FAILED if failed else say.OK
 
 
-def _print_held(held: dict[str, Any], at: running.Named, *, nobody: bool, stopped: bool) -> None:
+def _print_held(
+    held: dict[str, Any], at: running.NodeSelector, *, nobody: bool, stopped: bool
+) -> None:
     """Tell a person at a terminal what to do about a call that needs approval."""
     import shlex
 

@@ -26,7 +26,7 @@ from interlock.core.config import Config, ServerConfig
 from interlock.protocol.mcpax import CAPABILITY
 from interlock.terminal import output as say
 from interlock.terminal.feature_reports import all_other_servers
-from interlock.terminal.node_discovery import UpstreamNow
+from interlock.terminal.node_discovery import UpstreamSummary
 
 
 class ListedTool(msgspec.Struct, frozen=True):
@@ -166,7 +166,7 @@ def _owner(
     return name.partition(".")[0], ServerConfig(), name
 
 
-def not_ready(one: UpstreamNow) -> str:
+def not_ready(one: UpstreamSummary) -> str:
     """Why the tools of an upstream are missing, or may not answer."""
     from interlock.core.config import redact_about
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from interlock.aql.operations import Operation
     from interlock.aql.search.searcher import Searcher
     from interlock.protocol.aql_terms import Face
-    from interlock.terminal.node_discovery import UpstreamNow
+    from interlock.terminal.node_discovery import UpstreamSummary
 
 
 # -- The operations behind what a node lists, for commands that look at them.
@@ -47,7 +47,7 @@ class OperationListing(NamedTuple):
     operations: OperationCatalogBuilder
     operation_catalog: OperationSnapshot
     offerings: dict[str, Offering]
-    trouble: list[UpstreamNow]
+    trouble: list[UpstreamSummary]
     plain: list[Raw]
     """The tools as the node lists them."""
     folder: Path | None = None
@@ -78,7 +78,7 @@ async def shelf(
 
 
 def shelf_of(
-    listed: list[Raw], config: Config, trouble: list[UpstreamNow], names: Iterable[str] = ()
+    listed: list[Raw], config: Config, trouble: list[UpstreamSummary], names: Iterable[str] = ()
 ) -> OperationListing:
     """The operations behind a list of tools.
 
@@ -239,7 +239,7 @@ def search_operations(
         say.as_json({"found": told})
         return
     if not hits:
-        listed = running.Named(config, node).command("operations list")
+        listed = running.NodeSelector(config, node).command("operations list")
         say.problem(f"Nothing fits. Try other words, or `{listed}`.")
         raise typer.Exit(1)
     console = say.console()
@@ -269,7 +269,7 @@ def explain_operation(
     found = _shelf(config, node, None)
     one = found.operation_catalog.find(name)
     if one is None:
-        listed = running.Named(config, node).command("operations list")
+        listed = running.NodeSelector(config, node).command("operations list")
         near = ", ".join(found.operation_catalog.near(name)) or listed
         raise typer.BadParameter(f"there is no operation {name!r}; see {near}")
     details = OperationDescriber(

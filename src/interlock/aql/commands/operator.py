@@ -21,8 +21,8 @@ from interlock.terminal import key_choice as own_keys
 from interlock.terminal import node_discovery as running
 from interlock.terminal import operator_key, options
 from interlock.terminal import output as say
-from interlock.terminal.approvals_client import BASE, Inbox, _told
-from interlock.terminal.node_discovery import Meant, NodeOption
+from interlock.terminal.approvals_client import BASE, ApprovalsClient, _told
+from interlock.terminal.node_discovery import NodeOption, TargetNode
 from interlock.terminal.options import Json, Key, PassphraseFile
 
 # -- Reaching the codes of a node: by the socket of its own user or over HTTP, after signing in.
@@ -89,10 +89,10 @@ class _Question(msgspec.Struct, frozen=True):
     now: float
 
 
-class CodeInbox(Inbox):
+class CodeInbox(ApprovalsClient):
     """The safety loops of the chosen nodes, after signing in at each."""
 
-    def __init__(self, meant: Meant, key: Any) -> None:
+    def __init__(self, meant: TargetNode, key: Any) -> None:
         super().__init__(meant)
         self.key = key
         self._sessions: dict[Path | None, str] = {}

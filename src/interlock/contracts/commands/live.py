@@ -189,7 +189,7 @@ def accept(
         raise typer.Exit(say.FAILED)
 
 
-def _accept(meant: running.Meant, store: SightingStore, tool: str, yes: bool) -> bool:
+def _accept(meant: running.TargetNode, store: SightingStore, tool: str, yes: bool) -> bool:
     seen = store.get(tool)
     if seen is None:
         say.problem(f"no node of this config has seen a tool {tool}.")
@@ -208,7 +208,7 @@ def _accept(meant: running.Meant, store: SightingStore, tool: str, yes: bool) ->
 
 
 def _accept_declared(
-    meant: running.Meant, row: ToolChange, broken: BrokenContract, yes: bool
+    meant: running.TargetNode, row: ToolChange, broken: BrokenContract, yes: bool
 ) -> bool:
     """A contract of a TOOL.md."""
 
@@ -234,7 +234,7 @@ def _agreed(tool: str, yes: bool) -> bool:
 
 
 @contextmanager
-def _store(meant: running.Meant) -> Iterator[SightingStore]:
+def _store(meant: running.TargetNode) -> Iterator[SightingStore]:
     """What the node that is meant has seen. Raises InterlockError."""
     from interlock.contracts.paths import sightings_path
     from interlock.contracts.sightings import SightingStore
@@ -253,20 +253,20 @@ def _store(meant: running.Meant) -> Iterator[SightingStore]:
         store.close()
 
 
-def _has_seen(meant: running.Meant) -> bool:
+def _has_seen(meant: running.TargetNode) -> bool:
     from interlock.contracts.paths import sightings_path
 
     return sightings_path(meant.config, os.environ, meant.base_dir).exists()
 
 
-def _rows(meant: running.Meant) -> list[ToolChange]:
+def _rows(meant: running.TargetNode) -> list[ToolChange]:
 
     with _store(meant) as store:
         rows = [_row(meant, one) for one in store.open_ones()]
     return [*(row for row, _ in declared_breaks(meant.config, meant.base_dir)), *rows]
 
 
-def _row(meant: running.Meant, one: Sighting) -> ToolChange:
+def _row(meant: running.TargetNode, one: Sighting) -> ToolChange:
     from interlock.contracts.change_review import breaks_of
     from interlock.contracts.changed_tools import shown
     from interlock.core.paths import journal_path
@@ -277,7 +277,7 @@ def _row(meant: running.Meant, one: Sighting) -> ToolChange:
     return shown(one, held=config.section(ContractsConfig).on_break == "hold", breaks=breaks)
 
 
-def _registry(meant: running.Meant, named: Path | None) -> dict[str, Any] | None:
+def _registry(meant: running.TargetNode, named: Path | None) -> dict[str, Any] | None:
     """How the registry fares that is named, or that of the config. None: it has none. Raises
     InterlockError when there is nothing where somebody named one."""
     from interlock.contracts.paths import registry_path

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from interlock.contracts.commands.contract_source import ContractSource
 from interlock.drivers.config import DriversConfig
-from interlock.terminal.feature_reports import Checked, FeatureReports
+from interlock.terminal.feature_reports import CheckReport, FeatureReports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,12 +31,12 @@ class DriversReports(FeatureReports, ContractSource):
         for index, file in enumerate(config.section(DriversConfig).trust):
             yield ("drivers", "trust", index), file
 
-    def check(self, config: Config, source: ConfigSource) -> Checked:
+    def check(self, config: Config, source: ConfigSource) -> CheckReport:
         settings = config.section(DriversConfig)
         folders = any((source.base_dir / one).is_dir() for one in settings.folders)
         named = settings.pins or settings.secrets or settings.folders != type(settings)().folders
         if not settings.enabled or not (folders or named):
-            return Checked()
+            return CheckReport()
         from interlock.core.config import Problem
         from interlock.drivers.commands.rejections import refused, unknown_names, without_manifest
         from interlock.drivers.commands.workspace import project_of
@@ -50,7 +50,7 @@ class DriversReports(FeatureReports, ContractSource):
         odd = [Problem(file, 0, 0, "", why, "") for file, why in without_manifest(project)]
         drivers, contracts = len(project.workspace.drivers), len(project.workspace.contracts)
         count = f"{format_count(drivers, 'driver')}, {format_count(contracts, 'contract')}"
-        return Checked(wrong, odd, count)
+        return CheckReport(wrong, odd, count)
 
     def workspace(self, config: Config, base_dir: Path) -> Workspace | None:
         if not any((base_dir / one).is_dir() for one in config.section(DriversConfig).folders):

@@ -34,7 +34,7 @@ from interlock.errors import (
 from interlock.protocol.mcpx_terms import LONGEST, REPLACED
 from interlock.terminal import node_discovery as running
 from interlock.terminal import output as say
-from interlock.terminal.node_discovery import Meant
+from interlock.terminal.node_discovery import TargetNode
 from interlock.topics.commands.message_format import one_line
 from interlock.topics.config import TopicsConfig
 
@@ -100,7 +100,7 @@ class GatewayTarget:
         token: str | None = None,
         *,
         ca: str | None = None,
-        own: Meant | None = None,
+        own: TargetNode | None = None,
         doubt: str = "",
     ) -> None:
         """`own`: the node of this user, whose certificate stands in its config. `doubt`: why it may
@@ -319,7 +319,7 @@ class _Place(NamedTuple):
     doubt: str = ""
 
 
-def _place_of(meant: Meant, *, named: bool) -> _Place:
+def _place_of(meant: TargetNode, *, named: bool) -> _Place:
     """Where the topics of a node are: as it says itself where its config is not known, or is not
     the one it runs by. Raises InterlockError and BadParameter."""
     now = meant.now() if named or meant.problem is not None else None

@@ -79,7 +79,7 @@ def forget(
     print(f"{segment} belongs to nobody any more.")
 
 
-def _store(meant: running.Meant) -> TreeStore:
+def _store(meant: running.TargetNode) -> TreeStore:
     """What the node that is meant remembers of its tree. Raises ConfigError, InterlockError."""
     from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
     from interlock.tree.store import TreeStore, tree_path

@@ -9,12 +9,12 @@ from interlock.core.config import redact_about
 from interlock.protocol.mcp import STATELESS_REVISIONS
 from interlock.terminal import output as say
 from interlock.terminal.feature_reports import (
-    Child,
+    ChildNode,
     Diagnosis,
     FeatureReports,
     Finding,
-    Line,
     OtherServers,
+    StatusLine,
     Trial,
 )
 from interlock.tree.config import (
@@ -66,17 +66,17 @@ class TreeReports(FeatureReports):
 
     # -- a running node
 
-    def child(self) -> Child:
+    def child(self) -> ChildNode:
         from interlock.tree.commands.children import StdioChild
 
         return StdioChild()
 
-    def status_lines(self, report: StatusReport) -> Iterator[Line]:
+    def status_lines(self, report: StatusReport) -> Iterator[StatusLine]:
         from interlock.tree.status import TreeStatus
 
         parent = report.part(TreeStatus).parent
         if parent is not None:
-            yield Line(f"parent: {parent_line(parent)}", parent_is_well(parent))
+            yield StatusLine(f"parent: {parent_line(parent)}", parent_is_well(parent))
 
     def activity_lines(self, report: StatusReport) -> Iterator[str]:
         from interlock.primitives.text import format_count

@@ -18,7 +18,7 @@ from interlock.primitives.text import format_count
 from interlock.terminal import config_source as where
 from interlock.terminal import node_discovery as running
 from interlock.terminal import output as say
-from interlock.terminal.node_discovery import Meant, NodeOption
+from interlock.terminal.node_discovery import NodeOption, TargetNode
 from interlock.tree.overview import TreeNode
 
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ def tree(
         return
 
 
-def _ask(meant: Meant) -> bytes:
+def _ask(meant: TargetNode) -> bytes:
     """The tree, as JSON. Raises InterlockError when no node tells it."""
     from interlock.terminal.node_http import ask_over_http
     from interlock.tree.socket import tree_socket_path
@@ -332,7 +332,7 @@ def _read(body: bytes) -> TreeNode:
         ) from None
 
 
-def _watch(meant: Meant, console: Console, body: bytes) -> None:
+def _watch(meant: TargetNode, console: Console, body: bytes) -> None:
     """Draw it every second, also while the node is away for a moment."""
     from rich.live import Live
 
