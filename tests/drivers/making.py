@@ -7,7 +7,7 @@ from typing import Any
 
 from interlock.drivers.resolver import (
     Candidate,
-    Decision,
+    DriverChoice,
     DriverCondition,
     Machine,
     SelectionPolicy,
@@ -105,7 +105,7 @@ def decide(
     machine: Machine = LINUX,
     pinned: str | None = None,
     now: float = NOW,
-) -> Decision:
+) -> DriverChoice:
     return route(
         of or contract(),
         candidates,
@@ -117,11 +117,11 @@ def decide(
     )
 
 
-def ids(decision: Decision) -> list[str]:
+def ids(decision: DriverChoice) -> list[str]:
     """Those that are left, the best first."""
     return [one.driver.id for one in decision.order]
 
 
-def reasons(decision: Decision) -> dict[str, tuple[int, str]]:
+def reasons(decision: DriverChoice) -> dict[str, tuple[int, str]]:
     """Those that are not: id → phase and code."""
     return {one.driver.partition("@")[0]: (one.phase, one.code) for one in decision.rejected}

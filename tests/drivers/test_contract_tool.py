@@ -13,7 +13,7 @@ from interlock import errors
 from interlock.core.catalog.effects import EffectLevel
 from interlock.drivers.contract_tool import approval_floor, definition, effect_level
 from interlock.drivers.limits import (
-    Attempts,
+    CallAttempts,
     effective_cost,
     effective_retry,
     effective_timeout_ms,
@@ -202,7 +202,7 @@ NEVER = InterlockError(errors.UPSTREAM_ERROR, "No.")
 def dispatches(error: InterlockError, *, executed: bool = True, **said: Any) -> int:
     """How often a call is sent that always fails like this."""
     retry = said.pop("by_entry", None)
-    attempts = Attempts(contract(**said), driver(), entry(retry=retry))
+    attempts = CallAttempts(contract(**said), driver(), entry(retry=retry))
     sent = 1
     while attempts.again(error, executed=executed) is not None:
         sent += 1
@@ -229,7 +229,7 @@ def test_only_what_is_worth_it_and_harmless_is_tried_again() -> None:
 
 def test_the_pauses_between_tries() -> None:
     def pauses(retry: Retry) -> list[float]:
-        attempts = Attempts(contract(retry=retry), driver(), entry())
+        attempts = CallAttempts(contract(retry=retry), driver(), entry())
         found = []
         while (pause := attempts.again(LATER)) is not None:
             found.append(pause)

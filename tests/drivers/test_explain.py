@@ -6,7 +6,7 @@ import pytest
 
 from interlock.drivers.resolver import (
     Candidate,
-    Decision,
+    DriverChoice,
     DriverCondition,
     ResolverCache,
     SelectionPolicy,
@@ -106,7 +106,7 @@ def ask(
     workspace: SelectionPolicy = STRICT,
     pinned: str | None = None,
     now: float = NOW,
-) -> Decision:
+) -> DriverChoice:
     return cache.decide(contract(), made, given, workspace=workspace, pinned=pinned, now=now)
 
 

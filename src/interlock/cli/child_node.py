@@ -10,7 +10,7 @@ from interlock.cli.config_warnings import doubts_now, tool_doubts_now
 from interlock.core.config import ConfigError
 from interlock.terminal import log_lines
 from interlock.terminal.config_source import ConfigSource
-from interlock.terminal.feature_reports import ChildNode, load_reports
+from interlock.terminal.feature_reports import ChildRunner, load_reports
 
 
 async def run_as_child(source: ConfigSource) -> None:
@@ -40,7 +40,7 @@ async def run_as_child(source: ConfigSource) -> None:
         await run.stop()
 
 
-def _child() -> ChildNode:
+def _child() -> ChildRunner:
     for reports in load_reports():
         found = reports.child()
         if found is not None:

@@ -19,7 +19,7 @@ from interlock.contracts.changed_tools import (
     Dependents,
     change_records,
 )
-from interlock.contracts.diff.changes import Change, ChangeReason, breaking
+from interlock.contracts.diff.changes import ChangeReason, SchemaChange, breaking
 from interlock.contracts.diff.compatibility import next_version
 from interlock.contracts.registry.changes import SnapshotResult, changes_between
 from interlock.contracts.sightings import FIRST_SEEN, ChangeRecord, ObservedTool, Sighting
@@ -56,16 +56,16 @@ def _callers(tool: str, config: Config, journal: Path, now: float) -> list[str]:
     return sorted({row.caller for row in calls if row.verb == TOOLS_CALL and row.caller})
 
 
-def changes_of(old: bytes, new: bytes) -> list[Change]:
+def changes_of(old: bytes, new: bytes) -> list[SchemaChange]:
     """What changed in the definition of a tool."""
     try:
         return changes_between("mcp-tool", old, new)
     except InterlockError as error:
         # Nested beyond what can be read: whatever it was, it is another one now.
-        return [Change(ChangeReason.UNREADABLE, "", True, error.message)]
+        return [SchemaChange(ChangeReason.UNREADABLE, "", True, error.message)]
 
 
-def broken_in(accepted: bytes, now: bytes) -> list[Change]:
+def broken_in(accepted: bytes, now: bytes) -> list[SchemaChange]:
     """What of that breaks callers."""
     return breaking(changes_of(accepted, now))
 

@@ -13,7 +13,7 @@ from interlock.primitives.timestamps import format_utc
 
 if TYPE_CHECKING:
     # Comparing contracts takes much code, and most nodes never see one change.
-    from interlock.contracts.diff.changes import Change
+    from interlock.contracts.diff.changes import SchemaChange
 
 BREAKING: Final = "breaking"
 COMPATIBLE: Final = "compatible"
@@ -74,7 +74,7 @@ class ContractEvent(Struct, frozen=True):
         return f"{versions}: {in_words(self.changes)}" if self.changes else versions
 
 
-def change_records(changes: Iterable[Change]) -> list[ChangeRecord]:
+def change_records(changes: Iterable[SchemaChange]) -> list[ChangeRecord]:
     """Changes as they are kept: what breaks comes first."""
     told = [ChangeRecord(str(one.reason), one.path, one.breaking, one.sentence) for one in changes]
     return sorted(told, key=lambda one: not one.breaking)[:_MOST_CHANGES]

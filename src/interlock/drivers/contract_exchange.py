@@ -25,7 +25,7 @@ from interlock.core.deferred_request import PendingRequestBase
 from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.drivers.driver import Driver
 from interlock.drivers.errors import aip_code
-from interlock.drivers.limits import Attempts, may_repeat
+from interlock.drivers.limits import CallAttempts, may_repeat
 from interlock.drivers.resolver import Candidate
 from interlock.drivers.resource_uris import check_uris
 from interlock.errors import (
@@ -108,7 +108,7 @@ class ContractExchange:
         self._order = order
         self._extra = words_for(call, request_state)
         self._place = 0
-        self._attempts: Attempts | None = None
+        self._attempts: CallAttempts | None = None
         """Those of the driver of now."""
         self._retries = 0
         self._driver: Driver | None = None
@@ -138,7 +138,7 @@ class ContractExchange:
         binding = driver.bindings[served.contract.key]
         call = self._call
         if self._attempts is None:
-            self._attempts = Attempts(
+            self._attempts = CallAttempts(
                 served.contract, candidate.driver, candidate.entry, served.level
             )
         self._sent_at = now = self._upstream.clock()

@@ -31,7 +31,13 @@ from interlock.drivers.driver import Driver, DriverBinding
 from interlock.drivers.driver_journal import DriverJournal
 from interlock.drivers.errors import not_ready
 from interlock.drivers.limits import effective_timeout_ms
-from interlock.drivers.resolver import Candidate, Decision, Machine, ResolverCache, SelectionPolicy
+from interlock.drivers.resolver import (
+    Candidate,
+    DriverChoice,
+    Machine,
+    ResolverCache,
+    SelectionPolicy,
+)
 from interlock.errors import (
     AUTH_REQUIRED,
     CONFIRMATION_EXPIRED,
@@ -149,7 +155,7 @@ class ContractUpstream:
         served: ServedContract,
         inputs: Mapping[str, Any],
         context: Any,
-        decision: Decision,
+        decision: DriverChoice,
         request_state: InputRequestState | None,
     ) -> UpstreamRequest:
         self.journal.resolved(call, served.contract, decision)
@@ -161,7 +167,9 @@ class ContractUpstream:
         exchange.begin()
         return exchange
 
-    def decide(self, served: ServedContract, inputs: Any, *, pinned: str | None = None) -> Decision:
+    def decide(
+        self, served: ServedContract, inputs: Any, *, pinned: str | None = None
+    ) -> DriverChoice:
         """Which driver a call with these inputs goes to, and why not to others."""
         key = served.contract.key
         known = tuple([self._known(driver, driver.bindings[key]) for driver in served.drivers])
@@ -261,7 +269,7 @@ def _candidate(driver: Driver, contract: str) -> Candidate:
     return Candidate(driver.manifest, binding.entry, condition)
 
 
-def _unsigned(served: ServedContract, decision: Decision) -> list[Driver]:
+def _unsigned(served: ServedContract, decision: DriverChoice) -> list[Driver]:
     """The drivers that are not taken because nobody is signed in with them."""
     keys = {one.driver for one in decision.rejected if one.code == AUTH_REQUIRED.name}
     return [one for one in served.drivers if one.manifest.key in keys]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from interlock.core.call import Call
 from interlock.core.ports import Clock
 from interlock.drivers.errors import aip_code
-from interlock.drivers.resolver import Decision, resolved_row
+from interlock.drivers.resolver import DriverChoice, resolved_row
 from interlock.errors import InterlockError
 from interlock.manifests.model import ImplementedContract, ToolContract
 from interlock.primitives.timestamps import format_utc_ms
@@ -37,7 +37,7 @@ class DriverJournal:
         self._wall_clock = wall_clock
         self._second, self._prefix = -1, ""
         # Most calls are decided as the last one was, and decisions are kept: the very same object.
-        self._decision: Decision | None = None
+        self._decision: DriverChoice | None = None
         self._row: dict[str, Any] = {}
 
     def _now(self) -> str:
@@ -48,7 +48,7 @@ class DriverJournal:
             self._second, self._prefix = second, format_utc_ms(second)[:-4]
         return f"{self._prefix}{int((now - second) * 1000):03}Z"
 
-    def resolved(self, call: Call, contract: ToolContract, decision: Decision) -> None:
+    def resolved(self, call: Call, contract: ToolContract, decision: DriverChoice) -> None:
         if decision is not self._decision:
             self._row = resolved_row(decision, user_id="", workspace_id=self._workspace, at=0.0)
             self._decision = decision

@@ -83,7 +83,7 @@ def may_repeat(contract: ToolContract, level: EffectLevel = EffectLevel.READ_ONL
     return contract.idempotent or not changes
 
 
-class Attempts:
+class CallAttempts:
     """The tries of one call. Asked after each failure whether there is another, and when."""
 
     __slots__ = ("_made", "_repeatable", "_retry")

@@ -207,7 +207,7 @@ _SPECIFIC: Final = {
 }
 
 
-class Decision(Struct, frozen=True):
+class DriverChoice(Struct, frozen=True):
     """What the resolver found: a driver, or why there is none."""
 
     contract: str
@@ -280,7 +280,7 @@ def route(
     machine: Machine,
     pinned: str | None = None,
     now: float,
-) -> Decision:
+) -> DriverChoice:
     """Choose a driver for a call with these inputs, of which only the names matter."""
     rejected: list[Rejection] = []
     fitting = _keep(candidates, 1, rejected, lambda one: _misfit(contract, one, inputs))
@@ -296,7 +296,7 @@ def route(
         left = _keep(allowed, 4, rejected, lambda one: _unpinned(one.driver, pin, contradicted))
     order = tuple(ranked(contract, left))
     rejected.sort(key=lambda one: (one.phase, one.driver, one.reason))
-    decision = Decision(
+    decision = DriverChoice(
         contract.id,
         order[0] if order else None,
         order,
@@ -460,7 +460,7 @@ def is_pinned(driver: DriverManifest, pin: str) -> bool:
 
 def _failure(
     contract: ToolContract,
-    decision: Decision,
+    decision: DriverChoice,
     against: str | None,
     workspace: SelectionPolicy,
     fields: tuple[str, ...],
@@ -571,7 +571,7 @@ class ResolverCache:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._kept: BoundedDict[_Key, Decision] = BoundedDict(MOST_KEPT)
+        self._kept: BoundedDict[_Key, DriverChoice] = BoundedDict(MOST_KEPT)
         self._workspace: SelectionPolicy | None = None
         self._fingerprint = ""
 
@@ -584,7 +584,7 @@ class ResolverCache:
         workspace: SelectionPolicy,
         pinned: str | None = None,
         now: float,
-    ) -> Decision:
+    ) -> DriverChoice:
         """What `route` says, or said."""
         if workspace is not self._workspace:
             self._workspace = workspace
@@ -640,7 +640,7 @@ PHASES: Final = {
 }
 
 
-def explain(decision: Decision) -> list[str]:
+def explain(decision: DriverChoice) -> list[str]:
     """The decision, phase by phase, then the order of those that are left."""
     lines = [_title(decision)]
     left = decision.total
@@ -664,7 +664,7 @@ def explain(decision: Decision) -> list[str]:
     return lines
 
 
-def _ending(decision: Decision) -> str:
+def _ending(decision: DriverChoice) -> str:
     """Why nobody is left; what was told of single drivers is not told again."""
     reasons = [one.reason.removesuffix(".") for one in decision.rejected]
     if decision.pinned is None and any(reason in decision.message for reason in reasons):
@@ -673,7 +673,7 @@ def _ending(decision: Decision) -> str:
 
 
 def resolved_row(
-    decision: Decision,
+    decision: DriverChoice,
     *,
     user_id: str,
     workspace_id: str,
@@ -706,7 +706,7 @@ def resolved_row(
     }
 
 
-def _title(decision: Decision) -> str:
+def _title(decision: DriverChoice) -> str:
     version = f" {decision.version}" if decision.version else ""
     drivers = "1 driver declares" if decision.total == 1 else f"{decision.total} drivers declare"
     return f"{decision.contract}{version}: {drivers if decision.total else 'no driver declares'} it"

@@ -115,7 +115,7 @@ class Components(Protocol):
         ...
 
 
-class ChildNode(ABC):
+class ChildRunner(ABC):
     """A node that another one started."""
 
     @abstractmethod
@@ -162,7 +162,7 @@ class FeatureReports:
 
     # -- a running node
 
-    def child(self) -> ChildNode | None:
+    def child(self) -> ChildRunner | None:
         """How a node is run for `up --stdio-parent`. Raises ConfigError."""
         return None
 

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.contracts.diff.changes import Change, ChangeReason, below, breaking, inline, shown
+from interlock.contracts.diff.changes import (
+    ChangeReason,
+    SchemaChange,
+    below,
+    breaking,
+    inline,
+    shown,
+)
 from interlock.contracts.diff.compatibility import (
     Bump,
     Compatibility,
@@ -80,7 +87,7 @@ def test_what_is_no_version(text: str) -> None:
 
 
 def test_changes_below_a_place() -> None:
-    change = Change(ChangeReason.FIELD_REMOVED, "/properties/a", True, "It is gone.")
+    change = SchemaChange(ChangeReason.FIELD_REMOVED, "/properties/a", True, "It is gone.")
     moved = below("/inputSchema", [change])
     assert moved[0].path == "/inputSchema/properties/a"
     assert breaking(moved) == moved

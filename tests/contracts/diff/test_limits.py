@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from interlock.contracts.diff import documents as drafts
-from interlock.contracts.diff.changes import Change, ChangeReason, breaking
+from interlock.contracts.diff.changes import ChangeReason, SchemaChange, breaking
 from interlock.contracts.diff.documents import SchemaDocument, UnreadableSchema
 from interlock.contracts.diff.schemas import diff_schemas
 from tests.contracts.diff.schema_table import STRING, array, obj, text
@@ -20,11 +20,11 @@ from tests.contracts.diff.test_schema_table import label
 MOST_CPU_SECONDS = 60.0
 
 
-def reasons(changes: list[Change]) -> set[ChangeReason]:
+def reasons(changes: list[SchemaChange]) -> set[ChangeReason]:
     return {change.reason for change in changes}
 
 
-def in_time(old: Any, new: Any) -> list[Change]:
+def in_time(old: Any, new: Any) -> list[SchemaChange]:
     began = time.process_time()
     changes = diff_schemas(old, new, "input")
     assert time.process_time() - began < MOST_CPU_SECONDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.contracts.diff.changes import Change
+from interlock.contracts.diff.changes import SchemaChange
 from interlock.contracts.diff.schemas import diff_schemas
 from tests.contracts.diff import composition_table as composed
 from tests.contracts.diff import schema_table as plain
@@ -24,7 +24,7 @@ ROWS = [
 ]
 
 
-def label(change: Change) -> str:
+def label(change: SchemaChange) -> str:
     return f"{'!' if change.breaking else ''}{change.reason} {change.path or '/'}"
 
 

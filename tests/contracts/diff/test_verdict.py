@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from interlock.contracts.diff.changes import Change, ChangeReason
+from interlock.contracts.diff.changes import ChangeReason, SchemaChange
 from interlock.contracts.diff.compatibility import Bump
-from interlock.contracts.diff.verdict import BREAKS, MAJOR_BREAKS, Verdict, judge
+from interlock.contracts.diff.verdict import BREAKS, MAJOR_BREAKS, ReleaseVerdict, judge
 from interlock.errors import InterlockError
 
-GONE = Change(ChangeReason.FIELD_REMOVED, "/properties/b", True, "b is gone.")
-NEW = Change(ChangeReason.FIELD_ADDED_OPTIONAL, "/properties/c", False, "c is new.")
-SAID = Change(ChangeReason.DESCRIPTION_CHANGED, "/description", False, "It is another.")
+GONE = SchemaChange(ChangeReason.FIELD_REMOVED, "/properties/b", True, "b is gone.")
+NEW = SchemaChange(ChangeReason.FIELD_ADDED_OPTIONAL, "/properties/c", False, "c is new.")
+SAID = SchemaChange(ChangeReason.DESCRIPTION_CHANGED, "/description", False, "It is another.")
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_new_major_needs_a_guide_and_a_notice(guide: Path) -> None:
     assert len(judge("1.5.0", "2.0.0", [GONE]).problems) == 2
 
 
-def announced(notice: str, *releases: str, guide: Path, old: str = "1.5.0") -> Verdict:
+def announced(notice: str, *releases: str, guide: Path, old: str = "1.5.0") -> ReleaseVerdict:
     return judge(old, "2.0.0", [GONE], guide=guide, notice=notice, releases=releases)
 
 

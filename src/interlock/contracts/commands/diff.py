@@ -11,7 +11,7 @@ import msgspec
 import typer
 from msgspec import Struct
 
-from interlock.contracts.diff.changes import Change, Role
+from interlock.contracts.diff.changes import Role, SchemaChange
 from interlock.core.config.problems import ConfigError, Problem
 from interlock.errors import InterlockError
 from interlock.primitives.text import format_count
@@ -21,8 +21,8 @@ from interlock.terminal import output as say
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from interlock.contracts.diff.changes import Change, Role
-    from interlock.contracts.diff.verdict import Verdict
+    from interlock.contracts.diff.changes import Role, SchemaChange
+    from interlock.contracts.diff.verdict import ReleaseVerdict
     from interlock.manifests.model import ToolContract
 
 
@@ -82,7 +82,7 @@ def read_contract_file(path: Path, include: Sequence[Path] = ()) -> ContractFile
 
 def compare(
     old: ContractFile, new: ContractFile, role: Role | None, strict: bool | None
-) -> list[Change]:
+) -> list[SchemaChange]:
     """What changed between two files. Raises ConfigError when they cannot be compared."""
     if old.kind == TOOL and new.kind == TOOLS:
         old = ContractFile(old.path, TOOLS, [old.content])
@@ -178,7 +178,7 @@ def _check_schema(path: Path, schema: Any, place: str) -> None:
 # -- Protobuf
 
 
-def _descriptors(old: ContractFile, new: ContractFile) -> list[Change]:
+def _descriptors(old: ContractFile, new: ContractFile) -> list[SchemaChange]:
     from interlock.contracts.diff.protobuf import diff_descriptors, read_descriptors
 
     for one in (old, new):
@@ -387,7 +387,7 @@ def check(
 
 def _compared(
     old: Path, new: Path, role: str | None, strict: bool | None, include: Sequence[Path] | None
-) -> tuple[ContractFile, ContractFile, list[Change]]:
+) -> tuple[ContractFile, ContractFile, list[SchemaChange]]:
 
     before = read_contract_file(old, include or ())
     after = read_contract_file(new, include or ())
@@ -409,7 +409,7 @@ def _version(given: str | None, file: ContractFile, option: str) -> str:
 # -- for a program
 
 
-def _as_data(old: ContractFile, new: ContractFile, changes: list[Change]) -> dict[str, Any]:
+def _as_data(old: ContractFile, new: ContractFile, changes: list[SchemaChange]) -> dict[str, Any]:
     from interlock.contracts.diff.compatibility import bump
 
     return {
@@ -422,7 +422,7 @@ def _as_data(old: ContractFile, new: ContractFile, changes: list[Change]) -> dic
     }
 
 
-def _verdict_as_data(verdict: Verdict) -> dict[str, Any]:
+def _verdict_as_data(verdict: ReleaseVerdict) -> dict[str, Any]:
     import msgspec
 
     data: dict[str, Any] = msgspec.to_builtins(verdict)
@@ -434,7 +434,7 @@ def _verdict_as_data(verdict: Verdict) -> dict[str, Any]:
 # -- for a person
 
 
-def _print_changes(changes: Sequence[Change]) -> None:
+def _print_changes(changes: Sequence[SchemaChange]) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -465,7 +465,7 @@ def _print_changes(changes: Sequence[Change]) -> None:
     console.print(table)
 
 
-def _summary(changes: Sequence[Change], version: str | None) -> str:
+def _summary(changes: Sequence[SchemaChange], version: str | None) -> str:
     from interlock.contracts.diff.compatibility import bump, next_version
 
     if not changes:
@@ -479,7 +479,7 @@ def _summary(changes: Sequence[Change], version: str | None) -> str:
     return f"{counted}, {judged}; {needed}."
 
 
-def _print_verdict(verdict: Verdict) -> None:
+def _print_verdict(verdict: ReleaseVerdict) -> None:
     versions = f"{verdict.old_version} → {verdict.new_version}"
     if verdict.passed:
         say.note(f"{versions} may be released: {verdict.headline}")

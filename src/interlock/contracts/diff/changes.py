@@ -103,7 +103,7 @@ ONLY_WORDS: Final = frozenset(
 """What leaves a contract as it was: a new patch version is enough."""
 
 
-class Change(Struct, frozen=True, omit_defaults=True):
+class SchemaChange(Struct, frozen=True, omit_defaults=True):
     """One change: of which class, where, whether it breaks somebody, and why, for a person."""
 
     reason: ChangeReason
@@ -115,12 +115,12 @@ class Change(Struct, frozen=True, omit_defaults=True):
     after: Any = None
 
 
-def breaking(changes: Iterable[Change]) -> list[Change]:
+def breaking(changes: Iterable[SchemaChange]) -> list[SchemaChange]:
     """Those that break somebody."""
     return [change for change in changes if change.breaking]
 
 
-def below(prefix: str, changes: Iterable[Change]) -> list[Change]:
+def below(prefix: str, changes: Iterable[SchemaChange]) -> list[SchemaChange]:
     """The same changes of a contract that is part of a larger one."""
     return [msgspec.structs.replace(change, path=prefix + change.path) for change in changes]
 

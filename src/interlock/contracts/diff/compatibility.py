@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from semantic_version import Version
 
-from interlock.contracts.diff.changes import ONLY_WORDS, Change
+from interlock.contracts.diff.changes import ONLY_WORDS, SchemaChange
 from interlock.errors import INVALID_ARGUMENTS, InterlockError
 
 
@@ -42,7 +42,7 @@ def read_version(text: str) -> Version:
         ) from None
 
 
-def bump(changes: Iterable[Change]) -> Bump:
+def bump(changes: Iterable[SchemaChange]) -> Bump:
     """Major for what breaks, minor for what was added, patch where the contract is as it was."""
     raised = Bump.PATCH
     for change in changes:
@@ -53,7 +53,7 @@ def bump(changes: Iterable[Change]) -> Bump:
     return raised
 
 
-def next_version(version: str, changes: Iterable[Change]) -> str:
+def next_version(version: str, changes: Iterable[SchemaChange]) -> str:
     """The lowest version that may carry these changes."""
     current = read_version(version)
     wanted = bump(changes)

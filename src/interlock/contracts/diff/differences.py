@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from interlock.contracts.diff.changes import Change, ChangeReason, Role, inline, shown
+from interlock.contracts.diff.changes import ChangeReason, Role, SchemaChange, inline, shown
 
 
 class DifferenceKind(Enum):
@@ -76,12 +76,12 @@ _READERS_DEPEND: Final = (_F.TYPE, _F.REQUIRED_GONE)
 """What breaks readers of a stored type although everything that was stored stays valid."""
 
 
-def judged(finding: Difference, role: Role) -> Change | None:
+def judged(finding: Difference, role: Role) -> SchemaChange | None:
     """The change that a finding is, seen from a side. None: from there it is no change."""
     reason = _reason(finding, role)
     if reason is None:
         return None
-    return Change(
+    return SchemaChange(
         reason,
         finding.path,
         _breaks(finding, role),

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Struct
 
-from interlock.contracts.diff.changes import Change, ChangeReason, shown
+from interlock.contracts.diff.changes import ChangeReason, SchemaChange, shown
 from interlock.errors import CONFIG, INVALID_ARGUMENTS, InterlockError
 
 MOST_BYTES: Final = 64 * 1024 * 1024
@@ -349,16 +349,16 @@ class _Described(Protocol):
     def deprecated(self) -> bool: ...
 
 
-def said(path: str, old: _Described, new: _Described) -> list[Change]:
+def said(path: str, old: _Described, new: _Described) -> list[SchemaChange]:
     """Words for people: the comment, and whether it is deprecated."""
-    changes: list[Change] = []
+    changes: list[SchemaChange] = []
     if old.comment != new.comment:
         was, now = shown(old.comment), shown(new.comment)
         sentence = "Only the comment is another."
-        changes.append(Change(_R.DESCRIPTION_CHANGED, path, False, sentence, was, now))
+        changes.append(SchemaChange(_R.DESCRIPTION_CHANGED, path, False, sentence, was, now))
     if old.deprecated != new.deprecated:
         sentence = "It is deprecated now." if new.deprecated else "It is no longer deprecated."
-        changes.append(Change(_R.DEPRECATED, path, False, sentence))
+        changes.append(SchemaChange(_R.DEPRECATED, path, False, sentence))
     return changes
 
 
@@ -371,10 +371,10 @@ def diff_fields(
     new: dict[str, ProtoField],
     was_reserved: ReservedRanges | None = None,
     is_reserved: ReservedRanges | None = None,
-) -> list[Change]:
+) -> list[SchemaChange]:
     """What became of each field. A field is known by its number, and by its name where it moved."""
     was_reserved, is_reserved = was_reserved or ReservedRanges(), is_reserved or ReservedRanges()
-    changes: list[Change] = []
+    changes: list[SchemaChange] = []
     by_number = {one.number: name for name, one in new.items() if name not in old}
     met: set[str] = set()
     pairs: list[tuple[str, ProtoField, ProtoField]] = []
@@ -397,7 +397,9 @@ def diff_fields(
             f"Number {field.number} was called {field.name}, and is {new[other].name} now: the "
             "bytes are the same, names in JSON, field masks and code are not."
         )
-        changes.append(Change(_R.FIELD_RENAMED, path, True, sentence, field.name, new[other].name))
+        changes.append(
+            SchemaChange(_R.FIELD_RENAMED, path, True, sentence, field.name, new[other].name)
+        )
     for path, before, after in pairs:
         changes += _field(path, before, after)
     changes += _oneofs(message, pairs)
@@ -411,37 +413,39 @@ def _path(message: str, name: str) -> str:
     return f"{message}.{name}" if message else name
 
 
-def _renumbered(path: str, old: ProtoField, new: ProtoField) -> Change:
+def _renumbered(path: str, old: ProtoField, new: ProtoField) -> SchemaChange:
     sentence = f"Its number was {old.number}, and is {new.number} now: bytes are read otherwise."
-    return Change(_R.FIELD_NUMBER_CHANGED, path, True, sentence, old.number, new.number)
+    return SchemaChange(_R.FIELD_NUMBER_CHANGED, path, True, sentence, old.number, new.number)
 
 
-def _removed(path: str, field: ProtoField, reserved: ReservedRanges) -> Change:
+def _removed(path: str, field: ProtoField, reserved: ReservedRanges) -> SchemaChange:
     sentence = (
         f"{field.name} (number {field.number}) is gone; whoever sets or reads it depends on it."
     )
     if not reserved.has(field.number):
         sentence += " Its number is not reserved, so that it may be used again by mistake."
-    return Change(_R.FIELD_REMOVED, path, True, sentence, field.type)
+    return SchemaChange(_R.FIELD_REMOVED, path, True, sentence, field.type)
 
 
-def _added(path: str, field: ProtoField, was_reserved: ReservedRanges) -> Change:
+def _added(path: str, field: ProtoField, was_reserved: ReservedRanges) -> SchemaChange:
     if was_reserved.has(field.number) or field.name in was_reserved.names:
         sentence = f"{field.name} uses number {field.number}, but that or the name was reserved."
-        return Change(_R.RESERVED_REUSED, path, True, sentence, None, field.type)
+        return SchemaChange(_R.RESERVED_REUSED, path, True, sentence, None, field.type)
     if field.cardinality == "required":
         sentence = f"{field.name} must be set; whoever does not know it is refused."
-        return Change(_R.REQUIRED_FIELD_ADDED, path, True, sentence, None, field.type)
+        return SchemaChange(_R.REQUIRED_FIELD_ADDED, path, True, sentence, None, field.type)
     sentence = f"{field.name} (number {field.number}) is new; readers that do not know it skip it."
-    return Change(_R.FIELD_ADDED_OPTIONAL, path, False, sentence, None, field.type)
+    return SchemaChange(_R.FIELD_ADDED_OPTIONAL, path, False, sentence, None, field.type)
 
 
-def _field(path: str, old: ProtoField, new: ProtoField) -> list[Change]:
+def _field(path: str, old: ProtoField, new: ProtoField) -> list[SchemaChange]:
     changes = said(path, old, new)
     many = ("repeated", "map")
     if old.type != new.type:
         sentence = f"It was {old.type}, and is {new.type} now."
-        changes.append(Change(_R.FIELD_TYPE_CHANGED, path, True, sentence, old.type, new.type))
+        changes.append(
+            SchemaChange(_R.FIELD_TYPE_CHANGED, path, True, sentence, old.type, new.type)
+        )
     elif old.cardinality != new.cardinality:
         was, now = old.cardinality, new.cardinality
         reason, breaks = _R.FIELD_LABEL_CHANGED, True
@@ -459,15 +463,17 @@ def _field(path: str, old: ProtoField, new: ProtoField) -> list[Change]:
                 if breaks
                 else "It can be told now whether it was set."
             )
-        changes.append(Change(reason, path, breaks, sentence, was, now))
+        changes.append(SchemaChange(reason, path, breaks, sentence, was, now))
     if old.name == new.name and old.json_name != new.json_name:
         sentence = f"In JSON it was {old.json_name}, and is {new.json_name} now."
         changes.append(
-            Change(_R.JSON_NAME_CHANGED, path, True, sentence, old.json_name, new.json_name)
+            SchemaChange(_R.JSON_NAME_CHANGED, path, True, sentence, old.json_name, new.json_name)
         )
     if old.default != new.default:
         sentence = f"Not set, it meant {_default(old)}, and means {_default(new)} now."
-        changes.append(Change(_R.DEFAULT_CHANGED, path, True, sentence, old.default, new.default))
+        changes.append(
+            SchemaChange(_R.DEFAULT_CHANGED, path, True, sentence, old.default, new.default)
+        )
     return changes
 
 
@@ -475,7 +481,7 @@ def _default(field: ProtoField) -> str:
     return "nothing in particular" if field.default is None else repr(field.default)
 
 
-def _oneofs(message: str, pairs: list[tuple[str, ProtoField, ProtoField]]) -> list[Change]:
+def _oneofs(message: str, pairs: list[tuple[str, ProtoField, ProtoField]]) -> list[SchemaChange]:
     """Fields that exclude others now, or no longer do. A mere other name for that is no break."""
     before: dict[str, set[str]] = {"": set()}
     after: dict[str, set[str]] = {"": set()}
@@ -483,7 +489,7 @@ def _oneofs(message: str, pairs: list[tuple[str, ProtoField, ProtoField]]) -> li
         for groups, oneof in ((before, old.oneof), (after, new.oneof)):
             if oneof:
                 groups.setdefault(oneof, set()).add(path)
-    changes: list[Change] = []
+    changes: list[SchemaChange] = []
     renamed: set[tuple[str, str]] = set()
     for path, old, new in pairs:
         if old.oneof == new.oneof:
@@ -495,18 +501,18 @@ def _oneofs(message: str, pairs: list[tuple[str, ProtoField, ProtoField]]) -> li
         sentence = f"It was in {was}, and is in {now} now: setting one clears others."
         if not new.oneof:
             sentence = f"It is no longer in {was}: it can be set beside others."
-        changes.append(Change(_R.ONEOF_CHANGED, path, True, sentence, old.oneof, new.oneof))
+        changes.append(SchemaChange(_R.ONEOF_CHANGED, path, True, sentence, old.oneof, new.oneof))
     for was, now in sorted(renamed):
         sentence = f"The oneof {was} is called {now} now; neither bytes nor JSON name it."
         path = _path(message, was)
-        changes.append(Change(_R.ONEOF_CHANGED, path, False, sentence, was, now))
+        changes.append(SchemaChange(_R.ONEOF_CHANGED, path, False, sentence, was, now))
     return changes
 
 
 # -- enums
 
 
-def diff_enums(path: str, old: ProtoEnum, new: ProtoEnum) -> list[Change]:
+def diff_enums(path: str, old: ProtoEnum, new: ProtoEnum) -> list[SchemaChange]:
     """What became of each value of an enum."""
     changes = said(path, old, new)
     changes += diff_reserved(path, old.reserved, new.reserved)
@@ -514,7 +520,7 @@ def diff_enums(path: str, old: ProtoEnum, new: ProtoEnum) -> list[Change]:
         kinds = ("open", "closed")
         sentence = f"It was {kinds[old.closed]}, and is {kinds[new.closed]} now: numbers without a "
         sentence += "name are kept or dropped otherwise."
-        changes.append(Change(_R.SYNTAX_CHANGED, path, True, sentence))
+        changes.append(SchemaChange(_R.SYNTAX_CHANGED, path, True, sentence))
     before = {one.name: one for one in old.values}
     after = {one.name: one for one in new.values}
     come = {one.number: one for one in new.values if one.name not in before}
@@ -532,7 +538,7 @@ def diff_enums(path: str, old: ProtoEnum, new: ProtoEnum) -> list[Change]:
         if same.number != value.number:
             sentence = f"Its number was {value.number}, and is {same.number} now."
             changes.append(
-                Change(
+                SchemaChange(
                     _R.ENUM_VALUE_NUMBER_CHANGED, place, True, sentence, value.number, same.number
                 )
             )
@@ -543,39 +549,39 @@ def diff_enums(path: str, old: ProtoEnum, new: ProtoEnum) -> list[Change]:
     return changes
 
 
-def _value_gone(place: str, value: ProtoValue, heir: ProtoValue | None) -> Change:
+def _value_gone(place: str, value: ProtoValue, heir: ProtoValue | None) -> SchemaChange:
     if heir is None:
         sentence = f"{value.name} ({value.number}) is gone; older programs may still send it."
-        return Change(_R.ENUM_VALUE_REMOVED, place, True, sentence, value.number)
+        return SchemaChange(_R.ENUM_VALUE_REMOVED, place, True, sentence, value.number)
     sentence = f"{value.number} was called {value.name}, and is {heir.name} now: JSON has the name."
-    return Change(_R.ENUM_VALUE_RENAMED, place, True, sentence, value.name, heir.name)
+    return SchemaChange(_R.ENUM_VALUE_RENAMED, place, True, sentence, value.name, heir.name)
 
 
 def _value_new(
     place: str, value: ProtoValue, old: ProtoEnum, new: ProtoEnum, numbers: set[int]
-) -> Change:
+) -> SchemaChange:
     reserved = old.reserved
     if reserved.has(value.number) or value.name in reserved.names:
         sentence = f"{value.name} uses number {value.number}, but that or the name was reserved."
-        return Change(_R.RESERVED_REUSED, place, True, sentence, None, value.number)
+        return SchemaChange(_R.RESERVED_REUSED, place, True, sentence, None, value.number)
     if value.number in numbers:
         sentence = f"{value.name} is another name of {value.number}."
-        return Change(_R.ENUM_VALUE_ADDED, place, False, sentence, None, value.number)
+        return SchemaChange(_R.ENUM_VALUE_ADDED, place, False, sentence, None, value.number)
     zero = next((one.name for one in new.values if one.number == 0), "")
     if zero.endswith("UNSPECIFIED"):
         sentence = f"{value.name} ({value.number}) is new; who does not know it has {zero}."
-        return Change(_R.ENUM_VALUE_ADDED, place, False, sentence, None, value.number)
+        return SchemaChange(_R.ENUM_VALUE_ADDED, place, False, sentence, None, value.number)
     sentence = (
         f"{value.name} ({value.number}) is new, and there is no ..._UNSPECIFIED = 0 that a reader "
         "who does not know it could fall back to."
     )
-    return Change(_R.ENUM_VALUE_ADDED, place, True, sentence, None, value.number)
+    return SchemaChange(_R.ENUM_VALUE_ADDED, place, True, sentence, None, value.number)
 
 
 # -- what is reserved
 
 
-def diff_reserved(path: str, old: ReservedRanges, new: ReservedRanges) -> list[Change]:
+def diff_reserved(path: str, old: ReservedRanges, new: ReservedRanges) -> list[SchemaChange]:
     """Numbers and names that were taken out of use, or put back into it."""
     dropped: list[Any] = [
         _range(first, last) for first, last in old.ranges if not new.covers(first, last)
@@ -585,13 +591,13 @@ def diff_reserved(path: str, old: ReservedRanges, new: ReservedRanges) -> list[C
         _range(first, last) for first, last in new.ranges if not old.covers(first, last)
     ]
     added += sorted(new.names - old.names)
-    changes: list[Change] = []
+    changes: list[SchemaChange] = []
     if dropped:
         sentence = f"{', '.join(dropped)} can be used again: it was reserved for good reason."
-        changes.append(Change(_R.RESERVED_DROPPED, path, True, sentence, dropped))
+        changes.append(SchemaChange(_R.RESERVED_DROPPED, path, True, sentence, dropped))
     if added:
         sentence = f"{', '.join(added)} cannot be used again by mistake."
-        changes.append(Change(_R.RESERVED_ADDED, path, False, sentence, None, added))
+        changes.append(SchemaChange(_R.RESERVED_ADDED, path, False, sentence, None, added))
     return changes
 
 
@@ -608,17 +614,17 @@ def _range(first: int, last: int) -> str:
 _EFFECTS: Final = {0: ("not said", 0), 1: ("none", 2), 2: ("idempotent", 1)}
 
 
-def diff_descriptors(old: bytes, new: bytes) -> list[Change]:
+def diff_descriptors(old: bytes, new: bytes) -> list[SchemaChange]:
     """What changed between two serialized FileDescriptorSets, most serious first.
 
     Raises InterlockError when one of them is none, or the `protobuf` package is not installed.
     """
     before, after = read_descriptors(old), read_descriptors(new)
     renamed = _renamed(before, after)
-    changes: list[Change] = []
+    changes: list[SchemaChange] = []
     for package, now in sorted(renamed.items()):
         sentence = f"The package {package} is called {now} now: all names in it are others."
-        changes.append(Change(_R.PACKAGE_CHANGED, package, True, sentence, package, now))
+        changes.append(SchemaChange(_R.PACKAGE_CHANGED, package, True, sentence, package, now))
     if renamed:
         before = read_descriptors(old, renamed)
     changes += _syntaxes(before, after)
@@ -646,25 +652,29 @@ def _renamed(old: ProtoSet, new: ProtoSet) -> dict[str, str]:
     return renamed
 
 
-def _syntaxes(old: ProtoSet, new: ProtoSet) -> list[Change]:
-    changes: list[Change] = []
+def _syntaxes(old: ProtoSet, new: ProtoSet) -> list[SchemaChange]:
+    changes: list[SchemaChange] = []
     for file in sorted(old.syntaxes.keys() & new.syntaxes.keys()):
         was, now = old.syntaxes[file], new.syntaxes[file]
         if was != now:
             # To editions every difference that matters shows at the fields and enums themselves.
             breaks = "editions" not in (was, now)
             sentence = f"It was {was}, and is {now} now."
-            changes.append(Change(_R.SYNTAX_CHANGED, file, breaks, sentence, was, now))
+            changes.append(SchemaChange(_R.SYNTAX_CHANGED, file, breaks, sentence, was, now))
     return changes
 
 
-def _messages(old: ProtoSet, new: ProtoSet) -> list[Change]:
-    changes: list[Change] = []
+def _messages(old: ProtoSet, new: ProtoSet) -> list[SchemaChange]:
+    changes: list[SchemaChange] = []
     for name in sorted(old.messages.keys() | new.messages.keys()):
         if name not in new.messages:
-            changes.append(Change(_R.MESSAGE_REMOVED, name, True, f"The message {name} is gone."))
+            changes.append(
+                SchemaChange(_R.MESSAGE_REMOVED, name, True, f"The message {name} is gone.")
+            )
         elif name not in old.messages:
-            changes.append(Change(_R.MESSAGE_ADDED, name, False, f"The message {name} is new."))
+            changes.append(
+                SchemaChange(_R.MESSAGE_ADDED, name, False, f"The message {name} is new.")
+            )
         else:
             before, after = old.messages[name], new.messages[name]
             changes += said(name, before, after)
@@ -679,49 +689,59 @@ def _messages(old: ProtoSet, new: ProtoSet) -> list[Change]:
     return changes
 
 
-def _enums(old: ProtoSet, new: ProtoSet) -> list[Change]:
-    changes: list[Change] = []
+def _enums(old: ProtoSet, new: ProtoSet) -> list[SchemaChange]:
+    changes: list[SchemaChange] = []
     for name in sorted(old.enums.keys() | new.enums.keys()):
         if name not in new.enums:
-            changes.append(Change(_R.ENUM_REMOVED, name, True, f"The enum {name} is gone."))
+            changes.append(SchemaChange(_R.ENUM_REMOVED, name, True, f"The enum {name} is gone."))
         elif name not in old.enums:
-            changes.append(Change(_R.ENUM_ADDED, name, False, f"The enum {name} is new."))
+            changes.append(SchemaChange(_R.ENUM_ADDED, name, False, f"The enum {name} is new."))
         else:
             changes += diff_enums(name, old.enums[name], new.enums[name])
     return changes
 
 
-def _services(old: ProtoSet, new: ProtoSet) -> list[Change]:
-    changes: list[Change] = []
+def _services(old: ProtoSet, new: ProtoSet) -> list[SchemaChange]:
+    changes: list[SchemaChange] = []
     for name in sorted(old.services.keys() | new.services.keys()):
         if name not in new.services:
-            changes.append(Change(_R.SERVICE_REMOVED, name, True, f"The service {name} is gone."))
+            changes.append(
+                SchemaChange(_R.SERVICE_REMOVED, name, True, f"The service {name} is gone.")
+            )
         elif name not in old.services:
-            changes.append(Change(_R.SERVICE_ADDED, name, False, f"The service {name} is new."))
+            changes.append(
+                SchemaChange(_R.SERVICE_ADDED, name, False, f"The service {name} is new.")
+            )
         else:
             changes += _service(name, old.services[name], new.services[name])
     return changes
 
 
-def _service(name: str, old: ProtoService, new: ProtoService) -> list[Change]:
+def _service(name: str, old: ProtoService, new: ProtoService) -> list[SchemaChange]:
     changes = said(name, old, new)
     for method in sorted(old.methods.keys() | new.methods.keys()):
         path = f"{name}.{method}"
         if method not in new.methods:
-            changes.append(Change(_R.METHOD_REMOVED, path, True, f"The method {method} is gone."))
+            changes.append(
+                SchemaChange(_R.METHOD_REMOVED, path, True, f"The method {method} is gone.")
+            )
         elif method not in old.methods:
-            changes.append(Change(_R.METHOD_ADDED, path, False, f"The method {method} is new."))
+            changes.append(
+                SchemaChange(_R.METHOD_ADDED, path, False, f"The method {method} is new.")
+            )
         else:
             changes += _method(path, old.methods[method], new.methods[method])
     return changes
 
 
-def _method(path: str, old: ProtoMethod, new: ProtoMethod) -> list[Change]:
+def _method(path: str, old: ProtoMethod, new: ProtoMethod) -> list[SchemaChange]:
     changes = said(path, old, new)
     for side, was, now in (("takes", old.input, new.input), ("returns", old.output, new.output)):
         if was != now:
             sentence = f"It {side} {now}, and not {was} any more."
-            changes.append(Change(_R.METHOD_SIGNATURE_CHANGED, path, True, sentence, was, now))
+            changes.append(
+                SchemaChange(_R.METHOD_SIGNATURE_CHANGED, path, True, sentence, was, now)
+            )
     streams: tuple[tuple[str, Any, Any], ...] = (
         ("requests", old.client_streaming, new.client_streaming),
         ("responses", old.server_streaming, new.server_streaming),
@@ -729,7 +749,9 @@ def _method(path: str, old: ProtoMethod, new: ProtoMethod) -> list[Change]:
     for side, was, now in streams:
         if was != now:
             sentence = f"It has {'a stream of' if now else 'no longer a stream of'} {side}."
-            changes.append(Change(_R.METHOD_STREAMING_CHANGED, path, True, sentence, was, now))
+            changes.append(
+                SchemaChange(_R.METHOD_STREAMING_CHANGED, path, True, sentence, was, now)
+            )
     (was, promised), (now, promises) = (
         _EFFECTS.get(one.idempotency, _EFFECTS[0]) for one in (old, new)
     )
@@ -737,5 +759,5 @@ def _method(path: str, old: ProtoMethod, new: ProtoMethod) -> list[Change]:
         raised = promises < promised
         sentence = f"Its side effects were {was}, and are {now} now."
         reason = _R.EFFECT_RAISED if raised else _R.EFFECT_LOWERED
-        changes.append(Change(reason, path, raised, sentence, was, now))
+        changes.append(SchemaChange(reason, path, raised, sentence, was, now))
     return changes

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.contracts.diff.changes import Change, ChangeReason, Role
+from interlock.contracts.diff.changes import ChangeReason, Role, SchemaChange
 from interlock.contracts.diff.containment import Prover
 from interlock.contracts.diff.differences import Difference, DifferenceKind, judged
 from interlock.contracts.diff.documents import (
@@ -47,7 +47,7 @@ _TOO_MUCH: Final = "There was too much of it to look at everything."
 
 def diff_schemas(
     old: Any, new: Any, role: Role = "both", *, strict: bool | None = None, formats: bool = False
-) -> list[Change]:
+) -> list[SchemaChange]:
     """What changed between two schemas, most serious first. Never raises for what they contain.
 
     `strict`: members that a schema does not name count as sent. That is so for plain input and
@@ -76,8 +76,8 @@ def diff_schemas(
     return _changes(found, role, comparison.exhausted)
 
 
-def _changes(found: Iterable[Difference], role: Role, exhausted: bool) -> list[Change]:
-    kept: dict[tuple[ChangeReason, str, str], Change] = {}
+def _changes(found: Iterable[Difference], role: Role, exhausted: bool) -> list[SchemaChange]:
+    kept: dict[tuple[ChangeReason, str, str], SchemaChange] = {}
     for finding in found:
         if finding.family is DifferenceKind.UNDECIDED and exhausted:
             finding = msgspec.structs.replace(finding, what=_TOO_MUCH)
@@ -89,17 +89,17 @@ def _changes(found: Iterable[Difference], role: Role, exhausted: bool) -> list[C
     changes = sorted(kept.values(), key=lambda one: (not one.breaking, one.path, one.reason))
     if not changes:
         sentence = "It is written otherwise, and means the same."
-        return [Change(ChangeReason.REWRITTEN, "", False, sentence)]
+        return [SchemaChange(ChangeReason.REWRITTEN, "", False, sentence)]
     if len(changes) > _MOST_CHANGES:
         left = len(changes) - _MOST_CHANGES
         breaks = any(change.breaking for change in changes)
-        more = Change(ChangeReason.UNDECIDED, "", breaks, f"There are {left} more changes.")
+        more = SchemaChange(ChangeReason.UNDECIDED, "", breaks, f"There are {left} more changes.")
         changes = [*changes[:_MOST_CHANGES], more]
     return changes
 
 
-def _unreadable(sentence: str) -> Change:
-    return Change(ChangeReason.UNREADABLE, "", True, sentence)
+def _unreadable(sentence: str) -> SchemaChange:
+    return SchemaChange(ChangeReason.UNREADABLE, "", True, sentence)
 
 
 class Comparison:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from interlock.contracts.diff.changes import Change, ChangeReason, below, shown
+from interlock.contracts.diff.changes import ChangeReason, SchemaChange, below, shown
 from interlock.contracts.diff.documents import escaped
 from interlock.contracts.diff.schemas import diff_schemas
 from interlock.core.catalog.effects import Annotations, EffectLevel, classify
@@ -30,16 +30,16 @@ _KNOWN: Final = ("name", "inputSchema", "outputSchema", "annotations", *_WORDS)
 
 def diff_tools(
     old: Mapping[str, Any], new: Mapping[str, Any], *, strict: bool = False
-) -> list[Change]:
+) -> list[SchemaChange]:
     """What changed in a tool: its arguments, its results, what it does, and what it says of itself.
 
     `strict`: arguments that its schema does not name count as sent, too.
     """
-    changes: list[Change] = []
+    changes: list[SchemaChange] = []
     if old.get("name") != new.get("name"):
         sentence = f"It was called {old.get('name')}, and is called {new.get('name')} now."
         changes.append(
-            Change(_R.TOOL_RENAMED, "/name", True, sentence, old.get("name"), new.get("name"))
+            SchemaChange(_R.TOOL_RENAMED, "/name", True, sentence, old.get("name"), new.get("name"))
         )
     arguments = diff_schemas(_arguments(old), _arguments(new), "input", strict=strict)
     changes += below("/inputSchema", arguments)
@@ -51,17 +51,17 @@ def diff_tools(
 
 def diff_tool_lists(
     old: Iterable[Mapping[str, Any]], new: Iterable[Mapping[str, Any]], *, strict: bool = False
-) -> list[Change]:
+) -> list[SchemaChange]:
     """What changed between two lists of tools, as `tools/list` answers them."""
     before = {str(tool.get("name")): tool for tool in old}
     after = {str(tool.get("name")): tool for tool in new}
-    changes: list[Change] = []
+    changes: list[SchemaChange] = []
     for name in sorted(before.keys() | after.keys()):
         path = f"/tools/{escaped(name)}"
         if name not in after:
-            changes.append(Change(_R.TOOL_REMOVED, path, True, f"{name} is gone."))
+            changes.append(SchemaChange(_R.TOOL_REMOVED, path, True, f"{name} is gone."))
         elif name not in before:
-            changes.append(Change(_R.TOOL_ADDED, path, False, f"{name} is new."))
+            changes.append(SchemaChange(_R.TOOL_ADDED, path, False, f"{name} is new."))
         else:
             changes += below(path, diff_tools(before[name], after[name], strict=strict))
     return sorted(changes, key=lambda one: (not one.breaking, one.path, one.reason))
@@ -77,15 +77,15 @@ def _arguments(tool: Mapping[str, Any]) -> Any:
     return schema
 
 
-def _results(old: Any, new: Any, strict: bool) -> list[Change]:
+def _results(old: Any, new: Any, strict: bool) -> list[SchemaChange]:
     if old is None and new is None:
         return []
     if old is None:
         sentence = "It says now what its results look like."
-        return [Change(_R.OUTPUT_ADDED, "/outputSchema", False, sentence)]
+        return [SchemaChange(_R.OUTPUT_ADDED, "/outputSchema", False, sentence)]
     if new is None:
         sentence = "It no longer says what its results look like; whoever reads them relied on it."
-        return [Change(_R.OUTPUT_REMOVED, "/outputSchema", True, sentence, shown(old))]
+        return [SchemaChange(_R.OUTPUT_REMOVED, "/outputSchema", True, sentence, shown(old))]
     return below("/outputSchema", diff_schemas(old, new, "output", strict=strict))
 
 
@@ -95,9 +95,9 @@ def _hints(tool: Mapping[str, Any]) -> dict[str, bool | None]:
     return {name: said[name] if isinstance(said.get(name), bool) else None for name in _HINTS}
 
 
-def _effects(old: dict[str, bool | None], new: dict[str, bool | None]) -> list[Change]:
+def _effects(old: dict[str, bool | None], new: dict[str, bool | None]) -> list[SchemaChange]:
     was, now = _level(old), _level(new)
-    changes: list[Change] = []
+    changes: list[SchemaChange] = []
     for name, (usual, promise, words) in _HINTS.items():
         before = usual if old[name] is None else old[name]
         after = usual if new[name] is None else new[name]
@@ -115,17 +115,19 @@ def _effects(old: dict[str, bool | None], new: dict[str, bool | None]) -> list[C
         sentence = f"It {'no longer says' if raised else 'says now'} that it {words}"
         sentence += f": it was {was.word}, and is {now.word} now." if was is not now else "."
         reason = _R.EFFECT_RAISED if raised else _R.EFFECT_LOWERED
-        changes.append(Change(reason, f"/annotations/{name}", raised, sentence, before, after))
+        changes.append(
+            SchemaChange(reason, f"/annotations/{name}", raised, sentence, before, after)
+        )
     return changes
 
 
 def _effect(
     name: str, was: EffectLevel, now: EffectLevel, before: bool | None, after: bool | None
-) -> Change:
+) -> SchemaChange:
     raised = now > was
     reason = _R.EFFECT_RAISED if raised else _R.EFFECT_LOWERED
     sentence = f"It was {was.word}, and is {now.word} now."
-    return Change(reason, f"/annotations/{name}", raised, sentence, before, after)
+    return SchemaChange(reason, f"/annotations/{name}", raised, sentence, before, after)
 
 
 def _level(hints: dict[str, bool | None]) -> EffectLevel:
@@ -133,9 +135,9 @@ def _level(hints: dict[str, bool | None]) -> EffectLevel:
     return classify("", said, {}).level
 
 
-def _said(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+def _said(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[SchemaChange]:
     """Words for people and models, and members that nobody here knows."""
-    changes: list[Change] = []
+    changes: list[SchemaChange] = []
     for word in sorted({*old, *new, "annotations"} - {"_meta"}):
         before, after = old.get(word), new.get(word)
         path = f"/{escaped(word)}"
@@ -150,5 +152,5 @@ def _said(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
         described = word in _WORDS or word == "annotations"
         reason = _R.DESCRIPTION_CHANGED if described else _R.ANNOTATION_CHANGED
         sentence = f"Its {word if word in _WORDS else path.rpartition('/')[2]} is another."
-        changes.append(Change(reason, path, False, sentence, shown(before), shown(after)))
+        changes.append(SchemaChange(reason, path, False, sentence, shown(before), shown(after)))
     return changes

@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 from semantic_version import Version
 
-from interlock.contracts.diff.changes import Change, breaking
+from interlock.contracts.diff.changes import SchemaChange, breaking
 from interlock.contracts.diff.compatibility import Bump, bump, next_version, read_version
 
 BREAKS: Final = "Breaking changes detected without major version bump"
@@ -24,7 +24,7 @@ CYCLES: Final = 2
 _MOST_BYTES: Final = 1_000_000
 
 
-class Verdict(Struct, frozen=True):
+class ReleaseVerdict(Struct, frozen=True):
     """What is to be said about a release."""
 
     passed: bool
@@ -38,19 +38,19 @@ class Verdict(Struct, frozen=True):
     """What the changes ask for."""
     lowest: str
     """The lowest version that they may be released under."""
-    changes: tuple[Change, ...]
+    changes: tuple[SchemaChange, ...]
 
 
 def judge(
     old_version: str,
     new_version: str,
-    changes: Iterable[Change],
+    changes: Iterable[SchemaChange],
     *,
     guide: Path | None = None,
     notice: str | None = None,
     releases: Sequence[str] = (),
     cycles: int = CYCLES,
-) -> Verdict:
+) -> ReleaseVerdict:
     """Whether a new version may carry these changes.
 
     `guide` is the migration guide, `notice` the version that announced the break. `releases` are
@@ -76,7 +76,7 @@ def judge(
         problems += _notice(notice, old, new, published, cycles)
     else:
         _additions(found, old, new, problems, warnings)
-    return Verdict(
+    return ReleaseVerdict(
         not problems,
         headline,
         tuple(problems),
@@ -89,12 +89,12 @@ def judge(
     )
 
 
-def _report(broken: Sequence[Change]) -> str:
+def _report(broken: Sequence[SchemaChange]) -> str:
     return "; ".join(f"{change.path or '/'}: {change.reason}" for change in broken) + "."
 
 
 def _additions(
-    changes: Sequence[Change],
+    changes: Sequence[SchemaChange],
     old: Version,
     new: Version,
     problems: list[str],

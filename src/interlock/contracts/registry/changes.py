@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from interlock.contracts.diff import compatibility
-from interlock.contracts.diff.changes import Change, ChangeReason, breaking
+from interlock.contracts.diff.changes import ChangeReason, SchemaChange, breaking
 from interlock.contracts.diff.compatibility import read_version
 from interlock.contracts.diff.verdict import BREAKS
 from interlock.contracts.registry.index import ContractIndex
@@ -51,12 +51,12 @@ class SnapshotResult(Struct, frozen=True):
     """False: it is as it was."""
     before: str | None = None
     """The version that it was compared with. None: it is the first."""
-    changes: list[Change] = []
+    changes: list[SchemaChange] = []
     old: bytes = b""
     """What it was compared with."""
 
 
-def changes_between(protocol: str, old: bytes, new: bytes) -> list[Change]:
+def changes_between(protocol: str, old: bytes, new: bytes) -> list[SchemaChange]:
     """What changed from one JSON document to another, as far as its protocol can be compared."""
     # To compare takes much code: only who has something to compare waits for it.
     if protocol == "mcp-tool":
@@ -75,7 +75,7 @@ def changes_of(
     old: bytes,
     index: ContractIndex,
     batch: Sequence[Contract | ContractSnapshot],
-) -> list[Change]:
+) -> list[SchemaChange]:
     """What changed since the version before. `batch`: everything that is published together."""
     if one.protocol != "protobuf":
         return changes_between(one.protocol, old, one.document)
@@ -193,7 +193,7 @@ def _contract(seen: ContractSnapshot, version: str) -> Contract:
     return Contract(seen.name, version, seen.domain, seen.protocol, seen.document, seen.provenance)
 
 
-def _breaks(contract: Contract, before: str, broken: Sequence[Change]) -> InterlockError:
+def _breaks(contract: Contract, before: str, broken: Sequence[SchemaChange]) -> InterlockError:
     told = "; ".join(f"{one.reason} {one.path}" for one in broken[:_MOST_NAMED])
     more = f" and {len(broken) - _MOST_NAMED} more" if len(broken) > _MOST_NAMED else ""
     return InterlockError(
@@ -230,7 +230,7 @@ _ENDING: Final = ".proto"
 
 def protobuf_changes(
     name: str, old: bytes, new: bytes, old_imports: ImportLookup, new_imports: ImportLookup
-) -> list[Change]:
+) -> list[SchemaChange]:
     """Raises InterlockError for a new one that cannot be compiled, and where there is no
     compiler."""
     from interlock.contracts.diff.protobuf import diff_descriptors
@@ -248,7 +248,7 @@ def protobuf_changes(
     except SchemaError:
         # What cannot be compared is not known to be compatible.
         sentence = "What was published before cannot be compiled, so nobody can say what changed."
-        return [Change(ChangeReason.UNDECIDED, "", True, sentence)]
+        return [SchemaChange(ChangeReason.UNDECIDED, "", True, sentence)]
     return diff_descriptors(before, after)
 
 

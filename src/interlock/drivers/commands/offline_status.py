@@ -12,7 +12,13 @@ from interlock.drivers.commands.workspace import DriverProject
 from interlock.drivers.component import this_machine
 from interlock.drivers.config import DriversConfig
 from interlock.drivers.installation import installed_bin, not_installed
-from interlock.drivers.resolver import Candidate, Decision, DriverCondition, SelectionPolicy, route
+from interlock.drivers.resolver import (
+    Candidate,
+    DriverChoice,
+    DriverCondition,
+    SelectionPolicy,
+    route,
+)
 from interlock.drivers.sign_in_state import SignInState
 from interlock.drivers.signature_check import refusal
 from interlock.drivers.standalone import installed_folder, sign_in_of
@@ -92,7 +98,7 @@ async def decide(
     pinned: str | None,
     region: str | None,
     known: dict[str, DriverStatus],
-) -> Decision:
+) -> DriverChoice:
     """Which driver a call with these inputs would go to. `known`: what a running node told."""
     candidates = []
     for key in project.workspace.serving.get(contract.key, ()):

@@ -22,7 +22,7 @@ from interlock.core.config import Config, ConfigError, ServerConfig
 from interlock.core.paths import state_home
 from interlock.protocol.mcpax import ID_VARIABLE, SEGMENT_VARIABLE, is_segment
 from interlock.terminal.config_source import ConfigSource
-from interlock.terminal.feature_reports import ChildNode, Components, Trial
+from interlock.terminal.feature_reports import ChildRunner, Components, Trial
 from interlock.terminal.node_client import OWN_INFO
 from interlock.tree.child_connector import ChildConnector
 from interlock.tree.component import Tree
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from interlock.tree.subserver_record import SubserverRecord
 
 
-class StdioChild(ChildNode):
+class StdioChild(ChildRunner):
     """A child on the stdio of its parent."""
 
     def __init__(self) -> None:

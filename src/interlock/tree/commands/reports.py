@@ -9,7 +9,7 @@ from interlock.core.config import redact_about
 from interlock.protocol.mcp import STATELESS_REVISIONS
 from interlock.terminal import output as say
 from interlock.terminal.feature_reports import (
-    ChildNode,
+    ChildRunner,
     Diagnosis,
     FeatureReports,
     Finding,
@@ -66,7 +66,7 @@ class TreeReports(FeatureReports):
 
     # -- a running node
 
-    def child(self) -> ChildNode:
+    def child(self) -> ChildRunner:
         from interlock.tree.commands.children import StdioChild
 
         return StdioChild()
