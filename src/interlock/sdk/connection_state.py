@@ -1,4 +1,4 @@
-"""A standing that somebody waits for: first until it is settled, then until it is over."""
+"""The state of a connection, as a program awaits it: until it is settled, then until it ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from interlock.errors import InterlockError
 
 
 class ConnectionState:
-    """Settled once somebody was let in, or will not be; over when they are sent away for good."""
+    """Settled once the other side accepts or rejects this one; ended when it rejects for good."""
 
     def __init__(self) -> None:
         self._settled = asyncio.Event()

@@ -21,7 +21,7 @@ _Who = tuple[str, str]
 
 
 class ConnectionCounter:
-    """Of one gateway. The node's own members have no connection, and do not count."""
+    """Counts the connections of one gateway. The node's own members have none."""
 
     def __init__(self, most: int = DEFAULT_MOST) -> None:
         self.most = most

@@ -26,7 +26,7 @@ _is_topic: Final = re.compile(TOPIC_PATTERN.removeprefix("^").removesuffix("$"))
 
 
 class JoinCredentials(msgspec.Struct, frozen=True, gc=False):
-    """By what it wants to be known."""
+    """The credentials of a join request."""
 
     bearer: str | None = None
     anything: bool = False
@@ -40,7 +40,7 @@ class JoinCredentials(msgspec.Struct, frozen=True, gc=False):
 
 
 class JoinRequest(msgspec.Struct, frozen=True, gc=False):
-    """Where it wants to go."""
+    """The topic that a client wants to join, and the routing it asks for."""
 
     topic: str
     routing: str | None = None

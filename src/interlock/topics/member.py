@@ -38,7 +38,7 @@ class MessageSink(Protocol):
 
 
 class ParticipantProfile(msgspec.Struct, frozen=True):
-    """Somebody who may come in: what it is called here, and what it may say."""
+    """A participant that may join: its id in the topic, and its capabilities."""
 
     id: str
     capabilities: tuple[str, ...]

@@ -107,7 +107,7 @@ class _Line:
 
 
 class NodeInbox:
-    """Those of one room."""
+    """The messages of one room that wait for the node."""
 
     def __init__(self) -> None:
         self._lines: dict[str, _Line] = {}

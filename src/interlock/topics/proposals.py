@@ -97,7 +97,7 @@ _NOBODYS: Final = Credentials("inside")
 
 
 class ProposalJournal:
-    """Writes the entries of one room."""
+    """Writes what happens to the proposals of one room to the journal."""
 
     def __init__(self, audit: Audit | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._audit = audit
@@ -157,7 +157,7 @@ _OVER: Final = frozenset({MADE, NOTHING})
 
 
 class ProposalOutcome(msgspec.Struct):
-    """What became of one."""
+    """What became of one proposal."""
 
     by: str
     """The participant that proposed it."""
@@ -169,7 +169,7 @@ class ProposalOutcome(msgspec.Struct):
 
 
 class ProposalOutcomes:
-    """Those of one room, by the id of the proposal."""
+    """The outcomes of the proposals of one room, by the id of the proposal."""
 
     def __init__(self) -> None:
         self._fates: dict[str, ProposalOutcome] = {}

@@ -25,7 +25,7 @@ MOST_REMEMBERED: Final = 1_000
 
 
 class MemberRateLimits:
-    """Of all members of one room, by their ids."""
+    """The rate limits of all members of one room, by their ids."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -28,7 +28,7 @@ from interlock.tree.subserver_session import AxSession
 
 
 class ChildRegistrar(Protocol):
-    """What a started child registers with: the node's registrar."""
+    """The registrar of the node, as a started child needs it."""
 
     @property
     def list_ttl(self) -> float: ...

@@ -238,7 +238,7 @@ class ParentLink(Protocol):
 
 
 class ParentRequests:
-    """The questions that a parent has not answered yet."""
+    """The requests that a parent has not answered yet."""
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send

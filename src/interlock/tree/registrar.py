@@ -186,7 +186,7 @@ _log = logging.getLogger("interlock.upstreams")
 
 
 class Claims:
-    """Those on the segments of one node."""
+    """The claims on the segments of one node."""
 
     def __init__(self, store: RegistrationStore, wall_clock: Clock) -> None:
         self._store = store

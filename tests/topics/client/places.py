@@ -8,7 +8,7 @@ from typing import Any
 
 from interlock.topics.client.events import Event
 from interlock.topics.client.membership import Membership
-from interlock.topics.client.proposals import ProposalBook
+from interlock.topics.client.proposals import ProposalTracker
 from interlock.topics.client.tools import RequestServer, ToolServer
 
 GATEWAY = "system:gateway"
@@ -39,7 +39,7 @@ class Alone:
             serving=serving or self.tools,
             send=self._sent,
             on_welcome=self._welcomed,
-            fulfilling=ProposalBook(
+            fulfilling=ProposalTracker(
                 clock=lambda: self.time,
                 stamp=lambda seconds: f"{seconds:g}",
                 sees_all=sees_all,

@@ -34,7 +34,7 @@ _log = logging.getLogger("interlock.topics")
 
 
 class MembershipState(ConnectionState):
-    """Told of every move. Nothing that it says holds a token."""
+    """The state of the membership: logs every change without tokens, and tells who awaits it."""
 
     def __init__(self, topic: str) -> None:
         super().__init__()

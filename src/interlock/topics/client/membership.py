@@ -30,7 +30,7 @@ from interlock.protocol.mcpx_terms import GATEWAY, JOIN, LONGEST, LONGEST_OF_GAT
 from interlock.topics.client.errors import SendError
 from interlock.topics.client.events import Event, Listeners
 from interlock.topics.client.pending_requests import TopicRequest, TopicRequests
-from interlock.topics.client.proposals import Proposal, ProposalBook
+from interlock.topics.client.proposals import Proposal, ProposalTracker
 from interlock.topics.client.responder import TopicResponder
 from interlock.topics.client.tools import RequestServer
 from interlock.topics.wire import payloads
@@ -75,7 +75,7 @@ class Membership:
         serving: RequestServer,
         send: Callable[[bytes], None],
         on_welcome: Callable[[], None],
-        fulfilling: ProposalBook,
+        fulfilling: ProposalTracker,
         new_id: Callable[[], str],
         now: Callable[[], str],
     ) -> None:

@@ -41,7 +41,7 @@ from interlock.topics.client.errors import SendError
 from interlock.topics.client.events import Callback, Event, Events
 from interlock.topics.client.membership import Membership
 from interlock.topics.client.pending_requests import TopicRequest
-from interlock.topics.client.proposals import Proposal, ProposalBook
+from interlock.topics.client.proposals import Proposal, ProposalTracker
 from interlock.topics.client.tools import RequestServer, ToolServer
 from interlock.topics.wire.payloads import PayloadError, context_of, proposal_payload
 from interlock.topics.wire.proposals import LIFETIME, TrackedProposal
@@ -119,7 +119,7 @@ class Participant:
             serving=serving or self._tools or ToolServer(name, version),
             send=self._send,
             on_welcome=self._welcomed,
-            fulfilling=ProposalBook(
+            fulfilling=ProposalTracker(
                 clock=clock, stamp=format_utc_ms, sees_all=routing == "all", seconds=lifetime
             ),
             new_id=lambda: str(uuid4()),

@@ -27,7 +27,7 @@ from interlock.topics.wire.threads import ThreadMessage, answers
 
 
 class TopicRequest:
-    """One request that is under way, to one or to many."""
+    """A pending request to one participant or to many."""
 
     def __init__(self, seen: ThreadMessage, of: Iterable[str], *, all: bool) -> None:
         """`of`: who may answer. `all`: every answer is wanted, not the first."""
@@ -45,7 +45,7 @@ class TopicRequest:
 
 
 class TopicRequests:
-    """Those of one participant, by the ids of their envelopes."""
+    """The pending requests of one participant, by the ids of their envelopes."""
 
     def __init__(self) -> None:
         self._asked: dict[str, TopicRequest] = {}

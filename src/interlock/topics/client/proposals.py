@@ -45,7 +45,7 @@ _SHOWN = 200
 class Proposal:
     """A call that somebody proposed: this participant, or another."""
 
-    def __init__(self, tracked: TrackedProposal, owner: ProposalBook) -> None:
+    def __init__(self, tracked: TrackedProposal, owner: ProposalTracker) -> None:
         self.id = tracked.proposalId
         self.proposer = tracked.proposer
         self.to = tracked.to
@@ -152,7 +152,7 @@ class _Fulfilment:
         """Who of those who were asked said that a human decides elsewhere."""
 
 
-class ProposalBook:
+class ProposalTracker:
     """The proposals of one topic."""
 
     def __init__(

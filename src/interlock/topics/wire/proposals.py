@@ -71,7 +71,7 @@ class TrackedProposal(msgspec.Struct, frozen=True):
 
 
 class Proposals:
-    """Those of one topic, the oldest first."""
+    """The proposals of one topic, the oldest first."""
 
     def __init__(
         self,

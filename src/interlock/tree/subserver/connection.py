@@ -127,7 +127,7 @@ def tell_on_stderr() -> None:
 
 
 class RegistrationState(ConnectionState):
-    """Told of every move."""
+    """The state of the registration: logs every change, and tells whoever awaits it."""
 
     def __init__(self, parent: ParentConfig) -> None:
         super().__init__()

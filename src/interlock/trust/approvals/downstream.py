@@ -65,7 +65,7 @@ class ProofOutcome(Outcome, frozen=True, gc=False):
 
 
 class ProofForwarder:
-    """Takes proofs down."""
+    """Forwards proofs to the child nodes where calls wait for them."""
 
     def __init__(
         self,
@@ -260,7 +260,7 @@ def said_below(
 
 
 class ChildApprovals:
-    """All of them that still wait, as far as is known here."""
+    """The pending approvals of child nodes, as far as they are known here."""
 
     def __init__(self) -> None:
         self._known: BoundedDict[str, Approval] = BoundedDict(MOST)
@@ -294,7 +294,7 @@ class ChildApprovals:
 
 
 class ChildPendingCalls:
-    """What the gates of nodes below hold of this node's calls."""
+    """The calls of this node that wait at the gates of child nodes."""
 
     def __init__(
         self,

@@ -496,7 +496,7 @@ MOST_OF_CALLER: Final = 64
 
 
 class RepeatedRequest(PendingRequestBase):
-    """Stands for the request of such a call: it is answered when the other one is."""
+    """The request of a repeated call: it is answered when the first one is."""
 
     def __init__(
         self,

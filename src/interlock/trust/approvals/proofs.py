@@ -503,7 +503,7 @@ class Passkey(msgspec.Struct, frozen=True):
 
 
 class PasskeyVerdict(NamedTuple):
-    """What a passkey said about an approval."""
+    """The decision about an approval that a passkey signed."""
 
     passkey: Passkey
     decision: Decision

@@ -492,7 +492,7 @@ request that was held, and not about the one that is made for it."""
 
 
 class ReviewedCall(NamedTuple):
-    """All of a call that a human lets through, as it can be read in one way only."""
+    """Everything of a call that an operator approves, in one unambiguous reading."""
 
     arguments: Any
     meta: dict[str, Any] | None

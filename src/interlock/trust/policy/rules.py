@@ -109,7 +109,7 @@ _ABSENT: Any = object()
 
 
 class PolicyRequest(msgspec.Struct, frozen=True, gc=False):
-    """What is asked for, as rules see it."""
+    """A request, as rules see it."""
 
     kinds: tuple[tuple[str, ...], ...]
     """The kind of the request, once for each name under which it may be known. Each with the other
