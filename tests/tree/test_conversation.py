@@ -36,7 +36,7 @@ class Parent:
         node = self.running.node
         return AxConversation(
             pipeline=node.pipeline,
-            hello=node.introducing.hello,
+            hello=node.introduction.hello,
             listeners=node._change_listeners,
             send=lambda data: self.sent.append(json.loads(data)),
             peer="loopback",
