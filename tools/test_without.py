@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -121,6 +122,17 @@ def _copy(to: Path) -> None:
         target = to / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source, target, follow_symlinks=False)
+        if name.startswith("src/") and source.suffix == ".py":
+            _copy_compiled(source, target)
+
+
+def _copy_compiled(source: Path, target: Path) -> None:
+    """Copy the compiled module too: times of change are kept, so it counts for the copy."""
+    compiled = Path(importlib.util.cache_from_source(str(source)))
+    if compiled.is_file():
+        cache = Path(importlib.util.cache_from_source(str(target)))
+        cache.parent.mkdir(exist_ok=True)
+        shutil.copy2(compiled, cache)
 
 
 def _environment(copy: Path) -> Path:
