@@ -86,7 +86,8 @@ def test_a_major_that_ends_is_announced_and_then_says_where_to_go_on(tmp_path: P
     async def body() -> None:
         async with running(workspace) as node:
             drivers = node.drivers
-            drivers.deprecations = deprecations
+            drivers.publisher.deprecations = deprecations
+            drivers.refresh()
             await node.until(
                 lambda: "deprecation" in node.listed("text.echo")["_meta"], "the announcement"
             )
@@ -119,14 +120,17 @@ def test_the_last_major_that_ended_still_says_so(tmp_path: Path) -> None:
 
     async def body() -> None:
         async with running(workspace) as node:
-            node.drivers.deprecations = lambda contracts: {one.key: end for one in contracts}
+            drivers = node.drivers
+            drivers.publisher.deprecations = lambda contracts: {one.key: end for one in contracts}
+            drivers.refresh()
             await node.until(lambda: node.tools == [], "the empty list")
             # Nobody is asked for a yes to something that is not done.
             for name in ("text.echo", "v1.text.echo"):
                 error = await node.refused(name, anything="at all")
                 assert error.failure.name == "deprecated_version"
             assert workspace.heard() == []
-            node.drivers.deprecations = lambda _: {}
+            drivers.publisher.deprecations = lambda _: {}
+            drivers.refresh()
             await node.until(lambda: node.tools == ["text.echo"], "its return")
 
     run(body)
@@ -141,9 +145,10 @@ def test_the_end_of_a_major_is_not_missed(tmp_path: Path) -> None:
             publisher = node.drivers.publisher
             now = time.time()
             end = MajorDeprecation(deprecated_at=now - 10, sunset_at=now + 0.3)
-            node.drivers.deprecations = lambda contracts: {
+            publisher.deprecations = lambda contracts: {
                 one.key: end for one in contracts if one.major == 1
             }
+            node.drivers.refresh()
             await node.until(lambda: publisher._later is not None, "the timer")
             assert "v1.text.echo" in node.tools
             await node.until(lambda: "v1.text.echo" not in node.tools, "the end")

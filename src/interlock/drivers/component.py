@@ -44,7 +44,12 @@ from interlock.drivers.driver_server import DriverHost
 from interlock.drivers.hooks import Hooks, code_mark, make_hooks, read_code
 from interlock.drivers.lifecycle import DriverLifecycle, workspace_id
 from interlock.drivers.limits import override_warnings
-from interlock.drivers.publication import DeprecationLookup, DriverPublisher, voice_of
+from interlock.drivers.publication import (
+    ContractRecorder,
+    DeprecationLookup,
+    DriverPublisher,
+    voice_of,
+)
 from interlock.drivers.registrations import keep_registrations, read_registrations
 from interlock.drivers.resolver import Machine, SelectionPolicy, tag_warnings
 from interlock.drivers.signature_check import refusal, signature_mark
@@ -120,23 +125,26 @@ class ContractAcceptance:
     def __init__(
         self, config: Config, *, environ: Mapping[str, str], base_dir: Path, audit: Audit
     ) -> None:
-        self.config = config
-        """The one of now. Set by whoever changes it."""
+        self._config = config
         self._audit = audit
         self._accepted = AcceptedContractStore.of(config, environ, base_dir)
         self._mark: object = None
         self._broken: dict[str, BrokenContract] = {}
         """Contracts that are not what was accepted, by key."""
 
+    def configure(self, config: Config) -> None:
+        """Use a new config."""
+        self._config = config
+
     @property
     def _holds(self) -> bool:
-        return self.config.section(ContractsConfig).on_break == "hold"
+        return self._config.section(ContractsConfig).on_break == "hold"
 
     def judge(self, served: Iterable[ToolContract]) -> None:
         """Hold these against what was accepted, and accept what breaks nobody."""
         fresh: list[BrokenContract] = []
         self._broken = {}
-        if self.config.section(ContractsConfig).watch:
+        if self._config.section(ContractsConfig).watch:
             self._broken, fresh = self._accepted.take(served)
         self._mark = self._accepted.mark()
         for one in fresh:
@@ -215,9 +223,14 @@ def make_driver(
         # With what only its code says.
         manifest = hooks.manifest
     bindings, unusable = _bindings(manifest, workspace, hooks, shape_of)
-    driver = Driver(manifest, bindings, around, strict=settings.strict)
-    driver.hooks = hooks
-    driver.digest = _digest(manifest, hooks)
+    driver = Driver(
+        manifest,
+        bindings,
+        around,
+        strict=settings.strict,
+        hooks=hooks,
+        digest=_digest(manifest, hooks),
+    )
     for text in (*warnings, *unusable, *_warnings(manifest, workspace, allowed)):
         driver.warn(text)
     for caution in workspace.cautions.get(manifest.file, ()):
@@ -429,7 +442,15 @@ class Drivers:
         upstreams: dict[str, Upstream],
         audit: Audit,
         breakers: Breakers,
+        declare: ContractRecorder,
+        deprecations: DeprecationLookup,
+        on_voices: Callable[[], None],
     ) -> None:
+        """Args:
+        declare: records every contract that is offered, for its history.
+        deprecations: the majors of contracts that are deprecated.
+        on_voices: called when a driver's server can do something else beside contracts.
+        """
         self._config = config
         self._environ = environ
         self._base_dir = base_dir
@@ -464,24 +485,15 @@ class Drivers:
             floors=floors,
             upstreams=upstreams,
             contracts=self.contracts,
+            declare=declare,
+            deprecations=deprecations,
         )
-        self.on_voices: Callable[[], None] = lambda: None
-        """Told when a driver's server can do something else beside contracts."""
+        self.on_voices = on_voices
         self._workspace: files.Workspace | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._ending: dict[asyncio.Task[None], Driver] = {}
         self._inspected: dict[tuple[str, str], CodeDescription | InterlockError | None] = {}
         """What each driver.py brings, by the driver and the digest of the code."""
-
-    @property
-    def deprecations(self) -> DeprecationLookup:
-        """Which majors of contracts are on their way out. Set by whoever keeps them."""
-        return self.publisher.deprecations
-
-    @deprecations.setter
-    def deprecations(self, given: DeprecationLookup) -> None:
-        self.publisher.deprecations = given
-        self.refresh()
 
     def refresh(self) -> None:
         """What is known of contracts is something else now: offer them by it."""
@@ -525,7 +537,8 @@ class Drivers:
     async def configure(self, config: Config) -> None:
         """Run by a new config."""
         before, self._config = self._config, config
-        self.publisher.config = self._acceptance.config = config
+        self.publisher.configure(config)
+        self._acceptance.configure(config)
         self.lifecycle.configure(config)
         await self.lifecycle.confinements.end_uncovered(configured=True)
         if config.section(DriversConfig) == before.section(DriversConfig):

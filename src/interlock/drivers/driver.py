@@ -76,10 +76,16 @@ class Driver:
         around: DriverHost,
         *,
         strict: bool = False,
+        hooks: Any = None,
+        digest: str = "",
     ) -> None:
-        """`strict`: what is otherwise only warned of counts as wrong."""
+        """Args:
+        strict: what is otherwise only a warning counts as an error.
+        hooks: what its driver.py brings, if that may be run.
+        digest: of the manifest and the code. Default: of the manifest alone.
+        """
         self.manifest = manifest
-        self.digest = manifest.digest
+        self.digest = digest or manifest.digest
         """Of everything that says what it does: who approves a call approves that."""
         self._strict = strict
         self.key = f"driver:{manifest.key}"
@@ -92,7 +98,7 @@ class Driver:
         """Why its server could not be reached when it was last tried."""
         self.failed_install: InstallFailure | None = None
         """Of the last attempt, if that failed."""
-        self.hooks: Any = None
+        self.hooks = hooks
         """What its driver.py brings, if that may be run."""
         self.health: Health | None = None
         self.on_sign: Callable[[UpstreamGoneError], bool] = lambda _: False

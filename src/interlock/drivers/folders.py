@@ -82,6 +82,7 @@ class DriverFolders(FeatureComponent):
         from interlock.drivers.component import Drivers
         from interlock.drivers.contract_versions import registered_deprecations
 
+        contracts = self._contracts
         made = Drivers(
             self._config,
             environ=self._environ,
@@ -93,12 +94,12 @@ class DriverFolders(FeatureComponent):
             upstreams=self._upstreams,
             audit=self._audit,
             breakers=self._breakers,
+            declare=contracts.declare,
+            deprecations=lambda served: registered_deprecations(served, contracts.deprecations),
+            on_voices=self._on_voices,
         )
-        contracts = self._contracts
-        made.publisher.declare = contracts.declare
-        made.deprecations = lambda served: registered_deprecations(served, contracts.deprecations)
+        # A real cycle: contracts exist before drivers do, and drivers read their deprecations.
         contracts.on_ends = made.refresh
-        made.on_voices = self._on_voices
         return made
 
     def listening_at(self, url: str) -> None:

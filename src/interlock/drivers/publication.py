@@ -55,11 +55,16 @@ class DriverPublisher:
         floors: ContractFloors,
         upstreams: dict[str, Upstream],
         contracts: ContractUpstream,
+        declare: ContractRecorder,
+        deprecations: DeprecationLookup,
     ) -> None:
-        self.config = config
-        self.deprecations: DeprecationLookup = lambda _: {}
-        self.declare: ContractRecorder = lambda *_: None
-        """Takes every contract that is offered, for whoever keeps their history."""
+        """Args:
+        declare: records every contract that is offered, for its history.
+        deprecations: the majors of contracts that are deprecated.
+        """
+        self._config = config
+        self.deprecations = deprecations
+        self._declare = declare
         self._declared: set[tuple[str, str]] = set()
         self.wall_clock: Callable[[], float] = time.time
         self._catalog = catalog
@@ -70,6 +75,10 @@ class DriverPublisher:
         """What is posted was made of this. None: nothing is."""
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
+
+    def configure(self, config: Config) -> None:
+        """Use a new config."""
+        self._config = config
 
     @property
     def posted(self) -> bool:
@@ -97,7 +106,7 @@ class DriverPublisher:
             one.deprecation = ends.get(one.contract.key)
         self._look_at_next_end(ends, now)
         made_of = (
-            self.config.root_segment,
+            self._config.root_segment,
             tuple((one.key, one.digest, levels[one.key], serving[one.key]) for one in usable),
             tuple((key, end, end.ends_at <= now) for key, end in sorted(ends.items())),
         )
@@ -114,7 +123,7 @@ class DriverPublisher:
             if known not in self._declared:
                 self._declared.add(known)
                 told = definition(contract, name=contract.id)
-                self.declare(contract.id, contract.version, told, f"contract:{contract.file.name}")
+                self._declare(contract.id, contract.version, told, f"contract:{contract.file.name}")
         gone = [one for one in usable if one.key in ends and ends[one.key].ends_at <= now]
         names = {name for one in gone for name in (one.id, prefixed(one.id, one.major))}
         self._post_ended(sorted(names - versions.names.keys()))
@@ -144,7 +153,7 @@ class DriverPublisher:
             if contract.context_schema is not None
         }
         offering = contract_offering(
-            KEY, self.config.root_segment, tools, effects, served_by, digests, contexts
+            KEY, self._config.root_segment, tools, effects, served_by, digests, contexts
         )
         for one in offering.set_aside:
             _log.warning("the contract %s is not offered: %s", one.name, one.reason)
@@ -178,7 +187,7 @@ class DriverPublisher:
         ]
         # Nothing is done by a call of them, and nobody has to say yes to it.
         effects = dict.fromkeys(names, EffectLevel.READ_ONLY)
-        offering = contract_offering(ENDED, self.config.root_segment, tools, effects)
+        offering = contract_offering(ENDED, self._config.root_segment, tools, effects)
         self._upstreams[ENDED] = self._contracts
         self._catalog.post(offering)
 
@@ -225,7 +234,7 @@ class DriverPublisher:
             name: said[name] for name in ("logging",) if said.get(name) not in (None, False)
         }
         driver.capabilities = offers
-        if not self.config.section(DriversConfig).preview or not (
+        if not self._config.section(DriversConfig).preview or not (
             manifest.prompts or manifest.resources
         ):
             return
@@ -245,7 +254,7 @@ class DriverPublisher:
                 prompts=prompts,
                 resources=resources,
                 templates=templates,
-                root_segment=self.config.root_segment,
+                root_segment=self._config.root_segment,
             )
         )
 
