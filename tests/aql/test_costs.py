@@ -7,7 +7,7 @@ import json
 from msgspec import Raw
 
 from interlock.aql import view
-from interlock.aql.commands.operations import shelf_of
+from interlock.aql.commands.operations import build_listing
 from interlock.core.catalog.token_costs import definition_tokens, estimated, tool_tokens
 from interlock.core.config import parse_config
 from interlock.terminal.tool_table import read_listing
@@ -36,7 +36,7 @@ def test_everybody_is_told_the_same() -> None:
         tool(f"s.get_{at}", {"id": NEEDED}, description="Get it." * at, **MUCH) for at in range(5)
     ]
     by_tools = sum(one.tokens for one in read_listing([Raw(one) for one in listed], CONFIG))
-    shelf = shelf_of([Raw(one) for one in listed], CONFIG, [])
+    shelf = build_listing([Raw(one) for one in listed], CONFIG, [])
     by_operations = sum(definition_tokens(raw) for raw in shelf.plain)
     face = views().by_name("aql")
     by_adapter_info = view.cost(face, shelf.operation_catalog, None)["plain"]

@@ -54,7 +54,7 @@ def test_what_it_was_called_with_counts(monkeypatch: pytest.MonkeyPatch) -> None
         assert left == ids[-len(left) :]
         assert 3 <= len(left) <= 4
         assert bench.executions.find(principal(GUARD), other)
-        assert 0 < bench.executions._room.of(OWNER) <= 5_000
+        assert 0 < bench.executions._storage_budget.of(OWNER) <= 5_000
         # What runs is never forgotten, and no more is begun than fits.
         for _ in range(4):
             await bench.start(arguments=LONG)
@@ -76,7 +76,7 @@ def test_nothing_is_left_of_what_is_forgotten() -> None:
                 bench.last.answer_error(-32000, "no")
             else:
                 bench.executions.cancel(OWNER, id)
-        room = bench.executions._room
+        room = bench.executions._storage_budget
         assert room.total == room.of(OWNER) > 1_000
         bench.now += 61
         assert bench.executions.of(OWNER) == []
@@ -92,7 +92,7 @@ def test_all_together_have_a_limit_as_well(monkeypatch: pytest.MonkeyPatch) -> N
         for caller in (CLERK, GUARD, CLERK, GUARD, CLERK):
             await bench.start(arguments=LONG, caller=caller)
             bench.last.answer_error(-32000, "no")
-        assert bench.executions._room.total <= 3_500
+        assert bench.executions._storage_budget.total <= 3_500
         assert len(bench.executions.of(OWNER)) < 3
 
     with_bench(test)

@@ -63,7 +63,7 @@ def warm() -> Staged:
 
 def test_the_second_time_is_short(warm: Staged) -> None:
     call = call_of(ORDINARY)
-    assert warm.stage._shortcut.take(call, FIVE)
+    assert warm.stage._fast_path.take(call, FIVE)
     assert (call.name, bytes(call.arguments)) == ("hub.get_issue", b'{"owner":"me","number":5}')
 
 
@@ -97,7 +97,7 @@ def test_the_second_time_is_short(warm: Staged) -> None:
 )
 def test_what_is_out_of_the_ordinary_takes_the_long_way(warm: Staged, body: bytes) -> None:
     call = call_of(body)
-    assert not warm.stage._shortcut.take(call, FIVE)
+    assert not warm.stage._fast_path.take(call, FIVE)
     assert (call.name, call.asked) == ("mcp_aql_read", None)
 
 
@@ -112,14 +112,14 @@ def test_what_is_out_of_the_ordinary_takes_the_long_way(warm: Staged, body: byte
 def test_what_is_a_little_odd_comes_to_the_same_bytes(warm: Staged, params: bytes) -> None:
     body = b'{"operation":"hub_get_issue","params":%b}' % params
     short, long = call_of(body), call_of(body)
-    assert warm.stage._shortcut.take(short, FIVE)
+    assert warm.stage._fast_path.take(short, FIVE)
     cold = Staged(Rig(hub()))
     assert cold.stage.take(long) is GOES_ON
     assert bytes(short.arguments) == bytes(long.arguments) == params
 
 
 def test_another_endpoint_is_another_request(warm: Staged) -> None:
-    assert not warm.stage._shortcut.take(call_of(ORDINARY, "mcp_aql_delete"), FIVE)
+    assert not warm.stage._fast_path.take(call_of(ORDINARY, "mcp_aql_delete"), FIVE)
     with pytest.raises(InterlockError, match="mcp_aql_read"):
         warm.stage.take(call_of(ORDINARY, "mcp_aql_delete"))
 
@@ -161,7 +161,7 @@ def test_an_open_schema_is_no_way_around_names_and_numbers(
     taken(one, odd_call(b'{"ratio":1,"unheard_of":1}'))
     call = odd_call(params)
     if isinstance(first, tuple):
-        assert one.stage._shortcut.take(odd_call(params), FIVE) is short
+        assert one.stage._fast_path.take(odd_call(params), FIVE) is short
     assert taken(one, call) == taken(other, odd_call(params))
 
 
@@ -306,7 +306,7 @@ def test_both_ways_come_to_the_same(
         return
     endpoint, face = ("mcp_aql", SINGLE) if single else ("mcp_aql_read", FIVE)
     cold, warm = _PAIR
-    cold.stage._shortcut.forget()
+    cold.stage._fast_path.forget()
     longer = taken(cold, call_of(body.encode("utf-8", "replace"), endpoint, face))
     shorter = taken(warm, call_of(body.encode("utf-8", "replace"), endpoint, face))
     assert shorter == longer

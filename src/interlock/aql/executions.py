@@ -423,7 +423,7 @@ class Executions:
         self._operation_catalog = operation_catalog
         self._wall_clock = wall_clock
         self._all: dict[str, ActiveExecution] = {}
-        self._room = StorageBudget()
+        self._storage_budget = StorageBudget()
         self._unsaved: set[str] = set()
         """Those whose end could not be written yet."""
         self.as_task: Callable[[Call, Execution], Outcome | None] = lambda *_: None
@@ -441,7 +441,7 @@ class Executions:
         """Know again what was there before. What ran then is lost. Raises InterlockError."""
         for record in self._store.load():
             live = self._all[record.id] = ActiveExecution(record)
-            self._room.put(record)
+            self._storage_budget.put(record)
             if not live.ended:
                 live.record = msgspec.structs.replace(record, status=ExecutionState.RUNNING)
                 self._end(
@@ -474,7 +474,7 @@ class Executions:
             arguments=arguments,
         )
         live = self._all[record.id] = ActiveExecution(record)
-        self._room.put(record)
+        self._storage_budget.put(record)
         try:
             await self._write_first(live)
         except asyncio.CancelledError:
@@ -643,7 +643,7 @@ class Executions:
             size=len(result or b""),
         )
         live.call, live.result = None, result
-        self._room.put(live.record)
+        self._storage_budget.put(live.record)
         if live.unwatch is not None:
             live.unwatch()
             live.unwatch = None
@@ -732,7 +732,7 @@ class Executions:
 
     def _make_room(self, owner: Principal, more: int = 1, size: int = 0) -> None:
         self._trim(more, (owner, size))
-        if self._room.of(owner) + size > MOST_OF_ONE:
+        if self._storage_budget.of(owner) + size > MOST_OF_ONE:
             raise AqlError(
                 "RATE_LIMIT_EXCEEDED",
                 "Your executions under way were called with more than is kept of one caller. "
@@ -760,11 +760,16 @@ class Executions:
         """Forget what ended long ago, and the oldest where there is too much."""
         until = self._wall_clock() - self.settings.keep
         too_many = len(self._all) - self.settings.most + room
-        fits = wanted is None or self._room.fits(*wanted)
-        if too_many <= 0 and fits and not self._room.is_short and not self._any_before(until):
+        fits = wanted is None or self._storage_budget.fits(*wanted)
+        if (
+            too_many <= 0
+            and fits
+            and not self._storage_budget.is_short
+            and not self._any_before(until)
+        ):
             return
         records = (live.record for live in self._all.values())
-        gone = self._room.to_forget(records, until, too_many, wanted)
+        gone = self._storage_budget.to_forget(records, until, too_many, wanted)
         self._store.forget([record.id for record in gone])
         self._forget(self._all[record.id] for record in gone)
 
@@ -777,7 +782,7 @@ class Executions:
         for live in list(gone):
             self._all.pop(live.record.id, None)
             self._unsaved.discard(live.record.id)
-            self._room.remove(live.record)
+            self._storage_budget.remove(live.record)
 
 
 def _no_execution(id: str) -> AqlError:

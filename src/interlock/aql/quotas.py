@@ -284,7 +284,7 @@ class Quotas:
         self._windows: dict[str, SlidingCounter] = {}
         self._rules: BoundedDict[str, OperationLimits] = BoundedDict(_MOST_RULES)
         self._taken: BoundedDict[int, tuple[AqlRequest, _Taken]] = BoundedDict(_MOST_TAKEN)
-        self._left_alone = RetryAfterTable(clock)
+        self._retry_after = RetryAfterTable(clock)
         self._last: BoundedDict[tuple[Principal, str], float] = BoundedDict(_MOST_TAKEN)
         """When operations with a cooldown were called last."""
         self._lifted: dict[tuple[str, int], str] = {}
@@ -301,7 +301,7 @@ class Quotas:
 
     def _look(self) -> None:
         self.configured = bool(self._limits or self._quotas or self._cooldowns)
-        self.active = self.configured or bool(self._left_alone)
+        self.active = self.configured or bool(self._retry_after)
 
     def configure(self, config: AqlConfig) -> None:
         """What holds from now on. What was used stays used."""
@@ -415,7 +415,7 @@ class Quotas:
             self._give_back(held[1])
         if call.caller is not None and (used or isinstance(error, UpstreamGoneError)):
             server = asked.operation.server
-            self._left_alone.heed(server, principal(call.caller), outcome, error)
+            self._retry_after.heed(server, principal(call.caller), outcome, error)
             self._look()
 
     def _give_back(self, taken: _Taken) -> None:
@@ -434,8 +434,8 @@ class Quotas:
         self, operation: Operation, whose: Principal, rules: OperationLimits, now: float
     ) -> None:
         """Raises AqlError for a call that the upstream would refuse."""
-        if self._left_alone:
-            left = self._left_alone.left(operation.server, whose)
+        if self._retry_after:
+            left = self._retry_after.left(operation.server, whose)
             if left > 0:
                 why = "its server takes none for the moment"
                 raise exceeded(operation, left, window_of(left), 0, why, now)
@@ -631,7 +631,7 @@ class Quotas:
                 shown["resets_at"] = format_utc(free)
             limits.append(shown)
         for server, left in (
-            {} if caller is None else self._left_alone.by(principal(caller))
+            {} if caller is None else self._retry_after.by(principal(caller))
         ).items():
             resets.append(now + left)
             limits.append(

@@ -142,7 +142,7 @@ class AqlStage:
         self._homes: dict[Operation, EndpointFamily] = {}
         self._formats: dict[Operation, tuple[tuple[str, str, str], ...]] = {}
         self._sizes: dict[Any, int] = {}
-        self._shortcut = FastPath()
+        self._fast_path = FastPath()
         self._names: Mapping[str, Tool] = {}
         """The names of the catalog when the operation catalog was built: other names, another
         one."""
@@ -158,7 +158,7 @@ class AqlStage:
         """Whether the config says nothing of single operations."""
         self._rewrites = any(one.read_modify_write for one in config.operations.values())
         self._snapshot = None
-        self._shortcut.forget()
+        self._fast_path.forget()
 
     @property
     def in_use(self) -> bool:
@@ -174,7 +174,7 @@ class AqlStage:
             operation_catalog = self._operation_catalog = self._catalog_builder.at(snapshot)
             self._snapshot = snapshot
             self._names = self._catalog.by_name
-            self._shortcut.forget()
+            self._fast_path.forget()
             self._homes.clear()
             self._formats.clear()
             self._sizes.clear()
@@ -201,7 +201,7 @@ class AqlStage:
             if (
                 self._catalog.by_name is self._names
                 and (quotas is None or not quotas.active)
-                and self._shortcut.take(call, face)
+                and self._fast_path.take(call, face)
             ):
                 return CHECKED
             tools = face.tools
@@ -346,7 +346,7 @@ class AqlStage:
         elif not self._rewrites and not checked and not item:
             tool = self._names.get(operation.canonical)
             if tool is not None:
-                self._shortcut.remember(call, endpoint, asked, name, tool)
+                self._fast_path.remember(call, endpoint, asked, name, tool)
         quotas = self.quotas
         if quotas is not None and quotas.active and call.asked is asked:
             quotas.admit(call, asked, translation.continued(single.meta))

@@ -54,7 +54,7 @@ class OperationListing(NamedTuple):
     """Where a node of this config keeps what it remembers."""
 
 
-async def shelf(
+async def fetch_listing(
     config: Path | None, node: str | None, server: str | None = None
 ) -> OperationListing:
     """The operations of the running node, or of one that is started for the moment."""
@@ -74,10 +74,10 @@ async def shelf(
             names = []
     meant = running.meant(config, node)
     folder = state_dir(meant.config, os.environ, meant.base_dir)
-    return shelf_of(listed, reached.config, trouble, names)._replace(folder=folder)
+    return build_listing(listed, reached.config, trouble, names)._replace(folder=folder)
 
 
-def shelf_of(
+def build_listing(
     listed: list[Raw], config: Config, trouble: list[UpstreamSummary], names: Iterable[str] = ()
 ) -> OperationListing:
     """The operations behind a list of tools.
@@ -170,7 +170,7 @@ def list_operations(
       interlock operations list
       interlock operations list --view semantic --server github
     """
-    found = _shelf(config, node, server)
+    found = _listing(config, node, server)
     some = [one for one in found.operation_catalog.all() if server is None or one.server == server]
     face = _face(found, view)
     if json:
@@ -229,7 +229,7 @@ def search_operations(
     Example:
       interlock operations search "tell the team that the site is back"
     """
-    found = _shelf(config, node, None)
+    found = _listing(config, node, None)
     hits = _searcher(found, words=words).search(text, None, most)
     if json:
         face = _face(found, "aql")
@@ -266,7 +266,7 @@ def explain_operation(
     """
     from interlock.aql.introspection import OperationDescriber
 
-    found = _shelf(config, node, None)
+    found = _listing(config, node, None)
     one = found.operation_catalog.find(name)
     if one is None:
         listed = running.NodeSelector(config, node).command("operations list")
@@ -295,7 +295,7 @@ def bundle_server(
     """
     from interlock.aql.bundle import export
 
-    found = _shelf(config, node, server)
+    found = _listing(config, node, server)
     offering = found.offerings.get(server)
     if offering is None:
         raise typer.BadParameter(
@@ -316,7 +316,7 @@ def count_tokens(
     from interlock.aql.view import cost as cost_of
     from interlock.core.catalog.token_costs import definition_tokens
 
-    found = _shelf(config, node, None)
+    found = _listing(config, node, None)
     costs = {"plain": sum(definition_tokens(raw) for raw in found.plain)}
     for view in ("aql", "semantic", "aql-single"):
         costs[view] = cost_of(_face(found, view), found.operation_catalog, None)["view"]
@@ -327,10 +327,10 @@ def count_tokens(
         say.console().print(f"{view:<12} ≈{cost} tokens", highlight=False)
 
 
-def _shelf(config: Any, node: str | None, server: str | None) -> OperationListing:
+def _listing(config: Any, node: str | None, server: str | None) -> OperationListing:
     from interlock.terminal.event_loop import run
 
-    found = run(shelf(config, node, server))
+    found = run(fetch_listing(config, node, server))
     for one in found.trouble:
         if server is None or one.key == server:
             say.problem(not_ready(one))

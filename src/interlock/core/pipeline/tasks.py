@@ -408,9 +408,11 @@ class Tasks:
         self.own = LocalTasks(
             host, clock=clock, wall_clock=wall_clock, call_later=call_later, seconds=seconds
         )
+        self._find_elsewhere: Callable[[str, Call], LocalTaskProtocol | None] = lambda *_: None
 
-        self.also: Callable[[str, Call], LocalTaskProtocol | None] = lambda *_: None
-        """Finds a task of the node's own that is kept elsewhere."""
+    def install_finder(self, find: Callable[[str, Call], LocalTaskProtocol | None]) -> None:
+        """Also find tasks of the node that a feature stores."""
+        self._find_elsewhere = find
 
     def seal(self, handle: str, call: Call) -> str | None:
         """The id by which the caller of this call may ask for such a task."""
@@ -430,7 +432,7 @@ class Tasks:
         name = self._ids.open(call.name, _caller(call))
         task: LocalTaskProtocol | None = None
         if name is not None and name.own:
-            task = self.own.get(name.id) or self.also(name.id, call)
+            task = self.own.get(name.id) or self._find_elsewhere(name.id, call)
         if name is None or (name.own and task is None):
             # Whether it ever was, or is another's, is nobody's business who has to ask.
             raise InterlockError(UNKNOWN_TASK, "There is no such task here, or it has expired.")
