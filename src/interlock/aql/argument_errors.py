@@ -1,4 +1,4 @@
-"""Why parameters do not fit an operation: the first fault, in the order of the draft.
+"""Errors of the parameters of an operation: the first one, in the order of the draft.
 
 Only asked when something is wrong. What is right is decided by the tool's own schema, once, in the
 pipeline; this asks the same validator again, and says what it says in AQL's words and names.

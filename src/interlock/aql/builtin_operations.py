@@ -1,5 +1,5 @@
-"""The operations that the node answers itself: an upstream like any other to the pipeline, so that
-they are judged, held, journalled, timed and cancelled like any other call."""
+"""The built-in operations: an upstream like any other to the pipeline, so that their calls are
+authorized, held, journalled, timed and cancelled like any other call."""
 
 from __future__ import annotations
 

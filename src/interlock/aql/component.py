@@ -1,5 +1,5 @@
-"""AQL put together: the operations of a node, its own among them, and the stage that takes calls of
-them. The node makes one of these, and closes it when no call is under way any more."""
+"""The component of AQL in a node: builds the stage, the built-in operations, quotas, executions,
+search and the safety loop, and connects them. It is stopped after the last call has ended."""
 
 from __future__ import annotations
 

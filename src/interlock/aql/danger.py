@@ -1,4 +1,4 @@
-"""How bad an operation can get, and who has to be asked for it at which level of trust."""
+"""Danger levels of operations, and the approval that each needs at a level of trust."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What went wrong, in the words of AQL: a code, a sentence, details. Pure.
+"""The mapping of errors to those of AQL: code, message and details. Pure.
 
 A failure of the node has its code in the one table of `errors`. What a server did has none: its
 status decides, else its words. What a server wrote never becomes the sentence, but a detail, with

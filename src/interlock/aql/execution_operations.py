@@ -1,4 +1,4 @@
-"""The operations about executions. Whoever asks sees its own, and nobody else's."""
+"""The operations about executions. A caller sees only its own executions."""
 
 from __future__ import annotations
 

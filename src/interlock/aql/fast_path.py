@@ -1,5 +1,5 @@
-"""The short way of requests that are like nearly all others: an operation with flat parameters that
-are its tool's own, answered with text or structured content.
+"""The fast path of common requests: an operation with flat parameters that are those of its tool,
+answered with text or structured content.
 
 Whatever is out of the ordinary in any way takes the long way (`stage.py`, `response_writer.py`),
 and means the same there. So this decides nothing: it only knows when there is nothing to decide.

@@ -1,4 +1,4 @@
-"""`introspect`: what there is, how it is called, and which of it fits a task.
+"""The operation `introspect`: lists operations, describes them, and finds those that fit a task.
 
 A bare list is complete. A search answers with the few that fit, and with the parameters of the best
 of them, so that one question is enough. Nobody is told of an operation that it could not call.

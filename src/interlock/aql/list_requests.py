@@ -1,4 +1,4 @@
-"""How the node's own lists are asked for, the same for all of them: the parameters, and the answer.
+"""The parameters and the response of all list operations of the node.
 
 A cross-cutting parameter has one name, type, meaning and default, wherever it stands.
 """

@@ -1,5 +1,5 @@
-"""Dry runs: what a request would do, and who would have to say yes. Nothing is sent, reserved, held
-or used up by asking."""
+"""Dry runs: what a request would do, and which approval it would need. A dry run sends,
+reserves, holds and uses up nothing."""
 
 from __future__ import annotations
 

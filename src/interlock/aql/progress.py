@@ -1,4 +1,4 @@
-"""How far an execution has come, in percent, as MCP's progress notifications want it."""
+"""Progress of an execution in percent, as MCP progress notifications."""
 
 from __future__ import annotations
 

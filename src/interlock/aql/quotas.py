@@ -1,4 +1,4 @@
-"""How much may be asked for: what upstream APIs allow, and what each caller may use.
+"""Quotas of callers, and limits of upstream APIs.
 
 What an API would refuse is not sent. A caller's quota warns first, then waits for a human, then
 refuses. Only operations of servers are counted, and those that were never sent are given back.

@@ -1,4 +1,4 @@
-"""What has to do with what: servers, operations, policy rules and executions, as one graph.
+"""Relations between servers, operations, policy rules and executions, as one graph.
 
 Only what its caller sees is in it. It goes in circles (a server's operations are judged by a rule
 that is about the server), so each thing is gone through once, however deep somebody asks.

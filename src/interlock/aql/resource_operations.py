@@ -1,4 +1,4 @@
-"""Resources and prompts as operations: what the plain view has beside tools is reached here, too.
+"""Operations for the resources and prompts of upstreams.
 
 Each is a request of its own, made for whoever asks, that walks the pipeline like one of the plain
 view: what policy keeps from it there, it is kept from here.

@@ -1,4 +1,4 @@
-"""How a call ended, in the words of AQL: the envelope around what its tool gave, or a failure.
+"""The AQL response of a call: the envelope around the result of its tool, or an error.
 
 What belongs to MCP and not to AQL passes as it is: questions of servers, tasks, and whatever says
 that the request itself was none.

@@ -1,4 +1,4 @@
-"""Where AQL stands in the pipeline: between knowing who calls, and finding what is called.
+"""The AQL stage of the pipeline: after authentication, before the resolution of the tool.
 
 An operation becomes a call of its tool here, and goes on as any other does. Everything that decides
 whether it may is behind this: an endpoint is no way around anything.

@@ -1,4 +1,5 @@
-"""From an operation with its parameters to the arguments that a tool wants, and what stays here.
+"""The translation of an operation with its parameters to the arguments of its tool and the options
+that the node handles.
 
 Nearly every request passes as it is: its parameters are the tool's own, and its bytes go on. Only
 other names, UPDATE's `input`, and what is said beside the parameters take the long way. The same

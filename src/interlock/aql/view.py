@@ -1,4 +1,4 @@
-"""What a client sees in `tools/list` of an AQL view: a few endpoints, and how to go on from there.
+"""The `tools/list` of an AQL view: a few endpoints, and the instructions for them.
 
 Its size does not grow with the catalog: every part that names something of it has a limit in
 characters. Lists are bytes, made once for who sees the same, and kept.

@@ -1,5 +1,5 @@
-"""Warnings: what did not keep an operation from being done, but should be known. How they read, how
-much they weigh, and which of them are told."""
+"""Warnings about operations that were done: their texts, their severity, and which of them are
+sent."""
 
 from __future__ import annotations
 

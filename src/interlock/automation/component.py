@@ -1,5 +1,5 @@
-"""Learning from decisions, put together: what humans decide is remembered, and rules that a human
-accepted from it answer in its place."""
+"""The component of automation in a node: records decisions of humans, and decides calls by the
+learned rules that a human accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pieces of a condition: each as CEL, and in words. Pure.
+"""Parts of a condition: each as CEL, and in words. Pure.
 
 Names and values come from whoever called, so every one of them is quoted: nothing that stands in an
 argument can become part of the expression, or of the sentence that a human accepts.

@@ -1,4 +1,4 @@
-"""What a node is told about learning from decisions: how many it takes to suggest a rule.
+"""The config section `automation`: how many decisions it takes to suggest a rule.
 
 The rules that a human accepted are a part of the policy."""
 

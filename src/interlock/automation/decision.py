@@ -1,4 +1,4 @@
-"""What a human once decided about a call, as it is remembered: no secret, nothing endless.
+"""Decisions of humans about calls, as they are stored: without secrets, and of limited size.
 
 What stands for something that is not kept has the mask in it: no condition is made of it, and no
 condition about it is judged. `DecisionRecorder` hears of every approval that was decided, and has

@@ -1,5 +1,5 @@
-"""Suggestions that a human does not want, and rules that a human took back: they are not suggested
-again before as much was decided anew as there was."""
+"""Dismissals: suggestions that a human rejected, and rules that a human took back. They are
+suggested again only after as many new decisions as there were before."""
 
 from __future__ import annotations
 

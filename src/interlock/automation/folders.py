@@ -1,4 +1,4 @@
-"""What looks like a path or an address, and the few folders that hold most of them. Pure.
+"""Paths and addresses in arguments, and the few folders that hold most of them. Pure.
 
 Only what is plainly one counts: a beginning that everybody reads alike, and then plain words with
 slashes between them. Nothing that a shell, a browser or a file system may read as something else.

@@ -1,4 +1,4 @@
-"""Answers in a human's place, where a human accepted that: the rules under `policy.learned`.
+"""Decisions by learned rules: those under `policy.learned`, which a human accepted.
 
 Asked only about what the policy makes wait for a confirmation; whatever else stands between a call
 and its way out has its say afterwards. Where nobody can say whether a rule fits, a human is asked

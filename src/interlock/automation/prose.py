@@ -1,4 +1,4 @@
-"""Whether a text is written for people, or for a machine to run, look up or go to. Pure.
+"""Detection of prose: text for people, not for a machine to run, look up or open. Pure.
 
 Only prose is ever left open in a rule, so whatever else there may be counts as something else: a
 text has to show that it is a sentence, and nothing in it may look like a command, a query, code, a

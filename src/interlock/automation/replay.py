@@ -1,5 +1,4 @@
-"""What a rule would have decided, had it been there before: held against every decision that is
-remembered, one by one."""
+"""The replay of a rule over all stored decisions: what it would have decided."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""One accepted or suggested rule, compiled, and what it is held against: a call, or a decision of
-the past as far as it is remembered."""
+"""A learned or suggested rule, compiled, and its match with a call or a stored decision."""
 
 from __future__ import annotations
 

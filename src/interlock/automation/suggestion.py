@@ -1,4 +1,4 @@
-"""From decisions to a rule that a human may accept: in words, as config, and with its evidence.
+"""Suggestions of rules from decisions: in words, as config, and with evidence.
 
 Of several that would do, the narrowest is suggested that explains nearly as much.
 """

@@ -1,4 +1,4 @@
-"""A collection as it was asked for: searched, filtered, sorted, counted, and one page of it.
+"""Queries of collections: search, filter, sort order, aggregates and pages.
 
 Pages hold on to items, not to numbers: the next one begins behind the item with which the last one
 ended, wherever that is by then. So what is added meanwhile makes nothing appear twice.

@@ -1,4 +1,4 @@
-"""Cursors: where a page ended, as text that nobody can read anything into or change.
+"""Cursors: the end of a page as text that nobody can read or change.
 
 One holds everything that is needed to go on, so the node keeps nothing; with its key kept, a cursor
 outlives a restart.

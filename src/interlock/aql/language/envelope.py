@@ -1,4 +1,4 @@
-"""What an operation answers: `{success, data}` or `{success, error}`, and that as a result of MCP.
+"""The response envelope, `{success, data}` or `{success, error}`, and the MCP result around it.
 
 What an upstream said is spliced in as it came. Whoever looks at an answer can rely on its bytes:
 `success` stands first, and the same input makes the same bytes.

@@ -1,4 +1,4 @@
-"""What goes wrong in AQL: its codes, their rows in the one table, and their sentences.
+"""The errors of AQL: codes, their rows in the one table, and messages.
 
 The sentences keep a rule of the public conformance runner: nothing in them looks like a line of a
 stack trace. Its pattern takes any word that ends in "at", followed by another word, for one.

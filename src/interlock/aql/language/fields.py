@@ -1,4 +1,4 @@
-"""Fewer fields than there are: by their paths, or by a preset.
+"""Field selection: by paths, or by a preset.
 
 What a foreign server answers has a shape that nobody told the node. So a path is any key of JSON,
 presets go by what keys are called and how much they hold, and without being asked nothing is left

@@ -1,4 +1,4 @@
-"""How much a request may hold, and what no text may hold.
+"""Limits of a request, and characters that no text may hold.
 
 Nearly every request is small and flat: counting a few bytes says so, and it is not looked at any
 closer. Only what might be over a limit is taken apart, and even that without recursion before its

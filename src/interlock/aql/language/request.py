@@ -1,4 +1,4 @@
-"""An AQL request: what is asked for, with which parameters, and what is said beside them.
+"""Parsing of an AQL request: operation, parameters, and options beside them.
 
 Values stay raw, as they were sent. Of two members with one name the last one counts, here as with
 every other reader in the node; `operation` and `params` themselves are never passed on.

@@ -1,6 +1,5 @@
-"""Questions of the safety loop to a human, held where every other question is: each is a call of
-one of the node's own tools that no wire can name, written down as an approval. Whoever approves it
-lets the node make that call."""
+"""Approval requests of the safety loop, in the same inbox as all approvals. Each is a call of
+one of the node's own tools that no client can name; an approval lets the node make that call."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Codes that a human is shown and a model must not see. The only room that holds one: for as long
-as it can be entered, in memory, in an object that cannot be printed, copied or written down. What
-is kept on disk is a salted digest."""
+"""Verification codes: shown to a human, never to a model. This is the only module that holds
+one: for as long as it can be entered, in memory, in an object that cannot be printed, copied or
+serialized. The store has a salted digest only."""
 
 from __future__ import annotations
 

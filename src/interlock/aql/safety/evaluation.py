@@ -1,4 +1,4 @@
-"""The five stages by which a step is judged: limit, outcome, patterns, risk, tolerance. The first
+"""The five stages that evaluate a step: limit, outcome, patterns, risk, tolerance. The first
 that pauses or stops ends it. Pure: everything it needs is given to it."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The executions of agents: those that run, and what is remembered of each while it does."""
+"""The running executions of agents, and what is known of each while it runs."""
 
 from __future__ import annotations
 

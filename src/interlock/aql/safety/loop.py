@@ -1,6 +1,6 @@
-"""The execution safety loop. It watches over the calls of whoever has an execution running: what
-was not reported is not done, what was reported is judged once more by what is really called, and
-who is blocked does nothing at all."""
+"""The execution safety loop. It watches the calls of every principal with a running execution:
+an action that was not reported is refused, a reported one is evaluated again by the operation
+that is really called, and a blocked principal can do nothing."""
 
 from __future__ import annotations
 

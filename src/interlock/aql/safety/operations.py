@@ -1,5 +1,5 @@
-"""The operations of an execution: beginning it, reporting steps, ending it, entering a code. Each
-looks at who asks, and takes nothing from what it says of itself."""
+"""The operations of an execution: start it, report a step, end it, enter a code. Each acts on
+the identity of the caller, and never on what the caller says of itself."""
 
 from __future__ import annotations
 

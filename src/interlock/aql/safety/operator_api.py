@@ -1,5 +1,5 @@
-"""What an operator who proved to be one sees and asks of the safety loop: the codes that are open,
-who is blocked, and another challenge where a code was lost."""
+"""The API of the safety loop for operators who have signed in: open codes, blocked principals,
+running agents, and another challenge where a code was lost."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What was reported, and is not done yet: each report lets exactly one matching call pass, for a
-short time, and never a second one."""
+"""Reported actions that are not done yet: each report lets exactly one matching call pass, for a
+short time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How risky is it? A number from 0 to 100, the same every time, and what it is made of.
+"""The risk score of an action: a number from 0 to 100, always the same for the same action, and its
+parts.
 
 It begins with the danger of what would be called, where the node knows that, and of the words where
 it does not; it is raised by what stands in the words, and never lowered by them.

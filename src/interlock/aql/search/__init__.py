@@ -1,1 +1,1 @@
-"""Finding the operation that somebody means, in their words."""
+"""The search for operations by a description of the task."""

@@ -1,4 +1,4 @@
-"""Finds operations by meaning: vectors of what tools say, beside the search by words.
+"""The search by meaning: vectors of tool descriptions, beside the search by words.
 
 Only where the extra `embeddings` is installed. The vectors of a catalog are made in a thread and
 kept; until they are there, words alone decide. Both ways of looking see what the other does not:

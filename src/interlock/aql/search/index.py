@@ -1,4 +1,4 @@
-"""An index over operations: which of them say a word, how loudly, and how telling the word is.
+"""The search index: which operations have a word, with which weight, and how rare the word is.
 
 Fields are weighed (BM25F): a tool's name tells more than the end of its description. Classes of
 words are indexed like words, so that a synonym costs a search nothing. What a tool says is read

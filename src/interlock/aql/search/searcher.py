@@ -1,4 +1,4 @@
-"""Finds operations by what somebody wants, without a model: words, their kin, and what was used.
+"""The search without a model: by words, related words, and usage.
 
 A search reads one index, which is swapped whole when the catalog changes. It never raises for what
 it is asked, be it empty, a megabyte, or in a script that no tool is described in.

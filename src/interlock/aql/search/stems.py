@@ -1,4 +1,4 @@
-"""Words cut down to what their forms have in common, lightly: plurals, tenses, a few endings.
+"""Light stemming of words: plurals, tenses, a few endings.
 
 Kept by word: a catalog says the same words over and over. The irregular forms are in `data/`.
 """

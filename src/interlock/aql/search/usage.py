@@ -1,4 +1,5 @@
-"""What was called how often, how lately, and with what success: by everybody, and by one caller.
+"""Usage of tools: how often, how recently and how successfully each was called, by everybody and by
+one caller.
 
 Kept in memory as a few numbers for each tool; a store beside it survives restarts. Old calls count
 ever less, so that a habit of last year does not outweigh one of this week.

@@ -1,4 +1,4 @@
-"""How text becomes words that can be compared: names taken apart, the talk around a wish left out.
+"""Tokenization of texts and names, and removal of the filler around a query.
 
 Pure. Everything here works on any text: other scripts, control characters and megabytes included.
 """
