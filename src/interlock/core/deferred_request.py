@@ -1,6 +1,6 @@
 """What stands for the request of a call while no upstream has it: it was answered at once, or it
 waits in the node for something to be sent to. The request at an upstream is
-`upstreams.pending_request.Exchange`."""
+`upstreams.pending_request.PendingRequest`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _log = logging.getLogger("interlock.pipeline")
 
 
 class PendingRequestBase:
-    """The base of everything that stands for a request (`ports.Exchange`): nothing happens to it,
-    and nobody takes it over."""
+    """Base class of the stand-ins for a request (`ports.UpstreamRequest`). Every method does
+    nothing."""
 
     open: bool = False
 

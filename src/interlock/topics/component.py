@@ -157,7 +157,7 @@ class Topics(FeatureComponent):
         self.gateway.configure(new.section(TopicsConfig))
 
     def _recognise(self, member: Member) -> None:
-        """Who it is now, by what it came in with. Raises Unsettled."""
+        """Who it is now, by what it came in with. Raises PendingIdentity."""
         try:
             caller = self._pipeline.enter.authenticate(member.credentials)
         except PendingIdentity:

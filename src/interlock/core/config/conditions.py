@@ -42,7 +42,7 @@ class Condition:
         self._evaluate = evaluate
 
     def holds(self, about: Mapping[str, Any]) -> bool:
-        """Whether it is true of this call. Raises CannotJudge when it is neither true nor false."""
+        """Whether it is true of this call. Raises UndecidableError when it is neither."""
         try:
             value = self._evaluate(data=about).value()
         except (RuntimeError, TypeError, ValueError) as exc:

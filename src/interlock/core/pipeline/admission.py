@@ -138,7 +138,7 @@ class Admission:
     def admit(self, call: Call) -> Caller:
         """The caller of a request that is answered by its face alone, such as `initialize`.
 
-        Raises InterlockError; Unsettled, when the face has to wait and ask again.
+        Raises InterlockError; PendingIdentity, when the face has to wait and ask again.
         """
         word, detail = INTERNAL.name, ""
         try:

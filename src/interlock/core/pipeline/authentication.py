@@ -1,7 +1,7 @@
 """Who is calling? The first stage: a stranger learns nothing, not even which tools exist.
 
 It never waits. What has to be asked of somebody else first (an issuer's keys, a server that knows
-opaque tokens) is an `Unsettled`: whoever called waits for its `settle`, and asks again.
+opaque tokens) is an `PendingIdentity`: whoever called waits for its `settle`, and asks again.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class BearerSource(Protocol):
         ...
 
     def find(self, bearer: str) -> KnownToken | None:
-        """Whose it is; None when it is of another kind. Raises InterlockError, Unsettled."""
+        """Whose it is; None when it is of another kind. Raises InterlockError, PendingIdentity."""
         ...
 
 
@@ -123,7 +123,7 @@ class Authenticator:
         """Reads the token that the node above made for a call. None: there is none to read."""
 
     def __call__(self, credentials: Credentials) -> Caller:
-        """The caller. Raises InterlockError; Unsettled, when it has to be asked for first."""
+        """The caller. Raises InterlockError; PendingIdentity, when it has to be asked for first."""
         if credentials.known_as:
             reads = self.minted
             minted = None if reads is None else reads(credentials)

@@ -152,7 +152,7 @@ class OpaqueTokens:
         self._asking: dict[bytes, asyncio.Task[None]] = {}
 
     def find(self, bearer: str) -> KnownToken | None:
-        """Whose it is. Raises InterlockError, Unsettled when it has to be asked."""
+        """Whose it is. Raises InterlockError, PendingIdentity when it has to be asked."""
         if not bearer or len(bearer) > LONGEST_TOKEN or not bearer.isascii():
             return None
         if not bearer.isprintable() or " " in bearer:

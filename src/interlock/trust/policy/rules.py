@@ -132,7 +132,7 @@ class CallCondition(Protocol):
 
     def holds(self, about: Mapping[str, Any] | None) -> bool:
         """Whether it is true of a call (None: its arguments are beyond judgement). Raises
-        CannotJudge."""
+        UndecidableError."""
         ...
 
     def why_not(self) -> str:

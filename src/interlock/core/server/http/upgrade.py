@@ -1,6 +1,6 @@
 """A request to leave HTTP: whoever serves its path makes a channel of the connection, or refuses.
 
-It is decided at once, before the callable that was given the `Upgrade` returns.
+It is decided at once, before the callable that was given the `WebSocketRequest` returns.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def read_server(body: bytes) -> AuthorizationServer | None:
 
 
 def check_resource(found: ProtectedResource, url: str) -> None:
-    """Raises Trouble unless the document speaks of the server at `url`."""
+    """Raises SignInProblem unless the document speaks of the server at `url`."""
     if not covers(found.resource, url):
         raise SignInProblem(
             f"its metadata speak of another resource ({shown(found.resource)}), and a token for "
@@ -84,7 +84,7 @@ def check_resource(found: ProtectedResource, url: str) -> None:
 
 
 def check_issuer(issuer: str, url: str) -> None:
-    """Raises Trouble for an issuer that must not be asked on behalf of the server at `url`."""
+    """Raises SignInProblem for an issuer that must not be asked for the server at `url`."""
     try:
         found = parts(issuer)
     except ValueError as exc:
@@ -95,7 +95,7 @@ def check_issuer(issuer: str, url: str) -> None:
 
 
 def check_secure(address: str, url: str, what: str) -> None:
-    """Raises Trouble unless secrets may go to `address` on behalf of the server at `url`.
+    """Raises SignInProblem unless secrets may go to `address` on behalf of the server at `url`.
 
     Plain http is for this machine only, and a server elsewhere has no business with this machine.
     """
@@ -104,7 +104,7 @@ def check_secure(address: str, url: str, what: str) -> None:
 
 
 def check_server(found: AuthorizationServer, url: str, *, grant: str) -> None:
-    """Raises Trouble unless the server can be used for the grant, safely."""
+    """Raises SignInProblem unless the server can be used for the grant, safely."""
     check_secure(found.token_endpoint or "", url, f"the token endpoint of {shown(found.issuer)}")
     for address, what in (
         (found.registration_endpoint, "registration endpoint"),
@@ -156,7 +156,7 @@ async def discover(
     issuer: str | None = None,
     known: str | None = None,
 ) -> Discovery:
-    """Find the authorization server of the MCP server at `url`. Raises Trouble.
+    """Find the authorization server of the MCP server at `url`. Raises SignInProblem.
 
     `issuer` is the only one that may be used, when the config says so. `known` is the one that was
     used before: it is taken again while the server still names it.

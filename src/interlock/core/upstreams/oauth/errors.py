@@ -1,7 +1,7 @@
 """What can go wrong between a node and an authorization server, and how it is told.
 
-Rooms of this package raise `Trouble` with the rest of a sentence; `told` makes it whole with the
-name of the upstream, at the edge of the package.
+Modules of this package raise `SignInProblem` with the rest of a sentence. `told` adds the name of
+the upstream at the edge of the package.
 """
 
 from __future__ import annotations

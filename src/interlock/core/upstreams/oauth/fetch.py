@@ -35,7 +35,7 @@ class FetchResponse(msgspec.Struct, frozen=True):
 
 
 class Fetch(Protocol):
-    """Asks a server. Raises Trouble when there is no answer."""
+    """Asks a server. Raises SignInProblem when there is no answer."""
 
     async def __call__(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
@@ -71,7 +71,7 @@ class _Reply:
 async def fetch(
     method: str, url: str, headers: Mapping[str, str], body: bytes = b""
 ) -> FetchResponse:
-    """The answer of one request. Raises Trouble."""
+    """The answer of one request. Raises SignInProblem."""
     try:
         parts(url)
         origin = Origin(url)

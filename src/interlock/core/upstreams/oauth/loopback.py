@@ -42,7 +42,7 @@ class LoopbackBrowser:
     async def open(self, port: int = 0, *, exact: bool = False) -> LoopbackBrowser:
         """Listen on this port; on any that is free when it is taken, unless it must be `exact`.
 
-        Raises Trouble.
+        Raises SignInProblem.
         """
         try:
             await self._way_back.open(port, either=True)
@@ -63,7 +63,7 @@ class LoopbackBrowser:
         return f"http://localhost:{self._way_back.port}{PATH}"
 
     async def visit(self, url: str) -> str:
-        """Show the page, and wait for the browser to come back. Raises Trouble."""
+        """Show the page, and wait for the browser to come back. Raises SignInProblem."""
         self._state = parse_qs(urlsplit(url).query).get("state", [""])[0]
         self._back = asyncio.get_running_loop().create_future()
         try:

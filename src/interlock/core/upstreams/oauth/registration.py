@@ -35,7 +35,7 @@ async def choose_client(
     fetch: Fetch,
     now: float,
 ) -> RegisteredClient:
-    """The client to sign in as. `kept` is what was registered earlier. Raises Trouble."""
+    """The client to sign in as. `kept` is what was registered earlier. Raises SignInProblem."""
     own = configured_client(settings, server)
     if own is not None:
         return replace(own, redirect_uri=redirect_uri)

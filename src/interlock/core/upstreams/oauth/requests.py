@@ -92,7 +92,7 @@ def token_request(
     private_key: str = "",
     algorithms: list[str] | None = None,
 ) -> tuple[dict[str, str], bytes]:
-    """Headers and body of a request to the token endpoint. Raises Trouble.
+    """Headers and body of a request to the token endpoint. Raises SignInProblem.
 
     `algorithms` are those that the server takes for a signed client assertion.
     """
@@ -109,7 +109,7 @@ def token_request(
 def revocation_request(
     client: RegisteredClient, endpoint: str, token: str, hint: str, *, private_key: str = ""
 ) -> tuple[dict[str, str], bytes]:
-    """Headers and body of a request to give a token back (RFC 7009). Raises Trouble."""
+    """Headers and body of a request to give a token back (RFC 7009). Raises SignInProblem."""
     from authlib.oauth2.rfc7009 import prepare_revoke_token_request
 
     body, _ = prepare_revoke_token_request(token, hint)

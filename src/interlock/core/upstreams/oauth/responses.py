@@ -64,7 +64,7 @@ class _ErrorAnswer(msgspec.Struct, frozen=True):
 
 
 def read_redirect(address: str, *, state: str, server: AuthorizationServer) -> str:
-    """The code in the address to which the browser was sent back. Raises Trouble.
+    """The code in the address to which the browser was sent back. Raises SignInProblem.
 
     State and issuer come first: of an answer that is not from whom it should be, nothing is
     believed, told or acted on, also not its error.
@@ -104,7 +104,7 @@ def read_redirect(address: str, *, state: str, server: AuthorizationServer) -> s
 
 
 def read_token(status: int, body: bytes, *, secrets: Iterable[str]) -> TokenResponse:
-    """The token in an answer of the token endpoint. Raises Trouble."""
+    """The token in an answer of the token endpoint. Raises SignInProblem."""
     if status not in (200, 201):
         raise refusal(status, body, "the authorization server refused", secrets)
     try:
@@ -126,7 +126,7 @@ def read_token(status: int, body: bytes, *, secrets: Iterable[str]) -> TokenResp
 
 
 def read_registration(status: int, body: bytes) -> RegistrationResponse:
-    """The client in an answer of the registration endpoint. Raises Trouble."""
+    """The client in an answer of the registration endpoint. Raises SignInProblem."""
     if status not in (200, 201):
         raise refusal(status, body, "the authorization server did not register this node", ())
     try:

@@ -52,7 +52,10 @@ class Browser(Protocol):
         ...
 
     async def visit(self, url: str) -> str:
-        """Open the page; the whole address to which the browser was sent back. Raises Trouble."""
+        """Open the page. Returns the address that the browser was sent back to.
+
+        Raises SignInProblem.
+        """
         ...
 
 
@@ -73,7 +76,7 @@ class SignInRequest(msgspec.Struct, frozen=True):
 async def sign_in(
     occasion: SignInRequest, browser: Browser, wallet: UpstreamGrants, fetch: Fetch, *, now: float
 ) -> Grant:
-    """A new grant, by way of a human. Raises Trouble."""
+    """A new grant, by way of a human. Raises SignInProblem."""
     settings = occasion.settings
     found = await _discover(occasion, fetch)
     scope = _scope(occasion, found, refreshable=True)
@@ -117,7 +120,7 @@ async def sign_in(
 
 
 async def by_credentials(occasion: SignInRequest, fetch: Fetch, *, now: float) -> Grant:
-    """A new grant by the node's own credentials (`client_credentials`). Raises Trouble."""
+    """A new grant by the node's own credentials (`client_credentials`). Raises SignInProblem."""
     settings = occasion.settings
     found = await _discover(occasion, fetch)
     scope = _scope(occasion, found, refreshable=False)
@@ -145,7 +148,7 @@ async def ask_for_token(
     fetch: Fetch,
     algorithms: list[str] | None = None,
 ) -> TokenResponse:
-    """One request to a token endpoint. Raises Trouble."""
+    """One request to a token endpoint. Raises SignInProblem."""
     key = settings.private_key or ""
     headers, body = token_request(
         client, endpoint, fields, grant_type=grant_type, private_key=key, algorithms=algorithms
@@ -214,7 +217,7 @@ def _grant(
 
 
 async def give_back(grant: Grant, settings: OAuthConfig, fetch: Fetch) -> None:
-    """Tell the issuer that its tokens are no longer wanted. Raises Trouble.
+    """Tell the issuer that its tokens are no longer wanted. Raises SignInProblem.
 
     An issuer that takes nothing back is not told: its tokens end by themselves.
     """
@@ -267,7 +270,7 @@ _HEADERS: Final = {
 async def challenge_of(server: ServerConfig, fetch: Fetch) -> BearerChallenge | None:
     """The challenge of a server, by a request that changes nothing; None when it has none.
 
-    Raises Trouble when nobody answers there.
+    Raises SignInProblem when nobody answers there.
     """
     url = server.url or ""
     if server.transport != "sse":
