@@ -86,7 +86,8 @@ class SignedTokens:
     def find(self, bearer: str) -> KnownToken | None:
         """Whose it is; None when it is no JWT, or one of an issuer that nobody here knows.
 
-        Raises InterlockError for one of ours that does not count, PendingIdentity when keys are missing.
+        Raises InterlockError for one of ours that does not count, and PendingIdentity when keys are
+        missing.
         """
         parts = bearer.split(".")
         if len(parts) != 3 or len(bearer) > LONGEST_TOKEN:
