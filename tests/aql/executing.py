@@ -18,12 +18,12 @@ from interlock.aql.request import AqlRequest
 from interlock.core.call import Call, Caller, Client, Outcome
 from interlock.core.catalog.offering import Tool
 from interlock.errors import InterlockError
-from interlock.protocol.aql_terms import Category, Danger, EndpointFamily, Face
+from interlock.protocol.aql_terms import Category, Danger, EndpointFamily, OperationView
 from tests.core.catalog.offers import definition, offer
 from tests.core.pipeline.calls import LOCAL, SESSION
 from tests.core.pipeline.rig import Rig, ScriptedExchange, ScriptedUpstream
 
-FACE = Face("single", "crude", (EndpointFamily("all", "mcp_aql", frozenset(Category)),))
+FACE = OperationView("single", "crude", (EndpointFamily("all", "mcp_aql", frozenset(Category)),))
 CLERK = Caller("clerk", kind="token")
 GUARD = Caller("guard", kind="token")
 _SIGNATURE = Signature((), {}, {}, frozenset(), frozenset(), True, frozenset())

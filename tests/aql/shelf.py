@@ -24,7 +24,7 @@ from interlock.core.catalog.offering import Offering, read_offering
 from interlock.core.catalog.snapshot import Snapshot, View
 from interlock.core.config import Config, ServerConfig
 from interlock.core.server.mcp.views import Views
-from interlock.protocol.aql_terms import OWN, SEGMENT, Category, Face
+from interlock.protocol.aql_terms import OWN, SEGMENT, Category, OperationView
 from tests.core.catalog.offers import definition, merged, offer
 
 VIEWS = Views()
@@ -39,7 +39,7 @@ def config(**settings: Any) -> AqlConfig:
     return msgspec.convert(settings, AqlConfig)
 
 
-def face(query: str, **settings: Any) -> Face:
+def face(query: str, **settings: Any) -> OperationView:
     found = Views(Config(sections=[config(**settings)])).named(query.encode())
     assert found is not None
     return found
@@ -131,7 +131,7 @@ class Asking:
     def __init__(
         self,
         *offerings: Offering,
-        face: Face | None = None,
+        face: OperationView | None = None,
         view: View | None = None,
         natives: tuple[BuiltinOperation, ...] = (),
         config: AqlConfig | None = None,

@@ -28,7 +28,7 @@ from interlock.core.call import Call, Client, Outcome
 from interlock.core.catalog.offering import Offering
 from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.errors import InterlockError
-from interlock.protocol.aql_terms import OWN, Category, EndpointFamily, Face
+from interlock.protocol.aql_terms import OWN, Category, EndpointFamily, OperationView
 from tests.core.catalog.offers import definition, offer
 from tests.core.pipeline.calls import SESSION, tool_call
 from tests.core.pipeline.rig import Rig, ScriptedExchange
@@ -39,10 +39,10 @@ CRUDE = tuple(
     EndpointFamily(one.value.lower(), f"mcp_aql_{one.value.lower()}", frozenset({one}))
     for one in Category
 )
-FIVE = Face("semantic", "crude", CRUDE)
-SINGLE = Face("single", "crude", CRUDE)
-ALL = Face("all", "crude", CRUDE)
-AUTO = Face("auto", "crude", CRUDE)
+FIVE = OperationView("semantic", "crude", CRUDE)
+SINGLE = OperationView("single", "crude", CRUDE)
+ALL = OperationView("all", "crude", CRUDE)
+AUTO = OperationView("auto", "crude", CRUDE)
 READS = {"readOnlyHint": True}
 DELETES = {"x-mcpax-capability": {"mutable": True, "reversible": False}}
 
@@ -190,7 +190,7 @@ class Staged:
         self.corpus: list[dict[str, Any]] = []
         """Every answer that was given."""
 
-    def _find(self, name: str, face: Face) -> Any:
+    def _find(self, name: str, face: OperationView) -> Any:
         return self.stage.find(name, face)
 
     async def _start(self, asked: AqlRequest) -> Any:
@@ -217,7 +217,7 @@ class Staged:
         endpoint: str,
         arguments: Any,
         *,
-        view: Face = FIVE,
+        view: OperationView = FIVE,
         client: Client = SESSION,
         **fields: Any,
     ) -> Call:
@@ -253,13 +253,15 @@ class Staged:
         assert len(self.rig.done) == before + 1, "it is still under way"
         return self.answered()
 
-    def call(self, operation: str, endpoint: str = "", view: Face = FIVE, **params: Any) -> Any:
+    def call(
+        self, operation: str, endpoint: str = "", view: OperationView = FIVE, **params: Any
+    ) -> Any:
         """The same, of one operation at its own endpoint."""
         if not endpoint:
             endpoint = self.home(operation, view)
         return self.ask(endpoint, {"operation": operation, "params": params}, view=view)
 
-    def home(self, operation: str, view: Face = FIVE) -> str:
+    def home(self, operation: str, view: OperationView = FIVE) -> str:
         if view.mode == "single":
             return view.single
         found = self.stage.find(operation, view)

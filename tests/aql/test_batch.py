@@ -18,7 +18,7 @@ from interlock.aql.request import AqlRequest
 from interlock.core.call import Call
 from interlock.core.config.trust import RuleConfig
 from interlock.errors import InterlockError
-from interlock.protocol.aql_terms import Category, Face
+from interlock.protocol.aql_terms import Category, OperationView
 from tests.aql.staged import FIVE, SINGLE, Staged, gated, read, staged, text_result
 from tests.core.pipeline.calls import tool_call
 from tests.core.pipeline.rig import turns
@@ -32,7 +32,7 @@ DELETE = {"operation": "hub_delete_repo", "params": {"owner": "o", "repo": "r"}}
 
 
 def started(
-    node: Staged, items: Any, endpoint: str = "mcp_aql", view: Face = SINGLE, **also: Any
+    node: Staged, items: Any, endpoint: str = "mcp_aql", view: OperationView = SINGLE, **also: Any
 ) -> tuple[Call, asyncio.Task[Any]]:
     fields = {key: also.pop(key) for key in ("meta", "on_notification") if key in also}
     call = tool_call(endpoint, {"operations": items, **also}, view=view, **fields)

@@ -18,7 +18,7 @@ from interlock.aql.request import AqlRequest
 from interlock.core.call import Credentials
 from interlock.core.config.trust import PolicyConfig, RuleConfig
 from interlock.primitives.timestamps import format_utc
-from interlock.protocol.aql_terms import Danger, Face
+from interlock.protocol.aql_terms import Danger, OperationView
 from interlock.protocol.mcpax import STATUS
 from interlock.trust.approvals.record import VOID, new_id
 from interlock.trust.policy.policy import Policy
@@ -49,7 +49,7 @@ class Desk:
         self.gate = self.node.gated
 
     async def ask(
-        self, params: Any = None, by: str = "a", view: Face = FIVE, **also: Any
+        self, params: Any = None, by: str = "a", view: OperationView = FIVE, **also: Any
     ) -> dict[str, Any]:
         operation = also.pop("operation", "hub_delete_repo")
         endpoint = self.node.home(operation, view)
@@ -98,7 +98,7 @@ class Desk:
 @pytest.mark.spec("AQ-TOK-2.2-1")
 @pytest.mark.spec("AQ-EPM-6.4-1")
 @pytest.mark.parametrize("view", [FIVE, SINGLE])
-def test_a_deletion_waits_for_a_human(tmp_path: Path, view: Face) -> None:
+def test_a_deletion_waits_for_a_human(tmp_path: Path, view: OperationView) -> None:
     async def run() -> None:
         desk = Desk(tmp_path, page="https://node/approvals")
         answer = await desk.ask(view=view)

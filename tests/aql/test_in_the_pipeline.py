@@ -22,7 +22,7 @@ from interlock.aql.stage import PREVIEW, AqlStage
 from interlock.aql.view import ViewListBuilder
 from interlock.core.call import Call
 from interlock.core.catalog.offering import Offering
-from interlock.protocol.aql_terms import OWN, Face
+from interlock.protocol.aql_terms import OWN, OperationView
 from interlock.protocol.mcp import TOOLS_LIST
 from tests.aql.draft import GITHUB, SLACK
 from tests.aql.shelf import NEEDED, STRING, config, face, native, parameter, tool
@@ -36,7 +36,7 @@ FIVE, SINGLE = face("view=aql"), face("view=aql-single")
 class Standing:
     """A node as far as operations know one, with servers that answer what they were sent."""
 
-    def __init__(self, *offerings: Offering, which: Face = FIVE, **settings: Any) -> None:
+    def __init__(self, *offerings: Offering, which: OperationView = FIVE, **settings: Any) -> None:
         self.face = which
         said = config(**settings)
         self.rig = Rig(*offerings)

@@ -13,7 +13,7 @@ from interlock.aql.decision_steps import DangerStep, journalled
 from interlock.aql.operations import ServerTrust
 from interlock.core.call import Credentials
 from interlock.core.config.trust import PolicyConfig, RuleConfig
-from interlock.protocol.aql_terms import Danger, Face
+from interlock.protocol.aql_terms import Danger, OperationView
 from interlock.trust.approvals.record import Approval
 from interlock.trust.policy.policy import Policy
 from tests.aql.staged import CRUDE, FIVE, READS, gated, hub, read, staged, text_result
@@ -150,7 +150,7 @@ def test_what_a_token_stands_for_is_kept_by_the_node(tmp_path: Path) -> None:
 def test_a_namespace_has_its_own_operations_and_the_nodes() -> None:
     other = offer("other", [definition("look", annotations=READS)])
     node = staged(None, hub(), other)
-    view = Face("single", "crude", CRUDE, namespace="other")
+    view = OperationView("single", "crude", CRUDE, namespace="other")
     node.rig.upstreams["other"].start = node.hub.start  # type: ignore[method-assign]
     for name in ("look", "other_look"):
         node.begin("mcp_aql", {"operation": name}, view=view)

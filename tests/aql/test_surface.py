@@ -14,7 +14,7 @@ from interlock.aql.operations import OperationSnapshot
 from interlock.aql.view import ViewListBuilder
 from interlock.core.catalog.offering import own_offering
 from interlock.core.catalog.snapshot import View
-from interlock.protocol.aql_terms import PLAIN, Category, Face
+from interlock.protocol.aql_terms import PLAIN, Category, OperationView
 from interlock.protocol.mcp import Era
 from tests.aql.shelf import NEEDED, STRING, face, native, operation_catalog, tool
 from tests.core.catalog.offers import offer
@@ -48,7 +48,7 @@ def catalog(tools: int, chance: random.Random | None = None) -> OperationSnapsho
 
 
 def shown(
-    which: Face, found: OperationSnapshot, view: View | None = None, **settings: Any
+    which: OperationView, found: OperationSnapshot, view: View | None = None, **settings: Any
 ) -> dict[str, dict[str, Any]]:
     result = json.loads(ViewListBuilder(b"{}").tools(which, found, view, Era.SESSION, **settings))
     assert set(result) == {"tools"}

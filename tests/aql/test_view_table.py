@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from interlock.core.config import parse_config
 from interlock.core.server.mcp.views import Views
 from interlock.errors import ProtocolError
-from interlock.protocol.aql_terms import PLAIN, Category, Face
+from interlock.protocol.aql_terms import PLAIN, Category, OperationView
 
 
 def views(text: str = "") -> Views:
@@ -127,7 +127,7 @@ def test_whatever_a_url_says_is_a_view_or_refused(query: bytes) -> None:
         face = views().named(b"view=" + query)
     except ProtocolError:
         return
-    assert face is None or isinstance(face, Face)
+    assert face is None or isinstance(face, OperationView)
 
 
 def test_a_url_with_too_much_in_it_is_refused() -> None:

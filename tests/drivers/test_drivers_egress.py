@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from interlock.app.node import Node
-from interlock.drivers import confinements as driver_confinements
+from interlock.drivers import driver_confinement
 from interlock.drivers.folders import DriverFolders
 from interlock.drivers.sandbox.confinement import Confinement
 from tests.core.upstreams.harness import run
@@ -301,7 +301,7 @@ def test_a_remote_server_over_plain_http_or_elsewhere_is_refused(tmp_path: Path)
 def cannot_confine(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine that forbids namespaces."""
     said = "this machine forbids user namespaces"
-    monkeypatch.setattr(driver_confinements, "confinement_problem", lambda: said)
+    monkeypatch.setattr(driver_confinement, "confinement_problem", lambda: said)
     opened = Confinement.open.__func__  # type: ignore[attr-defined]
 
     async def open_in_vain(cls: Any, *given: Any, **more: Any) -> Any:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.core.upstreams.transports.transport import LinkRequest
+from interlock.core.upstreams.transports.transport import TransportRequest
 from interlock.errors import PAYLOAD_TOO_LARGE, TOO_BUSY, UPSTREAM_LOST, Failure, InterlockError
 from interlock.protocol import jsonrpc
 from interlock.protocol.mcpx_terms import LONGEST
-from interlock.topics.participant_upstream import ParticipantLink, kind_of
+from interlock.topics.participant_upstream import ParticipantTransport, kind_of
 from tests.topics.room import Room
 
 CALL = "mcp/request:tools/call:write_file"
@@ -40,17 +40,17 @@ class Receives:
     """The near end of a link."""
 
     def __init__(self) -> None:
-        self.delivered: list[tuple[Any, LinkRequest | None]] = []
+        self.delivered: list[tuple[Any, TransportRequest | None]] = []
         self.not_taken: list[tuple[int, str]] = []
         self.gone: list[str] = []
 
-    def deliver(self, data: bytes, ticket: LinkRequest | None) -> None:
+    def deliver(self, data: bytes, ticket: TransportRequest | None) -> None:
         self.delivered.append((json.loads(data), ticket))
 
     def undelivered(self, id: int, why: str) -> None:
         self.not_taken.append((id, why))
 
-    def interrupted(self, ticket: LinkRequest) -> None:
+    def interrupted(self, ticket: TransportRequest) -> None:
         raise AssertionError
 
     def retired(self, reason: str) -> None:
@@ -63,7 +63,7 @@ class Receives:
 class Fixture:
     def __init__(self) -> None:
         self.room = Room()
-        self.link = ParticipantLink("topic:ops/worker", "worker", self.room.say)
+        self.link = ParticipantTransport("topic:ops/worker", "worker", self.room.say)
         self.link.receiver = self.near = Receives()
         self.room.heard.append(self.link.take)
 

@@ -17,8 +17,8 @@ from interlock.protocol.jsonrpc import Message
 from interlock.tree.config import ParentConfig
 from interlock.tree.registrant import (
     FAREWELL,
+    ParentRejectionError,
     ParentRequests,
-    RefusedError,
     Registrant,
     RegistrantState,
     read_ended,
@@ -43,7 +43,7 @@ class Conversing:
         self._channel = channel
         self._registrant = registrant
         self._asking = ParentRequests(channel.send)
-        self.ended_by: RefusedError | None = None
+        self.ended_by: ParentRejectionError | None = None
         self.over = 0
 
     def take(self, data: bytes) -> None:

@@ -15,7 +15,7 @@ from interlock.errors import DEADLINE_EXCEEDED, UNKNOWN_TOOL, UPSTREAM_UNAVAILAB
 from interlock.protocol import mcpax as ax
 from interlock.protocol.mcp import Era
 from interlock.tree.parent_conversation import AxConversation, about_request
-from interlock.tree.registrant import RefusedError
+from interlock.tree.registrant import ParentRejectionError
 from tests.core.server.running import Running
 from tests.core.server.wire import SESSION, initialize, message, meta
 
@@ -162,7 +162,7 @@ def test_answers_to_its_own_requests_are_its_own(
 
     result, refused, gone = plain.wait(asked())
     assert json.loads(result) == {"status": "ok"}
-    assert isinstance(refused, RefusedError)
+    assert isinstance(refused, ParentRejectionError)
     assert (refused.code, refused.symbol, refused.message) == (-31011, "unknown_session", "Who?")
     assert isinstance(gone, InterlockError)
 

@@ -15,7 +15,7 @@ import pytest
 from interlock.core.call import UpstreamGoneError
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams.supervisor import State, Supervisor
-from interlock.core.upstreams.transports.channel import ChannelLink
+from interlock.core.upstreams.transports.channel import ChannelTransport
 from interlock.tree.child_connector import ChildChannel, ChildConnector
 from tests.core.upstreams.harness import OWN_INFO, alive, within
 from tests.tree.rig import Hub, hub_test
@@ -73,7 +73,7 @@ class Started:
     def pid(self) -> int:
         assert self.supervisor.peer is not None
         link = self.supervisor.peer.link
-        assert isinstance(link, ChannelLink)
+        assert isinstance(link, ChannelTransport)
         assert isinstance(link.channel, ChildChannel)
         return link.channel._process.pid or 0
 

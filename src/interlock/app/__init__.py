@@ -1,7 +1,6 @@
-"""The composition root: the only room that knows all the others.
+"""The composition root: the only package that imports all the others.
 
-`Node` knows everything and takes a moment to import, so it is imported when it is asked for: the
-rooms beside it, such as `places`, are of use without it.
+`Node` takes a moment to import, so it is imported when it is first used.
 """
 
 from __future__ import annotations

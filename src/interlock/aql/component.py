@@ -60,7 +60,7 @@ from interlock.core.pipeline.request_state import StateSealer
 from interlock.core.ports import Upstream
 from interlock.core.upstreams.supervisor import Supervisor
 from interlock.errors import InterlockError
-from interlock.protocol.aql_terms import OWN, RESERVED, Danger, Face
+from interlock.protocol.aql_terms import OWN, RESERVED, Danger, OperationView
 from interlock.trust.approvals.component import ApprovalsComponent
 from interlock.trust.authorization import HELD, IN_VIEW, PLAIN, Authorizer, DecisionStep
 from interlock.trust.node_context import NodeContext
@@ -330,7 +330,7 @@ class Aql(FeatureComponent):
     async def _merge(self, asked: AqlRequest) -> Any:
         return await self._read_modify_write.run(asked)
 
-    def instructions(self, face: Face) -> str | None:
+    def instructions(self, face: OperationView) -> str | None:
         """The instructions of a view that shows operations. None: it shows tools."""
         if face.mode == "auto" and self.stage.shows_tools(face):
             return None

@@ -38,7 +38,7 @@ from interlock.core.config.problems import ConfigError, KeyPath, quoted
 from interlock.core.config.quantities import default_segment
 from interlock.core.config.reader import NodeReader
 from interlock.core.server.mcp.views import ViewRule, ViewTable
-from interlock.protocol.aql_terms import RESERVED, Category, EndpointFamily, Face, Mode
+from interlock.protocol.aql_terms import RESERVED, Category, EndpointFamily, Mode, OperationView
 
 # -- Checks between keys
 
@@ -244,10 +244,12 @@ def view_table(config: Config) -> ViewTable:
     """The views that the section `aql` gives."""
     aql = config.section(AqlConfig)
     crude = _families(_BUILT_IN[CRUDE], aql.prefix)
-    faces = {name: Face(mode, CRUDE, crude, aql.prefix) for name, mode in _MODE_OF_VIEW.items()}
+    faces = {
+        name: OperationView(mode, CRUDE, crude, aql.prefix) for name, mode in _MODE_OF_VIEW.items()
+    }
     profiles = {name: dict(profile.families) for name, profile in aql.profiles.items()}
     for name, families in {**_BUILT_IN, **profiles}.items():
-        faces[name] = Face("semantic", name, _families(families, aql.prefix), aql.prefix)
+        faces[name] = OperationView("semantic", name, _families(families, aql.prefix), aql.prefix)
     denied = aql.plain == "deny"
     if denied:
         # `auto` shows tools where their list is shorter: that is denied, too.

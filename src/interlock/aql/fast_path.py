@@ -23,7 +23,7 @@ from interlock.aql.request import AqlRequest
 from interlock.core.call import Call, Outcome
 from interlock.core.catalog.offering import Tool
 from interlock.core.pipeline.validation import validator_of
-from interlock.protocol.aql_terms import EndpointFamily, Face
+from interlock.protocol.aql_terms import EndpointFamily, OperationView
 from interlock.protocol.mcp import COMPLETE, Era, ResultGlance
 
 MOST: Final = 4 * 1024
@@ -133,8 +133,8 @@ class FastPath:
     """The operations that can be called by the fast path, until the operation catalog changes."""
 
     def __init__(self) -> None:
-        self._faces: dict[int, tuple[Face, FastPathTable]] = {}
-        self._face: Face | None = None
+        self._faces: dict[int, tuple[OperationView, FastPathTable]] = {}
+        self._face: OperationView | None = None
         self._known: FastPathTable = {}
         """Of that face, which was asked for last."""
 
@@ -169,14 +169,14 @@ class FastPath:
         if tool.unmeasured >= MOST:
             operations[begins] = ready
 
-    def _turn_to(self, face: Face) -> FastPathTable:
+    def _turn_to(self, face: OperationView) -> FastPathTable:
         found = self._faces.get(id(face))
         if found is None or found[0] is not face:
             return {}
         self._face, self._known = found
         return self._known
 
-    def take(self, call: Call, face: Face) -> bool:
+    def take(self, call: Call, face: OperationView) -> bool:
         """Make it a call of its tool, whose arguments fit. False: it is for the long way to say
         what it is, and nothing was done."""
         known = self._known if face is self._face else self._turn_to(face)

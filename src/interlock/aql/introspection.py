@@ -39,7 +39,7 @@ from interlock.core.catalog.offering import Tool
 from interlock.core.catalog.snapshot import View
 from interlock.errors import ProtocolError
 from interlock.primitives.bounded_dict import BoundedDict
-from interlock.protocol.aql_terms import OWN, SPEC, Category, Danger, Face
+from interlock.protocol.aql_terms import OWN, SPEC, Category, Danger, OperationView
 from interlock.protocol.jsonrpc import decode_members, decode_value
 
 # -- Parameters as introspection shows them: all that keeps a client from guessing, and no more.
@@ -651,7 +651,7 @@ class OperationDescriber:
         self,
         operations: OperationCatalogBuilder,
         operation_catalog: OperationSnapshot,
-        face: Face,
+        face: OperationView,
         trust: Callable[[str], str],
     ) -> None:
         self._operations = operations
@@ -1110,7 +1110,7 @@ class IntrospectOperation:
     def _adapter(self, asked: Any) -> dict[str, Any]:
         """Which servers there are, and how much of each is seen."""
         operation_catalog, view = self._book_of(), self._view_of(asked.call)
-        face: Face = asked.face
+        face: OperationView = asked.face
         seen = visible(operation_catalog, view, face.namespace)
         servers: dict[str, dict[str, Any]] = {}
         by_category = dict.fromkeys((one.value for one in Category), 0)

@@ -23,7 +23,7 @@ from interlock.core.catalog.effects import Annotations, Effect, EffectLevel
 from interlock.core.catalog.offering import Tool
 from interlock.core.catalog.snapshot import Snapshot
 from interlock.errors import ProtocolError
-from interlock.protocol.aql_terms import OWN, RESERVED, Category, Danger, Face, fits
+from interlock.protocol.aql_terms import OWN, RESERVED, Category, Danger, OperationView, fits
 from interlock.protocol.json_pointer import at_pointer
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ class Operation:
         return f"Operation({self.name}, {self.category.value})"
 
 
-OperationFinder = Callable[[str, Face], Operation | None]
+OperationFinder = Callable[[str, OperationView], Operation | None]
 """Finds the operation of a name in a face."""
 
 
@@ -1105,7 +1105,7 @@ class OperationSnapshot:
 
     # -- in a face of one namespace, operations go by their local names
 
-    def find_in(self, name: str, face: Face) -> Operation | None:
+    def find_in(self, name: str, face: OperationView) -> Operation | None:
         """What a name means to who sees this face: there its local names mean something, too, and
         nothing of other servers does.
         """
@@ -1116,7 +1116,7 @@ class OperationSnapshot:
             return None
         return found
 
-    def name_in(self, operation: Operation, face: Face) -> str:
+    def name_in(self, operation: Operation, face: OperationView) -> str:
         """What it is called in this face."""
         if not face.namespace or operation.native is not None:
             return operation.name

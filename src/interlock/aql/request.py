@@ -17,7 +17,7 @@ from interlock.aql.language.errors import AqlError
 from interlock.aql.language.request import SingleRequest
 from interlock.aql.operations import Operation
 from interlock.core.call import Call, Client
-from interlock.protocol.aql_terms import EndpointFamily, Face
+from interlock.protocol.aql_terms import EndpointFamily, OperationView
 from interlock.protocol.mcp import META_PROGRESS_TOKEN, TOOLS_CALL
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class AqlRequest(msgspec.Struct):
     """`call.asked` of a resolved request: all that the arguments of the upstream do not say."""
 
     operation: Operation
-    face: Face
+    face: OperationView
     family: EndpointFamily | None
     """The endpoint that it came by. None: the one for everything."""
     params: dict[str, Any] | None = None

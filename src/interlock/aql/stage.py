@@ -35,7 +35,7 @@ from interlock.core.catalog.token_costs import tool_tokens
 from interlock.core.pipeline.internal_error import fault
 from interlock.core.ports import CallHost, Over, Taken
 from interlock.errors import INVALID_CURSOR, UNKNOWN_TOOL, InterlockError
-from interlock.protocol.aql_terms import PLAIN, Category, EndpointFamily, Face
+from interlock.protocol.aql_terms import PLAIN, Category, EndpointFamily, OperationView
 from interlock.protocol.jsonrpc import decode_value
 from interlock.protocol.mcp import TOOLS_CALL, TOOLS_LIST, Era
 
@@ -82,7 +82,7 @@ class ToolListBuilder(Protocol):
     """Builds the `tools/list` of a face."""
 
     def tools(
-        self, face: Face, operation_catalog: OperationSnapshot, view: View | None, era: Era
+        self, face: OperationView, operation_catalog: OperationSnapshot, view: View | None, era: Era
     ) -> bytes: ...
 
 
@@ -110,7 +110,7 @@ class AqlStage:
         authorizer: ViewAuthorizer,
         listing: ToolListBuilder,
         response_writer: Callable[[Call, Outcome | None, InterlockError | None], Over],
-        choose: Callable[[int, int, Face], Face] = lambda _, __, face: face,
+        choose: Callable[[int, int, OperationView], OperationView] = lambda _, __, face: face,
         tokens: TokenVerifier | None = None,
         quotas: CallCounter | None = None,
         absent: Callable[[], Mapping[str, str]] = dict,
@@ -180,7 +180,7 @@ class AqlStage:
             self._sizes.clear()
         return operation_catalog
 
-    def find(self, name: str, face: Face) -> Operation | None:
+    def find(self, name: str, face: OperationView) -> Operation | None:
         """What a name means in a face."""
         return self.operation_catalog().find_in(name, face)
 
@@ -263,7 +263,7 @@ class AqlStage:
                 return self._write_response(call, None, fault(call, bug))
         return self._write_response(call, outcome, error)
 
-    def _list(self, call: Call, face: Face) -> bool:
+    def _list(self, call: Call, face: OperationView) -> bool:
         self._authorizer.authorize_other(call)
         view = self._authorizer.sees(call)
         era = call.client.era
@@ -284,7 +284,7 @@ class AqlStage:
         found = request.unreadable(body)
         return None if found is None else (found[0], errors.encoding("arguments", found[1]))
 
-    def shows_tools(self, face: Face) -> bool:
+    def shows_tools(self, face: OperationView) -> bool:
         """Whether `auto` lists tools now, to a caller that sees all of them."""
         return self._choose(self._plain_tokens(None), self._auto_tokens, face) is PLAIN
 
@@ -304,7 +304,7 @@ class AqlStage:
     def _make(
         self,
         call: Call,
-        face: Face,
+        face: OperationView,
         family: EndpointFamily | None,
         single: SingleRequest,
         item: bool = False,
@@ -365,7 +365,7 @@ class AqlStage:
             self._call_instead(call, asked, MERGE, reads=reads)
 
     def _make_batch(
-        self, call: Call, face: Face, family: EndpointFamily | None, batch: BatchRequest
+        self, call: Call, face: OperationView, family: EndpointFamily | None, batch: BatchRequest
     ) -> None:
         hidden = self._own.hidden[BATCH]
         params: dict[str, Any] = {"items": batch.items, "endpoint": call.name}
@@ -376,7 +376,7 @@ class AqlStage:
         if way == "execution":
             self._call_instead(call, asked, START)
 
-    def _take_child(self, call: Call, face: Face, unread: ChildRequest) -> None:
+    def _take_child(self, call: Call, face: OperationView, unread: ChildRequest) -> None:
         """A call that is one of several. Raises AqlError."""
         if unread.error is not None:
             raise unread.error
@@ -395,7 +395,7 @@ class AqlStage:
         call.name, call.arguments, call.asked = hidden.canonical, EMPTY_OBJECT, made
 
     def _not_there(
-        self, call: Call, operation_catalog: OperationSnapshot, name: str, face: Face
+        self, call: Call, operation_catalog: OperationSnapshot, name: str, face: OperationView
     ) -> AqlError:
         if self._authorizer.sees(call) is None:
             # Who sees everything may know what will be there.
@@ -406,7 +406,7 @@ class AqlStage:
         return errors.no_operation(name, self._near(call, operation_catalog, name, face))
 
     def _near(
-        self, call: Call, operation_catalog: OperationSnapshot, name: str, face: Face
+        self, call: Call, operation_catalog: OperationSnapshot, name: str, face: OperationView
     ) -> list[str]:
         """Names that were perhaps meant, of those that the caller may know."""
         view = self._authorizer.sees(call)
@@ -432,7 +432,7 @@ class AqlStage:
         return near[:5]
 
 
-def _no_endpoint(name: str, face: Face) -> InterlockError:
+def _no_endpoint(name: str, face: OperationView) -> InterlockError:
     endpoints = ", ".join(face.tools)
     return InterlockError(
         UNKNOWN_TOOL,

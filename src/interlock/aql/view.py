@@ -15,7 +15,7 @@ from interlock.core.catalog.pages import PageSettings
 from interlock.core.catalog.snapshot import View
 from interlock.core.catalog.token_costs import Counts, definition_tokens, estimated, tool_tokens
 from interlock.primitives.bounded_dict import BoundedDict
-from interlock.protocol.aql_terms import PLAIN, Category, EndpointFamily, Face
+from interlock.protocol.aql_terms import PLAIN, Category, EndpointFamily, OperationView
 from interlock.protocol.jsonrpc import encode_value
 from interlock.protocol.mcp import Era
 
@@ -47,7 +47,7 @@ _FIND: Final = (
 _FIND_SHORT: Final = '{"operation":"introspect","params":{"query":"operations","search":"…"}}'
 
 
-def instructions(face: Face) -> str:
+def instructions(face: OperationView) -> str:
     """What a client is told when it connects."""
     where = face.single if face.mode == "single" else _reader(face).tool
     return (
@@ -59,13 +59,16 @@ def instructions(face: Face) -> str:
     )
 
 
-def choose(plain_tokens: int, auto_tokens: int, face: Face) -> Face:
+def choose(plain_tokens: int, auto_tokens: int, face: OperationView) -> OperationView:
     """What `view: auto` shows: `face`, or PLAIN while every tool together costs less."""
     return face if plain_tokens >= auto_tokens else PLAIN
 
 
 def cost(
-    face: Face, operation_catalog: OperationSnapshot, view: View | None, count: Counts = estimated
+    face: OperationView,
+    operation_catalog: OperationSnapshot,
+    view: View | None,
+    count: Counts = estimated,
 ) -> dict[str, int]:
     """What a model is shown, in tokens: of every tool, and of a face instead."""
     seen = [
@@ -88,7 +91,7 @@ class ViewListBuilder:
 
     def tools(
         self,
-        face: Face,
+        face: OperationView,
         operation_catalog: OperationSnapshot,
         view: View | None,
         era: Era,
@@ -110,7 +113,10 @@ class ViewListBuilder:
 
 
 def endpoints(
-    face: Face, operation_catalog: OperationSnapshot, view: View | None, batches: bool = True
+    face: OperationView,
+    operation_catalog: OperationSnapshot,
+    view: View | None,
+    batches: bool = True,
 ) -> list[dict[str, Any]]:
     """The endpoints of a face as MCP tools."""
     seen = visible(operation_catalog, view, face.namespace)
@@ -165,7 +171,7 @@ def is_shown(one: Operation, view: View | None) -> bool:
     return view is None or view.sees(one.tool)
 
 
-def _reader(face: Face) -> EndpointFamily:
+def _reader(face: OperationView) -> EndpointFamily:
     """Where introspect is."""
     return face.family_of("introspect", Category.READ)
 
@@ -190,7 +196,7 @@ def _schema(enum: list[str] | None, batches: bool) -> dict[str, Any]:
 
 
 def _enums(
-    face: Face,
+    face: OperationView,
     operation_catalog: OperationSnapshot,
     by_family: dict[str, list[Operation]],
     seen: list[Operation],
@@ -212,7 +218,7 @@ def _enums(
 
 
 def _endpoint(
-    face: Face,
+    face: OperationView,
     family: EndpointFamily,
     operation_catalog: OperationSnapshot,
     mine: list[Operation],
@@ -240,7 +246,9 @@ def _endpoint(
     return " ".join(part for part in parts if part)
 
 
-def _single(face: Face, operation_catalog: OperationSnapshot, seen: list[Operation]) -> str:
+def _single(
+    face: OperationView, operation_catalog: OperationSnapshot, seen: list[Operation]
+) -> str:
     groups = []
     for category in _ORDER:
         mine = [one for one in seen if one.category is category]
@@ -255,7 +263,9 @@ def _single(face: Face, operation_catalog: OperationSnapshot, seen: list[Operati
     )
 
 
-def _update_shape(face: Face, operation_catalog: OperationSnapshot, some: list[Operation]) -> str:
+def _update_shape(
+    face: OperationView, operation_catalog: OperationSnapshot, some: list[Operation]
+) -> str:
     """The parameters of one UPDATE, as an example: their names cannot be guessed."""
     updates = [one for one in some if one.category is Category.UPDATE]
     names = _names(face, operation_catalog, updates, 1)
@@ -273,7 +283,9 @@ def _update_shape(face: Face, operation_catalog: OperationSnapshot, some: list[O
     return f", such as {names[0]} {{{drawn}}}"
 
 
-def _sample(face: Face, operation_catalog: OperationSnapshot, mine: list[Operation]) -> str:
+def _sample(
+    face: OperationView, operation_catalog: OperationSnapshot, mine: list[Operation]
+) -> str:
     names = _names(face, operation_catalog, mine, _MOST_NAMES)
     if not names:
         return "None yet."
@@ -282,7 +294,7 @@ def _sample(face: Face, operation_catalog: OperationSnapshot, mine: list[Operati
 
 
 def _names(
-    face: Face, operation_catalog: OperationSnapshot, mine: Iterable[Operation], most: int
+    face: OperationView, operation_catalog: OperationSnapshot, mine: Iterable[Operation], most: int
 ) -> list[str]:
     """A few names, of different servers where that is possible; long ones are no example."""
     found: dict[str, list[str]] = {}
@@ -321,6 +333,8 @@ def _servers(seen: Iterable[Operation]) -> str:
 
 
 INSTRUCTIONS: Final = instructions(
-    Face("semantic", "crude", (EndpointFamily("read", "mcp_aql_read", frozenset({Category.READ})),))
+    OperationView(
+        "semantic", "crude", (EndpointFamily("read", "mcp_aql_read", frozenset({Category.READ})),)
+    )
 )
 """Of the five endpoints without a prefix."""

@@ -1,7 +1,7 @@
 """What is wrong with an upstream, found by trying it: one connection of its own, one list.
 
 Returns findings; how they are printed is `doctor`'s business. An upstream's own words pass
-through redaction before they leave this room.
+through redaction before they leave this module.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from interlock.core.config import Config
     from interlock.terminal import node_discovery as running
     from interlock.trust.policy import Policy
-    from interlock.trust.policy.explain import Explanation, Opinion
+    from interlock.trust.policy.explanation import Explanation, RuleMatch
 
 
 # -- Cases for `interlock policy test`: what is asked for, by whom, and what must come of it.
@@ -294,7 +294,7 @@ def explain(
       interlock policy explain github.delete_repo --caller ci --role bot
       interlock policy explain bank.pay --args '{"amount": 5000}' --effect mutating
     """
-    from interlock.trust.policy.explain import explain as explain_call
+    from interlock.trust.policy.explanation import explain as explain_call
 
     compiled = _rules_of(config, node)
     question = _question(tool, caller, role, scope, args, effect, config, node)
@@ -484,7 +484,7 @@ def _print_explanation(question: Question, found: Explanation) -> None:
     _print_opinions("would fit but for one thing:", found.nearly)
 
 
-def _print_opinions(title: str, opinions: list[Opinion] | tuple[Opinion, ...]) -> None:
+def _print_opinions(title: str, opinions: list[RuleMatch] | tuple[RuleMatch, ...]) -> None:
     from rich.text import Text
 
     if not opinions:

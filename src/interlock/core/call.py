@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.errors import UPSTREAM_ERROR, Failure, InterlockError
-from interlock.protocol.aql_terms import Face
+from interlock.protocol.aql_terms import OperationView
 from interlock.protocol.fast_structs import plain_stores
 from interlock.protocol.headers import HeaderParam
 from interlock.protocol.mcp import Era, ResultGlance
@@ -289,7 +289,7 @@ class Call(msgspec.Struct, eq=False):
     """Where it is on its way down the tree, when a parent sent it."""
     context: object = None
     """What the server that made the call keeps with it. Nobody else reads it."""
-    view: Face | None = None
+    view: OperationView | None = None
     """The AQL view that it was made in. None: the plain one."""
 
     # Filled in by the stages, in their order.

@@ -60,7 +60,7 @@ from interlock.manifests import workspace as files
 from interlock.manifests.model import DriverManifest, ImplementedContract, ToolContract
 from interlock.primitives.text import format_count
 from interlock.protocol.jsonrpc import encode_value
-from interlock.trust.authorization import ContractFloors
+from interlock.trust.authorization import MinimumActions
 
 # -- What the log tells of drivers: which there are when the node starts, and what becomes of them
 # when their files change.
@@ -438,7 +438,7 @@ class Drivers:
         own_info: bytes,
         catalog: Catalog,
         pipeline: Pipeline,
-        floors: ContractFloors,
+        floors: MinimumActions,
         upstreams: dict[str, Upstream],
         audit: Audit,
         breakers: Breakers,

@@ -20,7 +20,7 @@ from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.ports import Upstream
 from interlock.drivers.config import DriversConfig
 from interlock.drivers.status import DriversStatus
-from interlock.trust.authorization import ContractFloors
+from interlock.trust.authorization import MinimumActions
 from interlock.trust.node_context import NodeContext
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class DriverFolders(FeatureComponent):
         own_info: bytes,
         catalog: Catalog,
         pipeline: Pipeline,
-        floors: ContractFloors,
+        floors: MinimumActions,
         upstreams: dict[str, Upstream],
         audit: Audit,
         breakers: Breakers,

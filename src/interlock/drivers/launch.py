@@ -22,7 +22,7 @@ from interlock.core.config.secrets import EnvReference, references
 from interlock.core.ports import Clock
 from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.connection import Connector
-from interlock.core.upstreams.transports.stdio import StdioLink
+from interlock.core.upstreams.transports.stdio import StdioTransport
 from interlock.drivers.config import DriversConfig
 from interlock.drivers.processes import ProcessConfinement, minimal_environment
 from interlock.drivers.sandbox.docker import client_of, docker_argv
@@ -265,7 +265,7 @@ class DriverConnector(Connector):
             },
         )
 
-    async def _start(self, server: ServerConfig) -> StdioLink:
+    async def _start(self, server: ServerConfig) -> StdioTransport:
         argv = self._argv(server)
         env = minimal_environment({**self._passed_on, **server.env})
         if self._container:
@@ -275,6 +275,6 @@ class DriverConnector(Connector):
         confinement = await self._confine()
         if confinement is not None:
             argv, env = confinement.argv(argv), confinement.environment(env)
-        return await StdioLink.start(
+        return await StdioTransport.start(
             self._key, argv, env=env, cwd=server.cwd, stderr=self.stderr, mask=self.mask
         )

@@ -19,8 +19,8 @@ from interlock.core.pipeline.pipeline import Pipeline
 from interlock.core.upstreams.supervisor import Supervisor
 from interlock.drivers import installation as installing
 from interlock.drivers.config import DriversConfig
-from interlock.drivers.confinements import Cleanups, DriverConfinements
 from interlock.drivers.driver import LOOK_AGAIN, Driver
+from interlock.drivers.driver_confinement import Cleanups, DriverConfinements
 from interlock.drivers.driver_server import DriverSupervisor, Sleep
 from interlock.drivers.health import Health, ProbeClient, declared_only
 from interlock.drivers.installation import INSTALL_AGAIN, InstallFailure, install_mark

@@ -29,7 +29,7 @@ from interlock.drivers.driver import Driver
 from interlock.drivers.offers import declared_prompts, declared_resources
 from interlock.manifests.model import ToolContract
 from interlock.protocol.jsonrpc import encode_value
-from interlock.trust.authorization import ContractFloors
+from interlock.trust.authorization import MinimumActions
 from interlock.trust.policy import PolicyAction
 from interlock.trust.policy.decision import decision
 
@@ -52,7 +52,7 @@ class DriverPublisher:
         config: Config,
         *,
         catalog: Catalog,
-        floors: ContractFloors,
+        floors: MinimumActions,
         upstreams: dict[str, Upstream],
         contracts: ContractUpstream,
         declare: ContractRecorder,

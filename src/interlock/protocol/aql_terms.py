@@ -73,7 +73,7 @@ class EndpointFamily(msgspec.Struct, frozen=True):
 Mode = Literal["semantic", "single", "all", "auto", "plain"]
 
 
-class Face(msgspec.Struct, frozen=True, dict=True):
+class OperationView(msgspec.Struct, frozen=True, dict=True):
     """How one client sees the operations. Hashable: lists are kept by it."""
 
     mode: Mode
@@ -117,5 +117,5 @@ def fits(glob: str, name: str) -> bool:
     return fnmatchcase(name, glob.replace("[", "[[]"))
 
 
-PLAIN: Final = Face("plain", "", ())
+PLAIN: Final = OperationView("plain", "", ())
 """What a client says that wants no AQL where others get it."""

@@ -28,7 +28,7 @@ from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.listing import list_tools
 from interlock.core.upstreams.negotiation import open_peer
 from interlock.core.upstreams.outcome_future import OutcomeFuture
-from interlock.core.upstreams.transports.unix import UnixLink
+from interlock.core.upstreams.transports.unix import UnixTransport
 from interlock.errors import UPSTREAM_PROTOCOL, InterlockError
 from interlock.protocol import mcp
 from interlock.protocol.mcpax import APPROVAL, DROPPED_TOOL, is_counter
@@ -243,16 +243,16 @@ async def reach(
         yield NodeClient(peer, meant.config, unready, reached)
 
 
-async def running_node(config: Config, base_dir: Path) -> UnixLink | None:
+async def running_node(config: Config, base_dir: Path) -> UnixTransport | None:
     """A link to the node that runs by this config, or None."""
     return await _running_at(socket_path(config, os.environ, base_dir))
 
 
-async def _running_at(path: Path) -> UnixLink | None:
+async def _running_at(path: Path) -> UnixTransport | None:
     if not is_trusted(path.parent):
         return None
     try:
-        return await UnixLink.connect("the node", path)
+        return await UnixTransport.connect("the node", path)
     except InterlockError:
         # A socket that a killed node left behind.
         return None
@@ -288,14 +288,14 @@ def _tell_unready(node: Node) -> Iterator[str]:
             yield one.key
 
 
-async def _link_to(node: Node) -> UnixLink:
+async def _link_to(node: Node) -> UnixTransport:
     from interlock.core.server.mcp.stream import McpStreamServer
 
     ours, theirs = socket.socketpair()
     await asyncio.get_running_loop().create_unix_connection(
         lambda: McpStreamServer(node.stream), sock=theirs
     )
-    return await UnixLink.over("the node", ours)
+    return await UnixTransport.over("the node", ours)
 
 
 @contextmanager

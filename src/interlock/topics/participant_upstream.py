@@ -25,9 +25,9 @@ from interlock.core.upstreams.listing import KINDS, RawOffering
 from interlock.core.upstreams.negotiation import open_peer
 from interlock.core.upstreams.transports.transport import (
     EarlyReceiver,
-    LinkReceiver,
-    LinkRequest,
     SingleChannel,
+    TransportReceiver,
+    TransportRequest,
 )
 from interlock.errors import (
     PAYLOAD_TOO_LARGE,
@@ -108,10 +108,10 @@ def kind_of(payload: bytes) -> tuple[str, str]:
     return request_kind(said.method, context), said.method
 
 
-class ParticipantLink(SingleChannel):
+class ParticipantTransport(SingleChannel):
     """Carries the requests of one peer to one participant."""
 
-    receiver: LinkReceiver
+    receiver: TransportReceiver
 
     def __init__(self, label: str, participant: str, say: Say) -> None:
         self.label = label
@@ -119,7 +119,7 @@ class ParticipantLink(SingleChannel):
         self.receiver = EarlyReceiver()
         self._to = (participant,)
         self._say = say
-        self._sent: dict[str, tuple[LinkRequest, str]] = {}
+        self._sent: dict[str, tuple[TransportRequest, str]] = {}
         """Requests that are not answered yet: by their envelope, with the kind of the answer."""
         self._envelope_of: dict[int, str] = {}
         """The same envelopes, by JSON-RPC id."""
@@ -147,7 +147,9 @@ class ParticipantLink(SingleChannel):
             if payload is not None:
                 self.receiver.deliver(payload, None if asked is None else asked[0])
 
-    def _answered(self, head: EnvelopeHeader, text: bytes, ticket: LinkRequest, kind: str) -> None:
+    def _answered(
+        self, head: EnvelopeHeader, text: bytes, ticket: TransportRequest, kind: str
+    ) -> None:
         if head.kind != kind:
             self._unfit(ticket, f"it named the answer {head.kind[:100]!r} and not {kind[:100]!r}")
             return
@@ -163,7 +165,7 @@ class ParticipantLink(SingleChannel):
         self._forget(ticket)
         self.receiver.deliver(payload, ticket)
 
-    def _unfit(self, ticket: LinkRequest, why: str) -> None:
+    def _unfit(self, ticket: TransportRequest, why: str) -> None:
         """It was asked and it answered, but not what was asked: nobody waits for another try."""
         self._forget(ticket)
         self.receiver.undelivered(ticket.id, f"{why}.")
@@ -192,7 +194,7 @@ class ParticipantLink(SingleChannel):
 
     # -- Link
 
-    def send(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
+    def send(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         if self._over:
             ticket.fail(UPSTREAM_LOST, f"{self.label} is not in the room.", sent=False)
             return
@@ -213,7 +215,7 @@ class ParticipantLink(SingleChannel):
         self._sent[envelope] = (ticket, RESPONSE + kind[len(REQUEST) :])
         self._envelope_of[ticket.id] = envelope
 
-    def send_open(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
+    def send_open(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         self.send(ticket, payload, headers)
 
     def post(self, payload: bytes, headers: bytes) -> None:
@@ -231,10 +233,10 @@ class ParticipantLink(SingleChannel):
         # What is said first is heard first.
         self.post(payload, b"")
 
-    def drop(self, ticket: LinkRequest) -> None:
+    def drop(self, ticket: TransportRequest) -> None:
         self._forget(ticket)
 
-    def _forget(self, ticket: LinkRequest) -> None:
+    def _forget(self, ticket: TransportRequest) -> None:
         self._sent.pop(self._envelope_of.pop(ticket.id, ""), None)
 
     async def close(self) -> None:
@@ -333,7 +335,7 @@ class ParticipantConnector:
         self._capabilities: tuple[str, ...] | None = None
         """What it may say. None: it is not there."""
         self._grants = KindGrants(())
-        self._link: ParticipantLink | None = None
+        self._link: ParticipantTransport | None = None
         self._news = asyncio.Event()
         """Something about it is new since the last attempt."""
         self._backoff = Backoff(RETRY_FIRST, RETRY_AT_MOST)
@@ -424,7 +426,7 @@ class ParticipantConnector:
                 f"{self._key} may not answer in the room: give its seat mcp/response:*, "
                 "or the profile response_only.",
             )
-        self._link = link = ParticipantLink(self._key, self.participant, self._say)
+        self._link = link = ParticipantTransport(self._key, self.participant, self._say)
         peer = UpstreamClient(self._key, link, self._own_info)
         try:
             await self._introduce(peer)

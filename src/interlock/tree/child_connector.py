@@ -18,8 +18,12 @@ from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.connection import Connector, ConnectorOptions
 from interlock.core.upstreams.listing import RawOffering
 from interlock.core.upstreams.transports.process import child_environment
-from interlock.core.upstreams.transports.stdio import StdioLink
-from interlock.core.upstreams.transports.transport import EarlyReceiver, LinkReceiver, LinkRequest
+from interlock.core.upstreams.transports.stdio import StdioTransport
+from interlock.core.upstreams.transports.transport import (
+    EarlyReceiver,
+    TransportReceiver,
+    TransportRequest,
+)
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError, ProtocolError
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol.mcpax import ID_VARIABLE, SEGMENT_VARIABLE
@@ -138,7 +142,7 @@ class ChildConnector(Connector):
 class ChildChannel(Endpoint):
     """The channel to a started child. What the child says before anybody listens is kept."""
 
-    def __init__(self, process: StdioLink) -> None:
+    def __init__(self, process: StdioTransport) -> None:
         super().__init__(peer=LOCAL, label=f"started as {process.label}")
         self._process = process
         self.stray = b""
@@ -147,7 +151,7 @@ class ChildChannel(Endpoint):
 
     # -- what the process brings
 
-    def deliver(self, data: bytes, ticket: LinkRequest | None = None) -> None:
+    def deliver(self, data: bytes, ticket: TransportRequest | None = None) -> None:
         if data[:1] != b"{" and (said := data.strip()) and said[:1] != b"{":
             self.noise += 1
             self.stray = self.stray or said
@@ -157,7 +161,7 @@ class ChildChannel(Endpoint):
         """An answer was too long: whoever waits for it would wait for ever."""
         self._cut_off(why)
 
-    def interrupted(self, ticket: LinkRequest) -> None:
+    def interrupted(self, ticket: TransportRequest) -> None:
         """There are no streams here."""
 
     def retired(self, reason: str) -> None:
@@ -186,7 +190,7 @@ class ChildChannel(Endpoint):
         self._over(why)
 
 
-class ChildProcess(StdioLink):
+class ChildProcess(StdioTransport):
     """The process. Its channel listens from the first moment on: such a child speaks first."""
 
     def __init__(
@@ -197,7 +201,7 @@ class ChildProcess(StdioLink):
     ) -> None:
         super().__init__(label, stderr, mask)
         self.channel = ChildChannel(self)
-        self.receiver: LinkReceiver = self.channel
+        self.receiver: TransportReceiver = self.channel
 
 
 ANSWERS_WITHIN: Final = 1.0
@@ -213,7 +217,7 @@ class _Listener(EarlyReceiver):
         super().__init__()
         self.speaks: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-    def deliver(self, data: bytes, ticket: LinkRequest | None = None) -> None:
+    def deliver(self, data: bytes, ticket: TransportRequest | None = None) -> None:
         try:
             message = jsonrpc.decode_message(data)
         except ProtocolError:

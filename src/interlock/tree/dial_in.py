@@ -10,7 +10,7 @@ from typing import Final
 from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.listing import KINDS, RawOffering
 from interlock.core.upstreams.negotiation import open_peer
-from interlock.core.upstreams.transports.channel import ChannelLink
+from interlock.core.upstreams.transports.channel import ChannelTransport
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.tree.subserver_session import AxSession
 
@@ -48,7 +48,7 @@ async def speak(
 ) -> UpstreamClient:
     """Be the MCP client on a registered subserver's channel. Raises InterlockError, when the
     channel is closed; or, without patience, is about to be."""
-    link = ChannelLink(label, session.channel, session.closed)
+    link = ChannelTransport(label, session.channel, session.closed)
     peer = UpstreamClient(label, link, own_info, mask=mask)
     peer.promises = promises
     peer.speaks_ax = True

@@ -26,7 +26,7 @@ from interlock.primitives.bounded_dict import BoundedDict
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol import mcpax as ax
 from interlock.protocol.jsonrpc import Message
-from interlock.tree.registrant import ParentRequests, RefusedError, read_ended
+from interlock.tree.registrant import ParentRejectionError, ParentRequests, read_ended
 
 FACE: Final = "ax"
 PARENT: Final = "parent"
@@ -89,7 +89,7 @@ class AxConversation(Conversation):
         self._on_keys = on_keys
         self._asking = ParentRequests(send)
         self._looking: set[asyncio.Task[None]] = set()
-        self.ended_by: RefusedError | None = None
+        self.ended_by: ParentRejectionError | None = None
         self._known: BoundedDict[bytes, _Said] = BoundedDict(_MOST_KEPT)
         """What the parent has said in a `_meta`: it says much the same with every call."""
         self._last_said = b""

@@ -152,7 +152,7 @@ _ADVICE: Final = {
 _BY_STATUS: Final = {401: UNAUTHENTICATED, 403: FORBIDDEN}
 
 
-class RefusedError(InterlockError):
+class ParentRejectionError(InterlockError):
     """The parent answered with an error."""
 
     def __init__(self, code: int, symbol: str, data: Any = None) -> None:
@@ -175,7 +175,7 @@ _BY_CODE: Final[dict[int, Failure]] = {
 }
 
 
-def read_refusal(error: ErrorObject) -> RefusedError:
+def read_refusal(error: ErrorObject) -> ParentRejectionError:
     """The error that a parent answered with."""
     data: Any = None
     if error.data is not UNSET:
@@ -184,14 +184,14 @@ def read_refusal(error: ErrorObject) -> RefusedError:
         except ProtocolError:
             # What it adds cannot be read; the code says enough.
             data = None
-    return RefusedError(error.code, error.message, data)
+    return ParentRejectionError(error.code, error.message, data)
 
 
-def refusal_by_symbol(symbol: str, detail: str = "") -> RefusedError | None:
+def refusal_by_symbol(symbol: str, detail: str = "") -> ParentRejectionError | None:
     """What a parent means that closes a channel with this word. None: nothing that is known."""
     for row in (*PERMANENT, SPLIT_BRAIN):
         if symbol and row.ax_name == symbol:
-            return RefusedError(row.ax_code, symbol, {"detail": detail} if detail else None)
+            return ParentRejectionError(row.ax_code, symbol, {"detail": detail} if detail else None)
     return None
 
 
@@ -220,7 +220,7 @@ class ParentLink(Protocol):
     """Our side of a channel to a parent."""
 
     @property
-    def ended_by(self) -> RefusedError | None:
+    def ended_by(self) -> ParentRejectionError | None:
         """Why the parent ended the registration, where it said so in words that are known."""
 
     def take(self, data: bytes) -> None:
@@ -278,7 +278,7 @@ class ParentRequests:
                 answer.exception()
 
 
-def read_ended(message: Message) -> RefusedError | None:
+def read_ended(message: Message) -> ParentRejectionError | None:
     """Why a parent ends a registration (`notifications/mcpax/session_ended`)."""
     if message.params is UNSET:
         return None
@@ -297,12 +297,12 @@ def read_ended(message: Message) -> RefusedError | None:
 # -- What a parent refuses because of who is below this node. Pure.
 
 
-def about_subtree(error: RefusedError) -> bool:
+def about_subtree(error: ParentRejectionError) -> bool:
     """Whether somebody below is the reason."""
     return error.failure is CYCLE_DETECTED or only_news(error)
 
 
-def only_news(error: RefusedError) -> bool:
+def only_news(error: ParentRejectionError) -> bool:
     """Whether the ids below cannot be taken, too many as they are; of a loop nothing is said."""
     field = (error.data or {}).get("field")
     return error.code == INVALID_PARAMS.ax_code and field == ax.SUBTREE_IDS
@@ -324,7 +324,7 @@ SETTLED: Final = 10.0
 would come back at once."""
 
 
-class SilentError(InterlockError):
+class ParentTimeoutError(InterlockError):
     """A parent does not answer any more, though nobody hung up."""
 
     def __init__(self, message: str) -> None:
@@ -339,7 +339,7 @@ def for_good(failed: InterlockError, *, registered: bool) -> bool:
     if registered:
         # Another parent of the same tree has it. Before, that may lapse by itself.
         return failed.failure is SPLIT_BRAIN
-    if not isinstance(failed, RefusedError) or only_news(failed):
+    if not isinstance(failed, ParentRejectionError) or only_news(failed):
         return False
     return failed.code == INVALID_PARAMS.ax_code
 
@@ -374,7 +374,7 @@ class ParentRotation:
         """
         self.hopeless = False
         if lasted is not None and lasted >= SETTLED and not refused:
-            silent = isinstance(failed, SilentError)
+            silent = isinstance(failed, ParentTimeoutError)
             self._place = (self._place + 1) % len(self._urls) if silent else 0
             self._backoff.reset()
             self._refused = 0
@@ -831,7 +831,11 @@ class Registrant:
         granted, problem = self.granted, self._problem
         symbol = ""
         if problem is not None:
-            symbol = problem.symbol if isinstance(problem, RefusedError) else problem.failure.name
+            symbol = (
+                problem.symbol
+                if isinstance(problem, ParentRejectionError)
+                else problem.failure.name
+            )
         return ParentStatus(
             url=self._url,
             state=self._state.value,
@@ -991,7 +995,7 @@ class Registrant:
         )
         try:
             answer = await self._ask(ax.REGISTER, registration.params())
-        except RefusedError as error:
+        except ParentRejectionError as error:
             if about_subtree(error):
                 self._on_refused(error)
             raise
@@ -1036,7 +1040,7 @@ class Registrant:
                 now = self._clock()
                 oldest = min(beats.values(), default=math.inf)
                 if now >= oldest + limit:
-                    return SilentError(f"{self._url} is lost: it is silent for {limit:g} s.")
+                    return ParentTimeoutError(f"{self._url} is lost: it is silent for {limit:g} s.")
                 if now >= due or self._has_news():
                     beat = self._beat(self._conversation)
                     beats[beat] = now
@@ -1071,7 +1075,7 @@ class Registrant:
     def _heard(self, beat: asyncio.Future[bytes]) -> None:
         """At once: the parent may hang up with the same breath."""
         error = None if beat.cancelled() else beat.exception()
-        if isinstance(error, RefusedError) and about_subtree(error):
+        if isinstance(error, ParentRejectionError) and about_subtree(error):
             self._on_refused(error)
 
     def _forgotten(self, beat: asyncio.Future[bytes]) -> bool:
@@ -1081,7 +1085,7 @@ class Registrant:
         except InterlockError as error:
             if error.failure is UNKNOWN_SESSION:
                 return True
-            if isinstance(error, RefusedError) and only_news(error):
+            if isinstance(error, ParentRejectionError) and only_news(error):
                 # What it knew before still holds.
                 return False
             raise

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from interlock.channels.channel import Channel
 from interlock.core.call import Caller
 from interlock.core.upstreams.listing import RawOffering
-from interlock.core.upstreams.transports.channel import ChannelLink
+from interlock.core.upstreams.transports.channel import ChannelTransport
 from interlock.errors import (
     INTERNAL,
     INVALID_PARAMS,
@@ -288,7 +288,7 @@ class AxSession:
         """What it asked for last. None: it cannot be read."""
         self.verified = False
         self.last_beat = 0.0
-        self.link: ChannelLink | None = None
+        self.link: ChannelTransport | None = None
         """What speaks MCP on the channel."""
         self.gone = False
         """Whether it said goodbye, or was sent away: nothing of it is to be seen any more."""
@@ -321,7 +321,7 @@ class AxSession:
         self.channel.on_closed = self.closed
         self.channel.on_message = self._received
 
-    def take(self, link: ChannelLink) -> None:
+    def take(self, link: ChannelTransport) -> None:
         """Somebody speaks MCP on the channel from now on."""
         self.link = link
 

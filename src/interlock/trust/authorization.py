@@ -110,7 +110,7 @@ def hold_proposals(call: Call, decision: Decision) -> Decision:
     return _PROPOSED if decision.action < PolicyAction.CONFIRM else decision
 
 
-class ContractFloors:
+class MinimumActions:
     """What calls of contracts wait for at least, whatever the rules say."""
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class Authorizer:
     ) -> None:
         """Without a policy everything is allowed: nobody who builds a pipeline by hand has one."""
         self.budgets = budgets
-        self.contract_floors = ContractFloors()
+        self.contract_floors = MinimumActions()
         self._catalog = catalog
         self._frozen = False
         self.installed: dict[str, DecisionStep] = {}

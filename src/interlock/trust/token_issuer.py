@@ -21,7 +21,7 @@ from interlock.core.server.http.router import PublicDocument, Route
 from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.connection import ConnectionOpener, Connector, ConnectorOptions
 from interlock.core.upstreams.extension import UpstreamExtension
-from interlock.core.upstreams.transports.http import HopTokenLink, as_header
+from interlock.core.upstreams.transports.http import HopTokenTransport, as_header
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.trust.hop_tokens import HopTokenMinter, HopTokens, HopTokenSource
 from interlock.trust.signing_keys import SigningKeys
@@ -147,7 +147,7 @@ class HopTokenConnector(Connector):
                 f"Cannot connect to {self._key}: tokens would go there, and its URL is not https.",
             )
         stamp = self._stamp_for(url, server.segment)
-        link = HopTokenLink(
+        link = HopTokenTransport(
             self._key,
             url,
             server.headers,

@@ -24,9 +24,9 @@ from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.pending_request import PendingRequest
 from interlock.core.upstreams.transports.transport import (
     EarlyReceiver,
-    LinkReceiver,
-    LinkRequest,
     SingleChannel,
+    TransportReceiver,
+    TransportRequest,
 )
 from interlock.errors import InterlockError
 from interlock.protocol import mcpax as ax
@@ -47,7 +47,7 @@ UUID = "7d1f0f0e-0000-4000-8000-000000000001"
 class Wire(SingleChannel):
     """A link whose other end is a callable. `down` and `up` are what passed on it."""
 
-    receiver: LinkReceiver
+    receiver: TransportReceiver
 
     def __init__(self, clock: HandClock, transit: float) -> None:
         self.receiver = EarlyReceiver()
@@ -63,10 +63,10 @@ class Wire(SingleChannel):
         else:
             what()
 
-    def send(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
+    def send(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         self.post(payload, headers)
 
-    def send_open(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
+    def send_open(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         self.post(payload, headers)
 
     def post(self, payload: bytes, headers: bytes) -> None:
@@ -81,7 +81,7 @@ class Wire(SingleChannel):
     async def hand_over(self, payload: bytes) -> None:
         self.post(payload, b"")
 
-    def drop(self, ticket: LinkRequest) -> None:
+    def drop(self, ticket: TransportRequest) -> None:
         """It just comes, and nobody wants it."""
 
     async def close(self) -> None:

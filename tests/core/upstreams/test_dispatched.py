@@ -13,9 +13,9 @@ from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.pending_request import PendingRequest
 from interlock.core.upstreams.transports.transport import (
     EarlyReceiver,
-    LinkReceiver,
-    LinkRequest,
     SingleChannel,
+    TransportReceiver,
+    TransportRequest,
 )
 from interlock.errors import UPSTREAM_LOST, InterlockError
 from interlock.protocol.mcp import Era
@@ -25,12 +25,12 @@ class Transport(SingleChannel):
     """Takes requests, or refuses them at once."""
 
     def __init__(self) -> None:
-        self.receiver: LinkReceiver = EarlyReceiver()
+        self.receiver: TransportReceiver = EarlyReceiver()
         self.refuses = False
         self.dispatched_when_sent: list[bool] = []
         self.call: Call | None = None
 
-    def send(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
+    def send(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         assert self.call is not None
         self.dispatched_when_sent.append(self.call.dispatched)
         if self.refuses:
@@ -42,7 +42,7 @@ class Transport(SingleChannel):
 
     async def hand_over(self, payload: bytes) -> None: ...
 
-    def drop(self, ticket: LinkRequest) -> None: ...
+    def drop(self, ticket: TransportRequest) -> None: ...
 
     async def close(self) -> None: ...
 

@@ -15,7 +15,7 @@ import pytest
 from interlock.core.call import UpstreamAnsweredError, UpstreamGoneError
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams.supervisor import State
-from interlock.core.upstreams.transports.stdio import StdioLink
+from interlock.core.upstreams.transports.stdio import StdioTransport
 from interlock.errors import DEADLINE_EXCEEDED, UPSTREAM_LOST, InterlockError
 from interlock.protocol.mcp import Era
 from tests.core.upstreams.harness import Kept, kept, process, run, text, within
@@ -45,7 +45,7 @@ class Far:
     async def kill(self) -> None:
         peer = self.one.supervisor.peer
         assert peer is not None
-        assert isinstance(peer.link, StdioLink)
+        assert isinstance(peer.link, StdioTransport)
         os.kill(peer.link.pid or 0, signal.SIGKILL)
 
 

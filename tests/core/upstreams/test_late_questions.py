@@ -23,9 +23,9 @@ from interlock.core.upstreams import client as peer_room
 from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.transports.transport import (
     EarlyReceiver,
-    LinkReceiver,
-    LinkRequest,
     SingleChannel,
+    TransportReceiver,
+    TransportRequest,
 )
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import Era
@@ -36,13 +36,13 @@ OPERATOR, AUDITOR = Caller("operator"), Caller("auditor")
 class Channel(SingleChannel):
     """A link that keeps what it is given."""
 
-    receiver: LinkReceiver
+    receiver: TransportReceiver
 
     def __init__(self) -> None:
         self.receiver = EarlyReceiver()
         self.sent: list[dict[str, Any]] = []
 
-    def send(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
+    def send(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         self.sent.append(json.loads(payload))
 
     send_open = send
@@ -53,7 +53,7 @@ class Channel(SingleChannel):
     async def hand_over(self, payload: bytes) -> None:
         self.post(payload, b"")
 
-    def drop(self, ticket: LinkRequest) -> None:
+    def drop(self, ticket: TransportRequest) -> None:
         """One channel carries on."""
 
     async def close(self) -> None:

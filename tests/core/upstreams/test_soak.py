@@ -11,7 +11,7 @@ import pytest
 
 from interlock.core.call import UpstreamGoneError
 from interlock.core.config import ServerConfig
-from interlock.core.upstreams.transports.stdio import StdioLink
+from interlock.core.upstreams.transports.stdio import StdioTransport
 from tests.core.upstreams.harness import Kept, process, run, text, within
 from tests.core.upstreams.servers.http_server import Streamable
 
@@ -65,7 +65,7 @@ def test_kill_after_kill_under_load(loop: str) -> None:
             before = one.supervisor.restarts
             peer = one.supervisor.peer
             assert peer is not None
-            if isinstance(peer.link, StdioLink):
+            if isinstance(peer.link, StdioTransport):
                 os.kill(peer.link.pid or 0, signal.SIGKILL)
                 await one.until(lambda one=one, before=before: one.supervisor.restarts > before)
             else:

@@ -17,7 +17,7 @@ from interlock.core.upstreams.negotiation import open_peer
 from interlock.core.upstreams.secret_mask import Mask
 from interlock.core.upstreams.supervisor import State
 from interlock.core.upstreams.transports import stdio
-from interlock.core.upstreams.transports.stdio import StdioLink
+from interlock.core.upstreams.transports.stdio import StdioTransport
 from interlock.errors import UPSTREAM_UNAVAILABLE
 from tests.core.upstreams.harness import (
     OWN_INFO,
@@ -37,7 +37,7 @@ LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def pid_of(one: Kept) -> int:
     peer = one.supervisor.peer
     assert peer is not None
-    assert isinstance(peer.link, StdioLink)
+    assert isinstance(peer.link, StdioTransport)
     assert peer.link.pid is not None
     return peer.link.pid
 
@@ -104,7 +104,7 @@ def test_a_stubborn_process_is_killed(loop: str, monkeypatch: pytest.MonkeyPatch
 
 def test_a_polite_process_gets_the_time_it_needs(tmp_path: Path) -> None:
     async def body() -> None:
-        link = await StdioLink.start(
+        link = await StdioTransport.start(
             "up",
             ["sh", "-c", f"cat > /dev/null; echo bye > {tmp_path / 'bye'}"],
             env={"PATH": os.environ["PATH"]},
@@ -127,16 +127,16 @@ def test_nothing_is_left_when_closing_is_cut_short(
         one.supervisor.begin()
         # The start has failed, and the process is being asked to leave, which it will not.
         closing: asyncio.Event = asyncio.Event()
-        close = StdioLink.close
+        close = StdioTransport.close
         pids: list[int] = []
 
-        async def noticed(link: StdioLink) -> None:
+        async def noticed(link: StdioTransport) -> None:
             assert link.pid is not None
             pids.append(link.pid)
             closing.set()
             await close(link)
 
-        monkeypatch.setattr(StdioLink, "close", noticed)
+        monkeypatch.setattr(StdioTransport, "close", noticed)
         await within(closing.wait())
         await within(one.supervisor.end())
         for pid in pids:
@@ -173,7 +173,7 @@ def test_a_process_that_does_not_read_is_not_written_to_for_ever() -> None:
     """Its pipe and our buffer fill up; then calls are refused instead of kept."""
 
     async def body() -> None:
-        link = await StdioLink.start(
+        link = await StdioTransport.start(
             "up", ["sleep", "600"], env={"PATH": os.environ["PATH"]}, cwd=None
         )
         failures: list[tuple[object, bool]] = []
@@ -201,7 +201,7 @@ def test_a_process_that_does_not_read_is_not_written_to_for_ever() -> None:
 @LOOPS
 def test_process_that_ended_before_it_was_spoken_to_failed_to_start(loop: str) -> None:
     async def body() -> None:
-        link = await StdioLink.start(
+        link = await StdioTransport.start(
             "up", ["sh", "-c", "exit 3"], env={}, cwd=None, stderr=deque(), mask=Mask()
         )
         async with asyncio.timeout(PATIENCE):

@@ -15,7 +15,7 @@ from interlock.core.config import ServerConfig
 from interlock.core.upstreams import supervisor as pauses
 from interlock.core.upstreams.supervisor import State
 from interlock.core.upstreams.transports import stdio
-from interlock.core.upstreams.transports.stdio import StdioLink
+from interlock.core.upstreams.transports.stdio import StdioTransport
 from interlock.errors import UPSTREAM_LOST
 from tests.core.upstreams.harness import Kept, death, kept, process, run, within
 
@@ -25,7 +25,7 @@ LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def pid_of(one: Kept) -> int:
     peer = one.supervisor.peer
     assert peer is not None
-    assert isinstance(peer.link, StdioLink)
+    assert isinstance(peer.link, StdioTransport)
     assert peer.link.pid is not None
     return peer.link.pid
 
@@ -225,7 +225,7 @@ def test_a_call_in_the_moment_of_its_end_was_never_sent(monkeypatch: pytest.Monk
             await one.ready()
             (grandchild,) = json.loads(await one.text("family"))
             link = one.supervisor.peer and one.supervisor.peer.link
-            assert isinstance(link, StdioLink)
+            assert isinstance(link, StdioTransport)
             os.kill(pid_of(one), signal.SIGKILL)
             assert link._process is not None
             await within(asyncio.shield(link._process.gone))

@@ -13,7 +13,7 @@ import pytest
 from interlock.core.call import UpstreamGoneError
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams.supervisor import State, Supervisor
-from interlock.core.upstreams.transports.stdio import StdioLink
+from interlock.core.upstreams.transports.stdio import StdioTransport
 from interlock.errors import UPSTREAM_UNAVAILABLE
 from tests.core.upstreams.harness import Kept, kept, process, run, within
 from tests.core.upstreams.servers.http_server import Answer, Request, Streamable
@@ -25,7 +25,7 @@ READY, DEGRADED, FAILED = State.READY, State.DEGRADED, State.FAILED
 def kill(one: Kept) -> None:
     assert one.supervisor.peer is not None
     link = one.supervisor.peer.link
-    assert isinstance(link, StdioLink)
+    assert isinstance(link, StdioTransport)
     os.kill(link.pid or 0, signal.SIGKILL)
 
 

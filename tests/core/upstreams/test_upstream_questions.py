@@ -174,13 +174,13 @@ def test_an_answer_that_cannot_be_delivered_harms_no_other_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def body() -> None:
-        failed, judge = asyncio.Event(), http.HttpLink.out_of_reach
+        failed, judge = asyncio.Event(), http.HttpTransport.out_of_reach
 
-        def noticed(link: http.HttpLink, reason: str) -> None:
+        def noticed(link: http.HttpTransport, reason: str) -> None:
             judge(link, reason)
             failed.set()
 
-        monkeypatch.setattr(http.HttpLink, "out_of_reach", noticed)
+        monkeypatch.setattr(http.HttpTransport, "out_of_reach", noticed)
         async with Streamable("session") as server:
             asking = Asking(server)
             async with kept(shared(url=server.url(), connections=2)) as one:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from interlock.core.upstreams.transports import stdio
-from interlock.core.upstreams.transports.stdio import StdioLink
-from interlock.core.upstreams.transports.transport import EarlyReceiver, LinkRequest
+from interlock.core.upstreams.transports.stdio import StdioTransport
+from interlock.core.upstreams.transports.transport import EarlyReceiver, TransportRequest
 from interlock.drivers.sandbox.confinement import Confinement
 from tests.core.upstreams.harness import alive, death, run, within
 from tests.drivers.sandbox.cells import LOOPS, PLAIN, cell, needs_confinement, ran
@@ -55,14 +55,14 @@ class Heard(EarlyReceiver):
         self.messages: asyncio.Queue[bytes] = asyncio.Queue()
         self.end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    def deliver(self, data: bytes, ticket: LinkRequest | None = None) -> None:
+    def deliver(self, data: bytes, ticket: TransportRequest | None = None) -> None:
         self.messages.put_nowait(data)
 
     def lost(self, reason: str) -> None:
         self.end.set_result(reason)
 
 
-class HeardLink(StdioLink):
+class HeardLink(StdioTransport):
     """Hears from the start: a process can be faster than its parent."""
 
     def __init__(self, *args: Any) -> None:
@@ -73,7 +73,7 @@ class HeardLink(StdioLink):
 @asynccontextmanager
 async def linked(
     inside: Confinement, *argv: str, cwd: Path | None = None
-) -> AsyncIterator[tuple[StdioLink, Heard]]:
+) -> AsyncIterator[tuple[StdioTransport, Heard]]:
     link = await HeardLink.start(
         "the prisoner",
         inside.argv(argv),
@@ -135,7 +135,7 @@ def test_an_mcp_server_works_inside(egress: list[str], loop: str) -> None:
     run(body, loop=loop)
 
 
-async def say(link: StdioLink, **message: object) -> None:
+async def say(link: StdioTransport, **message: object) -> None:
     await link.hand_over(json.dumps({"jsonrpc": "2.0", **message}).encode())
 
 

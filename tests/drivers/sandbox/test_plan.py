@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.drivers.sandbox.confinement import MOST, Refusals
+from interlock.drivers.sandbox.confinement import MOST, EgressDenialLog
 from interlock.drivers.sandbox.patterns import Egress, HostPort
 from interlock.drivers.sandbox.plan import EgressRoutes, command_line, encode_plan
 
@@ -123,7 +123,7 @@ def test_a_command_stays_a_list_of_words() -> None:
 
 def test_a_refusal_is_told_once_in_a_while() -> None:
     now, told = [0.0], []
-    refusals = Refusals(lambda *place: told.append(place), clock=lambda: now[0])
+    refusals = EgressDenialLog(lambda *place: told.append(place), clock=lambda: now[0])
     for _ in range(100):
         refusals.note("a.example", 443)
     refusals.note("a.example", 80)
@@ -138,7 +138,7 @@ def test_a_refusal_is_told_once_in_a_while() -> None:
 
 def test_somebody_who_tries_every_port_fills_no_journal() -> None:
     now, told = [0.0], []
-    refusals = Refusals(lambda *place: told.append(place), clock=lambda: now[0])
+    refusals = EgressDenialLog(lambda *place: told.append(place), clock=lambda: now[0])
     for port in range(1, 5000):
         refusals.note("a.example", port)
     assert len(told) == MOST
@@ -148,4 +148,4 @@ def test_somebody_who_tries_every_port_fills_no_journal() -> None:
 
 
 def test_nobody_has_to_listen() -> None:
-    Refusals(None, clock=lambda: 0.0).note("a.example", 443)
+    EgressDenialLog(None, clock=lambda: 0.0).note("a.example", 443)

@@ -12,7 +12,7 @@ from interlock.errors import DENIED, InterlockError
 from interlock.protocol.mcp import LISTS, PROMPTS_GET, RESOURCES_READ
 from interlock.trust.policy import Policy, PolicyAction
 from interlock.trust.policy.attributes import annotations_of
-from interlock.trust.policy.policy import Plan, version_of
+from interlock.trust.policy.policy import ConditionalRules, version_of
 from interlock.trust.policy.rules import Rule
 from tests.core.catalog.offers import definition, offer
 from tests.core.pipeline.calls import tool_call
@@ -384,7 +384,7 @@ def test_what_does_not_depend_on_arguments_is_settled_without_them() -> None:
     pay, balance = tool("bank.pay"), tool("bank.balance")
     assert decides.standing(OWNER, pay) is decides.rules[1].decision
     plan = decides.standing(OWNER, balance)
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, ConditionalRules)
     assert [one.name for one in plan.conditional] == ["big", "small"]
 
 

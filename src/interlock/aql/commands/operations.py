@@ -30,7 +30,7 @@ from interlock.terminal.tool_table import not_ready, read_listing
 if TYPE_CHECKING:
     from interlock.aql.operations import Operation
     from interlock.aql.search.searcher import Searcher
-    from interlock.protocol.aql_terms import Face
+    from interlock.protocol.aql_terms import OperationView
     from interlock.terminal.node_discovery import UpstreamSummary
 
 
@@ -337,7 +337,7 @@ def _listing(config: Any, node: str | None, server: str | None) -> OperationList
     return found
 
 
-def _face(found: OperationListing, view: str) -> Face:
+def _face(found: OperationListing, view: str) -> OperationView:
     from interlock.core.server.mcp.views import Views
 
     views = Views(found.config)
@@ -348,7 +348,7 @@ def _face(found: OperationListing, view: str) -> Face:
     return face
 
 
-def _line(one: Operation, face: Face) -> dict[str, Any]:
+def _line(one: Operation, face: OperationView) -> dict[str, Any]:
     return {
         "name": one.name,
         "server": one.server,

@@ -28,7 +28,7 @@ from interlock.trust.approvals.proofs import APPROVE, OPERATOR, ProofVerdict, in
 from interlock.trust.approvals.record import Approval
 
 CODE: Final = "code"
-"""The kind of proof that a right code is. What follows it is drawn for one use, in this room."""
+"""The kind of proof that a right code is. What follows it is drawn for one use, in this module."""
 MOST_SHOWN: Final = 200
 _WRITTEN_WITHIN: Final = 10.0
 _MOST_TIMES: Final = 1024.0

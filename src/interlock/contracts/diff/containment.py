@@ -1,6 +1,6 @@
 """Is every instance of one schema one of another, too? Yes is only said where it is proven.
 
-What is to be shown is broken down word by word (`rules_*.py`), and where that fails, the instances
+What is to be shown is broken down keyword by keyword, and where that fails, the instances
 are: by the branches of a union, or by their kind. A pair of schemas that is met again further down
 in the instance is taken to be proven: instances are finite, so that is induction. All work is
 counted, and when there is too much of it the answer is no.
@@ -20,7 +20,7 @@ from interlock.contracts.diff.equivalence import (
     NUMBER,
     OBJECT,
     STRING,
-    Meanings,
+    EquivalenceClasses,
     kinds_of,
 )
 from interlock.contracts.diff.known_facts import (
@@ -719,7 +719,7 @@ class Prover:
     """
 
     def __init__(
-        self, meanings: Meanings, *, as_declared: bool = False, ignoring: bool = False
+        self, meanings: EquivalenceClasses, *, as_declared: bool = False, ignoring: bool = False
     ) -> None:
         self.meanings = meanings
         self.as_declared = as_declared

@@ -151,7 +151,7 @@ def as_key(value: Any) -> Any:
     return value
 
 
-class Meanings:
+class EquivalenceClasses:
     """The numbers of everything in two documents."""
 
     def __init__(self, one: SchemaDocument, other: SchemaDocument) -> None:

@@ -21,9 +21,9 @@ from interlock.contracts.diff.documents import (
     UnreadableSchema,
     measured,
 )
-from interlock.contracts.diff.equivalence import Meanings, text_of
+from interlock.contracts.diff.equivalence import EquivalenceClasses, text_of
 from interlock.contracts.diff.known_facts import Premise
-from interlock.contracts.diff.structure import (
+from interlock.contracts.diff.schema_differences import (
     SchemaSide,
     arrays,
     astray,
@@ -106,7 +106,7 @@ class Comparison:
     """Two documents side by side."""
 
     def __init__(self, old: SchemaDocument, new: SchemaDocument, *, strict: bool) -> None:
-        self.meanings = Meanings(old, new)
+        self.meanings = EquivalenceClasses(old, new)
         self.forward = Prover(self.meanings, as_declared=not strict)
         """From old to new: does everything that was valid stay so?"""
         self.backward = Prover(self.meanings, as_declared=not strict, ignoring=not strict)

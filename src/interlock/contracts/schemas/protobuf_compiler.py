@@ -1,7 +1,7 @@
 """Reads what the Protobuf compiler wrote, into the plain data of `proto.py`.
 
-The only room that knows Protobuf's own classes. They are imported when they are needed: they belong
-to an extra.
+The only module that uses the classes of Protobuf. They belong to an extra, and are imported when
+they are needed.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def _first_line(text: str) -> str:
     return text.partition("\n")[0][:500]
 
 
-# -- Reads a folder of schemas: which files there are, and whose they are. The only room that looks
+# -- Reads a folder of schemas: which files there are, and whose they are. The only code that looks
 # at a disk.
 
 PATTERNS: Final[tuple[tuple[ArtefactKind, str], ...]] = (

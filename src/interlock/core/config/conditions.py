@@ -1,6 +1,6 @@
-"""Conditions of the policy: CEL expressions over a call. The one room that knows the CEL library.
+"""Conditions of the policy: CEL expressions over a call.
 
-Nothing of it is imported before a rule has a condition.
+The only module that imports the CEL library, once a rule has a condition.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the gate did, in the words of the query language's audit: denied, held, confirmed.
 
-The journal has one entry for each, in its own words; this room says them in the others'. Pure.
+The journal has one entry for each, in its own terms; this module translates them. Pure.
 """
 
 from __future__ import annotations

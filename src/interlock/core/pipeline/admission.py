@@ -37,7 +37,7 @@ def too_many_unsettled() -> InterlockError:
     )
 
 
-class StartsCalls(Protocol):
+class CallStarter(Protocol):
     """Sends a call on its way."""
 
     def __call__(self, call: Call, *, again: bool) -> None: ...
@@ -102,7 +102,7 @@ class Admission:
         return caller
 
     def settle(
-        self, call: Call, unsettled: PendingIdentity, begin: StartsCalls
+        self, call: Call, unsettled: PendingIdentity, begin: CallStarter
     ) -> InterlockError | None:
         """Ask what has to be asked about its caller, and begin it again. What is returned says why
         not."""

@@ -1,11 +1,13 @@
-"""What happens when an upstream wants to know something before it answers, in all four cells.
+"""Routes client requests (sampling, elicitation, roots) of upstreams, by protocol generation.
 
-    client      server      the server's question
-    session     session     is put to the client; its answer goes back to the server (`relay`)
-    session     stateless   is put to the client; then the request is made again (`rounds`)
-    stateless   session     becomes the answer to the request; the call is held (`held`), or
-                            is a task from then on if the client speaks tasks (`tasks`)
+    client      server      the client request
+    session     session     goes to the client, the response to the server (`ClientRequestRelay`)
+    session     stateless   goes to the client; the call is sent again with it (`InputRounds`)
+    stateless   session     is the response to the call, which is suspended (`SuspendedCalls`), or
+                            becomes a task if the client supports tasks (`tasks`)
     stateless   stateless   passes through, its state sealed and bound to the caller
+
+The classes are in `client_requests.py`.
 
 The decision is made from what each side speaks. A call that may have been executed is never made
 again by the node: only a server that asked for it gets the same request once more.
@@ -28,7 +30,7 @@ from interlock.core.call import (
     UpstreamAnsweredError,
 )
 from interlock.core.pipeline.client_requests import (
-    AskedRequest,
+    ClientInputWait,
     ClientRequestFilter,
     ClientRequestRelay,
     InputRound,
@@ -125,7 +127,7 @@ class ClientInput:
 
     def asks_for(self, call: Call) -> bool:
         """Whether a call waits for its client, and not for its server."""
-        return isinstance(call.exchange, AskedRequest | InputRound)
+        return isinstance(call.exchange, ClientInputWait | InputRound)
 
     def drop_all(self, reason: str) -> None:
         self._held.drop_all(reason)

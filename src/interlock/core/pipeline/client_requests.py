@@ -479,16 +479,16 @@ class ClientRequestRelay:
         if asked is None or not asked.ask(ask, call):
             ask.refuse(-32603, "There is no way to the client now.")
 
-    def _asking(self, call: Call) -> AskedRequest:
+    def _asking(self, call: Call) -> ClientInputWait:
         exchange = call.exchange
-        if isinstance(exchange, AskedRequest):
+        if isinstance(exchange, ClientInputWait):
             return exchange
         assert exchange is not None
-        call.exchange = asking = AskedRequest(call, exchange, self._go_on, self._fail)
+        call.exchange = asking = ClientInputWait(call, exchange, self._go_on, self._fail)
         return asking
 
 
-class AskedRequest:
+class ClientInputWait:
     """Stands for the request of a call whose client is being asked."""
 
     def __init__(

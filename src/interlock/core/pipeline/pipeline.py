@@ -1,6 +1,7 @@
 """The pipeline: the fixed order in which every call is treated, on one screen.
 
-    audit( authenticate → aql → way → resolve → screen( scopes → what is always denied ) → validate
+    audit( authenticate → aql → route check → resolve
+           → screen( scopes → what is always denied ) → validate
            → authorize( pins → policy → danger → safety loop → budget )
            → approval → journal → deadline → breaker → dispatch → measure → settle budget → aql )
 
@@ -68,7 +69,7 @@ from interlock.core.pipeline.request_state import KEY_BYTES, StateSealer
 from interlock.core.pipeline.resolution import is_passed_on, resolve, resolve_other
 from interlock.core.pipeline.result_uris import relabel
 from interlock.core.pipeline.subscriptions import ResourceSubscriptions
-from interlock.core.pipeline.transparent import find_transparently, may_be_new, pass_on
+from interlock.core.pipeline.transparent_mode import find_transparently, may_be_new, pass_on
 from interlock.core.pipeline.validation import validate
 from interlock.core.ports import (
     Authorizer,

@@ -32,7 +32,11 @@ from interlock.core.pipeline.notification_filter import may_hear
 from interlock.core.ports import ResponseHandler
 from interlock.core.upstreams.notification_limits import NotificationLimiter
 from interlock.core.upstreams.pending_request import PendingRequest, answered_error
-from interlock.core.upstreams.transports.transport import EarlyReceiver, Link, LinkRequest
+from interlock.core.upstreams.transports.transport import (
+    EarlyReceiver,
+    TransportRequest,
+    UpstreamTransport,
+)
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_PROTOCOL, ProtocolError
 from interlock.protocol import headers, jsonrpc, mcp
 from interlock.protocol import mcpax as ax
@@ -395,7 +399,7 @@ class UpstreamRequests:
         """By the upstream's own raw ids."""
 
     def asked(
-        self, method: str, id: bytes, params: Raw | UnsetType, ticket: LinkRequest | None
+        self, method: str, id: bytes, params: Raw | UnsetType, ticket: TransportRequest | None
     ) -> None:
         """A request from the upstream: it wants to know something of whoever called it."""
         peer, link = self._peer, self._peer.link
@@ -509,7 +513,7 @@ class UpstreamClient:
     """One MCP connection to an upstream."""
 
     def __init__(
-        self, label: str, link: Link, own_info: bytes, mask: Callable[[str], str] = str
+        self, label: str, link: UpstreamTransport, own_info: bytes, mask: Callable[[str], str] = str
     ) -> None:
         """`mask` makes the upstream's own words fit to be repeated."""
         self.label = label
@@ -678,7 +682,7 @@ class UpstreamClient:
 
     # -- what comes in
 
-    def deliver(self, data: bytes, ticket: LinkRequest | None = None) -> None:
+    def deliver(self, data: bytes, ticket: TransportRequest | None = None) -> None:
         """A message from the upstream. Garbage is counted, and harms nobody."""
         try:
             if not data.isascii():
@@ -720,7 +724,7 @@ class UpstreamClient:
             if not self._takes_ax(incoming.method, id, incoming.params):
                 self.questions.asked(incoming.method, id, incoming.params, ticket)
 
-    def _unreadable(self, data: bytes, ticket: LinkRequest | None) -> None:
+    def _unreadable(self, data: bytes, ticket: TransportRequest | None) -> None:
         """No message: a batch, where the revision has batches, or noise."""
         if self.revision in mcp.BATCH_REVISIONS:
             batch = batch_of(data)
@@ -737,7 +741,7 @@ class UpstreamClient:
         if exchange is not None:
             exchange.fail(UPSTREAM_PROTOCOL, f"{self.label} answered, but: {why}", sent=True)
 
-    def _answer(self, incoming: IncomingMessage, ticket: LinkRequest | None) -> None:
+    def _answer(self, incoming: IncomingMessage, ticket: TransportRequest | None) -> None:
         id = incoming.id
         if ticket is not None and id != ticket.id:
             if incoming.error is UNSET or isinstance(id, int):
@@ -769,7 +773,7 @@ class UpstreamClient:
             )
 
     def _notification(
-        self, method: str, params: Raw | UnsetType, ticket: LinkRequest | None
+        self, method: str, params: Raw | UnsetType, ticket: TransportRequest | None
     ) -> None:
         if self._takes_ax(method, None, params):
             return
@@ -824,7 +828,7 @@ class UpstreamClient:
         else:
             self.pace.give(deliver, size)
 
-    def _hear(self, method: str, said: Raw, ticket: LinkRequest | None) -> None:
+    def _hear(self, method: str, said: Raw, ticket: TransportRequest | None) -> None:
         """Something for whoever calls, or else for whoever is connected."""
         if self.mute:
             return
@@ -840,7 +844,7 @@ class UpstreamClient:
             self.pace.give(partial(self._tell_late, exchange, call, method, params), len(params))
 
     def _whom(
-        self, method: str, said: Raw, ticket: LinkRequest | None
+        self, method: str, said: Raw, ticket: TransportRequest | None
     ) -> tuple[PendingRequest | None, bool]:
         """The request that something is about; where it is about none, whether all may hear it."""
         if not self._speaks_ax:
@@ -901,7 +905,7 @@ class UpstreamClient:
             # One caller's trouble is not that of the others on this link.
             _log.exception("%s: a caller could not take %s", self.label, method)
 
-    def whose(self, ticket: LinkRequest | None) -> PendingRequest | None:
+    def whose(self, ticket: TransportRequest | None) -> PendingRequest | None:
         """The request that something is about. None: there is none, or it could be another's."""
         if isinstance(ticket, PendingRequest):
             return None if ticket.call is None else ticket
@@ -928,7 +932,7 @@ class UpstreamClient:
 
     # -- the end
 
-    def interrupted(self, ticket: LinkRequest) -> None:
+    def interrupted(self, ticket: TransportRequest) -> None:
         """The upstream hangs up and will go on later: so does the node, to its own client."""
         call = ticket.call if isinstance(ticket, PendingRequest) else None
         if call is not None and call.session is not None:

@@ -15,11 +15,11 @@ from interlock.core.upstreams.listing import KINDS, RawOffering
 from interlock.core.upstreams.negotiation import open_peer
 from interlock.core.upstreams.oauth.bearer import OAuthBearer
 from interlock.core.upstreams.secret_mask import Mask
-from interlock.core.upstreams.transports.http import HttpLink
-from interlock.core.upstreams.transports.legacy_sse import LegacySseLink
+from interlock.core.upstreams.transports.http import HttpTransport
+from interlock.core.upstreams.transports.legacy_sse import LegacySseTransport
 from interlock.core.upstreams.transports.process import child_environment
-from interlock.core.upstreams.transports.stdio import StdioLink
-from interlock.core.upstreams.transports.transport import Link
+from interlock.core.upstreams.transports.stdio import StdioTransport
+from interlock.core.upstreams.transports.transport import UpstreamTransport
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol import mcp
 
@@ -179,8 +179,8 @@ class Connector:
         self._session_first = True
         return peer
 
-    async def _start(self, server: ServerConfig) -> StdioLink:
-        return await StdioLink.start(
+    async def _start(self, server: ServerConfig) -> StdioTransport:
+        return await StdioTransport.start(
             self._key,
             self._argv(server),
             env=child_environment(server.env),
@@ -231,7 +231,7 @@ class Connector:
     async def _streamable(
         self, server: ServerConfig, url: str, promises: bytes, session_first: bool
     ) -> UpstreamClient:
-        link = HttpLink(
+        link = HttpTransport(
             self._key,
             url,
             server.headers,
@@ -242,7 +242,7 @@ class Connector:
         return await self._open(server, link, promises, session_first)
 
     async def _legacy(self, server: ServerConfig, url: str, promises: bytes) -> UpstreamClient:
-        link = LegacySseLink(
+        link = LegacySseTransport(
             self._key,
             url,
             server.headers,
@@ -260,7 +260,7 @@ class Connector:
     async def _open(
         self,
         server: ServerConfig,
-        link: Link,
+        link: UpstreamTransport,
         promises: bytes,
         session_first: bool,
     ) -> UpstreamClient:

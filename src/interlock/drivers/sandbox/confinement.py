@@ -112,7 +112,7 @@ class Confinement:
         room = Path(tempfile.mkdtemp(prefix="interlock-", dir=_folder_for_sockets()))
         one = cls(key, compiled, ways, room, covered=(*hidden, *read_only))
         reach = reachable(resolve, never=never, local=local_egress)
-        refusals = Refusals(on_refused, clock=clock)
+        refusals = EgressDenialLog(on_refused, clock=clock)
         try:
             if not (compiled.nothing or compiled.everything):
                 one._door = ListenerHandover(
@@ -256,7 +256,7 @@ MOST: Final = 20
 RefusalRecorder = Callable[[str, int], None]
 
 
-class Refusals:
+class EgressDenialLog:
     """Tells each place once in a while."""
 
     def __init__(

@@ -37,8 +37,8 @@ from interlock.sdk.tool import ServedTool
 from interlock.tree.config import ParentConfig
 from interlock.tree.registrant import (
     Dialer,
+    ParentRejectionError,
     ParentRequests,
-    RefusedError,
     Registrant,
     RegistrantState,
     advice,
@@ -212,7 +212,7 @@ class SubserverConversation(Conversation):
         super().__init__(channel.send, tools, about)
         self._registrant = registrant
         self._asking = ParentRequests(channel.send)
-        self.ended_by: RefusedError | None = None
+        self.ended_by: ParentRejectionError | None = None
 
     def take(self, data: bytes) -> None:
         """A message from the parent."""

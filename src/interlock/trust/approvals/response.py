@@ -62,7 +62,7 @@ INPUT: Final = "approval"
 """The key of the one question in an `input_required` result."""
 
 
-class UrlFirstError(UpstreamAnsweredError):
+class UrlElicitationRequiredError(UpstreamAnsweredError):
     """The caller's user must open a page first."""
 
     def __init__(self, message: str, data: bytes) -> None:
@@ -145,10 +145,10 @@ def page_question(approval: Approval, url: str) -> dict[str, Any]:
     }
 
 
-def url_error(approval: Approval, url: str) -> UrlFirstError:
+def url_error(approval: Approval, url: str) -> UrlElicitationRequiredError:
     """For the session wire."""
     data = {"elicitations": [page_question(approval, url)]}
-    return UrlFirstError(sentence(approval, url), encode_value(data))
+    return UrlElicitationRequiredError(sentence(approval, url), encode_value(data))
 
 
 def url_needed(approval: Approval, url: str, state: str) -> Outcome:

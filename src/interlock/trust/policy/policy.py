@@ -50,14 +50,14 @@ _DENY: Final = PolicyAction.DENY
 """Looked up once: members of an enumeration are slow to find."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ConditionalRules(msgspec.Struct, frozen=True):
     """What remains to be found out with the arguments of a call."""
 
     conditional: tuple[Rule, ...]
     """Rules that fit but for their condition, the most restrictive first. All of them are more
     restrictive than what stands otherwise, or there is nothing else."""
     otherwise: Decision
-    harmless: Decision | Plan | None = None
+    harmless: Decision | ConditionalRules | None = None
     """What holds instead for a call that is not irreversible by its arguments, though its tool is.
     """
 
@@ -81,9 +81,9 @@ class Policy:
         self._about_others = RuleIndex(about_others)
         self._others = bool(about_others)
         self._who_matters = any(rule.about_who for rule in self.rules)
-        self._plans: dict[Profile, dict[Tool, Decision | Plan]] = {}
+        self._plans: dict[Profile, dict[Tool, Decision | ConditionalRules]] = {}
         self._last_caller: Caller | None = None
-        self._last_plans: dict[Tool, Decision | Plan] = {}
+        self._last_plans: dict[Tool, Decision | ConditionalRules] = {}
         self._planned = 0
         by_default = {level.word: self._default(level.word) for level in EffectLevel}
         self.standing_by_effect: dict[str, Decision] = {}
@@ -97,7 +97,7 @@ class Policy:
 
     def decide(self, call: Call) -> Decision:
         """What happens to the call. Raises InterlockError when it is denied."""
-        found: Decision | Plan | None = None
+        found: Decision | ConditionalRules | None = None
         tool = call.route
         if tool is not None and call.caller is self._last_caller and call.verb == mcp.TOOLS_CALL:
             # What stands whatever the arguments are is mostly at hand, found for an earlier call.
@@ -128,7 +128,7 @@ class Policy:
         plan = self.standing(caller, tool)
         if type(plan) is Decision:
             return plan
-        return self._with_arguments(call, caller, cast("Plan", plan))
+        return self._with_arguments(call, caller, cast("ConditionalRules", plan))
 
     def _judge_unlisted(self, call: Call) -> Decision:
         """A tool that no list names. It may be a listed one under a name that only its server
@@ -144,11 +144,11 @@ class Policy:
         ]
         return max(found, key=lambda one: one.action)
 
-    def _with_arguments(self, call: Call, caller: Caller, plan: Plan) -> Decision:
+    def _with_arguments(self, call: Call, caller: Caller, plan: ConditionalRules) -> Decision:
         if plan.harmless is not None and call.effect != _IRREVERSIBLE:
             if type(plan.harmless) is Decision:
                 return plan.harmless
-            plan = cast("Plan", plan.harmless)
+            plan = cast("ConditionalRules", plan.harmless)
         if not plan.conditional:
             return plan.otherwise
         about = about_call(call, caller, read_arguments(call))
@@ -186,7 +186,7 @@ class Policy:
         if type(plan) is Decision:
             found = plan
         else:
-            found = self._with_arguments(call, caller, cast("Plan", plan))
+            found = self._with_arguments(call, caller, cast("ConditionalRules", plan))
         if found.gated and other:
             # Nobody can be asked about it, so it does not happen.
             return decision(
@@ -198,7 +198,7 @@ class Policy:
 
     # -- once for a caller and a tool
 
-    def standing(self, caller: Caller, tool: Tool) -> Decision | Plan:
+    def standing(self, caller: Caller, tool: Tool) -> Decision | ConditionalRules:
         """What the rules come to for every call of this tool by this caller."""
         if caller is self._last_caller:
             known = self._last_plans.get(tool)
@@ -217,7 +217,9 @@ class Policy:
         self._last_caller, self._last_plans = caller, self._plans[profile]
         return plan
 
-    def _remember(self, profile: Profile, caller: Caller, tool: Tool) -> Decision | Plan:
+    def _remember(
+        self, profile: Profile, caller: Caller, tool: Tool
+    ) -> Decision | ConditionalRules:
         if self._planned >= _MOST_PLANS:
             self._plans.clear()
             self._of_tools.clear()
@@ -242,15 +244,15 @@ class Policy:
         return plan
 
     def _with_harmless(
-        self, plan: Decision | Plan, caller: Caller, asked: PolicyRequest
-    ) -> Decision | Plan:
+        self, plan: Decision | ConditionalRules, caller: Caller, asked: PolicyRequest
+    ) -> Decision | ConditionalRules:
         """The same plan for a tool some of whose calls are not irreversible."""
         harmless = self.plan(caller, msgspec.structs.replace(asked, effect=_MUTATING))
         if harmless == plan:
             return plan
         if isinstance(plan, Decision):
-            return Plan((), plan, harmless)
-        return Plan(plan.conditional, plan.otherwise, harmless)
+            return ConditionalRules((), plan, harmless)
+        return ConditionalRules(plan.conditional, plan.otherwise, harmless)
 
     def _rules_of(self, tool: Tool) -> tuple[PolicyRequest, list[Rule]]:
         """What rules see of a call of this tool, and which of those found by it fit."""
@@ -265,7 +267,7 @@ class Policy:
 
     def plan(
         self, caller: Caller, asked: PolicyRequest, *, other: str = "", tool: Tool | None = None
-    ) -> Decision | Plan:
+    ) -> Decision | ConditionalRules:
         """The same for anything that is asked for; nothing is remembered but of a `tool`. `other`:
         the verb, when it is no tool call."""
         if tool is not None:
@@ -323,7 +325,7 @@ def _may_be_tool_call(rule: Rule) -> bool:
     )
 
 
-def _plan(fitting: list[Rule], default: Decision) -> Decision | Plan:
+def _plan(fitting: list[Rule], default: Decision) -> Decision | ConditionalRules:
     """What rules that all fit come to."""
     found, worst = default, -1
     conditional: list[Rule] = []
@@ -335,7 +337,7 @@ def _plan(fitting: list[Rule], default: Decision) -> Decision | Plan:
             break
         conditional.append(rule)
     conditional = [rule for rule in conditional if rule.action > worst]
-    return Plan(tuple(conditional), found) if conditional else found
+    return ConditionalRules(tuple(conditional), found) if conditional else found
 
 
 def _most_restrictive_first(rule: Rule) -> tuple[int, int]:

@@ -40,7 +40,7 @@ from interlock.errors import (
     ProtocolError,
 )
 from interlock.protocol import jsonrpc, mcp
-from interlock.protocol.aql_terms import PLAIN, Face
+from interlock.protocol.aql_terms import PLAIN, OperationView
 from interlock.protocol.jsonrpc import BadMessage, Message
 
 _PONG: Final = b"{}"
@@ -82,7 +82,7 @@ class Conversation:
         self._face = face
         self._credentials = credentials
         self._views = views
-        self._chosen: Face | None = None
+        self._chosen: OperationView | None = None
         """The view that the client named."""
         self._refused: ProtocolError | None = None
         """It named one that is not there: it is shown nothing, and not something else."""
@@ -226,7 +226,7 @@ class Conversation:
         result = self._hello.initialize_result(client.revision, view)
         self._send(jsonrpc.result_response(id, result))
 
-    def _view_of(self, client: str, caller: str) -> Face | None:
+    def _view_of(self, client: str, caller: str) -> OperationView | None:
         """What the client sees. A node above puts its own names before tools: it sees those."""
         if self._views is None or self._credentials.known_as:
             return None

@@ -15,7 +15,7 @@ from interlock.core.server.mcp.sessions import HttpSession
 from interlock.core.server.mcp.views import Views
 from interlock.errors import ProtocolError
 from interlock.protocol import headers, mcp
-from interlock.protocol.aql_terms import Face
+from interlock.protocol.aql_terms import OperationView
 
 _STREAM: Final = b"text/event-stream"
 _SAID_ONCE: Final = frozenset(
@@ -83,10 +83,10 @@ class RequestHeaders:
         self.said = Raw(b"")
         """Its `_meta`, as it came."""
         self.meta: dict[str, Raw] | None = None
-        self.view: Face | None = None
+        self.view: OperationView | None = None
         """The view that the URL asks for."""
         self.view_problem: ProtocolError | None = None
-        self.viewed: Face | None = None
+        self.viewed: OperationView | None = None
         """The view of the client of the last plain stateless call."""
         if views is not None and head.query:
             try:

@@ -9,7 +9,7 @@ import msgspec
 
 from interlock.core.catalog.server_info import for_session
 from interlock.protocol import mcp
-from interlock.protocol.aql_terms import Face
+from interlock.protocol.aql_terms import OperationView
 from interlock.protocol.jsonrpc import encode_value
 
 DISCOVER_TTL_MS: Final = 60_000
@@ -30,7 +30,7 @@ class ServerInfo:
         self._introduce = introduce
         self.server_info = b"{}"
         """Ready bytes: every stateless result carries them."""
-        self.about_operations: Callable[[Face], str | None] = lambda _: None
+        self.about_operations: Callable[[OperationView], str | None] = lambda _: None
         """The instructions of an AQL view, with the names of its endpoints. None: the view shows
         tools, as `auto` does while they are few."""
         self.refresh()
@@ -44,7 +44,7 @@ class ServerInfo:
         """What the node says that it can do."""
         return self._introduce().capabilities
 
-    def initialize_result(self, revision: str, view: Face | None = None) -> bytes:
+    def initialize_result(self, revision: str, view: OperationView | None = None) -> bytes:
         about = self._introduce()
         result: dict[str, Any] = {
             "protocolVersion": revision,
@@ -55,7 +55,7 @@ class ServerInfo:
             result["instructions"] = instructions
         return encode_value(result)
 
-    def discover_result(self, view: Face | None = None) -> bytes:
+    def discover_result(self, view: OperationView | None = None) -> bytes:
         about = self._introduce()
         result: dict[str, Any] = {
             "resultType": mcp.COMPLETE,
@@ -69,7 +69,7 @@ class ServerInfo:
             result["instructions"] = instructions
         return encode_value(result)
 
-    def _instructions(self, about: Introduction, view: Face | None) -> str | None:
+    def _instructions(self, about: Introduction, view: OperationView | None) -> str | None:
         """In a view of AQL what all servers say together would cost more than its endpoints."""
         own = None if view is None or view.mode == "plain" else self.about_operations(view)
         return about.instructions if own is None else own

@@ -20,7 +20,7 @@ from interlock.core.server.mcp.event_streams import ResumableStreams
 from interlock.core.server.mcp.requests import read_params
 from interlock.errors import INTERNAL, UNKNOWN_SESSION, InterlockError
 from interlock.protocol import jsonrpc, mcp
-from interlock.protocol.aql_terms import Face
+from interlock.protocol.aql_terms import OperationView
 from interlock.protocol.jsonrpc import Message
 
 # -- What servers have asked one client, and the answers that come back.
@@ -157,7 +157,7 @@ class Session:
         self.closed: list[Callable[[], None]] = []
         self.on_roots_changed: list[Callable[[], None]] = []
         """Run whenever the client says that its roots are others now."""
-        self.view: Face | None = None
+        self.view: OperationView | None = None
         """The AQL view that its client sees. None: the plain one."""
         self._questions = SessionRequests()
 

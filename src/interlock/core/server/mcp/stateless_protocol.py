@@ -32,7 +32,7 @@ from interlock.errors import (
     ProtocolError,
 )
 from interlock.protocol import headers, mcp
-from interlock.protocol.aql_terms import PLAIN, Face
+from interlock.protocol.aql_terms import PLAIN, OperationView
 from interlock.protocol.jsonrpc import Message, decode_members, result_response
 
 FACE: Final = "http"
@@ -121,7 +121,7 @@ class StatelessProtocol:
         facts.viewed = self._view_of(facts, client_name(meta))
         return True
 
-    def _view_of(self, facts: RequestHeaders, client: str) -> Face | None:
+    def _view_of(self, facts: RequestHeaders, client: str) -> OperationView | None:
         if facts.view is not None:
             return facts.view
         try:

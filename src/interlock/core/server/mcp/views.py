@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 from interlock.core.config.feature_sections import section_definitions
 from interlock.core.config.model import Config
 from interlock.errors import INVALID_REQUEST, ProtocolError
-from interlock.protocol.aql_terms import PLAIN, Face, fits
+from interlock.protocol.aql_terms import PLAIN, OperationView, fits
 
 CHOSEN: Final = "notifications/interlock/view"
 """How a client of lines, which has no URL, names a view before it says anything else."""
@@ -37,11 +37,11 @@ class ViewRule(NamedTuple):
 class ViewTable(NamedTuple):
     """The views of a feature, and who sees which."""
 
-    faces: Mapping[str, Face]
+    faces: Mapping[str, OperationView]
     """By name; without the plain one."""
     default: str
     """What clients see that ask for nothing."""
-    instead: Face
+    instead: OperationView
     """What replaces the plain view: where it is denied, and for a namespace without a view."""
     rules: Sequence[ViewRule] = ()
     """Who sees something else than the default: the first rule that fits."""
@@ -66,8 +66,8 @@ class Views:
     def __init__(self, config: Config | None = None, *, local: bool = False) -> None:
         """`local`: for who comes by the node's own socket."""
         self._table = _ONLY_PLAIN
-        self._default: Face | None = None
-        self._faces: dict[str, Face] = {}
+        self._default: OperationView | None = None
+        self._faces: dict[str, OperationView] = {}
         self._local = local
         config = config or Config()
         self.local = self if local else Views(config, local=True)
@@ -86,7 +86,7 @@ class Views:
     def names(self) -> list[str]:
         return list(self._faces)
 
-    def named(self, query: bytes) -> Face | None:
+    def named(self, query: bytes) -> OperationView | None:
         """What a URL asks for. None: it leaves it to the config. Raises ProtocolError."""
         if not query:
             return None
@@ -99,10 +99,12 @@ class Views:
             return None
         face = self.by_name(views[-1]) if views else self._default or self._table.instead
         if namespaces and face is not PLAIN:
-            face = Face(face.mode, face.profile, face.families, face.prefix, namespaces[-1][:255])
+            face = OperationView(
+                face.mode, face.profile, face.families, face.prefix, namespaces[-1][:255]
+            )
         return face
 
-    def by_name(self, name: str) -> Face:
+    def by_name(self, name: str) -> OperationView:
         """A view that somebody names. Raises ProtocolError."""
         face = self._faces.get(name)
         if face is None and name == _PLAIN:
@@ -116,7 +118,7 @@ class Views:
             )
         return face
 
-    def of_client(self, client: str, caller: str) -> Face | None:
+    def of_client(self, client: str, caller: str) -> OperationView | None:
         """What somebody sees who asks for nothing."""
         ourselves = client in _OURSELVES and (self._local or not self._table.denied)
         for rule in self._table.rules:
@@ -126,7 +128,7 @@ class Views:
                 return self._seen(rule.view)
         return None if ourselves else self._default
 
-    def _seen(self, name: str) -> Face | None:
+    def _seen(self, name: str) -> OperationView | None:
         face = self._faces.get(name)
         if self._table.denied:
             return face or self._table.instead

@@ -22,7 +22,7 @@ from interlock.core.upstreams.transports.credentials import Settle, SignInNeeded
 from interlock.errors import INTERNAL, InterlockError
 
 if TYPE_CHECKING:
-    from interlock.core.upstreams.oauth.grants import TokenStore
+    from interlock.core.upstreams.oauth.grants import GrantStore
     from interlock.core.upstreams.oauth.sign_in import Browser
     from interlock.core.upstreams.oauth.tokens import UpstreamTokens
 
@@ -203,7 +203,7 @@ class BearerRegistry:
 
     def __init__(
         self,
-        store: TokenStore,
+        store: GrantStore,
         *,
         browser: Browser | None = None,
         now: Callable[[], float] = time.time,

@@ -1,6 +1,6 @@
 """What is kept of sign-ins, as this package needs it: records instead of bytes, off the event loop.
 
-The store itself (`token_store.py`) knows nothing of OAuth, and this room nothing of SQLite.
+The store itself (`token_store.py`) knows nothing of OAuth, and this module nothing of SQLite.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def decode_client(body: bytes) -> RegisteredClient | None:
         return None
 
 
-class TokenStore(Protocol):
+class GrantStore(Protocol):
     """Where secrets are kept, by the key of a server and its URL. Every call may block."""
 
     def exists(self) -> bool:
@@ -158,7 +158,7 @@ class StoredGrant(NamedTuple):
 class UpstreamGrants:
     """The records of one upstream."""
 
-    def __init__(self, store: TokenStore, key: str, url: str) -> None:
+    def __init__(self, store: GrantStore, key: str, url: str) -> None:
         self._store = store
         self._key = key
         self.url = url

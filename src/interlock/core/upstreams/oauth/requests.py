@@ -1,8 +1,7 @@
 """What is sent to an authorization server: the page's address, and forms for its endpoints.
 
-The edge of `authlib`, and the only room that knows it: parameters, PKCE, and the ways in which a
-client proves who it is are its work. It is imported when it is first needed. Its exceptions do not
-leave this room.
+The only module that imports `authlib`, when it is first needed: parameters, PKCE, and client
+authentication are its work. Its exceptions do not leave this module.
 """
 
 from __future__ import annotations

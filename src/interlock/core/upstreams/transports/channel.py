@@ -7,17 +7,17 @@ from collections.abc import Callable
 from interlock.channels.channel import Channel
 from interlock.core.upstreams.transports.transport import (
     EarlyReceiver,
-    LinkReceiver,
-    LinkRequest,
     SingleChannel,
+    TransportReceiver,
+    TransportRequest,
 )
 from interlock.errors import UPSTREAM_LOST
 
 
-class ChannelLink(SingleChannel):
+class ChannelTransport(SingleChannel):
     """Takes a channel over: what comes on it goes to the peer from now on."""
 
-    receiver: LinkReceiver
+    receiver: TransportReceiver
 
     def __init__(
         self, label: str, channel: Channel, on_closed: Callable[[str], None] | None = None
@@ -49,13 +49,13 @@ class ChannelLink(SingleChannel):
 
     # -- Link
 
-    def send(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
+    def send(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         if self._over or not self.channel.open:
             ticket.fail(UPSTREAM_LOST, f"{self.label} is not connected.", sent=False)
             return
         self.channel.send(payload)
 
-    def send_open(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
+    def send_open(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         self.send(ticket, payload, headers)
 
     def post(self, payload: bytes, headers: bytes) -> None:
@@ -65,7 +65,7 @@ class ChannelLink(SingleChannel):
         # What is sent first is read first.
         self.channel.send(payload)
 
-    def drop(self, ticket: LinkRequest) -> None:
+    def drop(self, ticket: TransportRequest) -> None:
         """Nothing to do: the answer comes with an id that nobody waits for, and is dropped."""
 
     def hang_up(self) -> None:

@@ -16,9 +16,9 @@ from interlock.core.upstreams.transports.http_pool import HttpConnection, HttpPo
 from interlock.core.upstreams.transports.transport import (
     MAX_MESSAGE,
     EarlyReceiver,
-    LinkReceiver,
-    LinkRequest,
-    LinkStream,
+    TransportReceiver,
+    TransportRequest,
+    TransportStream,
 )
 from interlock.errors import (
     UPSTREAM_LOST,
@@ -123,8 +123,8 @@ LONGEST_EVENT_ID: Final = 4096
 class PostReply(msgspec.Struct, eq=False):
     """The answer of one POST."""
 
-    link: HttpLink
-    ticket: LinkRequest | None
+    link: HttpTransport
+    ticket: TransportRequest | None
     connection: HttpConnection | None = None
     events: SseDecoder | None = None
     pool: HttpPool | None = None
@@ -258,7 +258,7 @@ class ResumedReply(PostReply, eq=False):
 class StreamReply(PostReply, eq=False):
     """The answer of the GET: a stream of announcements, or a word about why there is none."""
 
-    stream: LinkStream | None = None
+    stream: TransportStream | None = None
 
     def request(self) -> bytes:
         return self.link.stream_request("" if self.stream is None else self.stream.last_event_id)
@@ -324,11 +324,11 @@ _LASTING: Final = 5.0
 """A stream that was open for so many seconds was not taken up in vain."""
 
 
-class HttpLink:
+class HttpTransport:
     """POSTs to one URL."""
 
     is_http = True
-    receiver: LinkReceiver
+    receiver: TransportReceiver
 
     def __init__(
         self,
@@ -397,7 +397,7 @@ class HttpLink:
         self._prefix = self._head
 
     def _reply(
-        self, ticket: LinkRequest | None, pool: HttpPool, payload: bytes, lines: bytes
+        self, ticket: TransportRequest | None, pool: HttpPool, payload: bytes, lines: bytes
     ) -> PostReply:
         """What becomes of a request that is about to leave, with the credentials of now."""
         if self._bearer is None:
@@ -433,7 +433,7 @@ class HttpLink:
 
     # -- Link
 
-    def send(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
+    def send(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         bearer = self._bearer
         if bearer is None:
             ticket.carrier = reply = PostReply(self, ticket)
@@ -449,11 +449,11 @@ class HttpLink:
             reply,
         )
 
-    def send_open(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
+    def send_open(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         ticket.carrier = reply = self._reply(ticket, self._streams, payload, headers)
         self._streams.send(self.request(payload, headers), reply)
 
-    def open_stream(self, stream: LinkStream) -> bool:
+    def open_stream(self, stream: TransportStream) -> bool:
         """GET the session's own event stream, from where it was left."""
         pool = None if self._bearer is None else self._streams
         line = self._renew_line()
@@ -505,7 +505,7 @@ class HttpLink:
             payload,
         )
 
-    def drop(self, ticket: LinkRequest) -> None:
+    def drop(self, ticket: TransportRequest) -> None:
         reply = ticket.carrier
         if not isinstance(reply, PostReply):
             return
@@ -536,7 +536,7 @@ class HttpLink:
 
     # -- what replies report
 
-    def resume(self, broken: PostReply, ticket: LinkRequest) -> bool:
+    def resume(self, broken: PostReply, ticket: TransportRequest) -> bool:
         """Take up a stream again that ended before its answer came, if the server said how.
 
         Servers of sessions end a stream on purpose too, rather than keep it open for long. The
@@ -578,7 +578,7 @@ class HttpLink:
             self._streams.send(reply.request(), reply)
 
     def bad_status(
-        self, ticket: LinkRequest, status: int, headers: dict[bytes, bytes], body: bytes
+        self, ticket: TransportRequest, status: int, headers: dict[bytes, bytes], body: bytes
     ) -> None:
         if self.session_header and forgot_session(status, body, ticket.id):
             self.session_gone(ticket)
@@ -639,7 +639,7 @@ class HttpLink:
         reply.refused = (*reply.refused, status)
         bearer.refused(status, headers.get(b"www-authenticate", b""), reply.sent, settle)
 
-    def session_gone(self, ticket: LinkRequest) -> None:
+    def session_gone(self, ticket: TransportRequest) -> None:
         # The server said no before it did anything: the call can safely be sent again.
         ticket.fail(UPSTREAM_LOST, f"{self.label}: {SESSION_GONE}.", sent=False, status=404)
         if not self._lost:
@@ -693,7 +693,7 @@ class _Own:
         settle(InterlockError(UPSTREAM_UNAVAILABLE, _refusal(self._label, status)))
 
 
-class HopTokenLink(HttpLink):
+class HopTokenTransport(HttpTransport):
     """POSTs to one URL, each with the token of its caller."""
 
     def __init__(
@@ -717,7 +717,7 @@ class HopTokenLink(HttpLink):
         self._cut: tuple[bytes, bytes] = (b"", b"")
         """The head with the node's own line in it, and the same without it."""
 
-    def send(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
+    def send(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         if not headers.startswith(LINE):
             super().send(ticket, payload, headers)
             return
@@ -729,7 +729,7 @@ class HopTokenLink(HttpLink):
         )
 
     def bad_status(
-        self, ticket: LinkRequest, status: int, headers: dict[bytes, bytes], body: bytes
+        self, ticket: TransportRequest, status: int, headers: dict[bytes, bytes], body: bytes
     ) -> None:
         if status in (401, 403):
             ticket.fail(

@@ -15,9 +15,9 @@ from interlock.core.upstreams.transports.http_pool import HttpConnection, HttpPo
 from interlock.core.upstreams.transports.transport import (
     MAX_MESSAGE,
     EarlyReceiver,
-    LinkReceiver,
-    LinkRequest,
     SingleChannel,
+    TransportReceiver,
+    TransportRequest,
 )
 from interlock.errors import (
     UPSTREAM_LOST,
@@ -39,7 +39,7 @@ class _Posted:
 
     __slots__ = ("_label", "_link", "_ticket", "connection")
 
-    def __init__(self, link: LegacySseLink, ticket: LinkRequest | None) -> None:
+    def __init__(self, link: LegacySseTransport, ticket: TransportRequest | None) -> None:
         self._label = link.label
         self._link = link
         self._ticket = ticket
@@ -71,10 +71,10 @@ class _Posted:
             self._ticket.fail(failure, message, sent=sent)
 
 
-class LegacySseLink(SingleChannel):
+class LegacySseTransport(SingleChannel):
     """One event stream, and the endpoint that it named."""
 
-    receiver: LinkReceiver
+    receiver: TransportReceiver
     # There is no id, but the stream is a session of its own all the same.
     session_offered = b"the stream itself"
 
@@ -135,7 +135,7 @@ class LegacySseLink(SingleChannel):
                 UpstreamGoneError(UPSTREAM_UNAVAILABLE, message, sent=False, status=status)
             )
 
-    def refused(self, ticket: LinkRequest | None, headers: dict[bytes, bytes]) -> None:
+    def refused(self, ticket: TransportRequest | None, headers: dict[bytes, bytes]) -> None:
         """The credentials were refused: this link has none but those that it began with. The next
         one may have others, and a call that was refused can be sent there."""
         assert self.bearer is not None
@@ -199,14 +199,14 @@ class LegacySseLink(SingleChannel):
 
     # -- Link
 
-    def send(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
+    def send(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         if self._lost:
             ticket.fail(UPSTREAM_LOST, f"{self.label} is not connected.", sent=False)
             return
         ticket.carrier = posted = _Posted(self, ticket)
         self._pool.send(self._request(payload), posted)
 
-    def send_open(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
+    def send_open(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         self.send(ticket, payload, headers)
 
     def post(self, payload: bytes, headers: bytes) -> None:
@@ -223,7 +223,7 @@ class LegacySseLink(SingleChannel):
         self._asides.send(self._request(payload), taken)
         await taken.done
 
-    def drop(self, ticket: LinkRequest) -> None:
+    def drop(self, ticket: TransportRequest) -> None:
         """Once sent, its answer comes on the stream with an id that nobody waits for."""
         posted = ticket.carrier
         if isinstance(posted, _Posted) and posted.connection is None:

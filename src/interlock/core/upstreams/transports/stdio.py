@@ -19,9 +19,9 @@ from interlock.core.upstreams.transports.process import STDERR, STDIN, STDOUT, P
 from interlock.core.upstreams.transports.transport import (
     MAX_MESSAGE,
     EarlyReceiver,
-    LinkReceiver,
-    LinkRequest,
     SingleChannel,
+    TransportReceiver,
+    TransportRequest,
 )
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.jsonrpc import on_one_line
@@ -51,10 +51,10 @@ def answered_id(head: bytes) -> int | None:
     return None if match is None else int(match[1])
 
 
-class StdioLink(SingleChannel):
+class StdioTransport(SingleChannel):
     """One started process."""
 
-    receiver: LinkReceiver
+    receiver: TransportReceiver
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ class StdioLink(SingleChannel):
 
     # -- Link
 
-    def send(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
+    def send(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         if self._useless or self._stdin is None or self._stdin.is_closing():
             ticket.fail(UPSTREAM_LOST, f"{self.label} is not running: {self._why()}", sent=False)
             if self._lost:
@@ -219,7 +219,7 @@ class StdioLink(SingleChannel):
             return
         self._stdin.write(on_one_line(payload) + b"\n")
 
-    def send_open(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
+    def send_open(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         self.send(ticket, payload, headers)
 
     def post(self, payload: bytes, headers: bytes) -> None:
@@ -233,7 +233,7 @@ class StdioLink(SingleChannel):
         # What is written first is read first.
         self.post(payload, b"")
 
-    def drop(self, ticket: LinkRequest) -> None:
+    def drop(self, ticket: TransportRequest) -> None:
         """Nothing to do: the answer comes with an id that nobody waits for, and is dropped."""
 
     async def close(self) -> None:

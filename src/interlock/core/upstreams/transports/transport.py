@@ -10,7 +10,7 @@ MAX_MESSAGE: Final = 64 * 1024 * 1024
 """No message of an upstream may be longer, whatever the link."""
 
 
-class LinkRequest(Protocol):
+class TransportRequest(Protocol):
     """A request that a link carries, as far as the link needs to know it."""
 
     id: int
@@ -29,7 +29,7 @@ class LinkRequest(Protocol):
         """
 
 
-class LinkStream(LinkRequest, Protocol):
+class TransportStream(TransportRequest, Protocol):
     """The stream of what belongs to no request, which no answer ends."""
 
     last_event_id: str
@@ -41,16 +41,16 @@ class LinkStream(LinkRequest, Protocol):
         """The server has taken the request: from now on it is heard."""
 
 
-class LinkReceiver(Protocol):
+class TransportReceiver(Protocol):
     """What a link delivers to."""
 
-    def deliver(self, data: bytes, ticket: LinkRequest | None = None) -> None:
+    def deliver(self, data: bytes, ticket: TransportRequest | None = None) -> None:
         """A whole message; `ticket` when it came on that request's own stream."""
 
     def undelivered(self, id: int, why: str) -> None:
         """The answer to this request came and could not be taken."""
 
-    def interrupted(self, ticket: LinkRequest) -> None:
+    def interrupted(self, ticket: TransportRequest) -> None:
         """The server has ended this request's stream, and wants to be asked for the rest later."""
 
     def retired(self, reason: str) -> None:
@@ -66,14 +66,14 @@ class EarlyReceiver:
     def __init__(self) -> None:
         self.heard = 0
 
-    def deliver(self, data: bytes, ticket: LinkRequest | None = None) -> None:
+    def deliver(self, data: bytes, ticket: TransportRequest | None = None) -> None:
         """Nothing was asked yet, so this is no answer."""
         self.heard += 1
 
     def undelivered(self, id: int, why: str) -> None:
         """Nothing was asked yet, so this is no answer."""
 
-    def interrupted(self, ticket: LinkRequest) -> None:
+    def interrupted(self, ticket: TransportRequest) -> None:
         """Nothing was asked yet, so nothing goes on."""
 
     def retired(self, reason: str) -> None:
@@ -83,10 +83,10 @@ class EarlyReceiver:
         """The first request on the link will find out."""
 
 
-class Link(Protocol):
+class UpstreamTransport(Protocol):
     """Moves messages to one upstream and back."""
 
-    receiver: LinkReceiver
+    receiver: TransportReceiver
     is_http: bool
     """Whether requests need MCP's HTTP headers, and each has a stream of its own."""
     session_offered: bytes
@@ -101,13 +101,13 @@ class Link(Protocol):
     async def follow(self, location: str) -> bool:
         """Go where a redirect points, if that is the same server."""
 
-    def send(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
+    def send(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         """Send a request. `headers`: ready header lines, for links that have headers."""
 
-    def send_open(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
+    def send_open(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         """Send a request whose answer stays open: it must not take the place of another."""
 
-    def open_stream(self, stream: LinkStream) -> bool:
+    def open_stream(self, stream: TransportStream) -> bool:
         """Open the stream of what belongs to no request. False: it comes without one."""
 
     def post(self, payload: bytes, headers: bytes) -> None:
@@ -116,7 +116,7 @@ class Link(Protocol):
     async def hand_over(self, payload: bytes) -> None:
         """Send something that gets no answer, and wait until the server has taken it."""
 
-    def drop(self, ticket: LinkRequest) -> None:
+    def drop(self, ticket: TransportRequest) -> None:
         """Stop carrying this request; its answer is not wanted any more."""
 
     async def close(self) -> None:
@@ -139,5 +139,5 @@ class SingleChannel:
     async def follow(self, location: str) -> bool:
         return False
 
-    def open_stream(self, stream: LinkStream) -> bool:
+    def open_stream(self, stream: TransportStream) -> bool:
         return False

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from interlock.core.upstreams.transports.transport import (
     EarlyReceiver,
-    LinkReceiver,
-    LinkRequest,
     SingleChannel,
+    TransportReceiver,
+    TransportRequest,
 )
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol.jsonrpc import on_one_line
@@ -25,10 +25,10 @@ MAX_LINE: Final = 256 * 1024 * 1024
 """What comes from one's own node is believed, up to here: a list of all its tools is one line."""
 
 
-class UnixLink(SingleChannel, asyncio.Protocol):
+class UnixTransport(SingleChannel, asyncio.Protocol):
     """One connection."""
 
-    receiver: LinkReceiver
+    receiver: TransportReceiver
 
     def __init__(self, label: str) -> None:
         self.label = label
@@ -38,7 +38,7 @@ class UnixLink(SingleChannel, asyncio.Protocol):
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @classmethod
-    async def connect(cls, label: str, path: Path) -> UnixLink:
+    async def connect(cls, label: str, path: Path) -> UnixTransport:
         """Raises InterlockError when nobody listens there."""
         try:
             _, link = await asyncio.get_running_loop().create_unix_connection(
@@ -51,7 +51,7 @@ class UnixLink(SingleChannel, asyncio.Protocol):
         return link
 
     @classmethod
-    async def over(cls, label: str, end: socket.socket) -> UnixLink:
+    async def over(cls, label: str, end: socket.socket) -> UnixTransport:
         """A link over a socket that is connected already."""
         _, link = await asyncio.get_running_loop().create_unix_connection(
             lambda: cls(label), sock=end
@@ -78,13 +78,13 @@ class UnixLink(SingleChannel, asyncio.Protocol):
 
     # -- Link
 
-    def send(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
+    def send(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         if self._transport.is_closing():
             ticket.fail(UPSTREAM_LOST, f"{self.label} is not connected.", sent=False)
             return
         self._transport.write(on_one_line(payload) + b"\n")
 
-    def send_open(self, ticket: LinkRequest, payload: bytes, headers: bytes) -> None:
+    def send_open(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         self.send(ticket, payload, headers)
 
     def post(self, payload: bytes, headers: bytes) -> None:
@@ -95,7 +95,7 @@ class UnixLink(SingleChannel, asyncio.Protocol):
         # What is written first is read first.
         self.post(payload, b"")
 
-    def drop(self, ticket: LinkRequest) -> None:
+    def drop(self, ticket: TransportRequest) -> None:
         """Nothing to do: the answer comes with an id that nobody waits for, and is dropped."""
 
     async def close(self) -> None:

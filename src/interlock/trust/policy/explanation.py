@@ -18,7 +18,7 @@ MOST_NEARLY: Final = 10
 _MOST_SHOWN: Final = 3
 
 
-class Opinion(msgspec.Struct, frozen=True):
+class RuleMatch(msgspec.Struct, frozen=True):
     """What one rule makes of a call."""
 
     rule: str
@@ -38,9 +38,9 @@ class Explanation(msgspec.Struct, frozen=True):
     reason: str
     policy: str
     """The version of the rules."""
-    fitting: tuple[Opinion, ...]
+    fitting: tuple[RuleMatch, ...]
     """Rules that fit, the most restrictive first; the first of them decided."""
-    nearly: tuple[Opinion, ...]
+    nearly: tuple[RuleMatch, ...]
     """Rules that would fit but for one thing."""
 
 
@@ -71,7 +71,7 @@ def explain(policy: Policy, call: Call, asked: PolicyRequest) -> Explanation:
 
 def _opinion(
     rule: Rule, caller: Caller, asked: PolicyRequest, about: Mapping[str, Any] | None
-) -> Opinion:
+) -> RuleMatch:
     misses = [*_misses_who(rule, caller), *_misses_what(rule, asked)]
     notes: list[str] = []
     if not misses:
@@ -83,7 +83,7 @@ def _opinion(
                 notes.append(note)
     decided: Decision = rule.decision
     noted = "" if misses else "; ".join(notes)
-    return Opinion(rule.name, rule.action.word, decided.reason, tuple(misses), noted)
+    return RuleMatch(rule.name, rule.action.word, decided.reason, tuple(misses), noted)
 
 
 def _judged(
