@@ -148,7 +148,7 @@ async def by_websockets(place: Place) -> AsyncIterator[Joins]:
 
 
 class _NpmSocket:
-    """One connection of the process, as far as a `Peer` uses it."""
+    """One connection of the process, as far as a `UpstreamClient` uses it."""
 
     def __init__(self, tell: Callable[[dict[str, Any]], None], name: str) -> None:
         self._tell = tell

@@ -48,6 +48,7 @@ def limited_to(made: Rig, *scopes: str) -> Credentials:
         names="dotted",
         timeout=60.0,
         concurrent_calls=100,
+        latency_in_results=False,
     )
     return Credentials("192.0.2.1", "t" * 20)
 
@@ -254,6 +255,7 @@ def test_who_was_let_through_last_lets_nobody_else_through() -> None:
         names="dotted",
         timeout=60.0,
         concurrent_calls=100,
+        latency_in_results=False,
     )
     writes, reads = (Credentials("192.0.2.1", letter * 20) for letter in "wr")
     for _ in range(3):

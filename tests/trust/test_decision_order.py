@@ -59,6 +59,7 @@ class Setup:
             names="dotted",
             timeout=60.0,
             concurrent_calls=100,
+            latency_in_results=False,
         )
         credentials = Credentials("192.0.2.1", self.token)
         call = tool_call(self.name, arguments=self.arguments, credentials=credentials)
@@ -125,6 +126,7 @@ def budget(setup: Setup) -> None:
         names="dotted",
         timeout=60.0,
         concurrent_calls=100,
+        latency_in_results=False,
     )
     setup.rig.begin(tool_call("s.read", credentials=Credentials("192.0.2.1", TOKEN)))
     setup.rig.upstreams["s"].started.pop().answer(content=[])

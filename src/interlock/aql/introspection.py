@@ -1147,7 +1147,7 @@ def natives(
     search: Searcher,
     **more: Any,
 ) -> list[BuiltinOperation]:
-    """`introspect`, as the node offers it. `more` as `Introspection` takes it."""
+    """`introspect`, as the node offers it. `more` as `IntrospectOperation` takes it."""
     return IntrospectOperation(operations, book_of, search, **more).natives()
 
 

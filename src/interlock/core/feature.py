@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from interlock.core.catalog.server_info import UpstreamIntroduction
     from interlock.core.config import Config
     from interlock.core.server.http.router import Route
-from collections.abc import Iterable
 
 
 class Command(NamedTuple):

@@ -8,7 +8,7 @@
 6. the first of them is bound to the call (`bind`)
 
 Everything that is known comes in as arguments, the time too. A decision keeps why each of the
-others was not taken, so that `explain.py` can say it and the journal can keep it.
+others was not taken, so that `drivers explain` can print it and the journal can record it.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class JsonPath:
         return "$" + "".join(str(step) for step in self.steps)
 
     def __repr__(self) -> str:
-        return f"Path({self.text!r})"
+        return f"JsonPath({self.text!r})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, JsonPath) and str(self) == str(other)

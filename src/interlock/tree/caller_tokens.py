@@ -45,7 +45,7 @@ class CallerTokens(UpstreamExtension):
         tokens = HopTokenReader(self.above, wall_clock=wall_clock, demanded=demanded)
         # By its method: to call an object costs more than to call a method of it.
         self.read = tokens.__call__
-        """Who calls, by the credentials that a parent sent. For `Identity.minted`."""
+        """Who calls, by the credentials that a parent sent. For `IdentityComponent.minted`."""
         self._granted: ax.RegistrationResult | None = None
         self._above: ParentIssuer | None = None
         registrar.grants.keys = issuer.keys.jwks

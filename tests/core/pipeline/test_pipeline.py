@@ -104,7 +104,11 @@ def test_each_stage_speaks_before_the_next() -> None:
     wrong["owner"] = "local"
     assert node.refused(tool_call(**wrong)).failure is TOO_BUSY
     node.pipeline.configure(
-        authenticate=Authenticator({}), names="auto", timeout=60, concurrent_calls=10
+        authenticate=Authenticator({}),
+        names="auto",
+        timeout=60,
+        concurrent_calls=10,
+        latency_in_results=False,
     )
     assert node.refused(tool_call(**wrong)).failure is UNKNOWN_TOOL
     wrong["name"] = "s.t"
@@ -258,6 +262,7 @@ def test_new_settings_hold_from_the_next_call_on() -> None:
         names="safe",
         timeout=1,
         concurrent_calls=10,
+        latency_in_results=False,
     )
     # The one under way goes on.
     node.upstreams["s"].last.answer(content=[])
@@ -324,6 +329,7 @@ def test_a_fault_while_admitting_is_not_recorded_as_well(monkeypatch: pytest.Mon
         names="auto",
         timeout=1,
         concurrent_calls=1,
+        latency_in_results=False,
     )
     with pytest.raises(RuntimeError):
         node.pipeline.admit(Call("initialize", "test", LOCAL, SESSION))

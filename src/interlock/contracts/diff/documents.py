@@ -217,7 +217,7 @@ class SchemaNode:
         return self.path + "".join(f"/{escaped(token)}" for token in (first, *tokens[1:]))
 
     def __repr__(self) -> str:
-        return f"<Node {self.path or '/'}>"
+        return f"<SchemaNode {self.path or '/'}>"
 
 
 class SchemaDocument:

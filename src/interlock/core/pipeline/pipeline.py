@@ -678,7 +678,7 @@ class Pipeline:
         names: str,
         timeout: float,
         concurrent_calls: int,
-        latency_in_results: bool = False,
+        latency_in_results: bool,
     ) -> None:
         """Apply node settings that may change while it runs."""
         self._latency_in_results = latency_in_results

@@ -1,7 +1,7 @@
 """Everything by which a node knows its callers, put together from its config.
 
-The node has one `Identity`. It asks it for the `authenticator`, tells it where the node listens,
-and is told whose tokens do not count any more.
+A node has one `IdentityComponent`: it provides the `authenticator`, learns where the node listens,
+and reports callers whose tokens were revoked or have expired.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class HttpProtocol(HttpToolsProtocol):
             "table": table,
             "limits": limits,
         }
-        return type("BoundFastLane", (cls,), bound)
+        return type("BoundHttpProtocol", (cls,), bound)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -31,7 +31,7 @@ class FetchResponse(msgspec.Struct, frozen=True):
     body: bytes
 
     def __repr__(self) -> str:
-        return f"Answer(status={self.status})"
+        return f"FetchResponse(status={self.status})"
 
 
 class Fetch(Protocol):

@@ -41,7 +41,7 @@ class RegisteredClient(msgspec.Struct, frozen=True):
     """What it was registered for; empty when that was not said."""
 
     def __repr__(self) -> str:
-        return f"Client({self.kind}, issuer={self.issuer!r})"
+        return f"RegisteredClient({self.kind}, issuer={self.issuer!r})"
 
 
 class Grant(msgspec.Struct, frozen=True):

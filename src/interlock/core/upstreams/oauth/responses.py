@@ -33,7 +33,7 @@ class TokenResponse(msgspec.Struct, frozen=True):
     refresh_token: str | None = None
 
     def __repr__(self) -> str:
-        return f"TokenAnswer(scope={self.scope!r})"
+        return f"TokenResponse(scope={self.scope!r})"
 
     @property
     def lifetime(self) -> float:
@@ -55,7 +55,7 @@ class RegistrationResponse(msgspec.Struct, frozen=True):
     scope: str | None = None
 
     def __repr__(self) -> str:
-        return f"RegistrationAnswer(client_id={self.client_id!r})"
+        return f"RegistrationResponse(client_id={self.client_id!r})"
 
 
 class _ErrorAnswer(msgspec.Struct, frozen=True):
