@@ -79,6 +79,18 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, Any, Any]:
+    """After the last test of a file, do the same with what it left: imported modules and caches."""
+    done = yield
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+    return done
+
+
 @pytest.fixture
 def free_port() -> int:
     """A TCP port of 127.0.0.1 that nobody listens on."""

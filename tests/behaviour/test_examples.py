@@ -126,6 +126,7 @@ def started_below(pid: int) -> list[int]:
     return found
 
 
+@pytest.mark.feature("tree")
 @pytest.mark.spec("AX-C.1-1", "AX-1.1-1", "AX-3.1-1")
 def test_saas(world: World) -> None:
     example = Example(world, "saas")
@@ -143,6 +144,7 @@ def test_saas(world: World) -> None:
     example.as_written("interlock.yaml")
 
 
+@pytest.mark.feature("tree")
 @pytest.mark.spec("AX-C.3-1", "AX-1.1-2")
 def test_regional(world: World) -> None:
     example = Example(world, "regional")
@@ -164,6 +166,7 @@ def test_regional(world: World) -> None:
     wait_until_gone(below)
 
 
+@pytest.mark.feature("tree")
 @pytest.mark.spec("AX-2-2", "AX-2-3", "AX-3.1-1", "AX-3.1-2", "AX-1.1-2")
 def test_three_levels(world: World) -> None:
     example = Example(world, "three-levels")
@@ -192,6 +195,7 @@ def test_three_levels(world: World) -> None:
     example.as_written("root.yaml")
 
 
+@pytest.mark.feature("tree")
 @pytest.mark.spec("AX-3.1-3")
 @pytest.mark.parametrize(
     ("config", "expected", "called"),
@@ -208,6 +212,7 @@ def test_each_node_of_it_works_alone(
     assert call(node, called)["device"] == "m1"
 
 
+@pytest.mark.feature("tree")
 @pytest.mark.spec("AX-3.1-4", "AX-3.2-1")
 def test_a_client_of_a_tree_reads_plain_mcp(world: World) -> None:
     example = Example(world, "three-levels")
@@ -247,6 +252,7 @@ def test_a_client_of_a_tree_reads_plain_mcp(world: World) -> None:
     assert not any(word in told for word in ("mcpax", "session", "127.0.0.1", "route"))
 
 
+@pytest.mark.feature("tree")
 def test_the_commands_of_every_readme_are_real(world: World) -> None:
     """What a README tells to start is there, and every tool that it calls exists."""
     for name, listed in (("saas", SAAS), ("regional", REGIONAL), ("three-levels", AT_ROOT)):

@@ -129,6 +129,7 @@ def leave_half_registered(world: World) -> None:
                 link.recv(PATIENCE)
 
 
+@pytest.mark.feature("topics", "tree")
 @pytest.mark.parametrize(
     ("attack", "times"),
     [(leave_half_to_a_topic, 150), (leave_half_unregistered, 45), (leave_half_registered, 4)],

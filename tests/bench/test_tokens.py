@@ -48,6 +48,7 @@ def test_a_task_has_the_arguments_that_its_schema_wants() -> None:
     assert task.arguments == {"thingName": "x", "n": 1}
 
 
+@pytest.mark.feature("aql")
 def test_an_update_takes_what_it_changes_inside_its_input() -> None:
     detail = {"parameters": [{"name": "thing_name"}, {"name": "input"}]}
     assert tokens.shaped({"thingName": "a", "newState": 1}, detail) == {

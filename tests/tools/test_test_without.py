@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tools.test_without import modules_that_import, without
 
 
@@ -14,6 +16,7 @@ def write(root: Path, name: str, text: str) -> Path:
     return path
 
 
+@pytest.mark.feature("topics", "contracts", "drivers")
 def test_a_feature_goes_with_those_that_require_it() -> None:
     assert without("topics") == ["topics"]
     assert without("contracts") == ["contracts", "drivers"]
