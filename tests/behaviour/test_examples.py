@@ -268,6 +268,7 @@ def test_the_commands_of_every_readme_are_real(world: World) -> None:
             assert world.run_here("check", "--config", str(config)).returncode == 0
 
 
+@pytest.mark.feature("tree")
 def test_guarded(world: World) -> None:
     example = Example(world, "guarded")
     config = str(example.folder / "interlock.yaml")
