@@ -15,9 +15,10 @@ from interlock.app.features import load_features
 from tests import ports
 from tests.core.server.fixtures import plain, start  # noqa: F401 - fixtures for all tests
 
-# `make test` takes "ci": the same examples every time, so that a red run can be repeated.
-# A bare `pytest` takes "dev": new examples every time. Neither is timed: machines are busy.
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+# `make test` uses "ci": the same examples every time, so that a failure can be repeated. It tries
+# half as many as usual; a test that needs more sets its own number.
+# A bare `pytest` uses "dev": new examples every time. No profile has a deadline: machines are busy.
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True, max_examples=50)
 settings.register_profile("dev", deadline=None)
 settings.load_profile("dev")
 
