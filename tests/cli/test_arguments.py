@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.terminal.call_arguments import BadArgument, read_arguments, read_object
+from interlock.terminal.call_arguments import ArgumentError, read_arguments, read_json_object
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -91,7 +91,7 @@ def test_words_become_values(words: list[str], expected: dict[str, Any]) -> None
     ],
 )
 def test_what_cannot_be_meant_is_refused(words: list[str], said: str) -> None:
-    with pytest.raises(BadArgument) as refused:
+    with pytest.raises(ArgumentError) as refused:
         read_arguments(words, SCHEMA)
     assert said in str(refused.value)
 
@@ -102,8 +102,8 @@ def test_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     assert read_arguments([f"text=@{tmp_path}/text"], SCHEMA) == {"text": "Grüße\n"}
     assert read_arguments([f"x:=@{tmp_path}/json"], SCHEMA) == {"x": {"a": 1}}
-    assert read_object(f"@{tmp_path}/json") == {"a": 1}
-    with pytest.raises(BadArgument, match="it is not UTF-8 text"):
+    assert read_json_object(f"@{tmp_path}/json") == {"a": 1}
+    with pytest.raises(ArgumentError, match="it is not UTF-8 text"):
         read_arguments([f"text=@{tmp_path}/binary"], SCHEMA)
 
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from interlock.cli.audit import audit
 from interlock.core.journal.journal import Journal
 from interlock.errors import InterlockError
-from interlock.terminal.options import moment_ns
+from interlock.terminal.options import read_moment_ns
 from tests.cli.program import DEMO, World
 from tests.cli.waiting import wait_until
 
@@ -304,14 +304,14 @@ def test_the_journal_of_a_node_that_runs(world: World) -> None:
 
 
 def test_moments() -> None:
-    assert moment_ns("2h", NOW) == NOW - 2 * HOUR
-    assert moment_ns(" 1d", NOW) == NOW - 24 * HOUR
-    assert moment_ns("90 s", NOW) == NOW - 90_000_000_000
-    assert moment_ns("2027-01-15T08:00:00Z", 0) == NOW
-    assert moment_ns("2027-01-15T08:00:00+01:00", 0) == NOW - HOUR
+    assert read_moment_ns("2h", NOW) == NOW - 2 * HOUR
+    assert read_moment_ns(" 1d", NOW) == NOW - 24 * HOUR
+    assert read_moment_ns("90 s", NOW) == NOW - 90_000_000_000
+    assert read_moment_ns("2027-01-15T08:00:00Z", 0) == NOW
+    assert read_moment_ns("2027-01-15T08:00:00+01:00", 0) == NOW - HOUR
     for bad in ("", "yesterday", "2h30m", "-1h", "99999999999999h", "2027-13-01"):
         with pytest.raises(typer.BadParameter, match="no moment"):
-            moment_ns(bad, NOW)
+            read_moment_ns(bad, NOW)
 
 
 def test_a_moment_that_is_none(desk: Desk) -> None:

@@ -14,14 +14,14 @@ from interlock.core.config import Config, Problem
 from interlock.core.config.problems import KeyPath
 from interlock.core.status import NodeStatus, StatusReport
 from interlock.terminal import feature_reports
-from interlock.terminal.config_source import ConfigSource, Doubt
+from interlock.terminal.config_source import ConfigSource, ConfigWarning
 from interlock.terminal.feature_reports import (
     CheckReport,
     FeatureReports,
     Finding,
     OtherServers,
     StatusLine,
-    all_other_servers,
+    collect_other_servers,
     load_reports,
 )
 from interlock.terminal.node_discovery import NodeSelector
@@ -51,7 +51,7 @@ class LampReports(FeatureReports):
         broken, dim = (Problem("lamp", 0, 0, "", why, "") for why in ("broken", "dim"))
         return CheckReport([broken], [dim], "2 bulbs")
 
-    def doubts(self, config: Config, source: ConfigSource) -> Iterable[Doubt]:
+    def config_warnings(self, config: Config, source: ConfigSource) -> Iterable[ConfigWarning]:
         return [(("lamps",), "nobody sees it", "hang it up")]
 
     def count(self, config: Config) -> str:
@@ -172,4 +172,4 @@ def test_up_refuses_an_option_of_a_feature_that_is_not_there(world: World, optio
 
 @pytest.mark.usefixtures("lamps")
 def test_servers_of_features_are_known() -> None:
-    assert all_other_servers(Config()) == OtherServers({}, frozenset({"lamp"}), False)
+    assert collect_other_servers(Config()) == OtherServers({}, frozenset({"lamp"}), False)

@@ -10,7 +10,7 @@ import pytest
 
 from interlock.app import Node
 from interlock.core.config import Config, JournalConfig, ServerConfig
-from interlock.terminal.node_client import until_worth_listing
+from interlock.terminal.node_client import wait_for_tools
 
 DEMO = ServerConfig(command=sys.executable, args=["-m", "interlock.demo"])
 HANGS = ServerConfig(command=sys.executable, args=["-c", "import time; time.sleep(600)"])
@@ -36,7 +36,7 @@ def test_it_waits_as_long_as_it_is_worth(
         node.start()
         try:
             # A day while none is ready: the test would notice if that were waited for.
-            await until_worth_listing(node, none_ready=86_400.0, others=0.05)
+            await wait_for_tools(node, none_ready=86_400.0, others=0.05)
             return {one.key: one.state for one in node.status().upstreams}
         finally:
             await node.stop()
@@ -50,7 +50,7 @@ def test_while_none_is_ready_there_is_an_end(tmp_path: Path) -> None:
         node = Node(config, base_dir=tmp_path)
         node.start()
         try:
-            await until_worth_listing(node, none_ready=0.05, others=86_400.0)
+            await wait_for_tools(node, none_ready=0.05, others=86_400.0)
         finally:
             await node.stop()
 

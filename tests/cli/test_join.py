@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import typer
 
-from interlock.terminal.server_options import guessed_segment, server_of
+from interlock.terminal.server_options import guess_segment, read_server
 from tests.cli.program import DEMO, INTERLOCK, World
 from tests.cli.waiting import PATIENCE, wait_until
 
@@ -243,7 +243,7 @@ def test_mistakes(world: World, arguments: tuple[str, ...], code: int, said: str
     ],
 )
 def test_a_segment_is_made_from_the_command(line: str, segment: str) -> None:
-    assert guessed_segment(server_of(line.split(), None, [], [])) == segment
+    assert guess_segment(read_server(line.split(), None, [], [])) == segment
 
 
 @pytest.mark.parametrize(
@@ -256,16 +256,16 @@ def test_a_segment_is_made_from_the_command(line: str, segment: str) -> None:
     ],
 )
 def test_a_segment_is_made_from_the_url(url: str, segment: str) -> None:
-    assert guessed_segment(server_of([], url, [], [])) == segment
+    assert guess_segment(read_server([], url, [], [])) == segment
 
 
 def test_what_stands_on_the_command_line_is_meant_as_it_stands() -> None:
-    server = server_of(["run", "${env:HOME}"], None, ["A", "B=${env:C}"], [])
+    server = read_server(["run", "${env:HOME}"], None, ["A", "B=${env:C}"], [])
     assert server.args == ["$${env:HOME}"]
     assert server.env == {"A": "${env:A}", "B": "${env:C}"}
     with pytest.raises(typer.BadParameter, match="wants NAME"):
-        server_of(["run"], None, ["=x"], [])
-    remote = server_of([], "http://x", [], ["Authorization: Bearer ${env:T}"])
+        read_server(["run"], None, ["=x"], [])
+    remote = read_server([], "http://x", [], ["Authorization: Bearer ${env:T}"])
     assert remote.headers == {"Authorization": "Bearer ${env:T}"}
     with pytest.raises(typer.BadParameter, match="--header wants"):
-        server_of([], "http://x", [], ["nothing"])
+        read_server([], "http://x", [], ["nothing"])

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from interlock.cli.foreground import url_for_others
 from interlock.cli.upstream_table import UpstreamRows
-from interlock.terminal import output as say
-from interlock.terminal.clients import client_lines, own_command
+from interlock.terminal import output
+from interlock.terminal.clients import client_lines, program_command
 from interlock.terminal.log_lines import LineBuffer, RepeatFilter
 
 READY = ("api", "ready", "stateless", "12", "34567", "8", "1.2 ms")
@@ -47,15 +47,15 @@ def test_no_upstreams_are_a_heading() -> None:
 
 
 def test_words_of_others_cannot_take_over_a_terminal() -> None:
-    assert say.printable("plain, grün, 名前") == "plain, grün, 名前"
-    assert say.printable("a\tb\nc") == "a\tb\nc"
-    assert say.printable("\x1b[2Jgone\x07\r") == "\ufffd[2Jgone\ufffd\ufffd"
+    assert output.sanitize("plain, grün, 名前") == "plain, grün, 名前"
+    assert output.sanitize("a\tb\nc") == "a\tb\nc"
+    assert output.sanitize("\x1b[2Jgone\x07\r") == "\ufffd[2Jgone\ufffd\ufffd"
 
 
 def test_nothing_that_is_told_takes_over_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     reason = "closed: \x1b[2J\x1b]0;pwned\x07\x9b31m"
-    say.problem(reason)
-    say.note(f"Note: {reason}\n  go on")
+    output.print_problem(reason)
+    output.print_note(f"Note: {reason}\n  go on")
     harmless = "closed: \ufffd[2J\ufffd]0;pwned\ufffd\ufffd31m"
     assert capsys.readouterr().err == f"interlock: {harmless}\nNote: {harmless}\n  go on\n"
 
@@ -63,9 +63,9 @@ def test_nothing_that_is_told_takes_over_a_terminal(capsys: pytest.CaptureFixtur
 def test_json_on_a_terminal_takes_over_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    say.as_json({"id": "\x9b2J"})
+    output.print_json({"id": "\x9b2J"})
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    say.as_json({"id": "\x9b2J"})
+    output.print_json({"id": "\x9b2J"})
     assert capsys.readouterr().out == '{\n  "id": "\x9b2J"\n}\n{\n  "id": "\ufffd2J"\n}\n'
 
 
@@ -127,9 +127,9 @@ def test_clients_of_a_node_with_tokens_get_the_variable_not_the_token() -> None:
 def test_how_this_program_is_started_from_elsewhere(tmp_path: Path) -> None:
     program = tmp_path / "interlock"
     program.touch()
-    assert own_command(str(program)) == [str(program)]
-    assert own_command("/x/interlock/__main__.py") == [sys.executable, "-m", "interlock"]
-    assert own_command("interlock") == ["interlock"]
+    assert program_command(str(program)) == [str(program)]
+    assert program_command("/x/interlock/__main__.py") == [sys.executable, "-m", "interlock"]
+    assert program_command("interlock") == ["interlock"]
 
 
 def test_a_url_to_paste_names_a_machine() -> None:

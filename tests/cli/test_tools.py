@@ -7,7 +7,7 @@ import json
 from msgspec import Raw
 
 from interlock.core.config import Config, ServerConfig
-from interlock.terminal.tool_table import read_listing, same_name, servers_named
+from interlock.terminal.tool_table import find_servers_by_tool, is_same_name, read_listing
 from interlock.topics.config import ParticipantUpstream, TopicConfig, TopicsConfig
 from tests.cli.program import DEMO, World
 
@@ -115,15 +115,15 @@ def test_participants_are_classified_as_the_node_does() -> None:
         ("site", "mutating"),
     ]
     # It is not a server that could be started for a call.
-    assert servers_named(config, "site.worker.list") == ["a"]
+    assert find_servers_by_tool(config, "site.worker.list") == ["a"]
 
 
 def test_a_call_needs_only_the_server_in_its_name() -> None:
     config = Config(
         servers={"a": ServerConfig(url="http://h/"), "b": ServerConfig(url="http://h/")}
     )
-    assert servers_named(config, "a.x") == ["a"]
-    assert servers_named(config, "b__x") == ["b"]
-    assert servers_named(config, "x") == ["a", "b"]
-    assert same_name("a.x", "a__x")
-    assert not same_name("a.x", "a.y")
+    assert find_servers_by_tool(config, "a.x") == ["a"]
+    assert find_servers_by_tool(config, "b__x") == ["b"]
+    assert find_servers_by_tool(config, "x") == ["a", "b"]
+    assert is_same_name("a.x", "a__x")
+    assert not is_same_name("a.x", "a.y")

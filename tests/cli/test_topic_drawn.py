@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from interlock.terminal.safe_text import visibly, widest, wrapped
+from interlock.terminal.safe_text import escape_invisible, measure_width, wrap_text
 from interlock.topics.commands import screen as topic_screen
 from interlock.topics.commands.keyboard import Key
 from interlock.topics.commands.message_format import addressed, exactly
@@ -53,22 +53,24 @@ def test_what_may_be_drawn_too_wide_or_not_at_all_is_a_number(sign: str, shown: 
 
 def test_no_sign_of_a_question_is_wider_or_elsewhere_on_another_terminal() -> None:
     every = map(chr, range(0x80, sys.maxunicode + 1))
-    for one in (one for one in every if visibly(one) == one):
+    for one in (one for one in every if escape_invisible(one) == one):
         category, order = unicodedata.category(one), unicodedata.bidirectional(one)
         assert one.isprintable()
         assert category[0] != "M", ascii(one)
         assert order not in ("R", "AL", "AN"), ascii(one)
-        assert widest(one) == (1 if unicodedata.east_asian_width(one) == "N" else 2) or (
+        assert measure_width(one) == (1 if unicodedata.east_asian_width(one) == "N" else 2) or (
             # Signs of which somebody makes pictures are two wide, to be sure.
-            widest(one) == 2 and category[0] in "PSNZ"
+            measure_width(one) == 2 and category[0] in "PSNZ"
         ), ascii(one)
 
 
 def test_no_sign_is_measured_narrower_than_anybody_draws_it() -> None:
     for one in filter(str.isprintable, map(chr, range(sys.maxunicode + 1))):
-        assert widest(one) >= cell_len(one), ascii(one)
-        assert widest(one) == 2 or unicodedata.east_asian_width(one) in ("N", "Na"), ascii(one)
-        assert widest(one) == 2 or unicodedata.category(one)[0] != "M", ascii(one)
+        assert measure_width(one) >= cell_len(one), ascii(one)
+        assert measure_width(one) == 2 or unicodedata.east_asian_width(one) in ("N", "Na"), ascii(
+            one
+        )
+        assert measure_width(one) == 2 or unicodedata.category(one)[0] != "M", ascii(one)
 
 
 @pytest.mark.parametrize("sign", ["\u3248", "\u00df", "\u042f", "\u0903", "\U0001f3fd", "\u6f22"])
@@ -82,7 +84,7 @@ def test_the_end_of_what_is_asked_is_on_every_terminal(sign: str, field: str) ->
     for width in (20, 60, 80, 200):
         lines = question(topic_screen.resized(screen, width, 50))
         # The last cell is where terminals put what does not fit.
-        assert all(widest(f"│ {line}") < width for line in lines)
+        assert all(measure_width(f"│ {line}") < width for line in lines)
         assert "cron.d/evil" in "".join(line.removeprefix("  ") for line in lines)
 
 
@@ -133,7 +135,7 @@ def test_a_long_question_is_laid_out_once(monkeypatch: pytest.MonkeyPatch) -> No
 
     def counted(text: str, width: int) -> list[str]:
         laid_out.append(text)
-        return wrapped(text, width)
+        return wrap_text(text, width)
 
     monkeypatch.setattr("interlock.topics.commands.screen.wrapped", counted)
     long = PendingProposal("p9", "agent", "worker", "tools/call w", b'{"only":"once"}')

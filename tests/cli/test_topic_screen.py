@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from interlock.terminal.safe_text import wrapped
+from interlock.terminal.safe_text import wrap_text
 from interlock.topics.commands import screen as topic_screen
 from interlock.topics.commands.keyboard import Key
 from interlock.topics.commands.message_format import MessageLine, exactly, line_of, one_line
@@ -355,7 +355,7 @@ def test_a_long_line_goes_on_behind_an_indent() -> None:
 @given(FOREIGN.map(lambda text: text.replace("\u200d", "")), st.integers(10, 60))
 def test_wrapping_leaves_nothing_out(text: str, width: int) -> None:
     text = one_line(text, 1000)
-    first, *rest = wrapped(text, width)
+    first, *rest = wrap_text(text, width)
     assert all(cell_len(piece) <= width for piece in (first, *rest))
     assert all(piece.startswith("  ") for piece in rest)
     assert first + "".join(piece[2:] for piece in rest) == text

@@ -324,7 +324,7 @@ def test_a_config_that_names_no_node_means_no_other(
 ) -> None:
     # One runs where one would look without a config.
     told = b'{"url": "http://127.0.0.1:8420/mcp", "upstreams": [], "topics_url": "ws://n/ws"}'
-    monkeypatch.setattr("interlock.terminal.node_discovery.ask", lambda _: told)
+    monkeypatch.setattr("interlock.terminal.node_discovery.fetch_status", lambda _: told)
     path = tmp_path / "interlock.yaml"
     path.write_text("listen: 127.0.0.1:9001\ntopics: [")
     with pytest.raises(InterlockError, match="this is not valid YAML"):

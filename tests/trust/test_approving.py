@@ -84,7 +84,7 @@ def test_people_answer_a_node_that_has_no_address(tmp_path: Path) -> None:
             # There is no page, and nobody is sent to one.
             assert "url" not in held
             inbox = lonely.inbox
-            (one,) = await asyncio.to_thread(inbox.waiting)
+            (one,) = await asyncio.to_thread(inbox.list_pending)
             assert one.id == held["confirmation_id"]
             sent = {"refuse": True, "reason": "no"}
             told = json.loads(await asyncio.to_thread(inbox.decide, one, sent))
@@ -112,7 +112,7 @@ def test_a_socket_that_a_killed_node_left_is_passed_over(tmp_path: Path) -> None
         try:
             await node.trust.approving.listen_locally(lonely.socket)
             assert len(approvals_sockets(lonely.socket)) == 2
-            assert await asyncio.to_thread(lonely.inbox.waiting) == []
+            assert await asyncio.to_thread(lonely.inbox.list_pending) == []
         finally:
             await node.stop()
 

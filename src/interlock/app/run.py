@@ -25,7 +25,7 @@ from interlock.core.config import Config, ConfigChange, Problem, diff
 from interlock.core.instance_lock import StateLock
 from interlock.core.paths import state_dir, status_path
 from interlock.errors import InterlockError
-from interlock.terminal.forced_exit import end_at_once
+from interlock.terminal.forced_exit import exit_now
 
 _log = logging.getLogger("interlock.node")
 
@@ -156,7 +156,7 @@ class NodeRun:
                 self._unlock()
         except TimeoutError:
             _log.error("the node did not stop within %g s; it is ended as it is", STOP_WITHIN)
-            end_at_once()
+            exit_now()
 
     def _unlock(self) -> None:
         if self._lock is not None:
@@ -204,7 +204,7 @@ class NodeRun:
 
     def _interrupted(self) -> None:
         if self.stopping.is_set():
-            end_at_once()
+            exit_now()
         self.stopping.set()
 
     # -- the config

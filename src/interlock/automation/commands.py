@@ -21,10 +21,7 @@ import typer
 
 from interlock.automation.config import AutomationConfig
 from interlock.primitives.timestamps import format_utc
-from interlock.terminal import config_source as where
-from interlock.terminal import node_discovery as running
-from interlock.terminal import options
-from interlock.terminal import output as say
+from interlock.terminal import config_source, node_discovery, options, output
 from interlock.terminal.node_discovery import NodeOption
 
 if TYPE_CHECKING:
@@ -42,7 +39,7 @@ if TYPE_CHECKING:
 
 def line(text: str) -> str:
     """What others wrote, on one line."""
-    return " ".join(say.printable(text).split())
+    return " ".join(output.sanitize(text).split())
 
 
 class RuleCandidate:
@@ -65,7 +62,7 @@ class DecisionHistory:
     """The decisions of humans at the chosen node. Raises ConfigError, InterlockError."""
 
     def __init__(self, config: Path | None, node: str | None) -> None:
-        self.meant = running.with_files(config, node)
+        self.meant = node_discovery.find_local_node(config, node)
         self.config: Config = self.meant.config
         with self.store() as store:
             self.history: list[HumanDecision] = store.history()
@@ -141,19 +138,19 @@ class DecisionHistory:
         if not irreversible and any(
             is_called(one, id) for one in self.suggestions(irreversible=True)
         ):
-            say.problem(
+            output.print_problem(
                 f"{line(id)} would also answer for what cannot be undone. If that is what you "
                 "want, say --irreversible."
             )
         else:
-            say.problem(
+            output.print_problem(
                 f"nothing is called {line(id)} here. Suggestions change with every decision: "
-                f"`{self.meant.named.command('automation list')}` has those of now."
+                f"`{self.meant.selector.format_command('automation list')}` has those of now."
             )
-        raise typer.Exit(say.FAILED)
+        raise typer.Exit(output.FAILED)
 
 
-def config_path(meant: running.TargetNode) -> Path:
+def config_path(meant: node_discovery.TargetNode) -> Path:
     if meant.source is None or meant.source.path is None:
         from interlock.core.config import ConfigError
 
@@ -176,7 +173,7 @@ def show_list(past: DecisionHistory, *, json: bool, irreversible: bool, all: boo
     every = past.suggestions(irreversible=irreversible)
     found = [one for one in every if all or one.dismissed is None]
     if json:
-        say.as_json(
+        output.print_json(
             {
                 "decisions": len(past.history),
                 "suggestions": [row(RuleCandidate(one.rule, one)) for one in found],
@@ -185,7 +182,7 @@ def show_list(past: DecisionHistory, *, json: bool, irreversible: bool, all: boo
             }
         )
         return
-    console = say.console()
+    console = output.create_console()
     for one in found:
         then = one.rule.then
         text = Text.assemble(f"{one.id}  ", (f"{then:<6}", _STYLES[then]), short(one.words))
@@ -220,21 +217,25 @@ def _say_more(past: DecisionHistory, found: int, dismissed: int, *, irreversible
     from interlock.automation.rule import undoable
 
     if not past.config.section(AutomationConfig).enabled:
-        say.note("decisions are not kept: automation.enabled is false.")
+        output.print_note("decisions are not kept: automation.enabled is false.")
     if found:
-        show, accept = map(past.meant.named.command, ("automation show ID", "automation accept ID"))
-        say.note(f"`{show}` shows one whole, `{accept}` accepts it.")
+        show, accept = map(
+            past.meant.selector.format_command, ("automation show ID", "automation accept ID")
+        )
+        output.print_note(f"`{show}` shows one whole, `{accept}` accepts it.")
     else:
-        say.note(f"no rule is suggested: {_why_none(past)}.")
+        output.print_note(f"no rule is suggested: {_why_none(past)}.")
     if dismissed:
         which = "1 more was" if dismissed == 1 else f"{dismissed} more were"
-        listed = past.meant.named.command("automation list --all")
-        say.note(f"{which} dismissed: `{listed}` shows them.")
+        listed = past.meant.selector.format_command("automation list --all")
+        output.print_note(f"{which} dismissed: `{listed}` shows them.")
     if not irreversible and any(not undoable(one.effect) for one in past.history):
         others = past.suggestions(irreversible=True)
         more = len([one for one in others if one.dismissed is None]) - found
         if more > 0:
-            say.note(f"{more} more about what cannot be undone: say --irreversible to see them.")
+            output.print_note(
+                f"{more} more about what cannot be undone: say --irreversible to see them."
+            )
 
 
 def _why_none(past: DecisionHistory) -> str:
@@ -256,10 +257,10 @@ def print_whole(found: RuleCandidate, result: ReplayResult) -> None:
 
     from interlock.core.config.edit import rule_text
 
-    console = say.console()
-    console.print(Text(say.printable(found.words or found.rule.name)), soft_wrap=True)
+    console = output.create_console()
+    console.print(Text(output.sanitize(found.words or found.rule.name)), soft_wrap=True)
     console.print()
-    console.print(Text(say.printable(rule_text(found.rule)), "cyan"), soft_wrap=True)
+    console.print(Text(output.sanitize(rule_text(found.rule)), "cyan"), soft_wrap=True)
     rule = found.rule
     if found.evidence is not None:
         console.print(Text(f"Evidence: {line(found.evidence.words)}."), soft_wrap=True)
@@ -372,7 +373,7 @@ _VOID: Final = (
 def overview(
     context: typer.Context,
     irreversible: Irreversible = False,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
@@ -391,7 +392,7 @@ def overview(
       interlock automation revert allow-files.write-1f0c0e
     """
     if context.invoked_subcommand is not None:
-        options.refuse_before_command(context)
+        options.reject_options_before_command(context)
         return
     show_list(DecisionHistory(config, node), json=json, irreversible=irreversible, all=False)
 
@@ -400,7 +401,7 @@ def overview(
 def list_suggestions(
     irreversible: Irreversible = False,
     all: Annotated[bool, typer.Option("--all", help="Also those that were dismissed.")] = False,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
@@ -418,7 +419,7 @@ def list_suggestions(
 def show(
     id: Annotated[str, typer.Argument(metavar="ID", help="A suggestion, or a rule by its name.")],
     irreversible: Irreversible = False,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
@@ -434,7 +435,7 @@ def show(
     found = past.find(id, irreversible=irreversible)
     result = replayed(found.rule, past.history)
     if json:
-        say.as_json(row(found) | {"replay": replay_row(result)})
+        output.print_json(row(found) | {"replay": replay_row(result)})
     else:
         print_whole(found, result)
 
@@ -449,7 +450,7 @@ def replay(
         ),
     ],
     irreversible: Irreversible = False,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
@@ -470,19 +471,19 @@ def replay(
     if os.path.isfile(what) or what.endswith((".yaml", ".yml", ".json")):
         rules = load_config(what).policy.learned
         if not rules:
-            say.problem(f"{what} has no rules below policy.learned.")
-            raise typer.Exit(say.FAILED)
+            output.print_problem(f"{what} has no rules below policy.learned.")
+            raise typer.Exit(output.FAILED)
     else:
         rules = [past.find(what, irreversible=irreversible).rule]
     results = [(rule, replayed(rule, past.history)) for rule in rules]
     if json:
-        say.as_json([{"rule": rule.name, **replay_row(one)} for rule, one in results])
+        output.print_json([{"rule": rule.name, **replay_row(one)} for rule, one in results])
     else:
         for rule, one in results:
             print(f"{line(rule.name)} {one.words}.")
             print_examples(one)
     if any(one.other for _, one in results):
-        raise typer.Exit(say.FAILED)
+        raise typer.Exit(output.FAILED)
 
 
 @automation.command()
@@ -499,7 +500,7 @@ def accept(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask; arguments are opened by --open only.")
     ] = False,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
     """Accept a suggested rule: it is written into the config. Shows it first, and asks.
@@ -523,13 +524,13 @@ def accept(
     path = past.config_path()
     found = past.find(id, irreversible=irreversible)
     if found.evidence is None:
-        say.note(f"{line(found.rule.name)} is in force already.")
+        output.print_note(f"{line(found.rule.name)} is in force already.")
         return
     print_whole(found, replayed(found.rule, past.history))
-    say.note(_VOID)
+    output.print_note(_VOID)
     if not _agreed(found.rule, open or [], yes=yes):
-        say.note("nothing was changed.")
-        raise typer.Exit(say.FAILED)
+        output.print_note("nothing was changed.")
+        raise typer.Exit(output.FAILED)
     rule = replace(found.rule, accepted=f"{format_utc(time.time())} by {getpass.getuser()}")
     # Read again: whoever was asked may have taken a while.
     write_text(path, add_learned(read_text(path), rule, str(path)))
@@ -537,14 +538,14 @@ def accept(
         with past.store() as store:
             store.restore([found.id, found.dismissed.id])
     print(f"{line(rule.name)} is in {path} now.")
-    revert = past.meant.named.command(f"automation revert {line(rule.name)}")
-    say.note(f"`{revert}` takes it back.")
+    revert = past.meant.selector.format_command(f"automation revert {line(rule.name)}")
+    output.print_note(f"`{revert}` takes it back.")
 
 
 @automation.command()
 def revert(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The rule, as it is called.")],
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
     """Take an accepted rule back: humans are asked again. A running node heeds it by itself.
@@ -562,7 +563,7 @@ def revert(
     from interlock.errors import InterlockError
     from interlock.terminal.config_source import write_text
 
-    path = config_path(running.with_files(config, node))
+    path = config_path(node_discovery.find_local_node(config, node))
     text = remove_learned(read_text(path), name, str(path))
     try:
         past = DecisionHistory(config, node)
@@ -573,10 +574,10 @@ def revert(
                 past.dismiss(id_of(rule), rule, same, reverted=True)
     except InterlockError as error:
         # It is taken back all the same.
-        say.note(f"that it is not wanted cannot be remembered: {error.message}")
+        output.print_note(f"that it is not wanted cannot be remembered: {error.message}")
     write_text(path, text)
     print(f"{line(name)} is in {path} no more: humans are asked again.")
-    say.note(_VOID)
+    output.print_note(_VOID)
 
 
 @automation.command()
@@ -586,7 +587,7 @@ def dismiss(
         bool, typer.Option("--undo", help="It was a mistake: let it be suggested again.")
     ] = False,
     irreversible: Irreversible = False,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
     """Do not want a suggestion: it is not shown again, nor are others for the same decisions,
@@ -602,22 +603,22 @@ def dismiss(
     if undo:
         meant = [one.id for one in past.dismissed if is_called(one, id)]
         if not meant:
-            say.problem(f"nothing that was dismissed is called {line(id)} here.")
-            raise typer.Exit(say.FAILED)
+            output.print_problem(f"nothing that was dismissed is called {line(id)} here.")
+            raise typer.Exit(output.FAILED)
         with past.store() as store:
             store.restore(meant)
         print(f"{line(id)} may be suggested again.")
         return
     found = past.find(id, irreversible=irreversible)
     if found.evidence is None:
-        revert = past.meant.named.command(f"automation revert {line(id)}")
-        say.problem(f"{line(id)} is in force: `{revert}` takes it back.")
-        raise typer.Exit(say.FAILED)
+        revert = past.meant.selector.format_command(f"automation revert {line(id)}")
+        output.print_problem(f"{line(id)} is in force: `{revert}` takes it back.")
+        raise typer.Exit(output.FAILED)
     past.dismiss(found.id, found.rule, found.evidence.agreed)
     least = max(found.evidence.agreed, past.config.section(AutomationConfig).decisions)
     print(f"{line(found.rule.name)} is not suggested before {least} more decisions like these.")
-    undo_it = past.meant.named.command(f"automation dismiss --undo {line(found.id)}")
-    say.note(f"`{undo_it}` brings it back.")
+    undo_it = past.meant.selector.format_command(f"automation dismiss --undo {line(found.id)}")
+    output.print_note(f"`{undo_it}` brings it back.")
 
 
 def _agreed(rule: LearnedRule, opened: list[str], *, yes: bool) -> bool:
@@ -634,10 +635,10 @@ def _agreed(rule: LearnedRule, opened: list[str], *, yes: bool) -> bool:
             f"say {said}"
         )
     for name in left:
-        if not say.agreed(f"Let calls through whatever {line(name)} says?"):
+        if not output.confirm(f"Let calls through whatever {line(name)} says?"):
             return False
     if yes:
         return True
     if not asked:
         raise typer.BadParameter("nobody can be asked here: look at the rule, then say --yes")
-    return say.agreed(f"Accept {line(rule.name)} as shown?")
+    return output.confirm(f"Accept {line(rule.name)} as shown?")

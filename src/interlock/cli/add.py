@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from interlock.terminal import config_source as where
-from interlock.terminal import output as say
+from interlock.terminal import config_source, output
 
 if TYPE_CHECKING:
     from interlock.core.config import ServerConfig
@@ -44,7 +43,7 @@ def add(
             show_default=False,
         ),
     ] = None,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
 ) -> None:
     """Add a server to the config, which is made when it is not there.
 
@@ -66,23 +65,23 @@ def add(
     if options["--config"]:
         config = Path(options["--config"][-1])
     server = _server(words, options["--env"], options["--header"])
-    path = where.find(config) or Path(DEFAULT_NAME)
+    path = config_source.find_config(config) or Path(DEFAULT_NAME)
     exists = path.exists()
     text = read_text(path) if exists else ""
-    where.write_text(path, add_server(text, key, server, str(path)))
+    config_source.write_text(path, add_server(text, key, server, str(path)))
     print(f"Added {key} to {path}{'' if exists else ' (new file)'}")
     for name, value in [*server.env.items(), *server.headers.items()]:
         instead = _reference(key, name, value)
         # What is as good as nothing, such as `true`, stays as it is.
         if "${" not in value and instead != value:
-            say.note(
+            output.print_note(
                 f"Note: {name} looks like a secret and now stands in {path} as it is. "
                 f"'{instead}' would refer to it instead."
             )
-    source = where.ConfigSource(path, path.absolute().parent)
+    source = config_source.ConfigSource(path, path.absolute().parent)
     for missing in missing_references(source.load(), source):
-        say.note(str(missing))
-    say.note(f"Try it: interlock doctor{'' if config is None else f' -c {config}'}")
+        output.print_note(str(missing))
+    output.print_note(f"Try it: interlock doctor{'' if config is None else f' -c {config}'}")
     note_stdio(path)
 
 
@@ -99,7 +98,7 @@ def note_stdio(path: Path) -> None:
     """How a client that only starts programs gets to what was just written."""
     from interlock.terminal.clients import stdio_command
 
-    say.note(f"For a client that only starts programs: {shlex.join(stdio_command(path))}")
+    output.print_note(f"For a client that only starts programs: {shlex.join(stdio_command(path))}")
 
 
 def own_options(words: list[str], options: dict[str, list[str]]) -> list[str]:

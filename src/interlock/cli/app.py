@@ -17,8 +17,7 @@ import typer
 from interlock.app.features import load_features
 from interlock.cli import about
 from interlock.core.feature import Command
-from interlock.terminal import help_text
-from interlock.terminal import output as say
+from interlock.terminal import help_text, output
 
 _COMPLETION: Final = "_INTERLOCK_COMPLETE"
 """The shell sets it when it asks what could come next."""
@@ -81,18 +80,18 @@ def app_for(arguments: Sequence[str]) -> typer.Typer:
 def run_app(arguments: Sequence[str]) -> None:
     """Do what these arguments ask for. Ends like a program: by SystemExit, or by an error."""
     command = typer.main.get_command(app_for(arguments))
-    help_text.make_readable(command, HELP_OPTIONS)
-    instead = help_text.misplaced(command, arguments)
+    help_text.fix_help(command, HELP_OPTIONS)
+    instead = help_text.suggest_order(command, arguments)
     if instead is not None:
-        say.problem(f"{arguments[0]} comes after the command: {instead}")
-        raise SystemExit(say.USAGE)
+        output.print_problem(f"{arguments[0]} comes after the command: {instead}")
+        raise SystemExit(output.USAGE)
     command(args=list(arguments), prog_name="interlock")
 
 
 @functools.cache
 def _app_with(only: str | None) -> typer.Typer:
     app = typer.Typer(
-        epilog=say.EXIT_CODES_HELP,
+        epilog=output.EXIT_CODES_HELP,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": list(HELP_OPTIONS)},

@@ -10,11 +10,7 @@ import typer
 
 from interlock.primitives.durations import describe_duration
 from interlock.primitives.timestamps import format_local
-from interlock.terminal import config_source as where
-from interlock.terminal import key_choice as own_keys
-from interlock.terminal import node_discovery as running
-from interlock.terminal import operator_key
-from interlock.terminal import output as say
+from interlock.terminal import config_source, key_choice, node_discovery, operator_key, output
 from interlock.terminal.node_discovery import NodeOption
 from interlock.terminal.options import Json, Key, PassphraseFile
 
@@ -60,7 +56,7 @@ def approvals(
     ] = None,
     reveal: Reveal = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing what comes.")] = False,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
@@ -75,8 +71,8 @@ def approvals(
     """
     from interlock.terminal.approvals_client import ApprovalsClient
 
-    meant = running.meant(config, node)
-    inbox = ApprovalsClient(meant)
+    target = node_discovery.find_node(config, node)
+    inbox = ApprovalsClient(target)
     if id is not None:
         _check_id(id)
         _show_one(inbox, id, reveal=reveal, json=json)
@@ -85,28 +81,30 @@ def approvals(
         raise typer.BadParameter("--reveal needs the ID of an approval.")
     if watch:
         known: set[str] = set()
-        for waiting in inbox.changes():
-            for one in waiting:
+        for pending in inbox.watch_pending():
+            for one in pending:
                 if one.id not in known:
                     print(_as_json(one) if json else _row(one), flush=True)
-            for id in known - {one.id for one in waiting}:
-                say.note(f"{id} waits no more.")
-            known = {one.id for one in waiting}
-        say.note("the node has stopped.")
+            for id in known - {one.id for one in pending}:
+                output.print_note(f"{id} waits no more.")
+            known = {one.id for one in pending}
+        output.print_note("the node has stopped.")
         return
     if json:
-        say.as_json({"approvals": inbox.everything()})
+        output.print_json({"approvals": inbox.list_pending_raw()})
         return
-    found = inbox.waiting()
-    for asked in inbox.enrolments():
-        say.note(_enrolment(asked, meant.named))
+    found = inbox.list_pending()
+    for asked in inbox.list_enrolments():
+        output.print_note(_enrolment(asked, target.selector))
     for one in found:
         print(_row(one))
     if not found:
-        say.note("nothing waits.")
+        output.print_note("nothing waits.")
     else:
-        approve, refuse = map(meant.named.command, ("approve ID", "refuse ID --reason WHY"))
-        say.note(f"Decide with: {approve}, or {refuse}")
+        approve, refuse = map(
+            target.selector.format_command, ("approve ID", "refuse ID --reason WHY")
+        )
+        output.print_note(f"Decide with: {approve}, or {refuse}")
 
 
 def _show_one(inbox: ApprovalsClient, id: str, *, reveal: bool, json: bool) -> None:
@@ -127,7 +125,7 @@ def approve(
     key: Key = None,
     passphrase_file: PassphraseFile = None,
     reason: Reason = "",
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
@@ -141,12 +139,12 @@ def approve(
     from interlock.terminal.approvals_client import ApprovalsClient
 
     _check_id(id)
-    meant = running.meant(config, node)
-    inbox = ApprovalsClient(meant)
+    target = node_discovery.find_node(config, node)
+    inbox = ApprovalsClient(target)
     one = inbox.find(id)
     _must_wait(one)
-    path = own_keys.chosen(key, one, meant, here=inbox.is_here(one) and not one.at)
-    operator_key.check_file(path)
+    path = key_choice.choose_key(key, one, target, here=inbox.is_local(one) and not one.at)
+    operator_key.check_key_file(path)
     interactive = not yes
     if interactive and not sys.stdin.isatty():
         raise typer.BadParameter("nobody is there to ask: look at it first, then give --yes.")
@@ -161,16 +159,16 @@ def approve(
         _show(one)
     if interactive:
         if one.masked and not (reveal or accept_masked):
-            accept_masked = say.agreed(
+            accept_masked = output.confirm(
                 f"{_masked_names(one)} masked (--reveal shows the values). Approve without "
                 "seeing them?"
             )
             if not accept_masked:
-                say.note("nothing was decided.")
-                raise typer.Exit(say.FAILED)
-        if not say.agreed("Let exactly this call through?"):
-            say.note("nothing was decided.")
-            raise typer.Exit(say.FAILED)
+                output.print_note("nothing was decided.")
+                raise typer.Exit(output.FAILED)
+        if not output.confirm("Let exactly this call through?"):
+            output.print_note("nothing was decided.")
+            raise typer.Exit(output.FAILED)
     proof = _signed(one, "approve", reason, path, passphrase_file)
     sent = {"proof": proof, **({"accept_masked": True} if one.masked else {})}
     _tell(inbox.decide(one, sent), json=json)
@@ -181,7 +179,7 @@ def refuse(
     reason: Reason = "",
     key: Key = None,
     passphrase_file: PassphraseFile = None,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
@@ -196,19 +194,21 @@ def refuse(
     from interlock.terminal.approvals_client import ApprovalsClient
 
     _check_id(id)
-    inbox = ApprovalsClient(running.meant(config, node))
+    inbox = ApprovalsClient(node_discovery.find_node(config, node))
     one = inbox.find(id)
     _must_wait(one)
     sent: dict[str, Any] = {"refuse": True, "reason": reason}
     if key is not None or one.at:
-        sent = {"proof": _signed(one, "refuse", reason, operator_key.chosen(key), passphrase_file)}
+        sent = {
+            "proof": _signed(one, "refuse", reason, operator_key.choose_key(key), passphrase_file)
+        }
     _tell(inbox.decide(one, sent), json=json)
 
 
 def _signed(
     one: PendingApproval, decision: str, reason: str, path: Path, passphrase_file: Path | None
 ) -> str:
-    operator_key.warn_open(path)
+    operator_key.warn_if_readable(path)
     claims = {
         "aud": one.aud,
         "jti": one.id,
@@ -216,7 +216,9 @@ def _signed(
         "decision": decision,
         **({"reason": reason} if reason else {}),
     }
-    return operator_key.sign(operator_key.load(path, passphrase_file), now=one.now, claims=claims)
+    return operator_key.sign_proof(
+        operator_key.load_key(path, passphrase_file), now=one.now, claims=claims
+    )
 
 
 def _check_id(id: str) -> None:
@@ -248,16 +250,18 @@ def _row(one: PendingApproval) -> str:
     )
 
 
-def _enrolment(asked: dict[str, Any], named: running.NodeSelector) -> str:
+def _enrolment(asked: dict[str, Any], named: node_discovery.NodeSelector) -> str:
     """Who wants to become an operator, and what to do about it."""
     who, id = f"{_line(str(asked['name']))} ({asked['kind']})", asked["id"]
     if not asked["recovery"]:
-        return f"Enrolment pending: {who}. Confirm it with: {named.command(f'keys admit {id}')}"
+        return (
+            f"Enrolment pending: {who}. Confirm it with: {named.format_command(f'keys admit {id}')}"
+        )
     ends = asked["ends"]
     when = "" if ends is None else f" at {format_local(ends)}"
     return (
         f"Recovery: {who} becomes an operator{when} without the proof of another. "
-        f"Refuse it with: {named.command(f'keys refuse {id}')}"
+        f"Refuse it with: {named.format_command(f'keys refuse {id}')}"
     )
 
 
@@ -290,38 +294,40 @@ def _who(one: PendingApproval) -> str:
 
 def _line(text: str) -> str:
     """What others wrote, in one line: it cannot look like another line of ours."""
-    return " ".join(say.printable(text).split())
+    return " ".join(output.sanitize(text).split())
 
 
 def _block(text: str) -> str:
     """The same in several lines, each marked as theirs."""
-    return "\n".join(f"  │ {line}" for line in say.printable(text).splitlines())
+    return "\n".join(f"  │ {line}" for line in output.sanitize(text).splitlines())
 
 
 def _show(one: PendingApproval) -> None:
     """All there is to know before one decides. On stderr: the outcome is the result."""
     if one.at:
-        say.note(f"held by:   the node {_line(one.at)} below, which says all of this itself")
-    say.note(f"tool:      {_line(one.tool)}  ({_EFFECTS.get(one.effect, one.effect)})")
+        output.print_note(
+            f"held by:   the node {_line(one.at)} below, which says all of this itself"
+        )
+    output.print_note(f"tool:      {_line(one.tool)}  ({_EFFECTS.get(one.effect, one.effect)})")
     if one.description:
-        say.note(f"it says:\n{_block(one.description)}")
-    say.note(f"server:    {_line(one.server)}")
+        output.print_note(f"it says:\n{_block(one.description)}")
+    output.print_note(f"server:    {_line(one.server)}")
     if len(one.route) > _DIRECT:
-        say.note(f"route:     {_line(' › '.join(one.route))}")
-    say.note(f"asked by:  {_who(one)}")
+        output.print_note(f"route:     {_line(' › '.join(one.route))}")
+    output.print_note(f"asked by:  {_who(one)}")
     if one.proposal is not None:
-        say.note(f"proposed:  {_proposed(one, '')}")
+        output.print_note(f"proposed:  {_proposed(one, '')}")
     why = one.reason or (f"rule {one.rule}" if one.rule else "")
     if why:
-        say.note(f"it waits:  {_line(why)}")
-    say.note(f"time left: {describe_duration(one.seconds_left)}")
-    say.note(f"digest:    {one.args_sha256}")
-    say.note(f"arguments:\n{_block(one.arguments_text)}")
+        output.print_note(f"it waits:  {_line(why)}")
+    output.print_note(f"time left: {describe_duration(one.seconds_left)}")
+    output.print_note(f"digest:    {one.args_sha256}")
+    output.print_note(f"arguments:\n{_block(one.arguments_text)}")
     if one.meta_text:
-        say.note(f"and beside them (_meta):\n{_block(one.meta_text)}")
+        output.print_note(f"and beside them (_meta):\n{_block(one.meta_text)}")
     if one.masked:
         state = "revealed" if one.revealed else "masked"
-        say.note(f"{state}:    {_line(', '.join(one.masked))}")
+        output.print_note(f"{state}:    {_line(', '.join(one.masked))}")
 
 
 def _masked_names(approval: PendingApproval) -> str:
@@ -346,14 +352,14 @@ def _tell(body: bytes, *, json: bool) -> None:
 
     told = msgspec.json.decode(body, type=PendingApproval)
     if json:
-        say.as_json(msgspec.json.decode(body))
+        output.print_json(msgspec.json.decode(body))
     else:
         _tell_person(told)
     if told.state == _PASSED_ON:
         if not _refused_below(told) and msgspec.json.decode(told.result).get("isError"):
-            raise typer.Exit(say.FAILED)
+            raise typer.Exit(output.FAILED)
     elif told.state not in ("done", "refused") or told.error is not None or told.outcome == _FAILED:
-        raise typer.Exit(say.FAILED)
+        raise typer.Exit(output.FAILED)
 
 
 def _tell_person(told: PendingApproval) -> None:
@@ -363,19 +369,19 @@ def _tell_person(told: PendingApproval) -> None:
     if told.state == "refused" or _refused_below(told):
         print(f"refused{by}.")
     elif told.state == _PASSED_ON:
-        say.note(f"passed on to the node {_line(told.at)}, which holds it.")
+        output.print_note(f"passed on to the node {_line(told.at)}, which holds it.")
         print_result(bytes(told.result))
     elif told.outcome == _HELD_BELOW:
-        say.note(f"approved{by}.")
+        output.print_note(f"approved{by}.")
         print(_gate_below(bytes(told.result)))
     else:
-        say.note(f"approved{by}: {told.outcome or told.state}")
+        output.print_note(f"approved{by}: {told.outcome or told.state}")
         if told.error is not None:
-            say.problem(say.printable(told.error["message"]))
+            output.print_problem(output.sanitize(told.error["message"]))
         elif bytes(told.result) != b"null":
             print_result(bytes(told.result))
         elif told.note:
-            say.note(say.printable(told.note))
+            output.print_note(output.sanitize(told.note))
 
 
 def _refused_below(told: PendingApproval) -> bool:

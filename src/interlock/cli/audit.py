@@ -19,12 +19,9 @@ import typer
 from interlock.cli.journal import CountOption, LinesOption, show, tail
 from interlock.core.config.trust import EffectName
 from interlock.primitives.text import format_count
-from interlock.terminal import config_source as where
-from interlock.terminal import node_discovery as running
-from interlock.terminal import options
-from interlock.terminal import output as say
+from interlock.terminal import config_source, node_discovery, options, output
 from interlock.terminal.node_discovery import NodeOption
-from interlock.terminal.options import moment_ns
+from interlock.terminal.options import read_moment_ns
 
 if TYPE_CHECKING:
     from interlock.core.journal.reader import JournalQuery, JournalReader, JournalRow
@@ -52,7 +49,7 @@ EffectOption = Annotated[
     typer.Option(
         "--effect",
         metavar="EFFECT",
-        parser=options.one_of(*get_args(EffectName)),
+        parser=options.choice_reader(*get_args(EffectName)),
         help="Only tools with this effect: irreversible, …",
     ),
 ]
@@ -83,7 +80,7 @@ def verify(
             "--head", metavar="HEAD", help="What `audit head` printed once, and you kept elsewhere."
         ),
     ] = "",
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
@@ -103,15 +100,15 @@ def verify(
     with _progress(path) as progress:
         verdict = journal_verify.verify(path, head, progress)
     if json:
-        say.as_json(_as_dict(path, verdict))
+        output.print_json(_as_dict(path, verdict))
     else:
         _tell(path, verdict)
     if not verdict.whole:
-        raise typer.Exit(say.FAILED)
+        raise typer.Exit(output.FAILED)
 
 
 @audit.command()
-def head(config: where.ConfigOption = None, node: NodeOption = None) -> None:
+def head(config: config_source.ConfigOption = None, node: NodeOption = None) -> None:
     """Print the end of the chain. Kept elsewhere, it proves all that is in the journal until now.
 
     \b
@@ -144,7 +141,7 @@ def search(
         ),
     ] = False,
     count: CountOption = 100,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: LinesOption = False,
     node: NodeOption = None,
 ) -> None:
@@ -165,8 +162,8 @@ def search(
     rows = ask(question, count)[::-1]
     show(rows, json=json)
     if not rows:
-        say.note("nothing in the journal fits.")
-        raise typer.Exit(say.FAILED)
+        output.print_note("nothing in the journal fits.")
+        raise typer.Exit(output.FAILED)
 
 
 @audit.command()
@@ -177,11 +174,11 @@ def export(
         typer.Option(
             "--format",
             metavar="[jsonl|csv|events]",
-            parser=options.one_of("jsonl", "csv", "events"),
+            parser=options.choice_reader("jsonl", "csv", "events"),
             help="An object a line, a table, or what was denied, held and confirmed.",
         ),
     ] = "jsonl",
-    output: Annotated[
+    output_file: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: stdout.")
     ] = None,
     caller: CallerOption = None,
@@ -191,7 +188,7 @@ def export(
     approval: ApprovalOption = None,
     since: SinceOption = "",
     until: UntilOption = "",
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
     """Write entries out, oldest first, with their times in UTC.
@@ -211,16 +208,16 @@ def export(
     with closing(reader.each(question)) as rows:
         # Asked before the file is made: a journal that cannot be read must not empty it.
         first = list(islice(rows, 1))
-        with _opened(output) as file:
+        with _opened(output_file) as file:
             written = _write(file, format, chain(first, rows))
-    say.note(f"{format_count(written, 'entry', 'entries')}.")
+    output_file.print_note(f"{format_count(written, 'entry', 'entries')}.")
 
 
 def _path(config: Path | None, node: str | None) -> Path:
     from interlock.core.paths import journal_path
 
-    meant = running.with_files(config, node)
-    return journal_path(meant.config, os.environ, meant.base_dir)
+    target = node_discovery.find_local_node(config, node)
+    return journal_path(target.config, os.environ, target.base_dir)
 
 
 def _question(
@@ -241,8 +238,8 @@ def _question(
         outcome=outcome,
         upstream=upstream,
         effect=effect,
-        since_ns=moment_ns(since, now) if since else 0,
-        until_ns=moment_ns(until, now) if until else None,
+        since_ns=read_moment_ns(since, now) if since else 0,
+        until_ns=read_moment_ns(until, now) if until else None,
     )
 
 
@@ -264,13 +261,17 @@ def _about_approval(
 
 
 @contextmanager
-def _opened(output: Path | None) -> Iterator[TextIO]:
-    if output is None:
+def _opened(output_file: Path | None) -> Iterator[TextIO]:
+    if output_file is None:
         yield sys.stdout
         return
     # Only its owner may read it, as the journal itself.
     with open(
-        output, "w", encoding="utf-8", newline="", opener=lambda p, flags: os.open(p, flags, 0o600)
+        output_file,
+        "w",
+        encoding="utf-8",
+        newline="",
+        opener=lambda p, flags: os.open(p, flags, 0o600),
     ) as file:
         yield file
 
@@ -330,7 +331,7 @@ class _Bar:
             BarColumn(),
             TaskProgressColumn(),
             TimeRemainingColumn(),
-            console=say.console(stderr=True),
+            console=output.create_console(stderr=True),
             transient=True,
         )
         self._shown.start()
@@ -361,13 +362,13 @@ def _tell(path: Path, verdict: VerificationReport) -> None:
     if verdict.more_findings:
         print(f"✗ … and {verdict.more_findings} more.")
     for one in verdict.notes:
-        say.note(f"· {one}")
+        output.print_note(f"· {one}")
     archived = f", and {verdict.archived} in archives" if verdict.archived else ""
     if verdict.whole:
         print(f"✓ {path}: {verdict.entries} entries{archived}, all as they were written.")
         print(f"  head {verdict.head}")
     else:
-        say.problem(
+        output.print_problem(
             f"{path} is not what was written. Keep it as it is for whoever looks into it; a node "
             "begins a new journal when this one, with its -wal and -shm files, is moved aside."
         )

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from interlock.cli.completion import complete_tool
-from interlock.terminal import config_source as where
-from interlock.terminal import node_discovery as running
-from interlock.terminal import output as say
+from interlock.terminal import config_source, node_discovery, output
 from interlock.terminal.call_arguments import (
     JsonOption,
     JsonOutputOption,
     WordsArgument,
-    check_given_once,
+    check_argument_form,
     read_timeout,
 )
 from interlock.terminal.node_discovery import NodeOption
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from interlock.core.config import Config
     from interlock.terminal.node_client import NodeClient
 
-_HERE: Final = running.NodeSelector()
+_HERE: Final = node_discovery.NodeSelector()
 _UNREACHABLE_NAMES: Final = ("upstream_unavailable", "upstream_lost", "circuit_open")
 _FOR_CLIENTS: Final = "`tools/list` has the names."
 _FOR_PEOPLE: Final = "`{}` shows them all."
@@ -67,7 +65,7 @@ def call(
             show_default=False,
         ),
     ] = None,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
     """Call a tool and print what it answers.
@@ -83,7 +81,7 @@ def call(
     """
     from interlock.terminal.event_loop import run
 
-    check_given_once(arguments, json)
+    check_argument_form(arguments, json)
     seconds = read_timeout(timeout)
     code = run(
         _call(
@@ -113,45 +111,45 @@ async def _call(
     approval: str | None,
 ) -> int:
     from interlock.core.call import UpstreamAnsweredError
-    from interlock.terminal.call_arguments import BadArgument, read_arguments, read_object
-    from interlock.terminal.node_client import reach
+    from interlock.terminal.call_arguments import ArgumentError, read_arguments, read_json_object
+    from interlock.terminal.node_client import connect_to_node
 
     try:
-        arguments = {} if json is None else read_object(json)
+        arguments = {} if json is None else read_json_object(json)
         narrow = partial(_narrowed, name=name)
-        async with reach(config, node=address, narrow=narrow) as node:
+        async with connect_to_node(config, node=address, narrow=narrow) as node:
             if words:
                 schema = _schema(await node.list_tools(), node.config, name)
                 arguments = read_arguments(words, schema)
             outcome = await node.call_tool(
                 name, arguments, hear=_progress, timeout=seconds, approval=approval
             )
-    except BadArgument as bad:
+    except ArgumentError as bad:
         raise typer.BadParameter(str(bad)) from None
     except TimeoutError:
-        say.problem(f"no answer within {seconds:g} s; the call was cancelled.")
-        return say.FAILED
+        output.print_problem(f"no answer within {seconds:g} s; the call was cancelled.")
+        return output.FAILED
     except UpstreamAnsweredError as error:
         if node.unready:
             # What is wrong with the server was told already; that its tools are unknown follows.
-            return say.UNREACHABLE
+            return output.UNREACHABLE
         code = _error_code(error)
-        down = None if code == say.UNREACHABLE else _not_ready(node, name)
-        tools = running.NodeSelector(config, address).command("tools")
-        say.problem(down or error.message.replace(_FOR_CLIENTS, _FOR_PEOPLE.format(tools)))
-        return say.UNREACHABLE if down else code
-    at = running.NodeSelector(config, address)
+        down = None if code == output.UNREACHABLE else _not_ready(node, name)
+        tools = node_discovery.NodeSelector(config, address).command("tools")
+        output.print_problem(down or error.message.replace(_FOR_CLIENTS, _FOR_PEOPLE.format(tools)))
+        return output.UNREACHABLE if down else code
+    at = node_discovery.NodeSelector(config, address)
     raw = bytes(outcome.result)
     return print_result(raw, json_output=json_output, at=at, stopped=node.temporary)
 
 
 def _not_ready(node: NodeClient, name: str) -> str | None:
     """Why the server in the tool's name has no such tool: it is not there at all."""
-    from interlock.terminal.tool_table import begins_with_segment, not_ready
+    from interlock.terminal.tool_table import describe_unready, has_segment
 
     for one in node.trouble():
-        if begins_with_segment(name, one.segment, node.config.root_segment):
-            return not_ready(one)
+        if has_segment(name, one.segment, node.config.root_segment):
+            return describe_unready(one)
     return None
 
 
@@ -159,18 +157,18 @@ def _narrowed(config: Config, name: str) -> Config:
     """Only the server that the call needs."""
     from msgspec.structs import replace
 
-    from interlock.terminal.tool_table import servers_named
+    from interlock.terminal.tool_table import find_servers_by_tool
 
-    needed = servers_named(config, name)
+    needed = find_servers_by_tool(config, name)
     return replace(config, servers={key: config.servers[key] for key in needed})
 
 
 def _schema(definitions: list[Raw], config: Config, name: str) -> dict[str, Any]:
-    from interlock.terminal.tool_table import read_listing, same_name
+    from interlock.terminal.tool_table import is_same_name, read_listing
 
     listed = read_listing(definitions, config)
-    # An unknown tool is the node's to refuse: it knows what was meant.
-    return next((tool.schema for tool in listed if same_name(tool.name, name)), {})
+    # An unknown tool is the node's to refuse: it knows what was target.
+    return next((tool.schema for tool in listed if is_same_name(tool.name, name)), {})
 
 
 def _progress(call: Call, method: str, params: bytes | Raw) -> None:
@@ -197,4 +195,4 @@ def _error_code(error: UpstreamAnsweredError) -> int:
 
     rows = [by_name(name) for name in _UNREACHABLE_NAMES]
     unreachable = {row.code for row in rows} | {row.stateless_code for row in rows}
-    return say.UNREACHABLE if error.code in unreachable else say.FAILED
+    return output.UNREACHABLE if error.code in unreachable else output.FAILED

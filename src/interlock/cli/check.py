@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from interlock.primitives.text import format_count
-from interlock.terminal import config_source as where
-from interlock.terminal import output as say
+from interlock.terminal import config_source, output
 from interlock.terminal.feature_reports import load_reports
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check(
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
 ) -> None:
     """Check the config: every problem with its place, every reference that leads nowhere.
@@ -32,41 +31,41 @@ def check(
       interlock check
       interlock check -c team.yaml --json
     """
-    from interlock.cli.config_warnings import doubts
+    from interlock.cli.config_warnings import config_warnings
     from interlock.core.config import ConfigError
 
-    source = where.source(config)
+    source = config_source.find_source(config)
     try:
         loaded = source.load()
     except ConfigError as error:
         problems = [*error.problems, *_independent(error, source)]
         if not json:
             raise ConfigError(problems) from None
-        say.as_json({"file": str(source.path), "ok": False, "problems": _data(problems)})
-        raise typer.Exit(say.BAD_CONFIG) from None
+        output.print_json({"file": str(source.path), "ok": False, "problems": _data(problems)})
+        raise typer.Exit(output.BAD_CONFIG) from None
     missing = list(missing_references(loaded, source))
     weak = _new(_weak(loaded, source), missing)
     checked = [one.check(loaded, source) for one in load_reports()]
     problems = [*missing, *weak, *(problem for one in checked for problem in one.problems)]
-    doubtful = _new(doubts(loaded, source), weak)
+    doubtful = _new(config_warnings(loaded, source), weak)
     doubtful += [warning for one in checked for warning in one.warnings]
     if json:
         told = {"problems": _data(problems), "warnings": _data(doubtful)}
-        say.as_json({"file": str(source.path), "ok": not problems, **told})
+        output.print_json({"file": str(source.path), "ok": not problems, **told})
     else:
         for one in problems:
-            say.note(str(one))
+            output.print_note(str(one))
         for one in doubtful:
-            say.note(f"Warning: {one}")
+            output.print_note(f"Warning: {one}")
         print(summary(loaded, source))
         for found in checked:
             if found.summary:
                 print(f"  {found.summary}")
     if problems:
-        raise typer.Exit(say.BAD_CONFIG if weak else say.FAILED)
+        raise typer.Exit(output.BAD_CONFIG if weak else output.FAILED)
 
 
-def _independent(error: ConfigError, source: where.ConfigSource) -> list[Problem]:
+def _independent(error: ConfigError, source: config_source.ConfigSource) -> list[Problem]:
     """Problems of the parts of a wrong config that can be read: they do not follow from `error`.
 
     Warnings are left out: a part that cannot be read would cause some.
@@ -94,22 +93,24 @@ def _new(problems: Iterable[Problem], known: list[Problem]) -> list[Problem]:
     return [one for one in problems if one.path not in paths]
 
 
-def _weak(config: Config, source: where.ConfigSource) -> Iterator[Problem]:
+def _weak(config: Config, source: config_source.ConfigSource) -> Iterator[Problem]:
     """Tokens with which a node that others can reach does not start."""
     from interlock.core.config.checks import weak_tokens
-    from interlock.terminal.config_source import placed
+    from interlock.terminal.config_source import locate_problems
 
-    yield from placed(weak_tokens(config, environ=os.environ, base_dir=source.base_dir), source)
+    yield from locate_problems(
+        weak_tokens(config, environ=os.environ, base_dir=source.base_dir), source
+    )
 
 
-def _feature_problems(config: Config, source: where.ConfigSource) -> Iterator[Problem]:
+def _feature_problems(config: Config, source: config_source.ConfigSource) -> Iterator[Problem]:
     for reports in load_reports():
         yield from reports.check(config, source).problems
 
 
-def missing_references(config: Config, source: where.ConfigSource) -> Iterator[Problem]:
+def missing_references(config: Config, source: config_source.ConfigSource) -> Iterator[Problem]:
     """Environment variables and files that the config refers to and that are not there."""
-    from interlock.terminal.config_source import placed
+    from interlock.terminal.config_source import locate_problems
 
     found: list[tuple[tuple[str | int, ...], str, str]]
     found = [(path, *wrong) for path, text in _texts(config) for wrong in _unresolved(text, source)]
@@ -119,12 +120,12 @@ def missing_references(config: Config, source: where.ConfigSource) -> Iterator[P
     missing = {path for path, _, _ in found}
     found += _unusable(config, source, missing)
     found += _useless(config, source, missing)
-    yield from placed(found, source)
+    yield from locate_problems(found, source)
 
 
-def summary(config: Config, source: where.ConfigSource) -> str:
+def summary(config: Config, source: config_source.ConfigSource) -> str:
     """What the config says, in a few lines."""
-    from interlock.terminal.assumed_effects import OF_CONFIG
+    from interlock.terminal.assumed_effects import UNANNOTATED_TEXTS
 
     disabled = len(config.servers) - len(config.enabled_servers)
     count, tokens = len(config.enabled_servers), len(config.tokens)
@@ -140,7 +141,9 @@ def summary(config: Config, source: where.ConfigSource) -> str:
     for key, server in config.enabled_servers.items():
         lines.append(f"  {key:<{width}}  {_reached_by(server)}")
     if config.enabled_servers:
-        lines.append(f"  unannotated: {config.unannotated}. {OF_CONFIG[config.unannotated]}")
+        lines.append(
+            f"  unannotated: {config.unannotated}. {UNANNOTATED_TEXTS[config.unannotated]}"
+        )
     return "\n".join(lines)
 
 
@@ -203,7 +206,7 @@ def _files(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
 
 
 def _unusable(
-    config: Config, source: where.ConfigSource, missing: set[tuple[str | int, ...]]
+    config: Config, source: config_source.ConfigSource, missing: set[tuple[str | int, ...]]
 ) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
     """Keys that are there and are none: a node would not start with them."""
     from interlock.errors import InterlockError
@@ -234,7 +237,7 @@ def _unusable(
 
 
 def _useless(
-    config: Config, source: where.ConfigSource, missing: set[tuple[str | int, ...]]
+    config: Config, source: config_source.ConfigSource, missing: set[tuple[str | int, ...]]
 ) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
     """Tokens that are empty or the same: no node starts with these."""
     from interlock.core.config import resolve
@@ -254,7 +257,7 @@ def _useless(
             yield path, same_token(other.name), SAME_TOKEN_HINT
 
 
-def _unreadable(file: str, source: where.ConfigSource) -> Iterator[tuple[str, str]]:
+def _unreadable(file: str, source: config_source.ConfigSource) -> Iterator[tuple[str, str]]:
     from interlock.core.config.secrets import missing_file
 
     wrong = missing_file(file, environ=os.environ, base_dir=source.base_dir)
@@ -262,7 +265,7 @@ def _unreadable(file: str, source: where.ConfigSource) -> Iterator[tuple[str, st
         yield wrong
 
 
-def _unresolved(text: str, source: where.ConfigSource) -> Iterator[tuple[str, str]]:
+def _unresolved(text: str, source: config_source.ConfigSource) -> Iterator[tuple[str, str]]:
     from interlock.core.config import ConfigError, resolve
     from interlock.core.config.secrets import references
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from interlock.app.run import REGISTERED_AFTER, NodeRun
-from interlock.cli.config_warnings import doubts_now, tool_doubts_now
+from interlock.cli.config_warnings import collect_config_warnings, collect_tool_warnings
 from interlock.core.config import ConfigError
 from interlock.terminal import log_lines
 from interlock.terminal.config_source import ConfigSource
@@ -22,8 +22,8 @@ async def run_as_child(source: ConfigSource) -> None:
         base_dir=source.base_dir,
         watched=source.path,
         listening=False,
-        doubts=lambda config: doubts_now(config, source),
-        tool_doubts=lambda config, offerings: tool_doubts_now(config, source, offerings),
+        doubts=lambda config: collect_config_warnings(config, source),
+        tool_doubts=lambda config, offerings: collect_tool_warnings(config, source, offerings),
     )
     node = await run.start()
     # The parent is to see everything at once that comes soon.

@@ -28,14 +28,15 @@ async def _names(incomplete: str) -> list[str]:
     from interlock.core.upstreams.client import UpstreamClient
     from interlock.core.upstreams.listing import list_tools
     from interlock.core.upstreams.negotiation import open_peer
-    from interlock.terminal import config_source as where
-    from interlock.terminal import node_client as reach
+    from interlock.terminal import config_source, node_client
 
     async with asyncio.timeout(_QUICK):
-        link = await reach.running_node(*where.load_or_default(where.source_if_any(None)))
+        link = await node_client.connect_if_running(
+            *config_source.load_or_default(config_source.find_source_or_none(None))
+        )
         if link is None:
             return []
-        peer = UpstreamClient("the node", link, msgspec.json.encode(reach.OWN_INFO))
+        peer = UpstreamClient("the node", link, msgspec.json.encode(node_client.CLIENT_INFO))
         try:
             await open_peer(peer, session_first=False, timeout=_QUICK)
             tools = await list_tools(peer, timeout=_QUICK)

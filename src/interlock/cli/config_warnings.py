@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from interlock.core.config import Config, ConfigError, Problem, resolve
 from interlock.core.config.checks import SHORTEST_TOKEN
-from interlock.terminal.config_source import ConfigSource, Doubt, placed
-from interlock.terminal.feature_reports import all_other_servers, load_reports
+from interlock.terminal.config_source import ConfigSource, ConfigWarning, locate_problems
+from interlock.terminal.feature_reports import collect_other_servers, load_reports
 
 if TYPE_CHECKING:
     from interlock.core.catalog.offering import Offering
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _CLOSE: Final = 0.75
 
 
-def doubts(config: Config, source: ConfigSource) -> Iterator[Problem]:
+def config_warnings(config: Config, source: ConfigSource) -> Iterator[Problem]:
     """Rules about tools of servers that are not there, tokens that could be guessed, and what is
     odd about the sections of features. Raises ConfigError for a file that is gone.
 
@@ -28,20 +28,20 @@ def doubts(config: Config, source: ConfigSource) -> Iterator[Problem]:
     """
     found = list(_weak_tokens(config, source))
     for reports in load_reports():
-        found += reports.doubts(config, source)
+        found += reports.config_warnings(config, source)
     found += _rules_about_nobody(config)
-    yield from placed(found, source)
+    yield from locate_problems(found, source)
 
 
-def doubts_now(config: Config, source: ConfigSource) -> list[Problem]:
+def collect_config_warnings(config: Config, source: ConfigSource) -> list[Problem]:
     """The same for a node under way. A file that changed meanwhile has them next time."""
     try:
-        return list(doubts(config, source))
+        return list(config_warnings(config, source))
     except ConfigError:
         return []
 
 
-def tool_doubts_now(
+def collect_tool_warnings(
     config: Config, source: ConfigSource, offerings: Iterable[Offering]
 ) -> list[Problem]:
     """Names of tools in the config that match no tool of their server, once the tools are known."""
@@ -49,12 +49,12 @@ def tool_doubts_now(
 
     found = unmatched_names(config, ((one.upstream, tools_of(one)) for one in offerings))
     try:
-        return list(placed(found, source)) if found else []
+        return list(locate_problems(found, source)) if found else []
     except ConfigError:
         return []
 
 
-def _weak_tokens(config: Config, source: ConfigSource) -> Iterator[Doubt]:
+def _weak_tokens(config: Config, source: ConfigSource) -> Iterator[ConfigWarning]:
     """Tokens that whoever is on this machine could guess, or that clients may not be able to send.
     Where others can try, no node starts with one that is short."""
     for index, token in enumerate(config.tokens):
@@ -74,8 +74,8 @@ def _weak_tokens(config: Config, source: ConfigSource) -> Iterator[Doubt]:
             yield path, what, "make a longer one: openssl rand -hex 24"
 
 
-def _rules_about_nobody(config: Config) -> Iterator[Doubt]:
-    others = all_other_servers(config)
+def _rules_about_nobody(config: Config) -> Iterator[ConfigWarning]:
+    others = collect_other_servers(config)
     servers = (*config.servers.values(), *others.servers.values())
     known = {*(server.segment for server in servers), *others.names}
     if any(server.expose == "transparent" for server in config.enabled_servers.values()):

@@ -41,10 +41,10 @@ from interlock.core.upstreams.session_pool import denied
 from interlock.core.upstreams.transports.stdio import STDERR_SAID
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import RELAYED, without
-from interlock.terminal import output as say
+from interlock.terminal import output
 from interlock.terminal.assumed_effects import describe_assumed
 from interlock.terminal.feature_reports import Diagnosis, Trial, load_reports
-from interlock.terminal.node_client import OWN_INFO
+from interlock.terminal.node_client import CLIENT_INFO
 
 _LIST_WITHIN: Final = 30.0
 _STDERR_SHOWN: Final = 8
@@ -72,7 +72,7 @@ _MISSING_CREDENTIAL: Final = re.compile(
 async def diagnose(key: str, server: ServerConfig, config: Config, base_dir: Path) -> Diagnosis:
     """Try one upstream, as a node would."""
     options: ConnectorOptions = {
-        "own_info": msgspec.json.encode(OWN_INFO),
+        "own_info": msgspec.json.encode(CLIENT_INFO),
         "resolve": lambda one: _resolved(one, base_dir),
         "secrets": lambda one: secret_values(one, environ=os.environ, base_dir=base_dir),
         "clock": asyncio.get_running_loop().time,
@@ -161,7 +161,7 @@ def last_words(lines: list[str]) -> list[str]:
     if half and lines[:half] == lines[half:]:
         # It was tried twice, in either era, and said the same twice.
         lines = lines[half:]
-    return [say.printable(redact(line)) for line in lines[-_STDERR_SHOWN:]]
+    return [output.sanitize(redact(line)) for line in lines[-_STDERR_SHOWN:]]
 
 
 def advice(

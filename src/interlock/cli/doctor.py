@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interlock.primitives.text import format_count
-from interlock.terminal import config_source as where
-from interlock.terminal import output as say
+from interlock.terminal import config_source, output
 from interlock.terminal.feature_reports import Diagnosis, Finding
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
 ) -> None:
     """Try each server by itself, and say what is wrong and how to fix it.
@@ -39,12 +38,12 @@ def doctor(
     """
     from interlock.terminal.event_loop import run
 
-    source = where.source(config)
+    source = config_source.find_source(config)
     loaded = source.load()
     findings, found = run(_examine(loaded, source.base_dir, quiet=json))
     ok = all(one.ok for one in findings) and all(one.ok for one in found)
     if json:
-        say.as_json({"ok": ok, "node": findings, "upstreams": found})
+        output.print_json({"ok": ok, "node": findings, "upstreams": found})
     elif ok:
         print("All is well.")
     else:
@@ -54,7 +53,7 @@ def doctor(
             if bad:
                 print(f"{format_count(len(bad), word)} failed: {', '.join(bad)}")
     if not ok:
-        raise typer.Exit(say.FAILED)
+        raise typer.Exit(output.FAILED)
 
 
 async def _examine(
@@ -80,7 +79,7 @@ async def _examine(
     done: dict[str, Diagnosis] = {}
     status = None
     if sys.stderr.isatty() and not quiet and waiting:
-        status = say.console(stderr=True).status("")
+        status = output.create_console(stderr=True).status("")
     try:
         with status or nullcontext():
             while waiting:
@@ -110,18 +109,18 @@ def _running(config: Config, base_dir: Path) -> StatusReport | None:
     """The status of the node, if it runs."""
     from interlock.core.paths import socket_path
     from interlock.core.status import StatusReport
-    from interlock.terminal import node_discovery as running
+    from interlock.terminal import node_discovery
 
-    told = running.ask(socket_path(config, os.environ, base_dir))
+    told = node_discovery.fetch_status(socket_path(config, os.environ, base_dir))
     return None if told is None else StatusReport.read(told)
 
 
 async def node_findings(config: Config, base_dir: Path) -> list[Finding]:
     """Can a node run here: its address, its folder, its journal?"""
     from interlock.core.paths import journal_path, state_dir
-    from interlock.terminal.node_client import running_node
+    from interlock.terminal.node_client import connect_if_running
 
-    link = await running_node(config, base_dir)
+    link = await connect_if_running(config, base_dir)
     if link is not None:
         await link.close()
     folder = state_dir(config, os.environ, base_dir)
@@ -188,15 +187,17 @@ def _print_finding(finding: Finding) -> None:
     from rich.text import Text
 
     mark = ("✓", "green") if finding.ok else ("✗", "red")
-    say.console().print(Text.assemble(mark, say.printable(f" {finding.what}: {finding.message}")))
+    output.create_console().print(
+        Text.assemble(mark, output.sanitize(f" {finding.what}: {finding.message}"))
+    )
 
 
 def print_diagnosis(one: Diagnosis) -> None:
     """One upstream, with everything that a person needs to mend it."""
     from rich.text import Text
 
-    console = say.console()
-    show = say.printable  # nearly everything here was said by a server
+    console = output.create_console()
+    show = output.sanitize  # nearly everything here was said by a server
     if one.ok:
         count = format_count(one.tools, "tool")
         about = f", {' '.join(one.server.split())}" if one.server else ""

@@ -7,7 +7,7 @@ import socket
 from urllib.parse import urlsplit, urlunsplit
 
 from interlock.app.run import NodeRun
-from interlock.cli.config_warnings import doubts_now, tool_doubts_now
+from interlock.cli.config_warnings import collect_config_warnings, collect_tool_warnings
 from interlock.core.config import Config
 from interlock.core.config.secrets import EnvReference, references
 from interlock.terminal import log_lines
@@ -20,15 +20,15 @@ _log = logging.getLogger("interlock.node")
 
 async def run_in_foreground(source: ConfigSource, *, live: bool) -> None:
     """Run the node of this config until it is asked to stop. Raises InterlockError."""
-    kept = log_lines.keep_log() if live else None
+    kept = log_lines.log_to_buffer() if live else None
     if kept is None:
         log_lines.log_to_stderr()
     run = NodeRun(
         source.load_to_listen,
         base_dir=source.base_dir,
         watched=source.path,
-        doubts=lambda config: doubts_now(config, source),
-        tool_doubts=lambda config, offerings: tool_doubts_now(config, source, offerings),
+        doubts=lambda config: collect_config_warnings(config, source),
+        tool_doubts=lambda config, offerings: collect_tool_warnings(config, source, offerings),
     )
     node = await run.start()
     try:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interlock.terminal import config_source as where
-from interlock.terminal import output as say
+from interlock.terminal import config_source, output
 
 if TYPE_CHECKING:
     from interlock.core.config import ClientImport, Config
@@ -26,7 +25,7 @@ def import_clients(
     write: Annotated[
         bool, typer.Option("--write", help="Add them to the config instead of printing them.")
     ] = False,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
 ) -> None:
     """Show the servers of Claude Code, Claude Desktop, Cursor, VS Code and Codex as a config.
 
@@ -52,7 +51,7 @@ def import_clients(
 
     home, cwd = Path.home(), Path.cwd()
     chosen = paths or _found(home, cwd)
-    target = where.find(config) or Path(DEFAULT_NAME)
+    target = config_source.find_config(config) or Path(DEFAULT_NAME)
     try:
         own = load_config(target) if target.exists() else Config()
     except ConfigError:
@@ -61,22 +60,29 @@ def import_clients(
     direct: set[str] = set()
     found = import_client_configs(chosen, home=home, cwd=cwd, own=own)
     if not found.servers:
-        say.problem(f"no servers in {', '.join(map(str, chosen))}.")
+        output.print_problem(f"no servers in {', '.join(map(str, chosen))}.")
     elif write:
         direct = _write(found, target)
     else:
         print(to_yaml(found.servers), end="")
     note = import_note(found)
     if note:
-        say.note(note)
+        output.print_note(note)
     if found.servers:
-        from interlock.terminal.assumed_effects import BLIND, CHANGE, OF_CONFIG
+        from interlock.terminal.assumed_effects import (
+            CHANGE_HINT,
+            INFERENCE_NOTE,
+            UNANNOTATED_TEXTS,
+        )
 
-        say.note(f"{OF_CONFIG[own.unannotated]} {BLIND} {CHANGE}. `interlock tools` lists them.")
+        output.print_note(
+            f"{UNANNOTATED_TEXTS[own.unannotated]} {INFERENCE_NOTE} {CHANGE_HINT}. "
+            "`interlock tools` lists them."
+        )
     if direct:
         _say_next(found, direct, load_config(target), home, cwd)
     if not found.servers:
-        raise typer.Exit(say.FAILED)
+        raise typer.Exit(output.FAILED)
 
 
 def _found(home: Path, cwd: Path) -> list[Path]:
@@ -84,13 +90,13 @@ def _found(home: Path, cwd: Path) -> list[Path]:
 
     files = find_client_configs(home, cwd)
     if not files:
-        say.problem(
+        output.print_problem(
             "no config of an MCP client was found. Name the files to read: interlock import FILE, "
             "or write down a server yourself: interlock add NAME URL-or-COMMAND"
         )
-        raise typer.Exit(say.FAILED)
+        raise typer.Exit(output.FAILED)
     for file in files:
-        say.note(f"# {file.client}: {file.path}")
+        output.print_note(f"# {file.client}: {file.path}")
     return [file.path for file in files]
 
 
@@ -114,7 +120,7 @@ def _write(found: ClientImport, path: Path) -> set[str]:
         elif replace(there[key], segment=server.segment) == server:
             same.add(key)
         else:
-            say.note(
+            output.print_note(
                 f"Note: {path} already has another server {key}, which stays as it is. "
                 f"The {key} of the client was not imported."
             )
@@ -130,7 +136,7 @@ def _write(found: ClientImport, path: Path) -> set[str]:
 def _say_next(found: ClientImport, direct: set[str], config: Config, home: Path, cwd: Path) -> None:
     """How the clients reach Interlock, and how they stop going around it."""
     from interlock.cli.foreground import token_variable, url_for_others
-    from interlock.terminal.clients import client_lines, removal
+    from interlock.terminal.clients import client_lines, removal_hint
 
     connected = {one.client for one in found.entries if not one.server}
     entries = [one for one in found.entries if one.server in direct]
@@ -140,9 +146,11 @@ def _say_next(found: ClientImport, direct: set[str], config: Config, home: Path,
     lines = dict(client_lines(url, token_variable(config)))
     to_add = [lines[client] for client in lines if client in clients]
     if to_add:
-        say.note("Connect your clients to Interlock:")
+        output.print_note("Connect your clients to Interlock:")
         for line in to_add:
-            say.note(f"  {line}")
-    say.note("Your clients still connect to these servers directly. Remove those connections:")
-    for line in dict.fromkeys(removal(one, home=home, cwd=cwd) for one in entries):
-        say.note(f"  {line}")
+            output.print_note(f"  {line}")
+    output.print_note(
+        "Your clients still connect to these servers directly. Remove those connections:"
+    )
+    for line in dict.fromkeys(removal_hint(one, home=home, cwd=cwd) for one in entries):
+        output.print_note(f"  {line}")

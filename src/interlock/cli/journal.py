@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from interlock.primitives.timestamps import format_local
-from interlock.terminal import config_source as where
-from interlock.terminal import node_discovery as running
-from interlock.terminal import options
-from interlock.terminal import output as say
+from interlock.terminal import config_source, node_discovery, options, output
 from interlock.terminal.node_discovery import NodeOption
 
 if TYPE_CHECKING:
@@ -32,7 +29,7 @@ def _journal() -> None:
 
 CountOption = Annotated[
     int,
-    typer.Option("--count", "-n", metavar="N", parser=options.count, help="How many entries."),
+    typer.Option("--count", "-n", metavar="N", parser=options.read_count, help="How many entries."),
 ]
 LinesOption = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 
@@ -40,7 +37,7 @@ LinesOption = Annotated[bool, typer.Option("--json", help="One JSON object a lin
 @journal.command()
 def tail(
     count: CountOption = 20,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: LinesOption = False,
     node: NodeOption = None,
 ) -> None:
@@ -53,18 +50,18 @@ def tail(
       interlock audit tail -n 50
       interlock audit tail --json | jq 'select(.outcome != "ok")'
     """
-    show_newest(running.with_files(config, node), count, json=json)
+    show_newest(node_discovery.find_local_node(config, node), count, json=json)
 
 
-def show_newest(meant: running.TargetNode, count: int, *, json: bool) -> None:
+def show_newest(target: node_discovery.TargetNode, count: int, *, json: bool) -> None:
     """Print the newest entries of a node's journal. Raises InterlockError."""
     from interlock.core.journal.reader import JournalReader
     from interlock.core.paths import journal_path
 
-    rows = JournalReader(journal_path(meant.config, os.environ, meant.base_dir)).tail(count)
+    rows = JournalReader(journal_path(target.config, os.environ, target.base_dir)).tail(count)
     show(rows, json=json)
     if not rows:
-        say.note("the journal is empty.")
+        output.print_note("the journal is empty.")
 
 
 def show(rows: list[JournalRow], *, json: bool) -> None:
@@ -95,4 +92,4 @@ def as_line(row: JournalRow, widths: tuple[int, int] = (_CALLER, _OUTCOME)) -> s
     who = f"{row.caller or '-':<{caller}}"
     line = f"{moment}  {who}  {row.outcome:<{outcome}}  {took:>10}  {what}{detail}"
     # What others wrote must not look like another line.
-    return say.printable(line.replace("\n", " "))
+    return output.sanitize(line.replace("\n", " "))

@@ -12,11 +12,7 @@ import typer
 
 from interlock.cli.node_keys import node_keys
 from interlock.primitives.timestamps import format_local
-from interlock.terminal import config_source as where
-from interlock.terminal import key_choice as own_keys
-from interlock.terminal import node_discovery as running
-from interlock.terminal import operator_key
-from interlock.terminal import output as say
+from interlock.terminal import config_source, key_choice, node_discovery, operator_key, output
 from interlock.terminal.node_discovery import NodeOption
 
 if TYPE_CHECKING:
@@ -97,7 +93,7 @@ def new(
     ] = False,
     by: By = None,
     by_passphrase_file: ByPassphraseFile = None,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
     """Make a key of your own (Ed25519), and enrol it with the node.
@@ -114,27 +110,33 @@ def new(
     from interlock.trust.operators.operators import enrolled_key
     from interlock.trust.operators.store import Invitation
 
-    operator_key.checked_name(name)
+    operator_key.check_name(name)
     store = None
-    meant = running.with_files(config, node) if not no_enrol else running.meant(config, node)
+    target = (
+        node_discovery.find_local_node(config, node)
+        if not no_enrol
+        else node_discovery.find_node(config, node)
+    )
     if not no_enrol:
-        store = own_keys.operator_store(meant)
-        _tell_where(meant)
-    _must_be_new(name, store, meant.named)
+        store = key_choice.open_operator_store(target)
+        _tell_where(target)
+    _must_be_new(name, store, target.selector)
     if name in _CALLERS:
-        say.note(
+        output.print_note(
             f"Warning: {name} is what the node calls {_CALLERS[name]}, and nobody confirms their "
             "own calls: choose another name."
         )
     passphrase = None
     if no_passphrase:
-        say.note("Warning: the key has no passphrase: whoever reads the file can confirm calls.")
+        output.print_note(
+            "Warning: the key has no passphrase: whoever reads the file can confirm calls."
+        )
     else:
         passphrase = operator_key.read_passphrase(
             passphrase_file, f"A passphrase for the key of {name}", new=True
         )
-    signer = None if store is None else _signing_key(store, meant, by)
-    private, public, pem = operator_key.make(name, passphrase)
+    signer = None if store is None else _signing_key(store, target, by)
+    private, public, pem = operator_key.create_key(name, passphrase)
     pending = None
     if store is not None:
         invitation = Invitation(name, tuple(tool or ()), caller or "")
@@ -142,14 +144,14 @@ def new(
             pending = _enrol(store, enrolled_key(pem, invitation), signer, by_passphrase_file)
         except BaseException:
             # A key that nobody was told of is of no use, and in the way of the next attempt.
-            operator_key.unmake(private, public)
+            operator_key.delete_key_files(private, public)
             raise
-    say.note(f"private key: {private}")
+    output.print_note(f"private key: {private}")
     if pending is not None:
-        _tell_pending(pending, meant.named)
+        _tell_pending(pending, target.selector)
     elif store is not None:
-        say.note(f"enrolled in:  {store.path}")
-    say.note("For the config of another node:")
+        output.print_note(f"enrolled in:  {store.path}")
+    output.print_note("For the config of another node:")
     print(f"approvals:\n  anchors:\n    - name: {name}\n      key: {public}")
     if tool:
         print(f"      tools: [{', '.join(repr(glob) for glob in tool)}]")
@@ -159,11 +161,11 @@ def new(
 
 @keys.command("list")
 def list_keys(
-    config: where.ConfigOption = None, json: Json = False, node: NodeOption = None
+    config: config_source.ConfigOption = None, json: Json = False, node: NodeOption = None
 ) -> None:
     """Show whose proofs count: enrolled keys and passkeys, and the anchors of the config."""
-    meant = running.with_files(config, node)
-    store = own_keys.operator_store(meant)
+    target = node_discovery.find_local_node(config, node)
+    store = key_choice.open_operator_store(target)
     rows = [
         {
             "name": one.name,
@@ -172,7 +174,7 @@ def list_keys(
             "tools": list(one.tools),
             "caller": one.caller,
             "since": one.created,
-            "counts": meant.config.approvals.enrolled,
+            "counts": target.config.approvals.enrolled,
         }
         for one in store.all()
     ]
@@ -186,7 +188,7 @@ def list_keys(
             "since": None,
             "counts": True,
         }
-        for one in meant.config.approvals.anchors
+        for one in target.config.approvals.anchors
     ]
     rows += [
         {
@@ -201,7 +203,7 @@ def list_keys(
         for one in store.pending()
     ]
     if json:
-        say.as_json(rows)
+        output.print_json(rows)
         return
     for row in rows:
         since = row["since"]
@@ -210,18 +212,22 @@ def list_keys(
         only = f"  only {', '.join(limits)}" if limits else ""
         void = "" if row["counts"] else "  (does not count: approvals.enrolled is off)"
         if str(row["kind"]).endswith(("(pending)", "(recovery)")):
-            admit = meant.named.command(f"keys admit {row['id']}")
+            admit = target.selector.format_command(f"keys admit {row['id']}")
             void = f"  (does not count yet: {admit})"
         short = str(row["id"])
         short = f"{short[:16]}…" if len(short) > 24 and since is not None else short
         print(f"{row['name']:<16}  {row['kind']:<18}  {short:<18}  {when}{only}{void}".rstrip())
     if not rows:
-        named = meant.named
-        make = named.command("keys new NAME")
-        say.note(f"nobody can confirm a call yet. Make a key with: {make}")
-        say.note(f"Or let a browser or a passkey confirm: {named.command('keys enrol NAME')}")
-        for path in own_keys.own_keys():
-            say.note(f"{path.stem} is there already: {own_keys.enrolment(path, named)}")
+        named = target.selector
+        make = named.format_command("keys new NAME")
+        output.print_note(f"nobody can confirm a call yet. Make a key with: {make}")
+        output.print_note(
+            f"Or let a browser or a passkey confirm: {named.format_command('keys enrol NAME')}"
+        )
+        for path in key_choice.list_user_keys():
+            output.print_note(
+                f"{path.stem} is there already: {key_choice.enrolment_command(path, named)}"
+            )
 
 
 @keys.command()
@@ -235,7 +241,7 @@ def enrol(
     caller: CallerName = None,
     by: By = None,
     by_passphrase_file: ByPassphraseFile = None,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
@@ -252,34 +258,36 @@ def enrol(
     from interlock.trust.operators.operators import enrolled_key, local_base, page_base
     from interlock.trust.operators.store import CODE_LASTS, Invitation
 
-    operator_key.checked_name(name)
-    meant = running.with_files(config, node)
-    store = own_keys.operator_store(meant)
+    operator_key.check_name(name)
+    target = node_discovery.find_local_node(config, node)
+    store = key_choice.open_operator_store(target)
     invitation = Invitation(name, tuple(tool or ()), caller or "")
     if public is not None:
         one = enrolled_key(public.read_bytes(), invitation)
-        pending = _enrol(store, one, _signing_key(store, meant, by), by_passphrase_file)
+        pending = _enrol(store, one, _signing_key(store, target, by), by_passphrase_file)
         if pending is not None:
-            _tell_pending(pending, meant.named)
+            _tell_pending(pending, target.selector)
         else:
             print(f"{name} is enrolled with the key {one.id}.")
         return
-    now = meant.now()
-    scheme = "http" if meant.config.tls is None else "https"
-    url = f"{scheme}://{meant.config.listen}" if now is None or now.url is None else now.url
-    base = page_base(meant.config, url) or local_base(url)
+    now = target.fetch_summary()
+    scheme = "http" if target.config.tls is None else "https"
+    url = f"{scheme}://{target.config.listen}" if now is None or now.url is None else now.url
+    base = page_base(target.config, url) or local_base(url)
     code = store.invite(invitation)
     if json:
-        say.as_json({"address": f"{base}/enrol", "code": code, "seconds": CODE_LASTS})
+        output.print_json({"address": f"{base}/enrol", "code": code, "seconds": CODE_LASTS})
         return
     if now is None:
-        start = meant.named.up
-        say.note(f"Note: no node answers at {meant.config.listen}. Start one with: {start}")
-    say.note(
+        start = target.selector.up_command
+        output.print_note(
+            f"Note: no node answers at {target.config.listen}. Start one with: {start}"
+        )
+    output.print_note(
         f"Open this within {int(CODE_LASTS) // 60} minutes, in {name}'s browser; it works once:"
     )
     print(f"{base}/enrol#{code}")
-    say.note(f"Or enter the code {code} at {base}/enrol")
+    output.print_note(f"Or enter the code {code} at {base}/enrol")
 
 
 @keys.command()
@@ -288,7 +296,7 @@ def admit(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     key: Key = None,
     passphrase_file: PassphraseFile = None,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
     """Confirm a pending enrolment with your key: from then on it can confirm calls.
@@ -297,31 +305,33 @@ def admit(
     Example:
       interlock keys admit 3f0c0e
     """
-    meant = running.with_files(config, node)
-    store = own_keys.operator_store(meant)
+    target = node_discovery.find_local_node(config, node)
+    store = key_choice.open_operator_store(target)
     pending = store.find_pending(id)
-    path = _must_have_key(store, meant, key)
+    path = _must_have_key(store, target, key)
     if not yes:
         if not sys.stdin.isatty():
             raise typer.BadParameter("nobody is there to ask: look at it first, then give --yes.")
         _show_pending(pending)
-        if not say.agreed("Let it confirm calls from now on?"):
-            say.note("nothing was decided.")
-            raise typer.Exit(say.FAILED)
+        if not output.confirm("Let it confirm calls from now on?"):
+            output.print_note("nothing was decided.")
+            raise typer.Exit(output.FAILED)
     draft = store.draft(enrol=[pending.one])
     store.admit(pending.id, draft.entry, _sign(draft, path, passphrase_file))
     print(f"{pending.one.name} is enrolled with the {pending.one.kind} {pending.one.id}.")
 
 
 @keys.command()
-def refuse(id: PendingId, config: where.ConfigOption = None, node: NodeOption = None) -> None:
+def refuse(
+    id: PendingId, config: config_source.ConfigOption = None, node: NodeOption = None
+) -> None:
     """Refuse a pending enrolment, or a recovery.
 
     \b
     Example:
       interlock keys refuse 3f0c0e
     """
-    store = own_keys.operator_store(running.with_files(config, node))
+    store = key_choice.open_operator_store(node_discovery.find_local_node(config, node))
     pending = store.find_pending(id)
     store.refuse(pending.id)
     print(f"refused: {pending.one.name} ({pending.one.kind}) is not enrolled.")
@@ -334,7 +344,7 @@ def recover(
         Path,
         typer.Option("--public", metavar="FILE", help="The public key (PEM or JWK) to enrol."),
     ],
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
     """Enrol a key although no operator can confirm it: all keys were lost.
@@ -351,13 +361,14 @@ def recover(
     from interlock.trust.operators.operators import enrolled_key
     from interlock.trust.operators.store import Invitation
 
-    operator_key.checked_name(name)
-    meant = running.with_files(config, node)
-    store = own_keys.operator_store(meant)
+    operator_key.check_name(name)
+    target = node_discovery.find_local_node(config, node)
+    store = key_choice.open_operator_store(target)
     if not store.chain().operators:
         raise InterlockError(
             CONFIG,
-            f"nobody is enrolled, so nothing was lost: {meant.named.command(f'keys new {name}')}",
+            "No operator is enrolled, so no key can be lost. Enrol the first one: "
+            + target.selector.format_command(f"keys new {name}"),
         )
     one = enrolled_key(public.read_bytes(), Invitation(name))
     if os.getuid() == 0 and store.path.parent.stat().st_uid != 0:
@@ -365,14 +376,20 @@ def recover(
         print(f"{name} is enrolled with the key {one.id}. Every operator is told.")
         return
     pending = store.ask(one, recovery=True)
-    delay = meant.config.approvals.recovery_delay
+    delay = target.config.approvals.recovery_delay
     if delay is None:
-        say.note("approvals.recovery_delay is null: only root can recover. An operator can admit:")
+        output.print_note(
+            "approvals.recovery_delay is null: only root can recover. An operator can admit:"
+        )
     else:
         hours = f"{delay / 3600:g} h"
-        say.note(f"It counts {hours} after the running node has seen it, unless one refuses it:")
-        say.note(f"  {meant.named.command(f'keys refuse {pending.id}')}")
-        say.note("Every operator is told. Root need not wait: run the same command as root.")
+        output.print_note(
+            f"It counts {hours} after the running node has seen it, unless one refuses it:"
+        )
+        output.print_note(f"  {target.selector.format_command(f'keys refuse {pending.id}')}")
+        output.print_note(
+            "Every operator is told. Root need not wait: run the same command as root."
+        )
     print(pending.id)
 
 
@@ -381,29 +398,31 @@ def remove(
     name: Annotated[str, typer.Argument(help="An operator, or the id of one key or passkey.")],
     key: Key = None,
     passphrase_file: PassphraseFile = None,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
     """Remove an operator, signed with your key. A running node heeds it at once."""
-    meant = running.with_files(config, node)
-    store = own_keys.operator_store(meant)
+    target = node_discovery.find_local_node(config, node)
+    store = key_choice.open_operator_store(target)
 
     def sign(draft: DraftEntry) -> str:
-        return _sign(draft, _must_have_key(store, meant, key), passphrase_file)
+        return _sign(draft, _must_have_key(store, target, key), passphrase_file)
 
     gone = store.remove(name, sign)
     for one in gone:
         print(f"{one.name}: the {one.kind} {one.id} counts no more.")
     private = operator_key.keys_dir() / f"{name}.pem"
     if gone and private.exists():
-        say.note(f"The private key {private} is still there; delete it if nobody needs it.")
+        output.print_note(
+            f"The private key {private} is still there; delete it if nobody needs it."
+        )
     if not gone:
-        say.note(f"nothing of {name} is enrolled.")
+        output.print_note(f"nothing of {name} is enrolled.")
         raise typer.Exit(1)
 
 
 def _signing_key(
-    store: OperatorStore, meant: running.TargetNode, given: Path | None
+    store: OperatorStore, target: node_discovery.TargetNode, given: Path | None
 ) -> Path | None:
     """The enrolled key that confirms an enrolment. None: nobody has to, or somebody else will.
 
@@ -412,10 +431,10 @@ def _signing_key(
     if not store.chain().operators and not store.roots():
         return None
     if given is not None:
-        return operator_key.chosen(given)
+        return operator_key.choose_key(given)
     if not sys.stdin.isatty():
         return None
-    found = own_keys.enrolling_keys(meant, store)
+    found = key_choice.list_enrolling_keys(target, store)
     if len(found) > 1:
         from interlock.errors import CONFIG, InterlockError
 
@@ -424,10 +443,12 @@ def _signing_key(
     return found[0] if found else None
 
 
-def _must_have_key(store: OperatorStore, meant: running.TargetNode, given: Path | None) -> Path:
+def _must_have_key(
+    store: OperatorStore, target: node_discovery.TargetNode, given: Path | None
+) -> Path:
     from interlock.errors import PROOF_INVALID, InterlockError
 
-    path = _signing_key(store, meant, given)
+    path = _signing_key(store, target, given)
     if path is None:
         raise InterlockError(
             PROOF_INVALID, "an operator must confirm that: sign with an enrolled key, --key NAME."
@@ -440,7 +461,7 @@ def _enrol(
 ) -> PendingEnrolment | None:
     """Enrol a key: the first at once, a further one signed. None, or what is pending then."""
     if signer is not None:
-        say.note(f"An operator confirms it: signing with {signer.stem}.")
+        output.print_note(f"An operator confirms it: signing with {signer.stem}.")
         store.add(one, lambda draft: _sign(draft, signer, passphrase_file))
     elif store.chain().operators or store.roots():
         return store.ask(one)
@@ -450,37 +471,39 @@ def _enrol(
 
 
 def _sign(draft: DraftEntry, path: Path, passphrase_file: Path | None) -> str:
-    operator_key.check_file(path)
-    operator_key.warn_open(path)
-    key = operator_key.load(path, passphrase_file)
-    return operator_key.sign(key, now=time.time(), claims=draft.claims)
+    operator_key.check_key_file(path)
+    operator_key.warn_if_readable(path)
+    key = operator_key.load_key(path, passphrase_file)
+    return operator_key.sign_proof(key, now=time.time(), claims=draft.claims)
 
 
-def _tell_pending(pending: PendingEnrolment, named: running.NodeSelector) -> None:
-    say.note("It does not count yet: an operator must confirm it.")
-    say.note(f"Whoever is one runs: {named.command(f'keys admit {pending.id}')}")
+def _tell_pending(pending: PendingEnrolment, named: node_discovery.NodeSelector) -> None:
+    output.print_note("It does not count yet: an operator must confirm it.")
+    output.print_note(f"Whoever is one runs: {named.format_command(f'keys admit {pending.id}')}")
 
 
 def _show_pending(pending: PendingEnrolment) -> None:
     one = pending.one
-    say.note(f"operator:  {say.printable(one.name)}")
-    say.note(f"{one.kind}:       {one.id}")
-    say.note(f"tools:     {say.printable(', '.join(one.tools)) or 'all'}")
+    output.print_note(f"operator:  {output.sanitize(one.name)}")
+    output.print_note(f"{one.kind}:       {one.id}")
+    output.print_note(f"tools:     {output.sanitize(', '.join(one.tools)) or 'all'}")
     if one.caller:
-        say.note(f"caller:    {say.printable(one.caller)}")
-    say.note(f"asked:     {format_local(pending.made)}")
+        output.print_note(f"caller:    {output.sanitize(one.caller)}")
+    output.print_note(f"asked:     {format_local(pending.made)}")
     if pending.recovery:
-        say.note("It is a recovery: somebody says that all keys were lost.")
+        output.print_note("It is a recovery: somebody says that all keys were lost.")
 
 
-def _tell_where(meant: running.TargetNode) -> None:
-    """Somebody who enrols with a node that does not run may have meant the one that does."""
-    hint = "" if meant.now() is not None else running.elsewhere(meant)
+def _tell_where(target: node_discovery.TargetNode) -> None:
+    """Somebody who enrols with a node that does not run may have target the one that does."""
+    hint = "" if target.fetch_summary() is not None else node_discovery.describe_other_nodes(target)
     if hint:
-        say.note(f"Note: no node answers at {meant.config.listen}, but {hint}")
+        output.print_note(f"Note: no node answers at {target.config.listen}, but {hint}")
 
 
-def _must_be_new(name: str, store: OperatorStore | None, named: running.NodeSelector) -> None:
+def _must_be_new(
+    name: str, store: OperatorStore | None, named: node_discovery.NodeSelector
+) -> None:
     """Raises InterlockError for a key that is there already: how it is enrolled, if it is not."""
     from interlock.errors import CONFIG, InterlockError
 
@@ -488,9 +511,9 @@ def _must_be_new(name: str, store: OperatorStore | None, named: running.NodeSele
     if not private.exists():
         return
     message = f"{private} is there already: choose another name, or move it away"
-    id = own_keys.thumbprint_of(private)
+    id = key_choice.read_thumbprint(private)
     if store is not None and id and not any(one.id == id for one in store.all()):
-        command = own_keys.enrolment(private, named)
+        command = key_choice.enrolment_command(private, named)
         message += f".\nIt is not enrolled with this node. To do that: {command}"
     else:
         message += " (who signs with it now could not any more)."

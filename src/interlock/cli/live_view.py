@@ -20,7 +20,7 @@ from rich.text import Text
 from interlock.cli.upstream_table import UpstreamRows, upstream_row
 from interlock.core.config import redact_about
 from interlock.primitives.text import format_count
-from interlock.terminal import output as say
+from interlock.terminal import output
 from interlock.terminal.feature_reports import load_reports
 from interlock.terminal.log_lines import LineBuffer
 from interlock.trust.component import node_option
@@ -107,13 +107,13 @@ class LiveView:
             *map(Text, summaries),
             *(Text(line, style="red") for line in wrong),
             _totals(status, rate, node_option(self._run.node.config.listen)),
-            *(Text(say.printable(line), style="red") for line in problems[:_PROBLEMS_SHOWN]),
+            *(Text(output.sanitize(line), style="red") for line in problems[:_PROBLEMS_SHOWN]),
         ]
         for line in (self._run.config_problem or "").splitlines():
-            parts.append(Text(say.printable(f"config: {line}"), style="red"))
+            parts.append(Text(output.sanitize(f"config: {line}"), style="red"))
         for at, level, text in self._log.lines:
             if text not in problems:
-                first = say.printable(text.partition("\n")[0])
+                first = output.sanitize(text.partition("\n")[0])
                 parts.append(Text(f"{at} {first}", style=_style(level), no_wrap=True))
         return Group(*parts)
 
@@ -131,7 +131,7 @@ def _totals(status: NodeStatus, rate: float, at: str) -> Text:
         pending = f"{status.waiting} waiting for a human"
         text.append(f"\n{pending}: interlock approvals{at}", style="yellow")
     for tool in status.held:
-        text.append(f"\n{say.printable(tool)} is held: interlock pins{at}", style="yellow")
+        text.append(f"\n{output.sanitize(tool)} is held: interlock pins{at}", style="yellow")
     journal = status.journal
     if journal is not None and journal.get("state") == "failing":
         text.append(f"\njournal: {journal.get('reason')}", style="red")

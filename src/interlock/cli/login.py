@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from interlock.terminal import config_source as where
-from interlock.terminal import output as say
+from interlock.terminal import config_source, output
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +27,7 @@ ServerArgument = Annotated[
 
 def login(
     server: ServerArgument,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Only print the address of the page to open.")
     ] = False,
@@ -46,26 +45,26 @@ def login(
     """
     from interlock.terminal.event_loop import run
 
-    source = where.source(config)
+    source = config_source.find_source(config)
     loaded = source.load()
     meant = _meant(loaded, server, source.base_dir)
     grant = run(
         _sign_in(server, meant, _wallet(loaded, server, meant, source.base_dir), no_browser)
     )
-    scope = f", with the scopes {say.printable(grant.scope)}" if grant.scope else ""
+    scope = f", with the scopes {output.sanitize(grant.scope)}" if grant.scope else ""
     print(f"Signed in to {server}{scope}.")
     if not grant.refresh_token and grant.ends:
-        say.note("The server gave no way to renew it: it will ask for a sign-in again.")
+        output.print_note("The server gave no way to renew it: it will ask for a sign-in again.")
 
 
-def logout(server: ServerArgument, config: where.ConfigOption = None) -> None:
+def logout(server: ServerArgument, config: config_source.ConfigOption = None) -> None:
     """Sign out of a server: its tokens are given back and forgotten.
 
     Example: interlock logout jira
     """
     from interlock.terminal.event_loop import run
 
-    source = where.source(config)
+    source = config_source.find_source(config)
     loaded = source.load()
     meant = _meant(loaded, server, source.base_dir)
     known = run(_sign_out(server, meant, _wallet(loaded, server, meant, source.base_dir)))
@@ -156,13 +155,15 @@ async def _sign_in(
 
 
 async def _show(key: str, url: str, no_browser: bool) -> None:
-    shown = say.printable(url)
+    shown = output.sanitize(url)
     if no_browser or not await asyncio.to_thread(_open_page, url):
-        say.note(f"Open this page to sign in to {key}:\n\n  {shown}\n")
+        output.print_note(f"Open this page to sign in to {key}:\n\n  {shown}\n")
     else:
-        say.note(f"A page opens in your browser. If it does not:\n\n  {shown}\n")
+        output.print_note(f"A page opens in your browser. If it does not:\n\n  {shown}\n")
     if sys.stdin.isatty():
-        say.note("If the browser ends up at a page that does not load, paste its address here.")
+        output.print_note(
+            "If the browser ends up at a page that does not load, paste its address here."
+        )
 
 
 def _open_page(url: str) -> bool:
@@ -194,7 +195,7 @@ class _pasted:
         if not line:
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
         elif line.strip() and not self._browser.came_back(line.strip()):
-            say.note("That is not the address of this sign-in.")
+            output.print_note("That is not the address of this sign-in.")
 
 
 async def _sign_out(key: str, server: ServerConfig, wallet: UpstreamGrants) -> bool:
@@ -207,5 +208,5 @@ async def _sign_out(key: str, server: ServerConfig, wallet: UpstreamGrants) -> b
         try:
             await give_back(kept.grant, server.oauth, fetch)
         except SignInProblem as trouble:
-            say.note(f"The token could not be given back: {trouble.why}")
+            output.print_note(f"The token could not be given back: {trouble.why}")
     return await wallet.forget()

@@ -18,13 +18,13 @@ _INTERRUPTED: Final = 130
 def main() -> int:
     """Run the command line. Whatever a person got wrong ends in a message, never a traceback."""
     gc.set_threshold(*_COLLECT_AFTER)
-    streams.prepare()
+    streams.prepare_streams()
     try:
         code = _run()
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError as error:
-        return streams.refused(error)
+        return streams.print_os_error(error)
     except KeyboardInterrupt:
         # Also before there is a command at all: importing one takes a while.
         return _INTERRUPTED
@@ -41,13 +41,13 @@ def _run() -> int:
         return 0
     from interlock.cli.app import run_app
     from interlock.errors import InterlockError
-    from interlock.terminal import output as say
+    from interlock.terminal import output
 
     try:
         run_app(arguments)
     except InterlockError as error:
-        return say.failure(error)
+        return output.print_failure(error)
     except SystemExit as end:
         # Everything that the app ends by itself: usage errors, --help, typer.Exit.
-        return end.code if isinstance(end.code, int) else say.OK
-    return say.OK
+        return end.code if isinstance(end.code, int) else output.OK
+    return output.OK

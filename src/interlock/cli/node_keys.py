@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interlock.primitives.timestamps import format_local
-from interlock.terminal import config_source as where
-from interlock.terminal import node_discovery as running
-from interlock.terminal import output as say
+from interlock.terminal import config_source, node_discovery, output
 from interlock.terminal.node_discovery import NodeOption
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ def _node_keys() -> None:
 
 @node_keys.command("list")
 def list_keys(
-    config: where.ConfigOption = None, json: Json = False, node: NodeOption = None
+    config: config_source.ConfigOption = None, json: Json = False, node: NodeOption = None
 ) -> None:
     """Show the ids of the node's keys, the one that signs first.
 
@@ -40,9 +38,9 @@ def list_keys(
     Example:
       interlock keys node list
     """
-    rows = _keys(running.with_files(config, node)).rows()
+    rows = _keys(node_discovery.find_local_node(config, node)).rows()
     if json:
-        say.as_json([one._asdict() for one in rows])
+        output.print_json([one._asdict() for one in rows])
         return
     for one in rows:
         since = format_local(one.created)
@@ -51,7 +49,7 @@ def list_keys(
 
 
 @node_keys.command()
-def rotate(config: where.ConfigOption = None, node: NodeOption = None) -> None:
+def rotate(config: config_source.ConfigOption = None, node: NodeOption = None) -> None:
     """Sign with a new key from now on. A running node heeds it within seconds.
 
     Tokens that are on their way stay good until they expire, a quarter of an hour at most.
@@ -60,19 +58,19 @@ def rotate(config: where.ConfigOption = None, node: NodeOption = None) -> None:
     Example:
       interlock keys node rotate
     """
-    print(f"signs with {_keys(running.with_files(config, node)).rotate()}")
+    print(f"signs with {_keys(node_discovery.find_local_node(config, node)).rotate()}")
 
 
-def _keys(meant: running.TargetNode) -> SigningKeys:
-    """Those of the node that is meant. Raises ConfigError, InterlockError."""
+def _keys(target: node_discovery.TargetNode) -> SigningKeys:
+    """Those of the node that is target. Raises ConfigError, InterlockError."""
     from interlock.core.paths import signing_keys_path
     from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
     from interlock.trust.signing_keys import SigningKeys
 
-    path = signing_keys_path(meant.config, os.environ, meant.base_dir)
+    path = signing_keys_path(target.config, os.environ, target.base_dir)
     if not path.exists():
         raise InterlockError(
             UPSTREAM_UNAVAILABLE,
-            f"there is nothing at {path}: no node of {meant.config.listen} has ever run here.",
+            f"there is nothing at {path}: no node of {target.config.listen} has ever run here.",
         )
     return SigningKeys(path)

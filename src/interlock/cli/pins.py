@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from interlock.primitives.timestamps import format_local
-from interlock.terminal import config_source as where
-from interlock.terminal import node_discovery as running
-from interlock.terminal import output as say
+from interlock.terminal import config_source, node_discovery, output
 from interlock.terminal.node_discovery import NodeOption
 
 if TYPE_CHECKING:
@@ -49,7 +47,7 @@ def _pins() -> None:
 
 @pins.command("list")
 def list_pins(
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     held: Annotated[bool, typer.Option("--held", help="Only those that are held.")] = False,
     json: Json = False,
     node: NodeOption = None,
@@ -60,33 +58,38 @@ def list_pins(
     Example:
       interlock pins list --held
     """
-    meant = running.with_files(config, node)
+    target = node_discovery.find_local_node(config, node)
     rows: list[dict[str, Any]] = []
-    if _path(meant).exists():
-        with _store(meant) as store:
+    if _path(target).exists():
+        with _store(target) as store:
             seen = store.all_seen()
             rows = [_row(pin, seen.get(pin.tool)) for pin in store.pins()]
     if held:
         rows = [row for row in rows if row["state"] == "held"]
     if json:
-        say.as_json(rows)
+        output.print_json(rows)
         return
     widest = max((len(row["tool"]) for row in rows), default=0)
     for row in rows:
         why = f"  {' and '.join(row['changed'])} changed" if row["changed"] else ""
         when = format_local(row["at"])
-        by = say.printable(row["by"])
+        by = output.sanitize(row["by"])
         print(f"{row['tool']:<{widest}}  {row['state']:<6}  {when}  {by}{why}")
     if not rows:
-        say.note("no tool is held." if held else "no tool is pinned.")
+        output.print_note("no tool is held." if held else "no tool is pinned.")
     elif any(row["state"] == "held" for row in rows):
-        diff_tool, accept_tool = map(meant.named.command, ("pins diff TOOL", "pins accept TOOL"))
-        say.note(f"`{diff_tool}` shows what changed, `{accept_tool}` accepts it.")
+        diff_tool, accept_tool = map(
+            target.selector.format_command, ("pins diff TOOL", "pins accept TOOL")
+        )
+        output.print_note(f"`{diff_tool}` shows what changed, `{accept_tool}` accepts it.")
 
 
 @pins.command()
 def diff(
-    tool: Tool, config: where.ConfigOption = None, json: Json = False, node: NodeOption = None
+    tool: Tool,
+    config: config_source.ConfigOption = None,
+    json: Json = False,
+    node: NodeOption = None,
 ) -> None:
     """Show what changed in a tool since it was accepted. Exit code 1 when something did.
 
@@ -96,21 +99,21 @@ def diff(
     Example:
       interlock pins diff files.delete
     """
-    meant = running.with_files(config, node)
-    with _store(meant) as store:
+    target = node_discovery.find_local_node(config, node)
+    with _store(target) as store:
         pin, seen = _found(store, tool)
     if pin is None:
-        listed = meant.named.command("pins list")
-        say.problem(f"{tool} is not pinned: `{listed}` has those that are.")
-        raise typer.Exit(say.FAILED)
+        listed = target.selector.format_command("pins list")
+        output.print_problem(f"{tool} is not pinned: `{listed}` has those that are.")
+        raise typer.Exit(output.FAILED)
     if json:
-        say.as_json(_row(pin, seen) | {"diff": _difference(pin, seen)})
+        output.print_json(_row(pin, seen) | {"diff": _difference(pin, seen)})
     elif seen is None:
-        say.note(f"{tool} is as {_accepted(pin)}.")
+        output.print_note(f"{tool} is as {_accepted(pin)}.")
     else:
         _show(_difference(pin, seen))
     if seen is not None:
-        raise typer.Exit(say.FAILED)
+        raise typer.Exit(output.FAILED)
 
 
 @pins.command()
@@ -118,7 +121,7 @@ def accept(
     tools: Tools = None,
     every: Annotated[bool, typer.Option("--all", help="Every tool that is held.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
     """Accept tools as they are now. Shows what is accepted, and asks.
@@ -131,24 +134,24 @@ def accept(
       interlock pins accept files.delete
       interlock pins accept --all
     """
-    meant = running.with_files(config, node)
-    with _store(meant) as store:
+    target = node_discovery.find_local_node(config, node)
+    with _store(target) as store:
         names = list(dict.fromkeys(tools or []))
         if every:
             names += [name for name in _held(store) if name not in names]
             if not names:
-                say.note("no tool is held.")
+                output.print_note("no tool is held.")
         elif not names:
             raise typer.BadParameter("name a tool, or say --all")
-        failed = [name for name in names if not _accept(store, meant, name, yes)]
+        failed = [name for name in names if not _accept(store, target, name, yes)]
     if failed:
-        raise typer.Exit(say.FAILED)
+        raise typer.Exit(output.FAILED)
 
 
 @pins.command()
 def forget(
     tools: Annotated[list[str], typer.Argument(metavar="TOOL...", help="Names of tools.")],
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
     """Let tools change as they like again, until somebody accepts them anew.
@@ -160,27 +163,27 @@ def forget(
       interlock pins forget files.delete
     """
     missing = 0
-    with _store(running.with_files(config, node)) as store:
+    with _store(node_discovery.find_local_node(config, node)) as store:
         for name in tools:
             if store.forget(name):
                 print(f"{name} is pinned no more.")
             else:
                 missing += 1
-                say.note(f"{name} was not pinned.")
+                output.print_note(f"{name} was not pinned.")
     if missing:
-        raise typer.Exit(say.FAILED)
+        raise typer.Exit(output.FAILED)
 
 
 # -- accepting
 
 
-def _accept(store: PinStore, meant: running.TargetNode, tool: str, yes: bool) -> bool:
+def _accept(store: PinStore, target: node_discovery.TargetNode, tool: str, yes: bool) -> bool:
     pin, seen = _found(store, tool)
     if pin is not None and seen is None:
-        say.note(f"{tool} is as {_accepted(pin)}: there is nothing to accept.")
+        output.print_note(f"{tool} is as {_accepted(pin)}: there is nothing to accept.")
         return True
     if seen is None:
-        seen = _as_it_is_now(store, meant, tool)
+        seen = _as_it_is_now(store, target, tool)
         if seen is None:
             return False
     if pin is None:
@@ -190,7 +193,7 @@ def _accept(store: PinStore, meant: running.TargetNode, tool: str, yes: bool) ->
     else:
         _show(_difference(pin, seen))
     if not yes and not _agreed(tool):
-        say.note(f"{tool} was not accepted.")
+        output.print_note(f"{tool} was not accepted.")
         return False
     store.accept(seen, getpass.getuser())
     print(f"{tool} is accepted as shown ({seen.digest[:16]}).")
@@ -200,13 +203,17 @@ def _accept(store: PinStore, meant: running.TargetNode, tool: str, yes: bool) ->
 def _agreed(tool: str) -> bool:
     if not sys.stdin.isatty():
         raise typer.BadParameter("nobody can be asked here: look at the change, then say --yes")
-    return say.agreed(f"Accept {tool} as shown?")
+    return output.confirm(f"Accept {tool} as shown?")
 
 
-def _as_it_is_now(store: PinStore, meant: running.TargetNode, tool: str) -> SeenContract | None:
+def _as_it_is_now(
+    store: PinStore, target: node_discovery.TargetNode, tool: str
+) -> SeenContract | None:
     """What a tool is that was never pinned: only a running node knows."""
-    if meant.now() is None:
-        say.problem(f"{tool} was never pinned, and no node runs that could say what it is now.")
+    if target.fetch_summary() is None:
+        output.print_problem(
+            f"{tool} was never pinned, and no node runs that could say what it is now."
+        )
         return None
     store.want(tool)
     deadline = time.monotonic() + _WITHIN
@@ -215,8 +222,8 @@ def _as_it_is_now(store: PinStore, meant: running.TargetNode, tool: str) -> Seen
         if seen is not None:
             return seen
         time.sleep(_EVERY)
-    tools = meant.named.command("tools")
-    say.problem(f"the node knows no tool {tool}: `{tools}` has the names.")
+    tools = target.selector.format_command("tools")
+    output.print_problem(f"the node knows no tool {tool}: `{tools}` has the names.")
     return None
 
 
@@ -224,16 +231,16 @@ def _as_it_is_now(store: PinStore, meant: running.TargetNode, tool: str) -> Seen
 
 
 @contextmanager
-def _store(meant: running.TargetNode) -> Iterator[PinStore]:
-    """The pins of the node that is meant. Raises ConfigError, InterlockError."""
+def _store(target: node_discovery.TargetNode) -> Iterator[PinStore]:
+    """The pins of the node that is target. Raises ConfigError, InterlockError."""
     from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
     from interlock.trust.pin_store import PinStore
 
-    path = _path(meant)
+    path = _path(target)
     if not path.exists():
         raise InterlockError(
             UPSTREAM_UNAVAILABLE,
-            f"there is nothing at {path}: no node of {meant.config.listen} has pinned anything.",
+            f"there is nothing at {path}: no node of {target.config.listen} has pinned anything.",
         )
     store = PinStore(path)
     try:
@@ -242,10 +249,10 @@ def _store(meant: running.TargetNode) -> Iterator[PinStore]:
         store.close()
 
 
-def _path(meant: running.TargetNode) -> Path:
+def _path(target: node_discovery.TargetNode) -> Path:
     from interlock.core.paths import pins_path
 
-    return pins_path(meant.config, os.environ, meant.base_dir)
+    return pins_path(target.config, os.environ, target.base_dir)
 
 
 def _found(store: PinStore, tool: str) -> tuple[Pin | None, SeenContract | None]:
@@ -295,12 +302,12 @@ def _difference(pin: Pin, seen: SeenContract | None) -> list[str]:
 
 
 def _accepted(pin: Pin) -> str:
-    return f"it was accepted by {say.printable(pin.by)} on {format_local(pin.at)}"
+    return f"it was accepted by {output.sanitize(pin.by)} on {format_local(pin.at)}"
 
 
 def _show(lines: list[str]) -> None:
     from rich.text import Text
 
-    console = say.console()
+    console = output.create_console()
     for line in lines:
         console.print(Text(line, style=_STYLES.get(line[:1], "")), soft_wrap=True)

@@ -20,8 +20,7 @@ from interlock.errors import InterlockError, ProtocolError
 from interlock.primitives.text import format_count
 from interlock.protocol.kinds import MessageKind, read_kind, request_kind
 from interlock.protocol.mcp import LATEST_STATELESS, TOOLS_CALL, Era
-from interlock.terminal import config_source as where
-from interlock.terminal import output as say
+from interlock.terminal import config_source, output
 from interlock.terminal.node_discovery import NodeOption
 from interlock.trust.policy import Policy
 from interlock.trust.policy.attributes import spellings
@@ -29,7 +28,7 @@ from interlock.trust.policy.rules import PolicyRequest
 
 if TYPE_CHECKING:
     from interlock.core.config import Config
-    from interlock.terminal import node_discovery as running
+    from interlock.terminal import node_discovery
     from interlock.trust.policy import Policy
     from interlock.trust.policy.explanation import Explanation, RuleMatch
 
@@ -201,7 +200,7 @@ def _policy() -> None:
 
 
 @policy.command()
-def show(config: where.ConfigOption = None, json: Json = False) -> None:
+def show(config: config_source.ConfigOption = None, json: Json = False) -> None:
     """Show the rules of the config, the most restrictive first.
 
     \b
@@ -211,11 +210,13 @@ def show(config: where.ConfigOption = None, json: Json = False) -> None:
     loaded, compiled = _compiled(config)
     if json:
         rules = loaded.policy.rules
-        say.as_json({"version": compiled.version, "default": compiled.default, "rules": rules})
+        output.print_json(
+            {"version": compiled.version, "default": compiled.default, "rules": rules}
+        )
         return
     from rich.text import Text
 
-    console = say.console()
+    console = output.create_console()
     ranked = sorted(zip(compiled.rules, loaded.policy.rules, strict=True), key=_rank)
     widest = max((len(rule.name) for rule, _ in ranked), default=0)
     for rule, written in ranked:
@@ -223,19 +224,19 @@ def show(config: where.ConfigOption = None, json: Json = False) -> None:
         about = [f"{name}: {_shown(value)}" for name, value in written.selectors().items()]
         line = Text.assemble(
             (f"{word:<8}", _STYLES[word]),
-            say.printable(f"{rule.name:<{widest}}  "),
-            say.printable("; ".join(about) or "every tool call"),
+            output.sanitize(f"{rule.name:<{widest}}  "),
+            output.sanitize("; ".join(about) or "every tool call"),
         )
         console.print(line, soft_wrap=True)
         if written.reason:
-            console.print(Text(f"{'':<8}{'':<{widest}}  {say.printable(written.reason)}", "dim"))
+            console.print(Text(f"{'':<8}{'':<{widest}}  {output.sanitize(written.reason)}", "dim"))
     console.print(f"when no rule fits: {_DEFAULTS[compiled.default]}  (version {compiled.version})")
 
 
 @policy.command("test")
 def try_cases(
     file: Annotated[Path, typer.Argument(help="The cases, as YAML.", show_default=False)],
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: Json = False,
 ) -> None:
     """Try cases against the rules; exit code 1 when one comes out otherwise than expected.
@@ -256,11 +257,11 @@ def try_cases(
     results = [run_case(compiled, case) for case in read_cases(file)]
     failed = [result for result in results if not result.passed]
     if json:
-        say.as_json({"policy": compiled.version, "cases": results, "failed": len(failed)})
+        output.print_json({"policy": compiled.version, "cases": results, "failed": len(failed)})
     else:
         _print_results(results)
     if failed:
-        raise typer.Exit(say.FAILED)
+        raise typer.Exit(output.FAILED)
 
 
 @policy.command()
@@ -281,7 +282,7 @@ def explain(
         str | None,
         typer.Option("--effect", help=f"What the tool does, if no node is asked: {_EFFECTS[0]}, …"),
     ] = None,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
@@ -301,7 +302,7 @@ def explain(
     call, asked = question.put()
     found = _about_this(explain_call(compiled, call, asked))
     if json:
-        say.as_json({"call": question, "decision": found})
+        output.print_json({"call": question, "decision": found})
     else:
         _print_explanation(question, found)
 
@@ -309,7 +310,7 @@ def explain(
 def _compiled(config: Path | None) -> tuple[Config, Policy]:
     from interlock.trust.policy import Policy
 
-    loaded, _ = where.load_or_default(where.source_if_any(config))
+    loaded, _ = config_source.load_or_default(config_source.find_source_or_none(config))
     return loaded, Policy(loaded.policy)
 
 
@@ -319,35 +320,37 @@ def _rules_of(config: Path | None, node: str | None) -> Policy:
 
     Raises ConfigError, InterlockError.
     """
-    from interlock.terminal import node_discovery as running
+    from interlock.terminal import node_discovery
     from interlock.trust.policy import Policy
 
-    meant = running.meant(config, node)
-    problem = meant.problem
-    if node is not None and meant.source is None:
-        return _rules_there(meant, where.source_if_any(config))
+    target = node_discovery.find_node(config, node)
+    problem = target.config_error
+    if node is not None and target.source is None:
+        return _rules_there(target, config_source.find_source_or_none(config))
     if problem is None:
-        return Policy(meant.config.policy)
+        return Policy(target.config.policy)
     unread = any(not one.path or one.path.startswith("policy") for one in problem.problems)
-    if unread or meant.now() is None:
+    if unread or target.fetch_summary() is None:
         raise problem
-    say.note(f"Note: the node runs by an earlier config: {problem.problems[0]}")
-    return Policy(meant.config.policy)
+    output.print_note(f"Note: the node runs by an earlier config: {problem.problems[0]}")
+    return Policy(target.config.policy)
 
 
-def _rules_there(meant: running.TargetNode, source: where.ConfigSource | None) -> Policy:
+def _rules_there(
+    target: node_discovery.TargetNode, source: config_source.ConfigSource | None
+) -> Policy:
     """The rules of a node whose config was not found by its address: those that have its version.
 
     Raises ConfigError, InterlockError.
     """
     from interlock.core.config import Config
     from interlock.errors import CONFIG, InterlockError
-    from interlock.terminal import node_discovery as running
+    from interlock.terminal import node_discovery
     from interlock.trust.policy import Policy
 
-    now = meant.now()
+    now = target.fetch_summary()
     if now is None:
-        raise running.not_running(meant, named=True)
+        raise node_discovery.not_running_error(target, named=True)
     # A node without a config, such as `up --demo`, has the default rules.
     known = [Config()] if source is None else [source.load(), Config()]
     for rules in (Policy(one.policy) for one in known):
@@ -356,7 +359,7 @@ def _rules_there(meant: running.TargetNode, source: where.ConfigSource | None) -
     other = "" if source is None else f", and the rules of {source.path} are not its rules"
     raise InterlockError(
         CONFIG,
-        f"the rules of the node at {meant.config.listen} are in its config{other}. "
+        f"the rules of the node at {target.config.listen} are in its config{other}. "
         "Name that config instead: --config FILE",
     )
 
@@ -412,31 +415,33 @@ async def _ask_node(
     tool: str, arguments: dict[str, Any], config: Path | None, node: str | None
 ) -> dict[str, Any]:
     """What the running node knows of a tool."""
-    from interlock.terminal import node_discovery as running
-    from interlock.terminal.node_client import reach
-    from interlock.terminal.tool_table import read_listing, same_name
+    from interlock.terminal import node_discovery
+    from interlock.terminal.node_client import connect_to_node
+    from interlock.terminal.tool_table import is_same_name, read_listing
     from interlock.trust.policy.attributes import annotations_of
 
-    meant = running.meant(config, node)
-    if meant.now() is None:
+    target = node_discovery.find_node(config, node)
+    if target.fetch_summary() is None:
         raise typer.BadParameter(
             f"no node runs that could be asked about {tool}; say what it does with --effect"
         )
-    async with reach(config, node=node) as reached:
+    async with connect_to_node(config, node=node) as reached:
         definitions = await reached.list_tools()
         listed = read_listing(definitions, reached.config)
     for definition, one in zip(definitions, listed, strict=True):
-        if same_name(one.name, tool):
+        if is_same_name(one.name, tool):
             effect = one.classified
             if effect.assumed and effect.reason:
-                say.note(say.printable(f"effect assumed, no annotation says it: {effect.reason}"))
+                output.print_note(
+                    output.sanitize(f"effect assumed, no annotation says it: {effect.reason}")
+                )
             return {
                 "tool": one.name,
                 "effect": effect.of_arguments(arguments).word,
                 "server": one.server,
                 "annotations": annotations_of(definition) or {},
             }
-    tools = meant.named.command("tools")
+    tools = target.selector.format_command("tools")
     raise typer.BadParameter(f"the node has no tool {tool!r}; `{tools}` shows them")
 
 
@@ -446,13 +451,13 @@ async def _ask_node(
 def _print_results(results: list[Result]) -> None:
     from rich.text import Text
 
-    console = say.console()
+    console = output.create_console()
     for one in results:
         came = one.action + (f" by {one.rule}" if one.rule else "")
         if one.passed:
-            console.print(Text.assemble(("ok    ", "green"), say.printable(one.case), "  ", came))
+            console.print(Text.assemble(("ok    ", "green"), output.sanitize(one.case), "  ", came))
             continue
-        console.print(Text.assemble(("wrong ", "bold red"), say.printable(one.case)))
+        console.print(Text.assemble(("wrong ", "bold red"), output.sanitize(one.case)))
         console.print(Text.assemble("      - expected ", (one.expected, "green")))
         console.print(Text.assemble("      + came     ", (came, "red")))
     failed = sum(not one.passed for one in results)
@@ -463,23 +468,23 @@ def _print_results(results: list[Result]) -> None:
 def _print_explanation(question: Question, found: Explanation) -> None:
     from rich.text import Text
 
-    console = say.console()
+    console = output.create_console()
     what = f"{question.tool}  ({question.effect})" if question.tool else f"{question.kind}"
     who = question.caller
     if question.roles:
         who += f", roles {', '.join(question.roles)}"
     if question.scopes is not None:
         who += f", scopes {', '.join(question.scopes)}"
-    console.print(Text(say.printable(f"{what}, asked by {who}")))
+    console.print(Text(output.sanitize(f"{what}, asked by {who}")))
     console.print(
-        Text.assemble((found.action, _STYLES[found.action]), say.printable(f"  by {found.rule}"))
+        Text.assemble((found.action, _STYLES[found.action]), output.sanitize(f"  by {found.rule}"))
     )
     if found.reason:
-        console.print(Text(say.printable(f"  {found.reason}")))
+        console.print(Text(output.sanitize(f"  {found.reason}")))
     fits_too = [one for one in found.fitting if one.rule != found.rule]
     for one in found.fitting:
         if one.rule == found.rule and one.note:
-            console.print(Text(say.printable(f"  {one.note}"), "dim"))
+            console.print(Text(output.sanitize(f"  {one.note}"), "dim"))
     _print_opinions("fit, too:", fits_too)
     _print_opinions("would fit but for one thing:", found.nearly)
 
@@ -489,15 +494,15 @@ def _print_opinions(title: str, opinions: list[RuleMatch] | tuple[RuleMatch, ...
 
     if not opinions:
         return
-    console = say.console()
+    console = output.create_console()
     console.print(title)
     for one in opinions:
         why = one.misses[0] if one.misses else one.note
         console.print(
             Text.assemble(
                 (f"  {one.action:<8}", _STYLES[one.action]),
-                say.printable(one.rule),
-                (say.printable(f"  {why}" if why else ""), "dim"),
+                output.sanitize(one.rule),
+                (output.sanitize(f"  {why}" if why else ""), "dim"),
             ),
             soft_wrap=True,
         )

@@ -7,15 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from interlock.primitives.text import format_count
-from interlock.terminal import config_source as where
-from interlock.terminal import node_discovery as running
-from interlock.terminal import node_http
-from interlock.terminal import output as say
+from interlock.terminal import config_source, node_discovery, node_http, output
 from interlock.terminal.node_discovery import NodeOption
 
 
 def status(
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
     node: NodeOption = None,
 ) -> None:
@@ -30,18 +27,22 @@ def status(
     """
     import msgspec
 
-    meant = running.meant(config, node)
+    target = node_discovery.find_node(config, node)
     # Its own user needs no token. A node of somebody else is asked over HTTP.
-    body = running.ask(meant.socket) or node_http.ask_over_http(meant, "/status")
-    if meant.problem is not None:
-        say.note(f"Note: the node runs by an earlier config: {meant.problem.problems[0]}")
+    body = node_discovery.fetch_status(target.socket) or node_http.fetch_over_http(
+        target, "/status"
+    )
+    if target.config_error is not None:
+        output.print_note(
+            f"Note: the node runs by an earlier config: {target.config_error.problems[0]}"
+        )
     if json:
-        say.as_json(msgspec.json.decode(body))
+        output.print_json(msgspec.json.decode(body))
     else:
-        _print(body, meant.named)
+        _print(body, target.selector)
 
 
-def _print(body: bytes, named: running.NodeSelector) -> None:
+def _print(body: bytes, named: node_discovery.NodeSelector) -> None:
     from rich.text import Text
 
     from interlock.cli.upstream_table import UpstreamRows, upstream_row
@@ -51,7 +52,7 @@ def _print(body: bytes, named: running.NodeSelector) -> None:
 
     report = StatusReport.read(body)
     node, features = report.node, load_reports()
-    console = say.console()
+    console = output.create_console()
     console.print(
         f"interlock {node.version} at {node.url}, pid {node.pid}, up {_span(node.uptime)}"
     )
@@ -62,7 +63,8 @@ def _print(body: bytes, named: running.NodeSelector) -> None:
     for one in node.upstreams:
         if one.problem:
             console.print(
-                f"{one.key}: {say.printable(redact_about(one.key, one.problem))}", style="red"
+                f"{one.key}: {output.sanitize(redact_about(one.key, one.problem))}",
+                style="red",
             )
     for summary in summaries:
         console.print(summary)
@@ -73,13 +75,13 @@ def _print(body: bytes, named: running.NodeSelector) -> None:
         for line in feature.status_lines(report):
             console.print(line.text, style=None if line.ok else "red")
     for problem in node.problems:
-        console.print(say.printable(problem), style="red")
+        console.print(output.sanitize(problem), style="red")
     for tool in node.held:
-        name = say.printable(tool)
-        console.print(f"{name} is held: {named.command(f'pins diff {name}')}")
+        name = output.sanitize(tool)
+        console.print(f"{name} is held: {named.format_command(f'pins diff {name}')}")
     if node.waiting:
         pending = format_count(node.waiting, "call")
-        console.print(f"{pending} waiting for a human: {named.command('approvals')}")
+        console.print(f"{pending} waiting for a human: {named.format_command('approvals')}")
     for feature in features:
         for activity in feature.activity_lines(report):
             console.print(activity)

@@ -26,12 +26,9 @@ from interlock.core.server.mcp.stream import McpStream
 from interlock.core.server.mcp.views import CHOSEN, Views
 from interlock.errors import ProtocolError
 from interlock.protocol.jsonrpc import decode_value, encode_value, notification, request
-from interlock.terminal import config_source as where
-from interlock.terminal import log_lines
-from interlock.terminal import node_discovery as running
-from interlock.terminal import output as say
+from interlock.terminal import config_source, log_lines, node_discovery, output
 from interlock.terminal.config_source import ConfigSource
-from interlock.terminal.node_client import until_worth_listing
+from interlock.terminal.node_client import wait_for_tools
 from interlock.terminal.node_discovery import NodeOption
 
 # -- A node whose one client is at this process's stdin and stdout.
@@ -47,8 +44,8 @@ async def serve_stdio(source: ConfigSource, first: bytes = b"") -> None:
     run = NodeRun(source.load, base_dir=source.base_dir, watched=source.path, listening=False)
     node = await run.start()
     loop = asyncio.get_running_loop()
-    output = _Output(lambda: loop.call_soon_threadsafe(run.stopping.set))
-    stream = node.stream(output.write)
+    stdout_writer = _Output(lambda: loop.call_soon_threadsafe(run.stopping.set))
+    stream = node.stream(stdout_writer.write)
     stream.feed(first)
     doorstep = _Doorstep(stream)
     ended = asyncio.Event()
@@ -67,7 +64,7 @@ async def serve_stdio(source: ConfigSource, first: bytes = b"") -> None:
         settled.cancel()
         stream.closed()
         await run.stop()
-        output.close()
+        stdout_writer.close()
 
 
 class _Doorstep:
@@ -141,7 +138,7 @@ def _read_some() -> bytes:
 
 
 async def _let_in_when_settled(node: Node, doorstep: _Doorstep) -> None:
-    await until_worth_listing(node)
+    await wait_for_tools(node)
     doorstep.let_in()
 
 
@@ -161,7 +158,7 @@ async def _within(seconds: float, stream: McpStream) -> None:
 
 
 def stdio(
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
     view: Annotated[
         str | None,
@@ -184,26 +181,26 @@ def stdio(
       {"mcpServers": {"interlock":
         {"command": "interlock", "args": ["stdio", "-c", "/path/to/interlock.yaml"]}}}
     """
-    meant = running.meant(config, node)
-    connection = connected(meant.socket) if is_trusted(meant.socket.parent) else None
+    target = node_discovery.find_node(config, node)
+    connection = connected(target.socket) if is_trusted(target.socket.parent) else None
     if connection is not None:
         if view is not None:
             _choose(connection, view)
         if not pump(connection):
-            say.problem("the node has ended the connection.")
-            raise typer.Exit(say.UNREACHABLE)
+            output.print_problem("the node has ended the connection.")
+            raise typer.Exit(output.UNREACHABLE)
         return
-    if node is not None or meant.source is None or meant.problem is not None:
-        raise running.not_running(meant, named=node is not None)
+    if node is not None or target.source is None or target.config_error is not None:
+        raise node_discovery.not_running_error(target, named=node is not None)
     from interlock.terminal.event_loop import run
 
     if view is not None:
         try:
-            Views(meant.config).by_name(view)
+            Views(target.config).by_name(view)
         except ProtocolError as error:
             raise typer.BadParameter(error.message, param_hint="--view") from None
     first = b"" if view is None else notification(CHOSEN, encode_value({"view": view})) + b"\n"
-    run(serve_stdio(meant.source, first))
+    run(serve_stdio(target.source, first))
 
 
 def _choose(connection: socket.socket, view: str) -> None:
@@ -211,8 +208,8 @@ def _choose(connection: socket.socket, view: str) -> None:
     there is shown nothing else instead."""
     answer = asked(connection, request(1, CHOSEN, encode_value({"view": view})) + b"\n")
     if not answer:
-        say.problem("the node has ended the connection.")
-        raise typer.Exit(say.UNREACHABLE)
+        output.print_problem("the node has ended the connection.")
+        raise typer.Exit(output.UNREACHABLE)
     refused = decode_value(answer).get("error")
     if refused is not None:
         raise typer.BadParameter(refused["message"], param_hint="--view")

@@ -13,11 +13,9 @@ import typer
 
 from interlock.primitives.durations import parse_duration
 from interlock.primitives.timestamps import format_local
-from interlock.terminal import config_source as where
-from interlock.terminal import node_discovery as running
-from interlock.terminal import output as say
+from interlock.terminal import config_source, node_discovery, output
 from interlock.terminal.node_discovery import NodeOption
-from interlock.terminal.options import MOST_SECONDS
+from interlock.terminal.options import MAX_DURATION_SECONDS
 
 if TYPE_CHECKING:
     from interlock.trust.identity.api_tokens import AccessToken
@@ -77,7 +75,7 @@ def create(
         bool,
         typer.Option("--yes", "-y", help="Do not ask before the first token of the node."),
     ] = False,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
@@ -91,7 +89,7 @@ def create(
       interlock token create agent --scope read --scope 'write:github.*' --role developers
       interlock token create edge --may register --expires never
     """
-    meant = running.with_files(config, node)
+    target = node_discovery.find_local_node(config, node)
     ends = _ends(expires)
     for one in scope or ():
         _check_scope(one)
@@ -100,17 +98,17 @@ def create(
             raise typer.BadParameter(
                 f"{one} is none of {', '.join(_PERMISSIONS)}", param_hint="may"
             )
-    _check_name(name, meant)
-    store = _store(meant)
+    _check_name(name, target)
+    store = _store(target)
     before = store.tokens()
-    if not before and not _config_demands_one(meant):
-        say.note(
+    if not before and not _config_demands_one(target):
+        output.print_note(
             "Warning: this is the first token of this node. From now on every HTTP client needs "
             "a token, on this machine too; clients without one are rejected."
         )
-        if not yes and sys.stdin.isatty() and not say.agreed(f"Create a token for {name}?"):
-            say.note("No token was created.")
-            raise typer.Exit(say.FAILED)
+        if not yes and sys.stdin.isatty() and not output.confirm(f"Create a token for {name}?"):
+            output.print_note("No token was created.")
+            raise typer.Exit(output.FAILED)
     made, shown = store.create(
         name,
         may=_each_once(may or ["call"]),
@@ -119,18 +117,20 @@ def create(
         expires=ends,
     )
     if json:
-        say.as_json({**_as_dict(made), "token": shown})
+        output.print_json({**_as_dict(made), "token": shown})
     else:
         print(shown)
-    say.note(f"This is the token of {name} ({made.id}). It is shown this one time: keep it safe.")
+    output.print_note(
+        f"This is the token of {name} ({made.id}). It is shown this one time: keep it safe."
+    )
     others = [one.id for one in before if one.name == name and one.state(time.time()) == "good"]
     if others:
-        say.note(f"{name} has other tokens that still count: {', '.join(others)}.")
+        output.print_note(f"{name} has other tokens that still count: {', '.join(others)}.")
 
 
 @token.command("list")
 def list_tokens(
-    config: where.ConfigOption = None, json: Json = False, node: NodeOption = None
+    config: config_source.ConfigOption = None, json: Json = False, node: NodeOption = None
 ) -> None:
     """Show every token: whose it is, what it may do, and whether it still counts.
 
@@ -138,12 +138,12 @@ def list_tokens(
     Example:
       interlock token list
     """
-    meant = running.with_files(config, node)
-    store = _store(meant)
+    target = node_discovery.find_local_node(config, node)
+    store = _store(target)
     found = store.tokens()
     others = store.revocations()
     if json:
-        say.as_json(
+        output.print_json(
             {
                 "tokens": [_as_dict(one) for one in found],
                 "revoked": [one._asdict() for one in others],
@@ -158,20 +158,22 @@ def list_tokens(
         used = "never used" if one.last_used is None else f"used {format_local(one.last_used)}"
         print(
             f"{one.id}  {one.name:<20}  {one.state(now):<7}  {','.join(one.may):<8}  "
-            f"{say.printable(roles):<20}  {scopes:<24}  {ends}  {used}"
+            f"{output.sanitize(roles):<20}  {scopes:<24}  {ends}  {used}"
         )
     for other in others:
         print(
-            f"revoked {other.kind} {say.printable(other.value)} since {format_local(other.since)}"
+            f"revoked {other.kind} {output.sanitize(other.value)} since {format_local(other.since)}"
         )
     if not found and not others:
-        say.note(f"there are no tokens: {meant.named.command('token create NAME')} makes one.")
+        output.print_note(
+            f"there are no tokens: {target.selector.format_command('token create NAME')} makes one."
+        )
 
 
 @token.command()
 def show(
     which: Which,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
@@ -181,10 +183,10 @@ def show(
     Example:
       interlock token show ci
     """
-    meant = running.with_files(config, node)
-    found = _found(_store(meant), which, meant.named)
+    target = node_discovery.find_local_node(config, node)
+    found = _found(_store(target), which, target.selector)
     if json:
-        say.as_json([_as_dict(one) for one in found])
+        output.print_json([_as_dict(one) for one in found])
         return
     for number, one in enumerate(found):
         if number:
@@ -211,7 +213,7 @@ def revoke(
     jti: Annotated[
         bool, typer.Option("--jti", help="The one signed token of another issuer with this id.")
     ] = False,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
     """Let a token count no more. Sessions and streams of its caller end at once.
@@ -223,24 +225,26 @@ def revoke(
     """
     if subject and jti:
         raise typer.BadParameter("--subject and --jti cannot stand together")
-    meant = running.with_files(config, node)
-    store = _store(meant)
+    target = node_discovery.find_local_node(config, node)
+    store = _store(target)
     if subject or jti:
         kind = "subject" if subject else "jti"
         store.revoke_of_others(kind, which)
         print(f"{kind} {which} is revoked.")
         return
-    found = _found(store, which, meant.named)
+    found = _found(store, which, target.selector)
     if not store.revoke([one.id for one in found]):
-        say.note(f"{which} was revoked before.")
-        raise typer.Exit(say.FAILED)
+        output.print_note(f"{which} was revoked before.")
+        raise typer.Exit(output.FAILED)
     for one in found:
         print(f"{one.id} of {one.name} is revoked.")
-    _say_what_remains(store, meant)
+    _say_what_remains(store, target)
 
 
 @token.command()
-def forget(which: Which, config: where.ConfigOption = None, node: NodeOption = None) -> None:
+def forget(
+    which: Which, config: config_source.ConfigOption = None, node: NodeOption = None
+) -> None:
     """Remove the record of a token that is revoked or expired.
 
     HTTP clients need a token as long as there is a record of any. Once none is left, clients on
@@ -250,68 +254,71 @@ def forget(which: Which, config: where.ConfigOption = None, node: NodeOption = N
     Example:
       interlock token forget ci
     """
-    meant = running.with_files(config, node)
-    store = _store(meant)
+    target = node_discovery.find_local_node(config, node)
+    store = _store(target)
     now = time.time()
-    found = _found(store, which, meant.named)
+    found = _found(store, which, target.selector)
     good = [one.id for one in found if one.state(now) == "good"]
     if good:
-        say.problem(f"{', '.join(good)} still counts: revoke it first.")
-        raise typer.Exit(say.FAILED)
+        output.print_problem(f"{', '.join(good)} still counts: revoke it first.")
+        raise typer.Exit(output.FAILED)
     store.forget([one.id for one in found])
     for one in found:
         print(f"{one.id} of {one.name} is forgotten.")
-    _say_what_remains(store, meant)
+    _say_what_remains(store, target)
 
 
-def _config_demands_one(meant: running.TargetNode) -> bool:
+def _config_demands_one(target: node_discovery.TargetNode) -> bool:
     """Whether HTTP clients need a token by the config alone."""
-    config = meant.config
+    config = target.config
     return bool(config.tokens or config.identity.issuers or config.identity.introspection)
 
 
-def _say_what_remains(store: AccessStore, meant: running.TargetNode) -> None:
+def _say_what_remains(store: AccessStore, target: node_discovery.TargetNode) -> None:
     """Whether HTTP clients still need a token, and how to undo that."""
     left = store.tokens()
     if any(one.state(time.time()) == "good" for one in left):
         return
-    if _config_demands_one(meant):
-        say.note("HTTP clients still need a token: the config demands one.")
+    if _config_demands_one(target):
+        output.print_note("HTTP clients still need a token: the config demands one.")
     elif left:
         names = shlex.join(dict.fromkeys(one.name for one in left))
-        create, forget = map(meant.named.command, ("token create NAME", "token forget NAME"))
-        say.note(
+        create, forget = map(
+            target.selector.format_command, ("token create NAME", "token forget NAME")
+        )
+        output.print_note(
             "HTTP clients still need a token, and no valid one is left. Create one with "
             f"`{create}`. To let clients on this machine in without a token: "
             f"`{forget}` for each of {names}, then restart the node."
         )
     else:
-        say.note(
+        output.print_note(
             "No token is left. HTTP clients on this machine need none once the node is restarted."
         )
 
 
-def _store(meant: running.TargetNode) -> AccessStore:
+def _store(target: node_discovery.TargetNode) -> AccessStore:
     from interlock.core.paths import access_path, make_private
     from interlock.trust.identity.token_store import AccessStore
 
-    path = access_path(meant.config, os.environ, meant.base_dir)
+    path = access_path(target.config, os.environ, target.base_dir)
     make_private(path.parent)
     return AccessStore(path)
 
 
-def _found(store: AccessStore, which: str, named: running.NodeSelector) -> list[AccessToken]:
+def _found(store: AccessStore, which: str, named: node_discovery.NodeSelector) -> list[AccessToken]:
     found = store.find(which)
     if not found:
-        say.problem(
-            f"there is no token {say.printable(which)}: `{named.command('token list')}` shows all. "
-            "What other issuers gave is revoked with --subject or --jti."
+        output.print_problem(
+            f"There is no token {output.sanitize(which)}. "
+            f"`{named.format_command('token list')}` lists all tokens. "
+            "Revoke tokens of other issuers with --subject or --jti."
         )
-        raise typer.Exit(say.FAILED)
+        raise typer.Exit(output.FAILED)
     return found
 
 
-def _check_name(name: str, meant: running.TargetNode) -> None:
+def _check_name(name: str, target: node_discovery.TargetNode) -> None:
     if not name or not name.isprintable() or name != name.strip() or len(name) > _LONGEST_NAME:
         raise typer.BadParameter("a name is some printable text", param_hint="name")
     from interlock.core.config.checks import is_own_name
@@ -320,8 +327,8 @@ def _check_name(name: str, meant: running.TargetNode) -> None:
         raise typer.BadParameter(
             f"{name} is what the node itself calls somebody", param_hint="name"
         )
-    known = [one.name for one in meant.config.tokens]
-    known += [one.name for one in meant.config.identity.certificates]
+    known = [one.name for one in target.config.tokens]
+    known += [one.name for one in target.config.identity.certificates]
     if name in known:
         raise typer.BadParameter(
             f"{name} is a caller of the config already: choose another name", param_hint="name"
@@ -343,7 +350,7 @@ def _ends(text: str) -> float | None:
     if text == "never":
         return None
     try:
-        return time.time() + parse_duration(text, most=MOST_SECONDS)
+        return time.time() + parse_duration(text, most=MAX_DURATION_SECONDS)
     except ValueError as wrong:
         raise typer.BadParameter(
             f"{wrong}: write 30m, 12h, 90d, 8w, 1y, or never", param_hint="expires"

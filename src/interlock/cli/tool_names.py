@@ -14,7 +14,7 @@ from interlock.core.catalog.effects import EffectLevel, classify
 from interlock.core.catalog.names import LeafNames
 from interlock.core.catalog.offering import Offering
 from interlock.core.config import Config, ServerConfig
-from interlock.terminal.config_source import Doubt
+from interlock.terminal.config_source import ConfigWarning
 
 _CLOSE: Final = 0.6
 _WILD: Final = "*?["
@@ -48,13 +48,13 @@ def tools_of(offering: Offering) -> list[KnownTool]:
 
 def unmatched_names(
     config: Config, known: Iterable[tuple[str, Sequence[KnownTool]]]
-) -> list[Doubt]:
+) -> list[ConfigWarning]:
     """Names in `effects` of servers and in `tools` of rules that match none of the tools.
 
     Args:
         known: the servers that listed their tools, by their keys.
     """
-    found: list[Doubt] = []
+    found: list[ConfigWarning] = []
     for key, tools in known:
         server = config.enabled_servers.get(key)
         if server is None or not tools:
@@ -66,7 +66,9 @@ def unmatched_names(
     return found
 
 
-def _in_effects(key: str, server: ServerConfig, tools: Sequence[KnownTool]) -> Iterator[Doubt]:
+def _in_effects(
+    key: str, server: ServerConfig, tools: Sequence[KnownTool]
+) -> Iterator[ConfigWarning]:
     filtered = bool(server.allow or server.deny)
     for name in server.effects:
         wild = any(one in name for one in _WILD)
@@ -80,7 +82,7 @@ def _in_effects(key: str, server: ServerConfig, tools: Sequence[KnownTool]) -> I
 
 def _in_rules(
     config: Config, key: str, server: ServerConfig, tools: Sequence[KnownTool]
-) -> Iterator[Doubt]:
+) -> Iterator[ConfigWarning]:
     for number, rule in enumerate(config.policy.rules):
         for index, glob in enumerate(rule.tools):
             first, leaf = split_glob(glob, config.root_segment)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from interlock.primitives.text import format_count
-from interlock.terminal import config_source as where
-from interlock.terminal import output as say
+from interlock.terminal import config_source, output
 from interlock.terminal.node_discovery import NodeOption
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ _AWAY: Final = ("degraded",)
 
 
 def tools(
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     server: Annotated[
         str | None,
         typer.Option("--server", "-s", metavar="KEY", help="Only this server's tools."),
@@ -54,7 +53,7 @@ def tools(
       interlock tools --json | jq '.tools[] | select(.effect == "irreversible") | .name'
     """
     from interlock.terminal.event_loop import run
-    from interlock.terminal.tool_table import not_ready
+    from interlock.terminal.tool_table import describe_unready
 
     listed, keys, trouble, whole = run(_listed(config, node, server))
     if server is not None:
@@ -63,13 +62,13 @@ def tools(
         listed = [tool for tool in listed if tool.server == server]
         trouble = [one for one in trouble if one.key == server]
     if json:
-        say.as_json({**_as_data(listed), "unready": trouble})
+        output.print_json({**_as_data(listed), "unready": trouble})
     else:
         _print_tree(listed)
     for one in trouble:
-        say.problem(not_ready(one))
+        output.print_problem(describe_unready(one))
     for warning in _unmatched(whole, listed, config, {one.key for one in trouble}):
-        say.note(f"Warning: {warning}")
+        output.print_note(f"Warning: {warning}")
 
 
 def _unmatched(
@@ -81,9 +80,9 @@ def _unmatched(
     from interlock.core.catalog.effects import EffectLevel
     from interlock.core.catalog.names import LeafNames
     from interlock.core.config import ConfigError
-    from interlock.terminal.config_source import placed
+    from interlock.terminal.config_source import locate_problems
 
-    source = where.source_if_any(given)
+    source = config_source.find_source_or_none(given)
     policy = whole.policy
     if (
         source is None
@@ -107,7 +106,7 @@ def _unmatched(
         if key not in unready
     ]
     try:
-        return list(placed(unmatched_names(whole, known), source))
+        return list(locate_problems(unmatched_names(whole, known), source))
     except ConfigError:
         return []
 
@@ -117,7 +116,7 @@ async def _listed(
 ) -> tuple[list[ListedTool], list[str], list[UpstreamSummary], Config]:
     from msgspec.structs import replace
 
-    from interlock.terminal.node_client import reach
+    from interlock.terminal.node_client import connect_to_node
     from interlock.terminal.tool_table import read_listing
 
     def narrow(whole: Config) -> Config:
@@ -125,7 +124,9 @@ async def _listed(
             return whole
         return replace(whole, servers={server: whole.servers[server]})
 
-    async with reach(config, node=node, narrow=narrow, patient=server is not None) as reached:
+    async with connect_to_node(
+        config, node=node, narrow=narrow, patient=server is not None
+    ) as reached:
         listed = read_listing(await reached.list_tools(), reached.config)
         trouble = reached.trouble()
     keys = [*reached.config.servers, *(tool.server for tool in listed), *(x.key for x in trouble)]
@@ -159,7 +160,7 @@ def _print_tree(listed: list[ListedTool]) -> None:
     from interlock.core.catalog.effects import EffectLevel
     from interlock.terminal.assumed_effects import describe_assumed
 
-    console = say.console()
+    console = output.create_console()
     for key, tools in _by_server(listed):
         tree = Tree(
             Text.assemble(
@@ -180,7 +181,7 @@ def _print_tree(listed: list[ListedTool]) -> None:
                     ),
                     (f" ≈{tool.tokens:<5}", "dim"),
                     (f"{tool.availability} " if tool.availability in _AWAY else "", "yellow"),
-                    say.printable(tool.description.strip().partition("\n")[0]),
+                    output.sanitize(tool.description.strip().partition("\n")[0]),
                     no_wrap=True,
                     overflow="ellipsis",
                 )
@@ -199,7 +200,7 @@ def _print_tree(listed: list[ListedTool]) -> None:
         for tool in listed:
             effect = tool.classified
             if effect.source == "inferred" and effect.level is EffectLevel.IRREVERSIBLE:
-                console.print(Text(say.printable(f"  held: {tool.name}: {effect.reason}"), "dim"))
+                console.print(Text(output.sanitize(f"  held: {tool.name}: {effect.reason}"), "dim"))
 
 
 def _by_server(listed: list[ListedTool]) -> list[tuple[str, list[ListedTool]]]:

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from interlock.terminal import config_source as where
+from interlock.terminal import config_source
 
 
 def up(
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     demo: Annotated[
         bool, typer.Option("--demo", help="Serve the built-in demo server; reads no config.")
     ] = False,
@@ -63,9 +63,11 @@ def up(
     if safety_only and (demo or stdio_parent):
         raise typer.BadParameter("--safety-only stands alone: leave the other option out.")
     if safety_only:
-        source = where.safety_source(config, where.listen_address(listen))
+        source = config_source.find_safety_source(config, config_source.read_listen_address(listen))
     else:
-        source = where.source(config, demo=demo, listen=where.listen_address(listen))
+        source = config_source.find_source(
+            config, demo=demo, listen=config_source.read_listen_address(listen)
+        )
     if stdio_parent:
         source.load()
         from interlock.cli.child_node import run_as_child

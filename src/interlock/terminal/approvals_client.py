@@ -20,15 +20,14 @@ from interlock.errors import (
     InterlockError,
     by_name,
 )
-from interlock.terminal import node_discovery as running
-from interlock.terminal import node_http
+from interlock.terminal import node_discovery, node_http
 from interlock.terminal.node_discovery import TargetNode
 
 _WITHIN: Final = 5.0
 _LOOK_UP: Final = 0.5
 _CALL_WITHIN: Final = 660.0
 """An approved call is made while one waits, and may take its time."""
-BASE: Final = "/approvals"
+BASE_PATH: Final = "/approvals"
 _Way = Path | None
 """The socket of a node; None: its address, over HTTP."""
 
@@ -85,44 +84,45 @@ class _Unix(http.client.HTTPConnection):
 
 
 class ApprovalsClient:
-    """The approvals of the node that is meant; of all that share its state folder, if several
+    """The approvals of the node that is target; of all that share its state folder, if several
     do, as when every client starts one of its own."""
 
-    def __init__(self, meant: TargetNode) -> None:
-        self._meant = meant
+    def __init__(self, target: TargetNode) -> None:
+        self._target = target
         self._of: dict[str, _Way] = {}
         """How the node is reached that holds an approval, once that is known."""
 
-    def waiting(self) -> list[PendingApproval]:
+    def list_pending(self) -> list[PendingApproval]:
         """What waits, the oldest first. Raises InterlockError."""
         found: list[PendingApproval] = []
         for way in self._ways():
-            told = msgspec.json.decode(self._ask(way, "GET", f"{BASE}/"), type=_List).approvals
+            told = msgspec.json.decode(self._ask(way, "GET", f"{BASE_PATH}/"), type=_List).approvals
             self._of |= dict.fromkeys((one.id for one in told), way)
             found += told
         return sorted(found, key=lambda one: one.created_at)
 
-    def everything(self) -> list[Any]:
+    def list_pending_raw(self) -> list[Any]:
         """The same with all that the nodes tell of it."""
-        told = [msgspec.json.decode(self._ask(way, "GET", f"{BASE}/")) for way in self._ways()]
+        told = [msgspec.json.decode(self._ask(way, "GET", f"{BASE_PATH}/")) for way in self._ways()]
         found = [one for each in told for one in each["approvals"]]
         return sorted(found, key=lambda one: str(one["created_at"]))
 
-    def enrolments(self) -> list[dict[str, Any]]:
+    def list_enrolments(self) -> list[dict[str, Any]]:
         """Who wants to become an operator. Raises InterlockError."""
         told = [
-            msgspec.json.decode(self._ask(way, "GET", f"{BASE}/operators")) for way in self._ways()
+            msgspec.json.decode(self._ask(way, "GET", f"{BASE_PATH}/operators"))
+            for way in self._ways()
         ]
         # Nodes that share a state folder tell the same.
         return list({one["id"]: one for each in told for one in each["pending"]}.values())
 
     def find(self, id: str) -> PendingApproval:
         """One of them, by its id or the beginning of it. Raises InterlockError."""
-        found = [one for one in self.waiting() if one.id.startswith(id)]
+        found = [one for one in self.list_pending() if one.id.startswith(id)]
         if len(found) == 1:
             # A list may cut long arguments: one is decided by all of them.
             way = self._of[found[0].id]
-            told = self._ask(way, "GET", f"{BASE}/{_safe(found[0].id)}")
+            told = self._ask(way, "GET", f"{BASE_PATH}/{_safe(found[0].id)}")
             return msgspec.json.decode(told, type=PendingApproval)
         if found:
             raise InterlockError(INTERNAL, f"{len(found)} ids begin with {id}: give more.")
@@ -131,7 +131,7 @@ class ApprovalsClient:
         unknown: InterlockError | None = None
         for way in self._ways():
             try:
-                told = self._ask(way, "GET", f"{BASE}/{_safe(id)}")
+                told = self._ask(way, "GET", f"{BASE_PATH}/{_safe(id)}")
             except InterlockError as error:
                 if error.failure is not UNKNOWN_APPROVAL:
                     raise
@@ -145,19 +145,19 @@ class ApprovalsClient:
     def reveal(self, approval: PendingApproval) -> PendingApproval:
         """The same with the real values of its masked arguments. Raises InterlockError."""
         way = self._of[approval.id]
-        told = self._ask(way, "GET", f"{BASE}/{_safe(approval.id)}/revealed")
+        told = self._ask(way, "GET", f"{BASE_PATH}/{_safe(approval.id)}/revealed")
         return msgspec.json.decode(told, type=PendingApproval)
 
-    def is_here(self, one: PendingApproval) -> bool:
+    def is_local(self, one: PendingApproval) -> bool:
         """Whether the node that holds it runs on this machine, as this user."""
         return self._of[one.id] is not None
 
     def decide(self, one: PendingApproval, sent: dict[str, Any]) -> bytes:
         """Send a proof, or a refusal without one; what became of it. Raises InterlockError."""
         way = self._of[one.id]
-        return self._ask(way, "POST", f"{BASE}/{_safe(one.id)}", sent, within=_CALL_WITHIN)
+        return self._ask(way, "POST", f"{BASE_PATH}/{_safe(one.id)}", sent, within=_CALL_WITHIN)
 
-    def changes(self) -> Iterator[list[PendingApproval]]:
+    def watch_pending(self) -> Iterator[list[PendingApproval]]:
         """What waits, now and whenever that changes, until the nodes of now have stopped."""
         told: queue.SimpleQueue[tuple[_Way, list[PendingApproval] | InterlockError | None]]
         told = queue.SimpleQueue()
@@ -192,7 +192,7 @@ class ApprovalsClient:
     def _followed(self, way: _Way) -> Iterator[list[PendingApproval]]:
         connection = self._connection(way, None)
         try:
-            answer = self._asked(connection, "GET", f"{BASE}/events", None)
+            answer = self._asked(connection, "GET", f"{BASE_PATH}/events", None)
             try:
                 for line in answer:
                     if line.startswith(b"data:"):
@@ -208,8 +208,8 @@ class ApprovalsClient:
     def _ways(self) -> list[_Way]:
         """The sockets of nodes that run here; else the address of one, over HTTP."""
         found: list[_Way] = []
-        if is_trusted(self._meant.socket.parent):
-            paths = approvals_sockets(self._meant.socket)
+        if is_trusted(self._target.socket.parent):
+            paths = approvals_sockets(self._target.socket)
             found += [path for path in paths if somebody_listens(path)]
         return found or [None]
 
@@ -227,7 +227,7 @@ class ApprovalsClient:
             connection.close()
 
     def _connection(self, way: _Way, within: float | None) -> http.client.HTTPConnection:
-        config = self._meant.config
+        config = self._target.config
         address = config.address
         connection: http.client.HTTPConnection
         if way is not None:
@@ -239,13 +239,13 @@ class ApprovalsClient:
                 address.host,
                 address.port,
                 timeout=_WITHIN,
-                context=node_http.own_certificate(self._meant),
+                context=node_http.create_ssl_context(self._target),
             )
         try:
             connection.connect()
         except OSError:
             connection.close()
-            raise running.no_answer(self._meant) from None
+            raise node_discovery.unreachable_error(self._target) from None
         connection.sock.settimeout(within)
         return connection
 
@@ -255,7 +255,7 @@ class ApprovalsClient:
         headers = {"Accept": "application/json"}
         body = None
         if not isinstance(connection, _Unix):
-            headers |= node_http.authorization(self._meant, "approve")
+            headers |= node_http.authorization_header(self._target, "approve")
         if sent is not None:
             body = msgspec.json.encode(sent)
             headers["Content-Type"] = "application/json"
@@ -269,7 +269,7 @@ class ApprovalsClient:
                 UPSTREAM_UNAVAILABLE, "the node went away while it was asked."
             ) from None
         if answer.status != 200:
-            raise _told(answer.read(), answer.status)
+            raise read_error(answer.read(), answer.status)
         return answer
 
 
@@ -291,7 +291,7 @@ def _safe(id: str) -> str:
     return id
 
 
-def _told(body: bytes, code: int) -> InterlockError:
+def read_error(body: bytes, code: int) -> InterlockError:
     try:
         trouble = msgspec.json.decode(body, type=_Trouble)
         return InterlockError(by_name(trouble.error), trouble.message)

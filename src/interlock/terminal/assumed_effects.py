@@ -9,11 +9,13 @@ from typing import Final
 from interlock.core.catalog.effects import Effect, EffectLevel
 from interlock.primitives.text import format_count
 
-BLIND: Final = (
+INFERENCE_NOTE: Final = (
     "Inference reads names, descriptions and parameters; it cannot see what a tool really does."
 )
-CHANGE: Final = "Change it: servers.NAME.effects, servers.NAME.unannotated, unannotated: confirm"
-OF_CONFIG: Final = {
+CHANGE_HINT: Final = (
+    "Change it: servers.NAME.effects, servers.NAME.unannotated, unannotated: confirm"
+)
+UNANNOTATED_TEXTS: Final = {
     "infer": (
         "Tools without annotations are judged by name, description and parameters: what deletes, "
         "overwrites, sends, pays, publishes or runs code waits for approval, the rest runs."
@@ -46,4 +48,4 @@ def describe_assumed(tools: Iterable[tuple[str, Effect]]) -> list[str]:
             f"{format_count(len(ignored), 'tool')} of {format_count(servers, 'server')} marked "
             "destructive by their library, like every tool there: inferred to read, so they run."
         )
-    return [*lines, BLIND, CHANGE] if lines else []
+    return [*lines, INFERENCE_NOTE, CHANGE_HINT] if lines else []

@@ -53,11 +53,11 @@ _TYPES: Final = frozenset(
 )
 
 
-class BadArgument(ValueError):
+class ArgumentError(ValueError):
     """An argument that cannot be what the schema wants. The message is for a person."""
 
 
-def check_given_once(words: list[str] | None, json: str | None) -> None:
+def check_argument_form(words: list[str] | None, json: str | None) -> None:
     """Refuse arguments as words and as --json at once. Raises BadParameter."""
     if json is not None and words:
         raise typer.BadParameter("give the arguments as key=value or as --json, not both.")
@@ -75,7 +75,7 @@ def read_arguments(words: list[str], schema: Mapping[str, Any]) -> dict[str, Any
     for word in words:
         match = _WORD.fullmatch(word)
         if match is None:
-            raise BadArgument(f"{word!r} is not an argument; write key=value, or key:=JSON")
+            raise ArgumentError(f"{word!r} is not an argument; write key=value, or key:=JSON")
         key, text = match["key"], _text(match["key"], match["value"])
         if match["raw"]:
             value = _json(key, text)
@@ -85,17 +85,17 @@ def read_arguments(words: list[str], schema: Mapping[str, Any]) -> dict[str, Any
             arguments[key] = value
             continue
         if key not in lists and not isinstance(arguments[key], list):
-            raise BadArgument(f"{key} is given twice, and the tool wants one value")
+            raise ArgumentError(f"{key} is given twice, and the tool wants one value")
         lists.add(key)
         arguments[key] += value if isinstance(value, list) else [value]
     return arguments
 
 
-def read_object(text: str) -> dict[str, Any]:
+def read_json_object(text: str) -> dict[str, Any]:
     """The arguments as one JSON object, in the text or in `@file`. Raises BadArgument."""
     value = _json("--json", _text("--json", text))
     if not isinstance(value, dict):
-        raise BadArgument('--json wants an object, such as \'{"text": "hello"}\'')
+        raise ArgumentError('--json wants an object, such as \'{"text": "hello"}\'')
     return value
 
 
@@ -108,18 +108,18 @@ def _text(key: str, value: str) -> str:
         return Path(value[1:]).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise BadArgument(f"{key}: the file {value[1:]!r} cannot be read: {reason}") from None
+        raise ArgumentError(f"{key}: the file {value[1:]!r} cannot be read: {reason}") from None
 
 
 def _json(key: str, text: str) -> Any:
     try:
         return _loaded(text)
     except UnicodeEncodeError:
-        raise BadArgument(f"{key} has half a character in it, which nobody can send") from None
+        raise ArgumentError(f"{key} has half a character in it, which nobody can send") from None
     except RecursionError:
-        raise BadArgument(f"{key} is nested too deeply") from None
+        raise ArgumentError(f"{key} is nested too deeply") from None
     except ValueError as error:
-        raise BadArgument(f"{key} is not JSON: {error}") from None
+        raise ArgumentError(f"{key} is not JSON: {error}") from None
 
 
 def _loaded(text: str) -> Any:
@@ -173,7 +173,7 @@ def _typed(
             return [_typed(key, text, items, root, depth + 1)]
     if "string" in types:
         return text
-    raise BadArgument(f"{key} must be {_one_of(sorted(types))}, and {text!r} is not")
+    raise ArgumentError(f"{key} must be {_one_of(sorted(types))}, and {text!r} is not")
 
 
 def _number(text: str, *, whole: bool) -> int | float | None:

@@ -43,7 +43,7 @@ def _vscode(entry: dict[str, object]) -> str:
     return f"code --add-mcp {shlex.quote(json.dumps(entry, separators=(',', ':')))}"
 
 
-def removal(entry: ClientEntry, *, home: Path, cwd: Path) -> str:
+def removal_hint(entry: ClientEntry, *, home: Path, cwd: Path) -> str:
     """How to take a server out of a client's own config: a command, or the key to delete."""
     name = shlex.quote(entry.keys[-1])
     folder = entry.path.absolute().parent
@@ -63,10 +63,10 @@ def removal(entry: ClientEntry, *, home: Path, cwd: Path) -> str:
 
 def stdio_command(config: Path) -> list[str]:
     """The command for a client that only starts programs, from whatever folder and PATH it has."""
-    return [*own_command(sys.argv[0]), "stdio", "-c", str(config.absolute())]
+    return [*program_command(sys.argv[0]), "stdio", "-c", str(config.absolute())]
 
 
-def own_command(started_as: str) -> list[str]:
+def program_command(started_as: str) -> list[str]:
     """How this program is started from elsewhere."""
     program = Path(started_as)
     if program.name == "__main__.py":

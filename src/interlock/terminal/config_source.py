@@ -45,7 +45,7 @@ ConfigOption = Annotated[
     ),
 ]
 
-Doubt = tuple[KeyPath, str, str]
+ConfigWarning = tuple[KeyPath, str, str]
 """The value, what is odd about it, and what to do."""
 
 _NOWHERE: Final = """\
@@ -87,7 +87,7 @@ class ConfigSource(Struct, frozen=True):
         return config
 
 
-def placed(found: Iterable[Doubt], source: ConfigSource) -> Iterator[Problem]:
+def locate_problems(found: Iterable[ConfigWarning], source: ConfigSource) -> Iterator[Problem]:
     """Doubts as problems, with the line of the config that each is about. Raises ConfigError."""
     places = {} if source.path is None else places_in(source.path)
     for path, message, hint in found:
@@ -98,36 +98,38 @@ def placed(found: Iterable[Doubt], source: ConfigSource) -> Iterator[Problem]:
         yield Problem(file, line, column, format_path(path), message, hint)
 
 
-def find(given: Path | None) -> Path | None:
+def find_config(given: Path | None) -> Path | None:
     """The config file that is meant, whether it exists or not; None when there is none."""
     if given is not None:
         return given
     named = os.environ.get(VARIABLE)
     if named:
         return Path(named)
-    return next((path for path in (Path(DEFAULT_NAME), user_config()) if path.is_file()), None)
+    return next((path for path in (Path(DEFAULT_NAME), user_config_path()) if path.is_file()), None)
 
 
-def source(given: Path | None, *, demo: bool = False, listen: str | None = None) -> ConfigSource:
+def find_source(
+    given: Path | None, *, demo: bool = False, listen: str | None = None
+) -> ConfigSource:
     """The config to use. Raises ConfigError that says how to begin when there is none."""
     if demo:
         return ConfigSource(None, Path.cwd(), listen)
-    path = find(given)
+    path = find_config(given)
     if path is None:
-        raise nowhere()
+        raise no_config_error()
     return ConfigSource(path, path.absolute().parent, listen)
 
 
-def safety_source(given: Path | None, listen: str | None) -> ConfigSource:
+def find_safety_source(given: Path | None, listen: str | None) -> ConfigSource:
     """The config of a node that only watches agents. It needs none."""
-    path = find(given)
+    path = find_config(given)
     folder = Path.cwd() if path is None else path.absolute().parent
     return ConfigSource(path, folder, listen, safety_only=True)
 
 
-def source_if_any(given: Path | None) -> ConfigSource | None:
+def find_source_or_none(given: Path | None) -> ConfigSource | None:
     """The config to use, or None. A node may run without one: `interlock up --demo` does."""
-    path = find(given)
+    path = find_config(given)
     return None if path is None else ConfigSource(path, path.absolute().parent)
 
 
@@ -136,14 +138,14 @@ def load_or_default(source: ConfigSource | None) -> tuple[Config, Path]:
     return (Config(), Path.cwd()) if source is None else (source.load(), source.base_dir)
 
 
-def nowhere() -> ConfigError:
+def no_config_error() -> ConfigError:
     """There is no config, and one is needed: how to begin."""
-    user = str(user_config())
+    user = str(user_config_path())
     home = f"{Path.home()}{os.sep}"
     return ConfigError.of(_NOWHERE.format(user=user.replace(home, f"~{os.sep}", 1)))
 
 
-def user_config(environ: Mapping[str, str] = os.environ) -> Path:
+def user_config_path(environ: Mapping[str, str] = os.environ) -> Path:
     """The config of this user, for every folder."""
     home = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(home) / "interlock" / DEFAULT_NAME
@@ -168,7 +170,7 @@ def demo_config() -> Config:
     return Config(servers={"demo": demo})
 
 
-def listen_address(text: str | None) -> str | None:
+def read_listen_address(text: str | None) -> str | None:
     """`--listen` as host:port; a port alone is one of this machine's own."""
     if text is None:
         return None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from interlock.core.config.problems import KeyPath
     from interlock.core.status import StatusReport
     from interlock.core.upstreams.connection import Connector, ConnectorOptions
-    from interlock.terminal.config_source import ConfigSource, Doubt
+    from interlock.terminal.config_source import ConfigSource, ConfigWarning
 
 Kind = TypeVar("Kind", bound=FeatureComponent)
 
@@ -144,7 +144,7 @@ class FeatureReports:
         """What a node would refuse, and what is odd, beyond the config. Raises ConfigError."""
         return CheckReport()
 
-    def doubts(self, config: Config, source: ConfigSource) -> Iterable[Doubt]:
+    def config_warnings(self, config: Config, source: ConfigSource) -> Iterable[ConfigWarning]:
         """What is right in its section and does nothing, or not what was meant."""
         return ()
 
@@ -219,7 +219,7 @@ def load_reports() -> tuple[FeatureReports, ...]:
     return _load(_registered)
 
 
-def all_other_servers(config: Config) -> OtherServers:
+def collect_other_servers(config: Config) -> OtherServers:
     """Those of every feature."""
     servers: dict[str, ServerConfig] = {}
     names: frozenset[str] = frozenset()

@@ -10,9 +10,9 @@ from typing import Final, NoReturn
 FORCED_EXIT: Final = 130
 
 
-def end_at_once() -> NoReturn:
+def exit_now() -> NoReturn:
     """Leave now, and take every started process along."""
-    for pid in started_processes():
+    for pid in child_processes():
         try:
             # Each has a group of its own, and what it started is in it.
             os.killpg(pid, signal.SIGKILL)
@@ -22,7 +22,7 @@ def end_at_once() -> NoReturn:
     os._exit(FORCED_EXIT)
 
 
-def started_processes() -> list[int]:
+def child_processes() -> list[int]:
     """The children of this process, where the system tells (Linux does)."""
     children: list[int] = []
     for task in Path("/proc/self/task").glob("*/children"):

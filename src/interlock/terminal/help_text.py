@@ -21,7 +21,7 @@ _AS_IT_STANDS: Final = "\b"
 _IN_BRACES: Final = re.compile(r"\{(.*)\}((?:\.\.\.)?)")
 
 
-def flowing(text: str) -> str:
+def join_paragraph_lines(text: str) -> str:
     """The paragraphs, each in one line, so that a terminal of any width breaks them well."""
     paragraphs = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(
@@ -29,9 +29,9 @@ def flowing(text: str) -> str:
     )
 
 
-def make_readable(command: Any, names: Sequence[str], parent: typer.Context | None = None) -> None:
+def fix_help(command: Any, names: Sequence[str], parent: typer.Context | None = None) -> None:
     """Mend the help of a command, and of those within. `names`: the options that ask for it."""
-    command.help = command.help and flowing(command.help)
+    command.help = command.help and join_paragraph_lines(command.help)
     context = typer.Context(command, parent=parent, help_option_names=list(names))
     for option in command.get_params(context):
         if getattr(option, "is_flag", False):
@@ -39,10 +39,10 @@ def make_readable(command: Any, names: Sequence[str], parent: typer.Context | No
         if option.param_type_name == "argument":
             option.get_usage_pieces = partial(_usage, option)
     for one in _commands(command).values():
-        make_readable(one, names, context)
+        fix_help(one, names, context)
 
 
-def misplaced(command: Any, arguments: Sequence[str]) -> str | None:
+def suggest_order(command: Any, arguments: Sequence[str]) -> str | None:
     """What to write instead, where an option of a command was written before that command."""
     at = next((number for number, one in enumerate(arguments) if one in _commands(command)), 0)
     option = arguments[0].partition("=")[0] if at else ""

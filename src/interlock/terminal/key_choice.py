@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from interlock.trust.operators.store import OperatorStore
 
 
-def chosen(given: Path | None, one: PendingApproval, meant: TargetNode, *, here: bool) -> Path:
+def choose_key(given: Path | None, one: PendingApproval, target: TargetNode, *, here: bool) -> Path:
     """The key to sign with: the one that is named, else the only one that counts for this call.
 
     `here`: the node's files are on this machine. Raises InterlockError.
     """
-    mine = own_keys()
+    mine = list_user_keys()
     if given is not None or os.environ.get("INTERLOCK_KEY") or not here or not mine:
-        return operator_key.chosen(given)
-    known = list(_counting(meant))
+        return operator_key.choose_key(given)
+    known = list(_counting(target))
     callers = (one.caller.get("name", ""), one.caller.get("above", ""))
     fitting: list[Path] = []
     why: list[str] = []
     for path, id in mine.items():
         anchors = [anchor for each, anchor in known if each == id]
-        refusal = _refusal(path, anchors, one.tool, callers, meant.named)
+        refusal = _refusal(path, anchors, one.tool, callers, target.selector)
         if refusal:
             why.append(refusal)
         else:
@@ -52,14 +52,14 @@ def chosen(given: Path | None, one: PendingApproval, meant: TargetNode, *, here:
     )
 
 
-def own_keys() -> dict[Path, str]:
+def list_user_keys() -> dict[Path, str]:
     """This user's private keys, each with its thumbprint, or nothing where that is not known."""
     folder = operator_key.keys_dir()
     found = sorted(folder.glob("*.pem")) if folder.is_dir() else []
-    return {path: thumbprint_of(path) for path in found}
+    return {path: read_thumbprint(path) for path in found}
 
 
-def thumbprint_of(private: Path) -> str:
+def read_thumbprint(private: Path) -> str:
     """By the public file beside it: the private one may have a passphrase."""
     from interlock.trust.operators.operators import enrolled_key
     from interlock.trust.operators.store import Invitation
@@ -72,7 +72,7 @@ def thumbprint_of(private: Path) -> str:
     return ""
 
 
-def enrolment(private: Path, named: NodeSelector) -> str:
+def enrolment_command(private: Path, named: NodeSelector) -> str:
     """The command by which a key that is there is enrolled."""
     import shlex
 
@@ -81,59 +81,59 @@ def enrolment(private: Path, named: NodeSelector) -> str:
     return shlex.join(words) + named.options
 
 
-def operator_store(meant: TargetNode) -> OperatorStore:
-    """Who may confirm calls of the node that is meant."""
+def open_operator_store(target: TargetNode) -> OperatorStore:
+    """Who may confirm calls of the node that is target."""
     from interlock.trust.operators.operators import operators_of, operators_path
     from interlock.trust.operators.store import OperatorStore
 
     return OperatorStore(
-        operators_path(meant.config, os.environ, meant.base_dir),
-        roots=lambda: operators_of(_configured(meant)),
+        operators_path(target.config, os.environ, target.base_dir),
+        roots=lambda: operators_of(_configured(target)),
     )
 
 
-def enrolling_keys(meant: TargetNode, store: OperatorStore) -> list[Path]:
+def list_enrolling_keys(target: TargetNode, store: OperatorStore) -> list[Path]:
     """This user's keys that can confirm an enrolment or a removal."""
     counting = store.chain().operators or store.roots()
     ids = {one.id for one in counting}
-    return [path for path, id in own_keys().items() if id in ids]
+    return [path for path, id in list_user_keys().items() if id in ids]
 
 
-def counting_key(given: Path | None, meant: TargetNode) -> Path:
+def choose_enrolled_key(given: Path | None, target: TargetNode) -> Path:
     """The key to sign with: the one that is named, else the only one that is enrolled with the node
-    that is meant, else the only one. Raises InterlockError."""
-    mine = own_keys()
+    that is target, else the only one. Raises InterlockError."""
+    mine = list_user_keys()
     if given is not None or os.environ.get("INTERLOCK_KEY") or len(mine) < 2:
-        return operator_key.chosen(given)
-    ids = {id for id, _ in _counting(meant)}
+        return operator_key.choose_key(given)
+    ids = {id for id, _ in _counting(target)}
     fitting = [path for path, id in mine.items() if id in ids]
-    return fitting[0] if len(fitting) == 1 else operator_key.chosen(None)
+    return fitting[0] if len(fitting) == 1 else operator_key.choose_key(None)
 
 
-def _configured(meant: TargetNode) -> Iterator[Anchor]:
+def _configured(target: TargetNode) -> Iterator[Anchor]:
     """Operators whose keys the config names."""
     from interlock.trust.approvals.proofs import OPERATOR, read_anchor
 
-    for config in meant.config.approvals.anchors:
+    for config in target.config.approvals.anchors:
         if config.kind != OPERATOR or config.key is None:
             continue
         try:
-            yield read_anchor(config, environ=os.environ, base_dir=meant.base_dir)
+            yield read_anchor(config, environ=os.environ, base_dir=target.base_dir)
         except InterlockError:
             # The node runs by what this was before; it is not ours to say.
             continue
 
 
-def _counting(meant: TargetNode) -> Iterator[tuple[str, Anchor]]:
+def _counting(target: TargetNode) -> Iterator[tuple[str, Anchor]]:
     """Every key whose proofs count: its thumbprint, and what it may confirm."""
     from interlock.trust.approvals.proofs import Anchor
     from interlock.trust.operators.operators import thumbprint
 
-    if meant.config.approvals.enrolled:
-        for one in operator_store(meant).all():
+    if target.config.approvals.enrolled:
+        for one in open_operator_store(target).all():
             if one.kind == "key":
                 yield one.id, Anchor(one.name, tools=one.tools, caller=one.caller)
-    for anchor in _configured(meant):
+    for anchor in _configured(target):
         yield thumbprint(anchor.key), anchor
 
 
@@ -142,7 +142,7 @@ def _refusal(
 ) -> str:
     """Why this key confirms nothing here; empty when it does."""
     if not anchors:
-        return f"{path.stem} is not enrolled with this node: {enrolment(path, named)}"
+        return f"{path.stem} is not enrolled with this node: {enrolment_command(path, named)}"
     able = [one for one in anchors if one.may_confirm(tool)]
     if not able:
         return f"{path.stem} is for other tools: {', '.join(anchors[0].tools)}"

@@ -13,10 +13,10 @@ from collections import deque
 from typing import Final
 
 from interlock.core.config import redact, redact_about
-from interlock.terminal import output as say
+from interlock.terminal import output
 
-KEPT: Final = 8
-STILL_AFTER: Final = 300.0
+KEPT_LINES: Final = 8
+REPEAT_INTERVAL_SECONDS: Final = 300.0
 _ABOUT: Final = ("%s: ", "%s failed: ")
 """How the records about an upstream begin."""
 
@@ -26,10 +26,10 @@ class _Redacted(logging.Formatter):
         whole = super().format(record)
         name = upstream_of(record)
         if name is None:
-            return say.printable(redact(whole))
+            return output.sanitize(redact(whole))
         # Whom it is about is our own word; what is said may be theirs.
         before, label, said = whole.partition(f"{name}{_label(record)}")
-        return say.printable(before + label + redact_about(name, said))
+        return output.sanitize(before + label + redact_about(name, said))
 
 
 def upstream_of(record: logging.LogRecord) -> str | None:
@@ -62,7 +62,7 @@ class RepeatFilter(logging.Filter):
         if said != before:
             self._last[name] = (said, record.created, 1)
             return True
-        if record.created - shown < STILL_AFTER:
+        if record.created - shown < REPEAT_INTERVAL_SECONDS:
             self._last[name] = (said, shown, times + 1)
             return False
         self._last[name] = (said, record.created, times + 1)
@@ -77,7 +77,7 @@ class LineBuffer(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lines: deque[tuple[str, int, str]] = deque(maxlen=KEPT)
+        self.lines: deque[tuple[str, int, str]] = deque(maxlen=KEPT_LINES)
         self.count = 0
         self.setFormatter(_Redacted("%(message)s"))
 
@@ -99,7 +99,7 @@ def log_to_stderr(level: int = logging.INFO) -> None:
     _install(handler, level)
 
 
-def keep_log(level: int = logging.INFO) -> LineBuffer:
+def log_to_buffer(level: int = logging.INFO) -> LineBuffer:
     """Nothing is printed; the newest lines are kept."""
     handler = LineBuffer()
     _install(handler, level)

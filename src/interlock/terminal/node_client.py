@@ -32,8 +32,7 @@ from interlock.core.upstreams.transports.unix import UnixTransport
 from interlock.errors import UPSTREAM_PROTOCOL, InterlockError
 from interlock.protocol import mcp
 from interlock.protocol.mcpax import APPROVAL, DROPPED_TOOL, is_counter
-from interlock.terminal import node_discovery as running
-from interlock.terminal import output as say
+from interlock.terminal import node_discovery, output
 from interlock.terminal.node_discovery import TargetNode, UpstreamSummary
 
 if TYPE_CHECKING:
@@ -47,12 +46,15 @@ if TYPE_CHECKING:
 # A client that asks for tools wants most of them soon, not all of them late: one server that
 # hangs must not hold up the others, and whoever listens is told when its tools come after all.
 
-NONE_READY_WITHIN: Final = 10.0
-OTHERS_WITHIN: Final = 2.0
+NONE_READY_TIMEOUT_SECONDS: Final = 10.0
+OTHERS_TIMEOUT_SECONDS: Final = 2.0
 
 
-async def until_worth_listing(
-    node: Node, *, none_ready: float = NONE_READY_WITHIN, others: float = OTHERS_WITHIN
+async def wait_for_tools(
+    node: Node,
+    *,
+    none_ready: float = NONE_READY_TIMEOUT_SECONDS,
+    others: float = OTHERS_TIMEOUT_SECONDS,
 ) -> None:
     """Wait until every upstream was tried; but no longer than `others` after the first is ready,
     and no longer than `none_ready` in all while none is."""
@@ -75,7 +77,7 @@ async def until_worth_listing(
         await asyncio.gather(settled, *waiting, return_exceptions=True)
 
 
-OWN_INFO: Final = {"name": "interlock-cli", "title": "interlock", "version": __version__}
+CLIENT_INFO: Final = {"name": "interlock-cli", "title": "interlock", "version": __version__}
 _HELLO_WITHIN: Final = 10.0
 _LIST_WITHIN: Final = 30.0
 _STARTED_WITHIN: Final = 5.0
@@ -128,7 +130,7 @@ class NodeClient:
 
     def trouble(self) -> list[UpstreamSummary]:
         """Upstreams of a running node that are not ready. Those of our own were told already."""
-        now = None if self._running is None else self._running.now()
+        now = None if self._running is None else self._running.fetch_summary()
         return [] if now is None else [one for one in now.upstreams if one.state != "ready"]
 
     async def list_tools(self) -> list[Raw]:
@@ -208,7 +210,7 @@ def _counts(raw: Raw) -> bool:
 
 
 @asynccontextmanager
-async def reach(
+async def connect_to_node(
     given: Path | None,
     *,
     node: str | None = None,
@@ -221,29 +223,34 @@ async def reach(
     `narrow` may leave servers out of the latter. Unless `patient`, a server of it that is slow to
     start is not waited for. Raises InterlockError.
     """
-    meant = running.meant(given, node)
+    target = node_discovery.find_node(given, node)
     unready: tuple[str, ...] = ()
     async with AsyncExitStack() as stack:
-        link = await _running_at(meant.socket)
-        reached = None if link is None else meant
+        link = await _running_at(target.socket)
+        reached = None if link is None else target
         if link is None:
-            if node is not None or meant.source is None or meant.problem is not None:
-                raise running.not_running(meant, named=node is not None)
+            if node is not None or target.source is None or target.config_error is not None:
+                raise node_discovery.not_running_error(target, named=node is not None)
             own = _own_node(
-                narrow(meant.config), meant.base_dir, running.elsewhere(meant), patient=patient
+                narrow(target.config),
+                target.base_dir,
+                node_discovery.describe_other_nodes(target),
+                patient=patient,
             )
             started = await stack.enter_async_context(own)
             unready = tuple(_tell_unready(started))
             link = await _link_to(started)
-        elif meant.problem is not None:
-            say.note(f"Note: the node runs by an earlier config: {meant.problem.problems[0]}")
-        peer = UpstreamClient("the node", link, msgspec.json.encode(OWN_INFO))
+        elif target.config_error is not None:
+            output.print_note(
+                f"Note: the node runs by an earlier config: {target.config_error.problems[0]}"
+            )
+        peer = UpstreamClient("the node", link, msgspec.json.encode(CLIENT_INFO))
         stack.push_async_callback(peer.close)
         await open_peer(peer, session_first=False, timeout=_HELLO_WITHIN)
-        yield NodeClient(peer, meant.config, unready, reached)
+        yield NodeClient(peer, target.config, unready, reached)
 
 
-async def running_node(config: Config, base_dir: Path) -> UnixTransport | None:
+async def connect_if_running(config: Config, base_dir: Path) -> UnixTransport | None:
     """A link to the node that runs by this config, or None."""
     return await _running_at(socket_path(config, os.environ, base_dir))
 
@@ -274,7 +281,7 @@ async def _own_node(
                 longest = [one.start_timeout for one in config.enabled_servers.values()]
                 await node.until_settled(max(longest, default=0.0) + _STARTED_WITHIN)
             else:
-                await until_worth_listing(node)
+                await wait_for_tools(node)
         yield node
     finally:
         await node.stop()
@@ -284,7 +291,7 @@ def _tell_unready(node: Node) -> Iterator[str]:
     for one in node.status().upstreams:
         if one.state != "ready":
             problem = one.problem or "it did not get ready in time"
-            say.problem(f"{one.key}: {redact_about(one.key, problem)}")
+            output.print_problem(f"{one.key}: {redact_about(one.key, problem)}")
             yield one.key
 
 
@@ -302,13 +309,13 @@ async def _link_to(node: Node) -> UnixTransport:
 def _waiting_for(keys: list[str], elsewhere: str) -> Iterator[None]:
     text = f"no node is running; starting {', '.join(keys) or 'one without servers'} for this"
     if elsewhere:
-        say.note(f"Note: {elsewhere}")
+        output.print_note(f"Note: {elsewhere}")
         text = text.replace("no node is running", "no node of this config is running")
     if not sys.stderr.isatty():
-        say.note(text)
+        output.print_note(text)
         yield
         return
     from rich.text import Text
 
-    with say.console(stderr=True).status(Text(text)):
+    with output.create_console(stderr=True).status(Text(text)):
         yield

@@ -1,4 +1,4 @@
-"""The nodes of this user that run now: which one is meant, where it is, and how it fares.
+"""The nodes of this user that run now: which one is target, where it is, and how it fares.
 
 A node is found by its sockets, which stand in its state folder. One speaks MCP; the other tells how
 the node fares, without a token, since only this user can open it.
@@ -23,8 +23,7 @@ from interlock.core.config import Config, ConfigError
 from interlock.core.config.load import peek_config
 from interlock.core.paths import is_trusted, socket_path, state_dir, state_home, status_path
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
-from interlock.terminal import config_source as where
-from interlock.terminal import output as say
+from interlock.terminal import config_source, output
 
 _WITHIN: Final = 5.0
 _WHERE_IT_IS: Final = ("listen", "state_dir")
@@ -77,12 +76,12 @@ class NodeSelector(NamedTuple):
         given = (("--config", self.config), ("--node", self.node))
         return "".join(f" {name} {shlex.quote(str(value))}" for name, value in given if value)
 
-    def command(self, words: str) -> str:
+    def format_command(self, words: str) -> str:
         """A command about the same node, such as `interlock keys admit ID --node 8555`."""
         return f"interlock {words}{self.options}"
 
     @property
-    def up(self) -> str:
+    def up_command(self) -> str:
         """The command that starts the node."""
         return f"interlock up{NodeSelector(self.config).options}"
 
@@ -90,26 +89,26 @@ class NodeSelector(NamedTuple):
 class TargetNode(Struct, frozen=True):
     """The node that a command is about, whether it runs or not."""
 
-    source: where.ConfigSource | None
+    source: config_source.ConfigSource | None
     config: Config
     base_dir: Path
     socket: Path
-    problem: ConfigError | None = None
+    config_error: ConfigError | None = None
     """Why the config as it stands cannot be used. A node may run by what it was before."""
-    named: NodeSelector = NodeSelector()
+    selector: NodeSelector = NodeSelector()
 
-    def now(self) -> NodeSummary | None:
+    def fetch_summary(self) -> NodeSummary | None:
         """How it fares; None when it does not run."""
-        told = ask(self.socket)
+        told = fetch_status(self.socket)
         return None if told is None else msgspec.json.decode(told, type=NodeSummary)
 
 
-def meant(given: Path | None, node: str | None = None) -> TargetNode:
+def find_node(given: Path | None, node: str | None = None) -> TargetNode:
     """The node of the config that is found, or the one at the address that is given.
 
     Raises ConfigError for a config that is named and is not there: it says nothing of any node.
     """
-    source = where.source_if_any(given)
+    source = config_source.find_source_or_none(given)
     config, base_dir, problem = Config(), Path.cwd(), None
     if source is not None:
         base_dir = source.base_dir
@@ -119,41 +118,43 @@ def meant(given: Path | None, node: str | None = None) -> TargetNode:
             if node is None and not os.path.lexists(source.path or ""):
                 raise
             config, problem = peek_config(source.path or ""), error
-    address = where.listen_address(node)
+    address = config_source.read_listen_address(node)
     if address is None or address == config.listen:
         path = socket_path(config, os.environ, base_dir)
         return TargetNode(source, config, base_dir, path, problem, NodeSelector(given, node))
     config = Config(listen=_as_listened(address))
     path = socket_path(config, os.environ, Path.cwd())
-    return TargetNode(None, config, Path.cwd(), path, named=NodeSelector(given, node))
+    return TargetNode(None, config, Path.cwd(), path, selector=NodeSelector(given, node))
 
 
-def with_files(given: Path | None, node: str | None = None) -> TargetNode:
+def find_local_node(given: Path | None, node: str | None = None) -> TargetNode:
     """The node whose files a command reads or changes, whether it runs or not.
 
     While it runs, a config that has become wrong does not stand in the way: what must be done now
-    can be done. Where nothing says which node is meant, and one runs elsewhere, that is told.
+    can be done. Where nothing says which node is target, and one runs elsewhere, that is told.
     Raises ConfigError, InterlockError.
     """
-    one = meant(given, node)
-    if one.problem is None and one.source is not None and node is None:
+    one = find_node(given, node)
+    if one.config_error is None and one.source is not None and node is None:
         return one
-    if one.now() is not None and (node is not None or says_where(one.problem)):
-        if one.problem is not None:
-            say.note(f"Note: the node runs by an earlier config: {one.problem.problems[0]}")
+    if one.fetch_summary() is not None and (node is not None or can_locate_node(one.config_error)):
+        if one.config_error is not None:
+            output.print_note(
+                f"Note: the node runs by an earlier config: {one.config_error.problems[0]}"
+            )
         return one
-    if one.problem is not None:
-        hint = elsewhere(one)
+    if one.config_error is not None:
+        hint = describe_other_nodes(one)
         if hint:
-            say.note(f"Note: {hint}")
-        raise one.problem
+            output.print_note(f"Note: {hint}")
+        raise one.config_error
     never_ran = not state_dir(one.config, os.environ, one.base_dir).exists()
-    if never_ran if node is not None else elsewhere(one):
-        raise not_running(one, named=node is not None)
+    if never_ran if node is not None else describe_other_nodes(one):
+        raise not_running_error(one, named=node is not None)
     return one
 
 
-def says_where(problem: ConfigError | None) -> bool:
+def can_locate_node(problem: ConfigError | None) -> bool:
     """Whether a config with this problem still says which node is its own. Otherwise the one at
     the usual address may be another: nothing is changed there by mistake."""
     return problem is None or not any(
@@ -164,36 +165,36 @@ def says_where(problem: ConfigError | None) -> bool:
     )
 
 
-def no_answer(meant: TargetNode) -> InterlockError:
+def unreachable_error(target: TargetNode) -> InterlockError:
     """The error for a node that does not answer. A config that cannot be used comes first: it may
     be the reason, and nodes that run elsewhere are only a note."""
-    hint = elsewhere(meant)
-    if meant.problem is not None:
+    hint = describe_other_nodes(target)
+    if target.config_error is not None:
         if hint:
-            say.note(f"Note: {hint}")
-        return meant.problem
+            output.print_note(f"Note: {hint}")
+        return target.config_error
     return InterlockError(
         UPSTREAM_UNAVAILABLE,
-        f"no node answers at {meant.config.listen}"
-        + (f", but {hint}" if hint else f". Start one with: {meant.named.up}"),
+        f"no node answers at {target.config.listen}"
+        + (f", but {hint}" if hint else f". Start one with: {target.selector.up_command}"),
     )
 
 
-def not_running(meant: TargetNode, *, named: bool = False) -> InterlockError:
+def not_running_error(target: TargetNode, *, named: bool = False) -> InterlockError:
     """No node answers where one was looked for: what to do instead."""
-    if meant.problem is not None or elsewhere(meant):
-        return no_answer(meant)
+    if target.config_error is not None or describe_other_nodes(target):
+        return unreachable_error(target)
     if named:
-        address = meant.config.listen
+        address = target.config.listen
         message = (
             f"no node of this user answers at {address}. "
             f"Start one there with: interlock up --listen {address}"
         )
         return InterlockError(UPSTREAM_UNAVAILABLE, message)
-    return where.nowhere()
+    return config_source.no_config_error()
 
 
-def elsewhere(meant: TargetNode) -> str:
+def describe_other_nodes(target: TargetNode) -> str:
     """`a node runs at X; use --node X`, when one does; else nothing."""
     found = [now.address for _, now in _live(os.environ)]
     if not found:
@@ -203,12 +204,12 @@ def elsewhere(meant: TargetNode) -> str:
     return f"nodes run at {', '.join(sorted(found))}; choose one with --node"
 
 
-def ask(path: Path) -> bytes | None:
+def fetch_status(path: Path) -> bytes | None:
     """The status of the node whose MCP socket is at `path`, as JSON; None when it does not run."""
-    return told_at(status_path(path))
+    return read_socket(status_path(path))
 
 
-def told_at(path: Path) -> bytes | None:
+def read_socket(path: Path) -> bytes | None:
     """What a node tells whoever connects to this socket of its own; None when it does not run."""
     if not is_trusted(path.parent):
         return None
@@ -247,7 +248,7 @@ def _live(environ: Mapping[str, str]) -> Iterator[tuple[str, NodeSummary]]:
         return
     for name in names:
         listen = _address(name)
-        told = ask(socket_path(Config(listen=listen), environ, Path.cwd()))
+        told = fetch_status(socket_path(Config(listen=listen), environ, Path.cwd()))
         if told is not None:
             yield listen, msgspec.json.decode(told, type=NodeSummary)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from interlock.terminal import node_discovery as running
+from interlock.terminal import node_discovery
 from interlock.terminal.node_discovery import TargetNode
 
 if TYPE_CHECKING:
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 _WITHIN: Final = 5.0
 
 
-def ask_over_http(meant: TargetNode, path: str) -> bytes:
+def fetch_over_http(target: TargetNode, path: str) -> bytes:
     """What the node answers at this path, with the config's first token. Raises InterlockError."""
     import http.client
 
     from interlock.errors import INTERNAL, InterlockError
 
-    listen, address = meant.config.listen, meant.config.address
-    if meant.config.tls is None:
+    listen, address = target.config.listen, target.config.address
+    if target.config.tls is None:
         connection = http.client.HTTPConnection(address.host, address.port, timeout=_WITHIN)
     else:
         connection = http.client.HTTPSConnection(
-            address.host, address.port, timeout=_WITHIN, context=own_certificate(meant)
+            address.host, address.port, timeout=_WITHIN, context=create_ssl_context(target)
         )
     try:
-        connection.request("GET", path, headers=authorization(meant))
+        connection.request("GET", path, headers=authorization_header(target))
         answer = connection.getresponse()
         body = answer.read()
     except (OSError, http.client.HTTPException):
-        raise running.no_answer(meant) from None
+        raise node_discovery.unreachable_error(target) from None
     finally:
         connection.close()
     if answer.status == 401:
@@ -44,17 +44,17 @@ def ask_over_http(meant: TargetNode, path: str) -> bytes:
     return body
 
 
-def own_certificate(meant: TargetNode) -> ssl.SSLContext:
+def create_ssl_context(target: TargetNode) -> ssl.SSLContext:
     """Takes the certificate of the config and no other, whatever name is in it."""
     import ssl
 
     from interlock.core.config import ConfigError
 
-    assert meant.config.tls is not None
+    assert target.config.tls is not None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    path = meant.base_dir / meant.config.tls.certificate
+    path = target.base_dir / target.config.tls.certificate
     try:
         context.load_verify_locations(path)
     except OSError as error:
@@ -65,20 +65,20 @@ def own_certificate(meant: TargetNode) -> ssl.SSLContext:
     return context
 
 
-def authorization(meant: TargetNode, may: str = "call") -> dict[str, str]:
+def authorization_header(target: TargetNode, may: str = "call") -> dict[str, str]:
     """The header with the first token of the config that may do this, else its first."""
     from interlock.core.config import ConfigError, resolve
 
-    tokens = meant.config.tokens
+    tokens = target.config.tokens
     if not tokens:
         return {}
     first = next((one for one in tokens if may in one.may), tokens[0]).token
     try:
-        token = resolve(first, environ=os.environ, base_dir=meant.base_dir)
+        token = resolve(first, environ=os.environ, base_dir=target.base_dir)
     except ConfigError as error:
         raise ConfigError.of(
-            f"no node of this user runs at {meant.config.listen}, and to ask over HTTP takes the "
+            f"no node of this user runs at {target.config.listen}, and to ask over HTTP takes the "
             f"token {first}: {error.problems[0].message}",
-            f"set it, or start a node with: {meant.named.up}",
+            f"set it, or start a node with: {target.selector.up_command}",
         ) from None
     return {"Authorization": f"Bearer {token}"}

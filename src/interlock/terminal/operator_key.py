@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from interlock.errors import CONFIG, InterlockError
-from interlock.terminal import config_source as where
-from interlock.terminal import output as say
+from interlock.terminal import config_source, output
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -30,17 +29,17 @@ _SHORTEST_PASSPHRASE: Final = 8
 
 def keys_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """Where this user's private keys are."""
-    return where.user_config(environ).parent / "keys"
+    return config_source.user_config_path(environ).parent / "keys"
 
 
-def checked_name(name: str) -> str:
+def check_name(name: str) -> str:
     """The name of an operator, which is the name of a file too."""
     if not _NAME.fullmatch(name):
         raise typer.BadParameter("a name has letters, digits, `.`, `_` and `-`, at most 64.")
     return name
 
 
-def make(name: str, passphrase: bytes | None) -> tuple[Path, Path, bytes]:
+def create_key(name: str, passphrase: bytes | None) -> tuple[Path, Path, bytes]:
     """A new Ed25519 key: its private file, its public file and the public part (PEM).
 
     Raises InterlockError when there is one of this name.
@@ -72,12 +71,12 @@ def make(name: str, passphrase: bytes | None) -> tuple[Path, Path, bytes]:
         public.write_bytes(shown)
     except BaseException:
         # Half a key signs nothing, and is in the way of a whole one.
-        unmake(private, public)
+        delete_key_files(private, public)
         raise
     return private, public, shown
 
 
-def unmake(*paths: Path) -> None:
+def delete_key_files(*paths: Path) -> None:
     """Remove a key that was made just now."""
     for path in paths:
         if path.is_file():
@@ -106,7 +105,7 @@ def _not_kept(folder: Path, error: OSError) -> InterlockError:
     )
 
 
-def chosen(given: Path | None) -> Path:
+def choose_key(given: Path | None) -> Path:
     """The key to sign with: the one that is named, else the only one. Raises InterlockError."""
     if given is not None:
         if given.exists() or given.suffix or len(given.parts) > 1:
@@ -130,7 +129,7 @@ def chosen(given: Path | None) -> Path:
     )
 
 
-def check_file(path: Path) -> None:
+def check_key_file(path: Path) -> None:
     """Raises InterlockError for a file that cannot be a private key, before anybody is asked."""
     if b"PRIVATE KEY-----" not in _text(path):
         raise InterlockError(CONFIG, f"the key {path} cannot be used: it is no private key (PEM).")
@@ -143,7 +142,7 @@ def _text(path: Path) -> bytes:
         raise InterlockError(CONFIG, f"the key {path} cannot be read: {error.strerror}.") from None
 
 
-def load(path: Path, passphrase_file: Path | None = None) -> Ed25519PrivateKey:
+def load_key(path: Path, passphrase_file: Path | None = None) -> Ed25519PrivateKey:
     """Raises InterlockError for a file that is no key, and for a wrong passphrase."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -187,7 +186,7 @@ def read_passphrase(file: Path | None, prompt: str, *, new: bool = False) -> byt
     return phrase.encode()
 
 
-def sign(key: Ed25519PrivateKey, *, now: float, claims: dict[str, Any]) -> str:
+def sign_proof(key: Ed25519PrivateKey, *, now: float, claims: dict[str, Any]) -> str:
     """A proof: a compact JWS over these claims, good for two minutes.
 
     `now`: the node's time, so that a clock that is off does not matter.
@@ -210,10 +209,10 @@ def sign(key: Ed25519PrivateKey, *, now: float, claims: dict[str, Any]) -> str:
         )
 
 
-def warn_open(path: Path) -> None:
+def warn_if_readable(path: Path) -> None:
     """A private key that others can read is worth a word."""
     try:
         if path.stat().st_mode & 0o077:
-            say.note(f"Warning: others can read {path}. Run: chmod 600 {path}")
+            output.print_note(f"Warning: others can read {path}. Run: chmod 600 {path}")
     except OSError:
         return

@@ -26,10 +26,10 @@ PassphraseFile = Annotated[
     typer.Option("--passphrase-file", metavar="FILE", help="Its first line is the passphrase."),
 ]
 
-MOST_SECONDS: Final = 100 * SECONDS["y"]
+MAX_DURATION_SECONDS: Final = 100 * SECONDS["y"]
 
 
-def count(text: str | int) -> int:
+def read_count(text: str | int) -> int:
     """A whole number from 1 on. Raises BadParameter."""
     shown = str(text)
     if not (shown.isascii() and shown.isdigit() and int(shown)):
@@ -37,7 +37,7 @@ def count(text: str | int) -> int:
     return int(shown)
 
 
-def one_of(*words: str) -> Callable[[str], str]:
+def choice_reader(*words: str) -> Callable[[str], str]:
     """One of these words. Raises BadParameter."""
 
     def read(text: str) -> str:
@@ -56,16 +56,16 @@ def read_duration(text: str, option: str, *, zero: bool = False) -> float:
     """
     try:
         number = float(text) if text.replace(".", "", 1).isdecimal() else text
-        return parse_duration(number, zero=zero, most=MOST_SECONDS)
+        return parse_duration(number, zero=zero, most=MAX_DURATION_SECONDS)
     except ValueError as wrong:
         raise typer.BadParameter(f"{option}: {wrong}; {DURATION_HINT}.") from None
 
 
-def moment_ns(text: str, now_ns: int) -> int:
+def read_moment_ns(text: str, now_ns: int) -> int:
     """The moment in nanoseconds. Without a zone it is local time. Raises typer.BadParameter."""
     text = text.strip()
     try:
-        return now_ns - int(parse_duration(text, most=MOST_SECONDS) * 1e9)
+        return now_ns - int(parse_duration(text, most=MAX_DURATION_SECONDS) * 1e9)
     except ValueError:
         pass
     try:
@@ -78,7 +78,7 @@ def moment_ns(text: str, now_ns: int) -> int:
     return int(moment * 1e9)
 
 
-def refuse_before_command(context: typer.Context) -> None:
+def reject_options_before_command(context: typer.Context) -> None:
     """A group that does something by itself has options for that. Before the name of a command they
     would be about nothing, and the command about what nobody meant. Raises BadParameter."""
     command = context.invoked_subcommand

@@ -30,25 +30,25 @@ EXIT_CODES_HELP: Final = (
 )
 
 
-def problem(message: str) -> None:
+def print_problem(message: str) -> None:
     """A sentence about what went wrong, on stderr. Whoever else is quoted in it takes over nothing:
     here as in a note, what a terminal would obey is left out."""
-    print(f"interlock: {printable(message)}", file=sys.stderr)
+    print(f"interlock: {sanitize(message)}", file=sys.stderr)
 
 
-def note(message: str) -> None:
+def print_note(message: str) -> None:
     """Something worth knowing that is not the result, on stderr."""
-    print(printable(message), file=sys.stderr)
+    print(sanitize(message), file=sys.stderr)
 
 
-def failure(error: InterlockError) -> int:
+def print_failure(error: InterlockError) -> int:
     """Tell a person about an error; returns the exit code that tells a script."""
     problems = (error.data or {}).get("problems") or []
     if any(one["file"] for one in problems):
         # Every problem starts with its place, so that editors and terminals can jump there.
-        note(error.message)
+        print_note(error.message)
     else:
-        problem(error.message)
+        print_problem(error.message)
     return exit_code(error)
 
 
@@ -60,14 +60,14 @@ def exit_code(error: InterlockError) -> int:
     return FAILED
 
 
-def printable(text: str) -> str:
+def sanitize(text: str) -> str:
     """Text that came from elsewhere, without what could take over a terminal."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text)
 
 
-def agreed(question: str) -> bool:
+def confirm(question: str) -> bool:
     """Whether whoever sits there says yes. Ctrl-C ends the command, and nothing was decided."""
     import typer
 
@@ -78,16 +78,16 @@ def agreed(question: str) -> bool:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def as_json(value: Any) -> None:
+def print_json(value: Any) -> None:
     """A result for a program, on stdout."""
     import msgspec
 
     encoded = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     # JSON escapes only some of what a terminal obeys.
-    print(printable(encoded) if sys.stdout.isatty() else encoded)
+    print(sanitize(encoded) if sys.stdout.isatty() else encoded)
 
 
-def console(*, stderr: bool = False) -> Console:
+def create_console(*, stderr: bool = False) -> Console:
     """Where coloured output goes. It is plain text when nobody looks at it."""
     from rich.console import Console
 

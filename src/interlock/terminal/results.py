@@ -5,17 +5,16 @@ from __future__ import annotations
 import sys
 from typing import Any, Final
 
-from interlock.terminal import node_discovery as running
-from interlock.terminal import output as say
+from interlock.terminal import node_discovery, output
 
-_HERE: Final = running.NodeSelector()
+_HERE: Final = node_discovery.NodeSelector()
 
 
 def print_result(
     raw: bytes,
     *,
     json_output: bool = False,
-    at: running.NodeSelector = _HERE,
+    at: node_discovery.NodeSelector = _HERE,
     stopped: bool = False,
 ) -> int:
     """Print what a tool answered; the exit code that says whether it failed. `at`: how
@@ -33,14 +32,16 @@ def print_result(
     meta = result.get("_meta")
     held = result.get("structuredContent")
     if isinstance(meta, dict) and APPROVAL in meta:
-        when, id = (say.printable(str(meta.get(key, "?"))) for key in (EXECUTED_AT, APPROVAL))
-        say.note(f"this is the result of the call that was approved and made at {when} ({id}).")
+        when, id = (output.sanitize(str(meta.get(key, "?"))) for key in (EXECUTED_AT, APPROVAL))
+        output.print_note(
+            f"this is the result of the call that was approved and made at {when} ({id})."
+        )
         content = result.get("content")
         if isinstance(content, list) and content and id in str(content[-1]):
             # The same, for models.
             content.pop()
     if json_output:
-        say.as_json(result.get("structuredContent", result))
+        output.print_json(result.get("structuredContent", result))
     elif isinstance(meta, dict) and STATUS in meta and isinstance(held, dict):
         nobody = held.get("operators_enrolled") is False
         _print_held(held, at, nobody=nobody, stopped=stopped)
@@ -50,36 +51,42 @@ def print_result(
         for block in content if isinstance(content, list) else ():
             text = _shown(block)
             # A file or a pipe gets what the tool said, to the letter; a terminal obeys some of it.
-            print(say.printable(text) if out.isatty() else text, file=out)
+            print(output.sanitize(text) if out.isatty() else text, file=out)
         if not result.get("content") and "structuredContent" in result:
-            say.as_json(result["structuredContent"])
-    return say.FAILED if failed else say.OK
+            output.print_json(result["structuredContent"])
+    return output.FAILED if failed else output.OK
 
 
 def _print_held(
-    held: dict[str, Any], at: running.NodeSelector, *, nobody: bool, stopped: bool
+    held: dict[str, Any], at: node_discovery.NodeSelector, *, nobody: bool, stopped: bool
 ) -> None:
     """Tell a person at a terminal what to do about a call that needs approval."""
     import shlex
 
     def word(name: str) -> str:
-        return " ".join(say.printable(str(held.get(name, ""))).split())
+        return " ".join(output.sanitize(str(held.get(name, ""))).split())
 
     id = shlex.quote(word("confirmation_id"))
     tool, reason, url = word("tool"), word("reason"), word("url")
-    say.problem(f"{tool} was not called: approval required.{f' {reason}' if reason else ''}")
+    output.print_problem(
+        f"{tool} was not called: approval required.{f' {reason}' if reason else ''}"
+    )
     if stopped:
         # The approval is kept, but only a running node can take the decision and make the call.
-        say.note(f"No node is running that could take the approval. Start one first: {at.up}")
-    say.note(f"Approve: {at.command(f'approve {id}')}" + (f", or {url}" if url else ""))
-    say.note(f"Reject:  {at.command(f'refuse {id}')}")
-    say.note(
+        output.print_note(
+            f"No node is running that could take the approval. Start one first: {at.up_command}"
+        )
+    output.print_note(
+        f"Approve: {at.format_command(f'approve {id}')}" + (f", or {url}" if url else "")
+    )
+    output.print_note(f"Reject:  {at.format_command(f'refuse {id}')}")
+    output.print_note(
         "It runs once approved, and `interlock approve` prints the result. "
         f"Pending until {word('expires_at')}; after that, repeat the call."
     )
     if nobody:
-        enrol = at.command("keys new NAME")
-        say.note(f"Nobody can approve calls at this node yet. Enrol first: {enrol}")
+        enrol = at.format_command("keys new NAME")
+        output.print_note(f"Nobody can approve calls at this node yet. Enrol first: {enrol}")
 
 
 def _shown(block: Any) -> str:

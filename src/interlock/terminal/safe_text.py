@@ -48,27 +48,27 @@ def _cells(one: str) -> int:
     return 1 if narrow else 2
 
 
-def widest(text: str) -> int:
+def measure_width(text: str) -> int:
     """How many cells a text takes at most, on any terminal."""
     return len(text) if text.isascii() else sum(map(_cells, text))
 
 
-def wrapped(text: str, width: int) -> list[str]:
+def wrap_text(text: str, width: int) -> list[str]:
     """A line in pieces that fit, between words where that is possible; those behind the first are
     indented, so that none looks like the beginning of a line. Nothing is left out."""
-    if widest(text) <= width:
+    if measure_width(text) <= width:
         return [text]
     # The indent is there for all of them while they are measured.
     room = max(2, width - _INDENT)
     pieces, used = [""], 0
     for word in _WORD.findall(text):
-        cells = widest(word)
+        cells = measure_width(word)
         if used + cells > room and (cells <= room or room - used < _INDENT):
             pieces.append("")
             used = 0
         first, *rest = _chopped(word, room - used, room)
         pieces[-1] += first
-        used = widest(rest[-1]) if rest else used + cells
+        used = measure_width(rest[-1]) if rest else used + cells
         pieces += rest
     return [pieces[0], *(" " * _INDENT + piece for piece in pieces[1:])]
 
@@ -85,7 +85,7 @@ def _chopped(word: str, left: int, room: int) -> Iterator[str]:
     yield word[begin:]
 
 
-def visibly(text: str) -> str:
+def escape_invisible(text: str) -> str:
     """A text on one line, in which whatever some terminal would not show, or not there, or not as
     wide as others do, is written as its number."""
     if text.isascii() and text.isprintable():

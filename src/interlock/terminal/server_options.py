@@ -67,7 +67,7 @@ _ABOUT_MCP: Final = re.compile(r"^(?:mcp[-_.])?(?:server[-_.])?|(?:[-_.](?:mcp|s
 _COMMON_HOSTS: Final = frozenset({"mcp", "api", "www", "localhost"})
 
 
-def server_of(
+def read_server(
     command: list[str], url: str | None, env: list[str], header: list[str]
 ) -> ServerConfig:
     """The server, shown as itself. Raises BadParameter."""
@@ -97,7 +97,7 @@ def server_of(
     )
 
 
-def guessed_segment(server: ServerConfig) -> str:
+def guess_segment(server: ServerConfig) -> str:
     """A segment for a server whose user gave none; empty when nothing fits."""
     if server.url is not None:
         host = urlsplit(server.url).hostname or ""

@@ -44,14 +44,14 @@ class _Patient(io.FileIO):
             return super().write(data)
         except OSError as error:
             # What is still in buffers must not fail once more when the process ends.
-            lead_nowhere(self.fileno())
+            redirect_to_null(self.fileno())
             if error.errno in self._gone:
                 _left.add(self.fileno())
                 return len(data)
             raise OutputError(error.errno, error.strerror) from None
 
 
-def prepare() -> None:
+def prepare_streams() -> None:
     """Make the streams of this process safe. Those that were replaced already stay as they are."""
     for fd in (_STDIN, _STDOUT, _STDERR):
         try:
@@ -67,12 +67,12 @@ def prepare() -> None:
         sys.stderr = _opened(_STDERR, sys.stderr, _UNWRITTEN)
 
 
-def is_read() -> bool:
+def is_stdout_open() -> bool:
     """Whether stdout leads anywhere still. What was written last has to be flushed before."""
     return _STDOUT not in _left
 
 
-def size_of(terminal: int) -> tuple[int, int]:
+def terminal_size(terminal: int) -> tuple[int, int]:
     """Its columns and lines, as it says itself: $COLUMNS may be another's, and what is laid out for
     a wider one is not seen."""
     try:
@@ -85,14 +85,14 @@ def size_of(terminal: int) -> tuple[int, int]:
     return columns, lines
 
 
-def lead_nowhere(fd: int) -> None:
+def redirect_to_null(fd: int) -> None:
     """Whatever is written there from now on is gone."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, fd)
     os.close(nowhere)
 
 
-def refused(error: OSError) -> int:
+def print_os_error(error: OSError) -> int:
     """Tell of something that the system refused; returns the exit code."""
     reason = error.strerror or str(error)
     if isinstance(error, OutputError):

@@ -24,8 +24,8 @@ from interlock.core.catalog.effects import (
 from interlock.core.catalog.token_costs import definition_tokens
 from interlock.core.config import Config, ServerConfig
 from interlock.protocol.mcpax import CAPABILITY
-from interlock.terminal import output as say
-from interlock.terminal.feature_reports import all_other_servers
+from interlock.terminal import output
+from interlock.terminal.feature_reports import collect_other_servers
 from interlock.terminal.node_discovery import UpstreamSummary
 
 
@@ -64,7 +64,7 @@ class _Definition(msgspec.Struct, rename="camel"):
 
 def read_listing(definitions: Iterable[Raw], config: Config) -> list[ListedTool]:
     """The tools that a node listed, in its order."""
-    everybody = {**config.enabled_servers, **all_other_servers(config).servers}
+    everybody = {**config.enabled_servers, **collect_other_servers(config).servers}
     prefixes = _prefixes(everybody, config.root_segment)
     read = [(raw, msgspec.json.decode(raw, type=_Definition)) for raw in definitions]
     owners = [_owner(definition.name, prefixes) for _, definition in read]
@@ -111,12 +111,12 @@ def _availability(meta: Raw | UnsetType) -> str:
         return ""
 
 
-def same_name(listed: str, asked: str) -> bool:
+def is_same_name(listed: str, asked: str) -> bool:
     """Whether two names mean one tool: both forms of a name are accepted on a call."""
     return listed == asked or _dotted(listed) == _dotted(asked)
 
 
-def servers_named(config: Config, tool: str) -> list[str]:
+def find_servers_by_tool(config: Config, tool: str) -> list[str]:
     """The servers that a tool of this name can be of; all of them when its name does not tell."""
     by_prefix = [
         key
@@ -126,7 +126,7 @@ def servers_named(config: Config, tool: str) -> list[str]:
     return list(dict.fromkeys(by_prefix)) or list(config.servers)
 
 
-def begins_with_segment(tool: str, segment: str, root_segment: str | None) -> bool:
+def has_segment(tool: str, segment: str, root_segment: str | None) -> bool:
     """Whether a tool of this name is one of the upstream with this segment."""
     whole = f"{root_segment}.{segment}." if root_segment else f"{segment}."
     return _dotted(tool).startswith((_dotted(whole), _dotted(f"{segment}.")))
@@ -166,9 +166,9 @@ def _owner(
     return name.partition(".")[0], ServerConfig(), name
 
 
-def not_ready(one: UpstreamSummary) -> str:
+def describe_unready(one: UpstreamSummary) -> str:
     """Why the tools of an upstream are missing, or may not answer."""
     from interlock.core.config import redact_about
 
     problem = redact_about(one.key, one.problem) if one.problem else f"it is {one.state}"
-    return say.printable(f"{one.key} is not ready: {problem}")
+    return output.sanitize(f"{one.key} is not ready: {problem}")

@@ -221,7 +221,7 @@ def test_an_operators_key_file_is_brought_along(
     from interlock.terminal import operator_key
 
     monkeypatch.setattr(operator_key, "keys_dir", lambda: tmp_path / "keys")
-    private, _, pem = operator_key.make("dora", passphrase)
+    private, _, pem = operator_key.create_key("dora", passphrase)
     office.approving.operators.store.add(enrolled_key(pem, Invitation("dora")), office.sign)
     told = office.held()
     browser.open(address(office, told))

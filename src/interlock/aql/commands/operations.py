@@ -20,12 +20,10 @@ from interlock.core.config import Config, ServerConfig
 from interlock.core.paths import state_dir
 from interlock.errors import InterlockError
 from interlock.protocol.jsonrpc import decode_members, encode_members
-from interlock.terminal import config_source as where
-from interlock.terminal import node_discovery as running
-from interlock.terminal import output as say
-from interlock.terminal.node_client import reach
+from interlock.terminal import config_source, node_discovery, output
+from interlock.terminal.node_client import connect_to_node
 from interlock.terminal.node_discovery import NodeOption
-from interlock.terminal.tool_table import not_ready, read_listing
+from interlock.terminal.tool_table import describe_unready, read_listing
 
 if TYPE_CHECKING:
     from interlock.aql.operations import Operation
@@ -64,7 +62,9 @@ async def fetch_listing(
             return whole
         return replace(whole, servers={server: whole.servers[server]})
 
-    async with reach(config, node=node, narrow=narrow, patient=server is not None) as reached:
+    async with connect_to_node(
+        config, node=node, narrow=narrow, patient=server is not None
+    ) as reached:
         listed = await reached.list_tools()
         trouble = reached.trouble()
         try:
@@ -72,7 +72,7 @@ async def fetch_listing(
         except (InterlockError, TimeoutError):
             # Names are then made from what tools are called in the list.
             names = []
-    meant = running.meant(config, node)
+    meant = node_discovery.find_node(config, node)
     folder = state_dir(meant.config, os.environ, meant.base_dir)
     return build_listing(listed, reached.config, trouble, names)._replace(folder=folder)
 
@@ -155,7 +155,7 @@ def _operations() -> None:
 
 @operations.command("list")
 def list_operations(
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     server: Annotated[
         str | None, typer.Option("--server", "-s", metavar="KEY", help="Only this server's.")
     ] = None,
@@ -174,9 +174,9 @@ def list_operations(
     some = [one for one in found.operation_catalog.all() if server is None or one.server == server]
     face = _face(found, view)
     if json:
-        say.as_json({"operations": [_line(one, face) for one in some]})
+        output.print_json({"operations": [_line(one, face) for one in some]})
         return
-    console = say.console()
+    console = output.create_console()
     for title, key in (
         ("by endpoint", lambda one: face.family_of(one.name, one.category).tool),
         ("by category", lambda one: one.category.value),
@@ -206,7 +206,7 @@ def _print_grouped(
                 Text.assemble(
                     f"{one.name}  ",
                     (f"{one.danger.word}  ", "dim"),
-                    say.printable(one.description),
+                    output.sanitize(one.description),
                     no_wrap=True,
                     overflow="ellipsis",
                 )
@@ -217,7 +217,7 @@ def _print_grouped(
 @operations.command("search")
 def search_operations(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What you want, in your words.")],
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     most: Annotated[int, typer.Option("--most", "-n", min=1, max=100, help="So many.")] = 5,
     words: Annotated[bool, typer.Option("--words", help="By words only, without a model.")] = False,
     json: Json = False,
@@ -236,16 +236,16 @@ def search_operations(
         told = [
             {**_line(hit.operation, face), "score": hit.score, "why": list(hit.why)} for hit in hits
         ]
-        say.as_json({"found": told})
+        output.print_json({"found": told})
         return
     if not hits:
-        listed = running.NodeSelector(config, node).command("operations list")
-        say.problem(f"Nothing fits. Try other words, or `{listed}`.")
+        listed = node_discovery.NodeSelector(config, node).command("operations list")
+        output.print_problem(f"Nothing fits. Try other words, or `{listed}`.")
         raise typer.Exit(1)
-    console = say.console()
+    console = output.create_console()
     for hit in hits:
         console.print(
-            f"{hit.score:.2f}  {hit.operation.name}  {say.printable(hit.operation.description)}",
+            f"{hit.score:.2f}  {hit.operation.name}  {output.sanitize(hit.operation.description)}",
             markup=False,
             highlight=False,
         )
@@ -254,7 +254,7 @@ def search_operations(
 @operations.command("explain")
 def explain_operation(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Such as github_create_issue.")],
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     view: View = "aql",
     node: NodeOption = None,
 ) -> None:
@@ -269,20 +269,20 @@ def explain_operation(
     found = _listing(config, node, None)
     one = found.operation_catalog.find(name)
     if one is None:
-        listed = running.NodeSelector(config, node).command("operations list")
+        listed = node_discovery.NodeSelector(config, node).command("operations list")
         near = ", ".join(found.operation_catalog.near(name)) or listed
         raise typer.BadParameter(f"there is no operation {name!r}; see {near}")
     details = OperationDescriber(
         found.operations, found.operation_catalog, _face(found, view), lambda _: "validated"
     )
     include = ("danger", "source", "input_schema")
-    say.as_json({**details.whole(one, include), "origins": one.origins})
+    output.print_json({**details.whole(one, include), "origins": one.origins})
 
 
 @operations.command("bundle")
 def bundle_server(
     server: Annotated[str, typer.Argument(metavar="SERVER", help="Its key in the config.")],
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
     """Write the discovery bundle of a server as JSON: its list, and what was made of it.
@@ -301,12 +301,12 @@ def bundle_server(
         raise typer.BadParameter(
             f"there is no server {server!r}; there are {', '.join(found.offerings) or 'none'}"
         )
-    say.as_json(export(offering, found.operation_catalog))
+    output.print_json(export(offering, found.operation_catalog))
 
 
 @operations.command("tokens")
 def count_tokens(
-    config: where.ConfigOption = None, json: Json = False, node: NodeOption = None
+    config: config_source.ConfigOption = None, json: Json = False, node: NodeOption = None
 ) -> None:
     """Estimate what each view costs a model before it has done anything.
 
@@ -321,10 +321,10 @@ def count_tokens(
     for view in ("aql", "semantic", "aql-single"):
         costs[view] = cost_of(_face(found, view), found.operation_catalog, None)["view"]
     if json:
-        say.as_json({"tools": len(found.plain), "tokens": costs})
+        output.print_json({"tools": len(found.plain), "tokens": costs})
         return
     for view, cost in costs.items():
-        say.console().print(f"{view:<12} ≈{cost} tokens", highlight=False)
+        output.create_console().print(f"{view:<12} ≈{cost} tokens", highlight=False)
 
 
 def _listing(config: Any, node: str | None, server: str | None) -> OperationListing:
@@ -333,7 +333,7 @@ def _listing(config: Any, node: str | None, server: str | None) -> OperationList
     found = run(fetch_listing(config, node, server))
     for one in found.trouble:
         if server is None or one.key == server:
-            say.problem(not_ready(one))
+            output.print_problem(describe_unready(one))
     return found
 
 
@@ -371,5 +371,5 @@ def _searcher(found: OperationListing, *, words: bool) -> Searcher:
     memory = None if kept is None else SearchStore.at(kept)
     searcher = searcher_for(lambda: found.operation_catalog, NO_USAGE, asked, memory)
     if isinstance(searcher, EmbeddingSearcher) and not searcher.wait():
-        say.note(f"Note: found by words only: {searcher.problem}")
+        output.print_note(f"Note: found by words only: {searcher.problem}")
     return searcher

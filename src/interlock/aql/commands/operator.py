@@ -16,19 +16,22 @@ import typer
 
 from interlock.errors import UNKNOWN_APPROVAL, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.primitives.durations import describe_duration
-from interlock.terminal import config_source as where
-from interlock.terminal import key_choice as own_keys
-from interlock.terminal import node_discovery as running
-from interlock.terminal import operator_key, options
-from interlock.terminal import output as say
-from interlock.terminal.approvals_client import BASE, ApprovalsClient, _told
+from interlock.terminal import (
+    config_source,
+    key_choice,
+    node_discovery,
+    operator_key,
+    options,
+    output,
+)
+from interlock.terminal.approvals_client import BASE_PATH, ApprovalsClient, read_error
 from interlock.terminal.node_discovery import NodeOption, TargetNode
 from interlock.terminal.options import Json, Key, PassphraseFile
 
 # -- Reaching the codes of a node: by the socket of its own user or over HTTP, after signing in.
 
 _WITHIN: Final = 15.0
-_CODES: Final = f"{BASE}/codes"
+_CODES: Final = f"{BASE_PATH}/codes"
 
 
 class ChallengeView(msgspec.Struct, frozen=True):
@@ -137,16 +140,18 @@ class CodeInbox(ApprovalsClient):
         return self._fetched(way, method, path, sent, {"Interlock-Session": session})
 
     def _session(self, way: Path | None) -> str:
-        question = msgspec.json.decode(self._fetched(way, "GET", f"{BASE}/session"), type=_Question)
+        question = msgspec.json.decode(
+            self._fetched(way, "GET", f"{BASE_PATH}/session"), type=_Question
+        )
         claims = {
             "aud": question.aud,
             "jti": "inbox",
             "args_sha256": question.nonce,
             "decision": "approve",
         }
-        proof = operator_key.sign(self.key, now=question.now, claims=claims)
+        proof = operator_key.sign_proof(self.key, now=question.now, claims=claims)
         body = self._fetched(
-            way, "POST", f"{BASE}/session", {"nonce": question.nonce, "proof": proof}
+            way, "POST", f"{BASE_PATH}/session", {"nonce": question.nonce, "proof": proof}
         )
         session: str = msgspec.json.decode(body)["session"]
         return session
@@ -175,7 +180,7 @@ class CodeInbox(ApprovalsClient):
         finally:
             connection.close()
         if answer.status != 200:
-            raise _told(got, answer.status)
+            raise read_error(got, answer.status)
         return got
 
 
@@ -188,11 +193,11 @@ def _desk(
     config: Path | None, node: str | None, key: Path | None, passphrase_file: Path | None
 ) -> CodeInbox:
 
-    meant = running.meant(config, node)
-    path = own_keys.counting_key(key, meant)
-    operator_key.check_file(path)
-    operator_key.warn_open(path)
-    return CodeInbox(meant, operator_key.load(path, passphrase_file))
+    meant = node_discovery.find_node(config, node)
+    path = key_choice.choose_enrolled_key(key, meant)
+    operator_key.check_key_file(path)
+    operator_key.warn_if_readable(path)
+    return CodeInbox(meant, operator_key.load_key(path, passphrase_file))
 
 
 @operator.callback()
@@ -201,7 +206,7 @@ def show(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing what comes.")] = False,
     key: Key = None,
     passphrase_file: PassphraseFile = None,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
@@ -217,7 +222,7 @@ def show(
       interlock operator end exec_4e52
     """
     if context.invoked_subcommand is not None:
-        options.refuse_before_command(context)
+        options.reject_options_before_command(context)
         return
     desk = _desk(config, node, key, passphrase_file)
     known: set[str] = set()
@@ -225,7 +230,7 @@ def show(
     if watch:
         for _ in desk.changes():
             _print(desk, known, json=json, all=False)
-        say.note("the node has stopped.")
+        output.print_note("the node has stopped.")
 
 
 @operator.command()
@@ -233,7 +238,7 @@ def renew(
     id: Annotated[str, typer.Argument(metavar="ID", help="The challenge, or how it begins.")],
     key: Key = None,
     passphrase_file: PassphraseFile = None,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
@@ -252,7 +257,7 @@ def unblock(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     key: Key = None,
     passphrase_file: PassphraseFile = None,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
     """Let somebody act again who is blocked: signs with your key, without a code.
@@ -267,9 +272,9 @@ def unblock(
     challenge = desk.another({"blocked": name})
     if not yes:
         print(_block_words(challenge))
-        if not say.agreed("Let it act again?"):
-            say.note("nothing was decided.")
-            raise typer.Exit(say.FAILED)
+        if not output.confirm("Let it act again?"):
+            output.print_note("nothing was decided.")
+            raise typer.Exit(output.FAILED)
     one = desk.find(challenge.approval)
     claims = {
         "aud": one.aud,
@@ -277,11 +282,11 @@ def unblock(
         "args_sha256": one.args_sha256,
         "decision": "approve",
     }
-    proof = operator_key.sign(desk.key, now=one.now, claims=claims)
+    proof = operator_key.sign_proof(desk.key, now=one.now, claims=claims)
     told = msgspec.json.decode(desk.decide(one, {"proof": proof}))
     if told.get("state") != "done" or told.get("error"):
-        say.problem(f"it is {told.get('state')}: {told.get('note', '')}")
-        raise typer.Exit(say.FAILED)
+        output.print_problem(f"it is {told.get('state')}: {told.get('note', '')}")
+        raise typer.Exit(output.FAILED)
     print(f"{_line(challenge.caller)} may act again.")
 
 
@@ -290,7 +295,7 @@ def end(
     id: Annotated[str, typer.Argument(metavar="ID", help="The execution, or how its id begins.")],
     key: Key = None,
     passphrase_file: PassphraseFile = None,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: Json = False,
     node: NodeOption = None,
 ) -> None:
@@ -306,7 +311,7 @@ def end(
     if json:
         import msgspec
 
-        say.as_json(msgspec.to_builtins(ended))
+        output.print_json(msgspec.to_builtins(ended))
         return
     print(f"{ended.id} of {_who(ended.caller, ended.above)} is {ended.state}.")
 
@@ -317,15 +322,15 @@ def _print(desk: CodeInbox, known: set[str], *, json: bool, all: bool) -> None:
 
     found = desk.shown()
     if not found and all:
-        say.note("no node that runs here has a safety loop.")
+        output.print_note("no node that runs here has a safety loop.")
     if json and all:
-        say.as_json({"nodes": [msgspec.to_builtins(told) for _, told in found]})
+        output.print_json({"nodes": [msgspec.to_builtins(told) for _, told in found]})
     challenges = [one for _, told in found for one in told.challenges]
     for one in challenges:
         if one.id not in known and not (json and all):
             _print_one(one, json=json)
     for id in known - {one.id for one in challenges}:
-        say.note(f"{id} is over.")
+        output.print_note(f"{id} is over.")
     known.clear()
     known.update(one.id for one in challenges)
     if not all or json:
@@ -339,7 +344,7 @@ def _print(desk: CodeInbox, known: set[str], *, json: bool, all: bool) -> None:
             f"  interlock operator unblock {_line(block.caller)}"
         )
     if found and not challenges and not blocks:
-        say.note("no agent waits.")
+        output.print_note("no agent waits.")
     for run in (run for _, told in found for run in told.executions):
         last = f", the last {run.last_step}" if run.last_step else ""
         print(
@@ -371,4 +376,4 @@ def _who(caller: str, above: str) -> str:
 
 def _line(text: str) -> str:
     """What others wrote, in one line: it cannot look like another line of ours."""
-    return " ".join(say.printable(text).split())
+    return " ".join(output.sanitize(text).split())

@@ -5,25 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from interlock.aql.config import AqlConfig
-from interlock.terminal.feature_reports import FeatureReports, all_other_servers
+from interlock.terminal.feature_reports import FeatureReports, collect_other_servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from interlock.core.config import Config
-    from interlock.terminal.config_source import ConfigSource, Doubt
+    from interlock.terminal.config_source import ConfigSource, ConfigWarning
 
 _CLOSE: Final = 0.75
 
 
 class AqlReports(FeatureReports):
-    def doubts(self, config: Config, source: ConfigSource) -> Iterator[Doubt]:
+    def config_warnings(self, config: Config, source: ConfigSource) -> Iterator[ConfigWarning]:
         """Servers that are trusted, and are not there."""
         if not config.section(AqlConfig).trust:
             return
         import difflib
 
-        others = all_other_servers(config)
+        others = collect_other_servers(config)
         known = {*config.servers, *others.names}
         for key in config.section(AqlConfig).trust:
             close = difflib.get_close_matches(key, known, n=1, cutoff=_CLOSE)

@@ -16,7 +16,7 @@ import typer
 
 from interlock.contracts.commands.options import AuthorOption, JsonOption, author_of, counted
 from interlock.primitives.timestamps import format_utc
-from interlock.terminal import output as say
+from interlock.terminal import output
 
 if TYPE_CHECKING:
     from interlock.contracts.schemas.build import BuildResult
@@ -78,10 +78,12 @@ def build(
     except SchemaError as wrong:
         _tell_problems(list(wrong.problems))
         if json:
-            say.as_json({"folder": str(folder), "problems": _plain(wrong.problems)})
-        raise typer.Exit(say.FAILED) from None
+            output.print_json({"folder": str(folder), "problems": _plain(wrong.problems)})
+        raise typer.Exit(output.FAILED) from None
     for name in built.passed_over:
-        say.note(f"{name}: nobody looks for a schema here by this name, so it is passed over.")
+        output.print_note(
+            f"{name}: nobody looks for a schema here by this name, so it is passed over."
+        )
     problems = [*built.problems, *(built.differing() if check else [])]
     _tell_problems(problems)
     if not problems and not check:
@@ -90,11 +92,11 @@ def build(
     if not problems and registry is not None:
         published = _publish(built, registry.expanduser(), author_of(author), reason)
     if json:
-        say.as_json(_report(folder, built, problems, published, check=check))
+        output.print_json(_report(folder, built, problems, published, check=check))
     else:
         _tell(built, published, check=check, failed=bool(problems))
     if problems:
-        raise typer.Exit(say.FAILED)
+        raise typer.Exit(output.FAILED)
 
 
 # -- the disk
@@ -178,7 +180,7 @@ def _major(version: str) -> int:
 
 def _tell_problems(problems: list[SchemaProblem]) -> None:
     for one in problems:
-        say.note(say.printable(str(one)))
+        output.print_note(output.sanitize(str(one)))
 
 
 def _tell(
@@ -207,7 +209,7 @@ def _tell(
         for row in rows:
             if row["new_major"]:
                 told = f"  {row['name']} ({row['protocol']}) breaks whoever relied on it: "
-                print(say.printable(f"{told}it is {row['version']} now"))
+                print(output.sanitize(f"{told}it is {row['version']} now"))
 
 
 def _report(

@@ -23,9 +23,7 @@ from interlock.contracts.commands.options import (
 )
 from interlock.contracts.commands.publish import deprecate, publish, validate
 from interlock.contracts.commands.serve import serve
-from interlock.terminal import config_source as where
-from interlock.terminal import options
-from interlock.terminal import output as say
+from interlock.terminal import config_source, options, output
 
 contracts = typer.Typer(no_args_is_help=True)
 
@@ -60,7 +58,7 @@ def list_contracts(
         str | None, typer.Option("--until", metavar="TIME", help="Older (ISO 8601).")
     ] = None,
     registry: RegistryOption = None,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show which contracts there are, at which versions.
@@ -92,7 +90,7 @@ def list_contracts(
         for stored in found
     ]
     if json:
-        say.as_json([summary(stored) for stored in found])
+        output.print_json([summary(stored) for stored in found])
         return
     columns(
         [
@@ -108,7 +106,7 @@ def list_contracts(
         ]
     )
     if not found:
-        say.note("no contract fits.")
+        output.print_note("no contract fits.")
 
 
 @contracts.command()
@@ -118,7 +116,7 @@ def show(
     domain: DomainOption = None,
     protocol: ProtocolOption = None,
     registry: RegistryOption = None,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show one contract: the newest version in a range, and where it came from.
@@ -142,17 +140,17 @@ def show(
             sunset=True,
         )
     if json:
-        say.as_json(described(found))
+        output.print_json(described(found))
         return
     origin = found.provenance
-    say.note(f"{found.name} {found.version}  {found.protocol}  {found.domain}")
-    say.note(
-        say.printable(f"from {origin.source}, by {origin.generator_version}, {origin.timestamp}")
+    output.print_note(f"{found.name} {found.version}  {found.protocol}  {found.domain}")
+    output.print_note(
+        output.sanitize(f"from {origin.source}, by {origin.generator_version}, {origin.timestamp}")
     )
     ends = found.deprecation
     if ends is not None:
-        say.note(
-            say.printable(
+        output.print_note(
+            output.sanitize(
                 f"deprecated since {ends.deprecated_at}, supported until {ends.sunset_at}: see "
                 f"{ends.migration_uri}"
             )
@@ -167,10 +165,12 @@ def log(
     ] = None,
     count: Annotated[
         int,
-        typer.Option("--count", "-n", metavar="N", parser=options.count, help="How many entries."),
+        typer.Option(
+            "--count", "-n", metavar="N", parser=options.read_count, help="How many entries."
+        ),
     ] = 20,
     registry: RegistryOption = None,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show who published what, when and why, newest first. `git log` in the registry says the same.
@@ -183,11 +183,11 @@ def log(
     with registry_of(registry, config) as one:
         found = one.history(name, count)
     if json:
-        say.as_json(found)
+        output.print_json(found)
         return
     columns([_line(entry) for entry in found])
     if not found:
-        say.note("nothing was published yet.")
+        output.print_note("nothing was published yet.")
 
 
 def _line(entry: Any) -> list[str]:

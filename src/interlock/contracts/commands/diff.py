@@ -15,8 +15,7 @@ from interlock.contracts.diff.changes import Role, SchemaChange
 from interlock.core.config.problems import ConfigError, Problem
 from interlock.errors import InterlockError
 from interlock.primitives.text import format_count
-from interlock.terminal import options
-from interlock.terminal import output as say
+from interlock.terminal import options, output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -231,7 +230,7 @@ RoleOption = Annotated[
     typer.Option(
         "--role",
         metavar="[input|output|both]",
-        parser=options.one_of("input", "output", "both"),
+        parser=options.choice_reader("input", "output", "both"),
         help="How a plain JSON Schema is used: callers send it, read it, or it is stored (both).",
         show_default="both",
     ),
@@ -292,12 +291,12 @@ def diff(
     """
     before, after, changes = _compared(old, new, role, strict, include)
     if json:
-        say.as_json(_as_data(before, after, changes))
+        output.print_json(_as_data(before, after, changes))
     else:
         _print_changes(changes)
-        say.note(_summary(changes, before.version))
+        output.print_note(_summary(changes, before.version))
     if any(change.breaking for change in changes):
-        raise typer.Exit(say.FAILED)
+        raise typer.Exit(output.FAILED)
 
 
 def check(
@@ -377,12 +376,14 @@ def check(
     except InterlockError as error:
         raise typer.BadParameter(error.message) from None
     if json:
-        say.as_json({**_as_data(before, after, changes), "verdict": _verdict_as_data(verdict)})
+        output.print_json(
+            {**_as_data(before, after, changes), "verdict": _verdict_as_data(verdict)}
+        )
     else:
         _print_changes(changes)
         _print_verdict(verdict)
     if not verdict.passed:
-        raise typer.Exit(say.FAILED)
+        raise typer.Exit(output.FAILED)
 
 
 def _compared(
@@ -444,12 +445,12 @@ def _print_changes(changes: Sequence[SchemaChange]) -> None:
         (
             _BREAKS if change.breaking else _FITS,
             str(change.reason),
-            say.printable(change.path or "/"),
-            say.printable(change.sentence),
+            output.sanitize(change.path or "/"),
+            output.sanitize(change.sentence),
         )
         for change in changes
     ]
-    console = say.console()
+    console = output.create_console()
     if not console.is_terminal:
         widths = [max(len(row[at]) for row in rows) for at in range(3)]
         for row in rows:
@@ -482,16 +483,16 @@ def _summary(changes: Sequence[SchemaChange], version: str | None) -> str:
 def _print_verdict(verdict: ReleaseVerdict) -> None:
     versions = f"{verdict.old_version} → {verdict.new_version}"
     if verdict.passed:
-        say.note(f"{versions} may be released: {verdict.headline}")
+        output.print_note(f"{versions} may be released: {verdict.headline}")
     else:
         # That it is compatible is no reason why not: the problems below say that.
         broken = any(change.breaking for change in verdict.changes)
-        say.problem(
+        output.print_problem(
             f"{versions} may not be released: {verdict.headline if broken else ''}".rstrip()
         )
     for warning in verdict.warnings:
-        say.note(f"  warning: {say.printable(warning)}")
+        output.print_note(f"  warning: {output.sanitize(warning)}")
     for one in verdict.problems:
-        say.note(f"  {say.printable(one)}")
+        output.print_note(f"  {output.sanitize(one)}")
     if not verdict.passed and verdict.bump == "major":
-        say.note(f"  The lowest version for these changes is {verdict.lowest}.")
+        output.print_note(f"  The lowest version for these changes is {verdict.lowest}.")

@@ -17,9 +17,7 @@ import typer
 from interlock.contracts.commands.contract_source import ContractSource
 from interlock.contracts.commands.options import JsonOption, RegistryOption, counted, refuse_nothing
 from interlock.contracts.config import ContractsConfig
-from interlock.terminal import config_source as where
-from interlock.terminal import node_discovery as running
-from interlock.terminal import output as say
+from interlock.terminal import config_source, node_discovery, output
 from interlock.terminal.feature_reports import load_reports
 from interlock.terminal.node_discovery import NodeOption
 
@@ -86,7 +84,7 @@ def status(
         str | None, typer.Argument(metavar="[TOOL]", help="Only this one, whole.")
     ] = None,
     registry: RegistryOption = None,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: JsonOption = False,
     node: NodeOption = None,
 ) -> None:
@@ -101,24 +99,24 @@ def status(
       interlock contracts status files.read_file --json
       interlock contracts status --registry contracts
     """
-    meant = running.with_files(config, node)
+    meant = node_discovery.find_local_node(config, node)
     fares = _registry(meant, registry)
     seen = _rows(meant) if registry is None or _has_seen(meant) else []
     rows = [row for row in seen if tool in (None, row.tool)]
     if json:
-        say.as_json({"tools": rows, "registry": fares})
+        output.print_json({"tools": rows, "registry": fares})
     else:
         for row in rows:
             _show(row)
         if not rows:
-            say.note("no tool broke." if tool is None else f"{tool} did not break.")
+            output.print_note("no tool broke." if tool is None else f"{tool} did not break.")
         _show_registry(fares)
     if rows:
-        raise typer.Exit(say.FAILED)
+        raise typer.Exit(output.FAILED)
 
 
 def watch(
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     node: NodeOption = None,
 ) -> None:
@@ -128,7 +126,7 @@ def watch(
     """
     import msgspec
 
-    meant = running.with_files(config, node)
+    meant = node_discovery.find_local_node(config, node)
     told: dict[str, Any] = {}
     while True:
         now = {row.tool: row for row in _rows(meant)}
@@ -154,7 +152,7 @@ def accept(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every tool that broke.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
     """Accept what tools are now, though it breaks their callers. Shows it, and asks.
@@ -167,7 +165,7 @@ def accept(
       interlock contracts accept files.read_file
       interlock contracts accept --all --yes
     """
-    meant = running.with_files(config, node)
+    meant = node_discovery.find_local_node(config, node)
     failed = False
 
     declared = {row.tool: (row, one) for row, one in declared_breaks(meant.config, meant.base_dir)}
@@ -177,7 +175,7 @@ def accept(
             open_now = [*declared, *(one.tool for one in store.open_ones())]
             names += [one for one in open_now if one not in names]
             if not names:
-                say.note("no tool broke.")
+                output.print_note("no tool broke.")
         elif not names:
             raise typer.BadParameter("name a tool, or say --all")
         for name in names:
@@ -186,29 +184,29 @@ def accept(
             else:
                 failed |= not _accept(meant, store, name, yes)
     if failed:
-        raise typer.Exit(say.FAILED)
+        raise typer.Exit(output.FAILED)
 
 
-def _accept(meant: running.TargetNode, store: SightingStore, tool: str, yes: bool) -> bool:
+def _accept(meant: node_discovery.TargetNode, store: SightingStore, tool: str, yes: bool) -> bool:
     seen = store.get(tool)
     if seen is None:
-        say.problem(f"no node of this config has seen a tool {tool}.")
+        output.print_problem(f"no node of this config has seen a tool {tool}.")
         return False
     if not seen.is_open:
-        say.note(f"{tool} did not break: there is nothing to accept.")
+        output.print_note(f"{tool} did not break: there is nothing to accept.")
         return True
     _show(_row(meant, seen))
     if not _agreed(tool, yes):
         return False
     if not store.accept(seen, getpass.getuser()):
-        say.problem(f"{tool} changed once more meanwhile: look at it again.")
+        output.print_problem(f"{tool} changed once more meanwhile: look at it again.")
         return False
     print(f"{tool} is forgotten." if seen.gone else f"{tool} is accepted as {seen.version}.")
     return True
 
 
 def _accept_declared(
-    meant: running.TargetNode, row: ToolChange, broken: BrokenContract, yes: bool
+    meant: node_discovery.TargetNode, row: ToolChange, broken: BrokenContract, yes: bool
 ) -> bool:
     """A contract of a TOOL.md."""
 
@@ -224,8 +222,8 @@ def _agreed(tool: str, yes: bool) -> bool:
     if not yes:
         if not sys.stdin.isatty():
             raise typer.BadParameter("nobody can be asked here: look at the change, then say --yes")
-        if not say.agreed(f"Accept {tool} as shown?"):
-            say.note(f"{tool} was not accepted.")
+        if not output.confirm(f"Accept {tool} as shown?"):
+            output.print_note(f"{tool} was not accepted.")
             return False
     return True
 
@@ -234,7 +232,7 @@ def _agreed(tool: str, yes: bool) -> bool:
 
 
 @contextmanager
-def _store(meant: running.TargetNode) -> Iterator[SightingStore]:
+def _store(meant: node_discovery.TargetNode) -> Iterator[SightingStore]:
     """What the node that is meant has seen. Raises InterlockError."""
     from interlock.contracts.paths import sightings_path
     from interlock.contracts.sightings import SightingStore
@@ -253,20 +251,20 @@ def _store(meant: running.TargetNode) -> Iterator[SightingStore]:
         store.close()
 
 
-def _has_seen(meant: running.TargetNode) -> bool:
+def _has_seen(meant: node_discovery.TargetNode) -> bool:
     from interlock.contracts.paths import sightings_path
 
     return sightings_path(meant.config, os.environ, meant.base_dir).exists()
 
 
-def _rows(meant: running.TargetNode) -> list[ToolChange]:
+def _rows(meant: node_discovery.TargetNode) -> list[ToolChange]:
 
     with _store(meant) as store:
         rows = [_row(meant, one) for one in store.open_ones()]
     return [*(row for row, _ in declared_breaks(meant.config, meant.base_dir)), *rows]
 
 
-def _row(meant: running.TargetNode, one: Sighting) -> ToolChange:
+def _row(meant: node_discovery.TargetNode, one: Sighting) -> ToolChange:
     from interlock.contracts.change_review import breaks_of
     from interlock.contracts.changed_tools import shown
     from interlock.core.paths import journal_path
@@ -277,7 +275,7 @@ def _row(meant: running.TargetNode, one: Sighting) -> ToolChange:
     return shown(one, held=config.section(ContractsConfig).on_break == "hold", breaks=breaks)
 
 
-def _registry(meant: running.TargetNode, named: Path | None) -> dict[str, Any] | None:
+def _registry(meant: node_discovery.TargetNode, named: Path | None) -> dict[str, Any] | None:
     """How the registry fares that is named, or that of the config. None: it has none. Raises
     InterlockError when there is nothing where somebody named one."""
     from interlock.contracts.paths import registry_path
@@ -306,14 +304,14 @@ def _registry(meant: running.TargetNode, named: Path | None) -> dict[str, Any] |
 def _show(row: ToolChange) -> None:
     from rich.text import Text
 
-    console = say.console()
+    console = output.create_console()
     state = "held" if row.held else "broke"
     line = f"{row.tool}  {row.from_version} → {row.to_version}  {state} since {row.since}"
-    console.print(Text(say.printable(line), style="bold"), soft_wrap=True)
+    console.print(Text(output.sanitize(line), style="bold"), soft_wrap=True)
     for change in row.changes:
         mark = "✗" if change.breaking else "·"
         line = f"  {mark} {change.reason} {change.path}  {change.message}"
-        text = say.printable(line.replace("\n", " "))
+        text = output.sanitize(line.replace("\n", " "))
         console.print(Text(text, style=_STYLES[change.breaking]), soft_wrap=True)
     for what, names in (
         ("callers", row.breaks.callers),
@@ -321,16 +319,18 @@ def _show(row: ToolChange) -> None:
         ("learned rules", row.breaks.rules),
     ):
         if names:
-            print(say.printable(f"  breaks {what}: {', '.join(names)}"))
+            print(output.sanitize(f"  breaks {what}: {', '.join(names)}"))
 
 
 def _show_registry(registry: dict[str, Any] | None) -> None:
     if registry is None:
-        say.note("no registry: contracts: {registry: DIR} keeps the history of every schema.")
+        output.print_note(
+            "no registry: contracts: {registry: DIR} keeps the history of every schema."
+        )
         return
     metrics = registry.get("metrics")
     if metrics is not None:
         head = "nothing yet" if metrics.head is None else f"at {metrics.head[:12]}"
-        say.note(f"registry {registry['folder']}: {counted(metrics.schema_count)}, {head}")
+        output.print_note(f"registry {registry['folder']}: {counted(metrics.schema_count)}, {head}")
     for problem in registry["problems"]:
-        say.note(say.printable(f"! {problem}"))
+        output.print_note(output.sanitize(f"! {problem}"))

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from interlock.primitives.text import format_count
-from interlock.terminal import config_source as where
-from interlock.terminal import options
-from interlock.terminal import output as say
+from interlock.terminal import config_source, options, output
 
 if TYPE_CHECKING:
     from interlock.contracts.registry.registry import ContractRegistry
@@ -73,7 +71,7 @@ ProtocolOption = Annotated[
     typer.Option(
         "--protocol",
         metavar="[json-schema|protobuf|openapi|mcp-tool]",
-        parser=options.one_of("json-schema", "protobuf", "openapi", "mcp-tool"),
+        parser=options.choice_reader("json-schema", "protobuf", "openapi", "mcp-tool"),
         help="Only of this protocol.",
         show_default=False,
     ),
@@ -109,8 +107,8 @@ def registry_folder(registry: Path | None, config: Path | None) -> Path:
         return registry.expanduser()
     from interlock.contracts.paths import registry_path
 
-    source = where.source_if_any(config)
-    loaded, base_dir = where.load_or_default(source)
+    source = config_source.find_source_or_none(config)
+    loaded, base_dir = config_source.load_or_default(source)
     found = registry_path(loaded, base_dir)
     if found is None:
         raise typer.BadParameter(
@@ -166,4 +164,4 @@ def columns(rows: list[list[str]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         line = "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True))
-        print(say.printable(line.replace("\n", " ")).rstrip())
+        print(output.sanitize(line.replace("\n", " ")).rstrip())

@@ -25,9 +25,7 @@ from interlock.contracts.commands.options import (
     version_of,
 )
 from interlock.primitives.timestamps import format_utc
-from interlock.terminal import config_source as where
-from interlock.terminal import options
-from interlock.terminal import output as say
+from interlock.terminal import config_source, options, output
 
 _BY_ENDING: Final = (
     (".proto", "protobuf"),
@@ -63,7 +61,7 @@ def publish(
         typer.Option(
             "--protocol",
             metavar="[json-schema|protobuf|openapi|mcp-tool]",
-            parser=options.one_of("json-schema", "protobuf", "openapi", "mcp-tool"),
+            parser=options.choice_reader("json-schema", "protobuf", "openapi", "mcp-tool"),
             help="In which language it is written. Default: by the ending of FILE (.proto, .md, "
             ".tool.json, .openapi.json), else json-schema.",
             show_default=False,
@@ -75,7 +73,7 @@ def publish(
     ] = None,
     author: AuthorOption = None,
     registry: RegistryOption = None,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Publish one version of a contract, with one commit.
@@ -113,7 +111,7 @@ def publish(
         stored = one.publish(contract, author=author_of(author), reason=reason)
         is_new = one.metrics().head != before
     if json:
-        say.as_json({**summary(stored), "new": is_new})
+        output.print_json({**summary(stored), "new": is_new})
     elif is_new:
         print(f"{stored.name} {stored.version} is published: {stored.path}")
     else:
@@ -143,14 +141,14 @@ def validate(
         typer.Option(
             "--part",
             metavar="[input|output]",
-            parser=options.one_of("input", "output"),
+            parser=options.choice_reader("input", "output"),
             help="Of a tool: its arguments, or its structured result.",
         ),
     ] = "input",
     domain: DomainOption = None,
     protocol: ProtocolOption = None,
     registry: RegistryOption = None,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Ask whether a payload is what a contract asks for. Exit code 1 when it is not.
@@ -165,16 +163,18 @@ def validate(
     with registry_of(registry, config) as one:
         told = one.validate(name, version, payload, domain=domain, protocol=kind, part=part)
     if json:
-        say.as_json(told)
+        output.print_json(told)
     elif told.valid:
         print(f"✓ it fits {told.name} {told.version}")
     else:
         for wrong in told.errors:
-            print(say.printable(f"✗ {wrong.path or '/'}: {wrong.message}"))
+            print(output.sanitize(f"✗ {wrong.path or '/'}: {wrong.message}"))
     if told.deprecation is not None:
-        say.note(f"{told.name} {told.version} is supported until {told.deprecation.sunset_at}.")
+        output.print_note(
+            f"{told.name} {told.version} is supported until {told.deprecation.sunset_at}."
+        )
     if not told.valid:
-        raise typer.Exit(say.FAILED)
+        raise typer.Exit(output.FAILED)
 
 
 def deprecate(
@@ -210,7 +210,7 @@ def deprecate(
     domain: DomainOption = None,
     author: AuthorOption = None,
     registry: RegistryOption = None,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Say that a major of a contract ends, and when.
@@ -237,7 +237,7 @@ def deprecate(
             early=True,
         )
     if json:
-        say.as_json(ends)
+        output.print_json(ends)
     else:
         print(f"{ends.name} {ends.major}.x is supported until {ends.sunset_at}.")
 
@@ -253,10 +253,10 @@ def _confirm_early_end(what: str, since: str | None, sunset: str | None) -> None
     ends = moment(sunset) if sunset else began + SUPPORTED_FOR
     if not ends_early(began, ends, now):
         return
-    told = f"{say.printable(what)} would end at {format_utc(ends)}, "
+    told = f"{output.sanitize(what)} would end at {format_utc(ends)}, "
     told += "which is over" if ends <= now else "less than 90 days after it is deprecated"
     if not sys.stdin.isatty():
         raise typer.BadParameter(f"{told}. Name a later --sunset, or say --yes.")
-    if not say.agreed(f"{told}. End it?"):
-        say.note("nothing was changed.")
-        raise typer.Exit(say.FAILED)
+    if not output.confirm(f"{told}. End it?"):
+        output.print_note("nothing was changed.")
+        raise typer.Exit(output.FAILED)

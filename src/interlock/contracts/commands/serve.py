@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interlock.contracts.commands.options import RegistryOption, registry_folder, registry_of
-from interlock.terminal import config_source as where
-from interlock.terminal import output as say
+from interlock.terminal import config_source, output
 
 if TYPE_CHECKING:
     from interlock.core.config import Config
@@ -26,7 +25,7 @@ def serve(
             "--listen", metavar="ADDR", help="host:port or a port; port 0 takes a free one."
         ),
     ] = "127.0.0.1:8425",
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
 ) -> None:
     """Answer questions about contracts over HTTP, until Ctrl-C. Nothing is changed by it.
 
@@ -47,9 +46,9 @@ def serve(
     if registry is not None:
         with registry_of(registry, config):
             """Somebody named it, so it has to be there."""
-    source = where.source_if_any(config)
-    loaded, base_dir = where.load_or_default(source)
-    address = where.listen_address(listen) or listen
+    source = config_source.find_source_or_none(config)
+    loaded, base_dir = config_source.load_or_default(source)
+    address = config_source.read_listen_address(listen) or listen
     asked: Config = replace(loaded, listen=address)
     refuse_exposure(asked)
     refuse_weak_tokens(asked, environ=os.environ, base_dir=base_dir)
@@ -69,6 +68,6 @@ async def _serve(config: Config, folder: Path, base_dir: Path) -> None:
     try:
         print(f"The contracts of {folder} are at {server.url}", flush=True)
         await stopping.wait()
-        say.note("stopping")
+        output.print_note("stopping")
     finally:
         await server.stop()

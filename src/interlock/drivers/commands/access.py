@@ -12,8 +12,7 @@ import typer
 
 from interlock.drivers.commands.options import DriverArgument
 from interlock.drivers.config import DriversConfig
-from interlock.terminal import config_source as where
-from interlock.terminal import output as say
+from interlock.terminal import config_source, output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +27,7 @@ def install(
     again: Annotated[
         bool, typer.Option("--again", help="Also when it is installed already.")
     ] = False,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
 ) -> None:
     """Install what a driver says under install, into a folder of its own. Asks first.
 
@@ -47,13 +46,18 @@ def install(
     project = open_project(config)
     manifest = project.manifest(driver)
     if not manifest.install:
-        say.note(f"{manifest.id} says nothing under install: there is nothing to do.")
+        output.print_note(f"{manifest.id} says nothing under install: there is nothing to do.")
         return
     require_consent(manifest, yes=yes or project.settings.allow_install)
     with progress_shown(manifest.id) as progress:
         done = run(
             prepared(
-                manifest, project, may_install=True, again=again, progress=progress, warn=say.note
+                manifest,
+                project,
+                may_install=True,
+                again=again,
+                progress=progress,
+                warn=output.print_note,
             )
         )
     version = f" {done.version}" if done.version else ""
@@ -69,38 +73,43 @@ def require_consent(manifest: DriverManifest, *, yes: bool) -> None:
     for step in manifest.install:
         named = [str(step.settings[key]) for key in ("package", "image", "url", "path")
                  if key in step.settings]  # fmt: skip
-        say.note(f"{step.method}: {say.printable(' '.join(named))}")
+        output.print_note(f"{step.method}: {output.sanitize(' '.join(named))}")
     if yes:
         return
     if not sys.stdin.isatty():
         raise typer.BadParameter(
             "nobody can be asked here: look at what it installs, then say --yes"
         )
-    if not say.agreed(f"Install this for {manifest.id}?"):
-        say.note("nothing was installed.")
-        raise typer.Exit(say.FAILED)
+    if not output.confirm(f"Install this for {manifest.id}?"):
+        output.print_note("nothing was installed.")
+        raise typer.Exit(output.FAILED)
 
 
 @contextmanager
 def progress_shown(id: str) -> Iterator[Callable[[int, int, str], None]]:
     """A bar on a terminal, lines elsewhere."""
     if not sys.stderr.isatty():
-        yield lambda step, of, text: say.note(f"[{step}/{of}] {id}: {say.printable(text)}")
+        yield lambda step, of, text: output.print_note(
+            f"[{step}/{of}] {id}: {output.sanitize(text)}"
+        )
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
     from rich.text import Text
 
     columns = (SpinnerColumn(), BarColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=say.console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=output.create_console(stderr=True), transient=True) as bar:
         task = bar.add_task(id, total=None)
         yield lambda step, of, text: bar.update(
-            task, completed=step, total=of, description=str(Text(say.printable(f"{id}: {text}")))
+            task,
+            completed=step,
+            total=of,
+            description=str(Text(output.sanitize(f"{id}: {text}"))),
         )
 
 
 def login(
     driver: DriverArgument,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Only print the address of the page to open.")
     ] = False,
@@ -124,15 +133,15 @@ def login(
 
         lacking = run(condition_of(manifest, project)).auth_problem
         if lacking:
-            say.note(lacking)
-            raise typer.Exit(say.FAILED)
+            output.print_note(lacking)
+            raise typer.Exit(output.FAILED)
         _needs_no_login(manifest)
         return
     run(_sign_in(project, manifest, no_browser))
     print(f"Signed in with {manifest.id}.")
 
 
-def logout(driver: DriverArgument, config: where.ConfigOption = None) -> None:
+def logout(driver: DriverArgument, config: config_source.ConfigOption = None) -> None:
     """Sign out of a driver: it is not used until somebody signs in again.
 
     What its own login command has kept on this machine is for its own logout to remove.
@@ -156,9 +165,11 @@ def logout(driver: DriverArgument, config: where.ConfigOption = None) -> None:
 def _needs_no_login(manifest: DriverManifest) -> None:
     names = () if manifest.auth is None else manifest.auth.state_env
     if names:
-        say.note(f"{manifest.id} needs nobody to sign in, but these secrets: {', '.join(names)}.")
+        output.print_note(
+            f"{manifest.id} needs nobody to sign in, but these secrets: {', '.join(names)}."
+        )
     else:
-        say.note(f"{manifest.id} needs nobody to sign in.")
+        output.print_note(f"{manifest.id} needs nobody to sign in.")
 
 
 async def _sign_in(project: DriverProject, manifest: DriverManifest, no_browser: bool) -> None:
@@ -167,11 +178,11 @@ async def _sign_in(project: DriverProject, manifest: DriverManifest, no_browser:
     from interlock.drivers.standalone import sign_in_of
 
     async def show(url: str) -> None:
-        shown = say.printable(url)
+        shown = output.sanitize(url)
         if no_browser or not await asyncio.to_thread(_open_page, url):
-            say.note(f"Open this page to sign in with {manifest.id}:\n\n  {shown}\n")
+            output.print_note(f"Open this page to sign in with {manifest.id}:\n\n  {shown}\n")
         else:
-            say.note(f"A page opens in your browser. If it does not:\n\n  {shown}\n")
+            output.print_note(f"A page opens in your browser. If it does not:\n\n  {shown}\n")
 
     settings = project.config.section(DriversConfig)
     ask = declared_only(

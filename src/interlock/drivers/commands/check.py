@@ -19,8 +19,7 @@ from interlock.manifests.secrets_reader import INVENTORY_FILE, load_inventory
 from interlock.manifests.tool_reader import CONTRACT_FILE, load_contract
 from interlock.manifests.workspace import load_workspace
 from interlock.primitives.text import format_count
-from interlock.terminal import config_source as where
-from interlock.terminal import output as say
+from interlock.terminal import config_source, output
 from interlock.terminal.options import Json
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ def check(
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as problems.")] = False,
     json: Json = False,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
 ) -> None:
     """Check drivers and contracts: every problem with its place. Nothing is started unless --live.
 
@@ -176,7 +175,7 @@ def check(
     _tell(report, json=json, strict=strict)
     if report.problems or (strict and report.warnings):
         only_unreachable = report.unreachable == len(report.problems) and report.unreachable
-        raise typer.Exit(say.UNREACHABLE if only_unreachable else say.FAILED)
+        raise typer.Exit(output.UNREACHABLE if only_unreachable else output.FAILED)
 
 
 # -- what the files say
@@ -293,17 +292,20 @@ async def _one_server(
         found = check_listed(one.contract, one.entry, tools, has_hook=has_code)
         for sentence in found.errors:
             good = False
-            report.wrong(file, one.entry.line, say.printable(sentence), driver=manifest.id)
+            report.wrong(file, one.entry.line, output.sanitize(sentence), driver=manifest.id)
         for sentence in found.warnings:
-            report.doubtful(file, one.entry.line, say.printable(sentence), "server")
+            report.doubtful(file, one.entry.line, output.sanitize(sentence), "server")
     for sentence in (*_undeclared(manifest, there.offer), *there.in_vain()):
         report.doubtful(file, 0, sentence, "server")
     if not quiet:
         for sentence in there.given():
-            say.note(sentence)
+            output.print_note(sentence)
         count = len(manifest.implements)
         told = f"{count} of {count} contracts fit" if good else "its tools do not fit its contracts"
-        _mark(good, f"{manifest.id}: {told}, {say.printable(about) or 'a server without a name'}")
+        _mark(
+            good,
+            f"{manifest.id}: {told}, {output.sanitize(about) or 'a server without a name'}",
+        )
 
 
 def _undeclared(manifest: DriverManifest, offer: Any) -> Iterable[str]:
@@ -322,7 +324,7 @@ def _undeclared(manifest: DriverManifest, offer: Any) -> Iterable[str]:
 def _tell(report: ManifestReport, *, json: bool, strict: bool) -> None:
     ok = not report.problems and not (strict and report.warnings)
     if json:
-        say.as_json(
+        output.print_json(
             {
                 "ok": ok,
                 "drivers": report.drivers,
@@ -334,9 +336,9 @@ def _tell(report: ManifestReport, *, json: bool, strict: bool) -> None:
         return
     for one in report.problems[report.shown :]:
         hint = f"; {one['hint']}" if one["hint"] else ""
-        say.note(f"{_place(one)}: {one['message']}{hint}")
+        output.print_note(f"{_place(one)}: {one['message']}{hint}")
     for one in report.warnings:
-        say.note(f"Warning: {_place(one)}: {one['message']}")
+        output.print_note(f"Warning: {_place(one)}: {one['message']}")
     counts = [format_count(report.drivers, "driver"), format_count(report.contracts, "contract")]
     found = [format_count(len(report.problems), "problem")] if report.problems else []
     found += [format_count(len(report.warnings), "warning")] if report.warnings else []
@@ -356,4 +358,4 @@ def _mark(good: bool, text: str) -> None:
     from rich.text import Text
 
     mark = ("✓", "green") if good else ("✗", "red")
-    say.console().print(Text.assemble(mark, f" {text}"), soft_wrap=True)
+    output.create_console().print(Text.assemble(mark, f" {text}"), soft_wrap=True)

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from interlock.drivers.commands.options import Pin, Region
-from interlock.terminal import config_source as where
-from interlock.terminal import node_discovery as running
-from interlock.terminal import output as say
+from interlock.terminal import config_source, node_discovery, output
 from interlock.terminal.node_discovery import NodeOption
 from interlock.terminal.options import Json
 
@@ -22,7 +20,7 @@ _STYLES: Final = {"refused": "red", "failing": "red", "unauthed": "yellow", "run
 
 
 def list_drivers(
-    json: Json = False, config: where.ConfigOption = None, node: NodeOption = None
+    json: Json = False, config: config_source.ConfigOption = None, node: NodeOption = None
 ) -> None:
     """Show the drivers, how they stand, and the contracts that they serve.
 
@@ -49,10 +47,10 @@ def list_drivers(
     rows = run(statuses(project)) if told is None else told
     served = _contracts(project, rows, wrong)
     if json:
-        say.as_json({"running": told is not None, "drivers": rows, "contracts": served})
+        output.print_json({"running": told is not None, "drivers": rows, "contracts": served})
         return
     if not rows:
-        say.note(_none(project, node, asked=told is not None))
+        output.print_note(_none(project, node, asked=told is not None))
         return
     _print_drivers(rows)
     print()
@@ -89,7 +87,7 @@ def explain(
     pin: Pin = None,
     region: Region = None,
     json: Json = False,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
     """Show which driver would serve a contract, and why not the others. Nothing is called.
@@ -108,14 +106,14 @@ def explain(
     from interlock.drivers.lifecycle import workspace_id
     from interlock.drivers.resolver import explain as explained
     from interlock.drivers.resolver import resolved_row
-    from interlock.terminal.call_arguments import BadArgument, read_arguments
+    from interlock.terminal.call_arguments import ArgumentError, read_arguments
     from interlock.terminal.event_loop import run
 
     project, told, _ = ask_node(config, node, quiet=json)
     contract = project.contract(tool)
     try:
         inputs = read_arguments(words or [], contract.inputs)
-    except BadArgument as bad:
+    except ArgumentError as bad:
         raise typer.BadParameter(str(bad)) from None
     known = {one.id: one for one in told or []}
     decision = run(decide(contract, project, inputs, pinned=pin, region=region, known=known))
@@ -125,17 +123,17 @@ def explain(
         )
         order = [one.driver.key for one in decision.order]
         failure = None if decision.failure is None else decision.failure.name
-        say.as_json({**row, "order": order, "code": failure, "message": decision.message})
+        output.print_json({**row, "order": order, "code": failure, "message": decision.message})
     else:
         for line in explained(decision):
-            print(say.printable(line))
+            print(output.sanitize(line))
         for one in told or []:
             if one.state == "failing" and contract.key in {b.contract for b in one.bindings}:
-                say.note(
-                    f"Note: {one.id} failed when it was last tried: {say.printable(one.problem)}"
+                output.print_note(
+                    f"Note: {one.id} failed when it was last tried: {output.sanitize(one.problem)}"
                 )
     if decision.selected is None:
-        raise typer.Exit(say.FAILED)
+        raise typer.Exit(output.FAILED)
 
 
 def ask_node(
@@ -149,18 +147,18 @@ def ask_node(
     from interlock.drivers.commands.workspace import open_project, project_of
     from interlock.drivers.status import ContractStatus, DriverStatus
 
-    meant = running.meant(config, node)
-    if meant.problem is not None:
-        raise meant.problem
-    told = running.ask(meant.socket)
+    meant = node_discovery.find_node(config, node)
+    if meant.config_error is not None:
+        raise meant.config_error
+    told = node_discovery.fetch_status(meant.socket)
     if told is None and node is not None:
-        raise running.not_running(meant, named=True)
+        raise node_discovery.not_running_error(meant, named=True)
     # A node that was started with --listen runs by this config all the same.
     project = project_of(meant.config, meant.base_dir) if meant.source else open_project(config)
     if told is None:
-        hint = running.elsewhere(meant)
+        hint = node_discovery.describe_other_nodes(meant)
         if not quiet:
-            say.note(
+            output.print_note(
                 f"Note: no node answers at {meant.config.listen}, so this is what the files say"
                 + (f"; {hint}" if hint else "")
             )
@@ -201,13 +199,13 @@ def _contracts(
 def _print_contracts(served: list[dict[str, Any]]) -> None:
     from rich.text import Text
 
-    console = say.console()
+    console = output.create_console()
     widest = max((len(one["contract"]) for one in served), default=0)
     for one in served:
         drivers = ", ".join(one["drivers"]) or "nobody"
         print(f"{one['contract']:<{widest}}  {one['version']:<8}  {drivers}")
         if "problem" in one:
-            text = f"    {say.printable(one['problem'])}"
+            text = f"    {output.sanitize(one['problem'])}"
             console.print(Text(text, style="red"), soft_wrap=True)
 
 
@@ -216,14 +214,14 @@ def _shown(row: DriverStatus) -> str:
     from interlock.drivers.commands.status_lines import what_of
 
     # Where a file cannot be read, its folder's name stands for it, which may be anything.
-    id, what = say.printable(row.id), what_of(row)
+    id, what = output.sanitize(row.id), what_of(row)
     return id if what == "driver" else f"{id} ({what.removesuffix(' of')})"
 
 
 def _print_drivers(rows: list[DriverStatus]) -> None:
     from rich.text import Text
 
-    console = say.console()
+    console = output.create_console()
     id_width = max(len(_shown(row)) for row in rows)
     state_width = max(len(row.state) for row in rows)
     for row in sorted(rows, key=lambda one: one.id):
@@ -239,11 +237,11 @@ def _print_drivers(rows: list[DriverStatus]) -> None:
             soft_wrap=True,
         )
         for line in filter(None, row.problem.splitlines()):
-            console.print(Text(f"    {say.printable(line)}", style="red"), soft_wrap=True)
+            console.print(Text(f"    {output.sanitize(line)}", style="red"), soft_wrap=True)
         for bound in row.bindings:
             for problem in bound.problems:
-                text = f"    {bound.contract}: {say.printable(problem)}"
+                text = f"    {bound.contract}: {output.sanitize(problem)}"
                 console.print(Text(text, style="red"), soft_wrap=True)
         for warning in (*row.warnings, *(text for one in row.bindings for text in one.warnings)):
-            text = f"    Warning: {say.printable(warning)}"
+            text = f"    Warning: {output.sanitize(warning)}"
             console.print(Text(text, style="yellow"), soft_wrap=True)

@@ -41,8 +41,7 @@ from interlock.manifests.model import (
 from interlock.manifests.secrets_reader import INVENTORY_FILE, parse_inventory
 from interlock.manifests.tool_reader import parse_contract
 from interlock.primitives.text import format_count
-from interlock.terminal import config_source as where
-from interlock.terminal import output as say
+from interlock.terminal import config_source, output
 
 if TYPE_CHECKING:
     from interlock.drivers.commands.workspace import DriverProject
@@ -613,7 +612,7 @@ async def make(
         inventory=inventory,
         may_install=True,
         progress=lambda step, of, text: tell(f"[{step}/{of}] {text}"),
-        warn=say.note,
+        warn=output.print_note,
     ) as there:
         listed, offer = there.tools(), there.offer
         about, revision = there.server, there.peer.revision
@@ -667,12 +666,14 @@ def _all_there(chosen: dict[str, str] | None, listed: dict[str, Any]) -> None:
             hint = (
                 f"did you mean {close[0]!r}?" if close else f"it has {', '.join(listed) or 'none'}"
             )
-            raise InterlockError(CONFIG, f"the server has no tool {name!r}; {say.printable(hint)}")
+            raise InterlockError(
+                CONFIG, f"the server has no tool {name!r}; {output.sanitize(hint)}"
+            )
 
 
 def _nothing(wish: DriverRequest, made: DriverFiles) -> Exception:
     why = "; ".join(f"{tool}: {reason}" for tool, reason in made.left_out.items())
-    told = f" ({say.printable(why)})" if why else ""
+    told = f" ({output.sanitize(why)})" if why else ""
     return InterlockError(
         CONFIG, f"{wish.ref} offers no tool that a contract can be made of{told}."
     )
@@ -847,7 +848,7 @@ def new(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Install the package without asking.")
     ] = False,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
 ) -> None:
     """Make a driver for an MCP server: connect to it once, and write what it offers as files.
 
@@ -869,8 +870,8 @@ def new(
 
     wish = _wish(kind, ref, args, id, transport, egress, env, secret, pip)
     chosen = _chosen(tools)
-    source = where.source_if_any(config)
-    loaded, base_dir = where.load_or_default(source)
+    source = config_source.find_source_or_none(config)
+    loaded, base_dir = config_source.load_or_default(source)
     folders = out if out is not None else base_dir / loaded.section(DriversConfig).folders[0]
     folder = folders.absolute() / wish.id
     if out is not None:
@@ -993,27 +994,31 @@ def _told(made: DriverFiles, project: DriverProject) -> None:
     for path in sorted(made.files):
         print(project.shown(path))
     for sentence in made.remarks:
-        say.note(sentence)
+        output.print_note(sentence)
     for id, misfits in made.taken.items():
-        say.note(f"{id} is a contract that was there already; the driver serves it.")
+        output.print_note(f"{id} is a contract that was there already; the driver serves it.")
         for sentence in misfits:
-            say.note(f"Warning: it does not fit yet: {say.printable(sentence)}")
+            output.print_note(f"Warning: it does not fit yet: {output.sanitize(sentence)}")
     for tool, why in made.left_out.items():
-        say.note(f"Warning: {say.printable(tool)} has no contract: {say.printable(why)}")
+        output.print_note(
+            f"Warning: {output.sanitize(tool)} has no contract: {output.sanitize(why)}"
+        )
     for id, notes in made.notes.items():
         if notes:
-            say.note(f"{id}: {say.printable('; '.join(notes))}")
-    say.note(f"Look at them, then: interlock drivers check --live && interlock drivers explain "
-             f"{next(iter(made.notes), '') or next(iter(made.taken))}")  # fmt: skip
+            output.print_note(f"{id}: {output.sanitize('; '.join(notes))}")
+    example = next(iter(made.notes), "") or next(iter(made.taken))
+    output.print_note(
+        f"Look at them, then: interlock drivers check --live && interlock drivers explain {example}"
+    )
 
 
 @contextmanager
 def _shown() -> Iterator[Callable[[str], None]]:
     """What goes on, on a terminal in one line that changes, elsewhere a line each."""
     if not sys.stderr.isatty():
-        yield lambda text: say.note(say.printable(text))
+        yield lambda text: output.print_note(output.sanitize(text))
         return
     from rich.text import Text
 
-    with say.console(stderr=True).status("") as status:
-        yield lambda text: status.update(Text(say.printable(text)))
+    with output.create_console(stderr=True).status("") as status:
+        yield lambda text: status.update(Text(output.sanitize(text)))

@@ -41,12 +41,12 @@ class DriversReports(FeatureReports, ContractSource):
         from interlock.drivers.commands.rejections import refused, unknown_names, without_manifest
         from interlock.drivers.commands.workspace import project_of
         from interlock.primitives.text import format_count
-        from interlock.terminal.config_source import placed
+        from interlock.terminal.config_source import locate_problems
 
         project = project_of(config, source.base_dir)
         wrong = [one for problems in project.workspace.problems.values() for one in problems]
         wrong += [Problem(file, 0, 0, "", why, hint) for file, why, hint, _ in refused(project)]
-        wrong += placed(unknown_names(project), source)
+        wrong += locate_problems(unknown_names(project), source)
         odd = [Problem(file, 0, 0, "", why, "") for file, why in without_manifest(project)]
         drivers, contracts = len(project.workspace.drivers), len(project.workspace.contracts)
         count = f"{format_count(drivers, 'driver')}, {format_count(contracts, 'contract')}"

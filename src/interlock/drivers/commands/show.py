@@ -6,8 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from interlock.drivers.commands.options import DriverArgument
-from interlock.terminal import config_source as where
-from interlock.terminal import output as say
+from interlock.terminal import config_source, output
 from interlock.terminal.node_discovery import NodeOption
 from interlock.terminal.options import Json
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 def show(
     driver: DriverArgument,
     json: Json = False,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
     """Show one driver: its server, the command that starts it, what it may reach, what it serves.
@@ -60,7 +59,7 @@ def show(
         ],
     }
     if json:
-        say.as_json(told)
+        output.print_json(told)
     else:
         _print(manifest, told, project)
 
@@ -115,6 +114,6 @@ def _print(manifest: DriverManifest, told: dict[str, Any], project: DriverProjec
     print(f"{manifest.name} {manifest.version} ({manifest.id})")
     for name, text in rows:
         if text:
-            print(f"  {name:<10}{say.printable(text)}")
+            print(f"  {name:<10}{output.sanitize(text)}")
     for one in told["serves"]:
-        print(f"  serves    {one['contract'].partition('@')[0]} by {say.printable(one['tool'])}")
+        print(f"  serves    {one['contract'].partition('@')[0]} by {output.sanitize(one['tool'])}")

@@ -14,7 +14,7 @@ from interlock.drivers.installation import Progress
 from interlock.drivers.standalone import StandaloneServer
 from interlock.errors import InterlockError
 from interlock.manifests.model import DriverManifest, SecretsInventory
-from interlock.terminal import output as say
+from interlock.terminal import output
 
 
 def open_server(
@@ -44,4 +44,4 @@ def open_server(
 def told_of(id: str, error: InterlockError) -> str:
     """Why a driver's server could not be asked, for print. Its own words are a stranger's."""
     own = isinstance(error, UpstreamGoneError)
-    return say.printable(redact_about(id, error.message) if own else error.message)
+    return output.sanitize(redact_about(id, error.message) if own else error.message)

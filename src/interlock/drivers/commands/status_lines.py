@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from interlock.core.config import redact_about
 from interlock.primitives.text import format_count
-from interlock.terminal import output as say
+from interlock.terminal import output
 
 if TYPE_CHECKING:
     from interlock.drivers.status import DriverStatus
@@ -66,7 +66,7 @@ def _line(one: DriverStatus) -> str:
     why = f": {_said(one, problems[0])}{more}" if problems else ""
     state = "waiting" if one.state == "unauthed" else one.state
     # Where a file cannot be read, its folder's name stands for it, which may be anything.
-    return f"{what_of(one)} {say.printable(one.id)} ({state}){why}"
+    return f"{what_of(one)} {output.sanitize(one.id)} ({state}){why}"
 
 
 def _partly(one: DriverStatus) -> str:
@@ -81,4 +81,4 @@ def _lost(one: DriverStatus) -> list[str]:
 
 
 def _said(one: DriverStatus, problem: str) -> str:
-    return say.printable(redact_about(one.id, problem))
+    return output.sanitize(redact_about(one.id, problem))

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from msgspec import Struct, field
 
-from interlock.terminal import config_source as where
-from interlock.terminal import output as say
+from interlock.terminal import config_source, output
 from interlock.terminal.options import Json
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def try_examples(
         typer.Option("--changes", help="Also examples of contracts that change something."),
     ] = False,
     json: Json = False,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
 ) -> None:
     """Run the examples of contracts against the real servers of drivers, and report differences.
 
@@ -67,19 +66,19 @@ def try_examples(
     project = open_project(config)
     found = run(_try_all(project, name, changes=changes))
     if json:
-        say.as_json(found)
+        output.print_json(found)
     else:
         for one in found:
             _print(one)
     outcomes = {one.outcome for one in found}
     if outcomes & {DIFFERS, FAILED}:
-        raise typer.Exit(say.FAILED)
+        raise typer.Exit(output.FAILED)
     if UNREACHABLE in outcomes:
-        raise typer.Exit(say.UNREACHABLE)
+        raise typer.Exit(output.UNREACHABLE)
     if OK not in outcomes:
         # Whoever relies on this in CI must not take silence for a yes.
-        say.problem(f"nothing of {say.printable(name)} was tried: {_missing(found)}.")
-        raise typer.Exit(say.FAILED)
+        output.print_problem(f"nothing of {output.sanitize(name)} was tried: {_missing(found)}.")
+        raise typer.Exit(output.FAILED)
 
 
 def _missing(found: list[ExampleResult]) -> str:
@@ -97,7 +96,7 @@ async def _try_all(project: DriverProject, name: str, *, changes: bool) -> list[
         contract = project.contract(name)
         keys = project.workspace.serving.get(contract.key, ())
         if not keys:
-            say.note(f"no driver serves {contract.id}.")
+            output.print_note(f"no driver serves {contract.id}.")
         for key in keys:
             manifest = project.workspace.drivers[key]
             chosen = [b for b in project.workspace.bindings[key] if b.contract.key == contract.key]
@@ -130,18 +129,18 @@ async def _try_driver(
     if not waiting:
         return found
     try:
-        async with open_server(manifest, project, warn=say.note) as there:
+        async with open_server(manifest, project, warn=output.print_note) as there:
             tools = there.tools()
-            async with open_hooks(manifest, project, warn=say.note) as hooks:
+            async with open_hooks(manifest, project, warn=output.print_note) as hooks:
                 for one in waiting:
                     wrong = check_listed(one.contract, one.entry, tools).errors
                     if wrong:
-                        told = say.printable(" ".join(wrong))
+                        told = output.sanitize(" ".join(wrong))
                         found.append(ExampleResult(manifest.id, one.contract.id, "", FAILED, told))
                         continue
                     found += await _try_examples(there, one, hooks)
         for sentence in (*there.given(), *there.in_vain()):
-            say.note(sentence)
+            output.print_note(sentence)
     except InterlockError as error:
         found.append(ExampleResult(manifest.id, "", "", UNREACHABLE, told_of(manifest.id, error)))
     return found
@@ -186,7 +185,10 @@ async def _try_example(
         else:
             one.value = await hooks.value(served, result, None)
     except InterlockError as error:
-        one.outcome, one.told = FAILED, say.printable(f"{error.failure.name}: {error.message}")
+        one.outcome, one.told = (
+            FAILED,
+            output.sanitize(f"{error.failure.name}: {error.message}"),
+        )
         return one
     except TimeoutError:
         one.outcome, one.told = FAILED, f"it did not answer within {within:g} s"
@@ -213,7 +215,7 @@ def _lines(value: Any) -> list[str]:
     text = value if isinstance(value, str) else json_text.dumps(
         value, indent=2, ensure_ascii=False, sort_keys=True
     )  # fmt: skip
-    return [say.printable(line) for line in text.splitlines()]
+    return [output.sanitize(line) for line in text.splitlines()]
 
 
 def _print(one: ExampleResult) -> None:
@@ -224,7 +226,7 @@ def _print(one: ExampleResult) -> None:
     told = f": {one.told}" if one.told else ""
     shown = f" {one.driver}  {what}" if what else f" {one.driver}"
     outcome = "" if one.outcome in (OK, SKIPPED) else f" ({one.outcome})"
-    console = say.console()
+    console = output.create_console()
     console.print(
         Text.assemble(marks.get(one.outcome, ("✗", "red")), f"{shown}{outcome}{told}"),
         soft_wrap=True,

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interlock.drivers.commands.options import DriverArgument, DriversArgument
-from interlock.terminal import config_source as where
-from interlock.terminal import output as say
+from interlock.terminal import config_source, output
 from interlock.terminal.options import Json
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def sign(
         Path | None,
         typer.Option("--passphrase-file", metavar="FILE", help="Its first line is the passphrase."),
     ] = None,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
 ) -> None:
     """Sign a driver as it is now: a node that trusts the key uses it, until a file of it changes.
 
@@ -51,17 +50,17 @@ def sign(
     from interlock.terminal import operator_key
 
     folder = open_project(config).folder_of(driver)
-    path = operator_key.chosen(key)
-    operator_key.check_file(path)
-    operator_key.warn_open(path)
-    private = operator_key.load(path, passphrase_file)
+    path = operator_key.choose_key(key)
+    operator_key.check_key_file(path)
+    operator_key.warn_if_readable(path)
+    private = operator_key.load_key(path, passphrase_file)
     try:
         written = signed(folder, private)
     except OSError as error:
         reason = error.strerror or str(error)
         raise InterlockError(CONFIG, f"{folder} cannot be signed: {reason}.") from None
     print(f"{written}: signed by {key_id(private.public_key())}")
-    say.note("Nodes that have the public part of the key under drivers.trust will use it.")
+    output.print_note("Nodes that have the public part of the key under drivers.trust will use it.")
 
 
 def verify(
@@ -73,7 +72,7 @@ def verify(
         ),
     ] = None,
     json: Json = False,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
 ) -> None:
     """Show by whom drivers are signed, and whether they changed since. Exit code 1 if not all are.
 
@@ -96,16 +95,16 @@ def verify(
             rows.append({"driver": id, "signed_by": None, "problem": str(problem)})
     bad = [row for row in rows if row["signed_by"] is None]
     if json:
-        say.as_json(rows)
+        output.print_json(rows)
     else:
         widest = max((len(str(row["driver"])) for row in rows), default=0)
         for row in rows:
             told = f"signed by {row['signed_by']}" if row not in bad else row["problem"]
-            print(f"{row['driver']:<{widest}}  {say.printable(str(told))}")
+            print(f"{row['driver']:<{widest}}  {output.sanitize(str(told))}")
         if not rows:
-            say.note("there is no driver here.")
+            output.print_note("there is no driver here.")
     if bad:
-        raise typer.Exit(say.FAILED)
+        raise typer.Exit(output.FAILED)
 
 
 def _trusted(project: DriverProject, more: list[Path]) -> list[Ed25519PublicKey]:

@@ -20,7 +20,7 @@ from interlock.manifests.driver_reader import MANIFEST_FILE
 from interlock.manifests.model import DriverManifest, ToolContract
 from interlock.manifests.ranges import newest
 from interlock.manifests.workspace import Workspace, load_workspace
-from interlock.terminal import config_source as where
+from interlock.terminal import config_source
 
 _MOST_NAMED: Final = 12
 
@@ -92,7 +92,7 @@ def open_project(given: Path | None) -> DriverProject:
 
     Raises ConfigError when the config is wrong; manifests that are wrong are in the workspace.
     """
-    config, base_dir = where.load_or_default(where.source_if_any(given))
+    config, base_dir = config_source.load_or_default(config_source.find_source_or_none(given))
     return project_of(config, base_dir)
 
 

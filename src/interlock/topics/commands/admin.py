@@ -24,7 +24,7 @@ from interlock.errors import (
 )
 from interlock.primitives.text import format_count
 from interlock.primitives.timestamps import format_local
-from interlock.terminal import output as say
+from interlock.terminal import output
 from interlock.topics.commands.checks import pattern_doubt
 from interlock.topics.commands.gateway_target import VARIABLE, GatewayTarget
 from interlock.topics.commands.message_format import may, one_line, profile_of
@@ -167,12 +167,12 @@ def show(there: GatewayTarget, name: str | None, *, json: bool) -> None:
     if name is not None and not found:
         raise InterlockError(INVALID_PARAMS, _no_such(there, name))
     if json:
-        say.as_json(msgspec.json.decode(body))
+        output.print_json(msgspec.json.decode(body))
         return
     for line in overview(found) if name is None else detailed(found[0]):
-        print(say.printable(line))
+        print(output.sanitize(line))
     if not found:
-        say.note("the node has no topics: its config names them under topics.rooms.")
+        output.print_note("the node has no topics: its config names them under topics.rooms.")
 
 
 def _no_such(there: GatewayTarget, name: str) -> str:
@@ -202,7 +202,7 @@ def change(
     for pattern in give:
         doubt = pattern_doubt(pattern)
         if doubt is not None:
-            say.note(f"Warning: {doubt[0]}: {doubt[1]}.")
+            output.print_note(f"Warning: {doubt[0]}: {doubt[1]}.")
     body = _ask(
         there,
         f"/admin/participants/{quote(id, safe='')}/capabilities",
@@ -211,13 +211,13 @@ def change(
     )
     done = _read(body, CapabilityUpdate, there)
     if json:
-        say.as_json(msgspec.json.decode(body))
+        output.print_json(msgspec.json.decode(body))
     else:
         print(one_line(done.participant_id))
         print(f"  before  {_listed(done.old_capabilities)}")
         print(f"  now     {_listed(done.new_capabilities)}")
     for note in _notes(done.old_capabilities, done.new_capabilities, take):
-        say.note(f"Note: {one_line(note)}")
+        output.print_note(f"Note: {one_line(note)}")
 
 
 def _listed(capabilities: tuple[str, ...]) -> str:

@@ -13,9 +13,8 @@ import typer
 from interlock.errors import UPSTREAM_PROTOCOL, InterlockError
 from interlock.protocol.kinds import request_kind
 from interlock.protocol.mcp import TOOLS_CALL, TOOLS_LIST
-from interlock.terminal import log_lines
-from interlock.terminal import output as say
-from interlock.terminal.call_arguments import BadArgument, read_arguments, read_object
+from interlock.terminal import log_lines, output
+from interlock.terminal.call_arguments import ArgumentError, read_arguments, read_json_object
 from interlock.topics.client import Chat, Event, Participant
 from interlock.topics.client.participant import TIMEOUT
 from interlock.topics.commands.gateway_target import GatewayTarget
@@ -41,7 +40,7 @@ async def make(
     # Nobody tries again: what went wrong is told once, by its error.
     log_lines.log_to_stderr(logging.ERROR)
     try:
-        arguments = {} if json is None else read_object(json)
+        arguments = {} if json is None else read_json_object(json)
         async with inside(gateway, topic) as participant:
             if words:
                 arguments = read_arguments(words, await _schema(participant, to, tool))
@@ -51,7 +50,7 @@ async def make(
             else:
                 seconds = TIMEOUT if timeout is None else timeout
                 result = await participant.request(to, TOOLS_CALL, params, seconds)
-    except BadArgument as bad:
+    except ArgumentError as bad:
         raise typer.BadParameter(str(bad)) from None
     if not isinstance(result, dict):
         raise InterlockError(UPSTREAM_PROTOCOL, f"{to} answered what no tool can answer.")
@@ -71,14 +70,16 @@ async def _proposed(
             # The end of it: that is told by its error.
             return
         words = one_line(f"{head.sender}: {chat.text}", _MOST_WORDS)
-        say.note(laid_out(words, sys.stderr))
+        output.print_note(laid_out(words, sys.stderr))
         if chat.ended:
-            say.note("Others may still fulfil it, so it waits on; Ctrl-C leaves it to them.")
+            output.print_note(
+                "Others may still fulfil it, so it waits on; Ctrl-C leaves it to them."
+            )
 
     participant.on(Chat, heard)
     proposal = await participant.propose(to, TOOLS_CALL, params)
     id = proposal.id
-    say.note(
+    output.print_note(
         f"proposed to {one_line(to, 128)} as {id}; it waits until somebody fulfils it. Ctrl-C "
         "leaves it to the others."
     )

@@ -12,7 +12,7 @@ from typing import Final
 from interlock.core.config import Config, RuleConfig, TokenConfig
 from interlock.protocol import mcp
 from interlock.protocol.kinds import CHAT, REQUEST, RESPONSE, KindPattern, grants_of
-from interlock.terminal.config_source import Doubt
+from interlock.terminal.config_source import ConfigWarning
 from interlock.topics.admission import RESTRICTED, capabilities_of
 from interlock.topics.config import SeatConfig, TopicConfig, TopicsConfig
 from interlock.trust.identity.api_tokens import AccessToken
@@ -25,7 +25,7 @@ _ANSWERS: Final = (f"{RESPONSE}:{mcp.TOOLS_LIST}", f"{RESPONSE}:{mcp.TOOLS_CALL}
 _CALLS: Final = f"{REQUEST}:{mcp.TOOLS_CALL}"
 
 
-def topic_doubts(config: Config, *, made: Sequence[AccessToken] = ()) -> Iterator[Doubt]:
+def topic_doubts(config: Config, *, made: Sequence[AccessToken] = ()) -> Iterator[ConfigWarning]:
     """Callers, administrators and upstreams that no token names, where tokens name all callers;
     capabilities that let nobody say anything of MCP; upstreams that cannot answer; and callers that
     may do more outside their topics than in them. `made`: tokens that are not in the config, and
@@ -58,7 +58,7 @@ def topic_doubts(config: Config, *, made: Sequence[AccessToken] = ()) -> Iterato
 
 def _strangers(
     path: tuple[str | int, ...], globs: Iterable[str], known: set[str]
-) -> Iterator[Doubt]:
+) -> Iterator[ConfigWarning]:
     for number, glob in enumerate(globs):
         if any(fnmatchcase(one, glob) for one in known):
             continue
@@ -81,14 +81,14 @@ def _by_own_name(caller: str, topic: TopicConfig) -> bool:
     return seat is not None and seat.id is None
 
 
-def _closed(name: str, topic: TopicConfig) -> Iterator[Doubt]:
+def _closed(name: str, topic: TopicConfig) -> Iterator[ConfigWarning]:
     if topic.access == RESTRICTED and not topic.seats:
         what = "nobody has a seat here, and only who has one comes in"
         hint = "write seats: [{callers: [NAME], profile: full_access}], or access: private"
         yield ("topics", "rooms", name), what, hint
 
 
-def _capabilities(name: str, topic: TopicConfig) -> Iterator[Doubt]:
+def _capabilities(name: str, topic: TopicConfig) -> Iterator[ConfigWarning]:
     for number, seat in enumerate(topic.seats):
         for index, pattern in enumerate(seat.capabilities):
             doubt = pattern_doubt(pattern)
@@ -164,7 +164,7 @@ def _own_seat(caller: str, roles: Iterable[str], topic: TopicConfig) -> SeatConf
     return None
 
 
-def _mute(name: str, topic: TopicConfig) -> Iterator[Doubt]:
+def _mute(name: str, topic: TopicConfig) -> Iterator[ConfigWarning]:
     """Participants whose tools would be called, and who may not answer."""
     for id in topic.upstreams:
         named = next((seat for seat in topic.seats if seat.id == id), None)
@@ -178,7 +178,7 @@ def _mute(name: str, topic: TopicConfig) -> Iterator[Doubt]:
             yield ("topics", "rooms", name, "upstreams", id), what, hint
 
 
-def _free_elsewhere(config: Config, made: Sequence[AccessToken]) -> Iterator[Doubt]:
+def _free_elsewhere(config: Config, made: Sequence[AccessToken]) -> Iterator[ConfigWarning]:
     """Callers that only propose in topics, or less, and call tools beside them: in one line."""
     policy, rooms = config.policy, config.section(TopicsConfig).rooms.values()
     upstreams = any(one.enabled for topic in rooms for one in topic.upstreams.values())

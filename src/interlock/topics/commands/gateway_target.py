@@ -32,8 +32,7 @@ from interlock.errors import (
     InterlockError,
 )
 from interlock.protocol.mcpx_terms import LONGEST, REPLACED
-from interlock.terminal import node_discovery as running
-from interlock.terminal import output as say
+from interlock.terminal import node_discovery, output
 from interlock.terminal.node_discovery import TargetNode
 from interlock.topics.commands.message_format import one_line
 from interlock.topics.config import TopicsConfig
@@ -163,7 +162,7 @@ class GatewayTarget:
         """What to do when nobody is there, where it should have been the node of this user."""
         if self._own is None:
             return ""
-        hint = running.elsewhere(self._own)
+        hint = node_discovery.describe_other_nodes(self._own)
         return f", but {hint}" if hint else ". Start one with: interlock up"
 
     def _advised(self, error: InterlockError) -> InterlockError:
@@ -181,7 +180,7 @@ class GatewayTarget:
                 "Is a gateway running there? `interlock up` starts a node; --gateway names another "
                 "gateway, --node a node of this machine."
             )
-        hint = running.elsewhere(self._own)
+        hint = node_discovery.describe_other_nodes(self._own)
         if hint:
             return f"But {hint}."
         return (
@@ -201,9 +200,9 @@ class GatewayTarget:
 
     def _trusted(self) -> ssl.SSLContext:
         if self._own is not None and self._own.config.tls is not None:
-            from interlock.terminal.node_http import own_certificate
+            from interlock.terminal.node_http import create_ssl_context
 
-            return own_certificate(self._own)
+            return create_ssl_context(self._own)
         from interlock.channels.tls import client_context
 
         return client_context(self._ca)
@@ -238,9 +237,9 @@ class GatewayTarget:
         max_message: int = LONGEST,
     ) -> Channel:
         if self._own is not None and self._own.config.tls is not None:
-            from interlock.terminal.node_http import own_certificate
+            from interlock.terminal.node_http import create_ssl_context
 
-            ssl = own_certificate(self._own)
+            ssl = create_ssl_context(self._own)
         try:
             channel = await dial(url, bearer=bearer, ssl=ssl, max_message=max_message)
         except InterlockError as error:
@@ -259,7 +258,7 @@ class GatewayTarget:
                 raise error
             if error.message != self._noted:
                 self._noted = error.message
-                say.note(f"{one_line(error.message)} Trying again.")
+                output.print_note(f"{one_line(error.message)} Trying again.")
         await asyncio.sleep(seconds)
 
     async def _not_again(self, seconds: float) -> None:
@@ -299,7 +298,7 @@ def gateway(
             raise typer.BadParameter(f"--gateway: {bad.message}; {bad.hint}.") from None
         meant, where = None, _Place(url)
     else:
-        meant = running.meant(config, node)
+        meant = node_discovery.find_node(config, node)
         where = _place_of(meant, named=node is not None)
     if ca is not None:
         if meant is not None and meant.config.tls is not None:
@@ -322,15 +321,17 @@ class _Place(NamedTuple):
 def _place_of(meant: TargetNode, *, named: bool) -> _Place:
     """Where the topics of a node are: as it says itself where its config is not known, or is not
     the one it runs by. Raises InterlockError and BadParameter."""
-    now = meant.now() if named or meant.problem is not None else None
-    if meant.problem is not None:
-        if now is None or not (named or running.says_where(meant.problem)):
+    now = meant.fetch_summary() if named or meant.config_error is not None else None
+    if meant.config_error is not None:
+        if now is None or not (named or node_discovery.can_locate_node(meant.config_error)):
             # Which node is meant is not known, or nothing runs: first the config must be right.
-            hint = running.elsewhere(meant)
+            hint = node_discovery.describe_other_nodes(meant)
             if hint:
-                say.note(f"Note: {hint}")
-            raise meant.problem
-        say.note(f"Note: the node runs by an earlier config: {meant.problem.problems[0]}")
+                output.print_note(f"Note: {hint}")
+            raise meant.config_error
+        output.print_note(
+            f"Note: the node runs by an earlier config: {meant.config_error.problems[0]}"
+        )
     doubt = ""
     if now is not None and isinstance(now.topics_url, str):
         told = urlsplit(now.topics_url)
@@ -378,7 +379,7 @@ def token_of(file: Path | None) -> str | None:
         what = "has nothing in its first line: the token stands there" if more else "is empty"
         raise InterlockError(CONFIG, f"the token file {file} {what}.")
     if shared:
-        say.note(f"Note: others on this machine can read {file}: chmod 600 {file}")
+        output.print_note(f"Note: others on this machine can read {file}: chmod 600 {file}")
     return _checked(token, f"the token file {file}")
 
 

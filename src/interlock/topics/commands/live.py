@@ -25,8 +25,7 @@ from rich.text import Text
 from interlock.core.config import redact
 from interlock.errors import APPROVAL_REFUSED, InterlockError
 from interlock.protocol.kinds import CHAT, request_kind
-from interlock.terminal import log_lines, streams
-from interlock.terminal import output as say
+from interlock.terminal import log_lines, output, streams
 from interlock.topics.client import Event, Participant
 from interlock.topics.commands import screen as topic_screen
 from interlock.topics.commands.gateway_target import GatewayTarget
@@ -347,7 +346,7 @@ async def stay(gateway: GatewayTarget, topic: str) -> None:
             await _on_screen(participant, events, stopping)
 
     await until(stopping, body(), gateway)
-    say.note(f"left {topic}")
+    output.print_note(f"left {topic}")
 
 
 async def _on_screen(participant: Participant, events: Any, stopping: asyncio.Event) -> None:
@@ -360,7 +359,7 @@ async def _on_screen(participant: Participant, events: Any, stopping: asyncio.Ev
     fd = sys.stdin.fileno()
 
     def size() -> None:
-        live.resized(*streams.size_of(sys.stdout.fileno()))
+        live.resized(*streams.terminal_size(sys.stdout.fileno()))
 
     async def follow() -> None:
         async for event in events:

@@ -14,8 +14,8 @@ from msgspec import Raw
 
 from interlock.protocol.kinds import PROFILES
 from interlock.protocol.mcpx_terms import JOIN
-from interlock.terminal import output as say
-from interlock.terminal.safe_text import visibly
+from interlock.terminal import output
+from interlock.terminal.safe_text import escape_invisible
 from interlock.topics.wire.envelope import EnvelopeHeader
 from interlock.topics.wire.payloads import (
     Chat,
@@ -55,7 +55,7 @@ class MessageLine(msgspec.Struct, frozen=True):
 
 def one_line(text: str, most: int = LONGEST) -> str:
     """What others wrote, in one line."""
-    shown = " ".join(say.printable(text[: most * 2]).split())
+    shown = " ".join(output.sanitize(text[: most * 2]).split())
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
@@ -67,7 +67,7 @@ def exactly(params: bytes | Raw) -> list[str]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         shown = bytes(params).decode(errors="backslashreplace")
     # Line breaks of JSON itself are ours; those inside its texts are escaped already.
-    return [visibly(line) for line in shown.split("\n")]
+    return [escape_invisible(line) for line in shown.split("\n")]
 
 
 def called(text: str, there: Container[str]) -> str:

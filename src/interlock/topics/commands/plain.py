@@ -20,9 +20,8 @@ from interlock.primitives.text import format_count
 from interlock.protocol.jsonrpc import notification, on_one_line
 from interlock.protocol.kinds import request_kind
 from interlock.protocol.mcpx_terms import LONGEST
-from interlock.terminal import log_lines, streams
-from interlock.terminal import output as say
-from interlock.terminal.safe_text import wrapped
+from interlock.terminal import log_lines, output, streams
+from interlock.terminal.safe_text import wrap_text
 from interlock.topics.client import Event, Participant, Welcome
 from interlock.topics.commands.gateway_target import GatewayTarget
 from interlock.topics.commands.message_format import addressed, called, line_of, one_line
@@ -80,14 +79,14 @@ def _note_missing(missing: list[str], topic: str, there: Iterable[str], more: st
     others = ", ".join(sorted(there)[:_MOST_NAMED]) or "nobody else"
     verb = "is" if len(missing) == 1 else "are"
     words = f"{', '.join(missing)} {verb} not in {topic} now{more}. There: {others}."
-    say.note(f"Note: {one_line(words)}")
+    output.print_note(f"Note: {one_line(words)}")
 
 
 def shown(event: Event, *, json: bool, own: str = "") -> str | None:
     """One message on one line: in words, or as it came."""
     if json:
         text = on_one_line(event.envelope.text).decode()
-        return say.printable(text) if sys.stdout.isatty() else text
+        return output.sanitize(text) if sys.stdout.isatty() else text
     at = time.strftime("%H:%M:%S")
     line = line_of(event.envelope.head, read_content(event.envelope), at=at, own=own)
     if line is None:
@@ -102,7 +101,7 @@ def laid_out(line: str, out: TextIO) -> str:
         return line
     # What the terminal's encoding lacks takes more room.
     written = line.encode(out.encoding, "backslashreplace").decode(out.encoding)
-    return "\n".join(wrapped(written, streams.size_of(out.fileno())[0]))
+    return "\n".join(wrap_text(written, streams.terminal_size(out.fileno())[0]))
 
 
 async def read_along(
@@ -130,7 +129,7 @@ async def read_along(
                     text = shown(event, json=json) if wanted(event) else None
                     if text is not None:
                         print(text, flush=True)
-                    if not streams.is_read():
+                    if not streams.is_stdout_open():
                         return
             finally:
                 talking.cancel()
@@ -165,7 +164,7 @@ async def _talk(participant: Participant) -> None:
             try:
                 await participant.chat(words, to)
             except InterlockError as error:
-                say.problem(error.message)
+                output.print_problem(error.message)
             else:
                 if nobody:
                     there, topic = participant.participants, participant.topic
@@ -228,22 +227,25 @@ async def serve(gateway: GatewayTarget, topic: str, server: ServerConfig, name: 
                 await asyncio.Event().wait()
 
     await until(stopping, stay(), gateway)
-    say.note(f"left {topic}")
+    output.print_note(f"left {topic}")
 
 
 async def _tell(participant: Participant, kind: str, method: str) -> None:
     try:
         await participant.send(kind, notification(method))
     except InterlockError as error:
-        say.note(f"Note: a new list was not told: {error.message}")
+        output.print_note(f"Note: a new list was not told: {error.message}")
 
 
 def _introduce(participant: Participant, tools: int) -> None:
     words = format_count(tools, "tool")
     again = "" if participant.status.welcomes <= 1 else " again"
-    print(f"in {participant.topic}{again} as {say.printable(participant.id)}; {words}", flush=True)
+    print(
+        f"in {participant.topic}{again} as {output.sanitize(participant.id)}; {words}",
+        flush=True,
+    )
     if not participant.can("mcp/response:tools/call:x"):
-        say.note(
+        output.print_note(
             "Note: it may not answer calls there. Whoever runs the gateway can give its seat the "
             "profile response_only."
         )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from interlock.core.config import Config, ServerConfig
     from interlock.core.status import StatusReport
-    from interlock.terminal.config_source import ConfigSource, Doubt
+    from interlock.terminal.config_source import ConfigSource, ConfigWarning
     from interlock.trust.identity.api_tokens import AccessToken
 
 _MOST_NAMED: Final = 8
@@ -23,7 +23,7 @@ _MOST_NAMED: Final = 8
 class TopicsReports(FeatureReports):
     # -- the config
 
-    def doubts(self, config: Config, source: ConfigSource) -> Iterator[Doubt]:
+    def config_warnings(self, config: Config, source: ConfigSource) -> Iterator[ConfigWarning]:
         from interlock.topics.commands.checks import topic_doubts
 
         return topic_doubts(config, made=_made(config, source))
@@ -62,12 +62,12 @@ class TopicsReports(FeatureReports):
         yield "Topics", f"{there}   {shown}{more}: interlock topic join NAME"
 
     def activity_lines(self, report: StatusReport) -> Iterator[str]:
-        from interlock.terminal import output as say
+        from interlock.terminal import output
         from interlock.topics.overview import TopicsStatus
 
         for name, topic in sorted(report.part(TopicsStatus).topics.items()):
             refused = f", {format_count(topic.refused, 'message')} refused" if topic.refused else ""
-            yield f"topic {say.printable(name)}: {format_count(topic.members, 'member')}{refused}"
+            yield f"topic {output.sanitize(name)}: {format_count(topic.members, 'member')}{refused}"
 
 
 def _made(config: Config, source: ConfigSource) -> list[AccessToken]:

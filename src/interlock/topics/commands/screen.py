@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from interlock.terminal.safe_text import visibly, widest, wrapped
+from interlock.terminal.safe_text import escape_invisible, measure_width, wrap_text
 from interlock.topics.commands.keyboard import Key
 from interlock.topics.commands.message_format import MessageLine, called, exactly, one_line
 from interlock.topics.commands.pending_proposals import PendingProposal, arranged, beside, of_same
@@ -348,7 +348,7 @@ def question(screen: Screen) -> list[str]:
     if one is None:
         return []
     # A cell at the end stays empty: there terminals put whatever does not fit, over what was there.
-    width = screen.size[0] - widest(ASKED_BEHIND) - 1
+    width = screen.size[0] - measure_width(ASKED_BEHIND) - 1
     return _asked(one.proposer, one.target, one.what, one.params, screen.about, width)
 
 
@@ -358,9 +358,10 @@ def _asked(
 ) -> list[str]:
     """Kept, since it is asked for with each key and each drawing, and may be a mebibyte."""
     whole = [
-        f"{visibly(proposer)} proposes" + (f" to {visibly(target)}" if target else ""),
-        *map(visibly, about),
-        f"{visibly(what)}, with exactly this:",
+        f"{escape_invisible(proposer)} proposes"
+        + (f" to {escape_invisible(target)}" if target else ""),
+        *map(escape_invisible, about),
+        f"{escape_invisible(what)}, with exactly this:",
         *exactly(params),
     ]
-    return [part for line in whole for part in wrapped(line, width)]
+    return [part for line in whole for part in wrap_text(line, width)]

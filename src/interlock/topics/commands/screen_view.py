@@ -10,7 +10,7 @@ from typing import Final
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from interlock.terminal.safe_text import wrapped
+from interlock.terminal.safe_text import wrap_text
 from interlock.topics.commands.message_format import MessageLine, arguments_of, one_line
 from interlock.topics.commands.pending_proposals import HiddenProposals, PendingProposal, folded
 from interlock.topics.commands.screen import ASKED_BEHIND, Screen, question, question_room
@@ -109,7 +109,7 @@ def _lines(screen: Screen, width: int, height: int) -> list[Text]:
 
 def _line(line: MessageLine, width: int) -> list[Text]:
     who = f"{line.who}: " if line.who else "· "
-    pieces = wrapped(f"{line.at} {who}{line.text}", width)
+    pieces = wrap_text(f"{line.at} {who}{line.text}", width)
     rows = [_styled(piece, _STYLES.get(line.tone, "")) for piece in pieces]
     if line.who:
         rows[0].stylize("bold", len(line.at) + 1, len(line.at) + 1 + len(line.who))
@@ -146,7 +146,7 @@ def _foot(screen: Screen) -> list[Text]:
     width, height = screen.size
     # It is there to be read; but most of the screen is for what it is about.
     most = max(1, min(3, height // 6))
-    return rows + [_styled(f" {one}", "bold yellow") for one in wrapped(asked, width - 1)[:most]]
+    return rows + [_styled(f" {one}", "bold yellow") for one in wrap_text(asked, width - 1)[:most]]
 
 
 def _asked_below(screen: Screen) -> str:

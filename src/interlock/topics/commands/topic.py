@@ -8,13 +8,12 @@ from typing import Annotated
 
 import typer
 
-from interlock.terminal import config_source as where
-from interlock.terminal import output as say
+from interlock.terminal import config_source, output
 from interlock.terminal.call_arguments import (
     JsonOption,
     JsonOutputOption,
     WordsArgument,
-    check_given_once,
+    check_argument_form,
     read_timeout,
 )
 from interlock.terminal.node_discovery import NodeOption
@@ -57,7 +56,7 @@ def _topic() -> None:
 def join(
     name: Name,
     json: Json = False,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
     gateway: GatewayOption = None,
     token_file: TokenOption = None,
@@ -95,7 +94,9 @@ def _has_screen() -> bool:
 
     why = undrawable(os.environ.get("TERM", ""), sys.stdout.encoding)
     if why:
-        say.note(f"Note: this terminal cannot show a screen ({why}). What is said comes as lines.")
+        output.print_note(
+            f"Note: this terminal cannot show a screen ({why}). What is said comes as lines."
+        )
     return not why
 
 
@@ -112,7 +113,7 @@ def watch(
         ),
     ] = None,
     json: Json = False,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
     gateway: GatewayOption = None,
     token_file: TokenOption = None,
@@ -160,7 +161,7 @@ def send(
         ),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="TEXT is Markdown.")] = False,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
     gateway: GatewayOption = None,
     token_file: TokenOption = None,
@@ -185,7 +186,7 @@ def send(
         _check_text(given, option)
     there = topic_where.gateway(config, node, gateway, token_file, ca)
     payload = _payload(_given(text), kind, markdown=markdown)
-    print(say.printable(run(say_once(there, name, kind, payload, list(to or []), about))))
+    print(output.sanitize(run(say_once(there, name, kind, payload, list(to or []), about))))
 
 
 def _given(text: str) -> bytes:
@@ -252,7 +253,7 @@ def call(
             show_default=False,
         ),
     ] = None,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
     gateway: GatewayOption = None,
     token_file: TokenOption = None,
@@ -273,7 +274,7 @@ def call(
     from interlock.terminal.results import print_result
     from interlock.topics.commands import gateway_target as topic_where
 
-    check_given_once(arguments, json)
+    check_argument_form(arguments, json)
     for text in (to, tool, *(arguments or []), json or ""):
         _check_text(text, "what is written there")
     if not to.strip():
@@ -295,7 +296,7 @@ def bridge(
     url: UrlOption = None,
     env: EnvOption = None,
     header: HeaderOption = None,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
     gateway: GatewayOption = None,
     token_file: TokenOption = None,
@@ -311,16 +312,16 @@ def bridge(
       interlock topic bridge ops -- npx -y @modelcontextprotocol/server-filesystem .
       interlock topic bridge ops --token-file worker.token --url http://127.0.0.1:9001/mcp
     """
-    from interlock.terminal.server_options import guessed_segment, server_of
+    from interlock.terminal.server_options import guess_segment, read_server
     from interlock.topics.commands import gateway_target as topic_where
 
-    server = server_of(command or [], url, env or [], header or [])
+    server = read_server(command or [], url, env or [], header or [])
     there = topic_where.gateway(config, node, gateway, token_file, ca)
     # A mistake on the command line is told before anything slow is imported.
     from interlock.terminal.event_loop import run
     from interlock.topics.commands.plain import serve
 
-    run(serve(there, name, server, guessed_segment(server) or "the server"))
+    run(serve(there, name, server, guess_segment(server) or "the server"))
 
 
 @topic.command("list")
@@ -335,7 +336,7 @@ def list_topics(
         ),
     ] = None,
     json: AsAnswered = False,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
     gateway: GatewayOption = None,
     token_file: TokenOption = None,
@@ -390,7 +391,7 @@ def grant(
         ),
     ] = None,
     json: AsAnswered = False,
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
     gateway: GatewayOption = None,
     token_file: TokenOption = None,

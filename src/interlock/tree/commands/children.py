@@ -23,7 +23,7 @@ from interlock.core.paths import state_home
 from interlock.protocol.mcpax import ID_VARIABLE, SEGMENT_VARIABLE, is_segment
 from interlock.terminal.config_source import ConfigSource
 from interlock.terminal.feature_reports import ChildRunner, Components, Trial
-from interlock.terminal.node_client import OWN_INFO
+from interlock.terminal.node_client import CLIENT_INFO
 from interlock.tree.child_connector import ChildConnector
 from interlock.tree.component import Tree
 from interlock.tree.config import ParentConfig, SubserversConfig
@@ -108,7 +108,7 @@ def _registering() -> Iterator[Registrar]:
             store=store,
             settings=SubserversConfig(),
             aggregator_id=str(uuid4()),
-            own_info=msgspec.json.encode(OWN_INFO),
+            own_info=msgspec.json.encode(CLIENT_INFO),
             begin=_nobody_dials_in,
             end=lambda _: None,
             taken=lambda _: False,

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interlock.primitives.timestamps import format_local
-from interlock.terminal import config_source as where
-from interlock.terminal import node_discovery as running
-from interlock.terminal import output as say
+from interlock.terminal import config_source, node_discovery, output
 from interlock.terminal.node_discovery import NodeOption
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ def _claims() -> None:
 
 @claims.command("list")
 def list_claims(
-    config: where.ConfigOption = None, json: Json = False, node: NodeOption = None
+    config: config_source.ConfigOption = None, json: Json = False, node: NodeOption = None
 ) -> None:
     """Show every claim that holds.
 
@@ -40,26 +38,26 @@ def list_claims(
     Example:
       interlock claims list
     """
-    store = _store(running.with_files(config, node))
+    store = _store(node_discovery.find_local_node(config, node))
     try:
         found = store.claims()
     finally:
         store.close()
     if json:
-        say.as_json([one._asdict() for one in found])
+        output.print_json([one._asdict() for one in found])
         return
     for one in found:
         used = format_local(one.used)
         proven = "proven" if one.verified else "not proven"
         print(f"{one.segment:<20}  {one.authority:<40}  {proven:<10}  last used {used}")
     if not found:
-        say.note("no segment is claimed.")
+        output.print_note("no segment is claimed.")
 
 
 @claims.command()
 def forget(
     segment: Annotated[str, typer.Argument(help="The segment that anybody may have again.")],
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     node: NodeOption = None,
 ) -> None:
     """Give a segment up, to whoever registers next. A running node heeds it at once.
@@ -68,26 +66,26 @@ def forget(
     Example:
       interlock claims forget edge01
     """
-    store = _store(running.with_files(config, node))
+    store = _store(node_discovery.find_local_node(config, node))
     try:
         had = store.forget_claim(segment)
     finally:
         store.close()
     if not had:
-        say.note(f"nobody has claimed {segment}.")
+        output.print_note(f"nobody has claimed {segment}.")
         raise typer.Exit(1)
     print(f"{segment} belongs to nobody any more.")
 
 
-def _store(meant: running.TargetNode) -> TreeStore:
-    """What the node that is meant remembers of its tree. Raises ConfigError, InterlockError."""
+def _store(target: node_discovery.TargetNode) -> TreeStore:
+    """What the node that is target remembers of its tree. Raises ConfigError, InterlockError."""
     from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
     from interlock.tree.store import TreeStore, tree_path
 
-    path = tree_path(meant.config, os.environ, meant.base_dir)
+    path = tree_path(target.config, os.environ, target.base_dir)
     if not path.exists():
         raise InterlockError(
             UPSTREAM_UNAVAILABLE,
-            f"there is nothing at {path}: no node of {meant.config.listen} has ever run here.",
+            f"there is nothing at {path}: no node of {target.config.listen} has ever run here.",
         )
     return TreeStore(path)

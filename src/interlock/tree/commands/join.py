@@ -25,9 +25,8 @@ from interlock.core.paths import state_home
 from interlock.core.upstreams.supervisor import State as ServerState
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.primitives.text import format_count
-from interlock.terminal import log_lines
-from interlock.terminal import output as say
-from interlock.terminal.forced_exit import end_at_once
+from interlock.terminal import log_lines, output
+from interlock.terminal.forced_exit import exit_now
 from interlock.terminal.options import read_duration
 from interlock.terminal.server_options import CommandArgument, EnvOption, HeaderOption, UrlOption
 from interlock.tree.component import Tree
@@ -151,7 +150,7 @@ async def stay_joined(name: str, server: ServerConfig, parent: ParentConfig) -> 
         stopping = _heed_signals()
         node = Node(config, base_dir=Path.cwd(), leaf=True)
         try:
-            say.note(say.printable(_begins(name, server)))
+            output.print_note(output.sanitize(_begins(name, server)))
             node.start()
             await _first_of(stopping, _until_ready(node, name))
             if not stopping.is_set():
@@ -166,7 +165,7 @@ async def stay_joined(name: str, server: ServerConfig, parent: ParentConfig) -> 
             left = registrant is not None and registrant.state is RegistrantState.REGISTERED
             await node.stop()
             if left and registrant is not None:
-                say.note(f"left {registrant.url}")
+                output.print_note(f"left {registrant.url}")
 
 
 def _begins(name: str, server: ServerConfig) -> str:
@@ -221,13 +220,13 @@ class _Telling:
         problem = registrant.problem
         if problem is None:
             return
-        said = say.printable(f"{problem.message} {advice(problem)}".strip())
+        said = output.sanitize(f"{problem.message} {advice(problem)}".strip())
         if registrant.state is RegistrantState.ENDED and not self._refused.done():
             whole = said if registrant.url in said else f"{registrant.url}: {said}"
             self._refused.set_exception(InterlockError(problem.failure, whole))
         elif registrant.state is RegistrantState.WAITING and said != self._told:
             if not registrant.refused or self._backed:
-                say.note(f"{said} Trying again until Ctrl-C.")
+                output.print_note(f"{said} Trying again until Ctrl-C.")
             self._told = said
 
 
@@ -243,7 +242,7 @@ def _heed_signals() -> asyncio.Event:
 
     def interrupted() -> None:
         if stopping.is_set():
-            end_at_once()
+            exit_now()
         stopping.set()
 
     loop.add_signal_handler(signal.SIGINT, interrupted)
@@ -375,10 +374,10 @@ def join(
       interlock join wss://node.example.com/ax --token-env NODE_TOKEN \\
         --authority dns:edge01.example.com --authority-key edge01.pem -- ./my-server
     """
-    from interlock.terminal.server_options import guessed_segment, server_of
+    from interlock.terminal.server_options import guess_segment, read_server
 
-    server = server_of(command or [], url, env or [], header or [])
-    called = segment or guessed_segment(server)
+    server = read_server(command or [], url, env or [], header or [])
+    called = segment or guess_segment(server)
     if not called:
         raise typer.BadParameter("no segment can be made from this: give one with --segment.")
     settings = parent_of(

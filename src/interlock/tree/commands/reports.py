@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from interlock.core.config import redact_about
 from interlock.protocol.mcp import STATELESS_REVISIONS
-from interlock.terminal import output as say
+from interlock.terminal import output
 from interlock.terminal.feature_reports import (
     ChildRunner,
     Diagnosis,
@@ -126,7 +126,7 @@ def parent_line(parent: ParentStatus) -> str:
     first = f"not registered as {parent.segment}"
     # Most sentences begin with whom they are about.
     where = "" if parent.url in what else f" with {parent.url}"
-    return say.printable(f"{first}{where}: {what} {advice_on(parent.symbol)}".strip())
+    return output.sanitize(f"{first}{where}: {what} {advice_on(parent.symbol)}".strip())
 
 
 def parent_is_well(parent: ParentStatus) -> bool:
@@ -154,7 +154,7 @@ def diagnose_subserver(one: UpstreamStatus) -> Diagnosis:
         tools=one.tools,
         set_aside=one.set_aside,
         noise=one.noise,
-        problem="" if well else say.printable(problem),
+        problem="" if well else output.sanitize(problem),
         advice=[] if well else ["start it again; until then its tools are degraded, then gone"],
     )
 

@@ -15,9 +15,7 @@ from rich.style import Style
 
 from interlock.core.config import redact_about
 from interlock.primitives.text import format_count
-from interlock.terminal import config_source as where
-from interlock.terminal import node_discovery as running
-from interlock.terminal import output as say
+from interlock.terminal import config_source, node_discovery, output
 from interlock.terminal.node_discovery import NodeOption, TargetNode
 from interlock.tree.overview import TreeNode
 
@@ -154,7 +152,7 @@ def _below(
 
 
 def _shown(one: TreeNode) -> str:
-    return say.printable(redact_about(one.name, one.problem or "")).replace("\n", " ")
+    return output.sanitize(redact_about(one.name, one.problem or "")).replace("\n", " ")
 
 
 class TreeRows:
@@ -205,7 +203,7 @@ class TreeRows:
         cells = {
             "state": one.state,
             "role": one.role,
-            "link": say.printable(one.link) or "-",
+            "link": output.sanitize(one.link) or "-",
             "tools": str(one.tools),
             "failed": str(one.failed),
         }
@@ -218,7 +216,7 @@ class TreeRows:
 
 
 def _name(one: TreeNode) -> str:
-    return say.printable(one.name).replace("\n", " ")
+    return output.sanitize(one.name).replace("\n", " ")
 
 
 def _line_style(line: TreeLine) -> Style:
@@ -270,7 +268,7 @@ _BESIDE_THE_TREE: Final = 4
 
 
 def tree(
-    config: where.ConfigOption = None,
+    config: config_source.ConfigOption = None,
     once: Annotated[bool, typer.Option("--once", help="Print it once, do not stay.")] = False,
     json: Annotated[bool, typer.Option("--json", help="JSON, for programs; printed once.")] = False,
     node: NodeOption = None,
@@ -289,33 +287,37 @@ def tree(
       interlock tree --once --node 8421
       interlock tree --json | jq '.. | objects | select(.state? and .state != "ready") | .name'
     """
-    meant = running.meant(config, node)
-    body = _ask(meant)
-    if meant.problem is not None:
-        say.note(f"Note: the node runs by an earlier config: {meant.problem.problems[0]}")
+    target = node_discovery.find_node(config, node)
+    body = _ask(target)
+    if target.config_error is not None:
+        output.print_note(
+            f"Note: the node runs by an earlier config: {target.config_error.problems[0]}"
+        )
     if json:
         import msgspec
 
-        say.as_json(msgspec.json.decode(body))
+        output.print_json(msgspec.json.decode(body))
         return
-    console = say.console()
+    console = output.create_console()
     if once or not console.is_terminal:
         console.print(_drawn(_read(body), console))
         return
     try:
-        _watch(meant, console, body)
+        _watch(target, console, body)
     except KeyboardInterrupt:
         # The only way to end it, so nothing went wrong.
         return
 
 
-def _ask(meant: TargetNode) -> bytes:
+def _ask(target: TargetNode) -> bytes:
     """The tree, as JSON. Raises InterlockError when no node tells it."""
-    from interlock.terminal.node_http import ask_over_http
+    from interlock.terminal.node_http import fetch_over_http
     from interlock.tree.socket import tree_socket_path
 
     # Its own user needs no token. A node of somebody else is asked over HTTP.
-    return running.told_at(tree_socket_path(meant.socket)) or ask_over_http(meant, "/tree")
+    return node_discovery.read_socket(tree_socket_path(target.socket)) or fetch_over_http(
+        target, "/tree"
+    )
 
 
 def _read(body: bytes) -> TreeNode:
@@ -332,7 +334,7 @@ def _read(body: bytes) -> TreeNode:
         ) from None
 
 
-def _watch(meant: TargetNode, console: Console, body: bytes) -> None:
+def _watch(target: TargetNode, console: Console, body: bytes) -> None:
     """Draw it every second, also while the node is away for a moment."""
     from rich.live import Live
 
@@ -345,7 +347,7 @@ def _watch(meant: TargetNode, console: Console, body: bytes) -> None:
             live.update(_drawn(top, console, paces, problem), refresh=True)
             time.sleep(_LOOK_EVERY)
             try:
-                top, problem = _read(_ask(meant)), ""
+                top, problem = _read(_ask(target)), ""
             except InterlockError as error:
                 problem = error.message
 
@@ -363,5 +365,5 @@ def _drawn(
         TreeRows(lay_out(top, room), now),
     ]
     if problem:
-        parts.append(Text(say.printable(problem).partition("\n")[0], style="red", no_wrap=True))
+        parts.append(Text(output.sanitize(problem).partition("\n")[0], style="red", no_wrap=True))
     return Group(*parts)
