@@ -106,7 +106,7 @@ def call_of(tool: Tool, caller: Caller, arguments: bytes) -> Call:
     call = Call(TOOLS_CALL, "bench", _LOCAL, _CLIENT, name=tool.canonical, arguments=arguments)
     call.route, call.upstream, call.effect = tool, tool.upstream, tool.effect_word
     call.caller = caller
-    call.decoded = msgspec.json.decode(arguments)
+    call.decoded_arguments = msgspec.json.decode(arguments)
     return call
 
 

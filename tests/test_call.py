@@ -24,7 +24,9 @@ def shown(value: object) -> str:
 
 
 def test_no_token_is_shown() -> None:
-    credentials = Credentials("192.0.2.7", SECRET, certificate=("a.example",), minted=SECRET)
+    credentials = Credentials(
+        "192.0.2.7", SECRET, certificate_names=("a.example",), hop_token=SECRET
+    )
     text = shown(credentials)
     assert SECRET not in text
     assert "192.0.2.7" in text
@@ -36,10 +38,10 @@ def test_nothing_that_a_caller_sent_is_shown() -> None:
     raw = Raw(f'"{SECRET}"'.encode())
     call = Call(
         "tools/call", "http", Credentials("local", SECRET), SESSION, "vault.open",
-        arguments=bytes(raw), meta={"x-mcpax-authorization": raw}, extra={"proof": raw},
+        arguments=bytes(raw), meta={"x-mcpax-authorization": raw}, extra_params={"proof": raw},
     )  # fmt: skip
     call.caller = Caller("ci")
-    call.decoded = {"password": SECRET}
+    call.decoded_arguments = {"password": SECRET}
     text = shown(call)
     assert SECRET not in text
     for said in ("tools/call", "vault.open", "ci"):

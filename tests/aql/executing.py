@@ -32,15 +32,15 @@ _SIGNATURE = Signature((), {}, {}, frozenset(), frozenset(), True, frozenset())
 class Wrapping:
     """The least that AQL does at the end of a call: the envelope."""
 
-    def take(self, call: Call) -> bool:
+    def resolve_operation(self, call: Call) -> bool:
         return False
 
-    def told(
+    def write_response(
         self,
         call: Call,
         outcome: Outcome | None,
         error: InterlockError | None,
-        took: float = 0.0,
+        duration: float = 0.0,
     ) -> tuple[Outcome | None, InterlockError | None]:
         if error is not None:
             if error.failure.name == "cancelled":
@@ -96,14 +96,14 @@ class Session:
     def __init__(self) -> None:
         self.client = SESSION
         self.owner = "clerk"
-        self.alive = True
+        self.is_alive = True
         self.log_level = None
-        self.closed: list[Any] = []
+        self.on_close: list[Any] = []
         self.on_roots_changed: list[Any] = []
 
     def end(self) -> None:
-        self.alive = False
-        closed, self.closed = self.closed, []
+        self.is_alive = False
+        closed, self.on_close = self.on_close, []
         for ended in closed:
             ended()
 
@@ -157,9 +157,10 @@ class Bench:
         assert parent is not None
         assert found is not None
         return Call(
-            "tools/call", parent.face, parent.credentials, parent.client, found.canonical,
-            parent.owner, arguments=json.dumps(arguments or {}).encode(), meta=parent.meta,
-            session=parent.session, view=parent.view, asked=AqlRequest(found, FACE, None),
+            "tools/call", parent.server, parent.credentials, parent.client, found.canonical,
+            parent.session_owner, arguments=json.dumps(arguments or {}).encode(), meta=parent.meta,
+            session=parent.session, view=parent.view,
+            operation_request=AqlRequest(found, FACE, None),
         )  # fmt: skip
 
     async def start(

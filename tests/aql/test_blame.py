@@ -13,7 +13,7 @@ from msgspec import Raw
 from interlock.aql import error_mapping
 from interlock.aql.language.envelope import is_error
 from interlock.aql.language.errors import ROW, AqlError, lawful
-from interlock.core.call import RelayedError, UpstreamAnsweredError, UpstreamGoneError
+from interlock.core.call import RelayedError, UpstreamLostError, UpstreamResponseError
 from interlock.errors import (
     DEADLINE_EXCEEDED,
     DENIED,
@@ -47,7 +47,7 @@ def said(text: str, **members: Any) -> bytes:
 @pytest.mark.parametrize(("status", "code"), STATUSES.items())
 def test_a_status_has_a_code(status: int, code: str) -> None:
     assert error_mapping.of_status(status) == code
-    gone = UpstreamGoneError(UPSTREAM_UNAVAILABLE, "It said so.", sent=False, status=status)
+    gone = UpstreamLostError(UPSTREAM_UNAVAILABLE, "It said so.", was_sent=False, status=status)
     assert error_mapping.of_error(gone)[0] == code
     assert error_mapping.of_error(gone)[2]["http_status"] == status
 
@@ -121,15 +121,15 @@ def test_a_result_that_is_none_is_still_a_failure(result: bytes) -> None:
 
 
 def test_an_error_of_the_server() -> None:
-    code, message, details = error_mapping.of_error(UpstreamAnsweredError(-32602, "bad x", None))
+    code, message, details = error_mapping.of_error(UpstreamResponseError(-32602, "bad x", None))
     assert (code, details["upstream_code"]) == ("VALIDATION_INVALID_TYPE", -32602)
     assert details["upstream_error"] == "bad x"
     assert lawful(message)
     data = Raw(b'{"status":404}')
     assert (
-        error_mapping.of_error(UpstreamAnsweredError(-32000, "no", data))[0] == "NOT_FOUND_RESOURCE"
+        error_mapping.of_error(UpstreamResponseError(-32000, "no", data))[0] == "NOT_FOUND_RESOURCE"
     )
-    assert error_mapping.of_error(UpstreamAnsweredError(1, "x", Raw(b"{")))[0] == "INTERNAL_ERROR"
+    assert error_mapping.of_error(UpstreamResponseError(1, "x", Raw(b"{")))[0] == "INTERNAL_ERROR"
 
 
 def test_who_may_not_is_told_what_is_missing() -> None:

@@ -72,7 +72,7 @@ def test_who_may_not_refuse_is_refused(tmp_path: Path) -> None:
         token = (await desk.held())["confirmation_token"]
         answer = await decide(desk, confirmation_token=token, approve=False)
         assert answer["error"]["code"] == "PERMISSION_DENIED"
-        callers = {"a": Caller("agent"), "b": Caller("guard", approves=True)}
+        callers = {"a": Caller("agent"), "b": Caller("guard", can_view_approvals=True)}
         desk.node.pipeline.enter.authenticate = type(desk.node.pipeline.enter.authenticate)(callers)
         answer = await decide(desk, confirmation_token=token, approve=False, reason="no")
         assert answer["data"]["status"] == "refused"

@@ -116,7 +116,7 @@ class Lives(RuleBasedStateMachine):
     def _settle(self, id: str, then: str, how: Any) -> None:
         exchange = self.exchanges[id]
         # One that nobody waits for says nothing any more.
-        if exchange.open:
+        if exchange.is_open:
             self.expected[id] = then
         how(exchange)
         self.bench.rig.breakers.succeeded("s")

@@ -199,7 +199,8 @@ def test_a_retry_of_an_operation_that_is_gone_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [GUARD, Caller("clerk", kind="jwt"), Caller("clerk", kind="token", above="carl")]
+    "other",
+    [GUARD, Caller("clerk", kind="jwt"), Caller("clerk", kind="token", parent_caller="carl")],
 )
 def test_another_caller_learns_nothing(other: Caller) -> None:
     async def test(bench: Bench) -> None:
@@ -227,7 +228,7 @@ def test_what_runs_ends_with_its_session() -> None:
         session = Session()
         told: list[str] = []
         id = (await bench.start(session=session))["execution_id"]
-        session.closed.append(lambda: told.append("another"))
+        session.on_close.append(lambda: told.append("another"))
         session.end()
         ended = record(bench, id)
         assert ended.status is ExecutionState.CANCELLED
@@ -255,7 +256,7 @@ def test_what_has_ended_no_longer_waits_for_its_session() -> None:
         session = Session()
         await bench.start(session=session)
         bench.last.answer(content=[])
-        assert session.closed == []
+        assert session.on_close == []
 
     with_bench(test)
 

@@ -50,7 +50,7 @@ class Standing:
             self.catalog_builder,
             lambda: self.stage.operation_catalog(),
             LexicalSearcher(lambda: self.stage.operation_catalog()),
-            view_of=lambda call: authorizer.sees(call),
+            view_of=lambda call: authorizer.view_of(call),
             cursors=cursors,
             response_bytes=lambda: said.limits.response_bytes,
             warn=lambda asked, code, message, details: asked.warnings.append(
@@ -107,7 +107,7 @@ class Standing:
         self.rig.begin(tool_call(endpoint, request, view=self.face))
         for upstream in self.rig.upstreams.values():
             for exchange in getattr(upstream, "started", ()):
-                if exchange.open:
+                if exchange.is_open:
                     sent = json.loads(bytes(exchange.call.arguments))
                     exchange.answer(content=[], structuredContent={"sent": sent})
         result = self.rig.done[-1][1]

@@ -9,7 +9,7 @@ import pytest
 from interlock import errors
 from interlock.aql.language.errors import AqlError
 from interlock.aql.quotas import QuotaApproval, wait_of
-from interlock.core.call import Outcome, RelayedError, UpstreamAnsweredError, UpstreamGoneError
+from interlock.core.call import Outcome, RelayedError, UpstreamLostError, UpstreamResponseError
 from interlock.errors import InterlockError
 from interlock.protocol.mcp import Era
 from tests.aql.test_quotas import CLERK, GUARD, HOURLY, REQUIRED, Desk, operation
@@ -52,11 +52,11 @@ def test_what_does_not_say_when_is_not_guessed() -> None:
     below = RelayedError(errors.BUDGET_EXCEEDED, "retry after 5", {"retry_after_ms": 1500})
     assert wait_of(None, below) == 0
     assert wait_of(None, AqlError("RATE_LIMIT_EXCEEDED", "Try again in 3600 s.")) == 0
-    answered = UpstreamAnsweredError(-32000, "rate limit exceeded, retry after 9 s", None)
+    answered = UpstreamResponseError(-32000, "rate limit exceeded, retry after 9 s", None)
     assert wait_of(None, answered) == 9
-    assert wait_of(None, UpstreamAnsweredError(-32000, "wait 9 s", None)) == 0
-    gone = UpstreamGoneError(
-        errors.UPSTREAM_UNAVAILABLE, "429, Retry-After: 7", sent=True, status=429
+    assert wait_of(None, UpstreamResponseError(-32000, "wait 9 s", None)) == 0
+    gone = UpstreamLostError(
+        errors.UPSTREAM_UNAVAILABLE, "429, Retry-After: 7", was_sent=True, status=429
     )
     assert wait_of(None, gone) == 7
     other = InterlockError(errors.CIRCUIT_OPEN, "m", {"retry_after_ms": 1500})
@@ -113,7 +113,9 @@ def test_a_status_of_a_server_stops_everybody(sent: bool) -> None:
     desk = Desk()
     desk.call()
     words = "429 Too Many Requests, Retry-After: 30"
-    desk.ended(error=UpstreamGoneError(errors.UPSTREAM_UNAVAILABLE, words, sent=sent, status=429))
+    desk.ended(
+        error=UpstreamLostError(errors.UPSTREAM_UNAVAILABLE, words, was_sent=sent, status=429)
+    )
     for caller in (CLERK, GUARD):
         assert desk.refused(caller=caller).data["retry_after_seconds"] == 30  # type: ignore[index]
     desk.advance(30)
@@ -136,7 +138,7 @@ def test_plain_calls_are_held_against_the_same() -> None:
 
     def plain(name: str, approval: str = "") -> bool:
         call = tool_call(operation(name).canonical)
-        call.caller, call.approval = CLERK, approval
+        call.caller, call.approval_id = CLERK, approval
         return desk.quotas.admit_plain(call, operation(name))
 
     assert desk.quotas.configured

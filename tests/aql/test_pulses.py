@@ -35,7 +35,7 @@ class Desk(Bench):
             "tools/call", "test", LOCAL, SESSION, found.canonical, view=FACE,
             meta={} if token is None else {"progressToken": Raw(token)},
             on_notification=hear or self._hear,
-            asked=AqlRequest(found, FACE, None),
+            operation_request=AqlRequest(found, FACE, None),
         )  # fmt: skip
         return self.rig.begin(call)
 

@@ -25,8 +25,8 @@ from interlock.core.call import (
     Caller,
     Outcome,
     RelayedError,
-    UpstreamAnsweredError,
-    UpstreamGoneError,
+    UpstreamLostError,
+    UpstreamResponseError,
 )
 from interlock.errors import InterlockError
 from interlock.protocol.aql_terms import PLAIN
@@ -89,7 +89,7 @@ class Desk:
         """What is held, or the warnings of a call that goes on."""
         call = tool_call(operation(name).canonical)
         call.caller = caller
-        call.asked = asked = AqlRequest(operation(name), PLAIN, None, call=call)
+        call.operation_request = asked = AqlRequest(operation(name), PLAIN, None, call=call)
         self.made.append(call)
         return self.quotas.admit(call, asked, continued) or asked.warnings or []
 
@@ -107,13 +107,13 @@ class Desk:
         dispatched: bool = True,
     ) -> None:
         known = None if error is not None or outcome is None else Outcome(outcome, Era.SESSION)
-        self.made[-1].dispatched = dispatched
-        self.quotas.settled(self.made[-1], known, error)
+        self.made[-1].is_dispatched = dispatched
+        self.quotas.on_result(self.made[-1], known, error)
 
     def let_go_on(self, pause: QuotaApproval, approval: str) -> Any:
         """As the gate does it, once a human gave a proof."""
         call = tool_call("aql.continue_quota")
-        call.approval = approval
+        call.approval_id = approval
         asked = AqlRequest(operation(), PLAIN, None, json.loads(pause.arguments), call)
         [native] = quota_natives(self.quotas)
         return native.answer(asked)
@@ -157,7 +157,7 @@ def test_a_quota_warns_then_waits_for_a_human_then_refuses() -> None:
     }
     waits = desk.made[-1]
     assert (waits.name, waits.arguments) == ("aql.continue_quota", held.arguments)
-    waits.decoded = json.loads(held.arguments)
+    waits.decoded_arguments = json.loads(held.arguments)
     required = ErrorReport(
         "CONFIRMATION_REQUIRED", "m",
         {"operation": "x", "confirmation_token": "conf_abc", "expires_at": "2026-02-04T12:40:00Z"},
@@ -304,8 +304,8 @@ REQUIRED = json.dumps(
         InterlockError(errors.DEADLINE_EXCEEDED, "m"),
         InterlockError(errors.SHUTTING_DOWN, "m"),
         RelayedError(errors.DENIED, "m"),
-        UpstreamAnsweredError(-1, "m", None),
-        UpstreamGoneError(errors.UPSTREAM_LOST, "m", sent=False),
+        UpstreamResponseError(-1, "m", None),
+        UpstreamLostError(errors.UPSTREAM_LOST, "m", was_sent=False),
         None,
     ],
 )

@@ -72,7 +72,7 @@ def test_a_resource_is_what_the_plain_view_reads() -> None:
         reading = desk.call("get_resource", uri="file:///readme.md")
         await turns()
         exchange = desk.rig.upstreams["s"].last
-        assert exchange.call.verb == "resources/read"
+        assert exchange.call.method == "resources/read"
         exchange.answer(contents=contents)
         data = await reading
         plain = Call("resources/read", "test", LOCAL, SESSION, "file:///readme.md")
@@ -116,8 +116,8 @@ def test_a_list_is_walked_to_its_end() -> None:
                 from interlock.core.call import Outcome
                 from interlock.protocol.mcp import Era
 
-                asked.append((call.verb, call.cursor))
-                if call.verb != "resources/list":
+                asked.append((call.method, call.cursor))
+                if call.method != "resources/list":
                     return Outcome(b'{"resourceTemplates":[]}', Era.SESSION)
                 number = int(call.cursor or 0)
                 page: dict[str, Any] = {"resources": [{"uri": f"u:{number}", "name": "n"}]}
@@ -140,7 +140,7 @@ def test_a_prompt_is_filled_in() -> None:
         getting = desk.call("get_prompt", name="s.review", arguments={"language": "Python"})
         await turns()
         exchange = desk.rig.upstreams["s"].last
-        assert exchange.call.verb == "prompts/get"
+        assert exchange.call.method == "prompts/get"
         assert json.loads(bytes(exchange.call.arguments)) == {"language": "Python"}
         exchange.answer(messages=[{"role": "user", "content": {"type": "text", "text": "x"}}])
         data = await getting

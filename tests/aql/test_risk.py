@@ -88,8 +88,8 @@ class Bench:
         call.upstream = "s"
         call.view = SINGLE
         call.effect = effect or found.tool.effect_word
-        call.approval = approval
-        call.decoded = arguments
+        call.approval_id = approval
+        call.decoded_arguments = arguments
         return self.risk(call, decided)
 
     def refused(self, name: str, decided: Decision | None = None) -> AqlError:
@@ -114,7 +114,7 @@ def test_a_fresh_server_of_the_config() -> None:
     assert bench("list_items", ALLOW) is ALLOW
     assert bench("create_item", ALLOW) is ALLOW
     assert bench("delete_item").action is PolicyAction.CONFIRM
-    assert bench("delete_item").gated
+    assert bench("delete_item").needs_approval
 
 
 @pytest.mark.spec("AQ-DNG-4-1")
@@ -179,7 +179,9 @@ def test_arguments_do_not_lower_a_danger_that_the_config_declares() -> None:
     assert weigh(Bench("certified", tools=(MANAGES,))) is ALLOW
     for danger in ("destructive", "dangerous", "forbidden"):
         declared = {"s.manage_item": {"danger": danger}}
-        assert weigh(Bench("certified", tools=(MANAGES,), operations=declared)).gated, danger
+        assert weigh(Bench("certified", tools=(MANAGES,), operations=declared)).needs_approval, (
+            danger
+        )
 
 
 @pytest.mark.spec("AQ-DNG-4.4-1")

@@ -40,13 +40,20 @@ def taken(staged: Staged, call: Call) -> tuple[Any, ...] | str:
     """What a request becomes: the tool, its arguments, the operation. Or why not."""
     catalog = staged.rig.catalog
     try:
-        if not staged.stage.take(call):
+        if not staged.stage.resolve_operation(call):
             validate(call, resolve(call, catalog))
     except InterlockError as error:
         return error.message
     assert call.route is catalog.find(call.name)
-    found = (call.name, msgspec.json.decode(call.arguments), call.asked.operation.name)
-    return (*found, call.decoded, call.upstream, call.effect, call.repeatable, call.header_params)
+    found = (call.name, msgspec.json.decode(call.arguments), call.operation_request.operation.name)
+    return (
+        *found,
+        call.decoded_arguments,
+        call.upstream,
+        call.effect,
+        call.is_retryable,
+        call.header_params,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +64,7 @@ def warm() -> Staged:
         params = {"owner": "me", "number": 1} if operation == "hub_get_issue" else {}
         body = json.dumps({"operation": operation, "params": params}).encode()
         for face, name in ((FIVE, f"mcp_aql_{endpoint}"), (SINGLE, "mcp_aql")):
-            staged.stage.take(call_of(body, name, face))
+            staged.stage.resolve_operation(call_of(body, name, face))
     return staged
 
 
@@ -98,7 +105,7 @@ def test_the_second_time_is_short(warm: Staged) -> None:
 def test_what_is_out_of_the_ordinary_takes_the_long_way(warm: Staged, body: bytes) -> None:
     call = call_of(body)
     assert not warm.stage._fast_path.take(call, FIVE)
-    assert (call.name, call.asked) == ("mcp_aql_read", None)
+    assert (call.name, call.operation_request) == ("mcp_aql_read", None)
 
 
 @pytest.mark.parametrize(
@@ -114,14 +121,14 @@ def test_what_is_a_little_odd_comes_to_the_same_bytes(warm: Staged, params: byte
     short, long = call_of(body), call_of(body)
     assert warm.stage._fast_path.take(short, FIVE)
     cold = Staged(Rig(hub()))
-    assert cold.stage.take(long) is GOES_ON
+    assert cold.stage.resolve_operation(long) is GOES_ON
     assert bytes(short.arguments) == bytes(long.arguments) == params
 
 
 def test_another_endpoint_is_another_request(warm: Staged) -> None:
     assert not warm.stage._fast_path.take(call_of(ORDINARY, "mcp_aql_delete"), FIVE)
     with pytest.raises(InterlockError, match="mcp_aql_read"):
-        warm.stage.take(call_of(ORDINARY, "mcp_aql_delete"))
+        warm.stage.resolve_operation(call_of(ORDINARY, "mcp_aql_delete"))
 
 
 def odd_call(params: bytes) -> Call:
@@ -167,19 +174,19 @@ def test_an_open_schema_is_no_way_around_names_and_numbers(
 
 def test_nothing_is_remembered_that_another_catalog_said() -> None:
     node = Staged(Rig(hub()))
-    assert node.stage.take(call_of(ORDINARY)) is GOES_ON
+    assert node.stage.resolve_operation(call_of(ORDINARY)) is GOES_ON
     before = call_of(ORDINARY)
-    assert node.stage.take(before) is CHECKED
+    assert node.stage.resolve_operation(before) is CHECKED
     schema = {"type": "object", "properties": {"owner": {"type": "string"}}}
     changed = offer("hub", [definition("get_issue", inputSchema=schema)])
     node.rig.catalog.post(changed)
     after = taken(node, call_of(ORDINARY, "mcp_aql_execute"))
     assert isinstance(after, str), "it is a READ no more, and there is no number"
     fits = call_of(b'{"operation":"hub_get_issue","params":{"owner":"me"}}')
-    assert node.stage.take(fits) is GOES_ON
-    assert fits.asked.operation.tool is not before.route
+    assert node.stage.resolve_operation(fits) is GOES_ON
+    assert fits.operation_request.operation.tool is not before.route
     again = call_of(b'{"operation":"hub_get_issue","params":{"owner":"me"}}')
-    assert node.stage.take(again) is CHECKED
+    assert node.stage.resolve_operation(again) is CHECKED
     assert again.route is node.rig.catalog.find("hub.get_issue") is not before.route
     node.rig.catalog.withdraw("hub")
     assert "Unknown operation" in taken(node, call_of(ORDINARY))
@@ -187,11 +194,11 @@ def test_nothing_is_remembered_that_another_catalog_said() -> None:
 
 def test_nothing_is_remembered_that_another_config_said() -> None:
     node = Staged(Rig(hub()))
-    node.stage.take(call_of(ORDINARY))
-    assert node.stage.take(call_of(ORDINARY)) is CHECKED
+    node.stage.resolve_operation(call_of(ORDINARY))
+    assert node.stage.resolve_operation(call_of(ORDINARY)) is CHECKED
     node.stage.configure(AqlConfig())
-    assert node.stage.take(call_of(ORDINARY)) is GOES_ON
-    assert node.stage.take(call_of(ORDINARY)) is CHECKED
+    assert node.stage.resolve_operation(call_of(ORDINARY)) is GOES_ON
+    assert node.stage.resolve_operation(call_of(ORDINARY)) is CHECKED
 
 
 class Counting:
@@ -204,29 +211,29 @@ class Counting:
     def admit(self, call: Call, asked: Any, continued: str = "") -> None:
         self.admitted += 1
 
-    def settled(self, call: Call, outcome: Any, error: Any) -> None: ...
+    def on_result(self, call: Call, outcome: Any, error: Any) -> None: ...
 
 
 def test_whoever_counts_is_asked_every_time() -> None:
     node = Staged(Rig(hub()))
     for _ in range(2):
-        node.stage.take(call_of(ORDINARY))
+        node.stage.resolve_operation(call_of(ORDINARY))
     node.stage.quotas = counting = Counting()
     for _ in range(2):
-        assert node.stage.take(call_of(ORDINARY)) is GOES_ON
+        assert node.stage.resolve_operation(call_of(ORDINARY)) is GOES_ON
     assert counting.admitted == 2
     counting.active = False
-    assert node.stage.take(call_of(ORDINARY)) is CHECKED
+    assert node.stage.resolve_operation(call_of(ORDINARY)) is CHECKED
 
 
 def test_callers_share_nothing(warm: Staged) -> None:
     one, other = call_of(ORDINARY), call_of(ORDINARY)
     other.caller = Caller("somebody else")
-    assert warm.stage.take(one) is CHECKED
-    assert warm.stage.take(other) is CHECKED
-    assert one.asked is not other.asked
-    assert one.decoded == other.decoded
-    assert one.decoded is not other.decoded
+    assert warm.stage.resolve_operation(one) is CHECKED
+    assert warm.stage.resolve_operation(other) is CHECKED
+    assert one.operation_request is not other.operation_request
+    assert one.decoded_arguments == other.decoded_arguments
+    assert one.decoded_arguments is not other.decoded_arguments
 
 
 def test_views_take_turns() -> None:
@@ -239,9 +246,9 @@ def test_views_take_turns() -> None:
             (ALL, "mcp_aql_read"),
         ):
             call = call_of(ORDINARY, endpoint, face)
-            assert node.stage.take(call) is expected
-            assert call.asked.face is face
-            assert call.asked.family is face.tools[endpoint]
+            assert node.stage.resolve_operation(call) is expected
+            assert call.operation_request.face is face
+            assert call.operation_request.family is face.tools[endpoint]
             if face is not ALL:
                 wrong = call_of(ORDINARY, "mcp_aql_create", face)
                 assert isinstance(taken(node, wrong), str)
@@ -365,11 +372,11 @@ RESULTS = st.fixed_dictionaries(
 def ordinary_call() -> tuple[Staged, Call]:
     """A call that took the short way."""
     staged = _PAIR[1]
-    staged.stage.take(call_of(ORDINARY))
+    staged.stage.resolve_operation(call_of(ORDINARY))
     call = call_of(ORDINARY)
-    staged.stage.take(call)
-    assert call.asked.ordinary
-    call.started = staged.rig.clock()
+    staged.stage.resolve_operation(call)
+    assert call.operation_request.ordinary
+    call.started_at = staged.rig.clock()
     return staged, call
 
 
@@ -406,7 +413,7 @@ def test_both_ways_tell_the_same(
     short = fast_path.told(call, outcome, glance, structured)
     if short is None:
         return
-    written, blocks = staged.teller._success(call, call.asked, raw)
+    written, blocks = staged.teller._success(call, call.operation_request, raw)
     assert not blocks
     told = json.loads(short.result)
     assert short.era is call.client.era

@@ -152,7 +152,7 @@ def test_auto_lists_by_size() -> None:
     def listed(tokens: int) -> list[str]:
         node = staged(AqlConfig(auto_tokens=tokens))
         call = tool_call(view=AUTO)
-        call.verb = TOOLS_LIST
+        call.method = TOOLS_LIST
         node.rig.begin(call)
         return [tool["name"] for tool in node.rig.done[-1][1]["tools"]]
 
@@ -165,12 +165,12 @@ def test_the_list_of_a_view_has_endpoints_only(client: Any) -> None:
     node = staged()
     for view, names in ((FIVE, list(FIVE.tools)), (SINGLE, ["mcp_aql"])):
         call = tool_call(view=view, client=client)
-        call.verb = TOOLS_LIST
+        call.method = TOOLS_LIST
         node.rig.begin(call)
         result = node.rig.done[-1][1]
         assert [tool["name"] for tool in result["tools"]] == names
     call = tool_call(view=FIVE, cursor="x")
-    call.verb = TOOLS_LIST
+    call.method = TOOLS_LIST
     assert node.rig.refused(call).failure.name == "invalid_cursor"
 
 
@@ -295,8 +295,8 @@ def test_a_question_of_the_server_is_answered_with_the_same_request() -> None:
     # In another spelling it is the same request; with another value it is not.
     same = {"operation": "hub_create_issue", "params": {"issueTitle": "t", "owner": "o"}}
     node.begin("mcp_aql_create", same, client=client, extra=dict(extra))
-    assert node.last.call.extra is not None
-    assert json.loads(bytes(node.last.call.extra["requestState"])) == "s1"
+    assert node.last.call.extra_params is not None
+    assert json.loads(bytes(node.last.call.extra_params["requestState"])) == "s1"
     node.last.answer(**text_result("{}"))
     assert node.answered()["success"] is True
     other = {"operation": "hub_create_issue", "params": {"owner": "x", "issue_title": "t"}}

@@ -322,11 +322,11 @@ def test_questions_and_tasks_pass(kind: str) -> None:
     call = tool_call("mcp_aql_read", LISTED, view=FIVE, client=STATELESS)
     raw = json.dumps({"resultType": kind, "taskId": "t"}).encode()
     outcome = Outcome(raw, Era.STATELESS, glance_at(Raw(raw)))
-    node.stage.take(call_of(node, call))
-    assert node.stage.told(call, outcome, None) == (outcome, None)
+    node.stage.resolve_operation(call_of(node, call))
+    assert node.stage.write_response(call, outcome, None) == (outcome, None)
     # Those that the node makes itself say so, too.
     plain = Outcome(raw, Era.STATELESS)
-    assert node.stage.told(call, plain, None) == (plain, None)
+    assert node.stage.write_response(call, plain, None) == (plain, None)
 
 
 def call_of(node: Staged, call: Any) -> Any:
@@ -337,11 +337,11 @@ def call_of(node: Staged, call: Any) -> Any:
 def test_the_result_of_a_task_is_wrapped() -> None:
     node = staged()
     call = tool_call("task", view=FIVE, client=STATELESS)
-    call.verb, call.upstream = TASKS_GET, "hub"
+    call.method, call.upstream = TASKS_GET, "hub"
     task = {"resultType": "complete", "taskId": "t", "status": "completed"}
     for inner, success in ((text_result("{}"), True), (text_result("no", isError=True), False)):
         raw = json.dumps({**task, "result": inner}).encode()
-        told, error = node.stage.told(call, Outcome(raw, Era.STATELESS), None)
+        told, error = node.stage.write_response(call, Outcome(raw, Era.STATELESS), None)
         assert error is None
         assert told is not None
         shown = read(told)
@@ -349,15 +349,15 @@ def test_the_result_of_a_task_is_wrapped() -> None:
         assert node.read(shown["result"])["success"] is success
     for raw in (json.dumps(task).encode(), b'{"result":7}', b"[]"):
         same = Outcome(raw, Era.STATELESS)
-        assert node.stage.told(call, same, None) == (same, None)
+        assert node.stage.write_response(call, same, None) == (same, None)
 
 
 def test_other_verbs_pass() -> None:
     node = staged()
     call = tool_call("x", view=FIVE)
-    call.verb = "resources/read"
+    call.method = "resources/read"
     outcome = Outcome(b"{}", Era.SESSION)
-    assert node.stage.told(call, outcome, None) == (outcome, None)
+    assert node.stage.write_response(call, outcome, None) == (outcome, None)
 
 
 @pytest.mark.spec("AQ-9.3-1")

@@ -109,7 +109,7 @@ def test_a_humans_no(proof: str) -> None:
         {"rule": "danger:confirm"},
         {"rule": "safety:confirm"},
         {"at": "below"},
-        {"caller": Caller("parent", above="somebody")},
+        {"caller": Caller("parent", parent_caller="somebody")},
         {"caller": Caller("parent", kind="parent")},
         {"caller": Caller("guest-abcd", kind="guest")},
         {"shown": b"null"},

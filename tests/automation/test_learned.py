@@ -75,7 +75,7 @@ def test_what_fits_is_allowed_and_written_down() -> None:
     found = desk(NOTE)
     assert found.action is PolicyAction.ALLOW
     assert found.rule == "learned:notes"
-    assert not found.gated
+    assert not found.needs_approval
     # Danger must not take it for an operator's own rule about this tool.
     assert not found.names_tool
     assert desk.journal.entries == [("learned", "notes", "allow", "s.write of agent")]
@@ -109,7 +109,7 @@ def test_what_cannot_be_undone_waits_unless_the_rule_says_so(effect: str) -> Non
     [
         {"route": None},
         {"caller": None},
-        {"caller": Caller("agent", above="somebody")},
+        {"caller": Caller("agent", parent_caller="somebody")},
         {"caller": Caller("agent", kind="parent")},
         {"caller": Caller("agent", kind="guest")},
         {"approval": "a1"},

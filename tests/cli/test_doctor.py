@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from interlock.cli.diagnosis import advice
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from interlock.core.config import ServerConfig
 from interlock.errors import UPSTREAM_UNAVAILABLE, InterlockError
 from tests.cli.program import DEMO, World
@@ -236,8 +236,8 @@ def test_advice(
     # Nothing is installed here.
     monkeypatch.setenv("PATH", str(tmp_path))
     if isinstance(error, int):
-        problem: InterlockError = UpstreamGoneError(
-            UPSTREAM_UNAVAILABLE, "x", sent=False, status=error
+        problem: InterlockError = UpstreamLostError(
+            UPSTREAM_UNAVAILABLE, "x", was_sent=False, status=error
         )
     else:
         problem = InterlockError(UPSTREAM_UNAVAILABLE, error)

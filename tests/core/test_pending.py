@@ -27,14 +27,16 @@ class Waiting:
         self.told: list[str] = []
         self.over = asyncio.Event()
 
-    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+    def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         self.told.append("outcome" if error is None else error.failure.name)
         self.over.set()
 
-    def heard(self, call: Call, method: str, params: Any) -> None:
+    def on_notification(self, call: Call, method: str, params: Any) -> None:
         raise AssertionError("nobody speaks")
 
-    def asked(self, ask: ClientRequest, call: Call | None, session: ClientSession | None) -> None:
+    def on_request(
+        self, ask: ClientRequest, call: Call | None, session: ClientSession | None
+    ) -> None:
         raise AssertionError("nobody asks")
 
 
@@ -42,19 +44,19 @@ class Sent:
     """A request that has left."""
 
     def __init__(self) -> None:
-        self.open = True
+        self.is_open = True
         self.did: list[str] = []
         self.whose: tuple[Call, ResponseHandler] | None = None
 
     def abandon(self, reason: str) -> None:
-        self.open = False
+        self.is_open = False
         self.did.append("abandon")
 
     def expire(self) -> None:
-        self.open = False
+        self.is_open = False
         self.did.append("expire")
 
-    def hand_over(self, call: Call, back: ResponseHandler) -> None:
+    def reassign(self, call: Call, back: ResponseHandler) -> None:
         self.whose = (call, back)
 
 
@@ -67,15 +69,15 @@ def test_it_is_the_request_once_that_has_left() -> None:
             return sent
 
         exchange = DeferredRequest(request(), waiting, LATE, send)
-        assert exchange.open
+        assert exchange.is_open
         gate.set()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         another = request()
-        exchange.hand_over(another, waiting)
+        exchange.reassign(another, waiting)
         assert sent.whose == (another, waiting)
         exchange.abandon("enough")
-        assert not exchange.open
+        assert not exchange.is_open
         assert sent.did == ["abandon"]
         assert waiting.told == []
 
@@ -91,11 +93,11 @@ def test_who_is_handed_over_before_it_leaves_is_told() -> None:
             raise InterlockError(AUTH_REQUIRED, "Sign in.")
 
         exchange = DeferredRequest(request(), first, LATE, send)
-        exchange.hand_over(request(), second)
+        exchange.reassign(request(), second)
         gate.set()
         await within(second.over.wait())
         assert (first.told, second.told) == ([], ["auth_required"])
-        assert not exchange.open
+        assert not exchange.is_open
 
     run(body)
 
@@ -111,10 +113,10 @@ def test_what_expires_or_is_left_before_it_leaves_is_not_sent() -> None:
         exchange.expire()
         exchange.expire()
         assert late.told == ["deadline_exceeded"]
-        assert not exchange.open
+        assert not exchange.is_open
         exchange = DeferredRequest(request(), left, LATE, send)
         exchange.abandon("enough")
-        assert not exchange.open
+        assert not exchange.is_open
         assert left.told == []
 
     run(body)
@@ -145,7 +147,7 @@ def test_who_takes_over_before_it_leaves_gets_the_request() -> None:
         exchange = DeferredRequest(request(), first, LATE, send)
         await asyncio.sleep(0)
         another = request()
-        exchange.hand_over(another, second)
+        exchange.reassign(another, second)
         gate.set()
         assert exchange.task is not None
         await within(exchange.task)
@@ -174,14 +176,14 @@ def test_what_was_given_up_while_it_left_is_abandoned() -> None:
 def test_is_replaced_by_the_request_that_is_sent() -> None:
     sent, waiting, call = Sent(), Waiting(), request()
     exchange = DeferredRequest(call, waiting, LATE)
-    call.exchange = exchange
+    call.upstream_request = exchange
     exchange.start(lambda call, back: sent)
     exchange.start(lambda call, back: Sent())
     exchange.fail(LATE)
-    assert call.exchange is sent
-    assert exchange.open
+    assert call.upstream_request is sent
+    assert exchange.is_open
     exchange.expire()
-    assert not exchange.open
+    assert not exchange.is_open
     assert (sent.did, waiting.told) == (["expire"], [])
 
 
@@ -195,7 +197,7 @@ def test_tells_once_that_it_cannot_be_sent() -> None:
     exchange.fail(LATE)
     exchange.expire()
     assert waiting.told == ["auth_required"]
-    assert not exchange.open
+    assert not exchange.is_open
 
 
 def test_nothing_is_sent_for_a_call_that_was_given_up() -> None:
@@ -213,5 +215,5 @@ def test_nothing_is_sent_for_a_call_that_was_given_up() -> None:
 def test_nothing_happens_to_a_request_that_was_answered_at_once() -> None:
     ANSWERED.abandon("late")
     ANSWERED.expire()
-    ANSWERED.hand_over(request(), Waiting())
-    assert not ANSWERED.open
+    ANSWERED.reassign(request(), Waiting())
+    assert not ANSWERED.is_open

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Raw
 
 from interlock.app.node import Node
-from interlock.core.call import Call, Client, Credentials, Hear
+from interlock.core.call import Call, Client, Credentials, NotificationHandler
 from interlock.core.config import Config, parse_config
 from interlock.core.journal.reader import JournalRow
 from interlock.drivers.driver import Driver
@@ -149,7 +149,7 @@ class Running:
         *,
         meta: Mapping[str, Any] | None = None,
         extra: Mapping[str, Any] | None = None,
-        hear: Hear | None = None,
+        hear: NotificationHandler | None = None,
     ) -> Call:
         return Call(
             verb,
@@ -159,7 +159,7 @@ class Running:
             name,
             arguments=Raw(json.dumps(arguments or {}).encode()),
             meta=_raw(meta),
-            extra=_raw(extra),
+            extra_params=_raw(extra),
             on_notification=hear,
         )
 

@@ -27,13 +27,13 @@ def test_a_body_tells_once_what_it_came_to() -> None:
 
         exchange = BodyExchange(value(), over)
         gate.set()
-        while exchange.open:  # noqa: ASYNC110 - nobody announces it
+        while exchange.is_open:  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0)
         exchange.expire()
         exchange.abandon("late")
         assert told == ["done"]
         exchange = BodyExchange(wrong(), over)
-        while exchange.open:  # noqa: ASYNC110 - nobody announces it
+        while exchange.is_open:  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0)
         assert told == ["done", "auth_required"]
 

@@ -12,7 +12,7 @@ import pytest
 from joserfc.jwk import OKPKey
 from msgspec import Raw
 
-from interlock.core.call import Call, Credentials, HiddenError
+from interlock.core.call import Call, Credentials, HiddenToolError
 from tests.core.upstreams.harness import run
 from tests.drivers.driver_workspace import CLIENT, Running, Workspace, running
 from tests.trust.approvals.gated import sign
@@ -49,7 +49,7 @@ class Human:
         }
         extra = {key: Raw(json.dumps(value).encode()) for key, value in said.items()}
         return await node.run(
-            Call("mcpax/confirm", "test", Credentials("local"), CLIENT, extra=extra)
+            Call("mcpax/confirm", "test", Credentials("local"), CLIENT, extra_params=extra)
         )
 
 
@@ -111,7 +111,7 @@ def test_the_stricter_of_contract_and_rules_counts(tmp_path: Path) -> None:
     async def body() -> None:
         async with running(workspace, workspace.config(more=rules + human.config)) as node:
             error = await node.refused("note.asked", text="x", file="y")
-            assert isinstance(error, HiddenError)
+            assert isinstance(error, HiddenToolError)
             assert error.reason.failure.name == "denied_by_policy"
             held(await node.result("note.free", {"text": "x", "file": "y"}))
             assert workspace.heard() == []
@@ -159,7 +159,7 @@ def test_what_a_contract_does_is_seen_by_the_rules_and_by_callers(
             listed = node.listed("text.echo")["annotations"]
             assert (listed["readOnlyHint"], listed["destructiveHint"]) == hints
             error = await node.refused("text.echo", text="x")
-            assert isinstance(error, HiddenError)
+            assert isinstance(error, HiddenToolError)
             assert error.reason.failure.name == "denied_by_policy"
             assert workspace.heard() == []
 

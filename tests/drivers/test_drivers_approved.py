@@ -189,7 +189,7 @@ def test_a_file_that_changes_while_an_approved_call_is_written_down(
         async with running(workspace, config) as node:
             waiting = held(await node.result("note.add", {"text": "x", "file": str(notes)}))
             pipeline, drivers = node.node.pipeline, node.drivers
-            write_first = pipeline.write_first
+            write_first = pipeline.record_and_send
 
             def change_first(call: Call) -> None:
                 changed.change()
@@ -197,7 +197,7 @@ def test_a_file_that_changes_while_an_approved_call_is_written_down(
                 drivers._take(drivers._workspace.reload())
                 write_first(call)
 
-            pipeline.write_first = change_first  # type: ignore[method-assign]
+            pipeline.record_and_send = change_first  # type: ignore[method-assign]
             told = await refused(node, human, waiting)
             assert "since it was approved" in told or "while this call was on its way" in told
             assert not notes.exists()
@@ -216,7 +216,7 @@ def test_a_call_that_was_judged_by_another_contract_is_not_made(tmp_path: Path) 
     async def body() -> None:
         async with running(workspace, workspace.config(more=ALLOWED)) as node:
             pipeline, drivers = node.node.pipeline, node.drivers
-            write_first = pipeline.write_first
+            write_first = pipeline.record_and_send
 
             def change_first(call: Call) -> None:
                 workspace.contract("note.add", approval="always", **fields)
@@ -224,7 +224,7 @@ def test_a_call_that_was_judged_by_another_contract_is_not_made(tmp_path: Path) 
                 drivers._take(drivers._workspace.reload())
                 write_first(call)
 
-            pipeline.write_first = change_first  # type: ignore[method-assign]
+            pipeline.record_and_send = change_first  # type: ignore[method-assign]
             error = await node.refused("note.add", text="x", file=str(notes))
             assert error.failure.name == "tool_unavailable"
             assert "Call again" in error.message

@@ -194,7 +194,7 @@ def test_code_may_serve_contracts_without_a_tool_of_the_server(tmp_path: Path) -
             assert (row["ok"], row["mcp_tool_name"]) == (True, "")
             call = node.request("tools/call", "text.waits", {})
             waiting = asyncio.create_task(node.run(call))
-            await node.until(lambda: call.exchange is not None, "its way")
+            await node.until(lambda: call.upstream_request is not None, "its way")
             node.node.pipeline.cancel(call)
             with pytest.raises(InterlockError) as told:
                 await waiting

@@ -331,7 +331,7 @@ def test_nothing_of_a_refused_driver_is_run(tmp_path: Path) -> None:
                 assert node.status().state == "refused", why
                 driver = node.driver()
                 driver.look_for_sign_in()
-                assert not await driver.until_ready(10)
+                assert not await driver.wait_until_ready(10)
                 verifier = node.drivers.verifier.task
                 if verifier is not None:
                     await verifier

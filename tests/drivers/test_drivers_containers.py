@@ -96,7 +96,7 @@ def test_a_driver_has_no_say_in_the_clients_environment(tmp_path: Path, name: st
             assert status.state == "refused"
             assert f"server.env names {name}, which the client" in status.problem
             assert node.tools == []
-            assert not await node.driver().until_ready(10)
+            assert not await node.driver().wait_until_ready(10)
         assert not planted.exists()
 
     run(body)
@@ -109,7 +109,7 @@ def test_without_an_engine_it_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
     async def body() -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
         async with running(workspace) as node:
-            assert not await node.driver().until_ready(10)
+            assert not await node.driver().wait_until_ready(10)
             assert "no docker on this node's PATH" in node.status().problem
 
     run(body)

@@ -270,10 +270,12 @@ def test_progress_does_not_make_a_contract_last_longer(tmp_path: Path) -> None:
                 TOOLS_CALL, "text.slow", {}, meta={"progressToken": 1}, hear=lambda *_: None
             )
             waiting = asyncio.create_task(node.run(call))
-            await node.until(lambda: call.exchange is not None, "its way")
+            await node.until(lambda: call.upstream_request is not None, "its way")
             end = call.deadline
-            call.exchange.heard(
-                call.exchange._child, "notifications/progress", b'{"progressToken":1,"progress":1}'
+            call.upstream_request.heard(
+                call.upstream_request._child,
+                "notifications/progress",
+                b'{"progressToken":1,"progress":1}',
             )
             assert call.deadline == end
             with pytest.raises(InterlockError) as told:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.call import HiddenError
+from interlock.core.call import HiddenToolError
 from interlock.core.catalog.effects import EffectLevel, least_level
 from interlock.drivers.contract_tool import approval_floor, effect_level
 from interlock.drivers.limits import may_repeat
@@ -94,7 +94,7 @@ def test_a_call_that_was_allowed_before_is_not_made(tmp_path: Path) -> None:
             error = await node.refused("safe.read", **given)
             assert "says of itself that it is mutating" in error.message
             again = await node.refused("safe.read", **given)
-            assert isinstance(again, HiddenError)
+            assert isinstance(again, HiddenToolError)
             assert again.reason.failure.name == "denied_by_policy"
             assert not notes.exists()
             assert workspace.heard("tools/call") == []

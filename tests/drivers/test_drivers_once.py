@@ -25,11 +25,11 @@ def parse_tool_result(args):
 driver = define_driver(parse_tool_result=parse_tool_result)
 """
 RAISED_AFTER_THE_ANSWER = """
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from interlock.errors import UPSTREAM_UNAVAILABLE
 
 def parse_tool_result(args):
-    raise UpstreamGoneError(UPSTREAM_UNAVAILABLE, "it never got there", sent=False)
+    raise UpstreamLostError(UPSTREAM_UNAVAILABLE, "it never got there", sent=False)
 
 driver = define_driver(parse_tool_result=parse_tool_result)
 """
@@ -110,7 +110,7 @@ def test_contract_is_dispatched_with_the_request_to_its_driver(tmp_path: Path, t
             else:
                 with pytest.raises(InterlockError):
                     await node.run(call)
-            assert call.dispatched is notes.exists() is (tool == "note")
+            assert call.is_dispatched is notes.exists() is (tool == "note")
 
     run(body)
 
@@ -130,6 +130,6 @@ def test_contract_that_failed_at_one_driver_stays_dispatched(tmp_path: Path) -> 
             call = node.request("tools/call", "note.write", {"text": "once", "file": str(notes)})
             with pytest.raises(InterlockError):
                 await node.run(call)
-            assert call.dispatched
+            assert call.is_dispatched
 
     run(body)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from tests.core.upstreams.harness import run
 from tests.drivers.driver_remotes import SEGMENT, Remote, remote
 from tests.drivers.driver_workspace import ANY, Clock, Running, Workspace, running
@@ -185,7 +185,7 @@ async def _in_the_end(node: Running, text: str) -> Any:
     for _ in range(5):
         try:
             return await node.call("text.echo", text=text)
-        except UpstreamGoneError:
+        except UpstreamLostError:
             await node.until(lambda: not health.failing, "its return")
     raise AssertionError("it is still gone")
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from interlock import errors
-from interlock.core.call import Outcome, UpstreamAnsweredError
+from interlock.core.call import Outcome, UpstreamResponseError
 from interlock.drivers.errors import ToolFault, aip_code, tool_result
 from interlock.drivers.resolver import DriverCondition, SelectionPolicy
 from interlock.drivers.translation import BoundEntry, ExtractedValue
@@ -66,7 +66,7 @@ def test_each_failure_has_its_code(row: Failure, code: str) -> None:
 def test_no_row_has_a_code_that_the_specifications_do_not_know() -> None:
     assert {aip_code(InterlockError(row, "")) for row in all_failures()} <= CODES
     assert aip_code(ProtocolError("x")) == "internal"
-    assert aip_code(UpstreamAnsweredError(-32000, "x", None)) == "upstream_error"
+    assert aip_code(UpstreamResponseError(-32000, "x", None)) == "upstream_error"
 
 
 @pytest.mark.spec("DR-30.errors-1", "DR-14.errors-1")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from interlock.drivers.launch import DriverConnector, command_of, is_lasting, marked, server_config
 from interlock.errors import (
     AUTH_REQUIRED,
@@ -112,8 +112,8 @@ def test_a_remote_server_is_shown_who_calls(
         (InterlockError(AUTH_REQUIRED, ""), True),
         (InterlockError(SANDBOX_UNAVAILABLE, ""), True),
         (InterlockError(UPSTREAM_UNAVAILABLE, ""), False),
-        (UpstreamGoneError(UPSTREAM_UNAVAILABLE, "", sent=False, status=401), True),
-        (UpstreamGoneError(UPSTREAM_UNAVAILABLE, "", sent=False, status=503), False),
+        (UpstreamLostError(UPSTREAM_UNAVAILABLE, "", was_sent=False, status=401), True),
+        (UpstreamLostError(UPSTREAM_UNAVAILABLE, "", was_sent=False, status=503), False),
     ],
 )
 def test_what_somebody_has_to_mend_is_not_tried_again(error: InterlockError, lasting: bool) -> None:

@@ -278,7 +278,7 @@ def test_a_token_that_runs_out() -> None:
 
     run(
         test,
-        callers=[Caller("brief", kind="jwt", expires=now + 0.05)],
+        callers=[Caller("brief", kind="jwt", expires_at=now + 0.05)],
         wall_clock=lambda: now,
     )
 
@@ -295,7 +295,7 @@ def test_whose_token_runs_out_is_gone_whether_it_agrees_or_not() -> None:
 
     run(
         test,
-        callers=[Caller("brief", kind="jwt", expires=now + 0.05)],
+        callers=[Caller("brief", kind="jwt", expires_at=now + 0.05)],
         wall_clock=lambda: now,
     )
 

@@ -171,7 +171,7 @@ def test_guests_are_called_something_that_nobody_else_is() -> None:
     guests = [house.come(None, "open")[0] for _ in range(50)]
     assert len({guest.id for guest in guests}) == 50
     assert all(guest.id.startswith("guest-") for guest in guests)
-    assert all(guest.caller.kind == "guest" and not guest.caller.calls for guest in guests)
+    assert all(guest.caller.kind == "guest" and not guest.caller.can_call for guest in guests)
 
 
 def test_the_same_name_known_in_another_way_is_somebody_else() -> None:

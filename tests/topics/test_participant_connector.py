@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from interlock.core.upstreams.supervisor import State, Supervisor
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE
 from interlock.topics.config import ParticipantUpstream
@@ -166,14 +166,14 @@ def test_it_leaves_in_the_middle_of_a_call_and_its_tools_stay_for_the_grace() ->
         kept.room.on_said = None
         sent = kept.start("write_file")
         kept.room.leaves("worker")
-        with pytest.raises(UpstreamGoneError) as lost:
+        with pytest.raises(UpstreamLostError) as lost:
             await sent
-        assert (lost.value.failure, lost.value.sent) == (UPSTREAM_LOST, True)
+        assert (lost.value.failure, lost.value.was_sent) == (UPSTREAM_LOST, True)
         assert kept.supervisor.state is State.DEGRADED
         assert kept.supervisor.listed
-        with pytest.raises(UpstreamGoneError) as refused:
+        with pytest.raises(UpstreamLostError) as refused:
             kept.start("write_file")
-        assert (refused.value.failure, refused.value.sent) == (UPSTREAM_UNAVAILABLE, False)
+        assert (refused.value.failure, refused.value.was_sent) == (UPSTREAM_UNAVAILABLE, False)
         [timer] = kept.timers
         assert timer.seconds == 60.0
         timer.then()
@@ -201,9 +201,9 @@ def test_another_connection_of_it_is_asked_anew() -> None:
         kept.worker = Worker(kept.room, soon=asyncio.get_running_loop().call_soon)
         kept.worker.tools = ["another_tool"]
         kept.room.joins("worker", ALL)
-        with pytest.raises(UpstreamGoneError, match="another connection") as lost:
+        with pytest.raises(UpstreamLostError, match="another connection") as lost:
             await sent
-        assert lost.value.sent
+        assert lost.value.was_sent
         await kept.until(lambda: len(kept.listed) == 2)
         assert kept.listed[-1] == ["another_tool"]
         assert kept.timers == []

@@ -27,7 +27,7 @@ class Request:
     def __init__(self, id: int) -> None:
         self.id = id
         self.carrier: Any = None
-        self.open = True
+        self.is_open = True
         self.failed: tuple[Failure, str, bool] | None = None
 
     def fail(

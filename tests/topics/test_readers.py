@@ -303,7 +303,7 @@ def test_a_thousand_come_and_go() -> None:
 
     # Nobody waits for the end of a token whose owner is gone.
     in_an_hour = time.time() + 3600
-    run(test, callers=[Caller(name, kind="jwt", expires=in_an_hour) for name in names])
+    run(test, callers=[Caller(name, kind="jwt", expires_at=in_an_hour) for name in names])
 
 
 # -- TLS

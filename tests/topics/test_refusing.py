@@ -125,7 +125,7 @@ def test_who_may_not_call_may_not_come() -> None:
         assert answer.status == 403
         assert [entry["outcome"] for entry in rooms.journal] == ["forbidden"]
 
-    run(test, callers=[Caller("viewer", calls=False, approves=True, kind="token")])
+    run(test, callers=[Caller("viewer", can_call=False, can_view_approvals=True, kind="token")])
 
 
 def test_a_full_topic() -> None:

@@ -19,7 +19,7 @@ SHARED = {"ops": TopicConfig(seats=[SeatConfig(callers=["*"], id="robot")])}
         (Caller("a", kind="token", roles=("more",)), True),
         (Caller("b", kind="token"), False),
         (Caller("a", kind="jwt"), False),
-        (Caller("a", kind="token", calls=False), False),
+        (Caller("a", kind="token", can_call=False), False),
     ],
     ids=["the same", "with other roles", "another", "known otherwise", "may not call"],
 )

@@ -397,13 +397,13 @@ class Hub:
         offering = read_offering(key, supervisor.server, supervisor.offer.tools)
         (route,) = [one for one in offering.tools if one.upstream_name == tool_name]
         call = Call(
-            verb="tools/call",
-            face="test",
+            method="tools/call",
+            server="test",
             credentials=Credentials("local"),
             client=Client(Era.SESSION, "2025-11-25"),
             name=tool_name,
             route=route,
-            decoded={},
+            decoded_arguments={},
         )
         return Sent(supervisor, call, None)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.call import Call, Client, UpstreamAnsweredError
+from interlock.core.call import Call, Client, UpstreamResponseError
 from interlock.core.server.mcp.responses import write_error
 from interlock.errors import DEADLINE_EXCEEDED, UNKNOWN_TOOL, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol import mcpax as ax
@@ -220,8 +220,8 @@ def test_where_a_call_is_on_its_way_is_read(
     answer = one.ask("tools/call", call("echo", **way))
     hop = begun[0].hop
     assert (hop.route, hop.cursor) == (("infra", "edge", "shop", "echo"), 1)
-    assert begun[0].credentials.known_as == "parent"
-    assert begun[0].face == "ax"
+    assert begun[0].credentials.assigned_name == "parent"
+    assert begun[0].server == "ax"
     assert answer["error"]["code"] == -32602
     assert answer["error"]["message"] == "route_mismatch"
     one.ask("tools/call", call("echo", {"text": "hi"}), 2)
@@ -384,7 +384,7 @@ def test_errors_have_a_column_for_this_link() -> None:
 
 
 def test_a_server_s_own_errors_pass_as_they_are() -> None:
-    error = UpstreamAnsweredError(-32002, "No such resource.", b'{"uri":"x"}')
+    error = UpstreamResponseError(-32002, "No such resource.", b'{"uri":"x"}')
     passed = {"code": -32002, "message": "No such resource.", "data": {"uri": "x"}}
     assert written(error, NEW, ax=True) == passed
     assert written(error, NEW)["code"] == -32602

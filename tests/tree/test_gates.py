@@ -109,7 +109,7 @@ class Tree:
         params = {"confirmation_id": held["confirmation_id"], "proof": proof}
         extra = {key: Raw(json.dumps(value).encode()) for key, value in params.items()}
         return await self.ask(
-            Call("mcpax/confirm", "test", Credentials("local"), CLIENT, extra=extra)
+            Call("mcpax/confirm", "test", Credentials("local"), CLIENT, extra_params=extra)
         )
 
     def whose(self, held: dict[str, Any]) -> str:

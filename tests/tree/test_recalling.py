@@ -59,8 +59,10 @@ def test_a_signed_token_is_recalled_as_long_as_it_says(desk: Desk) -> None:
 
 
 def test_who_called_through_the_parent_is_recalled_as_long_as_it_is_somebody(desk: Desk) -> None:
-    through = Caller("parent", kind="parent", above="deputy", scopes=("write",), expires=NOW + 60)
-    unlimited = Caller("parent", kind="parent", above="visitor")
+    through = Caller(
+        "parent", kind="parent", parent_caller="deputy", scopes=("write",), expires_at=NOW + 60
+    )
+    unlimited = Caller("parent", kind="parent", parent_caller="visitor")
     # There is no parent any more, or never was.
     assert desk.identity.recall(through) is None
     assert desk.identity.recall(unlimited) is None
@@ -87,17 +89,17 @@ def test_a_revoked_token_ends_what_came_with_it_only(desk: Desk) -> None:
     [told] = desk.revoked
     assert isinstance(told, RevokedCallers)
     assert told == {"agent"}
-    assert told.ends(by_one)
-    assert not told.ends(by_two)
-    assert not told.ends(Caller("another", id=one.id))
+    assert told.affects(by_one)
+    assert not told.affects(by_two)
+    assert not told.affects(Caller("another", id=one.id))
     assert desk.identity.watch.is_active("agent")
     desk.store.revoke([two.id])
     desk.identity.watch.look()
     last = desk.revoked[-1]
     assert isinstance(last, RevokedCallers)
     # Nothing of it is left, whatever it came with.
-    assert last.ends(by_two)
-    assert last.ends(Caller("agent", id="of a token that nobody remembers"))
+    assert last.affects(by_two)
+    assert last.affects(Caller("agent", id="of a token that nobody remembers"))
     assert not desk.identity.watch.is_active("agent")
 
 
@@ -110,8 +112,8 @@ def test_a_revoked_jti_ends_that_token_and_a_revoked_subject_all(desk: Desk) -> 
     by_jti, by_subject = desk.revoked
     assert isinstance(by_jti, RevokedCallers)
     assert isinstance(by_subject, RevokedCallers)
-    assert (by_jti.ends(some), by_jti.ends(other)) == (True, False)
-    assert (by_subject.ends(some), by_subject.ends(other)) == (True, True)
+    assert (by_jti.affects(some), by_jti.affects(other)) == (True, False)
+    assert (by_subject.affects(some), by_subject.affects(other)) == (True, True)
 
 
 def test_an_opaque_token_without_an_end_is_recalled_while_its_server_stands_by_it(
@@ -124,7 +126,7 @@ def test_an_opaque_token_without_an_end_is_recalled_while_its_server_stands_by_i
             return identity.authenticator(Credentials("192.0.2.7", "opaque"))
 
         robot = await settled(shows)
-        assert robot.expires is None
+        assert robot.expires_at is None
         assert identity.recall(robot) == robot
         # Somebody else, and somebody of whom its server was never asked, as after a restart.
         assert identity.recall(replace(robot, name="app:other", id="app:other")) is None

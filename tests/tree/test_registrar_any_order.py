@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from interlock.core.upstreams.supervisor import State
 from tests.tree.rig import HELLO, OTHER_PARENT, PARENT, Child, Hub, registration, settle, tool, uuid
 
@@ -202,7 +202,7 @@ class Registrations(RuleBasedStateMachine):
                 refused = False
                 try:
                     self.run(self._call(key))
-                except UpstreamGoneError:
+                except UpstreamLostError:
                     refused = True
                 assert refused
 

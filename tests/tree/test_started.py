@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams.supervisor import State, Supervisor
 from interlock.core.upstreams.transports.channel import ChannelTransport
@@ -159,7 +159,7 @@ def test_one_that_is_killed_is_degraded(tmp_path: Path) -> None:
         await one.until(State.DEGRADED)
         assert hub.listed == {"plant": ["read", "leave"]}
         assert hub.registrar.subservers() == []
-        with pytest.raises(UpstreamGoneError) as gone:
+        with pytest.raises(UpstreamLostError) as gone:
             hub.call("read", "plant")
         assert gone.value.data is not None
         assert gone.value.data["reason"] == "subserver_unreachable"
@@ -174,7 +174,7 @@ def test_one_that_deregisters_is_gone_at_once(tmp_path: Path) -> None:
     async def body(hub: Hub) -> None:
         one = Started(hub)
         await one.until(State.READY)
-        with pytest.raises(UpstreamGoneError):
+        with pytest.raises(UpstreamLostError):
             await within(hub.call("leave", "plant"))
         assert one.supervisor.state is State.FAILED
         assert hub.listed == {}

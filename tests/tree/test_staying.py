@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from interlock.core.upstreams.supervisor import State
 from interlock.errors import UPSTREAM_LOST, UPSTREAM_UNAVAILABLE
 from interlock.tree.config import SubserversConfig
@@ -267,20 +267,20 @@ def test_what_is_lost_is_degraded_at_once(
         since = {"closed": 1.25 if interval else 100.25, "silent": 6.0}[how]
         assert hub.supervisors["ax:edge"].state is State.DEGRADED
         assert hub.listed == {"ax:edge": ["read"]}
-        with pytest.raises(UpstreamGoneError) as lost:
+        with pytest.raises(UpstreamLostError) as lost:
             await under_way
         assert lost.value.failure is UPSTREAM_LOST
-        with pytest.raises(UpstreamGoneError) as gone:
+        with pytest.raises(UpstreamLostError) as gone:
             hub.call("read")
         assert gone.value.failure is UPSTREAM_UNAVAILABLE
-        assert not gone.value.sent
+        assert not gone.value.was_sent
         minutes, seconds = divmod(int(since), 60)
         assert gone.value.data == {
             "reason": "subserver_unreachable",
             "since": f"2027-01-15T08:{minutes:02d}:{seconds:02d}Z",
             "retry_after_ms": retry,
         }
-        assert not await hub.supervisors["ax:edge"].until_ready(60)
+        assert not await hub.supervisors["ax:edge"].wait_until_ready(60)
         assert [segment for segment, _ in hub.lost] == ["edge"]
         assert hub.info().lost_at is not None
 

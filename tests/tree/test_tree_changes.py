@@ -85,7 +85,7 @@ def test_a_reload_does_not_make_the_parent_deaf(tmp_path: Path) -> None:
             await edge.apply(msgspec.structs.replace(edge.config, timeout=50.0))
             async with plant().connected(ax_url(edge)):
                 await until(root, lambda: lists(root, "edge.plant.vent"))
-            assert listening.open
+            assert listening.is_open
 
     uvloop.run(run())
 

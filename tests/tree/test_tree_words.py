@@ -83,7 +83,7 @@ def test_a_name_is_a_prefix_and_a_local_name_and_its_route_has_all_of_it(tmp_pat
             async with plant("stm32h7").connected(ax_url(edge)):
                 name = "infra.edge.stm32h7.temperature"
                 await until(root, lambda: lists(root, name))
-                way = root.catalog.current.by_name[name].way
+                way = root.catalog.current.by_name[name].route_members
         said = json.loads(b"{" + way[1:] + b"}")
         assert said == {
             "x-mcpax-route": ["infra", "edge", "stm32h7", "temperature"], "x-mcpax-cursor": 1,

@@ -129,7 +129,7 @@ def test_how_long_a_call_may_take(
     own: float | None, declared: float | None, way: bytes, name: str, limit: float
 ) -> None:
     [tool] = offer("s", [definition(name)], registered="aggregator").tools
-    tool.limit, tool.way = declared, way
+    tool.declared_timeout, tool.route_members = declared, way
     call: Any = tool_call()
     call.route = tool
     assert limit_of(call, own, 60.0) == limit

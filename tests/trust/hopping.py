@@ -61,7 +61,7 @@ class HopGrove(Grove):
 
     def callers(self, node: Node) -> list[Caller | None]:
         """Who called tools there."""
-        return [one.caller for one in self.begun[node] if one.verb == "tools/call"]
+        return [one.caller for one in self.begun[node] if one.method == "tools/call"]
 
 
 class _Registers:

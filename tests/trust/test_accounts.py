@@ -15,7 +15,7 @@ def test_nobody_pays_who_has_no_budget() -> None:
     assert not desk.budgets.limited
     call = desk.call()
     desk.budgets.reserve(call, None)
-    assert call.reserved is None
+    assert call.reservations is None
 
 
 def test_every_session_has_its_own() -> None:

@@ -65,7 +65,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(call=under_way, sent=st.booleans())
     def settle(self, call: Call, sent: bool) -> None:
-        reserved = call.reserved is not None
+        reserved = call.reservations is not None
         self.desk.budgets.settle(call, sent)
         if reserved and not sent:
             self.counted = [one for one in self.counted if one[1] is not call]

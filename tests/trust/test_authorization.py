@@ -233,7 +233,7 @@ def test_what_may_not_be_read_cannot_be_followed_among_others() -> None:
     made.pipeline.admit(call)
 
     class Follower:
-        def updated(self, uri: str) -> None: ...
+        def send_resource_update(self, uri: str) -> None: ...
 
     followed = asyncio.run(
         made.pipeline.subscriptions.follow(Follower(), call, ["file:///a", "file:///b"])

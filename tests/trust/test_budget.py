@@ -148,7 +148,7 @@ def test_a_call_that_was_never_sent_is_given_back() -> None:
     call = node.begin(tool_call("leaf.read"))
     node.pipeline.cancel(call)
     assert used("leaf") == (4, 3, 0)
-    assert call.reserved is None
+    assert call.reservations is None
 
 
 @pytest.mark.spec("AX-11.4-3")
@@ -287,7 +287,7 @@ def test_three_accounts_through_the_pipeline() -> None:
         call = node.begin(tool_call(name, credentials=credentials, session=session))
         if len(node.upstreams["leaf"].started) > before:
             node.upstreams["leaf"].last.answer(content=[])
-            assert call.reserved is None
+            assert call.reservations is None
             return ""
         error = node.done[-1][1]
         assert error.failure is BUDGET_EXCEEDED

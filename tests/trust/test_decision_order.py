@@ -258,7 +258,7 @@ def test_step_without_anything_to_say_is_not_called(step: DecisionStep, asked: b
     setup.name = "s.read"
     setup.authorizer.install(step)
     call = setup.rig.begin(tool_call("s.read"))
-    assert call.dispatched is not asked
+    assert call.is_dispatched is not asked
 
 
 def test_step_that_changes_its_traits_later_is_asked() -> None:
@@ -267,9 +267,9 @@ def test_step_that_changes_its_traits_later_is_asked() -> None:
     setup.name = "s.read"
     step = DecisionStep("danger", rejects("danger"), applies_to=IN_VIEW)
     setup.authorizer.install(step)
-    assert setup.rig.begin(tool_call("s.read")).dispatched
+    assert setup.rig.begin(tool_call("s.read")).is_dispatched
     step.applies_to = PLAIN
-    assert not setup.rig.begin(tool_call("s.read")).dispatched
+    assert not setup.rig.begin(tool_call("s.read")).is_dispatched
 
 
 def test_step_that_holds_a_plain_call_is_followed_by_those_for_held_calls() -> None:

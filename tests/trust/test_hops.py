@@ -62,13 +62,13 @@ def test_every_hop_has_its_own_token_for_the_same_caller(tmp_path: Path) -> None
         assert "content" in await call(root, DEPUTY, "edge.leaf.add")
         reads, adds, bobs = grove.callers(edge)
         assert reads == Caller(
-            "parent", registers=False, kind="parent", scopes=("read:leaf.read",), id="owner",
-            above="owner",
+            "parent", can_register=False, kind="parent", scopes=("read:leaf.read",), id="owner",
+            parent_caller="owner",
         )  # fmt: skip
         assert adds is not None
         assert bobs is not None
-        assert (adds.scopes, adds.above) == (("write:leaf.add",), "owner")
-        assert (bobs.scopes, bobs.above) == (("write:leaf.add",), "deputy")
+        assert (adds.scopes, adds.parent_caller) == (("write:leaf.add",), "owner")
+        assert (bobs.scopes, bobs.parent_caller) == (("write:leaf.add",), "deputy")
         tokens = [one["_meta"][KEY] for one in leaf.calls]
         said = [claims(one) for one in tokens]
         assert [one["sub"] for one in said] == ["owner", "owner", "deputy"]
@@ -115,7 +115,7 @@ def test_what_a_caller_shows_reaches_nobody_below_and_no_token_is_kept(
             "com.acme/token": None, "authorization": None, **kept,
         }  # fmt: skip
         seen.append(params["_meta"][KEY])
-        edges = [one.credentials.minted for one in grove.begun[grove._nodes[1]]]
+        edges = [one.credentials.hop_token for one in grove.begun[grove._nodes[1]]]
         seen.extend(one for one in edges if one)
 
     with caplog.at_level(logging.DEBUG):
@@ -197,7 +197,7 @@ def test_the_node_below_checks_for_itself(tmp_path: Path) -> None:
         assert "content" in await call(root, DEPUTY, "edge.leaf.add")
         last = grove.callers(edge)[-1]
         assert last is not None
-        assert (last.name, last.scopes, last.above) == ("parent", None, "")
+        assert (last.name, last.scopes, last.parent_caller) == ("parent", None, "")
 
     play(scene, tmp_path)
 
@@ -214,9 +214,9 @@ def test_keys_change_under_way_and_nothing_is_refused(tmp_path: Path) -> None:
         for secret in (DEPUTY, OWNER):
             assert "content" in await call(root, secret, "edge.leaf.read")
         kids = [
-            header(one.credentials.minted)["kid"]
+            header(one.credentials.hop_token)["kid"]
             for one in grove.begun[edge]
-            if one.credentials.minted
+            if one.credentials.hop_token
         ]
         # Deputy's token is a new one; Owner's is good still.
         assert kids == [before[0], new, before[0]]

@@ -57,14 +57,19 @@ def test_everybody_is_known_by_what_the_config_says(tmp_path: Path) -> None:
         tls=TlsConfig(certificate="c", key="k", client_ca="ca"),
     )
     assert desk.caller("s3cret") == Caller(
-        "ci", registers=False, approves=True, kind="token", roles=("robots",), scopes=("read",)
+        "ci",
+        can_register=False,
+        can_view_approvals=True,
+        kind="token",
+        roles=("robots",),
+        scopes=("read",),
     )
     assert desk.caller(None, "local") == Caller("local", roles=("operators",), scopes=("admin",))
     assert desk.caller(desk.signer.token()).name == "corp:somebody"
     _, shown = desk.store.create("agent")
     desk.identity.watch.look()
     assert desk.caller(shown).name == "agent"
-    edge = Credentials("192.0.2.7", certificate=("edge.example.com",))
+    edge = Credentials("192.0.2.7", certificate_names=("edge.example.com",))
     assert desk.identity.authenticator(edge).kind == "certificate"
     for name in ("local", "parent", "ci", "edge", "agent", "corp:somebody"):
         assert name in desk.identity
@@ -274,7 +279,7 @@ def test_a_changed_config_counts_from_now_on(desk: Desk) -> None:
     desk.identity.configure(desk.config_with(local_roles=["x"]))
     assert desk.identity._parts.key_sets[ISSUER] is keys
     assert desk.caller(None, "local").roles == ("x",)
-    assert desk.identity.authenticator(Credentials("", known_as="parent")).name == "above"
+    assert desk.identity.authenticator(Credentials("", assigned_name="parent")).name == "above"
     desk.identity.configure(desk.config_with(issuers=[]))
     assert "corp:somebody" not in desk.identity
     with pytest.raises(InterlockError):

@@ -38,8 +38,8 @@ def test_the_token_that_was_sent_last_is_for_its_own_call_only(world: World) -> 
             assert shown is not None
             assert known is not None
             assert call.caller is not None
-            assert (shown.above, shown.scopes) == (known.above, known.scopes)
-            assert shown.above == call.caller.name
+            assert (shown.parent_caller, shown.scopes) == (known.parent_caller, known.scopes)
+            assert shown.parent_caller == call.caller.name
 
 
 def test_the_token_that_was_sent_last_is_made_anew_in_time(world: World) -> None:

@@ -75,7 +75,7 @@ class World:
         return self.minter.mint(call, CHILD, NODE, "edge.")[0]
 
     def read(self, token: str | None) -> Caller | None:
-        return self.tokens(Credentials("local", known_as="parent", minted=token))
+        return self.tokens(Credentials("local", assigned_name="parent", hop_token=token))
 
     def refuses(self, token: str | None, why: str) -> None:
         with pytest.raises(InterlockError, match=why) as caught:
@@ -127,8 +127,8 @@ def test_what_a_token_says(world: World) -> None:
         "jti": claims["jti"],
     }
     assert caller == Caller(
-        "parent", registers=False, kind="parent", scopes=("read:github.list",), id="tok1",
-        above="owner",
+        "parent", can_register=False, kind="parent", scopes=("read:github.list",), id="tok1",
+        parent_caller="owner",
     )  # fmt: skip
 
 
@@ -152,7 +152,9 @@ def test_how_long_a_token_is_good(
 ) -> None:
     """The shortest of a quarter of an hour, the call's deadline, and what its caller has left."""
     ends = None if expires is None else world.clock.wall() + expires
-    call = call_of(Caller("owner", expires=ends), deadline=deadline and world.clock.now + deadline)
+    call = call_of(
+        Caller("owner", expires_at=ends), deadline=deadline and world.clock.now + deadline
+    )
     world.token(call)
     [claims] = world.signed
     assert claims["exp"] == world.clock.wall() + life
@@ -205,7 +207,7 @@ def test_three_hops_down_it_is_still_the_same_caller_with_less(world: World) -> 
         call.caller, call.route = caller, tool(below)
         found = world.read(world.token(call))
         assert found is not None
-        assert (found.above, found.id, found.kind) == ("owner", "tok1", "parent")
+        assert (found.parent_caller, found.id, found.kind) == ("owner", "tok1", "parent")
         assert found.scopes == (f"read:{below}",)
         caller, name = found, below
 
@@ -255,8 +257,8 @@ def test_nobody_is_sent_with_the_token_of_another(world: World) -> None:
         call_of(Caller("deputy", scopes=OWNER.scopes)),
         call_of(Caller("owner", scopes=("read",), id="tok1")),
         call_of(route=tool("github.other")),
-        call_of(Caller("parent", kind="parent", above="owner")),
-        call_of(Caller("parent", kind="parent", above="deputy")),
+        call_of(Caller("parent", kind="parent", parent_caller="owner")),
+        call_of(Caller("parent", kind="parent", parent_caller="deputy")),
     ]
     assert len({stamp(one) for one in others}) == len(others)
     assert [stamp(one) for one in others] == [stamp(one) for one in others]

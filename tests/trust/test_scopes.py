@@ -132,7 +132,7 @@ def test_only_the_scope_that_is_missing_is_named() -> None:
 @pytest.mark.spec("ST-4.8.1-3")
 def test_a_parents_call_is_judged_by_what_was_granted_above() -> None:
     """The parent itself may do everything, and that does not count."""
-    narrow = Caller("parent", kind="parent", above="visitor", scopes=("read:github.*",))
+    narrow = Caller("parent", kind="parent", parent_caller="visitor", scopes=("read:github.*",))
     call = call_of(AT["read"], narrow, name="github.t")
     check_scopes(call, AT["read"], {})
     with pytest.raises(InterlockError, match=r"visitor lacks the scope write:github\.t"):

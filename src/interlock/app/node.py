@@ -96,7 +96,7 @@ class NodeIntroduction:
         """What the node can say of itself may be another now."""
         self.hello.refresh()
         for feature in self._features:
-            feature.introduction_changed()
+            feature.on_introduction_change()
 
     def choose_transparent(self) -> None:
         """By the config: which upstream is shown as itself, if one is."""
@@ -366,12 +366,12 @@ class Node:
             self._restored = True
             self.trust.start()
             for feature in self._features.values():
-                feature.restore()
+                feature.restore_state()
 
     def settled(self) -> None:
         """Say that every upstream was tried once: from now on others may be told of the node."""
         for feature in self._features.values():
-            feature.settled()
+            feature.on_upstreams_tried()
 
     async def listen(self) -> str:
         """Open the HTTP face; returns its URL. Raises InterlockError when it cannot be."""
@@ -381,7 +381,7 @@ class Node:
         identity = self.trust.identity
         identity.listening_at(url)
         for feature in self._features.values():
-            feature.listening_at(url)
+            feature.on_listening(url)
         await identity.start()
         return url
 
@@ -392,7 +392,7 @@ class Node:
         """
         path = await self.listeners.listen_locally()
         for feature in self._features.values():
-            await feature.listen_locally(path)
+            await feature.open_local_sockets(path)
         if self.trust.approving is not None:
             await self.trust.approving.listen_locally(path)
         return path
@@ -422,7 +422,7 @@ class Node:
         # Nobody new from here on; then those who wait are told.
         await stop_each(
             (
-                *((f"{name} before the end", one.leave) for name, one in features),
+                *((f"{name} before the end", one.announce_shutdown) for name, one in features),
                 ("accepting connections", self.listeners.stop_accepting),
                 ("the approval inbox", self._release_approvals),
                 ("session expiry", self.revocation.close),

@@ -59,9 +59,9 @@ class Revocation:
         """Their tokens do not count any more: everything of theirs ends now."""
         self.all_but(CallerComplement(names))
         for feature in self._features:
-            feature.revoked(names)
+            feature.on_tokens_revoked(names)
         for call in list(self._pipeline.under_way()):
-            if call.caller is not None and names.ends(call.caller):
+            if call.caller is not None and names.affects(call.caller):
                 self._pipeline.cancel(call, "The caller's token was revoked.")
 
     def expired(self, names: frozenset[str]) -> None:
@@ -70,7 +70,7 @@ class Revocation:
         self._sessions.hang_up_on_all_but(rest)
         self._end_listening(rest)
         for feature in self._features:
-            feature.expired(names)
+            feature.on_tokens_expired(names)
 
     def _end_listening(self, callers: Container[str]) -> None:
         self._change_listeners.retain_only(callers)

@@ -171,7 +171,7 @@ class _Batch:
         if token is not None:
             done = sum(1 for one in self._done if one is not None)
             params = {"progressToken": token, "progress": done, "total": len(self.items)}
-            self._host.heard(self._call, PROGRESS, encode_value(params))
+            self._host.on_notification(self._call, PROGRESS, encode_value(params))
 
     def out_of_time(self) -> None:
         begun = True

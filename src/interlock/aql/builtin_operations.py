@@ -83,25 +83,27 @@ class BuiltinUpstream:
         if native is None:
             raise InterlockError(UNKNOWN_TOOL, f"The node has no operation {name[:100]!r}.")
         asked = self._asked(call, native)
-        call.dispatched = True
+        call.is_dispatched = True
         answer = native.answer(asked)
         if isawaitable(answer):
             return _Running(call, back, answer)
-        back.settled(call, _outcome(call, answer), None)
+        back.on_result(call, _outcome(call, answer), None)
         return ANSWERED
 
     def _asked(self, call: Call, native: BuiltinOperation) -> AqlRequest:
         """The request as the operation gets it. A call that a human let through comes without what
         the stage knew: it is made again from the arguments."""
-        asked = call.asked
+        asked = call.operation_request
         if not isinstance(asked, AqlRequest):
             operation = self.hidden.get(native.name) or self._find(native.name)
             if operation is None:
                 raise InterlockError(UNKNOWN_TOOL, f"The node has no operation {native.name!r}.")
-            asked = call.asked = AqlRequest(operation, PLAIN, None)
+            asked = call.operation_request = AqlRequest(operation, PLAIN, None)
         asked.call = call
         if asked.params is None:
-            given: dict[str, Any] = call.decoded if isinstance(call.decoded, dict) else {}
+            given: dict[str, Any] = (
+                call.decoded_arguments if isinstance(call.decoded_arguments, dict) else {}
+            )
             defaults = {
                 one.name: one.schema["default"]
                 for one in native.parameters
@@ -114,19 +116,19 @@ class BuiltinUpstream:
             }
         return asked
 
-    def set_level(self, level: str, session: ClientSession | None) -> None:
+    def set_log_level(self, level: str, session: ClientSession | None) -> None:
         """It says nothing of its own accord."""
 
-    def apart(self, call: Call) -> object | None:
+    def session_key(self, call: Call) -> object | None:
         return None
 
-    async def watch(self, uri: str, call: Call | None) -> None:
+    async def subscribe(self, uri: str, call: Call | None) -> None:
         """It has no resources."""
 
-    async def unwatch(self, uri: str, call: Call | None) -> None:
+    async def unsubscribe(self, uri: str, call: Call | None) -> None:
         """It has no resources."""
 
-    async def until_ready(self, seconds: float) -> bool:
+    async def wait_until_ready(self, seconds: float) -> bool:
         return True
 
 
@@ -141,7 +143,7 @@ class _Running:
         self._task.add_done_callback(self._over)
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         return not self._task.done()
 
     def abandon(self, reason: str) -> None:
@@ -156,7 +158,7 @@ class _Running:
             self._expired = True
             self._task.cancel(EXPIRED)
 
-    def hand_over(self, call: Call, back: ResponseHandler) -> None:
+    def reassign(self, call: Call, back: ResponseHandler) -> None:
         self._call, self._back = call, back
 
     def _over(self, task: asyncio.Future[Any]) -> None:
@@ -173,7 +175,7 @@ class _Running:
             error = wrong
         except Exception as bug:
             error = fault(call, bug)
-        self._back.settled(call, outcome, error)
+        self._back.on_result(call, outcome, error)
 
 
 def _forget(task: asyncio.Future[Any]) -> None:
@@ -189,7 +191,7 @@ def _outcome(call: Call, answer: Any) -> Outcome:
     data = answer
     if isinstance(answer, BuiltinResponse):
         data = answer.data
-        asked = call.asked
+        asked = call.operation_request
         if answer.warnings and isinstance(asked, AqlRequest):
             asked.warnings = [*(asked.warnings or ()), *answer.warnings]
     written = data if isinstance(data, bytes) else encode_value(data)

@@ -251,7 +251,7 @@ class Aql(FeatureComponent):
                 self._catalog_builder,
                 lambda: self.stage.operation_catalog(),
                 self.searcher,
-                view_of=lambda call: self._authorizer.sees(call),
+                view_of=lambda call: self._authorizer.view_of(call),
                 protocol_info=self._about,
                 reports={
                     "safety_policy": lambda _: autonomy_config(self._settings.safety),
@@ -338,7 +338,7 @@ class Aql(FeatureComponent):
 
     # -- life
 
-    def restore(self) -> None:
+    def restore_state(self) -> None:
         """Take up what an earlier process left, once the approvals are loaded. Once, whoever
         begins."""
         if not self._started:

@@ -100,7 +100,7 @@ def hidden(token: str) -> str:
 
 def expiry(call: Call, default: float) -> float:
     """How long a human has to decide about a call, by how bad it can get."""
-    asked = call.asked
+    asked = call.operation_request
     if isinstance(asked, AqlRequest) and asked.operation.danger is Danger.FORBIDDEN:
         return min(default, FORBIDDEN_SECONDS)
     return default
@@ -140,7 +140,7 @@ class ConfirmationTokens:
             id, expires = content["confirmation_id"], content["expires_at"]
         except (KeyError, TypeError, ProtocolError):
             return None
-        asked = cast("AqlRequest", call.asked)
+        asked = cast("AqlRequest", call.operation_request)
         operation = asked.operation
         token = token_of(str(id))
         url = content.get("url")
@@ -184,7 +184,7 @@ class ConfirmationTokens:
 
     def _message(self, call: Call, operation: Operation) -> str:
         """What a human reads, with the values of this call in it."""
-        given = dict(call.decoded) if isinstance(call.decoded, dict) else {}
+        given = dict(call.decoded_arguments) if isinstance(call.decoded_arguments, dict) else {}
         values: dict[str, Any] = {}
         for one in operation.signature.parameters:
             if one.own in given:
@@ -283,8 +283,8 @@ class ConfirmationTokens:
 
     def denied(self, call: Call, code: str) -> None:
         """Somebody was refused an operation."""
-        if isinstance(call.asked, AqlRequest):
-            self._note(call, call.asked.operation, "OPERATION_DENIED", "", code)
+        if isinstance(call.operation_request, AqlRequest):
+            self._note(call, call.operation_request.operation, "OPERATION_DENIED", "", code)
 
     def _stepped(self, approval: Approval) -> None:
         operation = self._issued.get(approval.id)

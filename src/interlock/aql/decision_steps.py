@@ -121,8 +121,8 @@ class DangerStep:
             raise
         if danger >= Danger.DESTRUCTIVE and (call.view is not None or found is not decided):
             outcome = "allowed"
-            if found.gated:
-                outcome = "confirmed" if call.approval else "held"
+            if found.needs_approval:
+                outcome = "confirmed" if call.approval_id else "held"
             self._note(call, operation, trust, outcome, found.rule)
         return found
 
@@ -163,9 +163,9 @@ class DangerStep:
         # Who wrote a rule that names the tool has thought about it. What the policy lets run waits
         # only where the config itself declares it dangerous.
         declared = operation.origins.get("danger") == "override"
-        if decided.names_tool or not (decided.gated or declared):
+        if decided.names_tool or not (decided.needs_approval or declared):
             return decided
-        if decided.gated and not decided.rule.startswith("default:"):
+        if decided.needs_approval and not decided.rule.startswith("default:"):
             # Whoever approves is told the rule of the config, and its reason.
             return replace(decided, action=needed.action)
         return needed
@@ -193,14 +193,18 @@ def least_trust(danger: Danger) -> Trust:
 def audit_words(call: Call, operation: Operation, trust: Trust, rule: str) -> str:
     """The detail of a journal entry about it. Of parameters it has the names, never a value."""
     caller = "" if call.caller is None else call.caller.name
-    given = ",".join(call.decoded)[:_MOST_NAMES] if isinstance(call.decoded, dict) else ""
+    given = (
+        ",".join(call.decoded_arguments)[:_MOST_NAMES]
+        if isinstance(call.decoded_arguments, dict)
+        else ""
+    )
     words = [
         f"adapter:{operation.server}",
         f"danger:{operation.danger.word}",
         f"trust:{trust}",
         f"rule:{rule}",
         f"caller:{caller[:100]}",
-        f"approval:{call.approval}" if call.approval else "",
+        f"approval:{call.approval_id}" if call.approval_id else "",
         f"parameters:{given}" if given else "",
     ]
     return " ".join(word for word in words if word)
@@ -261,11 +265,11 @@ class CallLimitStep:
         return self._danger_everywhere or self._quotas.configured
 
     def __call__(self, call: Call, decided: Decision) -> Decision:
-        if decided.gated or call.view is not None or self._danger_everywhere:
+        if decided.needs_approval or call.view is not None or self._danger_everywhere:
             decided = self._weigh(call, decided)
-        if call.asked is not None or call.route is None or not self._quotas.configured:
+        if call.operation_request is not None or call.route is None or not self._quotas.configured:
             return decided
-        if decided.action is PolicyAction.DENY or (decided.gated and not call.approval):
+        if decided.action is PolicyAction.DENY or (decided.needs_approval and not call.approval_id):
             # It does not go out now.
             return decided
         operation = self._operation_catalog().of(cast("Tool", call.route))

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from interlock import errors
 from interlock.aql.language.errors import AqlError, code_of, lawful
-from interlock.core.call import UpstreamAnsweredError, UpstreamGoneError
+from interlock.core.call import UpstreamLostError, UpstreamResponseError
 from interlock.core.redaction import redact
 from interlock.errors import InterlockError, ProtocolError
 from interlock.protocol.jsonrpc import decode_members, decode_value
@@ -124,12 +124,12 @@ def of_error(error: InterlockError) -> ErrorReport:
     """Any failure of the pipeline."""
     if isinstance(error, AqlError):
         return ErrorReport(error.code, error.message, dict(error.data or {}))
-    if isinstance(error, UpstreamAnsweredError):
+    if isinstance(error, UpstreamResponseError):
         return _of_answer(error)
     details = dict(error.data or {})
     failure = error.failure
     code = _CODES.get(failure.name) or code_of(error)
-    if isinstance(error, UpstreamGoneError) and error.status >= 400:
+    if isinstance(error, UpstreamLostError) and error.status >= 400:
         code = of_status(error.status)
         details["http_status"] = error.status
     elif failure in (errors.FORBIDDEN, errors.DENIED):
@@ -152,7 +152,7 @@ def of_result(result: bytes) -> ErrorReport:
     return _by_cues(text, _status_in(structured) or _status_said(text))
 
 
-def _of_answer(error: UpstreamAnsweredError) -> ErrorReport:
+def _of_answer(error: UpstreamResponseError) -> ErrorReport:
     data: Any = None
     if error.raw_data is not None:
         try:

@@ -143,16 +143,16 @@ def made_again(parent: Call, asked: AqlRequest, operation: Operation, arguments:
         view = asked.face
     return Call(
         TOOLS_CALL,
-        parent.face,
+        parent.server,
         parent.credentials,
         parent.client,
         operation.canonical,
-        parent.owner,
+        parent.session_owner,
         arguments=arguments,
         meta=parent.meta,
         session=parent.session,
         view=view,
-        asked=AqlRequest(operation, asked.face, None),
+        operation_request=AqlRequest(operation, asked.face, None),
     )
 
 
@@ -455,13 +455,13 @@ class Executions:
         """Have `call` go on by itself; it is ready to be begun. `asked`: the request for it, whose
         caller is the owner. Raises InterlockError."""
         parent = asked.call
-        child = call.asked
+        child = call.operation_request
         if parent is None or not isinstance(child, AqlRequest):
             raise TypeError("an execution needs the call that asks for it, and its own request")
         owner = _owner(parent)
         # An update that reads first is known by what it updates.
         made: Call = (child.params or {}).get("child", call)
-        operation = cast("AqlRequest", made.asked).operation
+        operation = cast("AqlRequest", made.operation_request).operation
         arguments = kept(operation, bytes(made.arguments))
         self._make_room(owner, size=len(arguments))
         record = Execution(
@@ -591,9 +591,9 @@ class Executions:
         session = call.session
         if session is None or self.settings.survive_session:
             return True
-        if not session.alive:
+        if not session.is_alive:
             return False
-        closed = session.closed
+        closed = session.on_close
 
         def ended() -> None:
             # The list is being walked: it is not taken out of it.

@@ -217,12 +217,12 @@ class FastPath:
         tool = ready.tool
         call.name = ready.canonical
         call.arguments = params
-        call.asked = AqlRequest(ready.operation, face, ready.family, ordinary=True)
+        call.operation_request = AqlRequest(ready.operation, face, ready.family, ordinary=True)
         call.route = tool
         call.upstream = tool.upstream
         call.effect = tool.effect_word
-        call.repeatable = tool.repeatable
-        call.decoded = given
+        call.is_retryable = tool.repeatable
+        call.decoded_arguments = given
         return True
 
 
@@ -240,7 +240,7 @@ def told(call: Call, outcome: Outcome, glance: ResultGlance, structured: bool) -
     """The answer to an ordinary call that came to an ordinary result. None: one of them is not.
 
     `glance`: of a result that does not say that something failed."""
-    asked = call.asked
+    asked = call.operation_request
     if (
         type(asked) is not AqlRequest
         or not asked.ordinary

@@ -25,18 +25,18 @@ class Preview:
         """`asked.params`: `child`, the call that would be made. Raises InterlockError."""
         parent, child = asked.call, (asked.params or {})["child"]
         assert parent is not None
-        request: AqlRequest = child.asked
+        request: AqlRequest = child.operation_request
         operation = request.operation
         tool = operation.tool
         child.caller = parent.caller
         child.route, child.upstream, child.effect = tool, tool.upstream, tool.effect_word
-        child.repeatable = tool.repeatable
+        child.is_retryable = tool.repeatable
         try:
             validate(child, tool)
         except InterlockError as error:
             found = None
-            if error.failure is INVALID_ARGUMENTS and isinstance(child.decoded, dict):
-                found = argument_errors.fault(operation, child.decoded)
+            if error.failure is INVALID_ARGUMENTS and isinstance(child.decoded_arguments, dict):
+                found = argument_errors.fault(operation, child.decoded_arguments)
             raise found or error from None
         data: dict[str, Any] = {
             "dry_run": True,
@@ -46,7 +46,7 @@ class Preview:
             "category": operation.category.value,
             "effect": child.effect,
             "danger_level": operation.danger.word,
-            "arguments": redact_value(child.decoded),
+            "arguments": redact_value(child.decoded_arguments),
             **self._decision(child),
         }
         if operation.reasons:
@@ -67,7 +67,7 @@ class Preview:
             }
         shown: dict[str, Any] = {
             "decision": decision.action.word,
-            "requires_confirmation": decision.gated,
+            "requires_confirmation": decision.needs_approval,
         }
         if decision.reason:
             shown["reason"] = decision.reason

@@ -10,8 +10,8 @@ from msgspec import Raw
 
 from interlock.aql.request import AqlRequest
 from interlock.aql.stage import ANSWERED
-from interlock.core.call import Call, Hear, Outcome
-from interlock.core.ports import Clock, OperationsStage, Over, Taken
+from interlock.core.call import Call, NotificationHandler, Outcome
+from interlock.core.ports import CallResult, Clock, OperationMatch, OperationsStage
 from interlock.errors import InterlockError, ProtocolError
 from interlock.protocol.aql_terms import Category
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_value
@@ -70,30 +70,30 @@ class ProgressStage:
 
     def _rest(self) -> None:
         """While nobody is watched, nobody need ask."""
-        self.told = self._stage.told  # type: ignore[method-assign]
+        self.write_response = self._stage.write_response  # type: ignore[method-assign]
 
-    def take(self, call: Call) -> Taken:
-        taken = self._stage.take(call)
+    def resolve_operation(self, call: Call) -> OperationMatch:
+        taken = self._stage.resolve_operation(call)
         if call.meta is not None and taken is not ANSWERED and META_PROGRESS_TOKEN in call.meta:
             self._watch(call)
         return taken
 
-    def told(
+    def write_response(
         self,
         call: Call,
         outcome: Outcome | None,
         error: InterlockError | None,
-        took: float = 0.0,
-    ) -> Over:
+        duration: float = 0.0,
+    ) -> CallResult:
         if self._watched:
             self._watched.pop(call, None)
-        return self._stage.told(call, outcome, error, took)
+        return self._stage.write_response(call, outcome, error, duration)
 
-    def unreadable(self, body: bytes) -> tuple[bytes, InterlockError] | None:
-        return self._stage.unreadable(body)
+    def check_encoding(self, body: bytes) -> tuple[bytes, InterlockError] | None:
+        return self._stage.check_encoding(body)
 
     def _watch(self, call: Call) -> None:
-        asked, hear, meta = call.asked, call.on_notification, call.meta
+        asked, hear, meta = call.operation_request, call.on_notification, call.meta
         if (
             hear is None
             or meta is None
@@ -102,7 +102,7 @@ class ProgressStage:
         ):
             return
         pulse = _Pulse(hear, meta[META_PROGRESS_TOKEN], self._clock())
-        call.on_notification = pulse.heard
+        call.on_notification = pulse.on_notification
         self._watched[call] = pulse
         # Its own again, which also ends the watch.
         self.__dict__.pop("told", None)
@@ -130,7 +130,7 @@ class _Pulse:
 
     __slots__ = ("_began", "_hear", "_said", "_spoke", "_token")
 
-    def __init__(self, hear: Hear, token: Raw, now: float) -> None:
+    def __init__(self, hear: NotificationHandler, token: Raw, now: float) -> None:
         self._hear = hear
         self._token = token
         self._began = now
@@ -139,7 +139,7 @@ class _Pulse:
         self._spoke = False
         """Whether its server says something itself."""
 
-    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
+    def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
         if method == PROGRESS:
             self._spoke = True
             if self._said and not self._is_ahead(params):

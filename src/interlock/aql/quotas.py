@@ -39,8 +39,8 @@ from interlock.core.call import (
     Call,
     Outcome,
     Principal,
-    UpstreamAnsweredError,
-    UpstreamGoneError,
+    UpstreamLostError,
+    UpstreamResponseError,
     principal,
 )
 from interlock.errors import InterlockError
@@ -158,9 +158,9 @@ _MOST_KEPT: Final = 10_000
 
 def wait_of(outcome: Outcome | None, error: InterlockError | None) -> float:
     """For how many seconds an upstream wants to be left alone. 0: it did not say so."""
-    if isinstance(error, UpstreamGoneError):
+    if isinstance(error, UpstreamLostError):
         return _seconds_in(error.message) if error.status == _TOO_MANY else 0.0
-    if isinstance(error, UpstreamAnsweredError):
+    if isinstance(error, UpstreamResponseError):
         limited = error_mapping.of_error(error).code == error_mapping.LIMITED
         return _seconds_in(error.message) if limited else 0.0
     if error is not None or outcome is None or b'"isError"' not in outcome.result:
@@ -183,7 +183,7 @@ def _seconds_in(text: str) -> float:
 def is_used(call: Call, outcome: Outcome | None) -> bool:
     """Whether a call that is over counts: it left, and no gate below holds it. Then its caller
     makes the identical call again, which counts."""
-    return call.dispatched and (outcome is None or needed_below(outcome.result) is None)
+    return call.is_dispatched and (outcome is None or needed_below(outcome.result) is None)
 
 
 class RetryAfterTable:
@@ -208,7 +208,7 @@ class RetryAfterTable:
         if len(self._until) >= _MOST_KEPT:
             now = self._clock()
             self._until = {key: until for key, until in self._until.items() if until > now}
-        key = (server, None if isinstance(error, UpstreamGoneError) else whose)
+        key = (server, None if isinstance(error, UpstreamLostError) else whose)
         self._until[key] = max(self._clock() + wait, self._until.get(key, 0.0))
 
     def left(self, server: str, whose: Principal) -> float:
@@ -377,7 +377,7 @@ class Quotas:
         totals: list[tuple[str, Period, int]] = []
         for quota in self._quotas:
             counted = self._count_quota(
-                quota, owner, rules.cost, now, None, lifted=bool(call.approval)
+                quota, owner, rules.cost, now, None, lifted=bool(call.approval_id)
             )
             if isinstance(counted, QuotaApproval):
                 return False
@@ -403,17 +403,17 @@ class Quotas:
         marks = tuple((window, window.add(now)) for _, window in rules.limits)
         return _Taken(marks, tuple(totals), rested)
 
-    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+    def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         """How a call ended: what was never sent is given back, and an upstream that wants to be
         left alone is."""
-        asked = call.asked
+        asked = call.operation_request
         if not isinstance(asked, AqlRequest) or asked.operation.native is not None:
             return
         held = self._taken.pop(id(asked), None)
         used = is_used(call, outcome)
         if held is not None and not used:
             self._give_back(held[1])
-        if call.caller is not None and (used or isinstance(error, UpstreamGoneError)):
+        if call.caller is not None and (used or isinstance(error, UpstreamLostError)):
             server = asked.operation.server
             self._retry_after.heed(server, principal(call.caller), outcome, error)
             self._look()
@@ -531,12 +531,16 @@ class Quotas:
             )
         made = AqlRequest(operation, asked.face, asked.family)
         made.item, made.request_id = asked.item, asked.request_id
-        call.name, call.arguments, call.asked = operation.canonical, pause.arguments, made
+        call.name, call.arguments, call.operation_request = (
+            operation.canonical,
+            pause.arguments,
+            made,
+        )
 
     def paused(self, call: Call, required: ErrorReport) -> ErrorReport:
         """What a client reads for a quota that waits, made of what it reads for any call that
         does."""
-        details = self.pause_details(call.decoded)
+        details = self.pause_details(call.decoded_arguments)
         for name in ("confirmation_token", "expires_at", "url"):
             if name in required.details:
                 details[name] = required.details[name]
@@ -560,7 +564,7 @@ class Quotas:
                 "CONFLICT_INVALID_STATE", "The quota has begun anew since: nothing is paused."
             )
         key = quota_key(quota, str(params.get("whose")))
-        self._lifted[key, when.start] = "" if call is None else call.approval
+        self._lifted[key, when.start] = "" if call is None else call.approval_id
         if self._store is not None:
             # It stays lifted through a restart.
             self._store.add(CounterRow(f"lifted {key}", when.start, 1, when.end))

@@ -68,7 +68,7 @@ class ReadModifyWrite:
         parent, params = asked.call, asked.params or {}
         assert parent is not None
         child: Call = params["child"]
-        request = cast("AqlRequest", child.asked)
+        request = cast("AqlRequest", child.operation_request)
         update = request.operation
         reads = self._find(params["reads"], asked.face)
         if reads is None:
@@ -99,7 +99,9 @@ class ReadModifyWrite:
             # A human confirmed what is written, which is known only now.
             made.caller = parent.caller
             self._check(made, request)
-        made.on_notification = lambda _, method, said: self._host.heard(parent, method, said)
+        made.on_notification = lambda _, method, said: self._host.on_notification(
+            parent, method, said
+        )
         return (await self._host.run(made)).result
 
 

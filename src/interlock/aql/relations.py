@@ -112,7 +112,7 @@ class Relations:
 
     def graph(self, call: Call) -> RelationGraph:
         """As whoever calls sees it."""
-        view = self._authorizer.sees(call)
+        view = self._authorizer.view_of(call)
         edges: list[Edge] = []
         elements: list[Element] = []
         seen: set[str] = set()

@@ -99,14 +99,14 @@ def child_of(
     client = parent.client
     return Call(
         TOOLS_CALL,
-        parent.face,
+        parent.server,
         parent.credentials,
         Client(client.era, client.revision, client.name),
         name,
-        parent.owner,
+        parent.session_owner,
         arguments=arguments,
         meta=meta,
         session=parent.session,
         view=parent.view,
-        asked=asked,
+        operation_request=asked,
     )

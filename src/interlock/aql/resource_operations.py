@@ -16,7 +16,7 @@ from interlock.aql.language.collections import CollectionSchema
 from interlock.aql.list_requests import LISTING, ListResponder, parameter
 from interlock.aql.operations import BuiltinOperation
 from interlock.aql.request import AqlRequest, BuiltinResponse
-from interlock.core.call import Call, UpstreamAnsweredError
+from interlock.core.call import Call, UpstreamResponseError
 from interlock.core.ports import CallHost
 from interlock.errors import (
     METHOD_NOT_FOUND,
@@ -109,11 +109,11 @@ class ResourceReader:
     async def _ask(self, parent: Call, verb: str, name: str = "", **fields: Any) -> dict[str, Any]:
         call = Call(
             verb,
-            parent.face,
+            parent.server,
             parent.credentials,
             parent.client,
             name,
-            parent.owner,
+            parent.session_owner,
             meta=parent.meta,
             session=parent.session,
             **fields,
@@ -133,7 +133,7 @@ class ResourceReader:
 
 def _is_missing(error: InterlockError, missing: Failure) -> bool:
     """Whether the catalog, or a server that was asked, does not know it."""
-    if isinstance(error, UpstreamAnsweredError):
+    if isinstance(error, UpstreamResponseError):
         return error.code == UNKNOWN_RESOURCE.code
     return error.failure in (missing, METHOD_NOT_FOUND)
 

@@ -37,9 +37,9 @@ from interlock.aql.warnings import (
     slow_warning,
     truncated_warning,
 )
-from interlock.core.call import Call, Client, Outcome, UpstreamAnsweredError
+from interlock.core.call import Call, Client, Outcome, UpstreamResponseError
 from interlock.core.pipeline.internal_error import fault
-from interlock.core.ports import Over
+from interlock.core.ports import CallResult
 from interlock.errors import InterlockError, ProtocolError
 from interlock.protocol.aql_terms import OWN, SEGMENT
 from interlock.protocol.jsonrpc import decode_members, decode_value, encode_members
@@ -232,13 +232,15 @@ class ResponseWriter:
         self._slow = config.slow_ms / 1000
         self._any_settings = bool(config.operations)
 
-    def __call__(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> Over:
+    def __call__(
+        self, call: Call, outcome: Outcome | None, error: InterlockError | None
+    ) -> CallResult:
         """Never raises."""
-        if call.verb != TOOLS_CALL:
-            if call.verb == TASKS_GET and outcome is not None and call.upstream != OWN:
+        if call.method != TOOLS_CALL:
+            if call.method == TASKS_GET and outcome is not None and call.upstream != OWN:
                 return self._task(call, outcome), None
             return outcome, error
-        asked = cast("AqlRequest | None", call.asked)
+        asked = cast("AqlRequest | None", call.operation_request)
         if asked is None and (call.view is None or call.name not in call.view.tools):
             # It named no endpoint: that is for MCP to tell.
             return outcome, error
@@ -288,13 +290,13 @@ class ResponseWriter:
             # The one thing that structured content cannot say.
             raw = envelope.NULL
         warnings, meta = asked.warnings, None
-        if call.approval and (earlier := self._earlier(call, result)):
+        if call.approval_id and (earlier := self._earlier(call, result)):
             warnings = [*(warnings or ()), earlier_warning(earlier)]
         if asked.fields is not None or asked.shaping is not None:
             limits = self._limits
             raw, more = shaped(data, asked, self._cursors, page=limits.page, most=limits.most_page)
             warnings = [*(warnings or ()), *more]
-        took = self._clock() - call.started
+        took = self._clock() - call.started_at
         if took >= self._slow:
             hint = "Ask with '_async': it goes on behind its answer."
             slow = slow_warning(asked.operation.name, took, self._slow, [hint])
@@ -326,7 +328,7 @@ class ResponseWriter:
     # -- failure
 
     def _is_of_mcp(self, error: InterlockError) -> bool:
-        if isinstance(error, UpstreamAnsweredError) and error.code == URL_FIRST:
+        if isinstance(error, UpstreamResponseError) and error.code == URL_FIRST:
             return True
         return not isinstance(error, AqlError) and error.failure.name in _PASSED
 
@@ -334,7 +336,7 @@ class ResponseWriter:
         result = outcome.result
         if (
             self._tokens is not None
-            and isinstance(call.asked, AqlRequest)
+            and isinstance(call.operation_request, AqlRequest)
             and _STATUS in result
             and _may_hold(call, outcome)
             and needed_below(result) is not None
@@ -345,29 +347,29 @@ class ResponseWriter:
                     return self._quotas.paused(call, required)
                 return required
         found = error_mapping.of_result(result)
-        if call.approval and (earlier := self._earlier(call, result)):
+        if call.approval_id and (earlier := self._earlier(call, result)):
             message = f"{found.message} {earlier_sentence(earlier)}"
             return ErrorReport(found.code, message, {**found.details, "earlier_result": earlier})
         return found
 
     def _earlier(self, call: Call, result: bytes) -> dict[str, Any] | None:
         """Which earlier call a result is of. None: it is the result of this call."""
-        executed_at = kept_at(result, call.approval)
+        executed_at = kept_at(result, call.approval_id)
         if not executed_at:
             return None
-        earlier = {"approval_id": call.approval, "executed_at": executed_at}
-        by = "" if self._tokens is None else self._tokens.approver(call.approval)
+        earlier = {"approval_id": call.approval_id, "executed_at": executed_at}
+        by = "" if self._tokens is None else self._tokens.approver(call.approval_id)
         return {**earlier, "approved_by": by} if by else earlier
 
     def _error(self, call: Call, error: InterlockError) -> ErrorReport:
-        asked = call.asked
+        asked = call.operation_request
         if (
             error.failure is errors.INVALID_ARGUMENTS
             and not isinstance(error, AqlError)
             and isinstance(asked, AqlRequest)
-            and isinstance(call.decoded, dict)
+            and isinstance(call.decoded_arguments, dict)
         ):
-            found = argument_errors.fault(asked.operation, call.decoded)
+            found = argument_errors.fault(asked.operation, call.decoded_arguments)
             if found is not None:
                 return error_mapping.of_error(found)
         return error_mapping.of_error(error)
@@ -430,7 +432,7 @@ class ResponseWriter:
 def _may_hold(call: Call, outcome: Outcome) -> bool:
     """Whether a result that says so really waits for a human: this node made it, or one below. Any
     other server could send people to a page of its own with it."""
-    return outcome.glance is None or (call.route is not None and bool(call.route.way))
+    return outcome.glance is None or (call.route is not None and bool(call.route.route_members))
 
 
 def _is_batch(asked: AqlRequest | None) -> bool:

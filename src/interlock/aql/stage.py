@@ -33,7 +33,7 @@ from interlock.core.catalog.offering import Tool
 from interlock.core.catalog.snapshot import Snapshot, View
 from interlock.core.catalog.token_costs import tool_tokens
 from interlock.core.pipeline.internal_error import fault
-from interlock.core.ports import CallHost, Over, Taken
+from interlock.core.ports import CallHost, CallResult, OperationMatch
 from interlock.errors import INVALID_CURSOR, UNKNOWN_TOOL, InterlockError
 from interlock.protocol.aql_terms import PLAIN, Category, EndpointFamily, OperationView
 from interlock.protocol.jsonrpc import decode_value
@@ -67,7 +67,7 @@ class CallCounter(Protocol):
         """Count a call that is about to be made. It may become another one, which waits for a
         human. Raises AqlError; may add warnings."""
 
-    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+    def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         """A call is over, whether it was counted or not."""
 
 
@@ -90,9 +90,9 @@ class ViewAuthorizer(Protocol):
     """Decides who sees which tools, and who may make other requests."""
 
     @property
-    def sees(self) -> Callable[[Call], View | None]: ...
+    def view_of(self) -> Callable[[Call], View | None]: ...
 
-    def authorize_other(self, call: Call) -> None:
+    def authorize_method(self, call: Call) -> None:
         """Raises InterlockError."""
 
 
@@ -109,7 +109,7 @@ class AqlStage:
         own: BuiltinUpstream,
         authorizer: ViewAuthorizer,
         listing: ToolListBuilder,
-        response_writer: Callable[[Call, Outcome | None, InterlockError | None], Over],
+        response_writer: Callable[[Call, Outcome | None, InterlockError | None], CallResult],
         choose: Callable[[int, int, OperationView], OperationView] = lambda _, __, face: face,
         tokens: TokenVerifier | None = None,
         quotas: CallCounter | None = None,
@@ -186,8 +186,8 @@ class AqlStage:
 
     # -- a request comes
 
-    def take(self, call: Call) -> Taken:
-        asked = call.asked
+    def resolve_operation(self, call: Call) -> OperationMatch:
+        asked = call.operation_request
         face = call.view
         quotas = self.quotas
         assert face is not None
@@ -197,7 +197,7 @@ class AqlStage:
             elif quotas is not None and quotas.active:
                 quotas.admit(call, cast("AqlRequest", asked))
             return GOES_ON
-        if call.verb == TOOLS_CALL:
+        if call.method == TOOLS_CALL:
             if (
                 self._catalog.by_name is self._names
                 and (quotas is None or not quotas.active)
@@ -221,17 +221,17 @@ class AqlStage:
                 assert isinstance(found, BatchRequest)
                 self._make_batch(call, face, family, found)
             return GOES_ON
-        if call.verb == TOOLS_LIST and self._list(call, face):
+        if call.method == TOOLS_LIST and self._list(call, face):
             return ANSWERED
         return GOES_ON
 
-    def told(
+    def write_response(
         self,
         call: Call,
         outcome: Outcome | None,
         error: InterlockError | None,
-        took: float = 0.0,
-    ) -> Over:
+        duration: float = 0.0,
+    ) -> CallResult:
         used, quotas = self.used, self.quotas
         route, caller = call.route, call.caller
         name = "" if caller is None else caller.name
@@ -248,24 +248,26 @@ class AqlStage:
             used((route.canonical, name, True))
         if quotas is not None and quotas.active:
             return self._settled(call, outcome, error)
-        if self._all_alike and took < self._slow and not call.approval:
+        if self._all_alike and duration < self._slow and not call.approval_id:
             ordinary = fast_path.told(call, outcome, glance, self._structured)
             if ordinary is not None:
                 return ordinary, None
         return self._write_response(call, outcome, error)
 
-    def _settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> Over:
+    def _settled(
+        self, call: Call, outcome: Outcome | None, error: InterlockError | None
+    ) -> CallResult:
         """Tell it after whoever counts has heard of it."""
         if self.quotas is not None:
             try:
-                self.quotas.settled(call, outcome, error)
+                self.quotas.on_result(call, outcome, error)
             except Exception as bug:
                 return self._write_response(call, None, fault(call, bug))
         return self._write_response(call, outcome, error)
 
     def _list(self, call: Call, face: OperationView) -> bool:
-        self._authorizer.authorize_other(call)
-        view = self._authorizer.sees(call)
+        self._authorizer.authorize_method(call)
+        view = self._authorizer.view_of(call)
         era = call.client.era
         if face.mode == "auto":
             face = self._choose(self._plain_tokens(view), self._auto_tokens, face)
@@ -276,10 +278,10 @@ class AqlStage:
                 INVALID_CURSOR, "This list has one page: ask for it without a cursor."
             )
         page = self._listing.tools(face, self.operation_catalog(), view, era)
-        self._host.over(call, Outcome(page, era), None)
+        self._host.finish(call, Outcome(page, era), None)
         return True
 
-    def unreadable(self, body: bytes) -> tuple[bytes, InterlockError] | None:
+    def check_encoding(self, body: bytes) -> tuple[bytes, InterlockError] | None:
         """The id of a call whose bytes are no text, and the error for it. None: no such call."""
         found = request.unreadable(body)
         return None if found is None else (found[0], errors.encoding("arguments", found[1]))
@@ -333,7 +335,7 @@ class AqlStage:
         if checked:
             _check_formats(checked, call.arguments)
         endpoint, call.name = call.name, operation.canonical
-        call.asked = asked
+        call.operation_request = asked
         reads = self._reads_of(operation)
         if asked.confirmation and self.tokens is not None and not reads:
             self.tokens.check(call, asked)
@@ -342,13 +344,13 @@ class AqlStage:
         if reads and way != "preview":
             self._call_instead(call, asked, MERGE, reads=reads)
         if way != "call":
-            self._call_instead(call, call.asked, PREVIEW if way == "preview" else START)
+            self._call_instead(call, call.operation_request, PREVIEW if way == "preview" else START)
         elif not self._rewrites and not checked and not item:
             tool = self._names.get(operation.canonical)
             if tool is not None:
                 self._fast_path.remember(call, endpoint, asked, name, tool)
         quotas = self.quotas
-        if quotas is not None and quotas.active and call.asked is asked:
+        if quotas is not None and quotas.active and call.operation_request is asked:
             quotas.admit(call, asked, translation.continued(single.meta))
 
     def _reads_of(self, operation: Operation) -> str:
@@ -359,7 +361,7 @@ class AqlStage:
 
     def again(self, call: Call) -> None:
         """Have a call that is made once more read first, where the operation does."""
-        asked = cast("AqlRequest", call.asked)
+        asked = cast("AqlRequest", call.operation_request)
         reads = self._reads_of(asked.operation)
         if reads:
             self._call_instead(call, asked, MERGE, reads=reads)
@@ -372,7 +374,7 @@ class AqlStage:
         asked = AqlRequest(hidden, face, family, params=params)
         way = translation.beside(call, asked, batch.meta)
         params["dry_run"] = way == "preview"
-        call.name, call.arguments, call.asked = hidden.canonical, EMPTY_OBJECT, asked
+        call.name, call.arguments, call.operation_request = hidden.canonical, EMPTY_OBJECT, asked
         if way == "execution":
             self._call_instead(call, asked, START)
 
@@ -392,12 +394,12 @@ class AqlStage:
         made = AqlRequest(hidden, asked.face, asked.family, params={"child": child, **params})
         made.item, asked.item = asked.item, False
         made.request_id = asked.request_id
-        call.name, call.arguments, call.asked = hidden.canonical, EMPTY_OBJECT, made
+        call.name, call.arguments, call.operation_request = hidden.canonical, EMPTY_OBJECT, made
 
     def _not_there(
         self, call: Call, operation_catalog: OperationSnapshot, name: str, face: OperationView
     ) -> AqlError:
-        if self._authorizer.sees(call) is None:
+        if self._authorizer.view_of(call) is None:
             # Who sees everything may know what will be there.
             for segment, state in self.absent().items():
                 begins = f"{operations.snake(segment)}_"
@@ -409,7 +411,7 @@ class AqlStage:
         self, call: Call, operation_catalog: OperationSnapshot, name: str, face: OperationView
     ) -> list[str]:
         """Names that were perhaps meant, of those that the caller may know."""
-        view = self._authorizer.sees(call)
+        view = self._authorizer.view_of(call)
         near: list[str] = []
         for one in operation_catalog.near(name, 20):
             operation = operation_catalog.find(one)

@@ -75,7 +75,7 @@ def is_known_by_name(caller: Caller) -> bool:
     """Whether a name always means the same caller. Of callers of other nodes we have those nodes'
     word only, and to one that does not say who calls there all have one name; the names of guests
     are given by chance."""
-    return not caller.above and caller.kind not in (PARENT_KIND, GUEST)
+    return not caller.parent_caller and caller.kind not in (PARENT_KIND, GUEST)
 
 
 def is_decision(approval: Approval) -> bool:

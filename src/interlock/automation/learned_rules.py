@@ -59,7 +59,7 @@ class LearnedRules:
 
     def __call__(self, call: Call, decision: Decision) -> Decision:
         """What happens to a call that would wait. Raises InterlockError where a rule denies it."""
-        if decision.action is not _CONFIRM or call.verb != TOOLS_CALL or call.approval:
+        if decision.action is not _CONFIRM or call.method != TOOLS_CALL or call.approval_id:
             # What a human let through by itself needs no rule.
             return decision
         route, caller = call.route, call.caller
@@ -94,7 +94,7 @@ class LearnedRules:
         if self._audit is not None:
             asked = f"{tool} of {call.caller.name}"
             if call.proposal is not None:
-                asked += f", proposed in {call.proposal.topic} by {call.proposal.by}"
+                asked += f", proposed in {call.proposal.topic} by {call.proposal.participant}"
             self._audit.record_change(VERB, rule.name, rule.then, asked)
         if answer.denies:
             why = f" {rule.reason}" if rule.reason else ""

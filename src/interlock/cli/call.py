@@ -24,7 +24,7 @@ from interlock.terminal.results import print_result
 if TYPE_CHECKING:
     from msgspec import Raw
 
-    from interlock.core.call import Call, UpstreamAnsweredError
+    from interlock.core.call import Call, UpstreamResponseError
     from interlock.core.config import Config
     from interlock.terminal.node_client import NodeClient
 
@@ -110,7 +110,7 @@ async def _call(
     seconds: float | None,
     approval: str | None,
 ) -> int:
-    from interlock.core.call import UpstreamAnsweredError
+    from interlock.core.call import UpstreamResponseError
     from interlock.terminal.call_arguments import ArgumentError, read_arguments, read_json_object
     from interlock.terminal.node_client import connect_to_node
 
@@ -129,7 +129,7 @@ async def _call(
     except TimeoutError:
         output.print_problem(f"no answer within {seconds:g} s; the call was cancelled.")
         return output.FAILED
-    except UpstreamAnsweredError as error:
+    except UpstreamResponseError as error:
         if node.unready:
             # What is wrong with the server was told already; that its tools are unknown follows.
             return output.UNREACHABLE
@@ -190,7 +190,7 @@ def _progress(call: Call, method: str, params: bytes | Raw) -> None:
         print(f"{line} {message}".rstrip(), file=sys.stderr, flush=True)
 
 
-def _error_code(error: UpstreamAnsweredError) -> int:
+def _error_code(error: UpstreamResponseError) -> int:
     from interlock.errors import by_name
 
     rows = [by_name(name) for name in _UNREACHABLE_NAMES]

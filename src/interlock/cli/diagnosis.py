@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from interlock.cli.tool_names import tools_of, unmatched_names
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from interlock.core.catalog.offering import read_offering
 from interlock.core.config import (
     Config,
@@ -193,7 +193,7 @@ def advice(
 
 
 def _advice_for_url(server: ServerConfig, error: InterlockError) -> list[str]:
-    status = error.status if isinstance(error, UpstreamGoneError) else 0
+    status = error.status if isinstance(error, UpstreamLostError) else 0
     if "interlock login" in error.message:
         return []
     if status in (401, 403):

@@ -67,7 +67,9 @@ class Question(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             name=kind.context, arguments=msgspec.json.encode(self.arguments),
         )  # fmt: skip
         scopes = None if self.scopes is None else tuple(self.scopes)
-        call.caller = Caller(self.caller, roles=tuple(self.roles), scopes=scopes, above=self.above)
+        call.caller = Caller(
+            self.caller, roles=tuple(self.roles), scopes=scopes, parent_caller=self.above
+        )
         is_tool = kind.method == TOOLS_CALL
         call.effect = self.effect if is_tool else ""
         call.upstream = self.server or (kind.context.partition(".")[0] if is_tool else "")

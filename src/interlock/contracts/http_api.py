@@ -171,7 +171,7 @@ class ContractsApp:
     async def _admit(self, call: Call) -> None:
         """Raises InterlockError."""
         call.caller = caller = await caller_of(call, self._authenticate)
-        if not caller.calls:
+        if not caller.can_call:
             raise InterlockError(
                 FORBIDDEN, f"The token of {caller.name} is not for calling: `may: [call]` lets it."
             )

@@ -40,7 +40,7 @@ class RegistryServer:
         """Raises InterlockError for an address or tokens that cannot be used."""
         known = resolve_tokens(config.tokens, environ=environ, base_dir=base_dir)
         tokens = {
-            secret: Caller(one.name, calls="call" in one.may) for secret, one in known.items()
+            secret: Caller(one.name, can_call="call" in one.may) for secret, one in known.items()
         }
         authenticate = Authenticator(tokens)
         self._registry_service = RegistryService(open)

@@ -29,7 +29,7 @@ LOOPBACK: Final = "loopback"
 OTHER_USER: Final = "other_user"
 FORWARDED: Final = "forwarded"
 
-Hear = Callable[["Call", str, "bytes | Raw"], None]
+NotificationHandler = Callable[["Call", str, "bytes | Raw"], None]
 """Takes a notification that belongs to a call: the call, the method and the raw params."""
 
 
@@ -41,12 +41,12 @@ class Credentials(msgspec.Struct, frozen=True, gc=False):
     `other_user`: from this machine, but another user's, or nobody knows whose. `forwarded`: passed
     on by a proxy. Else the address."""
     bearer: str | None = None
-    known_as: str = ""
+    assigned_name: str = ""
     """Set where the node itself chose the other side, as with the parent that it registered with:
     the name of that caller."""
-    certificate: tuple[str, ...] = ()
+    certificate_names: tuple[str, ...] = ()
     """The names (SAN) in the client certificate that it showed, and that a CA of ours signed."""
-    minted: str | None = None
+    hop_token: str | None = None
     """The token that the node above made for this one call, where it sent one."""
 
     def __repr__(self) -> str:
@@ -58,9 +58,9 @@ class Credentials(msgspec.Struct, frozen=True, gc=False):
         return [
             ("peer", self.peer),
             ("bearer", None if self.bearer is None else "…"),
-            ("known_as", self.known_as),
-            ("certificate", self.certificate),
-            ("minted", None if self.minted is None else "…"),
+            ("assigned_name", self.assigned_name),
+            ("certificate_names", self.certificate_names),
+            ("hop_token", None if self.hop_token is None else "…"),
         ]
 
 
@@ -68,24 +68,24 @@ class Caller(msgspec.Struct, frozen=True, gc=False):
     """Somebody who is known here."""
 
     name: str
-    calls: bool = True
+    can_call: bool = True
     """Whether it may call, in topics and everywhere else."""
-    registers: bool = True
+    can_register: bool = True
     """Whether it may register a subserver."""
-    joins: bool = False
+    can_join: bool = False
     """Whether it may take part in topics, though it may not call elsewhere."""
-    approves: bool = False
+    can_view_approvals: bool = False
     """Whether it may look at the approvals of others. Only a proof confirms one."""
     kind: str = "local"
     """How it is known: `local`, `token`, `jwt`, `introspection`, `certificate` or `parent`."""
     roles: tuple[str, ...] = ()
     scopes: tuple[str, ...] | None = None
     """The most it may do, as `level` or `level:glob`. None: there is no limit."""
-    expires: float | None = None
+    expires_at: float | None = None
     """Until when (wall clock) it is who it says. None: it is asked anew every time."""
     id: str = ""
     """What can be revoked: the id of its token, or its subject. Empty: nothing of it can."""
-    above: str = ""
+    parent_caller: str = ""
     """Of a call that a parent sent: who called there."""
 
 
@@ -96,22 +96,22 @@ Principal = tuple[str, str, str]
 class RevokedCallers(frozenset[str]):
     """The names of callers of whom something was revoked, and what of each."""
 
-    tokens: frozenset[str] = frozenset()
+    token_ids: frozenset[str] = frozenset()
     """Tokens by id that do not count any more."""
-    wholly: frozenset[str] = frozenset()
+    without_tokens: frozenset[str] = frozenset()
     """Callers who have no token left that was known to count."""
 
-    def ends(self, caller: Caller) -> bool:
+    def affects(self, caller: Caller) -> bool:
         """Whether something that this caller began must end now: not, if it came with another
         token than the one that was revoked."""
         if caller.name not in self:
             return False
-        return caller.name in self.wholly or not caller.id or caller.id in self.tokens
+        return caller.name in self.without_tokens or not caller.id or caller.id in self.token_ids
 
 
 def principal(caller: Caller) -> Principal:
     """Return what identifies a caller across connections."""
-    return (caller.name, caller.kind, caller.above)
+    return (caller.name, caller.kind, caller.parent_caller)
 
 
 class Client(msgspec.Struct, frozen=True, gc=False):
@@ -121,7 +121,7 @@ class Client(msgspec.Struct, frozen=True, gc=False):
     revision: str
     name: str = ""
     capabilities: bytes = EMPTY_OBJECT
-    answers: bool = False
+    accepts_requests: bool = False
     """Whether it keeps a session and answers what a server asks of it in between: sampling,
     elicitation or roots."""
 
@@ -135,47 +135,47 @@ class ClientRequest(msgspec.Struct, eq=False):
     method: str
     params: bytes
     """A raw JSON object, empty when there are none."""
-    on_answer: Callable[[ClientResponse], None]
+    on_response: Callable[[ClientResponse], None]
     upstream: str = ""
     """Who asks."""
-    open: bool = True
-    on_withdrawn: Callable[[ClientRequest, str], None] | None = None
+    is_open: bool = True
+    on_withdraw: Callable[[ClientRequest, str], None] | None = None
     """Set by whoever relays it: told when the upstream no longer wants to know, and why."""
     progress_token: bytes | None = None
     """Raw: the upstream wants to hear how the answer comes along."""
     on_progress: Callable[[bytes | Raw], None] | None = None
     """Takes the raw params of the client's progress on this question."""
-    on_over: Callable[[ClientResponse | str], None] | None = None
+    on_end: Callable[[ClientResponse | str], None] | None = None
     """Told once, before anybody else: the answer, or why there is none to come any more."""
 
-    def reply(self, result: bytes | Raw) -> None:
-        self._answer(ClientResponse(bytes(result)))
+    def respond(self, result: bytes | Raw) -> None:
+        self._respond(ClientResponse(bytes(result)))
 
-    def refuse(self, code: int, message: str, data: bytes | Raw | None = None) -> None:
-        self._answer(ClientResponse(b"", code, message, data))
+    def reject(self, code: int, message: str, data: bytes | Raw | None = None) -> None:
+        self._respond(ClientResponse(b"", code, message, data))
 
     def withdraw(self, reason: str) -> None:
         """The upstream no longer wants an answer."""
-        if self.open:
-            self.open = False
-            if self.on_over is not None:
-                self.on_over(reason)
-            if self.on_withdrawn is not None:
-                self.on_withdrawn(self, reason)
+        if self.is_open:
+            self.is_open = False
+            if self.on_end is not None:
+                self.on_end(reason)
+            if self.on_withdraw is not None:
+                self.on_withdraw(self, reason)
 
-    def give_up(self, code: int, message: str) -> None:
+    def fail(self, code: int, message: str) -> None:
         """Nobody will answer: both sides are told."""
-        if self.open:
-            self.refuse(code, message)
-            if self.on_withdrawn is not None:
-                self.on_withdrawn(self, message)
+        if self.is_open:
+            self.reject(code, message)
+            if self.on_withdraw is not None:
+                self.on_withdraw(self, message)
 
-    def _answer(self, answer: ClientResponse) -> None:
-        if self.open:
-            self.open = False
-            if self.on_over is not None:
-                self.on_over(answer)
-            self.on_answer(answer)
+    def _respond(self, answer: ClientResponse) -> None:
+        if self.is_open:
+            self.is_open = False
+            if self.on_end is not None:
+                self.on_end(answer)
+            self.on_response(answer)
 
 
 class ClientResponse(msgspec.Struct, frozen=True, gc=False):
@@ -188,7 +188,7 @@ class ClientResponse(msgspec.Struct, frozen=True, gc=False):
     data: bytes | Raw | None = None
 
     @property
-    def refused(self) -> bool:
+    def is_error(self) -> bool:
         return not self.result
 
 
@@ -198,24 +198,24 @@ class ClientSession(Protocol):
     client: Client
     owner: str
     """The name of the caller it belongs to."""
-    alive: bool
+    is_alive: bool
     log_level: str | None
     """From which level on it wants to hear log messages. None: it never said."""
-    closed: list[Callable[[], None]]
+    on_close: list[Callable[[], None]]
     """Run once, when the session ends."""
     on_roots_changed: list[Callable[[], None]]
     """Run whenever the client says that its roots are others now."""
 
-    def tell(self, method: str, params: bytes | Raw | None) -> None:
+    def send_notification(self, method: str, params: bytes | Raw | None) -> None:
         """Send a notification that belongs to none of its requests."""
 
-    def hang_up(self, call: Call) -> None:
+    def close_stream(self, call: Call) -> None:
         """End the connection of a call that goes on, if its client knows to come back for it."""
 
-    def updated(self, uri: str) -> None:
+    def send_resource_update(self, uri: str) -> None:
         """Tell it that a resource which it follows is not what it was."""
 
-    def ask(self, ask: ClientRequest, call: Call | None) -> bool:
+    def send_request(self, ask: ClientRequest, call: Call | None) -> bool:
         """Put a question: on the stream of the call's own request where there is one.
 
         False: there is no way to the client now, and the question is as it was.
@@ -231,10 +231,10 @@ class Route(Protocol):
     upstream_name: str
     upstream_name_json: bytes
     header_params: tuple[HeaderParam, ...]
-    limit: float | None
+    declared_timeout: float | None
     """How long a call of it may take, by what it says of itself. 0: as long as it takes. None: it
     says nothing."""
-    way: bytes
+    route_members: bytes
     """Members of `_meta` that lead a call on through the nodes below, as they stand behind others:
     `,"x-mcpax-route":[…],"x-mcpax-cursor":1`. Empty: there is no node below."""
 
@@ -245,7 +245,7 @@ class ProposedCall(msgspec.Struct, frozen=True, gc=False):
     topic: str
     id: str
     """The id of its envelope."""
-    by: str
+    participant: str
     """The participant that proposed it."""
 
 
@@ -260,25 +260,25 @@ class OperationRequest(Protocol):
 class Call(msgspec.Struct, eq=False):
     """One request on its way through the pipeline."""
 
-    verb: str
+    method: str
     """The MCP method: `tools/call`, `tools/list`, …"""
-    face: str
+    server: str
     credentials: Credentials
     client: Client
     name: str = ""
     """The tool or prompt as the client named it, or the URI of a resource."""
-    owner: str = ""
+    session_owner: str = ""
     """Whose session it came on, when it came on one: nobody else may use that session."""
     cursor: str | None = None
     """Where a listing goes on."""
     arguments: bytes | Raw = EMPTY_OBJECT
     meta: dict[str, Raw] | None = None
     """The caller's `_meta`, reserved keys included."""
-    extra: dict[str, Raw] | None = None
+    extra_params: dict[str, Raw] | None = None
     """Members of `params` that the node does not read but passes on."""
     header_params: list[tuple[bytes, bytes]] | None = None
     """`Mcp-Param-*` headers as they came, when the wire has them."""
-    on_notification: Hear | None = None
+    on_notification: NotificationHandler | None = None
     """Where progress and log messages of this call go. None: nobody listens."""
 
     on_done: Done | None = None
@@ -293,12 +293,12 @@ class Call(msgspec.Struct, eq=False):
     """The AQL view that it was made in. None: the plain one."""
 
     # Filled in by the stages, in their order.
-    started: float = 0.0
+    started_at: float = 0.0
     caller: Caller | None = None
     route: Route | None = None
     upstream: str = ""
     effect: str = ""
-    decoded: Any = None
+    decoded_arguments: Any = None
     """The arguments as Python objects, once a stage needed them."""
     timeout: float = 0.0
     """How long the call may go without a sign of life; progress starts it again."""
@@ -306,26 +306,26 @@ class Call(msgspec.Struct, eq=False):
     """Absolute, on the loop's clock."""
     hard_deadline: float = 0.0
     """However much progress is reported, the call ends here."""
-    own_limit: bool = False
+    has_caller_timeout: bool = False
     """Whether the caller itself asked for a shorter deadline than the node's."""
-    repeatable: bool = False
+    is_retryable: bool = False
     """Whether it may be sent again after it may have been executed."""
-    sent_again: bool = False
-    dispatched: bool = False
+    is_retry: bool = False
+    is_dispatched: bool = False
     """Whether a request for it has left the node, so that it may have been executed. Set where the
     request is handed to its transport; only a transport that knows that nothing was executed takes
     it back. A call that waits for the outcome of another is not dispatched."""
-    rounds: int = 0
+    input_rounds: int = 0
     """How often its server has asked for input instead of answering."""
-    exchange: UpstreamRequest | None = None
+    upstream_request: UpstreamRequest | None = None
     """The request that is under way for it."""
-    approval: str = ""
+    approval_id: str = ""
     """The id of the approval that it is made for: a human let exactly this call through."""
-    digest: str = ""
+    approval_digest: str = ""
     """Of an approved call: what the approval is about, once the gate has held the call to it."""
-    reserved: Sequence[object] | None = None
+    reservations: Sequence[object] | None = None
     """What it has taken from budgets, until it is settled or given back."""
-    asked: OperationRequest | None = None
+    operation_request: OperationRequest | None = None
     """What the AQL stage keeps of the request until it is answered. No wire can set it."""
     proposal: ProposedCall | None = None
     """The proposal that it was made for: it waits for a human, unless a rule that a human accepted
@@ -337,7 +337,7 @@ class Call(msgspec.Struct, eq=False):
         return f"Call({shown})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        shown = ("verb", "face", "name", "credentials", "caller", "upstream", "approval")
+        shown = ("method", "server", "name", "credentials", "caller", "upstream", "approval_id")
         return [(name, getattr(self, name)) for name in shown]
 
 
@@ -354,7 +354,7 @@ Done = Callable[["Call", "Outcome | None", InterlockError | None], None]
 """Takes a call that is over, with its outcome or its error."""
 
 
-class UpstreamAnsweredError(InterlockError):
+class UpstreamResponseError(InterlockError):
     """The upstream itself answered with a JSON-RPC error: code, message and data are passed on."""
 
     def __init__(self, code: int, message: str, data: bytes | Raw | None) -> None:
@@ -363,7 +363,7 @@ class UpstreamAnsweredError(InterlockError):
         self.raw_data = data
 
 
-class HiddenError(InterlockError):
+class HiddenToolError(InterlockError):
     """A call of a tool that its caller does not see. The caller is told that there is none, the
     journal has the reason."""
 
@@ -379,15 +379,15 @@ class RelayedError(InterlockError):
     """
 
 
-class UpstreamGoneError(InterlockError):
+class UpstreamLostError(InterlockError):
     """The upstream went away. `sent` tells whether this request may have been executed: that
     decides whether it may be sent again. Whether any request of a call left: `Call.dispatched`."""
 
     def __init__(
-        self, failure: Failure, message: str, *, sent: bool, status: int = 0, location: str = ""
+        self, failure: Failure, message: str, *, was_sent: bool, status: int = 0, location: str = ""
     ) -> None:
         super().__init__(failure, message)
-        self.sent = sent
+        self.was_sent = was_sent
         self.status = status
         """What HTTP said, where HTTP was spoken."""
         self.location = location

@@ -20,7 +20,7 @@ class PendingRequestBase:
     """Base class of the stand-ins for a request (`ports.UpstreamRequest`). Every method does
     nothing."""
 
-    open: bool = False
+    is_open: bool = False
 
     def abandon(self, reason: str) -> None:
         """Nobody waits any more."""
@@ -28,7 +28,7 @@ class PendingRequestBase:
     def expire(self) -> None:
         """The deadline has passed."""
 
-    def hand_over(self, call: Call, back: ResponseHandler) -> None:
+    def reassign(self, call: Call, back: ResponseHandler) -> None:
         """Somebody else waits from now on."""
 
 
@@ -66,8 +66,8 @@ class DeferredRequest(PendingRequestBase):
             self.task = asyncio.get_running_loop().create_task(self._run(send))
 
     @property
-    def open(self) -> bool:  # type: ignore[override]
-        return self.waits or (self._sent is not None and self._sent.open)
+    def is_open(self) -> bool:  # type: ignore[override]
+        return self.waits or (self._sent is not None and self._sent.is_open)
 
     def start(self, start: Callable[[Call, ResponseHandler], UpstreamRequest]) -> None:
         """Send it now, unless nobody waits for it."""
@@ -77,13 +77,13 @@ class DeferredRequest(PendingRequestBase):
         try:
             self._become(start(self.call, self._back))
         except InterlockError as error:
-            self._back.settled(self.call, None, error)
+            self._back.on_result(self.call, None, error)
 
     def fail(self, error: InterlockError) -> None:
         """It will not be sent."""
         if self.waits:
             self.waits = False
-            self._back.settled(self.call, None, error)
+            self._back.on_result(self.call, None, error)
 
     async def _run(
         self, send: Callable[[Call, ResponseHandler], Awaitable[UpstreamRequest]]
@@ -101,15 +101,15 @@ class DeferredRequest(PendingRequestBase):
             if self.waits:
                 self.waits = False
                 if self.call is not call or self._back is not back:
-                    sent.hand_over(self.call, self._back)
+                    sent.reassign(self.call, self._back)
                 self._become(sent)
             else:
                 sent.abandon("Nobody waits for it any more.")
 
     def _become(self, sent: UpstreamRequest) -> None:
         self._sent = sent
-        if self.call.exchange is self:
-            self.call.exchange = sent
+        if self.call.upstream_request is self:
+            self.call.upstream_request = sent
 
     def _stop(self) -> None:
         if self.task is not None:
@@ -128,7 +128,7 @@ class DeferredRequest(PendingRequestBase):
             self._stop()
             self.fail(self._late)
 
-    def hand_over(self, call: Call, back: ResponseHandler) -> None:
+    def reassign(self, call: Call, back: ResponseHandler) -> None:
         self.call, self._back = call, back
         if self._sent is not None:
-            self._sent.hand_over(call, back)
+            self._sent.reassign(call, back)

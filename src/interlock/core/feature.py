@@ -98,19 +98,19 @@ class FeatureComponent(Component):
     takes_config_before_upstreams = False
     """Whether `apply` is called before that of the upstreams: it frees names that they may take."""
 
-    def restore(self) -> None:
+    def restore_state(self) -> None:
         """Take up what an earlier run left. Called before the node accepts callers."""
 
-    def listening_at(self, url: str) -> None:
+    def on_listening(self, url: str) -> None:
         """The node accepts callers at this URL now."""
 
-    async def listen_locally(self, socket: Path) -> None:
+    async def open_local_sockets(self, socket: Path) -> None:
         """Open the Unix sockets for this user's programs beside the node's own. Raises OSError."""
 
-    def settled(self) -> None:
+    def on_upstreams_tried(self) -> None:
         """Every upstream of the config was tried once."""
 
-    async def leave(self) -> None:
+    async def announce_shutdown(self) -> None:
         """The node is about to stop, and still accepts callers. Say so where somebody must know."""
 
     async def disconnect(self) -> None:
@@ -122,7 +122,7 @@ class FeatureComponent(Component):
         """What its servers say of themselves, beside the upstreams of the config."""
         return ()
 
-    def introduction_changed(self) -> None:
+    def on_introduction_change(self) -> None:
         """What the node says of itself may have changed."""
 
     def status(self) -> msgspec.Struct | None:
@@ -133,10 +133,10 @@ class FeatureComponent(Component):
         """What is wrong now and needs a person, one sentence each."""
         return []
 
-    def revoked(self, callers: RevokedCallers) -> None:
+    def on_tokens_revoked(self, callers: RevokedCallers) -> None:
         """The tokens of these callers do not count any more: end everything of theirs now."""
 
-    def expired(self, callers: Container[str]) -> None:
+    def on_tokens_expired(self, callers: Container[str]) -> None:
         """The tokens of these callers ran out: tell them nothing more until they have new ones."""
 
 

@@ -36,7 +36,7 @@ class UpstreamRequest(Protocol):
     """A request on its way to an upstream."""
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether it is still to be answered."""
         ...
 
@@ -46,20 +46,22 @@ class UpstreamRequest(Protocol):
     def expire(self) -> None:
         """The deadline has passed: tell the upstream, fail whoever waits."""
 
-    def hand_over(self, call: Call, back: ResponseHandler) -> None:
+    def reassign(self, call: Call, back: ResponseHandler) -> None:
         """From now on somebody else waits for it."""
 
 
 class ResponseHandler(Protocol):
     """The way back: what an upstream tells about the calls that it was given."""
 
-    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+    def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         """Told once, by the answer or by its absence."""
 
-    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
+    def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
         """What the upstream says before it answers: progress, log messages."""
 
-    def asked(self, ask: ClientRequest, call: Call | None, session: ClientSession | None) -> None:
+    def on_request(
+        self, ask: ClientRequest, call: Call | None, session: ClientSession | None
+    ) -> None:
         """What the upstream wants to know before it answers.
 
         `call` is the one it is about. None: it is about none in particular, but the upstream
@@ -91,24 +93,24 @@ class Upstream(Protocol):
         """What it says it can do; for as long as its tools are listed."""
         ...
 
-    def set_level(self, level: str, session: ClientSession | None) -> None:
+    def set_log_level(self, level: str, session: ClientSession | None) -> None:
         """Somebody wants to hear its log messages from this level on."""
 
-    def apart(self, call: Call) -> object | None:
+    def session_key(self, call: Call) -> object | None:
         """Whose connection such a call would take. None: the one that everybody shares."""
         ...
 
-    async def watch(self, uri: str, call: Call | None) -> None:
+    async def subscribe(self, uri: str, call: Call | None) -> None:
         """Announce from now on when this resource changes, on the connection of such a call, or on
         the one that everybody shares.
 
         Raises InterlockError.
         """
 
-    async def unwatch(self, uri: str, call: Call | None) -> None:
+    async def unsubscribe(self, uri: str, call: Call | None) -> None:
         """Announce it no more."""
 
-    async def until_ready(self, seconds: float) -> bool:
+    async def wait_until_ready(self, seconds: float) -> bool:
         """Wait for it to come back; False, at once, when that is not to be expected in time."""
         ...
 
@@ -129,31 +131,35 @@ class CallHost(ResponseHandler, Protocol):
     def send(self, call: Call, now: float) -> None:
         """Send a call that every stage has passed to its upstream."""
 
-    def write_first(self, call: Call) -> None:
+    def record_and_send(self, call: Call) -> None:
         """Send a call to its upstream once the journal has it on disk."""
 
-    def over(
-        self, call: Call, outcome: Outcome | None, error: InterlockError | None, word: str = "ok"
+    def finish(
+        self,
+        call: Call,
+        outcome: Outcome | None,
+        error: InterlockError | None,
+        outcome_name: str = "ok",
     ) -> None:
         """End a call. `word`: what the journal says of it."""
 
-    def waits(self, call: Call) -> bool:
+    def is_pending(self, call: Call) -> bool:
         """Whether a call is under way, and its caller waits for it."""
         ...
 
-    def wait_for_input(self, call: Call, seconds: float) -> None:
+    def pause_deadline(self, call: Call, seconds: float) -> None:
         """Stop the deadline of a call while its client is asked."""
 
-    def go_on(self, call: Call) -> None:
+    def resume_deadline(self, call: Call) -> None:
         """Let the deadline of a call run again."""
 
-    def task_over(
+    def finish_task(
         self, call: Call, outcome: Outcome | None, error: InterlockError | None
     ) -> Outcome | None:
         """End a call that goes on as a task."""
         ...
 
-    def take_over(self, call: Call, exchange: UpstreamRequest) -> None:
+    def attach_request(self, call: Call, exchange: UpstreamRequest) -> None:
         """Have a call wait for a request that was sent for another one."""
 
 
@@ -161,7 +167,7 @@ class Decision(Protocol):
     """What was decided about a call that is not rejected."""
 
     @property
-    def gated(self) -> bool:
+    def needs_approval(self) -> bool:
         """Whether the call waits for an operator."""
         ...
 
@@ -170,23 +176,23 @@ class Authorizer(Protocol):
     """Decides who may do what."""
 
     @property
-    def sees(self) -> Callable[[Call], View | None]:
+    def view_of(self) -> Callable[[Call], View | None]:
         """Finds what the caller of a call sees of the tools. None: all of them."""
         ...
 
-    def screen(self, call: Call) -> None:
+    def check_tool(self, call: Call) -> None:
         """Reject what no arguments could make right. Raises InterlockError."""
 
     def authorize(self, call: Call) -> Any:
         """Return the `Decision` about a call of a tool that was screened. Raises InterlockError."""
 
-    def authorize_other(self, call: Call) -> None:
+    def authorize_method(self, call: Call) -> None:
         """Decide about what is no call of a tool: it never waits. Raises InterlockError."""
 
     def explain(self, call: Call, decision: Any) -> Any:
         """Return the decision by which a call is held, with its full reason."""
 
-    def settle(self, call: Call) -> None:
+    def charge_budget(self, call: Call) -> None:
         """A call that has `reserved` something is over."""
 
 
@@ -196,14 +202,14 @@ class Gate(Protocol):
     host: Any
     """What goes on with those that are let through."""
 
-    def hold(self, call: Call, decision: Any) -> None:
+    def request_approval(self, call: Call, decision: Any) -> None:
         """Answer the call with what it waits for; or let it go on, if an operator approved exactly
         it. Raises InterlockError."""
 
-    def finished(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+    def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         """A call that was let through is over, or one whose result says that it failed."""
 
-    def only_waits(self, call: Call) -> bool:
+    def is_waiting_for_other_call(self, call: Call) -> bool:
         """Whether a call that is under way waits for the outcome of another."""
         ...
 
@@ -214,15 +220,15 @@ class RouteCheck(Protocol):
     def check(self, call: Call, hop: Hop) -> None:
         """Raises InterlockError for a call that came the wrong way."""
 
-    def place(self, call: Call) -> str:
+    def describe_position(self, call: Call) -> str:
         """Where in the tree a call is now."""
         ...
 
 
-Over = tuple[Outcome | None, InterlockError | None]
+CallResult = tuple[Outcome | None, InterlockError | None]
 """How a call ended."""
 
-Taken = bool | None
+OperationMatch = bool | None
 """What became of a call that the operations stage took. True: it is a call of a tool, knows its
 route, and has arguments that fit the tool's schema. False: it goes on as any other. None: it is
 answered, or will be."""
@@ -231,21 +237,21 @@ answered, or will be."""
 class OperationsStage(Protocol):
     """Makes calls of operations, for clients in a view. Only asked about a call in a view."""
 
-    def take(self, call: Call) -> Taken:
+    def resolve_operation(self, call: Call) -> OperationMatch:
         """Make an operation a call of its tool. Raises InterlockError."""
         ...
 
-    def told(
+    def write_response(
         self,
         call: Call,
         outcome: Outcome | None,
         error: InterlockError | None,
-        took: float = 0.0,
-    ) -> Over:
+        duration: float = 0.0,
+    ) -> CallResult:
         """How a call ended, after so many seconds, in the words of the view. Never raises."""
         ...
 
-    def unreadable(self, body: bytes) -> tuple[bytes, InterlockError] | None:
+    def check_encoding(self, body: bytes) -> tuple[bytes, InterlockError] | None:
         """The id of a call whose bytes are not the text they should be, and the error for it.
         None: every byte is text, or it is no call that could be answered."""
         ...

@@ -17,8 +17,8 @@ from interlock.core.call import (
     ClientRequest,
     ClientSession,
     Outcome,
-    UpstreamAnsweredError,
-    UpstreamGoneError,
+    UpstreamLostError,
+    UpstreamResponseError,
 )
 from interlock.core.catalog.effects import LEVELS
 from interlock.core.deferred_request import PendingRequestBase
@@ -80,8 +80,8 @@ class DriverRoute(msgspec.Struct):
     upstream_name: str
     upstream_name_json: bytes
     header_params: tuple[HeaderParam, ...] = ()
-    limit: float | None = None
-    way: bytes = b""
+    declared_timeout: float | None = None
+    route_members: bytes = b""
 
 
 class ContractExchange:
@@ -124,7 +124,7 @@ class ContractExchange:
         """Whether it answered, or its code began: then it may be done, whatever is said of it."""
         self._signed_in = False
         """Whether it was tried again with a new sign-in: once is enough."""
-        self.open = True
+        self.is_open = True
 
     # -- out
 
@@ -133,7 +133,7 @@ class ContractExchange:
         candidate = self._order[self._place]
         served = self._served
         self._dispatched = self._begun = False
-        self._dispatched_before = self._call.dispatched
+        self._dispatched_before = self._call.is_dispatched
         driver = self._driver = self._upstream.driver_of(served, candidate)
         binding = driver.bindings[served.contract.key]
         call = self._call
@@ -157,7 +157,7 @@ class ContractExchange:
             return
 
         def over(arguments: Any, error: InterlockError | None) -> None:
-            if not self.open:
+            if not self.is_open:
                 return
             self._exchange = None
             try:
@@ -181,18 +181,18 @@ class ContractExchange:
         assert binding.entry.mcp is not None
         name = binding.entry.mcp.tool_name
         self._child = Call(
-            verb=call.verb,
-            face=call.face,
+            method=call.method,
+            server=call.server,
             credentials=call.credentials,
             client=call.client,
             name=name,
-            owner=call.owner,
+            session_owner=call.session_owner,
             arguments=encode_value(arguments),
             meta=call.meta,
-            extra=self._extra,
+            extra_params=self._extra,
             on_notification=call.on_notification,
             session=call.session,
-            started=call.started,
+            started_at=call.started_at,
             caller=call.caller,
             route=DriverRoute(served.contract.id, driver.key, name, encode_value(name)),
             upstream=driver.key,
@@ -204,14 +204,14 @@ class ContractExchange:
         driver.calls += 1
         child = self._child
         self._exchange = driver.start(child, self, partial(self._hand_over, binding))
-        if child.dispatched:
-            self._dispatched = call.dispatched = True
+        if child.is_dispatched:
+            self._dispatched = call.is_dispatched = True
 
     def _hand_over(self, binding: DriverBinding) -> None:
         """The server is there, and is about to hear of the call. Raises InterlockError."""
         _must_serve(binding)
         _must_be_judged(self._call, binding)
-        self._dispatched = self._call.dispatched = True
+        self._dispatched = self._call.is_dispatched = True
 
     def _limit(self, end: float) -> None:
         """However much progress there is: the contract's time is a ceiling."""
@@ -223,10 +223,10 @@ class ContractExchange:
     def _execute(self, driver: Driver, binding: DriverBinding) -> None:
         """Have driver.py serve it."""
         driver.calls += 1
-        self._begun = self._call.dispatched = True
+        self._begun = self._call.is_dispatched = True
 
         def over(value: Any, error: InterlockError | None) -> None:
-            if not self.open:
+            if not self.is_open:
                 return
             if error is not None:
                 self._failed(error)
@@ -240,14 +240,14 @@ class ContractExchange:
 
     # -- back: what the driver's server says
 
-    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+    def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         driver = self._driver
-        if call is not self._child or driver is None or not self.open:
+        if call is not self._child or driver is None or not self.is_open:
             return
         self._child = None
-        self._dispatched = call.dispatched
+        self._dispatched = call.is_dispatched
         if error is not None:
-            if isinstance(error, UpstreamGoneError):
+            if isinstance(error, UpstreamLostError):
                 if driver.on_sign(error):
                     self._sign_in(driver, error)
                     return
@@ -255,16 +255,16 @@ class ContractExchange:
             self._failed(error)
             return
         assert outcome is not None
-        self._begun = self._call.dispatched = True
+        self._begun = self._call.is_dispatched = True
         driver.answered()
         glance = outcome.glance
         if glance is not None and glance.result_type and glance.result_type != COMPLETE:
             # It wants to know something first: that is between it and the caller, and what comes
             # then is a call of the contract again, which goes to it and to nobody else.
             self._record(None)
-            self.open = False
+            self.is_open = False
             self._exchange = None
-            self._back.settled(self._call, signed_by(driver, outcome), None)
+            self._back.on_result(self._call, signed_by(driver, outcome), None)
             return
         binding = driver.bindings[self._served.contract.key]
         try:
@@ -283,7 +283,7 @@ class ContractExchange:
         """Have driver.py find the contract's value."""
 
         def over(value: Any, error: InterlockError | None) -> None:
-            if not self.open:
+            if not self.is_open:
                 return
             if error is not None:
                 self._failed(error)
@@ -293,12 +293,12 @@ class ContractExchange:
 
         self._exchange = BodyExchange(driver.hooks.value(binding, result, self._context), over)
 
-    def _sign_in(self, driver: Driver, refused: UpstreamGoneError) -> None:
+    def _sign_in(self, driver: Driver, refused: UpstreamLostError) -> None:
         """The driver was refused: with a new sign-in, if that is to be had, it may go on."""
         self._dispatched = self._dispatched and refused.status != _UNAUTHORIZED
 
         def over(_: Any, error: InterlockError | None) -> None:
-            if not self.open:
+            if not self.is_open:
                 return
             if error is not None:
                 self._failed(error)
@@ -312,12 +312,14 @@ class ContractExchange:
 
         self._exchange = BodyExchange(driver.signed_in(), over)
 
-    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
-        if self.open and call is self._child:
-            self._back.heard(self._call, method, params)
+    def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
+        if self.is_open and call is self._child:
+            self._back.on_notification(self._call, method, params)
 
-    def asked(self, ask: ClientRequest, call: Call | None, session: ClientSession | None) -> None:
-        self._back.asked(ask, self._call if call is self._child else call, session)
+    def on_request(
+        self, ask: ClientRequest, call: Call | None, session: ClientSession | None
+    ) -> None:
+        self._back.on_request(ask, self._call if call is self._child else call, session)
 
     def _result(self, result: Any, value: Any, *, parsed: bool = False) -> bytes:
         """The contract's output as the result of a tool. `parsed`: driver.py made it, which has
@@ -349,15 +351,15 @@ class ContractExchange:
         child = self._child
         if child is not None:
             # It could not be sent, and the driver said so at once.
-            self._dispatched = child.dispatched
+            self._dispatched = child.is_dispatched
         dispatched = self._begun or self._dispatched
-        self._call.dispatched = dispatched or self._dispatched_before
+        self._call.is_dispatched = dispatched or self._dispatched_before
         self._child, self._exchange = None, None
         if error.failure is DEADLINE_EXCEEDED:
             self._end(error)
             return
         assert self._attempts is not None
-        gone = isinstance(error, UpstreamGoneError)
+        gone = isinstance(error, UpstreamLostError)
         # What is wrong with the call itself is wrong for every driver.
         untouched = not dispatched and (gone or error.failure.name in _DRIVER_FAILURES)
         pause = self._attempts.again(_PASSING if gone else error, executed=not untouched)
@@ -380,28 +382,28 @@ class ContractExchange:
         if untouched:
             return True
         served = self._served
-        return isinstance(error, UpstreamGoneError) and may_repeat(served.contract, served.level)
+        return isinstance(error, UpstreamLostError) and may_repeat(served.contract, served.level)
 
     def _again(self) -> None:
         self._pause = None
-        if self.open:
+        if self.is_open:
             self.begin()
 
     def _end(self, error: InterlockError) -> None:
-        if self.open:
-            self.open = False
+        if self.is_open:
+            self.is_open = False
             self._name_driver()
             self._record_whole(ok=False)
             # Where it may go once more was decided here; the pipeline would send the contract's own
             # words to the server of a driver.
-            self._call.sent_again = True
+            self._call.is_retry = True
             told = self._told(error)
-            self._back.settled(self._call, told, error if told is None else None)
+            self._back.on_result(self._call, told, error if told is None else None)
 
     def _told(self, error: InterlockError) -> Outcome | None:
         """What the tool itself says that went wrong, as the result that a model reads. None: it is
         not the tool that failed."""
-        if error.failure is not UPSTREAM_ERROR or isinstance(error, UpstreamAnsweredError):
+        if error.failure is not UPSTREAM_ERROR or isinstance(error, UpstreamResponseError):
             return None
         about = {**(error.data or {}), "retryable": error.retryable}
         made = tool_error(error.message, aip_code(error), about)
@@ -409,12 +411,12 @@ class ContractExchange:
 
     def _over(self, outcome: Outcome, error: InterlockError | None) -> None:
         self._record(None)
-        self.open = False
+        self.is_open = False
         # It and its request point at each other: taken apart, they are freed at once.
         self._exchange = None
         self._name_driver()
         self._record_whole(ok=True)
-        self._back.settled(self._call, outcome, error)
+        self._back.on_result(self._call, outcome, error)
 
     def _record(self, error: InterlockError | None) -> None:
         assert self._driver is not None
@@ -425,7 +427,7 @@ class ContractExchange:
         )  # fmt: skip
 
     def _record_whole(self, *, ok: bool) -> None:
-        took = self._upstream.clock() - self._call.started
+        took = self._upstream.clock() - self._call.started_at
         self._upstream.journal.tool(
             self._call, self._served.contract, self._driver, self._inputs, took, self._retries,
             ok=ok,
@@ -434,8 +436,8 @@ class ContractExchange:
     # -- what the pipeline wants of it
 
     def abandon(self, reason: str) -> None:
-        if self.open:
-            self.open = False
+        if self.is_open:
+            self.is_open = False
             if self._exchange is not None:
                 self._record(InterlockError(CANCELLED, reason))
             self._name_driver()
@@ -457,7 +459,7 @@ class ContractExchange:
             self._pause.cancel()
             self._pause = None
 
-    def hand_over(self, call: Call, back: ResponseHandler) -> None:
+    def reassign(self, call: Call, back: ResponseHandler) -> None:
         self._call, self._back = call, back
         self._dispatched_before = True
 
@@ -478,14 +480,14 @@ class BodyExchange(PendingRequestBase):
     ) -> None:
         """`over` is told once: the value, or the error."""
         self._over = over
-        self.open = True
+        self.is_open = True
         self._task = asyncio.get_running_loop().create_task(body)
         self._task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
-        if not self.open:
+        if not self.is_open:
             return
-        self.open = False
+        self.is_open = False
         if task.cancelled():
             return
         error = task.exception()
@@ -500,12 +502,12 @@ class BodyExchange(PendingRequestBase):
             )
 
     def abandon(self, reason: str) -> None:
-        self.open = False
+        self.is_open = False
         self._task.cancel()
 
     def expire(self) -> None:
-        if self.open:
-            self.open = False
+        if self.is_open:
+            self.is_open = False
             self._task.cancel()
             self._over(None, InterlockError(DEADLINE_EXCEEDED, "The driver was not done in time."))
 
@@ -576,7 +578,7 @@ def signed_by(driver: Driver, outcome: Outcome) -> Outcome:
 def read_request_state(call: Call) -> InputRequestState | None:
     """Who asked, when a call brings answers. Raises InterlockError for a state that is none of
     ours."""
-    raw = None if call.extra is None else call.extra.get(REQUEST_STATE)
+    raw = None if call.extra_params is None else call.extra_params.get(REQUEST_STATE)
     if raw is None:
         return None
     try:
@@ -587,9 +589,9 @@ def read_request_state(call: Call) -> InputRequestState | None:
 
 def words_for(call: Call, request_state: InputRequestState | None) -> dict[str, Raw] | None:
     """What beside the arguments is passed on to the server: its own state, as it gave it."""
-    if request_state is None or call.extra is None:
-        return call.extra
-    given = {name: one for name, one in call.extra.items() if name != REQUEST_STATE}
+    if request_state is None or call.extra_params is None:
+        return call.extra_params
+    given = {name: one for name, one in call.extra_params.items() if name != REQUEST_STATE}
     if request_state.state is not None:
         given[REQUEST_STATE] = Raw(encode_value(request_state.state))
     return given or None

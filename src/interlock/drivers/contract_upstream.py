@@ -111,9 +111,13 @@ class ContractUpstream:
 
     def start(self, call: Call, back: ResponseHandler) -> UpstreamRequest:
         served = self._served(call)
-        inputs = call.decoded if call.decoded is not None else decode_value(call.arguments)
+        inputs = (
+            call.decoded_arguments
+            if call.decoded_arguments is not None
+            else decode_value(call.arguments)
+        )
         context = _context(call, served)
-        request_state = None if call.extra is None else read_request_state(call)
+        request_state = None if call.extra_params is None else read_request_state(call)
         decision = self.decide(served, inputs.keys(), pinned=_pinned(call, served, request_state))
         if decision.selected is None:
             unsigned = _unsigned(served, decision)
@@ -134,7 +138,11 @@ class ContractUpstream:
             except InterlockError as error:
                 required = required or error
         served = self._served(call)
-        inputs = call.decoded if call.decoded is not None else decode_value(call.arguments)
+        inputs = (
+            call.decoded_arguments
+            if call.decoded_arguments is not None
+            else decode_value(call.arguments)
+        )
         request_state = read_request_state(call)
         decision = self.decide(served, inputs.keys(), pinned=_pinned(call, served, request_state))
         if required is not None and decision.failure is AUTH_REQUIRED:
@@ -221,21 +229,21 @@ class ContractUpstream:
         _must_be_what_was_judged(call, served)
         return served
 
-    def set_level(self, level: str, session: ClientSession | None) -> None:
+    def set_log_level(self, level: str, session: ClientSession | None) -> None:
         for served in self.served.values():
             for driver in served.drivers:
-                driver.set_level(level, session)
+                driver.set_log_level(level, session)
 
-    def apart(self, call: Call) -> object | None:
+    def session_key(self, call: Call) -> object | None:
         return None
 
-    async def watch(self, uri: str, call: Call | None) -> None:
+    async def subscribe(self, uri: str, call: Call | None) -> None:
         """Contracts have no resources."""
 
-    async def unwatch(self, uri: str, call: Call | None) -> None:
+    async def unsubscribe(self, uri: str, call: Call | None) -> None:
         """Contracts have no resources."""
 
-    async def until_ready(self, seconds: float) -> bool:
+    async def wait_until_ready(self, seconds: float) -> bool:
         return True
 
 
@@ -246,12 +254,12 @@ def _must_be_what_was_judged(call: Call, served: ServedContract) -> None:
     if not isinstance(route, Tool) or route.upstream != KEY:
         return
     id = served.contract.id
-    if call.approval and not set(served.served_by) <= set(route.served_by):
+    if call.approval_id and not set(served.served_by) <= set(route.served_by):
         raise InterlockError(
             CONFIRMATION_EXPIRED,
             f"{id} was not called: who serves it changed since it was approved. Make the call "
             "again for a new approval.",
-            {"confirmation_id": call.approval, "contract": id},
+            {"confirmation_id": call.approval_id, "contract": id},
         )
     if route.file_digest != served.contract.digest:
         raise InterlockError(

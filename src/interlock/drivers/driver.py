@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from msgspec import Raw, Struct
 
-from interlock.core.call import Call, ClientSession, UpstreamGoneError
+from interlock.core.call import Call, ClientSession, UpstreamLostError
 from interlock.core.catalog.effects import EffectLevel, least_level
 from interlock.core.ports import ResponseHandler, UpstreamRequest
 from interlock.drivers.binding import check_listed
@@ -101,7 +101,7 @@ class Driver:
         self.hooks = hooks
         """What its driver.py brings, if that may be run."""
         self.health: Health | None = None
-        self.on_sign: Callable[[UpstreamGoneError], bool] = lambda _: False
+        self.on_sign: Callable[[UpstreamLostError], bool] = lambda _: False
         """Told of failures; says whether somebody has to sign in again."""
         self.warnings: dict[str, None] = {}
         """What the operator should look at, in the order in which it came up."""
@@ -135,25 +135,25 @@ class Driver:
     ) -> UpstreamRequest:
         """Send a request to its server, which is started for it if need be. `check` is asked when
         the server is there, before it hears of the request. Raises InterlockError."""
-        if call.verb in ABOUT_RESOURCES:
+        if call.method in ABOUT_RESOURCES:
             self._uris.put_right(call)
         self.requests += 1
         return self.server.start(call, back, check)
 
-    def set_level(self, level: str, session: ClientSession | None) -> None:
+    def set_log_level(self, level: str, session: ClientSession | None) -> None:
         if self.supervisor is not None:
-            self.supervisor.set_level(level, session)
+            self.supervisor.set_log_level(level, session)
 
-    def apart(self, call: Call) -> object | None:
-        return None if self.supervisor is None else self.supervisor.apart(call)
+    def session_key(self, call: Call) -> object | None:
+        return None if self.supervisor is None else self.supervisor.session_key(call)
 
-    async def watch(self, uri: str, call: Call | None) -> None:
+    async def subscribe(self, uri: str, call: Call | None) -> None:
         own = self._uris.own(uri)
-        await (await self.server.awake()).watch(own, call)
+        await (await self.server.awake()).subscribe(own, call)
 
-    async def unwatch(self, uri: str, call: Call | None) -> None:
+    async def unsubscribe(self, uri: str, call: Call | None) -> None:
         if self.supervisor is not None:
-            await self.supervisor.unwatch(self._uris.own(uri), call)
+            await self.supervisor.unsubscribe(self._uris.own(uri), call)
 
     def own_uris(self, uris: Iterable[str]) -> list[str]:
         """What its server calls resources that are followed."""
@@ -166,7 +166,7 @@ class Driver:
                 continue
         return found
 
-    async def until_ready(self, seconds: float) -> bool:
+    async def wait_until_ready(self, seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds):
                 await self.server.awake()

@@ -13,7 +13,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from interlock.core.call import Call, UpstreamGoneError
+from interlock.core.call import Call, UpstreamLostError
 from interlock.core.config import ServerConfig
 from interlock.core.deferred_request import DeferredRequest
 from interlock.core.ports import Clock, ResponseHandler, UpstreamRequest
@@ -224,18 +224,18 @@ class DriverServer:
             if supervisor.attempts > most or (supervisor.attempts and lasting):
                 problem = supervisor.problem or "it does not get ready"
                 await self.end()
-                if trouble is not None and lasting and not isinstance(trouble, UpstreamGoneError):
+                if trouble is not None and lasting and not isinstance(trouble, UpstreamLostError):
                     raise trouble
-                status = trouble.status if isinstance(trouble, UpstreamGoneError) else 0
+                status = trouble.status if isinstance(trouble, UpstreamLostError) else 0
                 raise self._gone(problem, status)
             self._news.clear()
             await self._news.wait()
 
-    def _gone(self, why: str, status: int = 0) -> UpstreamGoneError:
-        return UpstreamGoneError(
+    def _gone(self, why: str, status: int = 0) -> UpstreamLostError:
+        return UpstreamLostError(
             UPSTREAM_UNAVAILABLE,
             f"The server of {self._driver.manifest.id} is not available: {why}",
-            sent=False,
+            was_sent=False,
             status=status,
         )
 

@@ -102,7 +102,7 @@ class DriverFolders(FeatureComponent):
         contracts.on_ends = made.refresh
         return made
 
-    def listening_at(self, url: str) -> None:
+    def on_listening(self, url: str) -> None:
         """Where the node itself answers: no driver may reach that."""
         self._url = url
         if self._made is not None:

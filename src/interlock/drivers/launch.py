@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from interlock.core.config import Config, ServerConfig
 from interlock.core.config.secrets import EnvReference, references
 from interlock.core.ports import Clock
@@ -143,7 +143,7 @@ def _headers(manifest: DriverManifest, server: ServerBlock) -> dict[str, str]:
 
 def is_lasting(error: InterlockError) -> bool:
     """Whether the next attempt would come to the same: somebody has to do something first."""
-    if isinstance(error, UpstreamGoneError) and error.status in _WHO_ARE_YOU:
+    if isinstance(error, UpstreamLostError) and error.status in _WHO_ARE_YOU:
         return True
     return error.failure.name in _LASTING
 
@@ -243,7 +243,7 @@ class DriverConnector(Connector):
         session_first = session_first or self._pinned
         try:
             return await super().connect(promises, session_first=session_first)
-        except UpstreamGoneError as gone:
+        except UpstreamLostError as gone:
             if self._filled.transport != "sse" or gone.status not in _REFUSALS:
                 raise
             # There is no event stream of the old kind: most of today's servers speak this one.

@@ -11,7 +11,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Final
 
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from interlock.core.config import Config
 from interlock.core.config.secrets import resolve
 from interlock.core.journal.audit import Audit
@@ -316,7 +316,9 @@ class DriverLifecycle:
             on_offer=lambda one: self._on_offer(driver, one),
             on_withdrawn=lambda _: None,
             on_state=lambda _: self.changed(driver),
-            on_updated=lambda one, uri, whose: subscriptions.updated(one.key, uri, whose),
+            on_updated=lambda one, uri, whose: subscriptions.on_resource_update(
+                one.key, uri, whose
+            ),
             watched=lambda key, whose: driver.own_uris(subscriptions.watched(key, whose)),
             back=self._pipeline,
             sleep=sleep,
@@ -366,7 +368,7 @@ class DriverLifecycle:
                 health.watch(), name=f"health:{driver.key}"
             )
 
-    def _sign(self, driver: Driver, gone: UpstreamGoneError) -> bool:
+    def _sign(self, driver: Driver, gone: UpstreamLostError) -> bool:
         """Why a call failed: perhaps somebody has to sign in again."""
         seen = self.auth(driver).saw(http_status=gone.status or None, exception=gone)
         if seen:

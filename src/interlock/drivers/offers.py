@@ -113,11 +113,11 @@ class DeclaredUris:
     def put_right(self, call: Call) -> None:
         """Have a request about a resource speak of it in the server's words. Raises
         InterlockError."""
-        extra = call.extra or {}
+        extra = call.extra_params or {}
         uri = decode_value(extra["uri"]) if "uri" in extra else call.name
         own = self.own(str(uri))
         if own != uri:
-            call.extra = {**extra, "uri": Raw(encode_value(own))}
+            call.extra_params = {**extra, "uri": Raw(encode_value(own))}
 
 
 def _as_reference(one: DeclaredResource) -> bytes:

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock import __version__
-from interlock.core.call import Call, Client, Credentials, Hear, Outcome
+from interlock.core.call import Call, Client, Credentials, NotificationHandler, Outcome
 from interlock.core.config import Config, redact_about
 from interlock.core.paths import is_trusted, socket_path
 from interlock.core.server.mcp.views import CHOSEN
@@ -60,7 +60,7 @@ async def wait_for_tools(
     and no longer than `none_ready` in all while none is."""
     settled: asyncio.Future[Any] = asyncio.ensure_future(node.until_settled(none_ready))
     waiting: set[asyncio.Future[Any]] = {
-        asyncio.ensure_future(node.supervisor(key).until_ready(none_ready))
+        asyncio.ensure_future(node.supervisor(key).wait_until_ready(none_ready))
         for key in node.config.enabled_servers
     }
     try:
@@ -169,7 +169,7 @@ class NodeClient:
         name: str,
         arguments: dict[str, Any],
         *,
-        hear: Hear,
+        hear: NotificationHandler,
         timeout: float | None,
         approval: str | None = None,
     ) -> Outcome:
@@ -177,7 +177,7 @@ class NodeClient:
         Raises InterlockError, and TimeoutError after `timeout`."""
         client = Client(self._peer.era, self._peer.revision)
         call = Call(mcp.TOOLS_CALL, "cli", Credentials("local"), client)
-        call.extra = {
+        call.extra_params = {
             "name": Raw(msgspec.json.encode(name)),
             "arguments": Raw(msgspec.json.encode(arguments)),
         }

@@ -178,10 +178,10 @@ class Topics(FeatureComponent):
         else:
             self.gateway.recheck(member)
 
-    def revoked(self, callers: RevokedCallers) -> None:
+    def on_tokens_revoked(self, callers: RevokedCallers) -> None:
         self.gateway.disconnect(callers)
 
-    def expired(self, callers: Container[str]) -> None:
+    def on_tokens_expired(self, callers: Container[str]) -> None:
         self.gateway.disconnect(callers)
 
     # -- how it fares

@@ -140,7 +140,7 @@ class TopicsEndpoint:
         except PendingIdentity:
             raise
         except InterlockError as error:
-            showed = shown.anything or call.credentials.certificate
+            showed = shown.anything or call.credentials.certificate_names
             if showed or error.failure is not UNAUTHENTICATED:
                 raise
             if self._pipeline.enter.closed:
@@ -227,8 +227,8 @@ class TopicsEndpoint:
             socket.close(NOT_WELCOME, error.message)
             return
         expiry = None
-        if caller is not None and caller.expires is not None:
-            left = max(0.0, caller.expires - self._wall_clock())
+        if caller is not None and caller.expires_at is not None:
+            left = max(0.0, caller.expires_at - self._wall_clock())
             expiry = later(left, partial(self._expired, member, socket))
 
         def gone(why: str) -> None:

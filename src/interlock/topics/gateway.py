@@ -353,7 +353,7 @@ class Gateway:
         member.caller = caller
         if (older.name, older.kind) != (caller.name, caller.kind):
             self.disconnect_member(member, "What you showed is somebody else's now: come in again.")
-        elif not (caller.calls or caller.joins):
+        elif not (caller.can_call or caller.can_join):
             self.disconnect_member(member, "You may not take part in topics any more.")
 
     def recheck(self, member: Member) -> None:
@@ -482,7 +482,7 @@ def _own_seats(settings: TopicConfig) -> tuple[object, ...]:
 
 
 def _guest_caller(id: str) -> Caller:
-    return Caller(id, calls=False, registers=False, kind=GUEST)
+    return Caller(id, can_call=False, can_register=False, kind=GUEST)
 
 
 def _after(old: tuple[str, ...], add: Sequence[str], remove: Sequence[str]) -> tuple[str, ...]:

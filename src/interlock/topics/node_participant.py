@@ -263,7 +263,7 @@ class NodeParticipant:
             room.name,
             ParticipantProfile(id, CAPABILITIES, DIRECTED),
             self,
-            caller=Caller(id, calls=False, registers=False, kind="node"),
+            caller=Caller(id, can_call=False, can_register=False, kind="node"),
             credentials=INSIDE,
             inside=True,
         )

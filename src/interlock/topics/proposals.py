@@ -110,15 +110,15 @@ class ProposalJournal:
         if self._audit is None or caller.kind == GUEST:
             return
         name = f"{proposed.topic}/{plain(proposed.id)[:LONGEST_ID]}"
-        about = Call(JOURNAL_WORD, FACE, _NOBODYS, client_of(proposed.by), name)
+        about = Call(JOURNAL_WORD, FACE, _NOBODYS, client_of(proposed.participant), name)
         about.caller = caller
-        self._audit.record(about, word, 0, f"of {proposed.by}: {plain(detail)}")
+        self._audit.record(about, word, 0, f"of {proposed.participant}: {plain(detail)}")
 
     def in_vain(self, proposed: ProposedCall, caller: Caller, word: str, detail: str) -> None:
         """Nothing came of it."""
         if self._audit is None or caller.kind == GUEST:
             return
-        folded = self._take(proposed.by)
+        folded = self._take(proposed.participant)
         if folded is None:
             return
         more = f" (and {folded} more in vain before it)" if folded else ""
@@ -189,8 +189,8 @@ class ProposalOutcomes:
         self.forget(proposed.id)
         if len(self._fates) >= MOST_KNOWN:
             self._forget_one()
-        self._fates[proposed.id] = ProposalOutcome(proposed.by, state, approval)
-        self._ids.setdefault(proposed.by, {})[proposed.id] = None
+        self._fates[proposed.id] = ProposalOutcome(proposed.participant, state, approval)
+        self._ids.setdefault(proposed.participant, {})[proposed.id] = None
         if approval:
             self._waiting.setdefault(approval, set()).add(proposed.id)
 
@@ -412,13 +412,13 @@ class ProposalHandler:
         """The pipeline has it: usually it waits now."""
         proposed = call.proposal
         assert proposed is not None
-        self._under_way[proposed.by] -= 1
-        if not self._under_way[proposed.by]:
-            del self._under_way[proposed.by]
+        self._under_way[proposed.participant] -= 1
+        if not self._under_way[proposed.participant]:
+            del self._under_way[proposed.participant]
         if error is not None:
             # With the id of an approval it waited for an identical call, here or below: the
             # outcome of that one is announced by itself.
-            if call.dispatched and "confirmation_id" not in (error.data or {}):
+            if call.is_dispatched and "confirmation_id" not in (error.data or {}):
                 self._made_at_once(call, proposed, None, error)
             else:
                 self._not_taken(proposed, cast("Caller", call.context), as_in_a_room(error))
@@ -427,7 +427,7 @@ class ProposalHandler:
         needed = needed_below(outcome.result)
         if needed is not None:
             self._waits(call, proposed, needed[0])
-        elif call.approval:
+        elif call.approval_id:
             self._made_before(call, proposed, outcome)
         else:
             self._made_at_once(call, proposed, outcome, None)
@@ -456,22 +456,22 @@ class ProposalHandler:
         else:
             said = f"{_named(call)} waits at a node below: approval {approval} there."
             word = "waits_below"
-        self.chat(proposed.by, proposed.id, said)
+        self.chat(proposed.participant, proposed.id, said)
         note(proposed, cast("Caller", call.context), word, f"{_named(call)} approval:{approval}")
 
     def _made_before(self, call: Call, proposed: ProposedCall, outcome: Outcome) -> None:
         """Its caller has made the identical call, here or elsewhere, and collects what it came to.
         That is told once: where the room has not seen it, it sees it now."""
         self.chat(
-            proposed.by,
+            proposed.participant,
             proposed.id,
             f"The identical call of {_named(call)} was made already, for approval "
-            f"{call.approval}: it was not made again. Propose it once more if it is to be.",
+            f"{call.approval_id}: it was not made again. Propose it once more if it is to be.",
         )
-        self._fates.remember(proposed, MADE, call.approval)
-        told_of = f"{_named(call)} approval:{call.approval}"
+        self._fates.remember(proposed, MADE, call.approval_id)
+        told_of = f"{_named(call)} approval:{call.approval_id}"
         self._noting.in_vain(proposed, cast("Caller", call.context), "told", told_of)
-        record = None if self._approvals is None else self._approvals.find(call.approval)
+        record = None if self._approvals is None else self._approvals.find(call.approval_id)
         if record is None or self._was_shown(record):
             return
         arguments, meta = bytes(call.arguments), encode_members(call.meta or {})
@@ -491,7 +491,7 @@ class ProposalHandler:
         """Nothing was made of it, nor will be."""
         self._fates.forget(proposed.id)
         said = f"Your proposal was not taken: {error.message}"
-        self.chat(proposed.by, proposed.id, said, ended=error.failure.name)
+        self.chat(proposed.participant, proposed.id, said, ended=error.failure.name)
         why = f"{error.failure.name} {error.message}"
         self._noting.in_vain(proposed, caller, "not_taken", why)
 
@@ -512,7 +512,7 @@ class ProposalHandler:
             self._respond(fulfilment, proposed, call.name, outcome, error)
         else:
             said = f"{_named(call)} was called, by a rule that a human accepted. That is too long"
-            self.chat(proposed.by, proposed.id, f"{said} to be shown in a topic.")
+            self.chat(proposed.participant, proposed.id, f"{said} to be shown in a topic.")
 
     # -- what becomes of it
 
@@ -572,7 +572,7 @@ class ProposalHandler:
         if record.below:
             # It looks like a result and is none: another gate wants a human, too.
             said = f"{record.tool} waits at a node below now: approval {record.below} there."
-            self.chat(proposed.by, proposed.id, said)
+            self.chat(proposed.participant, proposed.id, said)
             self._note(record, proposed, "waits_below", f"below:{record.below}")
             return
         fulfilment = self._fulfilments.pop(record.id, None)
@@ -584,7 +584,9 @@ class ProposalHandler:
         else:
             # The room was not open when it was sent, so there is no request to answer.
             said = f"{record.tool} was let through by {record.by}: the node's inbox has the outcome"
-            self.chat(proposed.by, proposed.id, f"{said} ({record.outcome or record.state}).")
+            self.chat(
+                proposed.participant, proposed.id, f"{said} ({record.outcome or record.state})."
+            )
             self._note(record, proposed, record.state, f"{record.outcome}")
 
     def _came_to_nothing(self, record: Approval, proposed: ProposedCall) -> None:
@@ -597,7 +599,7 @@ class ProposalHandler:
             failure = APPROVAL_REFUSED
             why = f"{record.by} refused it" + (f": {record.note}" if record.note else ".")
         said = f"{record.tool} was not called: {why}"
-        self.chat(proposed.by, proposed.id, said, ended=failure.name)
+        self.chat(proposed.participant, proposed.id, said, ended=failure.name)
 
     # -- saying
 
@@ -630,7 +632,7 @@ class ProposalHandler:
     ) -> None:
         """The response, to the node that asked and to whoever proposed it."""
         envelope, id = fulfilment
-        client = client_of(proposed.by)
+        client = client_of(proposed.participant)
         if outcome is not None:
             try:
                 result = result_of(outcome, client, self._hello.server_info, mcp.TOOLS_CALL)
@@ -639,7 +641,7 @@ class ProposalHandler:
                 error = unwritable
         if error is not None:
             payload = write_error(id, error, client)[1]
-        kind, to = response_kind(mcp.TOOLS_CALL, name), [self._seat.id, proposed.by]
+        kind, to = response_kind(mcp.TOOLS_CALL, name), [self._seat.id, proposed.participant]
         if self._say(kind, payload, to, envelope) is None:
             self._say(kind, jsonrpc.result_response(id, _TOO_LONG), to, envelope)
         self._fates.shown(proposed.id)

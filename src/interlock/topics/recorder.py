@@ -168,7 +168,7 @@ def seat_recorder(
         room.name,
         ParticipantProfile(RECORDER, ()),
         seat,
-        caller=Caller(RECORDER, calls=False, registers=False, kind="node"),
+        caller=Caller(RECORDER, can_call=False, can_register=False, kind="node"),
         credentials=INSIDE,
         inside=True,
     )

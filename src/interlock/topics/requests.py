@@ -207,7 +207,11 @@ class RequestHandler:
         """Answer `initialize`. Nothing comes of it: in a room there are no sessions. Raises
         InterlockError."""
         call = Call(
-            mcp.INITIALIZE, FACE, member.credentials, client_of(member.id), owner=member.caller.name
+            mcp.INITIALIZE,
+            FACE,
+            member.credentials,
+            client_of(member.id),
+            session_owner=member.caller.name,
         )
         try:
             self._pipeline.admit(call)
@@ -242,7 +246,7 @@ class RequestHandler:
         asked = cast("RoomRequest", call.context)
         if outcome is not None:
             try:
-                result = result_of(outcome, call.client, self._hello.server_info, call.verb)
+                result = result_of(outcome, call.client, self._hello.server_info, call.method)
                 self._answer(asked, jsonrpc.result_response(asked.id, result))
                 return
             except InterlockError as unwritable:
@@ -334,8 +338,8 @@ def call_of(member: Member, asked: Request | ProposalPayload) -> Call:
         # Whoever its credentials are of now must be the one who came in with them.
         owner=member.caller.name,
     )
-    if call.extra:
-        names = ", ".join(f"`{name[:50]}`" for name in list(call.extra)[:_MOST_NAMED])
+    if call.extra_params:
+        names = ", ".join(f"`{name[:50]}`" for name in list(call.extra_params)[:_MOST_NAMED])
         raise ProtocolError(
             f"In a topic `params` of {asked.method} cannot have {names}: leave that out.",
             INVALID_PARAMS,

@@ -186,12 +186,12 @@ class Tree(FeatureComponent, UpstreamExtension):
         self._own = BuiltinTools(self._dropped)
         self.tokens = CallerTokens(issuer, self.registrar, lambda: self.registrant)
 
-    def introduction_changed(self) -> None:
+    def on_introduction_change(self) -> None:
         self._hello.refresh()
 
     # -- life
 
-    def settled(self) -> None:
+    def on_upstreams_tried(self) -> None:
         """Look for the parent, if there is to be one."""
         parent = self._config.optional_section(ParentConfig)
         if parent is not None:
@@ -202,7 +202,7 @@ class Tree(FeatureComponent, UpstreamExtension):
         parent = ParentConfig(url=STDIO, segment=segment)
         return self._register_with(parent, dial=_dial_stdio, once=True)
 
-    async def listen_locally(self, socket: Path) -> None:
+    async def open_local_sockets(self, socket: Path) -> None:
         """Open the Unix sockets by which this user's programs register, and read the tree. Raises
         OSError."""
         await self._told.open(tree_socket_path(socket))
@@ -216,7 +216,7 @@ class Tree(FeatureComponent, UpstreamExtension):
         os.chmod(path, 0o600)
         self._unix_path = path
 
-    async def leave(self) -> None:
+    async def announce_shutdown(self) -> None:
         """The node stops: its parent is told first, so that nobody is sent here any more."""
         if self.registrant is not None:
             await self.registrant.end()
@@ -232,7 +232,7 @@ class Tree(FeatureComponent, UpstreamExtension):
             pace.close()
         self._store.close()
 
-    def revoked(self, callers: RevokedCallers) -> None:
+    def on_tokens_revoked(self, callers: RevokedCallers) -> None:
         """Send away who was let in as one of these callers."""
         self.registrar.configure(self._config.section(SubserversConfig), CallerComplement(callers))
 
@@ -601,7 +601,7 @@ def create(context: NodeContext) -> Tree:
 
 
 def _must_register(caller: Caller) -> None:
-    if not caller.registers:
+    if not caller.can_register:
         raise InterlockError(
             FORBIDDEN,
             f"The token of {caller.name} is not for registering: `may: [register]` lets it.",

@@ -82,7 +82,7 @@ class AxConversation(Conversation):
             listeners=listeners,
             send=send,
             face=FACE,
-            credentials=Credentials(peer, known_as=PARENT),
+            credentials=Credentials(peer, assigned_name=PARENT),
         )
         self._identify = identify
         self._tree = tree

@@ -38,7 +38,7 @@ class RouteCheck:
                 # Who wants to read of ways wants to read of each.
                 self._hop, self._name, self._own = hop, call.name, own_segment
 
-    def place(self, call: Call) -> str:
+    def describe_position(self, call: Call) -> str:
         """Where in the tree a call is now, for whoever wants to know where it ended."""
         hop = call.hop
         return self._own_segment() if hop is None else ".".join(hop.route[: hop.cursor + 1])

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 from msgspec.structs import replace
 
-from interlock.core.call import Call, Caller, HiddenError, Route
+from interlock.core.call import Call, Caller, HiddenToolError, Route
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import CONTRACTS, Tool
 from interlock.core.config.trust import PolicyConfig
@@ -230,20 +230,20 @@ class Authorizer:
     def set_policy(self, policy: Policy) -> None:
         """Decide by these rules from now on."""
         self.policy = policy
-        self.sees = Visibility(policy)
+        self.view_of = Visibility(policy)
 
     # -- a call of a tool
 
-    def screen(self, call: Call) -> None:
+    def check_tool(self, call: Call) -> None:
         """Refuse what no arguments could make right, before anybody looks at the arguments: who
         may not call a tool must not learn from it, nor make the node work.
 
         Raises InterlockError: for a tool that the caller does not see, as if there were none."""
         caller, route = call.caller, call.route
         if call.upstream == OWN:
-            if route is None or (call.asked is None and not call.approval):
+            if route is None or (call.operation_request is None and not call.approval_id):
                 # In the plain view an operation of the node's own is no tool.
-                raise unknown_tool(call.name, self._catalog.current, self.sees(call))
+                raise unknown_tool(call.name, self._catalog.current, self.view_of(call))
             return
         if self._scope_limits:
             check_scopes(call, route, self._scope_limits)  # type: ignore[arg-type]
@@ -252,15 +252,15 @@ class Authorizer:
             if caller is not whose or route is not what or call.name != name:
                 check_scopes(call, route, {})  # type: ignore[arg-type]
                 self._covered = caller, route, call.name
-        if self.sees.denies and route is not None:
+        if self.view_of.denies and route is not None:
             try:
                 self.policy.deny_always(call)
             except InterlockError as denial:
-                if call.view is not None or call.proposal is not None or call.approval:
+                if call.view is not None or call.proposal is not None or call.approval_id:
                     # AQL and topics have codes of their own, and who approves knows the tool.
                     raise
-                unknown = unknown_tool(call.name, self._catalog.current, self.sees(call))
-                raise HiddenError(unknown, denial) from None
+                unknown = unknown_tool(call.name, self._catalog.current, self.view_of(call))
+                raise HiddenToolError(unknown, denial) from None
 
     def authorize(self, call: Call) -> Decision:
         """Decide about a call of a tool that was screened. Raises InterlockError."""
@@ -283,7 +283,9 @@ class Authorizer:
         if decision is None:
             decision = policy.decide(call)
         for step in self._after_plain if traits == PLAIN else self._after:
-            if step.when and step.applies_to & (traits | HELD if decision.gated else traits):
+            if step.when and step.applies_to & (
+                traits | HELD if decision.needs_approval else traits
+            ):
                 decision = step.decide(call, decision)
         return decision
 
@@ -328,11 +330,11 @@ class Authorizer:
 
     def _as_a_list(self, call: Call) -> Decision:
         """Who may ask for tools may ask for these. Raises InterlockError."""
-        verb, call.verb = call.verb, TOOLS_LIST
+        verb, call.method = call.method, TOOLS_LIST
         try:
             return self.policy.decide(call)
         finally:
-            call.verb = verb
+            call.method = verb
 
     def explain(self, call: Call, decision: Decision) -> Decision:
         """The decision by which a call is held, with what could not be evaluated."""
@@ -347,16 +349,16 @@ class Authorizer:
 
     # -- everything else
 
-    def authorize_other(self, call: Call) -> None:
+    def authorize_method(self, call: Call) -> None:
         """Decide about what is no call of a tool: it never waits for an operator. Raises
         InterlockError."""
         check_other_scopes(call, self._catalog, self._scope_limits)
         decision = self.policy.decide(call)
         self._further(call, decision, PASSED_ON if is_passed_on(call) else OTHER)
 
-    def settle(self, call: Call) -> None:
+    def charge_budget(self, call: Call) -> None:
         """Give back what a call has reserved, if it never left."""
-        self.budgets.settle(call, call.dispatched)
+        self.budgets.settle(call, call.is_dispatched)
 
 
 _UNDECIDED: Final[Any] = decided(PolicyAction.ALLOW, "")

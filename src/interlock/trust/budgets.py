@@ -261,7 +261,7 @@ class Budgets:
 
         Raises InterlockError when it would be one too many: that one counts for nothing.
         """
-        if call.reserved is not None:
+        if call.reservations is not None:
             return decision
         tool, clock = call.route, self._clock
         # What nobody knows changes something, and costs nothing.
@@ -281,7 +281,7 @@ class Budgets:
                 short = account.lacks(now, mutable, units)
                 if short is not None:
                     raise self._exceeded(account, short)
-                call.reserved = (account.take(now, mutable, units),)
+                call.reservations = (account.take(now, mutable, units),)
                 return decision
         accounts = self._accounts(call)
         for account in accounts:
@@ -289,15 +289,15 @@ class Budgets:
             if short is not None:
                 raise self._exceeded(account, short)
         if accounts:
-            call.reserved = [account.take(now, mutable, units) for account in accounts]
+            call.reservations = [account.take(now, mutable, units) for account in accounts]
         return decision
 
     def settle(self, call: Call, dispatched: bool) -> None:
         """The call is over: what never left is given back. Once; later words change nothing."""
-        reserved = cast("Sequence[Taken] | None", call.reserved)
+        reserved = cast("Sequence[Taken] | None", call.reservations)
         if reserved is None:
             return
-        call.reserved = None
+        call.reservations = None
         if not dispatched:
             for taken in reserved:
                 give_back(taken)
@@ -318,7 +318,7 @@ class Budgets:
         session = call.session
         name = "" if call.caller is None else call.caller.name
         # Of a session that has ended nobody would say so again.
-        key: object = name if session is None or not session.alive else session
+        key: object = name if session is None or not session.is_alive else session
         account = self._sessions.get(key)
         if account is None:
             self._sweep()
@@ -327,7 +327,7 @@ class Budgets:
             account = Account("session", name, self._session_budget, idle=idle)
             self._sessions[key] = account
             if session is not None and not own:
-                session.closed.append(lambda: self._ended(session))
+                session.on_close.append(lambda: self._ended(session))
         return account
 
     def _ended(self, session: object) -> None:

@@ -102,14 +102,14 @@ class HopTokenMinter:
         left = call.deadline - self.clock() if call.deadline else math.inf
         claims: dict[str, Any] = {
             "iss": issuer,
-            "sub": caller.above or caller.name,
+            "sub": caller.parent_caller or caller.name,
             "client_id": caller.id or caller.name,
             "aud": audience,
             "scope": " ".join(_scope(call, caller, prefix)),
         }
-        if caller.expires is not None:
-            claims[CALLER_EXPIRES] = caller.expires
-        return self._made(claims, left, caller.expires)
+        if caller.expires_at is not None:
+            claims[CALLER_EXPIRES] = caller.expires_at
+        return self._made(claims, left, caller.expires_at)
 
     def mint_own(self, audience: str, issuer: str) -> tuple[str, float]:
         """A token for what the node itself wants to know: which tools there are."""
@@ -170,7 +170,7 @@ class HopTokens:
             kept is not None
             and kept.caller is caller
             and kept.what is call.route
-            and call.verb == TOOLS_CALL
+            and call.method == TOOLS_CALL
             and now < kept.renew_at
             and (kept.ends <= deadline or not deadline)
         ):
@@ -178,7 +178,7 @@ class HopTokens:
         if caller is None or not caller.name:
             return b""
         # Everything that is not about a tool takes the same scope.
-        what = call.route or call.name if call.verb == TOOLS_CALL else None
+        what = call.route or call.name if call.method == TOOLS_CALL else None
         kept = self._same.get((id(caller), id(what)))
         if (
             kept is not None
@@ -231,7 +231,7 @@ class HopTokens:
 
 def _scope(call: Call, caller: Caller, prefix: str) -> tuple[str, ...]:
     """Exactly what the call takes, in the names of the next hop."""
-    if call.verb != TOOLS_CALL:
+    if call.method != TOOLS_CALL:
         return beneath(caller.scopes, READ, prefix)
     route = call.route
     if route is None:
@@ -293,7 +293,7 @@ class HopTokenReader:
 
     def __call__(self, credentials: Credentials) -> Caller | None:
         """Who calls. None: the node above does not say. Raises InterlockError."""
-        token = credentials.minted
+        token = credentials.hop_token
         if token is None:
             if self._demanded:
                 raise _refused("it came without one")
@@ -309,7 +309,7 @@ class HopTokenReader:
             return kept.caller
         if above is None:
             raise _refused("nobody is above this node")
-        caller, ends = self._look(token, above, credentials.known_as)
+        caller, ends = self._look(token, above, credentials.assigned_name)
         self._kept[token] = _MintedKept(caller, ends + LEEWAY)
         return caller
 
@@ -338,13 +338,13 @@ class HopTokenReader:
             raise _refused("its `scope` cannot be read") from None
         caller = Caller(
             name,
-            registers=False,
+            can_register=False,
             kind=PARENT_KIND,
             scopes=scopes,
             # Not the end of the token: the call may wait here for a human for longer than that.
-            expires=_time(claims, CALLER_EXPIRES) if CALLER_EXPIRES in claims else None,
+            expires_at=_time(claims, CALLER_EXPIRES) if CALLER_EXPIRES in claims else None,
             id=client,
-            above=sub,
+            parent_caller=sub,
         )
         return caller, ends
 

@@ -65,17 +65,17 @@ def check_other_scopes(call: Call, catalog: Catalog, limits: Mapping[str, str]) 
     level = WRITE if is_passed_on(call) else READ
     limit = limits.get(call.upstream) if level == WRITE else None
     if limit is not None and not within(level, limit):
-        raise _beyond(call, call.verb, level, limit)
+        raise _beyond(call, call.method, level, limit)
     caller = call.caller
     if caller is None or caller.scopes is None:
         return
-    if call.verb in ABOUT_PROMPTS:
+    if call.method in ABOUT_PROMPTS:
         prompt = catalog.current.prompt(call.name)
         name = call.name if prompt is None else prompt.canonical
-    elif call.verb in _ABOUT_RESOURCES:
+    elif call.method in _ABOUT_RESOURCES:
         name = prefix_of(call.upstream, catalog) + RESOURCES
     elif level == WRITE:
-        name = prefix_of(call.upstream, catalog) + call.verb[:_SHOWN]
+        name = prefix_of(call.upstream, catalog) + call.method[:_SHOWN]
     else:
         return
     if not covers(caller.scopes, level, name):
@@ -120,5 +120,5 @@ def _beyond(call: Call, name: str, level: str, limit: str) -> InterlockError:
 
 def _missing(caller: Caller | None, level: str, name: str) -> InterlockError:
     scope = f"{level}:{exact(name)}"
-    whom = "The caller" if caller is None else caller.above or caller.name
+    whom = "The caller" if caller is None else caller.parent_caller or caller.name
     return InterlockError(FORBIDDEN, f"{whom} lacks the scope {scope}.", {"missing": [scope]})

@@ -129,7 +129,7 @@ class Guarded(Gated):
         names = {one.name: one.own for one in native.parameters}
         arguments = {names.get(name, name): value for name, value in params.items()}
         call = tool_call(f"{OWN[:-1]}.{operation}", arguments, credentials=token(who))
-        call.asked = SimpleNamespace(confirmation="")
+        call.operation_request = SimpleNamespace(confirmation="")
         return self._heard_by(await self.ask(call))
 
     async def answered(self, operation: str, who: str = "ada", **params: Any) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def test_a_value_that_is_none_is_flagged_and_replaced() -> None:
         ("t", "`latency_class`"), ("t", "`mutable`")
     ]  # fmt: skip
     # Nobody declared a class, so no deadline comes of it.
-    assert (tool.latency_class, tool.limit) == (None, None)
+    assert (tool.latency_class, tool.declared_timeout) == (None, None)
 
 
 @pytest.mark.parametrize("said", [5, [], "fast", None, True])
@@ -178,7 +178,12 @@ def test_a_tool_that_says_nothing_is_flagged() -> None:
     }
     tool, listed = only(offer("s", [definition("t")]))
     assert "annotations" not in listed
-    assert (tool.limit, tool.latency_class, tool.cost_units, tool.mutable) == (None, None, 0, True)
+    assert (tool.declared_timeout, tool.latency_class, tool.cost_units, tool.mutable) == (
+        None,
+        None,
+        0,
+        True,
+    )
 
 
 @pytest.mark.spec("AX-9.1-11", "AX-11.2-1")
@@ -322,12 +327,12 @@ def test_a_link_has_a_least_class() -> None:
 )
 def test_how_long_a_call_may_take(latency_class: str, hops: int | None, limit: float) -> None:
     tool, _ = only(offer("s", [declaring(latency_class=latency_class, hops=hops)]))
-    assert tool.limit == limit
+    assert tool.declared_timeout == limit
 
 
 def test_a_slower_class_gives_a_call_more_time() -> None:
     tool, _ = only(offer("s", [declaring(latency_class="realtime")], slower={"t": "fast"}))
-    assert (tool.latency_class, tool.limit) == ("fast", 5.0)
+    assert (tool.latency_class, tool.declared_timeout) == ("fast", 5.0)
 
 
 # --- degraded ---
@@ -371,8 +376,8 @@ def test_hops_that_nobody_can_have_counted(said: Any, hops: int) -> None:
     raw = definition("t", _meta={HOPS: said, CAPABILITY: FULL})
     tool, listed = only(offer("s", [raw]))
     assert listed["_meta"][HOPS] in {hops, 65}
-    assert tool.limit is not None
-    assert 5.0 <= tool.limit <= 5.0 + 64 * 0.25
+    assert tool.declared_timeout is not None
+    assert 5.0 <= tool.declared_timeout <= 5.0 + 64 * 0.25
 
 
 @pytest.mark.spec("AX-11.2-1")
@@ -419,10 +424,10 @@ def test_a_node_above_thinks_no_better_of_a_tool(
     assert (SAFETY in lower_listed["_meta"]) <= (SAFETY in upper_listed["_meta"])
     assert upper.latency_class == lower.latency_class
     assert upper.cost_units == lower.cost_units
-    if lower.limit:
-        assert upper.limit == lower.limit + 0.25
+    if lower.declared_timeout:
+        assert upper.declared_timeout == lower.declared_timeout + 0.25
     else:
-        assert upper.limit == lower.limit
+        assert upper.declared_timeout == lower.declared_timeout
     assert upper_listed["_meta"][CAPABILITY] == lower_listed["_meta"][CAPABILITY]
     assert upper_listed["_meta"].get(DERIVED) == lower_listed["_meta"].get(DERIVED)
 
@@ -432,7 +437,7 @@ def test_a_tool_of_which_nobody_said_anything_is_everywhere_taken_alike() -> Non
     for _ in range(3):
         tool, _listed = only(offering)
         assert tool.effect.level is EffectLevel.MUTATING
-        assert tool.limit is None
+        assert tool.declared_timeout is None
         offering = offer("up", relisted(offering), registered="aggregator")
 
 
@@ -443,7 +448,7 @@ def test_what_an_operator_below_said_counts_above() -> None:
     below = offer("s", ["t"], effects={"*": "read_only"})
     tool, _ = only(offer("up", relisted(below), registered="aggregator"))
     assert tool.effect.level is EffectLevel.READ_ONLY
-    assert tool.limit is None
+    assert tool.declared_timeout is None
 
 
 # --- a server that is shown as itself ---
@@ -458,7 +463,7 @@ def test_a_transparent_server_is_not_touched(said: Any, hops: Any) -> None:
     offering = offer("s", [raw], expose="transparent", degraded=True, min_latency_class="batch")
     [tool] = offering.tools
     assert b'{"name":"t"' + tool.listed == raw
-    assert (tool.limit, tool.latency_class) == (None, None)
+    assert (tool.declared_timeout, tool.latency_class) == (None, None)
 
 
 def test_what_a_transparent_server_declares_is_known_all_the_same() -> None:

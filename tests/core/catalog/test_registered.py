@@ -196,12 +196,12 @@ def test_the_way(
     root: str | None, own: str, registered: Any, route: list[str], cursor: int
 ) -> None:
     [tool] = offer("edge", [own], root=root, registered=registered).tools
-    way = json.loads(b'{"x":0' + tool.way + b"}")
+    way = json.loads(b'{"x":0' + tool.route_members + b"}")
     assert way == {"x": 0, "x-mcpax-route": route, "x-mcpax-cursor": cursor}
     assert route[cursor] == "edge"
     assert ".".join(route[cursor + 1 :]) == tool.upstream_name
     [plain] = offer("edge", ["t"], root=root).tools
-    assert plain.way == b""
+    assert plain.route_members == b""
 
 
 def test_a_renamed_tool_is_reached_by_its_own_name() -> None:
@@ -210,7 +210,7 @@ def test_a_renamed_tool_is_reached_by_its_own_name() -> None:
     snapshot = merged(offering)
     tool = snapshot.resolve("edge.c.t")
     assert tool is not None
-    assert json.loads(b'{"x":0' + tool.way + b"}")["x-mcpax-route"] == ["edge", "a", "t"]
+    assert json.loads(b'{"x":0' + tool.route_members + b"}")["x-mcpax-route"] == ["edge", "a", "t"]
     assert reached(snapshot, "edge.a.t") == ("edge", "a.t")
     taken = offer("edge", ["a", "b"], registered="leaf", rename={"a": "b"})
     assert [tool.upstream_name for tool in taken.tools] == ["a"]
@@ -301,7 +301,7 @@ def test_own_tools_have_no_segment(root: str | None) -> None:
     assert set(snapshot.names()) == {
         *dotted, *(snapshot.shown_as(tool, "safe") for tool in snapshot.tools)
     }  # fmt: skip
-    assert offering.tools[0].way == b""
+    assert offering.tools[0].route_members == b""
 
 
 def test_own_tools_stand_beside_everything_else() -> None:

@@ -16,7 +16,7 @@ from interlock.core.call import (
     ClientResponse,
     Credentials,
     Outcome,
-    UpstreamAnsweredError,
+    UpstreamResponseError,
 )
 from interlock.core.catalog.offering import Offering
 from interlock.core.pipeline.authentication import Authenticator
@@ -64,13 +64,13 @@ class Question:
     def answer(self) -> Any:
         """The result, once it is there."""
         [answer] = self._answers
-        assert not answer.refused, answer.message
+        assert not answer.is_error, answer.message
         return json.loads(answer.result)
 
     @property
     def refusal(self) -> tuple[int, str]:
         [answer] = self._answers
-        assert answer.refused
+        assert answer.is_error
         return answer.code, answer.message
 
     @property
@@ -94,7 +94,7 @@ class AskingExchange(ScriptedExchange):
         ask = ClientRequest(method, raw, answers.append, self.call.upstream)
         question = Question(ask, answers)
         self.questions.append(question)
-        self.back.asked(ask, self.call, self.call.session)
+        self.back.on_request(ask, self.call, self.call.session)
         return question
 
     def need(
@@ -115,15 +115,15 @@ class AskingExchange(ScriptedExchange):
     def go_there_first(self, *elicitations: Any) -> None:
         """A session server that cannot begin before its user has been somewhere."""
         data = Raw(json.dumps({"elicitations": list(elicitations)}).encode())
-        self.fail(UpstreamAnsweredError(-32042, "Sign in first.", data))
+        self.fail(UpstreamResponseError(-32042, "Sign in first.", data))
 
     def abandon(self, reason: str) -> None:
-        if self.open:
+        if self.is_open:
             self._withdraw(reason)
         super().abandon(reason)
 
     def _settle(self, outcome: Outcome | None, error: InterlockError | None) -> None:
-        if self.open:
+        if self.is_open:
             self._withdraw("The request is answered.")
         super()._settle(outcome, error)
 
@@ -134,7 +134,7 @@ class AskingExchange(ScriptedExchange):
 
     def given(self, member: str) -> Any:
         """A member of the params that the node put to the request."""
-        raw = (self.call.extra or {}).get(member)
+        raw = (self.call.extra_params or {}).get(member)
         return None if raw is None else json.loads(bytes(raw))
 
 
@@ -144,7 +144,7 @@ class AskingUpstream(ScriptedUpstream):
             raise self.refuse_with
         exchange = AskingExchange(call, back)
         # What was sent, as it was then: the call goes on to change.
-        self.sent.append(dict(call.extra or {}))
+        self.sent.append(dict(call.extra_params or {}))
         self.started.append(exchange)
         return exchange
 
@@ -172,25 +172,25 @@ class ScriptedSession:
         raw = json.dumps(capabilities).encode()
         self.client = Client(Era.SESSION, revision, "tests", raw)
         self.owner = owner
-        self.alive = True
+        self.is_alive = True
         self.log_level: str | None = None
-        self.closed: list[Callable[[], None]] = []
+        self.on_close: list[Callable[[], None]] = []
         self.on_roots_changed: list[Callable[[], None]] = []
         self.reachable = True
         self.asked: list[ClientRequest] = []
         self.withdrawn: list[tuple[ClientRequest, str]] = []
         self.updates: list[str] = []
 
-    def tell(self, method: str, params: bytes | Raw | None) -> None:
+    def send_notification(self, method: str, params: bytes | Raw | None) -> None:
         raise AssertionError("Nothing is told outside of calls here.")
 
-    def updated(self, uri: str) -> None:
+    def send_resource_update(self, uri: str) -> None:
         self.updates.append(uri)
 
-    def ask(self, ask: ClientRequest, call: Call | None) -> bool:
+    def send_request(self, ask: ClientRequest, call: Call | None) -> bool:
         if not self.reachable:
             return False
-        ask.on_withdrawn = lambda ask, reason: self.withdrawn.append((ask, reason))
+        ask.on_withdraw = lambda ask, reason: self.withdrawn.append((ask, reason))
         self.asked.append(ask)
         return True
 
@@ -308,5 +308,11 @@ def call_of(
         fields["meta"] = {key: Raw(json.dumps(value).encode()) for key, value in meta.items()}
     fields.setdefault("credentials", LOCAL)
     return Call(
-        verb, "test", client=client, name=name, arguments=Raw(raw), extra=extra or None, **fields
+        verb,
+        "test",
+        client=client,
+        name=name,
+        arguments=Raw(raw),
+        extra_params=extra or None,
+        **fields,
     )

@@ -76,7 +76,7 @@ class Desk:
         else:
             return None
         assert refused.failure is BUDGET_EXCEEDED
-        assert call.reserved is None
+        assert call.reservations is None
         return refused
 
 

@@ -16,8 +16,8 @@ from interlock.core.call import (
     Caller,
     ClientSession,
     Outcome,
-    UpstreamAnsweredError,
-    UpstreamGoneError,
+    UpstreamLostError,
+    UpstreamResponseError,
 )
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.offering import Offering
@@ -99,52 +99,52 @@ class ScriptedExchange:
 
     def __init__(self, call: Call, back: ResponseHandler) -> None:
         self.call = call
-        self.open = True
+        self.is_open = True
         self.abandoned: list[str] = []
         self.expired = False
         self.back = back
-        self._dispatched_before = call.dispatched
-        call.dispatched = True
+        self._dispatched_before = call.is_dispatched
+        call.is_dispatched = True
 
     def abandon(self, reason: str) -> None:
-        if self.open:
-            self.open = False
+        if self.is_open:
+            self.is_open = False
             self.abandoned.append(reason)
 
     def expire(self) -> None:
-        if self.open:
+        if self.is_open:
             self.expired = True
             self.fail(InterlockError(DEADLINE_EXCEEDED, "It did not answer in time."))
 
-    def hand_over(self, call: Call, back: ResponseHandler) -> None:
+    def reassign(self, call: Call, back: ResponseHandler) -> None:
         self.call, self.back = call, back
 
     def say(self, method: str, params: bytes) -> None:
         """Something before the answer."""
-        self.back.heard(self.call, method, params)
+        self.back.on_notification(self.call, method, params)
 
     def answer(self, **result: Any) -> None:
         raw = Raw(json.dumps(result).encode())
         self._settle(Outcome(bytes(raw), Era.SESSION, glance_at(raw)), None)
 
     def answer_error(self, code: int, message: str) -> None:
-        self.fail(UpstreamAnsweredError(code, message, None))
+        self.fail(UpstreamResponseError(code, message, None))
 
     def lose(self, *, sent: bool) -> None:
         """The upstream dies."""
         failure = UPSTREAM_LOST if sent else UPSTREAM_UNAVAILABLE
-        if self.open:
-            self.call.dispatched = sent or self._dispatched_before
-        self.fail(UpstreamGoneError(failure, "It went away.", sent=sent))
+        if self.is_open:
+            self.call.is_dispatched = sent or self._dispatched_before
+        self.fail(UpstreamLostError(failure, "It went away.", was_sent=sent))
 
     def fail(self, error: InterlockError) -> None:
         self._settle(None, error)
 
     def _settle(self, outcome: Outcome | None, error: InterlockError | None) -> None:
         # As a real one: what comes first counts, and an abandoned one says nothing any more.
-        if self.open:
-            self.open = False
-            self.back.settled(self.call, outcome, error)
+        if self.is_open:
+            self.is_open = False
+            self.back.on_result(self.call, outcome, error)
 
 
 class ScriptedUpstream:
@@ -168,19 +168,19 @@ class ScriptedUpstream:
         self.started.append(exchange)
         return exchange
 
-    def set_level(self, level: str, session: ClientSession | None) -> None:
+    def set_log_level(self, level: str, session: ClientSession | None) -> None:
         self.levels.append(level)
 
-    def apart(self, call: Call) -> object | None:
+    def session_key(self, call: Call) -> object | None:
         return None
 
-    async def watch(self, uri: str, call: Call | None) -> None:
+    async def subscribe(self, uri: str, call: Call | None) -> None:
         self.watches.append(uri)
 
-    async def unwatch(self, uri: str, call: Call | None) -> None:
+    async def unsubscribe(self, uri: str, call: Call | None) -> None:
         self.watches.remove(uri)
 
-    async def until_ready(self, seconds: float) -> bool:
+    async def wait_until_ready(self, seconds: float) -> bool:
         self.waited.append(seconds)
         return await self.comes_back(seconds)
 

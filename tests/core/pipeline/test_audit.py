@@ -158,7 +158,7 @@ def test_nothing_that_comes_later_is_recorded_again(
     way(node)
     exchange = node.upstreams["s"].last
     # An upstream that does not keep the rules: it settles what was settled before.
-    exchange.open = True
+    exchange.is_open = True
     if afterthought == "answer":
         exchange.answer(content=[])
     elif afterthought == "lose":
@@ -323,11 +323,11 @@ def test_entries_name_the_approval_that_a_call_is_made_for() -> None:
     journal = KeptJournal()
     audit = Audit(journal, wall_clock=lambda: 255)
     call = tool_call("s.t")
-    call.approval = "a1"
+    call.approval_id = "a1"
     intended(audit, call)
     audit.record(call, "ok", 5)
     plain = tool_call("s.t")
-    plain.approval = "a2"
+    plain.approval_id = "a2"
     audit.record(plain, "denied_by_policy", 5, "No.")
     assert [entry["detail"] for entry in journal.entries] == [
         "call:ff-1 approval:a1",
@@ -348,7 +348,7 @@ def test_irreversible_and_approved_calls_have_a_digest_of_their_arguments(durabl
         ("s.held", "additive", "a1"),
     ):
         call = tool_call(name)
-        call.effect, call.approval = effect, approval
+        call.effect, call.approval_id = effect, approval
         intended(audit, call)
         intended(audit, call)
         audit.record(call, "ok", 5)
@@ -394,12 +394,13 @@ def test_a_journal_in_trouble_costs_nobody_the_answer(
 def test_of_calls_from_above_each_says_who_called_there() -> None:
     node = rig()
     callers = {
-        above: Caller("parent", kind="parent", above=above) for above in ("owner", "guest", "")
+        above: Caller("parent", kind="parent", parent_caller=above)
+        for above in ("owner", "guest", "")
     }
-    node.pipeline.enter.authenticate.minted = lambda shown: callers[shown.minted or ""]
+    node.pipeline.enter.authenticate.minted = lambda shown: callers[shown.hop_token or ""]
     order = ["owner", "owner", "guest", "owner", "", "guest", "guest", "", "owner"]
     for above in order:
-        shown = Credentials("local", known_as="parent", minted=above)
+        shown = Credentials("local", assigned_name="parent", hop_token=above)
         node.begin(tool_call("s.look", credentials=shown))
         node.upstreams["s"].last.answer(content=[])
     written = [entry["caller"] for entry in node.journal.entries]

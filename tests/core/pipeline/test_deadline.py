@@ -100,11 +100,11 @@ def test_a_call_ends_after_its_deadline_and_within_a_tick(timeout: float, start:
     node.begin(tool_call())
     exchange = node.upstreams["s"].last
     deadline = exchange.call.deadline
-    while exchange.open:
+    while exchange.is_open:
         before = node.clock.now
         node.clock.advance(TICK)
         assert node.clock.now <= deadline + 2 * TICK
-        if not exchange.open:
+        if not exchange.is_open:
             assert node.clock.now >= deadline > before - TICK
     assert exchange.expired
     [(_, error)] = node.done
@@ -178,7 +178,7 @@ def test_progress_starts_the_wait_again() -> None:
         exchange.say(PROGRESS, b'{"progress":1}')
     assert heard == [(PROGRESS, b'{"progress":1}')] * 5
     node.clock.advance(0.9)
-    assert exchange.open
+    assert exchange.is_open
     node.clock.advance(0.1 + TICK)
     assert exchange.expired
 
@@ -188,7 +188,7 @@ def test_progress_does_not_keep_a_call_for_ever() -> None:
     talkative(node)
     exchange = node.upstreams["s"].last
     began = node.clock.now
-    while exchange.open:
+    while exchange.is_open:
         assert node.clock.now < began + PROGRESS_EXTENDS + 2 * TICK
         node.clock.advance(TICK)
         exchange.say(PROGRESS, b"{}")
@@ -210,7 +210,7 @@ def test_what_nobody_listens_to_harms_nobody() -> None:
     node = rig()
     node.begin(tool_call())
     node.upstreams["s"].last.say(PROGRESS, b"{}")
-    assert node.upstreams["s"].last.open
+    assert node.upstreams["s"].last.is_open
 
 
 # --- the clock itself ---

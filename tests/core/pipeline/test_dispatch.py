@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.call import Call, UpstreamGoneError
+from interlock.core.call import Call, UpstreamLostError
 from interlock.core.pipeline.deadlines import TICK
 from interlock.core.pipeline.pipeline import PATIENCE
 from interlock.errors import INTERNAL, UPSTREAM_LOST, UPSTREAM_UNAVAILABLE, InterlockError
@@ -50,8 +50,8 @@ def run(body: Callable[[Rig, ScriptedUpstream], Awaitable[None]], **settings: An
     return asyncio.run(main())
 
 
-def gone(*, sent: bool) -> UpstreamGoneError:
-    return UpstreamGoneError(UPSTREAM_LOST, "It went away.", sent=sent)
+def gone(*, sent: bool) -> UpstreamLostError:
+    return UpstreamLostError(UPSTREAM_LOST, "It went away.", was_sent=sent)
 
 
 # --- the plain way ---

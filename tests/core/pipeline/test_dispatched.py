@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.call import Call, UpstreamGoneError
+from interlock.core.call import Call, UpstreamLostError
 from interlock.errors import (
     CIRCUIT_OPEN,
     DENIED,
@@ -44,7 +44,7 @@ def test_refused_call_is_not_dispatched() -> None:
     node = rig()
     call = tool_call("s.unknown")
     node.refused(call)
-    assert not call.dispatched
+    assert not call.is_dispatched
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,14 @@ def test_call_that_its_upstream_does_not_take_is_not_dispatched(failure: Any) ->
     node.upstreams["s"].refuse_with = InterlockError(failure, "no")
     call = tool_call("s.change")
     assert node.refused(call).failure is failure
-    assert not call.dispatched
+    assert not call.is_dispatched
 
 
 def test_call_that_cannot_be_recorded_is_not_dispatched() -> None:
     node = rig(recorder=_FullDisk(), durable=True)
     call = tool_call("s.change")
     assert node.refused(call).failure is UNRECORDABLE
-    assert not call.dispatched
+    assert not call.is_dispatched
 
 
 # -- afterwards
@@ -74,7 +74,7 @@ def test_no_error_makes_a_dispatched_call_undone(failure: Any) -> None:
     call = node.begin(tool_call("s.change"))
     node.upstreams["s"].last.fail(InterlockError(failure, "so it says"))
     assert node.done
-    assert call.dispatched
+    assert call.is_dispatched
 
 
 @pytest.mark.parametrize("ends", ["answer", "error", "cancel", "deadline", "shutdown"])
@@ -95,7 +95,7 @@ def test_call_that_left_is_dispatched_however_it_ends(ends: str) -> None:
             case "shutdown":
                 await node.pipeline.drain(0)
         assert node.done
-        assert call.dispatched
+        assert call.is_dispatched
 
     asyncio.run(main())
 
@@ -113,7 +113,7 @@ def lost(name: str, *sent: bool) -> Call:
         for one in sent:
             upstream.last.lose(sent=one)
             await turns()
-        assert isinstance(node.done[0][1], UpstreamGoneError)
+        assert isinstance(node.done[0][1], UpstreamLostError)
         return call
 
     return asyncio.run(main())
@@ -121,16 +121,16 @@ def lost(name: str, *sent: bool) -> Call:
 
 @pytest.mark.parametrize("name", ["s.read", "s.change"])
 def test_call_that_never_left_in_two_attempts_is_not_dispatched(name: str) -> None:
-    assert not lost(name, False, False).dispatched
+    assert not lost(name, False, False).is_dispatched
 
 
 def test_second_attempt_takes_nothing_back() -> None:
     """A repeatable call left the first time; that the second request did not changes nothing."""
-    assert lost("s.read", True, False).dispatched
+    assert lost("s.read", True, False).is_dispatched
 
 
 def test_second_attempt_that_left_counts() -> None:
-    assert lost("s.change", False, True).dispatched
+    assert lost("s.change", False, True).is_dispatched
 
 
 def test_call_that_waits_to_be_sent_again_is_as_it_was() -> None:
@@ -149,6 +149,6 @@ def test_call_that_waits_to_be_sent_again_is_as_it_was() -> None:
         node.pipeline.cancel(call)
         await turns()
         assert node.done
-        assert not call.dispatched
+        assert not call.is_dispatched
 
     asyncio.run(main())

@@ -60,7 +60,7 @@ def test_draining_lets_calls_finish_and_refuses_new_ones() -> None:
         outcomes = {id(call): result for call, result in node.done}
         assert outcomes[id(finishes)] == {"content": []}
         assert outcomes[id(stays)].failure is SHUTTING_DOWN
-        assert not hangs.open
+        assert not hangs.is_open
         assert node.under_way == 0
 
     asyncio.run(scene())

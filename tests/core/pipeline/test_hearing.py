@@ -107,7 +107,7 @@ def test_two_sessions_hear_what_each_of_them_set() -> None:
     sessions = [ScriptedSession(), ScriptedSession()]
     for session, level in zip(sessions, ("debug", "alert"), strict=True):
         call = call_of(session.client, "", verb=SET_LEVEL, session=session)
-        call.extra = {"level": Raw(json.dumps(level).encode())}
+        call.extra_params = {"level": Raw(json.dumps(level).encode())}
         rig.begin(call)
         assert rig.last_result == {}
     assert rig.s.levels == ["debug", "alert"]
@@ -127,7 +127,7 @@ def test_two_sessions_hear_what_each_of_them_set() -> None:
 def test_a_level_that_there_is_not_cannot_be_set(level: bytes | None) -> None:
     rig, session = AskingRig(), ScriptedSession()
     call = call_of(session.client, "", verb=SET_LEVEL, session=session)
-    call.extra = None if level is None else {"level": Raw(level)}
+    call.extra_params = None if level is None else {"level": Raw(level)}
     assert rig.refused(call).failure is INVALID_PARAMS
     assert session.log_level is None
     assert rig.s.levels == []
@@ -135,7 +135,7 @@ def test_a_level_that_there_is_not_cannot_be_set(level: bytes | None) -> None:
 
 def test_a_level_needs_a_session() -> None:
     call = call_of(CLIENT, "", verb=SET_LEVEL)
-    call.extra = {"level": Raw(b'"info"')}
+    call.extra_params = {"level": Raw(b'"info"')}
     assert AskingRig().refused(call).failure is METHOD_NOT_FOUND
 
 
@@ -143,7 +143,7 @@ def test_where_nobody_logs_there_is_no_level_to_set() -> None:
     rig, session = AskingRig(), ScriptedSession()
     rig.s.capabilities = {}
     call = call_of(session.client, "", verb=SET_LEVEL, session=session)
-    call.extra = {"level": Raw(b'"info"')}
+    call.extra_params = {"level": Raw(b'"info"')}
     assert rig.refused(call).failure is METHOD_NOT_FOUND
 
 

@@ -49,7 +49,7 @@ def test_a_question_becomes_the_answer() -> None:
     assert asked["inputRequests"] == {"input-1": {"method": ELICITATION, "params": FORM}}
     assert set(asked) == {"resultType", "inputRequests", "requestState"}
     assert question.unanswered
-    assert rig.s.last.open
+    assert rig.s.last.is_open
     assert (rig.held, rig.under_way) == (1, 0)
 
 
@@ -82,7 +82,7 @@ def test_prompts_and_resources_may_ask_too(verb: str, name: str) -> None:
 def test_nothing_else_can_be_answered_with_a_question() -> None:
     rig = AskingRig()
     call = call_of(CLIENT, "", verb=COMPLETE_ARGUMENT)
-    call.extra = {"ref": Raw(b'{"type":"ref/prompt","name":"s.p"}')}
+    call.extra_params = {"ref": Raw(b'{"type":"ref/prompt","name":"s.p"}')}
     rig.begin(call)
     question = rig.s.last.ask()
     assert question.refusal[0] == -32602
@@ -321,7 +321,7 @@ def test_a_client_that_hangs_up_after_the_question_may_still_come_back() -> None
     call = call_of(CLIENT)
     question = rig.hold(call)
     rig.pipeline.cancel(call)
-    assert rig.s.last.open
+    assert rig.s.last.is_open
     again(rig, {"input-1": YES})
     assert question.answer == YES
 
@@ -350,7 +350,7 @@ def test_the_retry_has_a_deadline_of_its_own() -> None:
     rig = AskingRig(timeout=10)
     rig.hold(call_of(CLIENT))
     rig.clock.advance(300)
-    assert rig.s.last.open, "while it is held it is the client's time"
+    assert rig.s.last.is_open, "while it is held it is the client's time"
     again(rig, {"input-1": YES})
     rig.clock.advance(9)
     assert rig.under_way == 1

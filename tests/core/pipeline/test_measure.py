@@ -112,10 +112,10 @@ def test_what_says_nothing_about_a_tool_is_left_out() -> None:
         node.clock.advance(1)
         node.pipeline.cancel(call)
         call = node.begin(tool_call())
-        call.own_limit = True
+        call.has_caller_timeout = True
         node.upstreams["s"].last.fail(InterlockError(DEADLINE_EXCEEDED, "late"))
         call = node.begin(tool_call())
-        call.rounds = 1
+        call.input_rounds = 1
         node.clock.advance(1)
         node.upstreams["s"].last.answer(content=[])
     answered_after(node, 0.9, ENOUGH - 1)

@@ -22,25 +22,25 @@ class Heard(CallObserver):
     def __init__(self, journal: KeptJournal | None = None) -> None:
         self.events: list[Any] = []
 
-    def started(self, call: Call) -> None:
+    def on_start(self, call: Call) -> None:
         self.events.append("started")
 
-    def decided(self, call: Call, decision: Decision | None) -> None:
-        self.events.append(("decided", None if decision is None else decision.gated))
+    def on_decision(self, call: Call, decision: Decision | None) -> None:
+        self.events.append(("decided", None if decision is None else decision.needs_approval))
 
-    def dispatched(self, call: Call) -> None:
+    def on_dispatch(self, call: Call) -> None:
         self.events.append("dispatched")
 
-    def settled(
+    def on_end(
         self,
         call: Call,
-        word: str,
+        outcome_name: str,
         duration_us: int,
         detail: str = "",
         outcome: Outcome | None = None,
         error: InterlockError | None = None,
     ) -> None:
-        self.events.append(("settled", word, duration_us, call.dispatched))
+        self.events.append(("settled", outcome_name, duration_us, call.is_dispatched))
 
 
 class OnlySettled(CallObserver):
@@ -49,15 +49,15 @@ class OnlySettled(CallObserver):
     def __init__(self) -> None:
         self.words: list[str] = []
 
-    def settled(self, call: Call, word: str, *more: Any) -> None:  # type: ignore[override]
-        self.words.append(word)
+    def on_end(self, call: Call, outcome_name: str, *more: Any) -> None:  # type: ignore[override]
+        self.words.append(outcome_name)
 
 
 class Failing(CallObserver):
-    def started(self, call: Call) -> None:
+    def on_start(self, call: Call) -> None:
         raise ValueError
 
-    decided = dispatched = settled = lambda *_: 1 / 0  # type: ignore[assignment]
+    on_decision = on_dispatch = on_end = lambda *_: 1 / 0  # type: ignore[assignment]
 
 
 def rig(*observers: CallObserver) -> Rig:
@@ -125,9 +125,9 @@ def test_event_that_nobody_wants_costs_no_call() -> None:
     metric = OnlySettled()
     node = rig(metric)
     listeners = node.pipeline._on
-    assert listeners.started == listeners.decided == listeners.dispatched == ()
+    assert listeners.on_start == listeners.on_decision == listeners.on_dispatch == ()
     # The journal comes first.
-    assert listeners.settled == (node.audit.settled, metric.settled)
+    assert listeners.on_end == (node.audit.on_end, metric.on_end)
     node.begin(tool_call("s.read"))
     node.upstreams["s"].last.answer(content=[])
     assert metric.words == ["ok"]

@@ -384,7 +384,7 @@ class AnyOrder(RuleBasedStateMachine):
             exchange
             for upstream in self.node.upstreams.values()
             for exchange in upstream.started
-            if exchange.open
+            if exchange.is_open
         ]
 
     @rule(

@@ -209,10 +209,10 @@ def test_what_comes_first_counts() -> None:
     withdrawn: list[str] = []
     over: list[Any] = []
     ask = ClientRequest(ROOTS, b"", answers.append)
-    ask.on_withdrawn = lambda ask, reason: withdrawn.append(reason)
-    ask.on_over = over.append
-    ask.reply(b"{}")
-    ask.refuse(-1, "no")
+    ask.on_withdraw = lambda ask, reason: withdrawn.append(reason)
+    ask.on_end = over.append
+    ask.respond(b"{}")
+    ask.reject(-1, "no")
     ask.withdraw("never mind")
     assert [answer.result for answer in answers] == [b"{}"]
     assert (withdrawn, len(over)) == ([], 1)
@@ -222,14 +222,14 @@ def test_what_is_withdrawn_is_not_answered() -> None:
     answers: list[ClientResponse] = []
     over: list[Any] = []
     ask = ClientRequest(ROOTS, b"", answers.append)
-    ask.on_over = over.append
+    ask.on_end = over.append
     ask.withdraw("never mind")
     ask.withdraw("once more")
-    ask.reply(b"{}")
+    ask.respond(b"{}")
     assert (answers, over) == ([], ["never mind"])
 
 
 def test_an_error_is_a_refusal_whatever_its_code() -> None:
     answers: list[ClientResponse] = []
-    ClientRequest(ROOTS, b"", answers.append).refuse(0, "no")
-    assert answers[0].refused
+    ClientRequest(ROOTS, b"", answers.append).reject(0, "no")
+    assert answers[0].is_error

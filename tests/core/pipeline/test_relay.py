@@ -43,7 +43,7 @@ def test_a_question_is_put_and_its_answer_goes_back() -> None:
     begin(rig, session)
     question = rig.s.last.ask()
     assert session.last_params == FORM
-    session.last.reply(as_json(YES))
+    session.last.respond(as_json(YES))
     assert question.answer == YES
     rig.s.last.answer(content=[])
     assert rig.last_result == {"content": []}
@@ -55,7 +55,7 @@ def test_what_is_written_down_of_a_question() -> None:
     begin(rig, session, credentials=OPERATOR)
     rig.s.last.ask()
     rig.clock.advance(2.5)
-    session.last.reply(as_json(YES))
+    session.last.respond(as_json(YES))
     [entry] = rig.journal.entries
     assert entry["caller"] == "operator"
     assert (entry["verb"], entry["name"], entry["upstream"]) == (ELICITATION, "s.t", "s")
@@ -67,9 +67,9 @@ def test_the_content_of_an_answer_is_not_written_down() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.ask()
-    session.last.reply(b'{"action":"accept","content":{"secret":"hunter2"}}')
+    session.last.respond(b'{"action":"accept","content":{"secret":"hunter2"}}')
     rig.s.last.ask(SAMPLING)
-    session.last.reply(b'{"role":"assistant","content":{"type":"text","text":"hunter2"}}')
+    session.last.respond(b'{"role":"assistant","content":{"type":"text","text":"hunter2"}}')
     assert "hunter2" not in repr(rig.journal.entries)
 
 
@@ -77,7 +77,7 @@ def test_a_refusal_goes_back_and_the_call_goes_on() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     question = rig.s.last.ask()
-    session.last.refuse(-1, "The user said no.")
+    session.last.reject(-1, "The user said no.")
     assert question.refusal == (-1, "The user said no.")
     assert rig.under_way == 1
     assert rig.journal.entries[-1]["detail"] == "The user said no."
@@ -90,8 +90,8 @@ def test_a_question_about_no_call_goes_to_the_session() -> None:
     exchange.answer(content=[])
     answers: list[Any] = []
     question = Question(_ask(ROOTS, answers), answers)
-    rig.pipeline.asked(question.ask, None, session)
-    session.last.reply(b'{"roots":[]}')
+    rig.pipeline.on_request(question.ask, None, session)
+    session.last.respond(b'{"roots":[]}')
     assert question.answer == {"roots": []}
     entry = rig.journal.entries[-1]
     assert (entry["caller"], entry["upstream"], entry["name"]) == ("operator", "s", "")
@@ -103,7 +103,7 @@ def _ask(method: str, answers: list[Any]) -> ClientRequest:
 
 def test_a_question_for_nobody_is_refused() -> None:
     answers: list[Any] = []
-    AskingRig().pipeline.asked(_ask(ROOTS, answers), None, None)
+    AskingRig().pipeline.on_request(_ask(ROOTS, answers), None, None)
     assert answers[0].code == -32601
 
 
@@ -137,7 +137,7 @@ def test_a_fault_of_the_journal_keeps_no_answer_back(monkeypatch: pytest.MonkeyP
     begin(rig, session)
     question = rig.s.last.ask()
     monkeypatch.setattr(rig.audit, "record_question", full)
-    session.last.reply(as_json(YES))
+    session.last.respond(as_json(YES))
     assert question.answer == YES
 
 
@@ -157,7 +157,7 @@ def test_the_clock_of_the_server_stands_while_its_caller_is_asked() -> None:
     begin(rig, session)
     rig.s.last.ask()
     rig.clock.advance(599)
-    session.last.reply(as_json(YES))
+    session.last.respond(as_json(YES))
     rig.clock.advance(9)
     assert rig.under_way == 1
     rig.clock.advance(1.2)
@@ -170,10 +170,10 @@ def test_with_two_questions_it_stands_until_both_are_answered() -> None:
     begin(rig, session)
     rig.s.last.ask()
     rig.s.last.ask(ROOTS)
-    session.asked[0].reply(as_json(YES))
+    session.asked[0].respond(as_json(YES))
     rig.clock.advance(100)
     assert rig.under_way == 1
-    session.asked[1].reply(b'{"roots":[]}')
+    session.asked[1].respond(b'{"roots":[]}')
     rig.clock.advance(10.2)
     assert rig.last_error.failure is DEADLINE_EXCEEDED
 
@@ -214,7 +214,7 @@ def test_the_time_that_the_caller_gives_is_for_everything() -> None:
     begin(rig, session, meta={META_TIMEOUT: 5000})
     rig.s.last.ask()
     rig.clock.advance(3)
-    session.last.reply(as_json(YES))
+    session.last.respond(as_json(YES))
     rig.clock.advance(1.9)
     assert rig.under_way == 1
     rig.clock.advance(0.3)
@@ -229,7 +229,7 @@ def test_who_cancels_while_being_asked() -> None:
     assert rig.last_error.failure is CANCELLED
     assert rig.s.last.abandoned
     assert len(session.withdrawn) == 1
-    session.last.reply(as_json(YES))
+    session.last.respond(as_json(YES))
     assert question.unanswered
     assert rig.journal.outcomes == ["withdrawn", "cancelled"]
 
@@ -242,7 +242,7 @@ def test_an_answer_after_the_call_is_over_still_goes_back() -> None:
     question = exchange.ask(ROOTS)
     exchange.questions.clear()
     exchange.answer(content=[])
-    session.last.reply(b'{"roots":[]}')
+    session.last.respond(b'{"roots":[]}')
     assert question.answer == {"roots": []}
     assert len(rig.done) == 1
 
@@ -253,7 +253,7 @@ def test_answered_questions_leave_no_timers() -> None:
     before = rig.clock.timers
     for _ in range(50):
         rig.s.last.ask()
-        session.last.reply(as_json(YES))
+        session.last.respond(as_json(YES))
     assert rig.clock.timers == before
 
 
@@ -262,7 +262,7 @@ def test_a_server_that_asks_without_end() -> None:
     begin(rig, session)
     for _ in range(relay.MOST_QUESTIONS):
         rig.s.last.ask()
-        session.last.reply(as_json(YES))
+        session.last.respond(as_json(YES))
     question = rig.s.last.ask()
     assert question.refusal is not None
     assert "questions in one call" in question.refusal[1]

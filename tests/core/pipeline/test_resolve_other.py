@@ -45,12 +45,12 @@ def request(verb: str, name: str = "", **fields: Any) -> Call:
     extra = fields.pop("extra", None)
     call = call_of(stateless(), name, verb=verb, **fields)
     if extra is not None:
-        call.extra = {key: Raw(json.dumps(value).encode()) for key, value in extra.items()}
+        call.extra_params = {key: Raw(json.dumps(value).encode()) for key, value in extra.items()}
     return call
 
 
 def said(call: Call) -> dict[str, Any]:
-    return {key: json.loads(bytes(raw)) for key, raw in (call.extra or {}).items()}
+    return {key: json.loads(bytes(raw)) for key, raw in (call.extra_params or {}).items()}
 
 
 def refused(call: Call) -> InterlockError:
@@ -69,7 +69,7 @@ def test_a_prompt_in_its_servers_words(name: str) -> None:
     assert resolve_other(call, CATALOG)
     assert call.upstream == "two"
     assert said(call) == {"name": "write", "arguments": {"a": "b"}, "more": 1}
-    assert call.repeatable
+    assert call.is_retryable
 
 
 def test_a_prompt_without_arguments_is_asked_for_without() -> None:
@@ -187,7 +187,7 @@ def test_a_completion_about_what_nobody_has() -> None:
 def test_other_verbs_name_nothing() -> None:
     call = request(TOOLS_LIST)
     assert not resolve_other(call, CATALOG)
-    assert (call.upstream, call.repeatable) == ("", False)
+    assert (call.upstream, call.is_retryable) == ("", False)
 
 
 @given(

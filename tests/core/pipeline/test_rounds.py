@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from interlock.core.call import Call, UpstreamAnsweredError
+from interlock.core.call import Call, UpstreamResponseError
 from interlock.core.pipeline.client_requests import MOST_ROUNDS, ClientRequestPolicy
 from interlock.errors import (
     CANCELLED,
@@ -51,7 +51,7 @@ def test_asked_then_made_again() -> None:
     rig.s.last.need(QUESTION, state="theirs")
     assert (rig.done, rig.under_way) == ([], 1)
     assert session.last.method == ELICITATION
-    session.last.reply(as_json(YES))
+    session.last.respond(as_json(YES))
     assert rig.s.last_sent == {"inputResponses": {"q": YES}, "requestState": "theirs"}
     assert bytes(rig.s.last.call.arguments) == b'{"n": 1}'
     rig.s.last.answer(content=[])
@@ -67,7 +67,7 @@ def test_prompts_and_resources_may_ask_too(verb: str, name: str, kept: Any) -> N
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session, name, verb=verb)
     rig.s.last.need(QUESTION, state="theirs")
-    session.last.reply(as_json(YES))
+    session.last.respond(as_json(YES))
     assert rig.s.last_sent == {"inputResponses": {"q": YES}, "requestState": "theirs", **kept}
 
 
@@ -75,7 +75,7 @@ def test_without_state_none_is_brought_back() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.need(QUESTION)
-    session.last.reply(as_json(YES))
+    session.last.respond(as_json(YES))
     assert rig.s.last_sent == {"inputResponses": {"q": YES}}
 
 
@@ -83,9 +83,9 @@ def test_only_the_answers_of_the_last_round_are_brought() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.need({"one": (ELICITATION, FORM)}, state="first")
-    session.last.reply(as_json(YES))
+    session.last.respond(as_json(YES))
     rig.s.last.need({"two": (ROOTS, None)})
-    session.last.reply(b'{"roots":[]}')
+    session.last.respond(b'{"roots":[]}')
     assert rig.s.last_sent == {"inputResponses": {"two": {"roots": []}}}
 
 
@@ -94,9 +94,9 @@ def test_several_questions_are_put_at_once_and_answered_in_any_order() -> None:
     begin(rig, session)
     rig.s.last.need(TWO)
     assert [ask.method for ask in session.asked] == [ELICITATION, ROOTS]
-    session.asked[1].reply(b'{"roots":[]}')
+    session.asked[1].respond(b'{"roots":[]}')
     assert len(rig.s.started) == 1
-    session.asked[0].reply(as_json(YES))
+    session.asked[0].respond(as_json(YES))
     assert rig.s.last_sent["inputResponses"] == {"a": YES, "b": {"roots": []}}
 
 
@@ -105,7 +105,7 @@ def test_state_passes_byte_for_byte() -> None:
     begin(rig, session)
     state = 'v1."\\/é\u2028 \t'
     rig.s.last.need(QUESTION, state=state)
-    session.last.reply(as_json(YES))
+    session.last.respond(as_json(YES))
     assert rig.s.last_sent["requestState"] == state
 
 
@@ -118,7 +118,7 @@ def test_so_many_rounds_and_no_more() -> None:
     for number in range(MOST_ROUNDS):
         rig.s.last.need(QUESTION)
         assert len(session.asked) == number + 1
-        session.last.reply(as_json(YES))
+        session.last.respond(as_json(YES))
     assert len(rig.s.started) == MOST_ROUNDS + 1
     rig.s.last.need(QUESTION)
     assert len(session.asked) == MOST_ROUNDS
@@ -131,7 +131,7 @@ def test_an_answer_in_the_last_round_counts() -> None:
     begin(rig, session)
     for _ in range(MOST_ROUNDS):
         rig.s.last.need(QUESTION)
-        session.last.reply(as_json(YES))
+        session.last.respond(as_json(YES))
     rig.s.last.answer(content=[])
     assert rig.last_result == {"content": []}
 
@@ -170,12 +170,12 @@ def test_a_refusal_ends_the_call_and_withdraws_the_rest() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.need(TWO)
-    session.asked[0].refuse(-1, "no", b'{"why":1}')
+    session.asked[0].reject(-1, "no", b'{"why":1}')
     error = rig.last_error
-    assert isinstance(error, UpstreamAnsweredError)
+    assert isinstance(error, UpstreamResponseError)
     assert (error.code, error.message, error.raw_data) == (-1, "no", b'{"why":1}')
     assert [ask for ask, _ in session.withdrawn] == [session.asked[1]]
-    session.asked[1].reply(b'{"roots":[]}')
+    session.asked[1].respond(b'{"roots":[]}')
     assert len(rig.s.started) == 1
     assert len(rig.done) == 1
     assert rig.journalled() == [
@@ -189,7 +189,7 @@ def test_an_error_without_a_code_is_a_refusal_too() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.need(QUESTION)
-    session.last.refuse(0, "no")
+    session.last.reject(0, "no")
     assert rig.last_error.message == "no"
     assert len(rig.s.started) == 1
 
@@ -198,7 +198,7 @@ def test_a_form_that_is_declined_is_an_answer() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.need(QUESTION)
-    session.last.reply(b'{"action":"decline"}')
+    session.last.respond(b'{"action":"decline"}')
     assert rig.s.last_sent["inputResponses"] == {"q": {"action": "decline"}}
     assert rig.journal.entries[0]["detail"] == "decline"
 
@@ -207,7 +207,7 @@ def test_an_answer_that_is_none_ends_the_call() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.need(TWO)
-    session.asked[0].reply(b"[]")
+    session.asked[0].respond(b"[]")
     assert "not an object" in rig.last_error.message
     assert len(session.withdrawn) == 1
     assert len(rig.s.started) == 1
@@ -217,13 +217,13 @@ def test_an_answer_that_is_none_ends_the_call() -> None:
 def test_a_client_that_cannot_be_reached(reached: int) -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
-    put = session.ask
+    put = session.send_request
 
     def ask(ask: Any, call: Any) -> bool:
         session.reachable = len(session.asked) < reached
         return put(ask, call)
 
-    session.ask = ask  # type: ignore[method-assign]
+    session.send_request = ask  # type: ignore[method-assign]
     rig.s.last.need(TWO)
     assert rig.last_error.failure is UPSTREAM_PROTOCOL
     assert len(session.withdrawn) == reached
@@ -243,7 +243,7 @@ def test_people_have_longer_than_servers() -> None:
     rig.s.last.need(QUESTION)
     rig.clock.advance(599)
     assert rig.under_way == 1
-    session.last.reply(as_json(YES))
+    session.last.respond(as_json(YES))
     rig.clock.advance(9)
     assert rig.under_way == 1
     rig.clock.advance(1.2)
@@ -258,7 +258,7 @@ def test_but_not_for_ever() -> None:
     rig.clock.advance(601)
     assert rig.last_error.failure is DEADLINE_EXCEEDED
     assert len(session.withdrawn) == 1
-    session.last.reply(as_json(YES))
+    session.last.respond(as_json(YES))
     assert (len(rig.s.started), len(rig.done)) == (1, 1)
     assert rig.breakers.failing == {}, "a server is not to blame for people who do not answer"
 
@@ -268,10 +268,10 @@ def test_the_time_that_the_caller_gives_is_for_everything() -> None:
     begin(rig, session, meta={META_TIMEOUT: 5000})
     rig.s.last.need(QUESTION)
     rig.clock.advance(3)
-    session.last.reply(as_json(YES))
+    session.last.respond(as_json(YES))
     rig.s.last.need(QUESTION)
     rig.clock.advance(1)
-    session.last.reply(as_json(YES))
+    session.last.respond(as_json(YES))
     assert rig.under_way == 1
     rig.clock.advance(1.2)
     assert rig.last_error.failure is DEADLINE_EXCEEDED
@@ -284,8 +284,8 @@ def test_who_cancels_while_being_asked() -> None:
     rig.pipeline.cancel(call)
     assert rig.last_error.failure is CANCELLED
     assert len(session.withdrawn) == 2
-    session.asked[0].reply(as_json(YES))
-    session.asked[1].reply(b"{}")
+    session.asked[0].respond(as_json(YES))
+    session.asked[1].respond(b"{}")
     assert len(rig.s.started) == 1
     assert rig.journal.outcomes == ["withdrawn", "withdrawn", "cancelled"]
 
@@ -310,7 +310,7 @@ def test_a_call_lost_in_a_later_round_is_not_made_again() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.need(QUESTION)
-    session.last.reply(as_json(YES))
+    session.last.respond(as_json(YES))
     rig.s.last.lose(sent=True)
     assert rig.last_error.failure is UPSTREAM_LOST
     assert len(rig.s.started) == 2
@@ -321,7 +321,7 @@ def test_a_server_that_is_gone_when_the_answer_comes() -> None:
     begin(rig, session)
     rig.s.last.need(QUESTION)
     rig.s.refuse_with = InterlockError(UPSTREAM_PROTOCOL, "It is gone.")
-    session.last.reply(as_json(YES))
+    session.last.respond(as_json(YES))
     assert rig.last_error.message == "It is gone."
     assert rig.under_way == 0
 
@@ -331,7 +331,7 @@ def test_a_fault_when_the_answer_comes_ends_the_call() -> None:
     begin(rig, session)
     rig.s.last.need(QUESTION)
     rig.s.refuse_with = RuntimeError("a bug")
-    session.last.reply(as_json(YES))
+    session.last.respond(as_json(YES))
     assert rig.last_error.failure.name == "internal_error"
     assert rig.under_way == 0
 
@@ -340,9 +340,9 @@ def test_an_answer_that_comes_twice_counts_once() -> None:
     rig, session = AskingRig(), ScriptedSession()
     begin(rig, session)
     rig.s.last.need(QUESTION)
-    session.last.reply(as_json(YES))
-    session.last.reply(b'{"action":"cancel"}')
-    session.last.refuse(-1, "no")
+    session.last.respond(as_json(YES))
+    session.last.respond(b'{"action":"cancel"}')
+    session.last.reject(-1, "no")
     assert len(rig.s.started) == 2
     assert rig.s.last_sent["inputResponses"] == {"q": YES}
 
@@ -399,7 +399,7 @@ def test_what_may_not_be_asked_ends_the_call(
     rig, session = AskingRig(policy=policy), ScriptedSession(able)
     begin(rig, session)
     rig.s.last.need({"q": question})
-    assert isinstance(rig.last_error, UpstreamAnsweredError)
+    assert isinstance(rig.last_error, UpstreamResponseError)
     assert session.asked == []
     assert (rig.under_way, len(rig.s.started)) == (0, 1)
     assert rig.journal.outcomes == ["refused", "upstream_error"]
@@ -442,7 +442,7 @@ def test_questions_that_are_none(result: Any) -> None:
 def test_only_three_requests_may_be_answered_with_a_question() -> None:
     rig, session = AskingRig(), ScriptedSession()
     call = call_of(session.client, "", verb=COMPLETE_ARGUMENT, session=session)
-    call.extra = {"ref": Raw(b'{"type":"ref/prompt","name":"s.p"}')}
+    call.extra_params = {"ref": Raw(b'{"type":"ref/prompt","name":"s.p"}')}
     rig.begin(call)
     rig.s.last.need(QUESTION)
     assert rig.last_error.failure is UPSTREAM_PROTOCOL

@@ -35,10 +35,10 @@ class Server:
         """Closed: it takes its time to answer."""
         self.capabilities: dict[str, Any] = {"resources": {"subscribe": True}}
 
-    def apart(self, call: Call) -> object | None:
+    def session_key(self, call: Call) -> object | None:
         return call.session
 
-    async def watch(self, uri: str, call: Call | None) -> None:
+    async def subscribe(self, uri: str, call: Call | None) -> None:
         self.said.append(("watch", uri))
         await self._take_time()
         if self.refuse:
@@ -46,7 +46,7 @@ class Server:
         assert uri not in self.watched, "it is asked twice for the same"
         self.watched.add(uri)
 
-    async def unwatch(self, uri: str, call: Call | None) -> None:
+    async def unsubscribe(self, uri: str, call: Call | None) -> None:
         self.said.append(("unwatch", uri))
         await self._take_time()
         self.watched.remove(uri)
@@ -61,7 +61,7 @@ class Ears:
     def __init__(self) -> None:
         self.heard: list[str] = []
 
-    def updated(self, uri: str) -> None:
+    def send_resource_update(self, uri: str) -> None:
         self.heard.append(uri)
 
 
@@ -99,12 +99,12 @@ def test_the_server_is_asked_once_and_told_once() -> None:
         for follower in followers:
             await stage.join(follower)
         assert stage.server.said == [("watch", URI)]
-        stage.all.updated("s", URI)
+        stage.all.on_resource_update("s", URI)
         assert [one.heard for one in followers] == [[URI]] * 3
         for follower in followers:
             await stage.leave(follower)
         assert stage.server.said == [("watch", URI), ("unwatch", URI)]
-        stage.all.updated("s", URI)
+        stage.all.on_resource_update("s", URI)
         assert [len(one.heard) for one in followers] == [1, 1, 1]
 
     scene(play)
@@ -115,7 +115,7 @@ def test_to_follow_twice_is_to_follow_once() -> None:
         ears = Ears()
         await stage.join(ears)
         await stage.join(ears)
-        stage.all.updated("s", URI)
+        stage.all.on_resource_update("s", URI)
         assert ears.heard == [URI]
         await stage.leave(ears)
         assert stage.server.watched == set()
@@ -143,7 +143,7 @@ def test_who_is_gone_follows_nothing() -> None:
         stage.all.unfollow(goes)
         await turns()
         assert stage.server.watched == {"test://a"}
-        stage.all.updated("s", "test://a")
+        stage.all.on_resource_update("s", "test://a")
         assert (stays.heard, goes.heard) == (["test://a"], [])
 
     scene(play, "test://a", "test://b")
@@ -159,9 +159,9 @@ def test_each_connection_is_a_matter_of_its_own() -> None:
         await stage.join(own, call=apart)
         assert stage.server.said == [("watch", URI)] * 2
         assert stage.all.watched("s", session) == (URI,)
-        stage.all.updated("s", URI, session)
+        stage.all.on_resource_update("s", URI, session)
         assert (shared.heard, own.heard) == ([], [URI])
-        stage.all.updated("s", URI)
+        stage.all.on_resource_update("s", URI)
         assert (shared.heard, own.heard) == ([URI], [URI])
 
     scene(play)
@@ -194,7 +194,7 @@ def test_when_the_server_refuses_nobody_follows() -> None:
         stage.server.gate.set()
         said = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(one) for one in said] == [InterlockError, InterlockError]
-        stage.all.updated("s", URI)
+        stage.all.on_resource_update("s", URI)
         assert [one.heard for one in ears] == [[], []]
         stage.server.refuse = False
         await stage.join(ears[0])
@@ -213,7 +213,7 @@ def test_one_who_gives_up_does_not_disturb_the_other() -> None:
         await turns()
         stage.server.gate.set()
         await second
-        stage.all.updated("s", URI)
+        stage.all.on_resource_update("s", URI)
         assert (impatient.heard, patient.heard) == ([], [URI])
 
     scene(play)
@@ -279,7 +279,7 @@ def test_whatever_order_they_come_and_go_in(moves: list[tuple[int, str]]) -> Non
         await asyncio.gather(*tasks, return_exceptions=True)
         await turns(20)
         assert stage.server.watched == ({URI} if any(wants) else set())
-        stage.all.updated("s", URI)
+        stage.all.on_resource_update("s", URI)
         assert [bool(one.heard) for one in followers] == wants
 
     scene(play)
@@ -306,9 +306,9 @@ def test_a_part_of_what_is_followed_is_announced_too(
     async def play(stage: Scene) -> None:
         ears = Ears()
         await stage.join(ears, followed)
-        stage.all.updated("s", announced)
+        stage.all.on_resource_update("s", announced)
         assert ears.heard == ([announced] if heard else [])
-        stage.all.updated("another", announced)
+        stage.all.on_resource_update("another", announced)
         assert len(ears.heard) <= 1
 
     scene(play, followed)
@@ -319,7 +319,7 @@ def test_who_follows_the_whole_and_the_part_hears_it_once() -> None:
         ears = Ears()
         await stage.join(ears, "test://a")
         await stage.join(ears, "test://a/b")
-        stage.all.updated("s", "test://a/b")
+        stage.all.on_resource_update("s", "test://a/b")
         assert ears.heard == ["test://a/b"]
 
     scene(play, "test://a", "test://a/b")
@@ -327,14 +327,14 @@ def test_who_follows_the_whole_and_the_part_hears_it_once() -> None:
 
 def test_one_that_cannot_be_told_does_not_keep_it_from_the_others() -> None:
     class Deaf(Ears):
-        def updated(self, uri: str) -> None:
+        def send_resource_update(self, uri: str) -> None:
             raise RuntimeError("gone")
 
     async def play(stage: Scene) -> None:
         followers = [Deaf(), Ears(), Deaf(), Ears()]
         for one in followers:
             await stage.join(one)
-        stage.all.updated("s", URI)
+        stage.all.on_resource_update("s", URI)
         assert [len(one.heard) for one in followers] == [0, 1, 0, 1]
 
     scene(play)
@@ -381,9 +381,9 @@ def test_shared_uris_are_announced_as_their_followers_know_them() -> None:
         assert await everything.follow(ears, CALL, asked) == [f"interlock:two:{URI}"]
         assert servers["two"].watched == {URI}
         assert servers["one"].watched == set()
-        everything.updated("one", URI)
+        everything.on_resource_update("one", URI)
         assert ears.heard == []
-        everything.updated("two", URI)
+        everything.on_resource_update("two", URI)
         assert ears.heard == [f"interlock:two:{URI}"]
 
     asyncio.run(play())
@@ -403,7 +403,7 @@ def test_subscribed_and_unsubscribed() -> None:
         await turns()
         assert rig.last_result == {}
         assert rig.s.watches == [URI]
-        rig.pipeline.subscriptions.updated("s", URI)
+        rig.pipeline.subscriptions.on_resource_update("s", URI)
         assert session.updates == [URI]
         rig.begin(subscribing(session, UNSUBSCRIBE))
         await turns()
@@ -429,11 +429,11 @@ def test_a_refusal_is_the_answer() -> None:
         async def refuse(uri: str, call: Call) -> None:
             raise InterlockError(UPSTREAM_UNAVAILABLE, "no")
 
-        rig.s.watch = refuse  # type: ignore[method-assign]
+        rig.s.subscribe = refuse  # type: ignore[method-assign]
         rig.begin(subscribing(session))
         await turns()
         assert rig.last_error.message == "no"
-        rig.pipeline.subscriptions.updated("s", URI)
+        rig.pipeline.subscriptions.on_resource_update("s", URI)
         assert session.updates == []
 
     asyncio.run(play())
@@ -452,7 +452,7 @@ def test_the_upstream_hears_its_own_uri() -> None:
         await turns()
         assert rig.upstreams["z"].watches == [URI]
         assert rig.s.watches == []
-        rig.pipeline.subscriptions.updated("z", URI)
+        rig.pipeline.subscriptions.on_resource_update("z", URI)
         assert session.updates == [f"interlock:z:{URI}"]
 
     asyncio.run(play())

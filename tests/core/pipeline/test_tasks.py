@@ -147,14 +147,14 @@ def test_requests_about_a_task_go_to_its_server_under_its_own_id() -> None:
     id = rig.relayed()
     rig.begin(request("tasks/get", id))
     assert rig.s.last_sent == {"taskId": "own-1"}
-    assert rig.s.last.call.repeatable
+    assert rig.s.last.call.is_retryable
     rig.s.last.need(**{**CREATED, "resultType": "complete"})
     assert rig.last_result == {**CREATED, "resultType": "complete", "taskId": id}
     for verb, answers in (("tasks/update", {"a": YES}), ("tasks/cancel", None)):
         rig.begin(request(verb, id, answers=answers))
         given = {} if answers is None else {"inputResponses": answers}
         assert rig.s.last_sent == {"taskId": "own-1", **given}
-        assert not rig.s.last.call.repeatable
+        assert not rig.s.last.call.is_retryable
         rig.s.last.need(resultType="complete")
         assert rig.last_result == {"resultType": "complete"}
     # Even where a server says too much, its own id stays here.
@@ -202,7 +202,7 @@ def test_what_tasks_do_not_know_is_not_passed_on_in_their_name() -> None:
     rig.s.capabilities = {"extensions": {EXTENSION: {}, "org.example/more": {}}}
     assert failure(rig.about("tasks/other", "x")) == "method_not_found"
     rig.begin(request("more/other", "", client=stateless({"extensions": {"org.example/more": {}}})))
-    assert rig.s.last.call.verb == "more/other"
+    assert rig.s.last.call.method == "more/other"
 
 
 @pytest.mark.parametrize(
@@ -284,11 +284,11 @@ def test_uris_in_a_result_inside_are_those_that_the_client_knows() -> None:
 def test_the_session_wires_way_to_ask_for_a_task_is_ignored(client: Client) -> None:
     rig = TaskRig()
     call = call_of(client)
-    call.extra = {"task": Raw(b'{"ttl":1}')}
+    call.extra_params = {"task": Raw(b'{"ttl":1}')}
     rig.begin(call)
     assert rig.s.last.given("task") is None
     call = call_of(client)
-    call.extra = {"task": Raw(b"{}"), "more": Raw(b"1")}
+    call.extra_params = {"task": Raw(b"{}"), "more": Raw(b"1")}
     rig.begin(call)
     assert rig.s.last_sent == {"more": 1}
 
@@ -332,7 +332,7 @@ def test_a_question_makes_a_task_of_a_call() -> None:
     assert rig.about("tasks/cancel", id) == {}
     assert rig.about("tasks/update", id, answers={"input-1": YES}) == {}
     assert rig.get(id) == shown
-    assert sum(call.verb == "notifications/tasks" for call, _ in rig.done) == 1
+    assert sum(call.method == "notifications/tasks" for call, _ in rig.done) == 1
     journalled = rig.journalled()
     assert journalled[0] == ("tools/call", "input_required")
     assert ("notifications/tasks", "tool_error") in journalled
@@ -374,7 +374,7 @@ def test_questions_are_answered_one_by_one_and_never_have_the_same_key() -> None
     # The server may also change its mind.
     third.ask.withdraw("Never mind.")
     assert rig.get(id)["status"] == "working"
-    assert rig.s.last.open
+    assert rig.s.last.is_open
 
 
 def test_further_questions_are_looked_at_like_the_first() -> None:
@@ -445,7 +445,7 @@ def test_cancelling_tells_the_server() -> None:
     assert question.refusal[0] == -32603
     assert rig.journalled().count(("notifications/tasks", "cancelled")) == 1
     exchange.answer(content=[])
-    exchange.back.settled(exchange.call, None, InterlockError(UPSTREAM_LOST, "Too late."))
+    exchange.back.on_result(exchange.call, None, InterlockError(UPSTREAM_LOST, "Too late."))
     assert rig.get(id)["status"] == "cancelled"
     assert rig.journalled().count(("notifications/tasks", "upstream_lost")) == 0
 
@@ -514,7 +514,7 @@ def test_a_question_that_is_withdrawn_while_nobody_looks_leaves_the_server_its_t
     id = rig.own()
     rig.s.last.questions[0].ask.withdraw("Never mind.")
     rig.clock.advance(25)
-    assert rig.s.last.open
+    assert rig.s.last.is_open
     rig.clock.advance(10)
     assert rig.s.last.expired
     assert rig.get(id)["status"] == "failed"
@@ -551,7 +551,7 @@ def test_a_request_that_nobody_will_settle_does_not_stay_for_ever() -> None:
     rig = TaskRig(timeout=30.0)
     id = rig.own()
     rig.about("tasks/update", id, answers={"input-1": YES})
-    rig.s.last.open = False
+    rig.s.last.is_open = False
     rig.clock.advance(32)
     assert rig.get(id)["error"]["data"]["error"] == "upstream_lost"
 

@@ -53,13 +53,13 @@ def problems(schema: Any, arguments: Any) -> dict[str, str]:
 def test_good_arguments_pass_and_are_kept() -> None:
     call = tool_call(arguments={"name": "Ada", "age": 36, "home": {"zip": "1"}})
     validate(call, tool_with(PERSON))
-    assert call.decoded == {"name": "Ada", "age": 36, "home": {"zip": "1"}}
+    assert call.decoded_arguments == {"name": "Ada", "age": 36, "home": {"zip": "1"}}
 
 
 def test_arguments_that_are_absent_are_an_empty_object() -> None:
     call = tool_call()
     validate(call, tool_with({"type": "object"}))
-    assert call.decoded == {}
+    assert call.decoded_arguments == {}
     assert problems(PERSON, None) == {"arguments": '"name" is a required property'}
 
 
@@ -110,7 +110,7 @@ def test_a_sentence_stays_short() -> None:
 def test_some_clients_write_out_that_they_have_no_arguments() -> None:
     call = tool_call(arguments=b"null")
     validate(call, tool_with({"type": "object"}))
-    assert call.decoded == {}
+    assert call.decoded_arguments == {}
     # The upstream gets what it expects, too.
     assert bytes(call.arguments) == b"{}"
 
@@ -150,7 +150,7 @@ def test_arguments_as_deep_as_they_can_be_read_are_checked() -> None:
 def test_any_object_fits_a_schema_that_asks_nothing(arguments: dict[str, Any]) -> None:
     call = tool_call(arguments=arguments)
     validate(call, tool_with({"type": "object"}))
-    assert call.decoded == arguments
+    assert call.decoded_arguments == arguments
 
 
 # --- schemas ---
@@ -312,7 +312,7 @@ def test_schema_that_would_take_hours_is_not_used(caplog: pytest.LogCaptureFixtu
     for _ in range(2):
         call = tool_call(arguments={"a": "hello"})
         validate(call, tool)
-        assert call.decoded == {"a": "hello"}
+        assert call.decoded_arguments == {"a": "hello"}
     # Said once, not with every call.
     assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
 

@@ -35,7 +35,7 @@ def test_other_schemes_are_no_credential(value: bytes) -> None:
 @pytest.mark.parametrize("header", [b"via", b"forwarded", b"x-real-ip", b"x-forwarded-for"])
 def test_forwarded_requests_are_not_from_this_machine(header: bytes) -> None:
     read = read_credentials({header: b"1", b"authorization": b"Bearer t"}, LOOPBACK, ("a",))
-    assert read == Credentials(FORWARDED, "t", certificate=("a",))
+    assert read == Credentials(FORWARDED, "t", certificate_names=("a",))
 
 
 def a_scope(*headers: tuple[bytes, bytes], **extensions: Any) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def test_reads_the_scope_of_an_app() -> None:
     assert read_scope_credentials(a_scope(shown)) == Credentials("10.0.0.9", "t")
     known = {PEER: {"name": LOOPBACK}, CERTIFICATE: {"names": ("a",)}}
     assert read_scope_credentials(a_scope(shown, **known)) == Credentials(
-        LOOPBACK, "t", certificate=("a",)
+        LOOPBACK, "t", certificate_names=("a",)
     )
     passed_on = a_scope(shown, (b"via", b"1.1 proxy"), **known)
     assert read_scope_credentials(passed_on).peer == FORWARDED

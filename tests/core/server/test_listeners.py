@@ -210,7 +210,7 @@ def test_followed_resources() -> None:
         ((subscription, uris),) = followed.uris.items()
         assert uris == ["a:b", "c:d"]
         # Nothing is told before it is acknowledged, and that waits for the server.
-        subscription.updated('a:b/"part"')
+        subscription.send_resource_update('a:b/"part"')
         assert ear.methods == []
         followed.agrees.set()
         for _ in range(3):

@@ -44,7 +44,7 @@ def call_of(node: Running, text: str) -> Call:
 
 
 def put(node: Running, session: Session, asked: Asked, call: Call | None = None) -> bool:
-    return node.do(lambda: served(node, session).ask(asked.ask, call))
+    return node.do(lambda: served(node, session).send_request(asked.ask, call))
 
 
 def answer(node: Running, session: Session, id: Any, **members: Any) -> int:
@@ -85,7 +85,7 @@ def test_a_question_on_the_sessions_own_stream(plain: Running) -> None:
         assert answer(plain, session, question["id"], result={"action": "decline"}) == 202
         (one,) = asked.answers
         assert json.loads(one.result) == {"action": "decline"}
-        assert not one.refused
+        assert not one.is_error
         # Once is enough.
         assert answer(plain, session, question["id"], result={"action": "accept"}) == 202
         assert len(asked.answers) == 1
@@ -152,13 +152,13 @@ def test_too_many_questions_are_not_put(plain: Running) -> None:
     several = [Asked() for _ in range(101)]
     with listening(plain, session):
         assert [put(plain, session, one) for one in several] == [True] * 100 + [False]
-        assert several[-1].ask.open
+        assert several[-1].ask.is_open
 
 
 def test_no_way_to_the_client(plain: Running) -> None:
     session, asked = plain.session(), Asked()
     assert not put(plain, session, asked)
-    assert asked.ask.open
+    assert asked.ask.is_open
     assert not asked.answers
 
 
@@ -243,13 +243,13 @@ def test_a_session_that_ends_answers_nothing_more(plain: Running) -> None:
         def fails() -> None:
             raise RuntimeError("on purpose")
 
-        one.closed += [lambda: ended.append("first"), fails, lambda: ended.append("last")]
+        one.on_close += [lambda: ended.append("first"), fails, lambda: ended.append("last")]
         assert plain.once(session.delete()).status == 200
         refused(plain, asked, "a refusal")
         assert ended == ["first", "last"]
-        assert not one.alive
+        assert not one.is_alive
         late = Asked()
-        assert not plain.do(lambda: one.ask(late.ask, None))
+        assert not plain.do(lambda: one.send_request(late.ask, None))
 
 
 # -- what a client says on its way
@@ -322,29 +322,29 @@ def test_lines_there_and_back(plain: Running) -> None:
     asked, withdrawn, left = Asked(), Asked(), Asked()
     with plain.local() as wire:
         session = lines(plain, wire)
-        assert plain.do(lambda: session.ask(asked.ask, None))
+        assert plain.do(lambda: session.send_request(asked.ask, None))
         question = wire.line()
         assert question["params"] == FORM
         response = {"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept"}}
         wire.send(json.dumps(response).encode() + b"\n")
         plain.until(lambda: asked.answers)
         assert json.loads(asked.answers[0].result) == {"action": "accept"}
-        plain.do(lambda: session.ask(withdrawn.ask, None))
+        plain.do(lambda: session.send_request(withdrawn.ask, None))
         id = wire.line()["id"]
         plain.do(lambda: withdrawn.ask.withdraw("No."))
         assert wire.line()["params"] == {"requestId": id, "reason": "No."}
-        plain.do(lambda: session.ask(left.ask, None))
+        plain.do(lambda: session.send_request(left.ask, None))
         assert wire.line()["id"] not in (id, question["id"])
-        assert session.alive
+        assert session.is_alive
     refused(plain, left, "a refusal when the client hangs up")
-    assert not session.alive
+    assert not session.is_alive
     assert session not in plain.node._change_listeners._sessions
 
 
 def test_lines_that_tell(plain: Running) -> None:
     with plain.local() as wire:
         session = lines(plain, wire)
-        plain.do(lambda: session.updated("x:y"))
+        plain.do(lambda: session.send_resource_update("x:y"))
         assert wire.line() == {
             "jsonrpc": "2.0",
             "method": "notifications/resources/updated",

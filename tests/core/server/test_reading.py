@@ -24,17 +24,17 @@ def read(verb: str, **params: Any) -> Call:
 
 
 def extra(call: Call) -> Any:
-    return {key: json.loads(bytes(value)) for key, value in (call.extra or {}).items()}
+    return {key: json.loads(bytes(value)) for key, value in (call.extra_params or {}).items()}
 
 
 @pytest.mark.parametrize("verb", ["tools/call", "prompts/get"])
 def test_what_is_called_by_a_name(verb: str) -> None:
     call = read(verb, name="n", arguments={"a": "b"}, requestState="s", inputResponses={"k": 1})
-    assert (call.verb, call.name) == (verb, "n")
+    assert (call.method, call.name) == (verb, "n")
     assert json.loads(bytes(call.arguments)) == {"a": "b"}
     assert extra(call) == {"requestState": "s", "inputResponses": {"k": 1}}
     assert bytes(read(verb, name="n").arguments) == b"{}"
-    assert read(verb, name="n").extra is None
+    assert read(verb, name="n").extra_params is None
 
 
 @pytest.mark.parametrize("verb", ["resources/read", "resources/subscribe", "resources/unsubscribe"])
@@ -67,7 +67,7 @@ def test_lists(verb: str) -> None:
 )
 def test_everything_else_stays_as_it_came(verb: str, params: Any) -> None:
     call = read(verb, **params)
-    assert (call.verb, call.name, call.cursor) == (verb, "", None)
+    assert (call.method, call.name, call.cursor) == (verb, "", None)
     assert extra(call) == params
 
 

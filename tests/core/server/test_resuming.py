@@ -21,7 +21,7 @@ def served(node: Running, session: Session) -> HttpSession:
 def tell(node: Running, session: Session, *names: str) -> None:
     def all() -> None:
         for name in names:
-            served(node, session).tell(f"notifications/{name}", None)
+            served(node, session).send_notification(f"notifications/{name}", None)
 
     node.do(all)
 
@@ -204,7 +204,7 @@ def test_a_question_waits_for_its_client(plain: Running) -> None:
         wire.event()
         last = wire.last_event_id
     left(plain, session)
-    assert plain.do(lambda: served(plain, session).ask(asked.ask, call_of(plain, "q")))
+    assert plain.do(lambda: served(plain, session).send_request(asked.ask, call_of(plain, "q")))
     with plain.connect() as wire:
         came_back(wire, session, last)
         answer(plain, session, wire.event()["id"], result={"action": "accept"})
@@ -222,7 +222,7 @@ def test_the_node_may_hang_up_and_be_asked_for_the_rest(plain: Running) -> None:
         assert wire.head()[0] == 200
         wire.event()
         plain.do(
-            lambda: served(plain, session).hang_up(next(iter(plain.node.pipeline.under_way())))
+            lambda: served(plain, session).close_stream(next(iter(plain.node.pipeline.under_way())))
         )
         wire.stream_end()
         # On the same connection, even.

@@ -56,7 +56,7 @@ class Book:
 
     def known(self, session: Session) -> bool:
         """Whether it is found, which is also a use of it."""
-        if session.alive:
+        if session.is_alive:
             return self.sessions.find(session.id) is session
         with pytest.raises(InterlockError) as caught:
             self.sessions.find(session.id)
@@ -78,9 +78,9 @@ def test_a_session_is_found_until_it_is_closed() -> None:
     book = Book()
     session = book.open("a")
     assert book.known(session)
-    assert session.alive
+    assert session.is_alive
     book.sessions.close(session)
-    assert not session.alive
+    assert not session.is_alive
     assert not book.known(session)
     # Closing it again is nothing.
     book.sessions.close(session)
@@ -107,7 +107,7 @@ def test_those_in_use_go_last() -> None:
     listening.way = Way(1)
     book.open("new")
     assert book.closed == ["quiet"]
-    assert not quiet.alive
+    assert not quiet.is_alive
     # But there is a bound, whoever uses what.
     for one in list(book.sessions._sessions.values()):
         one.way = Way(1)
@@ -134,7 +134,7 @@ def test_a_quiet_session_ends() -> None:
     assert book.known(used)
     book.open("new", later=60)
     assert book.closed == ["quiet"]
-    assert not quiet.alive
+    assert not quiet.is_alive
     # Nobody looks all the time.
     book.open("newer", later=59)
     assert book.closed == ["quiet"]
@@ -204,8 +204,8 @@ def test_quiet_sessions_end_without_a_newcomer() -> None:
     book.clock.now += 101
     book.sessions.sweep()
     assert book.closed == ["quiet"]
-    assert not quiet.alive
-    assert busy.alive
+    assert not quiet.is_alive
+    assert busy.is_alive
 
 
 def test_sessions_of_callers_who_are_no_longer_known_end() -> None:
@@ -214,5 +214,5 @@ def test_sessions_of_callers_who_are_no_longer_known_end() -> None:
     left = book.open("auditor")
     book.sessions.retain_only({"operator"})
     assert book.closed == ["auditor"]
-    assert not left.alive
+    assert not left.is_alive
     assert len(book.sessions) == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.call import Client, Outcome, RelayedError, UpstreamAnsweredError
+from interlock.core.call import Client, Outcome, RelayedError, UpstreamResponseError
 from interlock.core.server.mcp.responses import write_error, write_result
 from interlock.errors import InterlockError, all_failures
 from interlock.protocol.mcp import META_SERVER_INFO, Era, glance_at
@@ -110,7 +110,7 @@ def test_a_question_passes_as_it_is() -> None:
     [(-32002, -32602, 400), (-32042, -32603, 200), (-32800, -32800, 200), (-32601, -32601, 404)],
 )
 def test_codes_that_the_stateless_wire_does_not_have(theirs: int, code: int, status: int) -> None:
-    error = UpstreamAnsweredError(theirs, "No.", b'{"uri":"x:y"}')
+    error = UpstreamResponseError(theirs, "No.", b'{"uri":"x:y"}')
     answered, body = write_error(b"1", error, NEW)
     assert (answered, json.loads(body)["error"]["code"]) == (status, code)
     assert json.loads(body)["error"]["data"] == {"uri": "x:y"}

@@ -101,16 +101,16 @@ class Below:
     def start(self, call: Call, back: ResponseHandler) -> PendingRequest:
         return self.peer.start(call, back)
 
-    def set_level(self, level: str, session: ClientSession | None) -> None: ...
+    def set_log_level(self, level: str, session: ClientSession | None) -> None: ...
 
-    def apart(self, call: Call) -> object | None:
+    def session_key(self, call: Call) -> object | None:
         return None
 
-    async def watch(self, uri: str, call: Call | None) -> None: ...
+    async def subscribe(self, uri: str, call: Call | None) -> None: ...
 
-    async def unwatch(self, uri: str, call: Call | None) -> None: ...
+    async def unsubscribe(self, uri: str, call: Call | None) -> None: ...
 
-    async def until_ready(self, seconds: float) -> bool:
+    async def wait_until_ready(self, seconds: float) -> bool:
         return True
 
 
@@ -265,7 +265,7 @@ class Row:
         call = Call(
             "tools/call",
             "test",
-            Credentials("local", known_as=""),
+            Credentials("local", assigned_name=""),
             client,
             name=name,
             on_notification=hear,

@@ -28,7 +28,7 @@ from interlock.core.call import (
     ClientRequest,
     ClientSession,
     Credentials,
-    Hear,
+    NotificationHandler,
     Outcome,
 )
 from interlock.core.catalog.offering import Tool, read_offering
@@ -221,7 +221,9 @@ class Naps:
 class Sent:
     """A call under way. Await it for the outcome; `exchange` is what the pipeline holds."""
 
-    def __init__(self, supervisor: Supervisor, call: Call, hear: Hear | None) -> None:
+    def __init__(
+        self, supervisor: Supervisor, call: Call, hear: NotificationHandler | None
+    ) -> None:
         self.times_settled = 0
         self._future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         call.on_notification = hear
@@ -229,14 +231,16 @@ class Sent:
         """What the upstream asked on the way."""
         self.exchange = supervisor.start(call, self)
 
-    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
+    def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
         if call.on_notification is not None:
             call.on_notification(call, method, params)
 
-    def asked(self, ask: ClientRequest, call: Call | None, session: ClientSession | None) -> None:
+    def on_request(
+        self, ask: ClientRequest, call: Call | None, session: ClientSession | None
+    ) -> None:
         self.questions.put_nowait(ask)
 
-    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+    def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         self.times_settled += 1
         if self._future.done():
             return
@@ -353,7 +357,7 @@ class Kept:
         tool: str,
         arguments: dict[str, Any] | None = None,
         *,
-        hear: Hear | None = None,
+        hear: NotificationHandler | None = None,
         token: Any = None,
         meta: dict[str, Any] | None = None,
         era: Era = Era.SESSION,
@@ -363,15 +367,15 @@ class Kept:
         if token is not None:
             members["progressToken"] = Raw(json.dumps(token).encode())
         call = Call(
-            verb="tools/call",
-            face="test",
+            method="tools/call",
+            server="test",
             credentials=Credentials("local"),
             client=Client(era, "2025-11-25"),
             name=tool,
             arguments=json.dumps(arguments or {}).encode(),
             meta=members or None,
             route=self.tool(tool),
-            decoded=arguments or {},
+            decoded_arguments=arguments or {},
         )
         return Sent(self.supervisor, call, hear)
 

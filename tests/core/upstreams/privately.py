@@ -57,14 +57,14 @@ def a_call(
     if session is not None:
         client, caller = session.client, Caller(session.owner)
     return Call(
-        verb="tools/call",
-        face="test",
+        method="tools/call",
+        server="test",
         credentials=Credentials("local"),
         client=client,
         name=tool,
         arguments=json.dumps(arguments or {}).encode(),
         route=one.tool(tool),
-        decoded=arguments or {},
+        decoded_arguments=arguments or {},
         session=session,
         caller=caller,
     )

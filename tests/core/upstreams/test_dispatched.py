@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.call import Call, Client, Credentials, Outcome, UpstreamGoneError
+from interlock.core.call import Call, Client, Credentials, Outcome, UpstreamLostError
 from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.pending_request import PendingRequest
 from interlock.core.upstreams.transports.transport import (
@@ -32,7 +32,7 @@ class Transport(SingleChannel):
 
     def send(self, ticket: TransportRequest, payload: bytes, headers: bytes) -> None:
         assert self.call is not None
-        self.dispatched_when_sent.append(self.call.dispatched)
+        self.dispatched_when_sent.append(self.call.is_dispatched)
         if self.refuses:
             ticket.fail(UPSTREAM_LOST, "It is not connected.", sent=False)
 
@@ -51,12 +51,12 @@ class Back:
     def __init__(self) -> None:
         self.errors: list[InterlockError | None] = []
 
-    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+    def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         self.errors.append(error)
 
-    def heard(self, *_: Any) -> None: ...
+    def on_notification(self, *_: Any) -> None: ...
 
-    def asked(self, *_: Any) -> None: ...
+    def on_request(self, *_: Any) -> None: ...
 
 
 class Bench:
@@ -84,10 +84,10 @@ def on_bench(body: Callable[[Bench], None]) -> None:
 
 def test_call_is_dispatched_when_its_transport_gets_the_request() -> None:
     def body(bench: Bench) -> None:
-        assert not bench.call.dispatched
+        assert not bench.call.is_dispatched
         bench.start()
         assert bench.transport.dispatched_when_sent == [True]
-        assert bench.call.dispatched
+        assert bench.call.is_dispatched
 
     on_bench(body)
 
@@ -95,9 +95,9 @@ def test_call_is_dispatched_when_its_transport_gets_the_request() -> None:
 def test_call_that_its_transport_refuses_at_once_is_not_dispatched() -> None:
     def body(bench: Bench) -> None:
         bench.transport.refuses = True
-        with pytest.raises(UpstreamGoneError):
+        with pytest.raises(UpstreamLostError):
             bench.start()
-        assert not bench.call.dispatched
+        assert not bench.call.is_dispatched
 
     on_bench(body)
 
@@ -106,7 +106,7 @@ def test_call_that_its_transport_refuses_at_once_is_not_dispatched() -> None:
 def test_transport_says_later_that_nothing_was_executed(sent: bool) -> None:
     def body(bench: Bench) -> None:
         bench.start().fail(UPSTREAM_LOST, "It went away.", sent=sent)
-        assert bench.call.dispatched is sent
+        assert bench.call.is_dispatched is sent
 
     on_bench(body)
 
@@ -116,7 +116,7 @@ def test_answered_request_is_not_taken_back() -> None:
         request = bench.start()
         request.succeed(Outcome(b"{}", Era.SESSION))
         request.fail(UPSTREAM_LOST, "It went away.", sent=False)
-        assert bench.call.dispatched
+        assert bench.call.is_dispatched
 
     on_bench(body)
 
@@ -127,11 +127,11 @@ def test_second_request_does_not_take_back_the_first(at_once: bool) -> None:
         bench.start().fail(UPSTREAM_LOST, "It went away.", sent=True)
         bench.transport.refuses = at_once
         if at_once:
-            with pytest.raises(UpstreamGoneError):
+            with pytest.raises(UpstreamLostError):
                 bench.start()
         else:
             bench.start().fail(UPSTREAM_LOST, "It went away.", sent=False)
-        assert bench.call.dispatched
+        assert bench.call.is_dispatched
 
     on_bench(body)
 
@@ -140,10 +140,10 @@ def test_request_that_another_call_took_over_has_left() -> None:
     def body(bench: Bench) -> None:
         request = bench.start()
         later = new_call()
-        later.dispatched = True
-        request.hand_over(later, Back())
+        later.is_dispatched = True
+        request.reassign(later, Back())
         request.fail(UPSTREAM_LOST, "It went away.", sent=False)
-        assert later.dispatched
+        assert later.is_dispatched
 
     on_bench(body)
 
@@ -151,6 +151,6 @@ def test_request_that_another_call_took_over_has_left() -> None:
 def test_requests_of_the_node_itself_have_no_call() -> None:
     def body(bench: Bench) -> None:
         bench.peer.request("ping").fail(UPSTREAM_LOST, "It went away.", sent=False)
-        assert not bench.call.dispatched
+        assert not bench.call.is_dispatched
 
     on_bench(body)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.call import UpstreamAnsweredError, UpstreamGoneError
+from interlock.core.call import UpstreamLostError, UpstreamResponseError
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams.supervisor import State
 from interlock.core.upstreams.transports.stdio import StdioTransport
@@ -123,7 +123,7 @@ def test_list_and_call(over: Over) -> None:
         assert one.listed[0][:3] == ["echo", "report", "hold"]
         for words in ("", "hello", "grüezi 🚦", 'quotes " and \\ and \n', "x" * 200_000):
             assert await one.text("echo", text=words) == words
-        with pytest.raises(UpstreamAnsweredError, match="on purpose") as caught:
+        with pytest.raises(UpstreamResponseError, match="on purpose") as caught:
             await within(one.start("fail"))
         assert caught.value.code == -32042
 
@@ -218,12 +218,12 @@ def test_lost_in_the_middle_of_calls(over: Over) -> None:
         await far.until_held(3)
         await far.kill()
         for call in calls:
-            with pytest.raises(UpstreamGoneError) as caught:
+            with pytest.raises(UpstreamLostError) as caught:
                 await within(call)
             assert caught.value.failure is UPSTREAM_LOST
-            assert caught.value.sent
+            assert caught.value.was_sent
             assert call.times_settled == 1
-        assert await within(one.supervisor.until_ready(10))
+        assert await within(one.supervisor.wait_until_ready(10))
         assert await one.text("echo", text="back") == "back"
         assert one.supervisor.state is State.READY
 
@@ -235,12 +235,12 @@ def test_nothing_waits_when_it_is_ended(over: Over) -> None:
         call = one.start("hold")
         await far.until_held(1)
         await within(one.supervisor.end())
-        with pytest.raises(UpstreamGoneError, match="closed by the node") as caught:
+        with pytest.raises(UpstreamLostError, match="closed by the node") as caught:
             await within(call)
-        assert caught.value.sent
-        with pytest.raises(UpstreamGoneError, match="is not available") as refused:
+        assert caught.value.was_sent
+        with pytest.raises(UpstreamLostError, match="is not available") as refused:
             one.start("echo")
-        assert not refused.value.sent
+        assert not refused.value.was_sent
 
     over(body)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.call import UpstreamAnsweredError
+from interlock.core.call import UpstreamResponseError
 from interlock.core.config import ServerConfig, resolve_server
 from interlock.core.upstreams import subscriptions as hearing
 from interlock.core.upstreams import subscriptions as listening
@@ -319,7 +319,7 @@ def test_a_session_server_that_refuses_to_be_watched(monkeypatch: pytest.MonkeyP
             server.toolbox.unwatchable = {"no:one", "gone:one"}
             async with ears(ServerConfig(url=server.url()), "gone:one", "old:one") as one:
                 await one.until(lambda: one.updated == ["old:one"])
-                with pytest.raises(UpstreamAnsweredError, match="Nobody is told of no:one"):
+                with pytest.raises(UpstreamResponseError, match="Nobody is told of no:one"):
                     await within(one.hearing.watch("no:one"))
                 assert one.hearing.watched == ("old:one",)
 
@@ -542,7 +542,7 @@ def test_a_server_without_subscriptions_is_not_asked_again_but_says_so() -> None
             server.habit = habit
             async with ears(ServerConfig(url=server.url())) as one:
                 await within(one.hearing.until_open())
-                with pytest.raises(UpstreamAnsweredError, match="Method not found"):
+                with pytest.raises(UpstreamResponseError, match="Method not found"):
                     await within(one.hearing.watch("a:1"))
                 assert len(listens(server)) == 2
                 assert not one.naps.taken

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.call import UpstreamAnsweredError, UpstreamGoneError
+from interlock.core.call import UpstreamLostError, UpstreamResponseError
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams.supervisor import State
 from interlock.core.upstreams.transports import http as http_replies
@@ -144,9 +144,9 @@ def test_surplus_never_meets_the_next_call(when: str, loop: str) -> None:
             for call in calls[1:]:
                 try:
                     assert text(await within(call)) == "[]"
-                except UpstreamGoneError as gone:
+                except UpstreamLostError as gone:
                     # It was sent before the surplus came: lost, but never wrongly answered.
-                    if when != "later" or not gone.sent:
+                    if when != "later" or not gone.was_sent:
                         raise
             # And the connection on which things went wrong is not used on.
             assert await one.text("cancelled") == "[]"
@@ -223,10 +223,10 @@ def test_an_answer_that_is_wrong_fails_its_own_call_only(
         await server.until(lambda: server.toolbox.held)
         server.habit = answering(shape)
         for _ in range(2):
-            with pytest.raises(UpstreamGoneError, match=words) as caught:
+            with pytest.raises(UpstreamLostError, match=words) as caught:
                 await within(one.start("echo"))
             assert caught.value.failure is failure
-            assert caught.value.sent is sent
+            assert caught.value.was_sent is sent
         assert await one.text("release") == "1"
         assert text(await within(held)) == "unharmed"
         assert one.supervisor.state is State.READY
@@ -248,7 +248,7 @@ def test_an_answer_with_the_id_of_another_call_reaches_nobody() -> None:
             return True
 
         server.habit = habit
-        with pytest.raises(UpstreamGoneError, match="not asked"):
+        with pytest.raises(UpstreamLostError, match="not asked"):
             await within(one.start("echo"))
         assert await one.text("release") == "1"
         assert text(await within(held)) == "mine"
@@ -269,7 +269,7 @@ def test_an_error_about_no_request_in_particular_is_about_the_one_it_came_for(id
             return True
 
         server.habit = habit
-        with pytest.raises(UpstreamAnsweredError, match="I do not understand") as caught:
+        with pytest.raises(UpstreamResponseError, match="I do not understand") as caught:
             await within(one.start("echo"))
         assert caught.value.code == -32600
 
@@ -292,9 +292,9 @@ def test_a_body_that_is_too_long_is_refused(shape: Shape, monkeypatch: pytest.Mo
             return request.tool == "echo"
 
         server.habit = habit
-        with pytest.raises(UpstreamGoneError, match="longer than 10000 bytes") as caught:
+        with pytest.raises(UpstreamLostError, match="longer than 10000 bytes") as caught:
             await within(one.start("echo"))
-        assert caught.value.sent
+        assert caught.value.was_sent
         assert await one.text("cancelled") == "[]"
 
     with_server(body)
@@ -341,10 +341,10 @@ def test_a_stream_whose_answer_is_too_long_fails_its_call_at_once(
             return True  # and the stream stays open
 
         server.habit = habit
-        with pytest.raises(UpstreamGoneError, match="longer than 10000 bytes") as caught:
+        with pytest.raises(UpstreamLostError, match="longer than 10000 bytes") as caught:
             await within(one.start("echo"))
         assert caught.value.failure is UPSTREAM_PROTOCOL
-        assert caught.value.sent
+        assert caught.value.was_sent
         await server.until(lambda: server.dropped)
         assert await one.text("cancelled") == "[]"
 

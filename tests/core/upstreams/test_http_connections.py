@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams.supervisor import State
 from interlock.core.upstreams.transports import http_pool
@@ -125,10 +125,10 @@ def test_a_full_queue_refuses_and_harms_nobody(monkeypatch: pytest.MonkeyPatch) 
                 held = one.start("hold", {"text": "held"})
                 await server.until(lambda: server.toolbox.held)
                 waiting = [one.start("echo", {"text": str(n)}) for n in range(3)]
-                with pytest.raises(UpstreamGoneError) as caught:
+                with pytest.raises(UpstreamLostError) as caught:
                     one.start("echo", {"text": "too many"})
                 assert caught.value.failure is TOO_BUSY
-                assert not caught.value.sent
+                assert not caught.value.was_sent
                 assert one.supervisor.state is State.READY
                 held.exchange.abandon("make room")
                 for number, call in enumerate(waiting):
@@ -174,10 +174,10 @@ def test_a_connection_closed_in_the_moment_of_reuse_loses_the_call_honestly(
                     return True
 
                 server.habit = habit
-                with pytest.raises(UpstreamGoneError) as caught:
+                with pytest.raises(UpstreamLostError) as caught:
                     await within(one.start("echo", {"text": "x"}))
                 assert caught.value.failure is UPSTREAM_LOST
-                assert caught.value.sent
+                assert caught.value.was_sent
                 server.habit = None
                 assert await one.text("echo", text="next") == "next"
                 assert one.supervisor.restarts == 0
@@ -280,13 +280,13 @@ def test_a_server_that_is_gone_is_noticed_and_nothing_was_sent() -> None:
             # Some of these wait for a connection; all of them never left.
             calls = [one.start("echo", {"text": "x"}) for _ in range(10)]
             for call in calls:
-                with pytest.raises(UpstreamGoneError) as caught:
+                with pytest.raises(UpstreamLostError) as caught:
                     await within(call)
                 assert caught.value.failure is UPSTREAM_UNAVAILABLE
-                assert not caught.value.sent
+                assert not caught.value.was_sent
                 assert "refused" in caught.value.message
             await one.state(State.DEGRADED)
-            assert not await one.supervisor.until_ready(0.01)
+            assert not await one.supervisor.wait_until_ready(0.01)
             await server.start(server.port)
             one.naps.wake()
             await one.ready()

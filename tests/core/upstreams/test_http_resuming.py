@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams import negotiation as negotiate
 from interlock.core.upstreams.supervisor import State
@@ -153,11 +153,11 @@ def test_a_server_that_does_not_go_on_has_lost_the_call(status: str) -> None:
             answer.empty(status)
 
         server.resumed = resumed
-        with pytest.raises(UpstreamGoneError, match=f"HTTP {status[:3]}") as caught:
+        with pytest.raises(UpstreamLostError, match=f"HTTP {status[:3]}") as caught:
             await within(one.start("hold"))
         assert caught.value.failure is UPSTREAM_LOST
         # It may well have been executed.
-        assert caught.value.sent
+        assert caught.value.was_sent
         assert len(server.resumptions) == 1
         assert server.posts == 1
         assert one.supervisor.state is State.READY
@@ -187,10 +187,10 @@ def test_a_stream_is_not_taken_up_in_vain_for_ever(
 
     async def body(one: Kept, server: Leaving) -> None:
         server.resumed = resumed
-        with pytest.raises(UpstreamGoneError) as caught:
+        with pytest.raises(UpstreamLostError) as caught:
             await within(one.start("hold"))
         assert caught.value.failure is UPSTREAM_LOST
-        assert caught.value.sent
+        assert caught.value.was_sent
         assert len(server.resumptions) == http._MOST_RESUMPTIONS
         assert one.supervisor.restarts == 0
 
@@ -239,9 +239,9 @@ def test_a_server_that_is_away_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("primer", ["data: \n\n", "id:\ndata: \n\n", f"id: {'x' * 5000}\n\n"])
 def test_a_stream_without_ids_is_lost(primer: str) -> None:
     async def body(one: Kept, server: Leaving) -> None:
-        with pytest.raises(UpstreamGoneError, match="ended the stream") as caught:
+        with pytest.raises(UpstreamLostError, match="ended the stream") as caught:
             await within(one.start("hold"))
-        assert caught.value.sent
+        assert caught.value.was_sent
         assert not server.resumptions
 
     with_server(body, Leaving(primer=primer))
@@ -250,9 +250,9 @@ def test_a_stream_without_ids_is_lost(primer: str) -> None:
 def test_the_stateless_wire_has_no_such_thing() -> None:
     async def body(one: Kept, server: Leaving) -> None:
         assert one.era is Era.STATELESS
-        with pytest.raises(UpstreamGoneError) as caught:
+        with pytest.raises(UpstreamLostError) as caught:
             await within(one.start("hold"))
-        assert caught.value.sent
+        assert caught.value.was_sent
         assert not server.resumptions
 
     with_server(body, Leaving("stateless"))
@@ -289,9 +289,9 @@ def test_a_call_between_two_streams_is_lost_with_its_upstream() -> None:
             async with kept(ServerConfig(url=server.url(), sessions="shared")) as one:
                 await one.ready()
                 await body(one, server)
-            with pytest.raises(UpstreamGoneError) as caught:
+            with pytest.raises(UpstreamLostError) as caught:
                 await within(sent[0])
-            assert caught.value.sent
+            assert caught.value.was_sent
 
     run(main)
 

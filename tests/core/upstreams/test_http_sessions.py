@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.call import UpstreamAnsweredError, UpstreamGoneError
+from interlock.core.call import UpstreamLostError, UpstreamResponseError
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams import negotiation as negotiate
 from interlock.core.upstreams.supervisor import State
@@ -38,11 +38,11 @@ def test_a_forgotten_session_is_opened_again(forgets: str, loop: str) -> None:
                 executed = server.toolbox.calls
                 calls = [one.start("echo", {"text": str(n)}) for n in range(10)]
                 for call in calls:
-                    with pytest.raises(UpstreamGoneError, match="session") as caught:
+                    with pytest.raises(UpstreamLostError, match="session") as caught:
                         await within(call)
-                    assert not caught.value.sent
+                    assert not caught.value.was_sent
                 assert server.toolbox.calls == executed
-                assert await within(one.supervisor.until_ready(10))
+                assert await within(one.supervisor.wait_until_ready(10))
                 assert await one.text("echo", text="again") == "again"
                 assert one.states == [State.READY, State.DEGRADED, State.READY]
                 assert not server.deleted
@@ -59,7 +59,7 @@ def test_a_call_that_is_under_way_when_the_session_is_forgotten_is_still_answere
                 held = one.start("hold", {"text": "answered all the same"})
                 await server.until(lambda: server.toolbox.held)
                 server.forget_sessions()
-                with pytest.raises(UpstreamGoneError, match="no longer knows the session"):
+                with pytest.raises(UpstreamLostError, match="no longer knows the session"):
                     await within(one.start("echo"))
                 ((message, send),) = server.toolbox.held.values()
                 send(server.toolbox._text(message, "answered all the same"))
@@ -77,12 +77,12 @@ def test_a_call_under_way_that_is_not_answered_soon_is_lost_with_the_session() -
                 held = one.start("hold")
                 await server.until(lambda: server.toolbox.held)
                 server.forget_sessions()
-                with pytest.raises(UpstreamGoneError):
+                with pytest.raises(UpstreamLostError):
                     await within(one.start("echo"))
-                with pytest.raises(UpstreamGoneError) as caught:
+                with pytest.raises(UpstreamLostError) as caught:
                     await within(held)
                 assert caught.value.failure is UPSTREAM_LOST
-                assert caught.value.sent
+                assert caught.value.was_sent
                 await one.ready()
 
     run(body)
@@ -101,7 +101,7 @@ def test_an_unknown_method_with_404_is_an_answer_and_no_lost_session() -> None:
             server.habit = habit
             async with kept(ServerConfig(url=server.url())) as one:
                 await one.ready()
-                with pytest.raises(UpstreamAnsweredError, match="Method not found"):
+                with pytest.raises(UpstreamResponseError, match="Method not found"):
                     await within(one.start("fail"))
                 assert one.supervisor.state is State.READY
 
@@ -122,7 +122,7 @@ def test_a_refusal_that_speaks_of_sessions_but_answers_the_call_is_an_answer() -
             server.habit = habit
             async with kept(ServerConfig(url=server.url())) as one:
                 await one.ready()
-                with pytest.raises(UpstreamAnsweredError, match="session argument is missing"):
+                with pytest.raises(UpstreamResponseError, match="session argument is missing"):
                     await within(one.start("fail"))
                 assert one.supervisor.state is State.READY
 
@@ -142,9 +142,9 @@ def test_a_server_that_restarts_and_forgets(loop: str) -> None:
                 server.forget_sessions()
                 server.streams.clear()
                 await server.start(server.port)
-                with pytest.raises(UpstreamGoneError) as caught:
+                with pytest.raises(UpstreamLostError) as caught:
                     await within(one.start("echo", {"text": "x"}))
-                assert not caught.value.sent
+                assert not caught.value.was_sent
                 await one.ready()
                 assert await one.text("echo", text=str(turn)) == str(turn)
         await server.stop()
@@ -192,10 +192,10 @@ def test_the_official_server_loses_its_sessions(monkeypatch: pytest.MonkeyPatch)
                 assert peer is not None
                 link: Any = peer.link
                 link.speak(peer.revision, session=b"forgotten")
-                with pytest.raises(UpstreamGoneError, match="no longer knows") as caught:
+                with pytest.raises(UpstreamLostError, match="no longer knows") as caught:
                     await within(one.start("echo", {"text": "x"}))
-                assert not caught.value.sent
-                assert await within(one.supervisor.until_ready(10))
+                assert not caught.value.was_sent
+                assert await within(one.supervisor.wait_until_ready(10))
                 assert await one.text("echo", text="y") == "y"
 
     run(body)

@@ -67,14 +67,16 @@ class Told:
         self.asked_of: list[str] = []
         self.heard_by: list[str] = []
 
-    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+    def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         """The answers are not what is looked at here."""
 
-    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
+    def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
         assert call.caller is not None
         self.heard_by.append(call.caller.name)
 
-    def asked(self, ask: ClientRequest, call: Call | None, session: ClientSession | None) -> None:
+    def on_request(
+        self, ask: ClientRequest, call: Call | None, session: ClientSession | None
+    ) -> None:
         assert call is not None
         assert call.caller is not None
         self.asked_of.append(call.caller.name)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams.transports import legacy_sse
 from interlock.protocol.mcp import Era
@@ -158,9 +158,9 @@ def test_a_post_that_is_refused_fails_its_call(status: str, sent: bool) -> None:
                     return request.tool == "echo"
 
                 server.habit = habit
-                with pytest.raises(UpstreamGoneError, match=f"HTTP {status[:3]}") as caught:
+                with pytest.raises(UpstreamLostError, match=f"HTTP {status[:3]}") as caught:
                     await within(one.start("echo"))
-                assert caught.value.sent is sent
+                assert caught.value.was_sent is sent
                 assert await one.text("cancelled") == "[]"
 
     run(body)

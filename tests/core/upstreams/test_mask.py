@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from interlock.core.call import RelayedError, UpstreamAnsweredError
+from interlock.core.call import RelayedError, UpstreamResponseError
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams.connection import Connector
 from interlock.core.upstreams.listing import list_tools
@@ -87,7 +87,7 @@ def test_not_in_its_name_nor_in_the_errors_it_answers_with(tmp_path: Path) -> No
         peer = await connector("name", "corr/ectHorse7", tmp_path).connect()
         try:
             assert "Horse7" not in str(peer.server_info)
-            with pytest.raises(UpstreamAnsweredError) as answered:
+            with pytest.raises(UpstreamResponseError) as answered:
                 await peer.request("tools/list")
             assert "Horse7" not in answered.value.message
             data = json.loads(bytes(answered.value.raw_data or b""))

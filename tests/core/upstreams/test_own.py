@@ -72,7 +72,7 @@ def test_it_changes_nothing_and_may_be_listed() -> None:
     assert read["annotations"]["readOnlyHint"] is True
     [tool] = own_offering(None, BuiltinTools.definitions).tools
     assert tool.repeatable
-    assert not tool.way
+    assert not tool.route_members
 
 
 def test_it_has_no_other_tool() -> None:

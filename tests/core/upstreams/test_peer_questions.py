@@ -78,8 +78,8 @@ class Asker:
     ) -> Sent:
         client = Client(Era.STATELESS, "2026-07-28") if session is None else session.client
         call = Call(
-            verb="tools/call",
-            face="test",
+            method="tools/call",
+            server="test",
             credentials=Credentials("local"),
             client=client,
             name="hold",
@@ -89,7 +89,7 @@ class Asker:
             caller=caller,
         )
         sent = Sent(self.one.supervisor, call, hear)
-        call.exchange = sent.exchange
+        call.upstream_request = sent.exchange
         await self.server.until(lambda: name in self.held)
         return sent
 
@@ -134,7 +134,7 @@ def test_what_could_be_two_peoples_goes_to_nobody() -> None:
             assert second.questions.empty()
             # On a call's own stream there is no doubt.
             server.ask("mine", on="a")
-            (await asked(first)).reply(ROOTS)
+            (await asked(first)).respond(ROOTS)
             assert (await server.answered("mine"))["result"] == {"roots": []}
             server.say("notifications/message", on="b", level="error", data="clear")
             await server.settle("b")
@@ -184,8 +184,8 @@ def test_a_guessed_question_outlives_the_call_of_a_client_that_stays() -> None:
             ask = await asked(call)
             server.release("a")
             await within(call)
-            assert ask.open
-            ask.reply(ROOTS)
+            assert ask.is_open
+            ask.respond(ROOTS)
             assert (await server.answered("q"))["result"] == {"roots": []}
 
     run(body)
@@ -199,14 +199,14 @@ def test_a_question_ends_with_the_request_of_a_client_that_does_not_stay(on: str
             server.ask("q", on=on)
             ask = await asked(call)
             withdrawn: list[str] = []
-            ask.on_withdrawn = lambda _, reason: withdrawn.append(reason)
+            ask.on_withdraw = lambda _, reason: withdrawn.append(reason)
             server.release("a")
             await within(call)
-            assert not ask.open
+            assert not ask.is_open
             assert len(withdrawn) == 1
             # The server does not wait for ever either.
             assert (await server.answered("q"))["error"]["code"] == -32603
-            ask.reply(ROOTS)
+            ask.respond(ROOTS)
             await server.settle()
             assert len(server.answers) == 1
 
@@ -220,7 +220,7 @@ def test_a_question_ends_with_a_call_that_is_given_up() -> None:
             server.ask("q", on="a")
             ask = await asked(call)
             call.exchange.abandon("The caller left.")
-            assert not ask.open
+            assert not ask.is_open
             answer = await server.answered("q")
             assert answer["error"]["message"] == "The caller left."
             toolbox = server.server.toolbox
@@ -236,11 +236,11 @@ def test_a_server_that_changes_its_mind() -> None:
             server.ask("q", on="a")
             ask = await asked(call)
             withdrawn: list[str] = []
-            ask.on_withdrawn = lambda _, reason: withdrawn.append(reason)
+            ask.on_withdraw = lambda _, reason: withdrawn.append(reason)
             server.say("notifications/cancelled", on="a", requestId="q", reason="Never mind.")
             await server.settle("a")
             assert withdrawn == ["Never mind."]
-            ask.reply(ROOTS)
+            ask.respond(ROOTS)
             server.release("a")
             await within(call)
             await server.settle()
@@ -262,14 +262,14 @@ def test_ids_that_are_in_use_and_too_many_questions() -> None:
             server.ask(1, on="a")
             server.ask("1", on="a")
             one, other = await asked(call), await asked(call)
-            other.refuse(-1, "no")
-            one.reply(ROOTS)
+            other.reject(-1, "no")
+            one.respond(ROOTS)
             assert (await server.answered("1"))["error"]["code"] == -1
             assert (await server.answered(1))["result"] == {"roots": []}
             for number in range(100, 200):
                 server.ask(number, on="a")
             assert (await server.answered(199))["error"]["code"] == -32600
-            first.reply(ROOTS)
+            first.respond(ROOTS)
             assert call.questions.qsize() == 99
 
     run(body)
@@ -284,7 +284,7 @@ def test_questions_of_a_lost_server_are_withdrawn() -> None:
             server.server.cut()
             with pytest.raises(InterlockError):
                 await within(call)
-            assert not ask.open
+            assert not ask.is_open
 
     run(body)
 
@@ -302,7 +302,7 @@ def test_progress_of_an_answer() -> None:
             await server.server.until(
                 lambda: [one for one in heard if one.get("method") == "notifications/progress"]
             )
-            ask.reply(b"{}")
+            ask.respond(b"{}")
             await server.answered("q")
 
     run(body)

@@ -8,7 +8,7 @@ import sys
 import msgspec
 import pytest
 
-from interlock.core.call import Caller, UpstreamGoneError
+from interlock.core.call import Caller, UpstreamLostError
 from interlock.core.config import ServerConfig
 from interlock.core.server.mcp.sessions import HttpSession
 from interlock.core.upstreams import session_pool as private
@@ -74,7 +74,7 @@ def test_it_ends_with_its_client() -> None:
             assert server.deleted == ["session-2"]
             assert text(await within(send(one, session=second, text="still"))) == "still"
             assert len(one.supervisor.private) == 1
-            assert not first.closed
+            assert not first.on_close
         # The rest goes when the node does.
         assert sorted(server.deleted) == ["session-1", "session-2", "session-3"]
 
@@ -113,7 +113,7 @@ def test_a_client_that_leaves_while_its_session_is_opened(held: str) -> None:
             server.habit = None
             other = client_session(clients)
             assert text(await within(send(one, session=other, text="x"))) == "x"
-            assert not session.closed
+            assert not session.on_close
             assert not session.on_roots_changed
 
     run(body)
@@ -204,11 +204,11 @@ def test_another_one_is_opened_when_it_is_lost() -> None:
             await within(send(one, session=session))
             for _ in range(3):
                 server.forget_sessions()
-                with pytest.raises(UpstreamGoneError):
+                with pytest.raises(UpstreamLostError):
                     await within(send(one, session=session))
                 assert text(await within(send(one, session=session, text="again"))) == "again"
             # It is in nobody's way for that.
-            assert len(session.closed) == 1
+            assert len(session.on_close) == 1
             assert len(one.supervisor.private) == 1
 
     run(body)
@@ -261,11 +261,11 @@ def test_a_server_that_gives_no_session() -> None:
             session = client_session(sessions())
             calls = [send(one, session=session) for _ in range(3)]
             for call in calls:
-                with pytest.raises(UpstreamGoneError) as failed:
+                with pytest.raises(UpstreamLostError) as failed:
                     await within(call)
-                assert not failed.value.sent
+                assert not failed.value.was_sent
             assert not len(one.supervisor.private)
-            assert not session.closed
+            assert not session.on_close
 
     run(body)
 
@@ -319,7 +319,7 @@ def test_two_hundred_clients_come_and_go() -> None:
             await server.until(lambda: server.open_connections <= connections)
             assert len(open_files()) <= files
             assert len(asyncio.all_tasks()) <= tasks
-            assert not any(session.closed or session.on_roots_changed for session in gone)
+            assert not any(session.on_close or session.on_roots_changed for session in gone)
 
     run(body)
 

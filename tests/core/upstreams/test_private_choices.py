@@ -8,7 +8,7 @@ import json
 import msgspec
 import pytest
 
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from interlock.core.upstreams import session_pool as private
 from interlock.protocol.mcp import META_LOG_LEVEL
 from tests.core.upstreams.harness import Sent, kept, run, within
@@ -38,12 +38,12 @@ def test_what_a_client_chose_is_said_when_its_session_opens() -> None:
                 clients = sessions()
                 first, second = client_session(clients), client_session(clients)
                 first.log_level = "warning"
-                one.supervisor.set_level("warning", first)
+                one.supervisor.set_log_level("warning", first)
                 await within(send(one, session=first))
                 await within(send(one, session=second))
                 await server.until(lambda: levels)
                 second.log_level = "debug"
-                one.supervisor.set_level("debug", second)
+                one.supervisor.set_log_level("debug", second)
                 await server.until(lambda: len(levels) == 2)
                 assert levels == [("session-2", "warning"), ("session-3", "debug")]
 
@@ -79,7 +79,7 @@ def test_what_is_followed_is_followed_again() -> None:
             assert subscribed(server) == ["session-2"]
             assert not updates
             server.forget_sessions()
-            with pytest.raises(UpstreamGoneError):
+            with pytest.raises(UpstreamLostError):
                 await within(send(one, session=session))
             # Nobody has to call for it.
             await server.until(lambda: len(subscribed(server)) == 2)
@@ -107,9 +107,9 @@ def test_following_where_no_session_can_be_had() -> None:
             session = client_session(sessions())
             call = a_call(one, "echo", session)
             sent = Sent(one.supervisor, call, None)
-            with pytest.raises(UpstreamGoneError):
+            with pytest.raises(UpstreamLostError):
                 await within(one.supervisor.private.watch("a:1", call, sent))
-            with pytest.raises(UpstreamGoneError):
+            with pytest.raises(UpstreamLostError):
                 await within(sent)
             assert not subscribed(server)
 

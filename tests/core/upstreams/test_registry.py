@@ -78,7 +78,7 @@ def registry_of(folder: Path, *extensions: UpstreamExtension) -> UpstreamRegistr
         on_changed=lambda: None,
     )
     pipeline: Any = SimpleNamespace(
-        subscriptions=SimpleNamespace(updated=None, watched=lambda *_: ()),
+        subscriptions=SimpleNamespace(on_resource_update=None, watched=lambda *_: ()),
         measures=SimpleNamespace(forget=lambda _: None),
     )
     registry.attach(pipeline)

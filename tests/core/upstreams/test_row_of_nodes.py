@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.call import RelayedError, UpstreamAnsweredError
+from interlock.core.call import RelayedError, UpstreamResponseError
 from interlock.core.pipeline.breaker import Circuit
 from interlock.core.server.mcp.responses import write_error
 from interlock.errors import (
@@ -137,7 +137,7 @@ def test_what_cannot_happen_to_a_call_is_the_subservers_own_word(failure: Any) -
     data = {"detail": "Your session has ended."}
     one.answer_error({"code": failure.ax_code, "message": failure.ax_name, "data": data})
     [error] = one.errors
-    assert isinstance(error, UpstreamAnsweredError)
+    assert isinstance(error, UpstreamResponseError)
     assert (error.code, error.message) == (failure.ax_code, failure.ax_name)
     assert json.loads(bytes(error.raw_data or b"")) == data
     assert write_error(b"1", error, SESSION)[0] == 200
@@ -166,7 +166,7 @@ def test_what_is_no_word_of_ours_is_passed_on_as_it_is(code: int, message: str) 
     one.call(NAME)
     one.answer_error({"code": code, "message": message, "data": {"own": 1}})
     [error] = one.errors
-    assert isinstance(error, UpstreamAnsweredError)
+    assert isinstance(error, UpstreamResponseError)
     assert (error.code, error.message) == (code, message)
     assert json.loads(bytes(error.raw_data or b"")) == {"own": 1}
 

@@ -230,7 +230,7 @@ def test_what_a_subserver_says_to_its_aggregator(era: Era) -> None:
 def test_a_question_that_names_its_request() -> None:
     one = Row(["leaf"], [tool("t")])
     asked: list[Any] = []
-    one.root.pipeline.asked = lambda ask, call, session: asked.append((call, ask))  # type: ignore[method-assign]
+    one.root.pipeline.on_request = lambda ask, call, session: asked.append((call, ask))  # type: ignore[method-assign]
     first = one.call("leaf.t", caller="operator")
     one.call("leaf.t", caller="auditor")
     assert first.caller == Caller("operator")

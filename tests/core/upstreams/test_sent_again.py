@@ -29,7 +29,7 @@ async def node(server: ServerConfig, *, ready: bool = True) -> AsyncIterator[Nod
     one.start()
     try:
         if ready:
-            assert await one.supervisor("up").until_ready(20)
+            assert await one.supervisor("up").wait_until_ready(20)
         yield one
     finally:
         await one.stop()
@@ -46,8 +46,8 @@ def begin(one: Node, tool: str, **arguments: Any) -> asyncio.Future[Outcome]:
             future.set_result(outcome)
 
     call = Call(
-        verb="tools/call",
-        face="test",
+        method="tools/call",
+        server="test",
         credentials=Credentials("local"),
         client=Client(Era.SESSION, "2025-11-25"),
         name=f"up.{tool}",

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams.transports.stdio import StdioTransport
 from tests.core.upstreams.harness import Kept, process, run, text, within
@@ -53,7 +53,7 @@ def test_kill_after_kill_under_load(loop: str) -> None:
                     answered += 1
                     if answered >= target:
                         enough.set()
-                except UpstreamGoneError:
+                except UpstreamLostError:
                     failed += 1
                     await within(one.ready())
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.negotiation import open_peer
 from interlock.core.upstreams.secret_mask import Mask
@@ -78,7 +78,7 @@ def test_a_grandchild_that_holds_the_pipes_does_not_keep_the_dead_alive() -> Non
             await one.ready()
             (first,) = json.loads(await one.text("family"))
             call = one.start("die")
-            with pytest.raises(UpstreamGoneError, match="SIGKILL"):
+            with pytest.raises(UpstreamLostError, match="SIGKILL"):
                 await within(call)
             await one.ready()
             (second,) = json.loads(await one.text("family"))
@@ -163,7 +163,7 @@ def test_twenty_lives_leave_nothing_behind(loop: str) -> None:
                 await one.text("echo", text="x")
             await within(one.supervisor.end())
             if turn % 4:
-                with pytest.raises(UpstreamGoneError, match="closed by the node"):
+                with pytest.raises(UpstreamLostError, match="closed by the node"):
                     await within(held)
 
     run(body, loop=loop)
@@ -181,7 +181,7 @@ def test_a_process_that_does_not_read_is_not_written_to_for_ever() -> None:
         class Ticket:
             id = 1
             carrier = None
-            open = True
+            is_open = True
 
             def fail(self, failure: object, message: str, *, sent: bool, **_: object) -> None:
                 failures.append((failure, sent))
@@ -209,7 +209,7 @@ def test_process_that_ended_before_it_was_spoken_to_failed_to_start(loop: str) -
                 await asyncio.sleep(0.001)
         peer = UpstreamClient("up", link, OWN_INFO)
         try:
-            with pytest.raises(UpstreamGoneError, match="failed to start: exit status 3"):
+            with pytest.raises(UpstreamLostError, match="failed to start: exit status 3"):
                 await open_peer(peer, session_first=True, timeout=PATIENCE)
         finally:
             await peer.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams import supervisor as pauses
 from interlock.core.upstreams.supervisor import State
@@ -168,10 +168,10 @@ def test_a_death_in_the_middle_of_a_call(loop: str) -> None:
             dead = pid_of(one)
             os.kill(dead, signal.SIGKILL)
             for call in calls:
-                with pytest.raises(UpstreamGoneError, match="ended by SIGKILL") as caught:
+                with pytest.raises(UpstreamLostError, match="ended by SIGKILL") as caught:
                     await within(call)
                 assert caught.value.failure is UPSTREAM_LOST
-                assert caught.value.sent
+                assert caught.value.was_sent
                 assert call.times_settled == 1
             await one.ready()
             assert one.states == [State.READY, State.DEGRADED, State.READY]
@@ -189,10 +189,10 @@ def test_it_is_known_to_be_lost_before_the_caller_is_told() -> None:
         async with kept(process()) as one:
             await one.ready()
             call = one.start("die")
-            with pytest.raises(UpstreamGoneError):
+            with pytest.raises(UpstreamLostError):
                 await within(call)
             assert one.supervisor.peer is None
-            assert await within(one.supervisor.until_ready(10))
+            assert await within(one.supervisor.wait_until_ready(10))
             assert await one.text("echo", text="again") == "again"
 
     run(body)
@@ -210,7 +210,7 @@ def test_an_answer_that_was_written_before_the_end_still_counts() -> None:
                 died = one.start("die")
                 outcome = await within(echoed)
                 assert str(number).encode() in bytes(outcome.result)
-                with pytest.raises(UpstreamGoneError):
+                with pytest.raises(UpstreamLostError):
                     await within(died)
 
     run(body)
@@ -229,9 +229,9 @@ def test_a_call_in_the_moment_of_its_end_was_never_sent(monkeypatch: pytest.Monk
             os.kill(pid_of(one), signal.SIGKILL)
             assert link._process is not None
             await within(asyncio.shield(link._process.gone))
-            with pytest.raises(UpstreamGoneError, match="is not running") as caught:
+            with pytest.raises(UpstreamLostError, match="is not running") as caught:
                 one.start("echo")
-            assert not caught.value.sent
+            assert not caught.value.was_sent
             assert one.supervisor.peer is None
             os.kill(grandchild, signal.SIGKILL)
             await one.ready()
@@ -254,9 +254,9 @@ def test_a_process_that_closes_a_pipe_but_lives_on_is_replaced(
             old = pid_of(one)
             call = one.start(habit)
             if habit == "mute":
-                with pytest.raises(UpstreamGoneError, match="closed its output") as caught:
+                with pytest.raises(UpstreamLostError, match="closed its output") as caught:
                     await within(call)
-                assert caught.value.sent
+                assert caught.value.was_sent
             else:
                 await within(call)
                 await one.state(State.DEGRADED)
@@ -332,7 +332,7 @@ def test_its_end_is_noticed_where_there_are_no_pidfds(
                 await one.ready()
                 (grandchild,) = json.loads(await one.text("family"))
                 call = one.start("die")
-                with pytest.raises(UpstreamGoneError, match="ended by SIGKILL"):
+                with pytest.raises(UpstreamLostError, match="ended by SIGKILL"):
                     await within(call)
                 await one.ready()
                 assert await one.text("echo", text="back") == "back"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from interlock.core.call import UpstreamAnsweredError, UpstreamGoneError
+from interlock.core.call import UpstreamLostError, UpstreamResponseError
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams import negotiation as negotiate
 from interlock.core.upstreams.client import UpstreamClient
@@ -211,7 +211,7 @@ def test_an_error_of_the_server_is_passed_on_as_it_is() -> None:
     async def body() -> None:
         async with kept(process()) as one:
             await one.ready()
-            with pytest.raises(UpstreamAnsweredError) as caught:
+            with pytest.raises(UpstreamResponseError) as caught:
                 await within(one.start("fail"))
             assert caught.value.code == -32042
             assert caught.value.message == "It failed on purpose."
@@ -226,10 +226,10 @@ def test_a_result_that_is_no_object_is_the_servers_fault(value: str) -> None:
     async def body() -> None:
         async with kept(process()) as one:
             await one.ready()
-            with pytest.raises(UpstreamGoneError) as caught:
+            with pytest.raises(UpstreamLostError) as caught:
                 await within(one.start("null", {"as": value}))
             assert caught.value.failure is UPSTREAM_PROTOCOL
-            assert caught.value.sent
+            assert caught.value.was_sent
             assert await one.text("echo", text="on") == "on"
 
     run(body)
@@ -239,9 +239,9 @@ def test_an_answer_without_result_and_error_is_one_all_the_same() -> None:
     async def body() -> None:
         async with kept(process()) as one:
             await one.ready()
-            with pytest.raises(UpstreamGoneError, match="neither result nor error") as caught:
+            with pytest.raises(UpstreamLostError, match="neither result nor error") as caught:
                 await within(one.start("wordless"))
-            assert caught.value.sent
+            assert caught.value.was_sent
 
     run(body)
 
@@ -266,10 +266,10 @@ def test_an_answer_that_is_too_long_fails_its_call_at_once(
         async with kept(process("--eras", "session")) as one:
             await one.ready()
             held = one.start("hold", {"text": "unharmed"})
-            with pytest.raises(UpstreamGoneError, match="longer than 300000 bytes") as caught:
+            with pytest.raises(UpstreamLostError, match="longer than 300000 bytes") as caught:
                 await within(one.start("huge", {"size": 2_000_000}))
             assert caught.value.failure is UPSTREAM_PROTOCOL
-            assert caught.value.sent
+            assert caught.value.was_sent
             assert await one.text("huge", size=100_000) == "x" * 100_000
             assert await one.text("release") == "1"
             assert text_of(json.loads(bytes((await within(held)).result))) == "unharmed"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from interlock.core.config import ServerConfig
 from interlock.core.upstreams.supervisor import State, Supervisor
 from interlock.core.upstreams.transports.stdio import StdioTransport
@@ -72,7 +72,7 @@ def test_lost_and_back_within_the_grace(loop: str) -> None:
             since = one.supervisor.since
             one.naps.hold()
             await server.stop()
-            with pytest.raises(UpstreamGoneError):
+            with pytest.raises(UpstreamLostError):
                 await within(one.start("echo"))
             assert one.states == [READY, DEGRADED]
             for turn in range(1, 5):
@@ -81,10 +81,10 @@ def test_lost_and_back_within_the_grace(loop: str) -> None:
             # Its tools stay listed, and a call says why it cannot be made.
             assert one.withdrawn == 0
             assert one.supervisor.offer.tools
-            with pytest.raises(UpstreamGoneError, match=r"up is not available: .*refused") as gone:
+            with pytest.raises(UpstreamLostError, match=r"up is not available: .*refused") as gone:
                 one.start("echo")
             assert gone.value.failure is UPSTREAM_UNAVAILABLE
-            assert not gone.value.sent
+            assert not gone.value.was_sent
             assert gone.value.data is not None
             assert gone.value.data["upstream"] == "up"
             assert gone.value.data["retry_after_ms"] >= 100
@@ -113,7 +113,7 @@ def test_withdrawn_when_the_grace_is_over_and_listed_again_when_it_is_back(kind:
             one.naps.hold()
             if kind == "http":
                 await server.stop()
-                with pytest.raises(UpstreamGoneError):
+                with pytest.raises(UpstreamLostError):
                     await within(one.start("echo"))
             else:
                 # It will not start again for a while.
@@ -166,15 +166,15 @@ def test_until_ready() -> None:
             async with kept(ServerConfig(url=server.url())) as one:
                 supervisor = one.supervisor
                 # Still connecting: it is worth the wait.
-                assert await within(supervisor.until_ready(10))
-                assert await within(supervisor.until_ready(10))
+                assert await within(supervisor.wait_until_ready(10))
+                assert await within(supervisor.wait_until_ready(10))
                 assert one.states == [READY]
                 one.naps.hold()
                 await server.stop()
-                with pytest.raises(UpstreamGoneError):
+                with pytest.raises(UpstreamLostError):
                     await within(one.start("echo"))
                 # Lost, but the next attempt comes soon.
-                waiting = asyncio.create_task(supervisor.until_ready(10))
+                waiting = asyncio.create_task(supervisor.wait_until_ready(10))
                 await one.until(lambda: one.naps.sleeping)
                 await server.start(server.port)
                 one.naps.wake()
@@ -190,7 +190,7 @@ def test_until_ready_does_not_wait_in_vain(free_port: int) -> None:
             one.naps.hold()
             await within(one.supervisor.until_settled())
             # Failed: nobody knows when it comes back.
-            assert not await one.supervisor.until_ready(86_400)
+            assert not await one.supervisor.wait_until_ready(86_400)
 
         async with kept(process()) as other:
             await other.ready()
@@ -199,8 +199,8 @@ def test_until_ready_does_not_wait_in_vain(free_port: int) -> None:
             await other.until(lambda: other.naps.sleeping)
             # Lost, and the next attempt comes later than anybody wants to wait.
             other.supervisor._next_try += 1_000_000
-            assert not await other.supervisor.until_ready(86_400)
-            assert not await other.supervisor.until_ready(-1)
+            assert not await other.supervisor.wait_until_ready(86_400)
+            assert not await other.supervisor.wait_until_ready(-1)
 
     run(body)
 
@@ -213,9 +213,9 @@ def test_nobody_finds_the_dead_one_ready() -> None:
             await one.ready()
             for _ in range(10):
                 call = one.start("die")
-                with pytest.raises(UpstreamGoneError):
+                with pytest.raises(UpstreamLostError):
                     await within(call)
-                assert await within(one.supervisor.until_ready(10))
+                assert await within(one.supervisor.wait_until_ready(10))
                 assert await one.text("echo", text="x") == "x"
 
     run(body)
@@ -319,12 +319,12 @@ def test_a_fault_of_whoever_listens_does_not_end_the_supervision(
             one.supervisor._on_state = broken
         one.supervisor.begin()
         await within(one.supervisor.until_settled())
-        assert await within(one.supervisor.until_ready(10))
+        assert await within(one.supervisor.wait_until_ready(10))
         assert await one.text("change", names=["echo", "die"]) == "changed"
         await one.until(lambda: one.listed and one.listed[-1] == ["echo", "die"])
-        with pytest.raises(UpstreamGoneError):
+        with pytest.raises(UpstreamLostError):
             await within(one.start("die"))
-        assert await within(one.supervisor.until_ready(10))
+        assert await within(one.supervisor.wait_until_ready(10))
         assert await one.text("echo", text="alive") == "alive"
         await one.supervisor.end()
 
@@ -362,7 +362,7 @@ def test_twenty_connections_leave_nothing_behind(loop: str) -> None:
                 await server.until(lambda server=server: len(server.toolbox.held) == 3)
                 await within(one.supervisor.end())
                 for call in calls:
-                    with pytest.raises(UpstreamGoneError):
+                    with pytest.raises(UpstreamLostError):
                         await within(call)
 
     run(body, loop=loop)
@@ -412,7 +412,7 @@ def test_two_who_end_it_at_once_keep_nobody_waiting() -> None:
                 for _ in range(turns):
                     await asyncio.sleep(0)
                 await within(asyncio.gather(first, one.supervisor.end()))
-                with pytest.raises(UpstreamGoneError):
+                with pytest.raises(UpstreamLostError):
                     await within(call)
 
     run(body)

@@ -82,7 +82,7 @@ async def all_answered(one: Kept, calls: int) -> None:
     for call in sent:
         ask = await asked(call)
         assert ask.method == "roots/list"
-        ask.reply(ROOTS)
+        ask.respond(ROOTS)
     for call in sent:
         assert text(await within(call)) == "file:///here"
 
@@ -191,13 +191,13 @@ def test_an_answer_that_cannot_be_delivered_harms_no_other_call(
                 assert server._server is not None
                 server._server.close()
                 monkeypatch.setattr(http_pool, "IDLE_KEPT", -1.0)
-                ask.reply(ROOTS)
+                ask.respond(ROOTS)
                 await within(failed.wait())
                 assert not asking.answers
-                assert first.exchange.open
-                assert second.exchange.open
+                assert first.exchange.is_open
+                assert second.exchange.is_open
                 await server.start(server.port)
-                other.reply(ROOTS)
+                other.respond(ROOTS)
                 assert text(await within(second)) == "file:///here"
                 assert one.supervisor.restarts == 0
                 first.exchange.abandon("enough")
@@ -217,7 +217,7 @@ def test_a_server_of_old_asks_on_its_one_stream(loop: str) -> None:
                 await server.until(lambda: len(asking.held) == 2)
                 # On the one stream nothing says whose question it is; one caller has them all.
                 for _ in range(2):
-                    (await asked(sent[-1])).reply(ROOTS)
+                    (await asked(sent[-1])).respond(ROOTS)
                 for call in sent:
                     assert text(await within(call)) == "file:///here"
                 assert len(asking.answers) == 2
@@ -243,7 +243,7 @@ def test_the_official_server_asks(kind: str, monkeypatch: pytest.MonkeyPatch) ->
                 call = one.start("ask_for_roots")
                 ask = await asked(call)
                 assert json.loads(ask.params or b"{}").get("_meta", {}) == {}
-                ask.reply(ROOTS)
+                ask.respond(ROOTS)
                 assert text(await within(call)) == "file:///here"
 
     run(body)

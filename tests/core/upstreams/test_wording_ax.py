@@ -29,7 +29,7 @@ def wording(era: Era, *, ax: bool) -> RequestEncoder:
 
 def tool(name: str = "stm32h7.dma2d_status", way: bytes = b"") -> Tool:
     [one] = offer("edge", [definition(name)], registered="aggregator").tools
-    one.way = way
+    one.route_members = way
     return one
 
 
@@ -93,7 +93,7 @@ def test_every_call_on_every_link(
     def written(ax: bool, route: Tool | None) -> dict[str, Any]:
         call = call_of(route, client, meta=meta, hop=hop)
         if extra:
-            call.extra = {"name": Raw(b'"t"')} if route is None else {"task": Raw(b"{}")}
+            call.extra_params = {"name": Raw(b'"t"')} if route is None else {"task": Raw(b"{}")}
         return dict(json.loads(wording(era, ax=ax).call(7, call, token))["params"])
 
     plain = written(False, tool(way=WAY))

@@ -52,7 +52,7 @@ def test_every_call_has_its_token_and_is_otherwise_as_it_was(
     def written(by: RequestEncoder, route: Tool | None) -> dict[str, Any]:
         call = call_of(route, client, meta=meta, hop=hop)
         if extra:
-            call.extra = {"name": Raw(b'"t"')} if route is None else {"task": Raw(b"{}")}
+            call.extra_params = {"name": Raw(b'"t"')} if route is None else {"task": Raw(b"{}")}
         return dict(json.loads(by.call(7, call, token))["params"])
 
     for route in (tool(way=way), None):
@@ -72,7 +72,7 @@ def test_without_a_token_nothing_stands_there(era: Era) -> None:
 
 def test_reading_a_resource_has_a_token_too() -> None:
     call = Call(RESOURCES_READ, "test", LOCAL, SESSION, name="x://1")
-    call.extra = {"uri": Raw(b'"x://1"')}
+    call.extra_params = {"uri": Raw(b'"x://1"')}
     payload = stamped(Era.SESSION).call(3, call, None)
     assert json.loads(payload)["params"] == {
         "uri": "x://1",

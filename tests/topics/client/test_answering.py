@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from interlock.core.call import UpstreamAnsweredError
+from interlock.core.call import UpstreamResponseError
 from interlock.errors import UPSTREAM_ERROR, InterlockError
 from interlock.topics.client import Progress, ToolError
 from interlock.topics.client.responder import MOST_UNDER_WAY
@@ -250,7 +250,7 @@ def test_errors_of_another_server_go_out_as_they_are() -> None:
 
         async def answer(self, request: Request) -> bytes:
             if request.method == "ping":
-                raise UpstreamAnsweredError(-7, "It said no.", b'{"a":1}')
+                raise UpstreamResponseError(-7, "It said no.", b'{"a":1}')
             raise InterlockError(UPSTREAM_ERROR, "It said something.", {"b": 2})
 
     alone = Alone(serving=Behind())

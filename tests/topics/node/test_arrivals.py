@@ -171,7 +171,7 @@ def test_what_a_guest_says_at_length_is_not_looked_at(tmp_path: Path) -> None:
     async def run() -> None:
         table = Table(tmp_path)
         guest = table.let_in("guest-a", bearer=None)
-        guest.member.caller = Caller("guest-a", calls=False, registers=False, kind=GUEST)
+        guest.member.caller = Caller("guest-a", can_call=False, can_register=False, kind=GUEST)
         asked = guest.request("ping", rpc=7)
         assert (await guest.answered(asked))["result"] == {}
         long = guest.request("ping", {"x": "x" * LONGEST_OF_GUESTS}, rpc=8)

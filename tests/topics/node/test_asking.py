@@ -301,7 +301,7 @@ def test_only_its_sender_cancels_a_request(tmp_path: Path) -> None:
             payload = {**cancelled, "params": {"requestId": id}}
             guest.say("mcp/request:notifications/cancelled", payload)
         await eve.answered(eve.request("ping"))
-        assert exchange.open
+        assert exchange.is_open
         ada.say("mcp/request:notifications/cancelled", {**cancelled, "params": {"requestId": 7}})
         await ada.answered(ada.request("ping"))
         assert exchange.abandoned == ["ada cancelled the request."]
@@ -322,7 +322,7 @@ def test_nobody_waits_for_a_participant_that_left(tmp_path: Path) -> None:
         table.gateway.leave(ada.member)
         await bob.answered(bob.request("ping", rpc=2))
         assert of_ada.abandoned == ["ada left the topic."]
-        assert of_bob.open
+        assert of_bob.is_open
         table.seat.close()
         assert of_bob.abandoned == ["The node left the topic."]
         assert table.gateway.member(TOPIC, NODE_ID) is None

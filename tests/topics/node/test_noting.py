@@ -40,7 +40,7 @@ def test_a_guest_fills_nothing(tmp_path: Path) -> None:
     async def run() -> None:
         table = Table(tmp_path)
         guest = table.let_in("guest-abcd", PROPOSES, bearer=None)
-        guest.member.caller = Caller("guest-abcd", calls=False, registers=False, kind=GUEST)
+        guest.member.caller = Caller("guest-abcd", can_call=False, can_register=False, kind=GUEST)
         for number in range(200):
             guest.propose("s.write_file", {"number": number})
         await guest.until(lambda: len(guest.of("chat")) == 200)

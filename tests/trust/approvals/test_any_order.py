@@ -50,8 +50,8 @@ class Story:
     def count(self) -> None:
         """Every call that reached the upstream came with an approval of its own."""
         for exchange in self.gated.upstream.started:
-            assert exchange.call.approval, "a call went through without an approval"
-            self.sent[exchange.call.approval] += 1
+            assert exchange.call.approval_id, "a call went through without an approval"
+            self.sent[exchange.call.approval_id] += 1
         self.gated.upstream.started.clear()
         assert all(times == 1 for times in self.sent.values()), self.sent
 
@@ -71,7 +71,7 @@ class Story:
         elif step == "refuse" and some is not None:
             self.open.append(asyncio.ensure_future(gated.approvals.refuse(some.id, local=True)))
         elif step in ("answer", "lose"):
-            for exchange in [one for one in gated.upstream.started if one.open]:
+            for exchange in [one for one in gated.upstream.started if one.is_open]:
                 if step == "answer":
                     exchange.answer(content=[])
                 else:
@@ -101,7 +101,7 @@ class Story:
 
     async def end(self) -> None:
         for exchange in list(self.gated.upstream.started):
-            if exchange.open:
+            if exchange.is_open:
                 exchange.answer(content=[])
         await self.settle()
         await self.settle()

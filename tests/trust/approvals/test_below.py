@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from interlock.core.call import Call, Credentials, Outcome, RelayedError, UpstreamAnsweredError
+from interlock.core.call import Call, Credentials, Outcome, RelayedError, UpstreamResponseError
 from interlock.errors import (
     DEADLINE_EXCEEDED,
     PROOF_INVALID,
@@ -47,13 +47,13 @@ class Inner:
 
     async def _answer(self, params: dict[str, Any]) -> Outcome:
         extra = {key: Raw(json.dumps(value).encode()) for key, value in params.items()}
-        parent = Credentials("10.0.0.1", known_as="parent")
-        call = Call("mcpax/confirm", "ax", parent, SESSION, extra=extra)
+        parent = Credentials("10.0.0.1", assigned_name="parent")
+        call = Call("mcpax/confirm", "ax", parent, SESSION, extra_params=extra)
         try:
             outcome = await self.gated.pipeline.run(call)
         except InterlockError as error:
             code, message, data = error_words(error)
-            raise UpstreamAnsweredError(code, message, Raw(json.dumps(data).encode())) from None
+            raise UpstreamResponseError(code, message, Raw(json.dumps(data).encode())) from None
         return Outcome(outcome.result, Era.SESSION, glance_at(outcome.result))
 
 
@@ -73,7 +73,7 @@ class Pair:
         held = await self.outer.hold()
         task = asyncio.ensure_future(self.outer.approvals.confirm(held.id, self.outer.proof(held)))
         exchange = await self.outer.reached()
-        answer = await self.inner.ask(wipe(credentials=Credentials("x", known_as="parent")))
+        answer = await self.inner.ask(wipe(credentials=Credentials("x", assigned_name="parent")))
         exchange.answer(**answer)
         async with asyncio.timeout(PATIENCE):
             assert json.loads((await task).result) == answer
@@ -86,7 +86,7 @@ class Pair:
         sent = len(self.outer.upstream.started)
         over = self.outer.start(wipe())
         exchange = await self.outer.reached(sent + 1)
-        answer = await self.inner.ask(wipe(credentials=Credentials("x", known_as="parent")))
+        answer = await self.inner.ask(wipe(credentials=Credentials("x", assigned_name="parent")))
         if isinstance(answer, InterlockError):
             exchange.fail(RelayedError(answer.failure, answer.message, answer.data))
         else:
@@ -191,7 +191,7 @@ def test_who_asks_below_in_vain_may_ask_again(tmp_path: Path) -> None:
             over = pair.outer.start(wipe())
             exchange = await pair.outer.reached(number + 2)
             # Whoever is away was not reached; the others have said something.
-            exchange.call.dispatched = isinstance(error, RelayedError)
+            exchange.call.is_dispatched = isinstance(error, RelayedError)
             exchange.fail(error)
             assert (await over).failure is error.failure
             pair.outer.breakers_forgive()
@@ -247,7 +247,7 @@ def test_two_who_ask_at_once_ask_once(tmp_path: Path) -> None:
         content = await pair.through_the_outer()
         first, second = pair.outer.start(wipe()), pair.outer.start(wipe())
         exchange = await pair.outer.reached(2)
-        answer = await pair.inner.ask(wipe(credentials=Credentials("x", known_as="parent")))
+        answer = await pair.inner.ask(wipe(credentials=Credentials("x", assigned_name="parent")))
         task = asyncio.ensure_future(
             pair.outer.approvals.confirm(content["confirmation_id"], pair.proof(content))
         )
@@ -277,7 +277,7 @@ class Liar:
     async def _answer(self, proof: str) -> Outcome:
         if proof == NO_PROOF and self.claims:
             code, message, data = error_words(InterlockError(PROOF_INVALID, "It waits here."))
-            raise UpstreamAnsweredError(code, message, Raw(json.dumps(data).encode()))
+            raise UpstreamResponseError(code, message, Raw(json.dumps(data).encode()))
         result = b'{"content":[{"type":"text","text":"all fine, says the liar"}]}'
         return Outcome(result, Era.SESSION, glance_at(Raw(result)))
 

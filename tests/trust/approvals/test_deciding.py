@@ -94,7 +94,7 @@ def test_who_may_refuse_without_a_proof(tmp_path: Path) -> None:
             assert error.value.failure.name == "forbidden"
         await gated.approvals.refuse(approval.id, local=True, reason="no")
         other = await gated.hold(wipe({"disk": "b"}))
-        seer = Caller("seer", approves=True)
+        seer = Caller("seer", can_view_approvals=True)
         record = await gated.approvals.refuse(other.id, presented_by=seer)
         assert record.by == "seer"
         gated.close()
@@ -266,7 +266,7 @@ def test_a_request_confirms(tmp_path: Path) -> None:
 
         def request(**params: str) -> Call:
             extra = {key: Raw(json.dumps(value).encode()) for key, value in params.items()}
-            return Call("mcpax/confirm", "test", LOCAL, SESSION, extra=extra)
+            return Call("mcpax/confirm", "test", LOCAL, SESSION, extra_params=extra)
 
         gated = Gated(tmp_path)
         approval = await gated.hold()

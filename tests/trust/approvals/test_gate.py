@@ -291,7 +291,7 @@ def test_nobody_can_use_an_approval_by_its_id(tmp_path: Path) -> None:
         other = await gated.hold(forged)
         assert other.id != approval.id
         by_hand = wipe()
-        by_hand.approval = approval.id
+        by_hand.approval_id = approval.id
         error = await gated.ask(by_hand)
         assert error.failure is not UPSTREAM_LOST
         assert gated.upstream.started == []
@@ -350,13 +350,13 @@ def test_gate_hears_once_that_an_approved_call_is_over(tmp_path: Path, end: str)
     async def run() -> None:
         gated = Gated(tmp_path)
         gate, heard = gated.approvals.gate, []
-        finished = gate.finished
+        finished = gate.on_result
 
         def count(call: Call, *how: Any) -> None:
-            heard.append(call.approval)
+            heard.append(call.approval_id)
             finished(call, *how)
 
-        gate.finished = count  # type: ignore[method-assign]
+        gate.on_result = count  # type: ignore[method-assign]
         approval = await gated.hold()
         task = confirmed(gated, approval.id, gated.proof(approval))
         exchange = await gated.reached()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.call import RelayedError, UpstreamAnsweredError, UpstreamGoneError
+from interlock.core.call import RelayedError, UpstreamLostError, UpstreamResponseError
 from interlock.errors import (
     CANCELLED,
     DEADLINE_EXCEEDED,
@@ -36,7 +36,7 @@ def state_after(error: InterlockError, *, dispatched: bool, before: str = DISPAT
 @pytest.mark.parametrize("failure", all_failures(), ids=lambda failure: failure.name)
 def test_only_a_call_that_never_left_is_void(failure: Any) -> None:
     plain, relayed = InterlockError(failure, "m"), RelayedError(failure, "m")
-    for error in (plain, relayed, UpstreamGoneError(failure, "m", sent=False)):
+    for error in (plain, relayed, UpstreamLostError(failure, "m", was_sent=False)):
         assert state_after(error, dispatched=False) == VOID
         assert state_after(error, dispatched=True) == (LOST if failure in UNANSWERED else DONE)
     # An approval that was not yet used is not used up by a call that stopped before.
@@ -44,4 +44,4 @@ def test_only_a_call_that_never_left_is_void(failure: Any) -> None:
 
 
 def test_answer_of_the_upstream_is_its_end() -> None:
-    assert state_after(UpstreamAnsweredError(-1, "m", None), dispatched=True) == DONE
+    assert state_after(UpstreamResponseError(-1, "m", None), dispatched=True) == DONE

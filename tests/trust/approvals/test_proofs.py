@@ -249,7 +249,7 @@ def _with(*anchors: Anchor) -> Anchors:
 def test_nobody_confirms_its_own_call(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     by_clerk = sign(desk.keys.operator, claims())
-    for caller in (Caller("clerk"), Caller("parent", kind="parent", above="clerk")):
+    for caller in (Caller("clerk"), Caller("parent", kind="parent", parent_caller="clerk")):
         assert desk.refused(by_clerk, approval(caller=caller)).failure is FORBIDDEN
     assert desk.check(by_clerk, approval(caller=Caller("bot"))).anchor == "clerk"
 

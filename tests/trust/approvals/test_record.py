@@ -105,7 +105,7 @@ def test_equal_arguments_have_one_digest(value: Any) -> None:
         digest_of("u", read, "c", caller),
         digest_of("t", read, "d", caller),
         digest_of("t", read, "c", Caller("another")),
-        digest_of("t", read, "c", Caller("model", above="another")),
+        digest_of("t", read, "c", Caller("model", parent_caller="another")),
         digest_of("t", [read], "c", caller),
     ):
         assert other != digest

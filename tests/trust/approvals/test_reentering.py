@@ -58,8 +58,8 @@ def test_the_call_is_made_as_its_caller_and_with_nothing_else(tmp_path: Path) ->
         assert call.caller is not None
         assert call.caller.name == "chief"
         assert call.credentials.bearer is None
-        assert (call.meta, call.extra) == (None, None)
-        assert call.repeatable is False
+        assert (call.meta, call.extra_params) == (None, None)
+        assert call.is_retryable is False
         gated.close()
 
     asyncio.run(run())
@@ -99,7 +99,7 @@ def test_what_was_approved_before_a_restart_is_sent_with_nothing_else(tmp_path: 
         gated = Gated(tmp_path, keys=before.keys)
         answer = gated.start(wipe(meta={"dev.interlock/driver": "another"}))
         sent = await gated.reached()
-        assert (sent.call.meta, sent.call.extra) == (None, None)
+        assert (sent.call.meta, sent.call.extra_params) == (None, None)
         sent.answer(content=[])
         assert await answer == {"content": []}
         gated.close()
@@ -125,8 +125,8 @@ def test_who_may_only_approve_may_bring_a_proof(tmp_path: Path) -> None:
     async def run() -> None:
         gated = Gated(tmp_path)
         people = {
-            "seer": Caller("seer", calls=False, approves=True),
-            "child": Caller("child", calls=False),
+            "seer": Caller("seer", can_call=False, can_view_approvals=True),
+            "child": Caller("child", can_call=False),
         }
         gated.pipeline.enter.authenticate = Authenticator(people)
         approval = await gated.hold(wipe(credentials=Credentials("local")))
@@ -135,7 +135,7 @@ def test_who_may_only_approve_may_bring_a_proof(tmp_path: Path) -> None:
             params = {"confirmation_id": approval.id, "proof": gated.proof(approval)}
             extra = {key: Raw(json.dumps(value).encode()) for key, value in params.items()}
             credentials = Credentials("10.0.0.1", bearer)
-            return Call("mcpax/confirm", "test", credentials, SESSION, extra=extra)
+            return Call("mcpax/confirm", "test", credentials, SESSION, extra_params=extra)
 
         assert (await gated.ask(request("child"))).failure.name == "forbidden"
         over = gated.start(request("seer"))

@@ -83,7 +83,7 @@ def test_what_its_caller_adds_when_it_comes_back_is_not_sent(tmp_path: Path) -> 
         over = gated.start(again)
         exchange = await gated.reached()
         assert bytes(exchange.call.arguments) == b'{"disk": "a"}'
-        assert exchange.call.extra is None
+        assert exchange.call.extra_params is None
         exchange.answer(**WIPED)
         assert await over == WIPED
         gated.close()

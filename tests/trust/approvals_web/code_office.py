@@ -36,7 +36,7 @@ class CodeOffice:
 
         def authenticate(credentials: Any) -> Caller:
             if credentials.bearer == "clerk":
-                return Caller("clerk", approves=True, kind="token")
+                return Caller("clerk", can_view_approvals=True, kind="token")
             if credentials.peer == "local":
                 return Caller("local")
             raise InterlockError(UNAUTHENTICATED, "Who are you?")

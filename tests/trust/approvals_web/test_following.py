@@ -102,7 +102,7 @@ def _lets_in(office: Office, bearer: str) -> bool:
         caller = office.node.trust.identity.authenticator(Credentials("10.0.0.1", bearer))
     except InterlockError:
         return False
-    return caller.approves
+    return caller.can_view_approvals
 
 
 def test_a_session_ends_at_its_time(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:

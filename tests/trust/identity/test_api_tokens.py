@@ -64,12 +64,12 @@ def test_its_bearer_is_known_with_its_rights() -> None:
     )
     assert desk.authenticate(Credentials("192.0.2.7", desk.shown)) == Caller(
         "agent",
-        registers=False,
-        approves=True,
+        can_register=False,
+        can_view_approvals=True,
         kind="token",
         roles=("r",),
         scopes=("read", "write:a.*"),
-        expires=NOW + 5,
+        expires_at=NOW + 5,
         id=desk.id,
     )
 

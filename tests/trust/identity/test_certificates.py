@@ -51,21 +51,21 @@ def test_the_first_that_fits_counts_with_its_rights() -> None:
         ]
     )
     assert known.find(("b.example.com", "a.example.com")) == Caller(
-        "one", calls=False, kind="certificate", roles=("r",), scopes=("read",)
+        "one", can_call=False, kind="certificate", roles=("r",), scopes=("read",)
     )
-    assert known.find(("b.example.com",)) == Caller("many", registers=False, kind="certificate")
+    assert known.find(("b.example.com",)) == Caller("many", can_register=False, kind="certificate")
 
 
 def test_a_bearer_wins_over_a_certificate() -> None:
     certificates = Certificates([CertificateConfig(name="edge", san="edge.example.com")])
     authenticate = Authenticator({"s3cret": Caller("token")}, certificates=certificates)
     shown = ("edge.example.com",)
-    assert authenticate(Credentials("192.0.2.7", certificate=shown)).name == "edge"
-    assert authenticate(Credentials("192.0.2.7", "s3cret", certificate=shown)).name == "token"
+    assert authenticate(Credentials("192.0.2.7", certificate_names=shown)).name == "edge"
+    assert authenticate(Credentials("192.0.2.7", "s3cret", certificate_names=shown)).name == "token"
     for credentials in (
-        Credentials("192.0.2.7", "wrong", certificate=shown),
-        Credentials("192.0.2.7", certificate=("other.example.com",)),
-        Credentials("loopback", certificate=("other.example.com",)),
+        Credentials("192.0.2.7", "wrong", certificate_names=shown),
+        Credentials("192.0.2.7", certificate_names=("other.example.com",)),
+        Credentials("loopback", certificate_names=("other.example.com",)),
         Credentials("loopback"),
     ):
         with pytest.raises(InterlockError) as caught:

@@ -79,10 +79,10 @@ def test_the_server_is_asked_once_a_minute() -> None:
         assert known is not None
         assert known.caller == Caller(
             "somebody",
-            registers=False,
+            can_register=False,
             kind="introspection",
             scopes=("read", "write:github.*"),
-            expires=NOW + 600,
+            expires_at=NOW + 600,
             id="t-1",
         )
         assert (known.until, known.ends) == (NOW + KEPT_FOR, NOW + 600 + LEEWAY)
@@ -108,7 +108,7 @@ def test_an_answer_counts_no_longer_than_the_token() -> None:
         desk.says = {"active": True, **claims(exp=None, sub=None, client_id="robot", jti=None)}
         known = await desk.find("another")
         assert known is not None
-        assert (known.caller.name, known.caller.expires, known.ends) == ("robot", None, None)
+        assert (known.caller.name, known.caller.expires_at, known.ends) == ("robot", None, None)
 
     play(scene)
 

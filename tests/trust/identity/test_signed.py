@@ -64,11 +64,11 @@ def test_a_token_of_a_known_issuer_is_believed(algorithm: str) -> None:
     assert known == KnownToken(
         Caller(
             "somebody",
-            registers=False,
+            can_register=False,
             kind="jwt",
             roles=("developers", "on call"),
             scopes=("read", "write:github.*"),
-            expires=NOW + 600,
+            expires_at=NOW + 600,
             id="t-1",
         ),
         NOW + 600 + LEEWAY,
@@ -299,7 +299,7 @@ def test_terms_of_an_issuer() -> None:
     caller = desk.caller(signer.token(**said))
     assert (caller.name, caller.id) == ("corp:a@example.com", "corp:a@example.com")
     assert caller.roles == ("admin",)
-    assert (caller.calls, caller.registers, caller.approves) == (True, False, True)
+    assert (caller.can_call, caller.can_register, caller.can_view_approvals) == (True, False, True)
     # Behind a prefix nobody can be taken for somebody else.
     assert desk.caller(signer.token(email="local")).name == "corp:local"
 

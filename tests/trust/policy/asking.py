@@ -65,7 +65,7 @@ def a_call(
 
 def a_request(verb: str, name: str = "", *, caller: Caller = OWNER, **extra: Any) -> Call:
     members = {key: Raw(json.dumps(value).encode()) for key, value in extra.items()}
-    call = Call(verb, "test", LOCAL, SESSION, name=name, extra=members or None)
+    call = Call(verb, "test", LOCAL, SESSION, name=name, extra_params=members or None)
     call.caller = caller
     return call
 

@@ -58,10 +58,10 @@ def test_approval_is_asked_for_by_tool_and_role() -> None:
         rule("trusted", "allow", effects=["mutating", "irreversible"], roles=["ops"]),
     )
     ops = Caller("carol", roles=("ops",))
-    assert decides.judge(a_call("github.delete_repo")).gated
-    assert decides.judge(a_call("github.update_issue")).gated
-    assert not decides.judge(a_call("github.delete_repo", caller=ops)).gated
-    assert not decides.judge(a_call("github.list_repos")).gated
+    assert decides.judge(a_call("github.delete_repo")).needs_approval
+    assert decides.judge(a_call("github.update_issue")).needs_approval
+    assert not decides.judge(a_call("github.delete_repo", caller=ops)).needs_approval
+    assert not decides.judge(a_call("github.list_repos")).needs_approval
 
 
 @pytest.mark.parametrize(

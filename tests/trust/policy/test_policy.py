@@ -51,7 +51,7 @@ def test_the_most_restrictive_wins() -> None:
 def test_actions_rise() -> None:
     assert PolicyAction.ALLOW < PolicyAction.CONFIRM < PolicyAction.VERIFY < PolicyAction.DENY
     gated = [
-        policy(rule("r", action.word)).judge(a_call()).gated  # type: ignore[arg-type]
+        policy(rule("r", action.word)).judge(a_call()).needs_approval  # type: ignore[arg-type]
         for action in PolicyAction
     ]
     assert gated == [False, True, True, False]
@@ -129,8 +129,8 @@ def test_the_worst_is_assumed_of_a_tool_that_no_list_names() -> None:
         ({"scopes": ["read"]}, OWNER, False),
         ({"scopes": ["read:*"]}, DEPUTY, False),
         ({"callers": ["owner"], "roles": ["ops"]}, OWNER, False),
-        ({"callers": ["parent"]}, Caller("parent", above="owner"), True),
-        ({"callers": ["owner"]}, Caller("parent", above="owner"), True),
+        ({"callers": ["parent"]}, Caller("parent", parent_caller="owner"), True),
+        ({"callers": ["owner"]}, Caller("parent", parent_caller="owner"), True),
     ],
 )
 def test_who_a_rule_is_about(selectors: dict[str, list[str]], caller: Caller, fits: bool) -> None:
@@ -139,7 +139,7 @@ def test_who_a_rule_is_about(selectors: dict[str, list[str]], caller: Caller, fi
 
 
 def test_a_parents_word_for_its_caller_holds_back_and_lets_nothing_through() -> None:
-    relayed = Caller("parent", kind="parent", above="owner")
+    relayed = Caller("parent", kind="parent", parent_caller="owner")
     allows = policy(rule("owner", "allow", callers=["owner"]), default="deny")
     assert said(allows, a_call(caller=OWNER))[0] == "allow"
     assert said(allows, a_call(caller=relayed))[0] == "deny"
@@ -219,7 +219,7 @@ def test_a_request_that_nobody_can_be_asked_about_is_denied() -> None:
     decides = policy(rule("ask", "confirm", kinds=["mcp/request:*"], reason="Ask first."))
     assert said(decides, a_call()) == ("confirm", "ask")
     found = decides.judge(a_request(RESOURCES_READ, "file:///x"))
-    assert (found.action, found.gated) == (PolicyAction.DENY, False)
+    assert (found.action, found.needs_approval) == (PolicyAction.DENY, False)
 
 
 # --- refusing ---
@@ -243,7 +243,7 @@ def test_a_denial_names_the_rule_and_the_reason_and_no_argument() -> None:
 
 def test_what_is_not_denied_is_decided() -> None:
     found = policy(rule("ask", "verify", reason="It matters.")).decide(a_call())
-    assert (found.action, found.rule, found.reason, found.gated) == (
+    assert (found.action, found.rule, found.reason, found.needs_approval) == (
         PolicyAction.VERIFY, "ask", "It matters.", True,
     )  # fmt: skip
 
@@ -276,7 +276,7 @@ def test_callers_who_differ_in_what_rules_see_are_told_apart() -> None:
         assert said(decides, a_call(caller=Caller("x")))[0] == "deny"
         assert said(decides, a_call(caller=Caller("x", roles=("ops",))))[0] == "allow"
         assert said(decides, a_call(caller=Caller("x", scopes=("admin",))))[0] == "verify"
-        assert said(decides, a_call(caller=Caller("x", above="visitor")))[0] == "confirm"
+        assert said(decides, a_call(caller=Caller("x", parent_caller="visitor")))[0] == "confirm"
 
 
 def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,7 +389,7 @@ def test_what_does_not_depend_on_arguments_is_settled_without_them() -> None:
 
 
 def test_a_policy_is_one_of_a_config() -> None:
-    assert Policy(PolicyConfig()).judge(a_call("github.delete_repo")).gated
+    assert Policy(PolicyConfig()).judge(a_call("github.delete_repo")).needs_approval
 
 
 @pytest.mark.parametrize("where", ["annotations", "_meta", "inputSchema"])

@@ -23,7 +23,7 @@ PROCEED_TOOL: Final = f"{SEGMENT}.{PROCEED}"
 OWN_QUESTIONS: Final = frozenset({UNBLOCK_TOOL, PROCEED_TOOL})
 FACE: Final = "safety"
 
-_SELF: Final = Caller("verification", approves=True, kind="own")
+_SELF: Final = Caller("verification", can_view_approvals=True, kind="own")
 _log = logging.getLogger("interlock.safety")
 _CLIENT: Final = Client(Era.STATELESS, LATEST_STATELESS, "interlock")
 _NOBODY: Final = Credentials("safety")
@@ -31,7 +31,7 @@ _NOBODY: Final = Credentials("safety")
 
 
 class ApprovalGate(Protocol):
-    def hold(self, call: Call, decision: Decision) -> None: ...
+    def request_approval(self, call: Call, decision: Decision) -> None: ...
 
 
 class ApprovalInbox(Protocol):
@@ -90,4 +90,4 @@ class ApprovalRequests:
         call.caller, call.route, call.upstream = caller, tool, OWN
         call.effect = tool.effect_word
         action = PolicyAction.VERIFY if name == UNBLOCK else PolicyAction.CONFIRM
-        self._approvals.gate.hold(call, decision(action, f"safety:{name}", why))
+        self._approvals.gate.request_approval(call, decision(action, f"safety:{name}", why))

@@ -27,7 +27,7 @@ CallDigest = tuple[str, bytes]
 
 def sent(call: Call) -> CallDigest:
     name = call.name if call.route is None else call.route.canonical
-    return f"{call.verb} {name}", blake2b(bytes(call.arguments), digest_size=16).digest()
+    return f"{call.method} {name}", blake2b(bytes(call.arguments), digest_size=16).digest()
 
 
 class AgentRun:
@@ -83,7 +83,7 @@ class AgentRuns:
         for one in executions:
             if one.state == RUNNING:
                 name, kind, above = one.who
-                caller = Caller(name, kind=kind, above=above)
+                caller = Caller(name, kind=kind, parent_caller=above)
                 self._put(AgentRun(one, self._rules(name, one.element), caller))
 
     def of(self, who: Principal) -> list[AgentRun]:

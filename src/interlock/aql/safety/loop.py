@@ -212,14 +212,14 @@ class SafetyLoop:
         own = call.upstream == OWN and call.route is not None
         if own and call.route is not None and call.route.upstream_name in WHILE_BLOCKED:
             return self._as_held(call, found)
-        acts = call.verb == TOOLS_CALL or is_passed_on(call)
-        if not acts and (not call.upstream or call.verb == TASKS_CANCEL):
+        acts = call.method == TOOLS_CALL or is_passed_on(call)
+        if not acts and (not call.upstream or call.method == TASKS_CANCEL):
             # Lists, a proof that somebody brings, and stopping what is under way.
             return found
         self.refuse_blocked(who)
         if own or not acts or self.config.mode not in WATCHING:
             return self._as_held(call, found)
-        if call.approval:
+        if call.approval_id:
             # A human let exactly this through: it was reported when it was held.
             return self._as_held(call, found)
         self.end_idle()
@@ -227,11 +227,11 @@ class SafetyLoop:
         if not runs:
             return found
         decided = self._judged(call, caller, who, runs, found)
-        if call.verb != TOOLS_CALL and decided.gated:
+        if call.method != TOOLS_CALL and decided.needs_approval:
             raise AqlError(
                 "PERMISSION_DENIED",
                 "A human has to confirm this, and only calls of tools can wait for one.",
-                {"reason": "confirmation_required", "operation": call.verb},
+                {"reason": "confirmation_required", "operation": call.method},
             )
         return decided
 
@@ -274,9 +274,9 @@ class SafetyLoop:
     def _as_held(self, call: Call, found: Decision) -> Decision:
         """What was held by the loop's own word is let go by the same, or the gate would say that
         the policy changed."""
-        if not call.approval:
+        if not call.approval_id:
             return found
-        record = self._approvals.find(call.approval)
+        record = self._approvals.find(call.approval_id)
         if record is None or record.action == found.action.word:
             return found
         action = ACTIONS.get(record.action)
@@ -292,7 +292,8 @@ class SafetyLoop:
         doing, called = self._doing(call)
         again = next((run for run in runs if what in run.used), None)
         if again is not None and (
-            what in again.held or (call.extra is not None and REQUEST_STATE in call.extra)
+            what in again.held
+            or (call.extra_params is not None and REQUEST_STATE in call.extra_params)
         ):
             # The same call again: to collect what was held, or to say what its server asked. What
             # it says is sealed, and the gate lets nothing go without a human.
@@ -328,7 +329,7 @@ class SafetyLoop:
         if verdict.effect == "pause":
             wanted = _GATED["verify" if verdict.tier == "verify" else "confirm"]
             decided = wanted if wanted.action > found.action else found
-        if decided.gated:
+        if decided.needs_approval:
             run.held.add(what)
         return decided
 
@@ -361,9 +362,9 @@ class SafetyLoop:
         """What is called, as the node knows it."""
         route = call.route
         canonical = call.name if route is None else route.canonical
-        if call.verb != TOOLS_CALL:
+        if call.method != TOOLS_CALL:
             # Nobody but its server knows what such a request does.
-            canonical = call.verb
+            canonical = call.method
         operation: Operation | None = None
         if self._operation_catalog is not None and isinstance(route, Tool):
             operation = self._operation_catalog().of(route)
@@ -552,8 +553,8 @@ def _least(effect: str) -> Danger:
 
 def _read(call: Call) -> Any:
     """What a call is made with."""
-    if call.decoded is not None:
-        return call.decoded
+    if call.decoded_arguments is not None:
+        return call.decoded_arguments
     try:
         return json.loads(bytes(call.arguments))
     except ValueError:

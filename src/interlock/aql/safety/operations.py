@@ -288,7 +288,7 @@ class StepOperations:
         params = _params(asked)
         assert asked.call is not None
         passed = self._loop.challenges.passed(
-            asked.call.approval, str(params.get("challenge_id") or "")
+            asked.call.approval_id, str(params.get("challenge_id") or "")
         )
         return {"challenge_id": passed.id, "element_name": passed.element, "tier": passed.tier}
 
@@ -297,7 +297,7 @@ class StepOperations:
         params = _params(asked)
         assert asked.call is not None
         pause = self._loop.pending_steps.passed(
-            asked.call.approval, str(params.get("pause_id") or "")
+            asked.call.approval_id, str(params.get("pause_id") or "")
         )
         return {"execution_id": pause.execution, "approved": True}
 

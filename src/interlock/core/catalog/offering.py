@@ -260,17 +260,17 @@ class ListedEntry:
     __slots__ = (
         "alias",
         "canonical",
+        "declared_timeout",
         "description",
         "header_params",
-        "limit",
         "listed",
+        "route_members",
         "safe_name",
         "segment",
         "transparent_name",
         "upstream",
         "upstream_name",
         "upstream_name_json",
-        "way",
     )
 
     def __init__(
@@ -295,8 +295,8 @@ class ListedEntry:
         """Its upstream's own name behind our prefix, where it has another one in the catalog."""
         self.description = description
         self.header_params = params
-        self.limit: float | None = None
-        self.way = b""
+        self.declared_timeout: float | None = None
+        self.route_members = b""
         self.listed = _behind(members)
         """The definition behind its name: `,"description":…}`."""
 
@@ -365,7 +365,7 @@ class Tool(ListedEntry):
         params: tuple[HeaderParam, ...],
         annotated: ToolFacts,
         prefix: str = "",
-        way: bytes = b"",
+        route_members: bytes = b"",
         own_words: dict[str, bytes] | None = None,
         plain_meta: Raw | None = None,
         counter: bool = False,
@@ -382,7 +382,7 @@ class Tool(ListedEntry):
             params=params,
             prefix=prefix,
         )
-        self.way = way
+        self.route_members = route_members
         effect = annotated.effect
         self.effect = effect
         self.effect_word = effect.level.word
@@ -394,7 +394,7 @@ class Tool(ListedEntry):
         """What a call takes from a budget."""
         self.latency_class = annotated.latency_class
         """As it is shown, if somebody declared one."""
-        self.limit = annotated.limit
+        self.declared_timeout = annotated.limit
         self.screen = screen_of(members)
         """The URI of the resource that shows its results, for hosts that show such things."""
         known = session_members(members)
@@ -638,7 +638,7 @@ def _read(
                 params=params,
                 annotated=annotated,
                 prefix=prefix,
-                way=_way(prefix, definition.name) if registered else b"",
+                route_members=_way(prefix, definition.name) if registered else b"",
                 own_words=own_words(came, members),
                 plain_meta=plain_meta,
                 counter=terms.own or ax.is_counter(definition.name, came.get("_meta", b"")),

@@ -121,7 +121,7 @@ class Audit(CallObserver):
         if mark is None:
             mark = f"call:{self._run}-{next(self._numbers)}" if self.writes_first else ""
             # Arguments are read and sorted for it, which is too slow for calls that can be undone.
-            if self._digest is not None and (call.effect == _IRREVERSIBLE or call.approval):
+            if self._digest is not None and (call.effect == _IRREVERSIBLE or call.approval_id):
                 mark = f"{mark} {self._digest(call)}".strip()
             if mark:
                 self._intended[call] = mark
@@ -133,24 +133,24 @@ class Audit(CallObserver):
 
     def record(self, call: Call, word: str, duration_us: int, detail: str = "") -> None:
         """Write down what is no call on its way through the pipeline."""
-        self.settled(call, word, duration_us, detail)
+        self.on_end(call, word, duration_us, detail)
 
-    def settled(
+    def on_end(
         self,
         call: Call,
-        word: str,
+        outcome_name: str,
         duration_us: int,
         detail: str = "",
         outcome: Outcome | None = None,
         error: InterlockError | None = None,
     ) -> None:
-        upstream, verb = call.upstream, call.verb
-        if verb == TOOLS_CALL and word != COLLECTED:
+        upstream, verb = call.upstream, call.method
+        if verb == TOOLS_CALL and outcome_name != COLLECTED:
             tally = self.by_upstream.get(upstream) or self._new_tally(upstream)
             tally.calls += 1
             tally.busy_us += duration_us
             # A call whose server wants to know more first has not failed.
-            if word != OK and word not in _NOT_OVER:
+            if outcome_name != OK and outcome_name not in _NOT_OVER:
                 tally.failed += 1
         recorder = self._recorder
         if recorder is None:
@@ -159,10 +159,10 @@ class Audit(CallObserver):
         if (
             route is not None
             and caller is not None
-            and not (detail or self._intended or call.approval)
+            and not (detail or self._intended or call.approval_id)
         ):
             # Nearly every entry, put together in one go.
-            if not caller.above:
+            if not caller.parent_caller:
                 whom = caller.name
             elif caller is self._last_caller:
                 whom = self._last_whom
@@ -172,8 +172,8 @@ class Audit(CallObserver):
             wall_clock = self._wall_clock
             recorder.record(
                 (
-                    wall_clock(), whom, call.face, verb, route.canonical, upstream, call.effect,
-                    word, duration_us, "",
+                    wall_clock(), whom, call.server, verb, route.canonical, upstream, call.effect,
+                    outcome_name, duration_us, "",
                 )
             )  # fmt: skip
             return
@@ -184,14 +184,14 @@ class Audit(CallObserver):
                 return
             if folded:
                 detail = f"{detail} (and {folded} more of strangers before it)"
-        if self._intended or call.approval:
+        if self._intended or call.approval_id:
             detail = _told_of(call, self._intended.pop(call, ""), detail)
-        recorder.record(self._entry(call, word, duration_us, detail))
+        recorder.record(self._entry(call, outcome_name, duration_us, detail))
 
     def _entry(self, call: Call, outcome: str, duration_us: int, detail: str) -> JournalEntry:
         caller = call.caller
         route = call.route
-        verb = call.verb
+        verb = call.method
         if route is None:
             verb, name = verb[:_MOST_CHARACTERS], call.name[:_MOST_CHARACTERS]
         else:
@@ -199,7 +199,7 @@ class Audit(CallObserver):
         return (
             self._wall_clock(),
             "" if caller is None else _whom(caller),
-            call.face,
+            call.server,
             verb,
             name,
             call.upstream,
@@ -236,7 +236,7 @@ class Audit(CallObserver):
             caller = "" if call.caller is None else _whom(call.caller)
             self._recorder.record(
                 (
-                    self._wall_clock(), caller, call.face, what, name, upstream, call.effect,
+                    self._wall_clock(), caller, call.server, what, name, upstream, call.effect,
                     outcome, duration_us, detail,
                 )
             )  # fmt: skip
@@ -286,10 +286,14 @@ class Audit(CallObserver):
 
 def _told_of(call: Call, mark: str, detail: str) -> str:
     """The detail of an entry, behind the words by which others find it."""
-    approval = f"approval:{call.approval}" if call.approval else ""
+    approval = f"approval:{call.approval_id}" if call.approval_id else ""
     return " ".join(word for word in (mark, approval, detail) if word)
 
 
 def _whom(caller: Caller) -> str:
     """Who it was; of a call that a parent sent, also who called there."""
-    return f"{caller.name}/{caller.above}"[:_MOST_CHARACTERS] if caller.above else caller.name
+    return (
+        f"{caller.name}/{caller.parent_caller}"[:_MOST_CHARACTERS]
+        if caller.parent_caller
+        else caller.name
+    )

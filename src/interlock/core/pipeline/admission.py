@@ -71,7 +71,7 @@ class Admission:
 
     def __call__(self, call: Call) -> Caller:
         """Let the call in: it learns whose it is. Raises InterlockError."""
-        if call.approval and call.caller is not None:
+        if call.approval_id and call.caller is not None:
             # Made by the gate, for somebody who called earlier. No face can say this.
             known = self.recall(call.caller)
             if known is None:
@@ -83,12 +83,12 @@ class Admission:
         else:
             # By its method: to call an object costs more than to call a method of it.
             caller = call.caller = self.authenticate.__call__(call.credentials)
-        if not caller.calls and not _is_for(call, caller):
-            only = "for topics alone" if caller.joins else "not for calling"
+        if not caller.can_call and not _is_for(call, caller):
+            only = "for topics alone" if caller.can_join else "not for calling"
             raise InterlockError(
                 FORBIDDEN, f"The token of {caller.name} is {only}: `may: [call]` lets it call."
             )
-        if call.owner and call.owner != caller.name:
+        if call.session_owner and call.session_owner != caller.name:
             raise InterlockError(
                 UNKNOWN_SESSION,
                 "This session has ended or never was: send `initialize` to start a new one.",
@@ -163,6 +163,6 @@ class Admission:
 
 def _is_for(call: Call, caller: Caller) -> bool:
     """Whether somebody who may not call may do this all the same."""
-    if call.face == TOPIC and caller.joins:
+    if call.server == TOPIC and caller.can_join:
         return True
-    return call.verb == REGISTER or (call.verb == CONFIRM and caller.approves)
+    return call.method == REGISTER or (call.method == CONFIRM and caller.can_view_approvals)

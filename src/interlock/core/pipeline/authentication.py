@@ -124,10 +124,10 @@ class Authenticator:
 
     def __call__(self, credentials: Credentials) -> Caller:
         """The caller. Raises InterlockError; PendingIdentity, when it has to be asked for first."""
-        if credentials.known_as:
+        if credentials.assigned_name:
             reads = self.minted
             minted = None if reads is None else reads(credentials)
-            return minted or Caller(credentials.known_as, kind=PARENT_KIND)
+            return minted or Caller(credentials.assigned_name, kind=PARENT_KIND)
         bearer = credentials.bearer
         if bearer is not None and self._demands:
             digest = sha256(bearer.encode()).digest()
@@ -135,8 +135,8 @@ class Authenticator:
             if known is None or not (known.until is None or self._clock() < known.until):
                 known = self._find(bearer, digest)
             return known.caller
-        if credentials.certificate and self._certificates is not None:
-            caller = self._certificates.find(credentials.certificate)
+        if credentials.certificate_names and self._certificates is not None:
+            caller = self._certificates.find(credentials.certificate_names)
             if caller is not None:
                 return caller
         if credentials.peer == LOCAL_PEER:

@@ -85,7 +85,7 @@ class Breakers:
         if isinstance(error, RelayedError):
             # Something below it failed; it is well, and said so.
             self.succeeded(call.upstream)
-        elif not (call.own_limit and error.failure is DEADLINE_EXCEEDED):
+        elif not (call.has_caller_timeout and error.failure is DEADLINE_EXCEEDED):
             # Who is in a greater hurry than the node must not speak for the others.
             self.failed(call.upstream, error.failure)
 

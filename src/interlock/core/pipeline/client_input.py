@@ -27,7 +27,7 @@ from interlock.core.call import (
     ClientRequest,
     ClientSession,
     Outcome,
-    UpstreamAnsweredError,
+    UpstreamResponseError,
 )
 from interlock.core.pipeline.client_requests import (
     ClientInputWait,
@@ -107,8 +107,8 @@ class ClientInput:
         )
         self._relay = ClientRequestRelay(
             questions=questions,
-            wait=lambda call: host.wait_for_input(call, seconds),
-            go_on=host.go_on,
+            wait=lambda call: host.pause_deadline(call, seconds),
+            go_on=host.resume_deadline,
             fail=self._fail,
             call_later=call_later,
             seconds=seconds,
@@ -118,7 +118,7 @@ class ClientInput:
         )
 
     def _fail(self, call: Call, error: InterlockError) -> None:
-        self._host.over(call, None, error)
+        self._host.finish(call, None, error)
 
     @property
     def held(self) -> int:
@@ -127,7 +127,7 @@ class ClientInput:
 
     def asks_for(self, call: Call) -> bool:
         """Whether a call waits for its client, and not for its server."""
-        return isinstance(call.exchange, ClientInputWait | InputRound)
+        return isinstance(call.upstream_request, ClientInputWait | InputRound)
 
     def drop_all(self, reason: str) -> None:
         self._held.drop_all(reason)
@@ -139,7 +139,7 @@ class ClientInput:
         """Put a session server's question to whom it is for."""
         client = call.client if call is not None else session.client if session else None
         if client is None:
-            ask.refuse(-32601, f"Nobody is here who could answer {ask.method}.")
+            ask.reject(-32601, f"Nobody is here who could answer {ask.method}.")
             return
         self._questions.follow(ask, call, session)
         if not self._may_be_put(ask, client):
@@ -149,21 +149,21 @@ class ClientInput:
         elif call is not None:
             self._hold(ask, call)
         else:
-            ask.refuse(-32601, "The client has no request under way that this could be about.")
+            ask.reject(-32601, "The client has no request under way that this could be about.")
 
     def _may_be_put(self, ask: ClientRequest, client: Client) -> bool:
         refusal = self._questions.look_at(ask, client, ask.upstream)
         if refusal is not None:
-            ask.refuse(refusal.code, refusal.message)
+            ask.reject(refusal.code, refusal.message)
         return refusal is None
 
     def _hold(self, ask: ClientRequest, call: Call) -> None:
-        if call.verb not in MAY_NEED_INPUT:
-            ask.refuse(-32602, f"The answer to {call.verb} cannot be a question on this wire.")
+        if call.method not in MAY_NEED_INPUT:
+            ask.reject(-32602, f"The answer to {call.method} cannot be a question on this wire.")
             return
-        exchange = call.exchange
+        exchange = call.upstream_request
         if exchange is None or self._held.full:
-            ask.refuse(-32603, "Too many calls wait for their clients already.")
+            ask.reject(-32603, "Too many calls wait for their clients already.")
             return
 
         def may_be_put(other: ClientRequest) -> bool:
@@ -173,7 +173,7 @@ class ClientInput:
         held = SuspendedCall(call, self._host, may_be_put)
         held.add(ask)
         self._held.keep(held)
-        exchange.hand_over(call, held)
+        exchange.reassign(call, held)
         # What is asked in one breath is answered in one, also when it comes on two streams.
         self._call_later(_ONE_BREATH, lambda: self._ask_client(held, call))
 
@@ -183,7 +183,7 @@ class ClientInput:
         if waiting is None:
             # It has answered meanwhile.
             self._held.fetch(held.handle)
-        elif not self._host.waits(call):
+        elif not self._host.is_pending(call):
             self._held.fetch(held.handle)
             held.give_up("The caller waits no longer.")
         elif held.open_questions():
@@ -191,7 +191,7 @@ class ClientInput:
         else:
             # It does not want to know any more.
             self._held.fetch(held.handle)
-            self._host.take_over(call, held.exchange)
+            self._host.attach_request(call, held.exchange)
 
     def _answer_with(self, held: SuspendedCall, call: Call) -> None:
         """Answer a call with the questions of its server. Never raises."""
@@ -207,8 +207,8 @@ class ClientInput:
             held.give_up("The client could not be asked.")
             self._fail(call, fault(call, bug))
             return
-        call.exchange = None
-        self._host.over(call, outcome, None, INPUT_REQUIRED)
+        call.upstream_request = None
+        self._host.finish(call, outcome, None, INPUT_REQUIRED)
 
     # -- a stateless server asks
 
@@ -219,15 +219,15 @@ class ClientInput:
         """
         result_type = "" if outcome.glance is None else outcome.glance.result_type
         if result_type != INPUT_REQUIRED:
-            if call.verb in ABOUT_TASKS:
+            if call.method in ABOUT_TASKS:
                 return self.tasks.told(call, outcome)
             return self.tasks.created(call, outcome) if result_type == TASK else outcome
-        if call.verb not in MAY_NEED_INPUT:
+        if call.method not in MAY_NEED_INPUT:
             raise InterlockError(
-                UPSTREAM_PROTOCOL, f"{call.upstream} answered {call.verb} with a question."
+                UPSTREAM_PROTOCOL, f"{call.upstream} answered {call.method} with a question."
             )
         if call.client.era is Era.SESSION:
-            self._host.wait_for_input(call, self._seconds)
+            self._host.pause_deadline(call, self._seconds)
             self._rounds.another(call, outcome.result)
             return None
         needed = read_input_request(outcome.result)
@@ -251,30 +251,30 @@ class ClientInput:
             refusal = self._questions.look_at(ask, call.client, call.upstream)
             if refusal is not None:
                 self._questions.follow(ask, call, None)
-                ask.refuse(refusal.code, refusal.message)
+                ask.reject(refusal.code, refusal.message)
                 raise refusal.as_error()
         for ask in asks.values():
             self._questions.passed_on(ask, call)
         return {key: ask.params for key, ask in asks.items() if ask.params != questions[key][1]}
 
     def _make_again(self, call: Call) -> None:
-        limit = call.deadline if call.own_limit else 0.0
+        limit = call.deadline if call.has_caller_timeout else 0.0
         try:
             self._host.send(call, self._clock())
         except InterlockError as error:
-            self._host.settled(call, None, error)
+            self._host.on_result(call, None, error)
         except Exception as bug:
             self._fail(call, fault(call, bug))
         if limit:
             # The time that a caller gives is for all the rounds together.
             call.deadline = call.hard_deadline = limit
 
-    def needed_first(self, call: Call, error: UpstreamAnsweredError) -> Outcome | None:
+    def needed_first(self, call: Call, error: UpstreamResponseError) -> Outcome | None:
         """A session server wants its user to go somewhere before it begins. None: it does not."""
         if (
             error.code != _URL_FIRST
             or call.client.era is not Era.STATELESS
-            or call.verb not in MAY_NEED_INPUT
+            or call.method not in MAY_NEED_INPUT
         ):
             return None
         try:
@@ -301,11 +301,11 @@ class ClientInput:
 
         True: it continues a call that was held. Raises InterlockError for forged or stale state.
         """
-        extra = call.extra
-        if extra is not None and "task" in extra and call.verb == TOOLS_CALL:
+        extra = call.extra_params
+        if extra is not None and "task" in extra and call.method == TOOLS_CALL:
             # The session wire's own way to ask for a task, which no node offers: it is ignored.
             extra = {key: one for key, one in extra.items() if key != "task"}
-            call.extra = extra or None
+            call.extra_params = extra or None
         if extra is None or (INPUT_RESPONSES not in extra and REQUEST_STATE not in extra):
             return False
         answers = read_answers(extra.get(INPUT_RESPONSES))
@@ -316,17 +316,17 @@ class ClientInput:
         if not isinstance(text, str):
             raise stale()
         inside = self._seals.open(text, call)
-        call.extra = given = {key: one for key, one in extra.items() if key != REQUEST_STATE}
+        call.extra_params = given = {key: one for key, one in extra.items() if key != REQUEST_STATE}
         if inside.upstream is not None:
             given[REQUEST_STATE] = Raw(encode_value(inside.upstream))
             return False
         given.pop(INPUT_RESPONSES, None)
         if not given:
-            call.extra = None
+            call.extra_params = None
         if inside.again:
             return False
         # Anything wrong with this request is found before the held call is touched.
-        self._host.go_on(call)
+        self._host.resume_deadline(call)
         held = self._held.fetch(inside.held)
         if held is None:
             raise stale()
@@ -342,10 +342,10 @@ class ClientInput:
         # What a client can do is said anew with every request.
         held.look_again(lambda ask: self._may_be_put(ask, call.client))
         if held.over is not None:
-            self._host.settled(call, *held.over)
+            self._host.on_result(call, *held.over)
         elif held.open_questions():
             # Something is still unanswered, or new: it is asked for once more.
             self._held.keep(held)
             self._answer_with(held, call)
         else:
-            self._host.take_over(call, held.exchange)
+            self._host.attach_request(call, held.exchange)

@@ -23,7 +23,7 @@ from interlock.core.call import (
     ClientResponse,
     ClientSession,
     Outcome,
-    UpstreamAnsweredError,
+    UpstreamResponseError,
 )
 from interlock.core.deferred_request import PendingRequestBase
 from interlock.core.journal.audit import ANSWERED, ASKED, REFUSED, WITHDRAWN, Audit
@@ -111,7 +111,7 @@ class ClientRequestFilter:
         def over(answer: ClientResponse | str) -> None:
             if isinstance(answer, str):
                 outcome, detail = WITHDRAWN, answer
-            elif answer.refused:
+            elif answer.is_error:
                 outcome, detail = REFUSED, answer.message
             else:
                 outcome, detail = ANSWERED, _action(ask.method, answer.result)
@@ -119,7 +119,7 @@ class ClientRequestFilter:
             if then is not None:
                 then()
 
-        ask.on_over = over
+        ask.on_end = over
 
     def passed_on(self, ask: ClientRequest, call: Call) -> None:
         """Write down a question that its server is answered in another request."""
@@ -138,7 +138,7 @@ class ClientRequestFilter:
         face = about = ""
         if call is not None:
             caller = caller if call.caller is None else call.caller.name
-            face, about = call.face, call.name if call.route is None else call.route.canonical
+            face, about = call.server, call.name if call.route is None else call.route.canonical
         try:
             self._audit.record_question(
                 ask.method,
@@ -297,8 +297,8 @@ class SuspendedCall:
     ) -> None:
         """`may_be_put` looks at every further question, and refuses what may not be asked."""
         self.handle = ""
-        assert call.exchange is not None
-        self.exchange: UpstreamRequest = call.exchange
+        assert call.upstream_request is not None
+        self.exchange: UpstreamRequest = call.upstream_request
         self.until = 0.0
         self.waiting: Call | None = call
         """The call for as long as its client has not been told: until then nothing is held back."""
@@ -315,27 +315,27 @@ class SuspendedCall:
 
     def open_questions(self) -> dict[str, tuple[str, bytes]]:
         """What nobody has answered, and the server still wants to know."""
-        return {key: (ask.method, ask.params) for key, ask in self.asks.items() if ask.open}
+        return {key: (ask.method, ask.params) for key, ask in self.asks.items() if ask.is_open}
 
     def answer(self, answers: dict[str, Raw]) -> None:
         for key, answer in answers.items():
             ask = self.asks.get(key)
             if ask is not None:
-                ask.reply(answer)
-        self.asks = {key: ask for key, ask in self.asks.items() if ask.open}
+                ask.respond(answer)
+        self.asks = {key: ask for key, ask in self.asks.items() if ask.is_open}
 
     def look_again(self, may_be_put: Callable[[ClientRequest], bool]) -> None:
         """Somebody else waits now: what it may not be asked is refused."""
         self._may_be_put = may_be_put
         for ask in list(self.asks.values()):
-            if ask.open:
+            if ask.is_open:
                 may_be_put(ask)
 
     def give_up(self, reason: str) -> None:
         """Nobody will answer, and nobody waits: the server is told both. Never raises."""
         try:
             for ask in self.asks.values():
-                ask.refuse(-32603, reason)
+                ask.reject(-32603, reason)
             if self.over is None:
                 self.exchange.abandon(reason)
         except Exception:
@@ -344,19 +344,21 @@ class SuspendedCall:
 
     # -- Back
 
-    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+    def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         waiting, self.waiting = self.waiting, None
         if waiting is None:
             self.over = (outcome, error)
         else:
             # It has answered after all, before anybody was asked.
-            self._back.settled(waiting, outcome, error)
+            self._back.on_result(waiting, outcome, error)
 
-    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
+    def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
         if self.waiting is not None:
-            self._back.heard(self.waiting, method, params)
+            self._back.on_notification(self.waiting, method, params)
 
-    def asked(self, ask: ClientRequest, call: Call | None, session: ClientSession | None) -> None:
+    def on_request(
+        self, ask: ClientRequest, call: Call | None, session: ClientSession | None
+    ) -> None:
         if self._may_be_put(ask):
             self.add(ask)
 
@@ -455,15 +457,15 @@ class ClientRequestRelay:
         """Put a question that may be put."""
         asked = session
         if call is not None:
-            call.rounds += 1
-            if call.rounds > MOST_QUESTIONS:
-                ask.refuse(-32603, f"More than {MOST_QUESTIONS} questions in one call.")
+            call.input_rounds += 1
+            if call.input_rounds > MOST_QUESTIONS:
+                ask.reject(-32603, f"More than {MOST_QUESTIONS} questions in one call.")
                 return
         # Also when its call is long over: a client that never answers holds nobody up.
         end = self._call_later(
-            self._seconds + _AFTER_ITS_CALL, lambda: ask.give_up(-32603, _NOT_ANSWERED)
+            self._seconds + _AFTER_ITS_CALL, lambda: ask.fail(-32603, _NOT_ANSWERED)
         )
-        if call is None or call.exchange is None:
+        if call is None or call.upstream_request is None:
             self._questions.follow(ask, call, session, end.cancel)
         else:
             asked = call.session or session
@@ -476,15 +478,15 @@ class ClientRequestRelay:
 
             self._questions.follow(ask, call, asked, then)
             self._wait(call)
-        if asked is None or not asked.ask(ask, call):
-            ask.refuse(-32603, "There is no way to the client now.")
+        if asked is None or not asked.send_request(ask, call):
+            ask.reject(-32603, "There is no way to the client now.")
 
     def _asking(self, call: Call) -> ClientInputWait:
-        exchange = call.exchange
+        exchange = call.upstream_request
         if isinstance(exchange, ClientInputWait):
             return exchange
         assert exchange is not None
-        call.exchange = asking = ClientInputWait(call, exchange, self._go_on, self._fail)
+        call.upstream_request = asking = ClientInputWait(call, exchange, self._go_on, self._fail)
         return asking
 
 
@@ -511,19 +513,19 @@ class ClientInputWait:
 
     def _over(self) -> None:
         self._questions -= 1
-        if self._questions == 0 and self._call.exchange is self:
-            self._call.exchange = self._exchange
+        if self._questions == 0 and self._call.upstream_request is self:
+            self._call.upstream_request = self._exchange
             self._go_on(self._call)
 
     @property
-    def open(self) -> bool:
-        return self._exchange.open
+    def is_open(self) -> bool:
+        return self._exchange.is_open
 
     def abandon(self, reason: str) -> None:
         self._exchange.abandon(reason)
 
-    def hand_over(self, call: Call, back: ResponseHandler) -> None:
-        self._exchange.hand_over(call, back)
+    def reassign(self, call: Call, back: ResponseHandler) -> None:
+        self._exchange.reassign(call, back)
 
     def expire(self) -> None:
         call = self._call
@@ -568,30 +570,30 @@ class InputRounds:
 
     def another(self, call: Call, result: bytes) -> None:
         """The server asks. Raises InterlockError when the call cannot go on."""
-        call.rounds += 1
-        if call.rounds > MOST_ROUNDS:
+        call.input_rounds += 1
+        if call.input_rounds > MOST_ROUNDS:
             raise InterlockError(
                 UPSTREAM_PROTOCOL,
                 f"{call.upstream} still wants to know more after {MOST_ROUNDS} rounds.",
             )
         needed = read_input_request(result)
-        call.exchange = exchange = InputRound(self, call, needed)
+        call.upstream_request = exchange = InputRound(self, call, needed)
         if needed.questions:
             exchange.put(self._questions)
         else:
-            wait = exponential_delay(call.rounds - 1, _FIRST_WAIT, _LONGEST_WAIT)
+            wait = exponential_delay(call.input_rounds - 1, _FIRST_WAIT, _LONGEST_WAIT)
             self._call_later(wait, exchange.go_on)
 
     def go_on(self, call: Call, needed: InputRequest, answers: dict[str, Raw]) -> None:
         """Everything is answered: make the request again."""
-        given = dict(call.extra or {})
+        given = dict(call.extra_params or {})
         given.pop(INPUT_RESPONSES, None)
         given.pop(REQUEST_STATE, None)
         if needed.questions:
             given[INPUT_RESPONSES] = Raw(encode_members(answers))
         if needed.state is not None:
             given[REQUEST_STATE] = Raw(encode_value(needed.state))
-        call.extra = given or None
+        call.extra_params = given or None
         self._send(call)
 
     def stop(self, call: Call, error: InterlockError) -> None:
@@ -607,7 +609,7 @@ class InputRound(PendingRequestBase):
         self._needed = needed
         self._answers: dict[str, Raw] = {}
         self._asks: list[ClientRequest] = []
-        self.open = True
+        self.is_open = True
 
     def put(self, questions: ClientRequestFilter) -> None:
         call = self._call
@@ -620,14 +622,14 @@ class InputRound(PendingRequestBase):
             questions.follow(ask, call, session)
             refusal = questions.look_at(ask, call.client, call.upstream)
             if refusal is not None:
-                self.open = False
-                ask.refuse(refusal.code, refusal.message)
-                raise UpstreamAnsweredError(refusal.code, refusal.message, None)
+                self.is_open = False
+                ask.reject(refusal.code, refusal.message)
+                raise UpstreamResponseError(refusal.code, refusal.message, None)
             self._asks.append(ask)
         for ask in self._asks:
-            if not self.open:
+            if not self.is_open:
                 return
-            if session is None or not session.ask(ask, call):
+            if session is None or not session.send_request(ask, call):
                 self._end("There is no way to the client.")
                 raise InterlockError(
                     UPSTREAM_PROTOCOL,
@@ -637,18 +639,18 @@ class InputRound(PendingRequestBase):
 
     def _taker(self, key: str) -> Callable[[ClientResponse], None]:
         def take(answer: ClientResponse) -> None:
-            if not self.open:
+            if not self.is_open:
                 return
-            if answer.refused:
+            if answer.is_error:
                 # The server cannot be told of a refusal on its wire: the call ends with it.
                 self._end("Another question was refused.")
-                error = UpstreamAnsweredError(answer.code, answer.message, answer.data)
+                error = UpstreamResponseError(answer.code, answer.message, answer.data)
                 self._rounds.stop(self._call, error)
                 return
             if answer.result[:1] != b"{":
                 self._end("Another question was not answered.")
                 message = "The client's answer to the server's question is not an object."
-                self._rounds.stop(self._call, UpstreamAnsweredError(-32602, message, None))
+                self._rounds.stop(self._call, UpstreamResponseError(-32602, message, None))
                 return
             self._answers[key] = Raw(answer.result)
             if len(self._answers) == len(self._needed.questions):
@@ -657,21 +659,21 @@ class InputRound(PendingRequestBase):
         return take
 
     def go_on(self) -> None:
-        if self.open:
-            self.open = False
+        if self.is_open:
+            self.is_open = False
             self._rounds.go_on(self._call, self._needed, self._answers)
 
     def _end(self, reason: str) -> None:
-        self.open = False
+        self.is_open = False
         for ask in self._asks:
             ask.withdraw(reason)
 
     def abandon(self, reason: str) -> None:
-        if self.open:
+        if self.is_open:
             self._end(reason)
 
     def expire(self) -> None:
-        if self.open:
+        if self.is_open:
             self._end("The deadline has passed.")
             self._rounds.stop(
                 self._call,

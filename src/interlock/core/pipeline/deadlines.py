@@ -39,7 +39,7 @@ def set_deadline(call: Call, now: float, limit: float) -> None:
         if asked <= limit:
             # What the caller itself asks for is meant as it stands: progress does not extend it.
             call.timeout = asked
-            call.own_limit = True
+            call.has_caller_timeout = True
             call.deadline = call.hard_deadline = now + asked
             return
     call.timeout = limit
@@ -84,9 +84,9 @@ class DeadlineWatch:
         now = self._clock()
         calls = list(self._under_way())
         for call in calls:
-            if call.deadline and now >= call.deadline and call.exchange is not None:
+            if call.deadline and now >= call.deadline and call.upstream_request is not None:
                 try:
-                    call.exchange.expire()
+                    call.upstream_request.expire()
                 except Exception:
                     # Whatever it is, the others must still be ended, now and later.
                     _log.exception("a call whose deadline has passed could not be ended")
@@ -104,9 +104,9 @@ def limit_of(call: Call, own: float | None, others: float) -> float:
     route = call.route
     if route is None:
         return others
-    if route.limit is not None:
-        return route.limit or inf
-    if route.way:
+    if route.declared_timeout is not None:
+        return route.declared_timeout or inf
+    if route.route_members:
         # Nobody declared anything: the nodes below wait as long as this one, and begin later.
         return others + HOP_SECONDS * route.upstream_name.count(".")
     return others

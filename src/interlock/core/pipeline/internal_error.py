@@ -14,5 +14,7 @@ def fault(call: Call, bug: Exception) -> InterlockError:
     """What a caller is told of an exception. One that is meant to be told is told as it is."""
     if isinstance(bug, InterlockError):
         return bug
-    _log.error("a call failed inside the node (%.100r %.100r)", call.verb, call.name, exc_info=bug)
+    _log.error(
+        "a call failed inside the node (%.100r %.100r)", call.method, call.name, exc_info=bug
+    )
     return InterlockError(INTERNAL, "The node failed on this call; its log says where.")

@@ -54,25 +54,27 @@ class LatencyMeasures(CallObserver):
         self._records: dict[str, dict[str, _Record]] = {}
         self._tools = 0
 
-    def settled(
+    def on_end(
         self,
         call: Call,
-        word: str,
+        outcome_name: str,
         duration_us: int,
         detail: str = "",
         outcome: Outcome | None = None,
         error: InterlockError | None = None,
     ) -> None:
         """A call is over. What says nothing about its tool's speed is left out."""
-        if word != COLLECTED:
+        if outcome_name != COLLECTED:
             self.took(call, duration_us / 1e6, error)
 
     def took(self, call: Call, seconds: float, error: InterlockError | None) -> None:
         """A call took so long, and ended so."""
         tool = call.route
-        if not isinstance(tool, Tool) or tool.latency_class is None or call.rounds:
+        if not isinstance(tool, Tool) or tool.latency_class is None or call.input_rounds:
             return
-        late = error is not None and error.failure is DEADLINE_EXCEEDED and not call.own_limit
+        late = (
+            error is not None and error.failure is DEADLINE_EXCEEDED and not call.has_caller_timeout
+        )
         if error is not None and not late:
             return
         record = self._record(tool, _RANK[tool.latency_class])

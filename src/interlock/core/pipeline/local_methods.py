@@ -86,26 +86,26 @@ class LocalMethods:
     def _list(self, call: Call) -> None:
         client = call.client
         # A parent puts its own prefix before names: it needs them as they are.
-        if call.credentials.known_as or speaks_ax(client.capabilities):
+        if call.credentials.assigned_name or speaks_ax(client.capabilities):
             style = AX
-        elif call.face == FACE:
+        elif call.server == FACE:
             # Capabilities in a topic are by canonical names.
             style = DOTTED
         else:
             style = style_for(client.name, self.names)
-        view = self._view_of(call) if call.verb == TOOLS_LIST else None
-        page = self._catalog.current.page(call.verb, client.era, style, call.cursor, view)
+        view = self._view_of(call) if call.method == TOOLS_LIST else None
+        page = self._catalog.current.page(call.method, client.era, style, call.cursor, view)
         self._over(call, Outcome(page, client.era), None)
 
     def _set_level(self, call: Call) -> None:
-        level = read_level((call.extra or {}).get("level"))
+        level = read_level((call.extra_params or {}).get("level"))
         session = call.session
         if session is None:
-            raise InterlockError(METHOD_NOT_FOUND, f"{call.verb!r} needs a session.")
+            raise InterlockError(METHOD_NOT_FOUND, f"{call.method!r} needs a session.")
         session.log_level = level
         for upstream in self._upstreams.values():
             if "logging" in upstream.capabilities:
-                upstream.set_level(level, session)
+                upstream.set_log_level(level, session)
         self._over(call, EMPTY_OUTCOME, None)
 
     def _subscribe(self, call: Call) -> None:
@@ -113,9 +113,11 @@ class LocalMethods:
         upstream = self._upstreams.get(call.upstream)
         offers = None if upstream is None else upstream.capabilities.get("resources")
         if session is None or not isinstance(offers, dict) or not offers.get("subscribe"):
-            raise InterlockError(METHOD_NOT_FOUND, f"{call.verb!r} is not served for {call.name}.")
-        uri = decode_value((call.extra or {})["uri"])
-        if call.verb == SUBSCRIBE:
+            raise InterlockError(
+                METHOD_NOT_FOUND, f"{call.method!r} is not served for {call.name}."
+            )
+        uri = decode_value((call.extra_params or {})["uri"])
+        if call.method == SUBSCRIBE:
             work = self._subscriptions.subscribe(session, call, call.upstream, uri)
         else:
             work = self._subscriptions.unsubscribe(session, call, call.upstream, uri)

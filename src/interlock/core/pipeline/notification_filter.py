@@ -31,7 +31,7 @@ def may_hear(call: Call, method: str, params: bytes | Raw) -> bool:
     if method == PROGRESS:
         return True
     # A parent hears everything that no level keeps back: its own callers are for it to judge.
-    stateless = call.client.era is Era.STATELESS and not call.credentials.known_as
+    stateless = call.client.era is Era.STATELESS and not call.credentials.assigned_name
     if method != LOG_MESSAGE:
         return not stateless
     session = call.session

@@ -26,21 +26,21 @@ class CallObserver:
     declared_latency_only = False
     """Whether `settled` is only about calls of tools that declare how long they take."""
 
-    def started(self, call: Call) -> None:
+    def on_start(self, call: Call) -> None:
         """A call has come in. Nothing is known of its caller or its tool yet."""
 
-    def decided(self, call: Call, decision: Decision | None) -> None:
+    def on_decision(self, call: Call, decision: Decision | None) -> None:
         """A call may go on, or waits for an operator. None: it calls no tool. What is rejected is
         settled at once."""
 
-    def dispatched(self, call: Call) -> None:
+    def on_dispatch(self, call: Call) -> None:
         """A call is about to be handed to its upstream; again, when it is sent again. Whether a
         request left is known when it is settled (`Call.dispatched`)."""
 
-    def settled(
+    def on_end(
         self,
         call: Call,
-        word: str,
+        outcome_name: str,
         duration_us: int,
         detail: str = "",
         outcome: Outcome | None = None,
@@ -55,13 +55,13 @@ class CallObserver:
         """
 
 
-Heard = tuple[Callable[..., None], ...]
+ObserverCallbacks = tuple[Callable[..., None], ...]
 
 
 class ObserverMethods:
     """The methods that hear of each event, in the order of the observers."""
 
-    __slots__ = ("_observers", "decided", "dispatched", "latency", "settled", "started")
+    __slots__ = ("_observers", "on_decision", "on_dispatch", "on_end", "on_latency", "on_start")
 
     def __init__(self, observers: tuple[CallObserver, ...]) -> None:
         self._observers: tuple[CallObserver, ...] = ()
@@ -70,25 +70,25 @@ class ObserverMethods:
     def add(self, *more: CallObserver) -> None:
         """Let these hear of every later call, after those that do already."""
         observers = self._observers = (*self._observers, *more)
-        self.started = _overridden(observers, "started")
-        self.decided = _overridden(observers, "decided")
-        self.dispatched = _overridden(observers, "dispatched")
+        self.on_start = _overridden(observers, "on_start")
+        self.on_decision = _overridden(observers, "on_decision")
+        self.on_dispatch = _overridden(observers, "on_dispatch")
         some = tuple([one for one in observers if one.declared_latency_only])
-        self.settled = _overridden([one for one in observers if one not in some], "settled")
-        self.latency = _overridden(some, "settled")
+        self.on_end = _overridden([one for one in observers if one not in some], "on_end")
+        self.on_latency = _overridden(some, "on_end")
 
 
-def _overridden(observers: Iterable[CallObserver], event: str) -> Heard:
+def _overridden(observers: Iterable[CallObserver], event: str) -> ObserverCallbacks:
     ignored = getattr(CallObserver, event)
     return tuple(
         [getattr(one, event) for one in observers if getattr(type(one), event) is not ignored]
     )
 
 
-def notify(heard: Heard, call: Call, *more: Any) -> None:
+def notify(heard: ObserverCallbacks, call: Call, *more: Any) -> None:
     """Tell each of them. A failing observer harms neither the call nor the others."""
     for tell in heard:
         try:
             tell(call, *more)
         except Exception:
-            _log.exception("%.100r %.100r could not be observed", call.verb, call.name)
+            _log.exception("%.100r %.100r could not be observed", call.method, call.name)

@@ -33,12 +33,12 @@ from interlock.core.call import (
     Caller,
     ClientRequest,
     ClientSession,
-    HiddenError,
+    HiddenToolError,
     Outcome,
     RelayedError,
     Route,
-    UpstreamAnsweredError,
-    UpstreamGoneError,
+    UpstreamLostError,
+    UpstreamResponseError,
 )
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.catalog.effects import EffectLevel
@@ -75,10 +75,10 @@ from interlock.core.ports import (
     Authorizer,
     Clock,
     Gate,
+    OperationMatch,
     OperationsStage,
     ResponseHandler,
     RouteCheck,
-    Taken,
     Upstream,
     UpstreamRequest,
 )
@@ -147,33 +147,33 @@ class Dispatcher:
         self._on_dispatched = on_dispatched
         self._waiting: set[asyncio.Task[None]] = set()
 
-    def may_send_again(self, call: Call, gone: UpstreamGoneError) -> bool:
+    def may_send_again(self, call: Call, gone: UpstreamLostError) -> bool:
         """Whether a call whose upstream went away may be sent once more.
 
         It may when it never left, or when doing it twice is doing it once; and then only once.
         """
-        if call.sent_again or (gone.sent and not call.repeatable):
+        if call.is_retry or (gone.was_sent and not call.is_retryable):
             return False
-        call.sent_again = True
+        call.is_retry = True
         return True
 
     def send_again(
-        self, call: Call, upstream: Upstream, gone: UpstreamGoneError, back: ResponseHandler
+        self, call: Call, upstream: Upstream, gone: UpstreamLostError, back: ResponseHandler
     ) -> None:
         """Wait for the upstream to come back, and send the call then; else it failed as it did."""
         waiting = DeferredRequest(call, back, gone, partial(self._wait_and_send, upstream, gone))
-        call.exchange = waiting
+        call.upstream_request = waiting
         task = waiting.task
         assert task is not None
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
 
     async def _wait_and_send(
-        self, upstream: Upstream, gone: UpstreamGoneError, call: Call, back: ResponseHandler
+        self, upstream: Upstream, gone: UpstreamLostError, call: Call, back: ResponseHandler
     ) -> UpstreamRequest:
         try:
             patience = min(PATIENCE, call.deadline - self._clock())
-            if patience <= 0 or not await upstream.until_ready(patience):
+            if patience <= 0 or not await upstream.wait_until_ready(patience):
                 raise gone
             self._on_dispatched(call)
             return upstream.start(call, back)
@@ -252,7 +252,7 @@ class Pipeline:
         self._empty: asyncio.Future[None] | None = None
         self._deadlines = DeadlineWatch(self.under_way, clock, call_later)
         self.subscriptions = ResourceSubscriptions(
-            catalog, upstreams, permitted=authorizer.authorize_other
+            catalog, upstreams, permitted=authorizer.authorize_method
         )
         self._input = ClientInput(
             self,
@@ -268,9 +268,9 @@ class Pipeline:
             catalog=catalog,
             upstreams=upstreams,
             subscriptions=self.subscriptions,
-            over=self.over,
+            over=self.finish,
             names=names,
-            view_of=lambda call: authorizer.sees(call),
+            view_of=lambda call: authorizer.view_of(call),
         )
         self.transparent: str | None = None
         """The one upstream that is shown as itself, when there is one."""
@@ -301,19 +301,19 @@ class Pipeline:
         """
         self._under_way[call] = None
         clock = self._clock
-        call.started = now = clock()
-        if self._on.started and not (again or listed_again):
-            notify(self._on.started, call)
+        call.started_at = now = clock()
+        if self._on.on_start and not (again or listed_again):
+            notify(self._on.on_start, call)
         try:
             # By their methods: to call an object costs more than to call a method of it.
             self.enter.__call__(call)
             # In a view the stage often knows the tool already, and has held the arguments to it.
-            checked: Taken = False
+            checked: OperationMatch = False
             if call.view is not None and self.operations is not None:
-                checked = self.operations.take(call)
+                checked = self.operations.resolve_operation(call)
                 if checked is None:
                     return
-            verb = call.verb
+            verb = call.method
             if verb == TOOLS_CALL:
                 if call.hop is not None and self.route_check is not None:
                     self.route_check.check(call, call.hop)
@@ -321,29 +321,29 @@ class Pipeline:
                 if self.transparent is not None:
                     find_transparently(call, self.transparent, self._catalog, authorizer)
                 elif checked:
-                    authorizer.screen(call)
+                    authorizer.check_tool(call)
                 else:
-                    tool = resolve(call, self._catalog, authorizer.sees)
-                    authorizer.screen(call)
+                    tool = resolve(call, self._catalog, authorizer.view_of)
+                    authorizer.check_tool(call)
                     validate(call, tool)
                 decision = authorizer.authorize(call)
-                if self._on.decided:
-                    notify(self._on.decided, call, decision)
-                if decision.gated or call.approval:
+                if self._on.on_decision:
+                    notify(self._on.on_decision, call, decision)
+                if decision.needs_approval or call.approval_id:
                     gate = self._gate
                     if gate is None:
                         raise InterlockError(
                             CONFIRMATION_REQUIRED,
                             "A human has to confirm this call, and none can be asked.",
                         )
-                    gate.hold(call, authorizer.explain(call, decision))
+                    gate.request_approval(call, authorizer.explain(call, decision))
                 elif call.effect == READ_ONLY:
-                    if call.extra is None:
+                    if call.extra_params is None:
                         self.send(call, now)
                     else:
                         self.depart(call, now)
                 else:
-                    self.write_first(call)
+                    self.record_and_send(call)
             else:
                 here = self._here.verbs.get(verb)
                 self._here.must_be_offered(verb)
@@ -352,19 +352,19 @@ class Pipeline:
                 elif not resolve_other(call, self._catalog) and here is None:
                     key = self.transparent
                     pass_on(call, key, None if key is None else self._upstreams.get(key))
-                self.authorizer.authorize_other(call)
-                if self._on.decided:
-                    notify(self._on.decided, call, None)
+                self.authorizer.authorize_method(call)
+                if self._on.on_decision:
+                    notify(self._on.on_decision, call, None)
                 if here is not None:
                     here(call)
                 elif is_passed_on(call):
-                    self.write_first(call)
+                    self.record_and_send(call)
                 else:
                     self.depart(call, now)
         except PendingIdentity as unsettled:
             refused = unsettled if again else self.enter.settle(call, unsettled, self.begin)
             if refused is not None:
-                self.over(call, None, refused)
+                self.finish(call, None, refused)
         except InterlockError as error:
             if (
                 error.failure is not UNKNOWN_TOOL
@@ -372,9 +372,9 @@ class Pipeline:
                 or self.transparent is None
                 or not self._list_again(call, self.transparent)
             ):
-                self.settled(call, None, error)
+                self.on_result(call, None, error)
         except Exception as bug:
-            self.over(call, None, fault(call, bug))
+            self.finish(call, None, fault(call, bug))
 
     def _list_again(self, call: Call, upstream: str) -> bool:
         """Begin the call again when the server has listed its tools once more. False: there is no
@@ -388,7 +388,7 @@ class Pipeline:
             return False
         return self._read_tools(upstream, then)
 
-    def write_first(self, call: Call) -> None:
+    def record_and_send(self, call: Call) -> None:
         """Let it leave once the journal has it on disk."""
         self._audit.intend(call, partial(self._written, call))
 
@@ -405,20 +405,20 @@ class Pipeline:
             if faults.ARMED:
                 faults.at("dispatch.recorded")
             now = self._clock()
-            if call.extra is None:
+            if call.extra_params is None:
                 self.send(call, now)
             else:
                 self.depart(call, now)
             if faults.ARMED:
                 faults.at("dispatch.sent")
         except InterlockError as error:
-            self.settled(call, None, error)
+            self.on_result(call, None, error)
         except Exception as bug:
-            self.over(call, None, fault(call, bug))
+            self.finish(call, None, fault(call, bug))
 
     def depart(self, call: Call, now: float) -> None:
         """Everything is settled: it goes to its upstream. Raises InterlockError."""
-        if call.extra is None or not self._input.brought(call):
+        if call.extra_params is None or not self._input.brought(call):
             self.send(call, now)
 
     def send(self, call: Call, now: float) -> None:
@@ -431,7 +431,7 @@ class Pipeline:
         own, others = upstream.timeout, self._timeout
         limit = own or others
         route, meta = call.route, call.meta
-        if route is not None and (route.way or route.limit is not None):
+        if route is not None and (route.route_members or route.declared_timeout is not None):
             what, by_own, by_others, limit = self._last_limit
             if route is not what or own != by_own or others != by_others:
                 limit = limit_of(call, own, others)
@@ -449,9 +449,9 @@ class Pipeline:
             self._breakers.admit(call.upstream)
         if not self._deadlines.ticking:
             self._deadlines.start()
-        if self._on.dispatched:
-            notify(self._on.dispatched, call)
-        call.exchange = upstream.start(call, self)
+        if self._on.on_dispatch:
+            notify(self._on.on_dispatch, call)
+        call.upstream_request = upstream.start(call, self)
         wakeful = self._wakeful
         if wakeful is not None:
             if len(self._under_way) == 1:
@@ -461,7 +461,7 @@ class Pipeline:
 
     # -- back
 
-    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+    def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         """The upstream has answered, or will not. Called by whatever read the answer."""
         if error is None:
             if self._failing:
@@ -470,14 +470,14 @@ class Pipeline:
                 glance = outcome.glance
                 if glance is not None and (
                     (glance.result_type and glance.result_type != COMPLETE)
-                    or (call.verb != TOOLS_CALL and call.verb in ABOUT_TASKS)
+                    or (call.method != TOOLS_CALL and call.method in ABOUT_TASKS)
                 ):
                     try:
                         outcome = self._input.needed(call, outcome)
                         if outcome is None:
                             return
                         if glance.result_type == INPUT_REQUIRED:
-                            self.over(call, outcome, None, INPUT_REQUIRED)
+                            self.finish(call, outcome, None, INPUT_REQUIRED)
                             return
                     except InterlockError as refused:
                         outcome, error = None, refused
@@ -485,17 +485,17 @@ class Pipeline:
                         outcome, error = None, fault(call, bug)
                 if outcome is not None and self._catalog.collides:
                     outcome = relabel(call, outcome, self._catalog.current)
-                if self._latency_in_results and outcome is not None and call.verb == TOOLS_CALL:
-                    outcome = with_latency(outcome, self._clock() - call.started)
+                if self._latency_in_results and outcome is not None and call.method == TOOLS_CALL:
+                    outcome = with_latency(outcome, self._clock() - call.started_at)
         elif call.upstream:
             try:
-                if isinstance(error, UpstreamAnsweredError):
+                if isinstance(error, UpstreamResponseError):
                     outcome = self._input.needed_first(call, error)
                     if outcome is not None:
                         self._breakers.succeeded(call.upstream)
-                        self.over(call, outcome, None, INPUT_REQUIRED)
+                        self.finish(call, outcome, None, INPUT_REQUIRED)
                         return
-                if isinstance(error, UpstreamGoneError) and self._sends_again(call, error):
+                if isinstance(error, UpstreamLostError) and self._sends_again(call, error):
                     return
                 self._breakers.blame(call, error)
             except InterlockError as refused:
@@ -503,9 +503,9 @@ class Pipeline:
             except Exception as bug:
                 # Whoever read the answer serves others too: our faults are not theirs.
                 error = fault(call, bug)
-        self.over(call, outcome, error)
+        self.finish(call, outcome, error)
 
-    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
+    def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
         """The upstream says something on the way: a sign of life at least."""
         if call not in self._under_way:
             return
@@ -517,11 +517,13 @@ class Pipeline:
         if call.on_notification is not None and may_hear(call, method, params):
             call.on_notification(call, method, params)
 
-    def asked(self, ask: ClientRequest, call: Call | None, session: ClientSession | None) -> None:
+    def on_request(
+        self, ask: ClientRequest, call: Call | None, session: ClientSession | None
+    ) -> None:
         """The upstream wants to know something of the caller."""
         self._input.asked(ask, call, session)
 
-    def task_over(
+    def finish_task(
         self, call: Call, outcome: Outcome | None, error: InterlockError | None
     ) -> Outcome | None:
         """What became of a call that was answered long ago, as its caller is to see it."""
@@ -532,38 +534,38 @@ class Pipeline:
                 outcome = relabel(call, outcome, self._catalog.current)
         else:
             self._breakers.blame(call, error)
-        call.verb, call.on_done = TASK_CHANGED, None
+        call.method, call.on_done = TASK_CHANGED, None
         self._under_way[call] = None
-        self.over(call, outcome, error)
+        self.finish(call, outcome, error)
         return outcome
 
-    def waits(self, call: Call) -> bool:
+    def is_pending(self, call: Call) -> bool:
         """Whether somebody still waits for the call."""
         return call in self._under_way
 
-    def wait_for_input(self, call: Call, seconds: float) -> None:
+    def pause_deadline(self, call: Call, seconds: float) -> None:
         """A human may be asked: that takes as long as it takes, or as the caller said itself."""
-        if not call.own_limit:
+        if not call.has_caller_timeout:
             call.deadline = call.hard_deadline = self._clock() + seconds
         self._deadlines.start()
 
-    def go_on(self, call: Call) -> None:
+    def resume_deadline(self, call: Call) -> None:
         """The upstream has what it wanted to know: now it is its time that passes."""
-        if call.own_limit:
+        if call.has_caller_timeout:
             return
         upstream = self._upstreams.get(call.upstream)
         own = None if upstream is None else upstream.timeout
         set_deadline(call, self._clock(), limit_of(call, own, self._timeout))
 
-    def take_over(self, call: Call, exchange: UpstreamRequest) -> None:
+    def attach_request(self, call: Call, exchange: UpstreamRequest) -> None:
         """Wait, from now on, for a request that was made for an earlier call."""
-        exchange.hand_over(call, self)
-        call.dispatched = True
-        call.exchange = exchange
-        self.go_on(call)
+        exchange.reassign(call, self)
+        call.is_dispatched = True
+        call.upstream_request = exchange
+        self.resume_deadline(call)
         self._deadlines.start()
 
-    def _sends_again(self, call: Call, gone: UpstreamGoneError) -> bool:
+    def _sends_again(self, call: Call, gone: UpstreamLostError) -> bool:
         upstream = self._upstreams.get(call.upstream)
         if upstream is None or call not in self._under_way:
             return False
@@ -573,11 +575,15 @@ class Pipeline:
         return True
 
     def _again_dispatched(self, call: Call) -> None:
-        if self._on.dispatched:
-            notify(self._on.dispatched, call)
+        if self._on.on_dispatch:
+            notify(self._on.on_dispatch, call)
 
-    def over(
-        self, call: Call, outcome: Outcome | None, error: InterlockError | None, word: str = OK
+    def finish(
+        self,
+        call: Call,
+        outcome: Outcome | None,
+        error: InterlockError | None,
+        outcome_name: str = OK,
     ) -> None:
         """The one exit: into the journal, and back to the face."""
         if self._under_way.pop(call, call) is not None:
@@ -585,38 +591,40 @@ class Pipeline:
         if self._empty is not None and not self._under_way and not self._empty.done():
             self._empty.set_result(None)
         clock, detail = self._clock, ""
-        took = clock() - call.started
+        took = clock() - call.started_at
         if error is not None:
-            told = error.reason if isinstance(error, HiddenError) else error
-            word, detail = word if word == COLLECTED else told.failure.name, told.message
+            told = error.reason if isinstance(error, HiddenToolError) else error
+            detail = told.message
+            if outcome_name != COLLECTED:
+                outcome_name = told.failure.name
             if error.failure is DEADLINE_EXCEEDED and not isinstance(error, RelayedError):
-                hop = "" if self.route_check is None else self.route_check.place(call)
+                hop = "" if self.route_check is None else self.route_check.describe_position(call)
                 error.data = {"upstream": call.upstream, **(error.data or {}), "hop": hop}
         elif outcome is not None and outcome.glance is not None and outcome.glance.is_error:
-            word = word if word == COLLECTED else TOOL_ERROR
+            outcome_name = outcome_name if outcome_name == COLLECTED else TOOL_ERROR
         duration_us, route = trunc(took * 1e6), call.route
-        for settled in self._on.settled:
+        for settled in self._on.on_end:
             try:
-                settled(call, word, duration_us, detail, outcome, error)
+                settled(call, outcome_name, duration_us, detail, outcome, error)
             except Exception:
-                _log.exception("%.100r %.100r could not be recorded", call.verb, call.name)
-        if route is not None and route.limit is not None and self._on.latency:
-            notify(self._on.latency, call, word, duration_us, detail, outcome, error)
-        if call.reserved is not None:
-            self.authorizer.settle(call)
-        if (call.approval or word == TOOL_ERROR) and self._gate is not None:
-            self._gate.finished(call, outcome, error)
+                _log.exception("%.100r %.100r could not be recorded", call.method, call.name)
+        if route is not None and route.declared_timeout is not None and self._on.on_latency:
+            notify(self._on.on_latency, call, outcome_name, duration_us, detail, outcome, error)
+        if call.reservations is not None:
+            self.authorizer.charge_budget(call)
+        if (call.approval_id or outcome_name == TOOL_ERROR) and self._gate is not None:
+            self._gate.on_result(call, outcome, error)
         # It, its exchange and its face point at each other: taken apart, they are freed at once.
-        call.exchange = None
+        call.upstream_request = None
         tell = call.on_done
         if tell is not None:
             try:
                 if call.view is not None and self.operations is not None:
-                    outcome, error = self.operations.told(call, outcome, error, took)
+                    outcome, error = self.operations.write_response(call, outcome, error, took)
                 tell(call, outcome, error)
             except Exception:
                 _log.exception(
-                    "the answer of %.100r %.100r could not be given", call.verb, call.name
+                    "the answer of %.100r %.100r could not be given", call.method, call.name
                 )
             call.context = None
 
@@ -627,12 +635,12 @@ class Pipeline:
         if call not in self._under_way and not self.enter.give_up(call):
             return
         try:
-            if call.exchange is not None:
-                call.exchange.abandon(reason)
+            if call.upstream_request is not None:
+                call.upstream_request.abandon(reason)
         except Exception:
             # A link in a bad way: the upstream may not know, but for the caller it is over.
             _log.exception("%s could not be told of a cancelled call", call.upstream)
-        self.over(call, None, InterlockError(CANCELLED, reason))
+        self.finish(call, None, InterlockError(CANCELLED, reason))
 
     async def drain(self, seconds: float) -> None:
         """Take no more calls, give those under way this long, and tell the rest that it is over."""
@@ -643,7 +651,8 @@ class Pipeline:
         waiting = [
             call
             for call in self._under_way
-            if self._input.asks_for(call) or (gate is not None and gate.only_waits(call))
+            if self._input.asks_for(call)
+            or (gate is not None and gate.is_waiting_for_other_call(call))
         ]
         self._shut_down([*waiting, *self.enter.give_up_all()])
         if self._under_way and seconds > 0:
@@ -654,8 +663,8 @@ class Pipeline:
 
     def _shut_down(self, calls: list[Call]) -> None:
         for call in calls:
-            exchange = call.exchange
-            self.over(call, None, InterlockError(SHUTTING_DOWN, "The node is shutting down."))
+            exchange = call.upstream_request
+            self.finish(call, None, InterlockError(SHUTTING_DOWN, "The node is shutting down."))
             if exchange is not None:
                 exchange.abandon("The node is shutting down.")
 

@@ -124,7 +124,7 @@ def digest(call: Call) -> bytes:
     name = call.name if call.route is None else call.route.canonical
     # Put in order: a client may write the same arguments in another one when it comes back.
     arguments = msgspec.json.encode(decode_value(call.arguments), order="sorted")
-    parts = (call.verb.encode(), call.upstream.encode(), name.encode(), arguments)
+    parts = (call.method.encode(), call.upstream.encode(), name.encode(), arguments)
     whole = blake2b(digest_size=16)
     for part in parts:
         whole.update(b"%d:" % len(part) + part)

@@ -52,7 +52,7 @@ def resolve(
     call.route = tool
     call.upstream = tool.upstream
     call.effect = tool.effect_word
-    call.repeatable = tool.repeatable
+    call.is_retryable = tool.repeatable
     return tool
 
 
@@ -61,7 +61,7 @@ def resolve_other(call: Call, catalog: Catalog) -> bool:
 
     False: this verb names nothing that the catalog knows.
     """
-    verb = call.verb
+    verb = call.method
     if verb in ABOUT_PROMPTS:
         prompt = catalog.current.prompt(call.name)
         if prompt is None:
@@ -77,7 +77,7 @@ def resolve_other(call: Call, catalog: Catalog) -> bool:
         _resolve_reference(call, catalog)
     else:
         return False
-    call.repeatable = verb in REPEATABLE
+    call.is_retryable = verb in REPEATABLE
     return True
 
 
@@ -93,7 +93,7 @@ def _resource(uri: str, catalog: Catalog) -> tuple[str, str]:
 def _resolve_reference(call: Call, catalog: Catalog) -> None:
     """Completion is about a prompt or a resource: whose, is in the reference."""
     try:
-        reference = decode_members((call.extra or {})["ref"])
+        reference = decode_members((call.extra_params or {})["ref"])
         about = {
             key: decode_value(reference[key]) for key in ("type", "name", "uri") if key in reference
         }
@@ -129,7 +129,10 @@ def _say(call: Call, member: str, value: str) -> None:
 
 
 def _put(call: Call, member: str, value: Raw) -> None:
-    call.extra = {member: value, **{k: v for k, v in (call.extra or {}).items() if k != member}}
+    call.extra_params = {
+        member: value,
+        **{k: v for k, v in (call.extra_params or {}).items() if k != member},
+    }
 
 
 def _shown(name: str) -> str:
@@ -171,4 +174,4 @@ def _near(name: str, snapshot: Snapshot, view: View | None) -> list[str]:
 
 def is_passed_on(call: Call) -> bool:
     """Whether nobody but its upstream knows what a request does that calls no tool."""
-    return bool(call.upstream) and call.verb not in _READS
+    return bool(call.upstream) and call.method not in _READS

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
-from interlock.core.call import Call, UpstreamAnsweredError
+from interlock.core.call import Call, UpstreamResponseError
 from interlock.core.catalog.catalog import Catalog
 from interlock.core.ports import Upstream
 from interlock.errors import TOO_BUSY, InterlockError
@@ -33,7 +33,7 @@ _log = logging.getLogger("interlock.pipeline")
 class ResourceSubscriber(Protocol):
     """Somebody who follows resources."""
 
-    def updated(self, uri: str) -> None:
+    def send_resource_update(self, uri: str) -> None:
         """The resource that it knows by this URI is not what it was."""
 
 
@@ -99,7 +99,7 @@ class ResourceSubscriptions:
         `shared`: over the connection that everybody shares.
         """
         served = self._upstreams.get(upstream)
-        key = (upstream, uri, None if served is None or shared else served.apart(call))
+        key = (upstream, uri, None if served is None or shared else served.session_key(call))
         if sum(follower in one.followers for one in self._watches.values()) >= MOST_FOLLOWED:
             raise InterlockError(TOO_BUSY, f"More than {MOST_FOLLOWED} resources are followed.")
         watch = self._watches.get(key)
@@ -118,7 +118,7 @@ class ResourceSubscriptions:
         except BaseException as error:
             watch.followers.discard(follower)
             if (
-                isinstance(error, UpstreamAnsweredError)
+                isinstance(error, UpstreamResponseError)
                 and error.code == _METHOD_NOT_FOUND
                 and key[2] is not None
             ):
@@ -126,7 +126,7 @@ class ResourceSubscriptions:
                 await self.subscribe(follower, call, upstream, uri, shared=True)
                 return
             raise
-        if not shared and served is not None and served.apart(call) != key[2]:
+        if not shared and served is not None and served.session_key(call) != key[2]:
             # Only now it is known that there is no connection of the client's own.
             self._watches.pop(key, None)
             await self.subscribe(follower, call, upstream, uri)
@@ -140,7 +140,7 @@ class ResourceSubscriptions:
         served = self._upstreams.get(upstream)
         try:
             if served is not None:
-                await served.watch(uri, None if key[2] is None else watch.call)
+                await served.subscribe(uri, None if key[2] is None else watch.call)
         except BaseException:
             self._watches.pop(key, None)
             raise
@@ -153,7 +153,7 @@ class ResourceSubscriptions:
     ) -> None:
         """Follow it no more. Harmless for whoever never did."""
         served = self._upstreams.get(upstream)
-        apart = None if served is None else served.apart(call)
+        apart = None if served is None else served.session_key(call)
         await self._leave(follower, (upstream, uri, apart))
         if apart is not None:
             await self._leave(follower, (upstream, uri, None))
@@ -184,14 +184,16 @@ class ResourceSubscriptions:
         for key in [key for key, one in self._watches.items() if follower in one.followers]:
             self._soon(self._leave(follower, key))
 
-    def updated(self, upstream: str, uri: str, apart: object | None = None) -> None:
+    def on_resource_update(
+        self, upstream: str, uri: str, session_key: object | None = None
+    ) -> None:
         """An upstream announces, on one connection, that a resource is not what it was."""
         told: set[ResourceSubscriber] = set()
         for (key, followed, whose), watch in list(self._watches.items()):
             # It may be a part of what is followed.
             if (
                 key == upstream
-                and whose == apart
+                and whose == session_key
                 and (uri == followed or uri.startswith(followed.rstrip("/") + "/"))
             ):
                 told |= watch.followers
@@ -200,7 +202,7 @@ class ResourceSubscriptions:
         shown = self._catalog.current.shown_uri(upstream, uri)
         for follower in told:
             try:
-                follower.updated(shown)
+                follower.send_resource_update(shown)
             except Exception:
                 _log.exception("somebody could not be told of an updated resource")
 
@@ -224,7 +226,7 @@ class ResourceSubscriptions:
             return
         told = self._leaving[key] = asyncio.get_running_loop().create_future()
         try:
-            await served.unwatch(key[1], None if key[2] is None else watch.call)
+            await served.unsubscribe(key[1], None if key[2] is None else watch.call)
         finally:
             del self._leaving[key]
             told.set_result(None)
@@ -244,6 +246,6 @@ class ResourceSubscriptions:
 def _asked(call: Call, uri: str, upstream: str, own_uri: str) -> Call:
     """The request for one resource, of the many that a caller wants to follow at once."""
     named = {"uri": Raw(encode_value(own_uri))}
-    one = Call(SUBSCRIBE, call.face, call.credentials, call.client, name=uri, extra=named)
+    one = Call(SUBSCRIBE, call.server, call.credentials, call.client, name=uri, extra_params=named)
     one.caller, one.upstream = call.caller, upstream
     return one

@@ -22,7 +22,7 @@ from interlock.core.call import (
     ClientRequest,
     ClientSession,
     Outcome,
-    UpstreamAnsweredError,
+    UpstreamResponseError,
 )
 from interlock.core.pipeline.client_requests import (
     ClientRequestFilter,
@@ -180,7 +180,7 @@ class LocalTasks:
     def add(self, handle: str, id: str, held: SuspendedCall, call: Call) -> LocalTask:
         """Make a task of a call that waits for its client. `id`: by which that knows it."""
         self._all[handle] = task = LocalTask(self, handle, id, held, call)
-        held.exchange.hand_over(call, task)
+        held.exchange.reassign(call, task)
         if not self._sweeping:
             self._sweeping = True
             self._call_later(_SWEEP, self._sweep)
@@ -294,7 +294,7 @@ class LocalTask:
         self.asks = asks
         self._touched()
         if not asks:
-            self._tasks.host.go_on(self.call)
+            self._tasks.host.resume_deadline(self.call)
             self._outlive()
 
     def answer(self, answers: dict[str, Raw]) -> None:
@@ -310,7 +310,7 @@ class LocalTask:
         self.cancelled = True
         self._touched()
         self._held.give_up(reason)
-        self._tasks.host.task_over(self.call, None, InterlockError(CANCELLED, reason))
+        self._tasks.host.finish_task(self.call, None, InterlockError(CANCELLED, reason))
 
     def expire(self) -> None:
         """The server takes too long."""
@@ -318,7 +318,7 @@ class LocalTask:
         if not self.ended:
             # Nobody will settle it any more.
             lost = InterlockError(UPSTREAM_LOST, f"{self.call.upstream} was lost during the call.")
-            self.settled(self.call, None, lost)
+            self.on_result(self.call, None, lost)
 
     @property
     def ends(self) -> float:
@@ -336,32 +336,34 @@ class LocalTask:
 
     # -- Back
 
-    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+    def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         if self.ended:
             return
-        outcome = self._tasks.host.task_over(self.call, outcome, error)
+        outcome = self._tasks.host.finish_task(self.call, outcome, error)
         self.over = (outcome, error)
         self._touched()
         if outcome is not None:
             self.size = len(outcome.result)
             self._tasks.keep(self)
 
-    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
+    def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
         """A sign of life: the wait starts again, up to the hard deadline."""
         if not self.ended and not self.asks and self.call.timeout:
             now = self._tasks.clock()
             self.call.deadline = min(now + self.call.timeout, self.call.hard_deadline)
             self._outlive()
 
-    def asked(self, ask: ClientRequest, call: Call | None, session: ClientSession | None) -> None:
-        self._held.asked(ask, call, session)
+    def on_request(
+        self, ask: ClientRequest, call: Call | None, session: ClientSession | None
+    ) -> None:
+        self._held.on_request(ask, call, session)
         self._touched()
         self.look()
 
 
 def _error(error: InterlockError) -> bytes:
     """What went wrong, as the call itself would have been answered."""
-    if isinstance(error, UpstreamAnsweredError):
+    if isinstance(error, UpstreamResponseError):
         members: dict[str, Any] = {
             "code": mcp.stateless_code(error.code),
             "message": error.message,
@@ -427,7 +429,7 @@ class Tasks:
         """The task that a request is about. What is returned answers the request; None: its
         upstream is to be asked, and the call says how. Raises InterlockError."""
         if call.client.era is not mcp.Era.STATELESS:
-            raise InterlockError(METHOD_NOT_FOUND, f"{call.verb!r} is not served here.")
+            raise InterlockError(METHOD_NOT_FOUND, f"{call.method!r} is not served here.")
         must_speak_tasks(call.client)
         name = self._ids.open(call.name, _caller(call))
         task: LocalTaskProtocol | None = None
@@ -439,30 +441,30 @@ class Tasks:
         call.upstream = name.upstream
         if task is not None:
             answer = {mcp.TASKS_GET: self._get, mcp.TASKS_UPDATE: self._update}
-            return lambda call: answer.get(call.verb, self._cancel)(call, task)
-        call.extra = {TASK_ID: Raw(encode_value(name.id)), **(call.extra or {})}
-        call.repeatable = call.verb in mcp.REPEATABLE
+            return lambda call: answer.get(call.method, self._cancel)(call, task)
+        call.extra_params = {TASK_ID: Raw(encode_value(name.id)), **(call.extra_params or {})}
+        call.is_retryable = call.method in mcp.REPEATABLE
         return None
 
     def _get(self, call: Call, task: LocalTaskProtocol) -> None:
-        self._host.over(call, task.shown(mcp.COMPLETE), None)
+        self._host.finish(call, task.shown(mcp.COMPLETE), None)
 
     def _update(self, call: Call, task: LocalTaskProtocol) -> None:
-        raw = (call.extra or {}).get(INPUT_RESPONSES)
+        raw = (call.extra_params or {}).get(INPUT_RESPONSES)
         if raw is None:
             raise ProtocolError("`inputResponses` is missing.", INVALID_PARAMS)
         task.answer(read_answers(raw))
-        self._host.over(call, _DONE, None)
+        self._host.finish(call, _DONE, None)
 
     def _cancel(self, call: Call, task: LocalTaskProtocol) -> None:
         task.cancel("The client cancelled the task.")
-        self._host.over(call, _DONE, None)
+        self._host.finish(call, _DONE, None)
 
     # -- tasks of the node's own
 
     def adopt(self, held: SuspendedCall, call: Call) -> Outcome | None:
         """Make a task of a call that waits for its client. None: it cannot be one."""
-        if call.verb != mcp.TOOLS_CALL or not speaks_tasks(call.client) or self.own.full:
+        if call.method != mcp.TOOLS_CALL or not speaks_tasks(call.client) or self.own.full:
             return None
         name = TaskName(call.upstream, secrets.token_urlsafe(18), own=True)
         id = self._ids.seal(name, _caller(call))
@@ -473,7 +475,7 @@ class Tasks:
     def created(self, call: Call, outcome: Outcome) -> Outcome:
         """A server answers a call with a task. Raises InterlockError."""
         if (
-            call.verb != mcp.TOOLS_CALL
+            call.method != mcp.TOOLS_CALL
             or call.client.era is not mcp.Era.STATELESS
             or not speaks_tasks(call.client)
         ):

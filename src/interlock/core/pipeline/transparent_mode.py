@@ -31,15 +31,15 @@ _JUDGED_BY_NAME: Final = frozenset(map(_letters, CONTEXT_MEMBER))
 def find_transparently(call: Call, upstream: str, catalog: Catalog, authorizer: Authorizer) -> None:
     """Find the tool that is meant, as if nobody stood before the server `upstream`, which checks
     the arguments itself. Raises InterlockError."""
-    tool = resolve(call, catalog, authorizer.sees)
-    authorizer.screen(call)
+    tool = resolve(call, catalog, authorizer.view_of)
+    authorizer.check_tool(call)
     validate(call, tool, against_schema=tool.upstream != upstream)
 
 
 def may_be_new(call: Call, upstream: str, catalog: Catalog) -> bool:
     """Whether the call names a tool that the server may have added without an announcement. A name
     that the config hides is never one."""
-    if call.verb != TOOLS_CALL or call.approval or catalog.find(call.name) is not None:
+    if call.method != TOOLS_CALL or call.approval_id or catalog.find(call.name) is not None:
         return False
     offering = catalog.offering(upstream)
     return offering is not None and offering.lets_through(call.name)
@@ -48,7 +48,7 @@ def may_be_new(call: Call, upstream: str, catalog: Catalog) -> bool:
 def pass_on(call: Call, key: str | None, upstream: Upstream | None) -> None:
     """What the node does not know goes, as it is, to the one upstream that is shown as itself, if
     that and the client have an extension in common that it may belong to."""
-    verb = call.verb
+    verb = call.method
     if (
         key is None
         or upstream is None

@@ -60,7 +60,7 @@ def validate(call: Call, tool: Tool, against_schema: bool = True) -> None:
         # Some clients write out that they have none.
         arguments = {}
         call.arguments = EMPTY_OBJECT
-    call.decoded = arguments
+    call.decoded_arguments = arguments
     if tool.inspected:
         _inspect(call, tool, arguments)
     if not against_schema:

@@ -68,9 +68,9 @@ class BuiltinTools:
         route = call.route
         if route is None or route.upstream_name != DROPPED_TOOL:
             raise InterlockError(UNKNOWN_TOOL, f"The node has no tool {call.name[:100]!r}.")
-        call.dispatched = True
+        call.is_dispatched = True
         result = self._count(decode_value(call.arguments))
-        back.settled(call, Outcome(result, Era.SESSION, glance_at(result)), None)
+        back.on_result(call, Outcome(result, Era.SESSION, glance_at(result)), None)
         return ANSWERED
 
     def _count(self, arguments: Any) -> bytes:
@@ -98,17 +98,17 @@ class BuiltinTools:
             }
         )
 
-    def set_level(self, level: str, session: ClientSession | None) -> None:
+    def set_log_level(self, level: str, session: ClientSession | None) -> None:
         """It says nothing of its own accord."""
 
-    def apart(self, call: Call) -> object | None:
+    def session_key(self, call: Call) -> object | None:
         return None
 
-    async def watch(self, uri: str, call: Call | None) -> None:
+    async def subscribe(self, uri: str, call: Call | None) -> None:
         """It has no resources."""
 
-    async def unwatch(self, uri: str, call: Call | None) -> None:
+    async def unsubscribe(self, uri: str, call: Call | None) -> None:
         """It has no resources."""
 
-    async def until_ready(self, seconds: float) -> bool:
+    async def wait_until_ready(self, seconds: float) -> bool:
         return True

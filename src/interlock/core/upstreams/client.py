@@ -227,12 +227,12 @@ class RequestEncoder:
                 # Where the call is on its way: the names of all segments stay as they are, the
                 # cursor points at the receiver. Without a hop it enters the tree here.
                 hop, stamp = call.hop, self._stamp
-                way = route.way
+                way = route.route_members
                 if hop is not None:
                     way = hop.onward or tree.way(hop.route, hop.cursor + 1)
                 # And for whom it is, if somebody says.
                 stamped = b"" if stamp is None else stamp(call)
-                if meta and call.extra is None:
+                if meta and call.extra_params is None:
                     opened = self._last_opened if meta is self._last_meta else meta[:-1]
                     return (
                         b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":'
@@ -240,7 +240,7 @@ class RequestEncoder:
                         % (id, route.upstream_name_json, call.arguments, opened, way, stamped)
                     )
                 meta = _with(meta, way + stamped)
-            if call.extra is None:
+            if call.extra_params is None:
                 return (
                     b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":'
                     b'{"name":%b,"arguments":%b%b}}'
@@ -249,14 +249,14 @@ class RequestEncoder:
             return (
                 b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":'
                 b'{"name":%b,"arguments":%b%b%b}}'
-                % (id, route.upstream_name_json, call.arguments, _members(call.extra), meta)
+                % (id, route.upstream_name_json, call.arguments, _members(call.extra_params), meta)
             )
         if self._stamp is not None:
             meta = _with(meta, self._stamp(call))
-        params = (_members(call.extra) + meta)[1:] if call.extra else meta[1:]
+        params = (_members(call.extra_params) + meta)[1:] if call.extra_params else meta[1:]
         return b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":{%b}}' % (
             id,
-            encode_value(call.verb),
+            encode_value(call.method),
             params,
         )
 
@@ -295,7 +295,7 @@ class RequestEncoder:
                 self._ready_lines[name] = kept
         lines = kept
         if route.header_params and call is not None:
-            for header, text in headers.mirror_params(route.header_params, call.decoded):
+            for header, text in headers.mirror_params(route.header_params, call.decoded_arguments):
                 lines += b"%b: %b\r\n" % (header.encode(), text.encode())
         else:
             self.last_route, self.last_lines = route, lines
@@ -354,7 +354,7 @@ def _own_keys(call: Call, meta: dict[str, Raw]) -> dict[str, Raw]:
     """What of a caller's `_meta` goes on. The command line is itself the caller of a node, and may
     name the approval whose result it wants; of other callers that is for this node alone."""
     kept = mcp.forwardable_meta(meta)
-    if call.face == COMMAND_LINE and tree.APPROVAL in meta:
+    if call.server == COMMAND_LINE and tree.APPROVAL in meta:
         kept[tree.APPROVAL] = meta[tree.APPROVAL]
     return kept
 
@@ -372,10 +372,10 @@ def _members(members: dict[str, Raw]) -> bytes:
 
 
 def _named(call: Call) -> str | None:
-    field = headers.NAME_FIELD.get(call.verb)
-    if field is None or call.extra is None or field not in call.extra:
+    field = headers.NAME_FIELD.get(call.method)
+    if field is None or call.extra_params is None or field not in call.extra_params:
         return None
-    name = decode_value(call.extra[field])
+    name = decode_value(call.extra_params[field])
     return name if isinstance(name, str) else None
 
 
@@ -423,7 +423,7 @@ class UpstreamRequests:
             self._open.pop(id, None)
             if exchange is not None and exchange.asks is not None:
                 exchange.asks.pop(id, None)
-            if answer.refused:
+            if answer.is_error:
                 response = jsonrpc.error_response(id, answer.code, answer.message, answer.data)
             else:
                 response = jsonrpc.result_response(id, answer.result)
@@ -439,7 +439,7 @@ class UpstreamRequests:
         call = None if exchange is None else exchange.call
         back = peer.back if exchange is None else exchange.back
         if back is None or (call is None and peer.session is None):
-            ask.refuse(
+            ask.reject(
                 -32601,
                 f"It is not clear who is to answer {method}: nobody calls this server now, or "
                 "several do. `sessions: private` gives each caller a server of its own.",
@@ -456,10 +456,10 @@ class UpstreamRequests:
                 exchange.asks = {}
             exchange.asks[id] = ask
         try:
-            back.asked(ask, call, peer.session)
+            back.on_request(ask, call, peer.session)
         except Exception:
             _log.exception("%s: %s could not be put to its caller", peer.label, method)
-            ask.refuse(-32603, "The node failed to relay this.")
+            ask.reject(-32603, "The node failed to relay this.")
 
     def withdrawn(self, id: bytes, reason: str) -> bool:
         """The upstream no longer wants to know. False: it never asked."""
@@ -472,7 +472,7 @@ class UpstreamRequests:
     def take_back(self, id: bytes, ask: ClientRequest, reason: str) -> None:
         """The request that it was asked for is over: both sides are told."""
         self._open.pop(id, None)
-        if ask.open:
+        if ask.is_open:
             ask.withdraw(reason)
             if not self._peer.closed.done():
                 self._peer.link.post(jsonrpc.error_response(id, -32603, reason), b"")
@@ -611,7 +611,7 @@ class UpstreamClient:
     def start(self, call: Call, back: ResponseHandler) -> PendingRequest:
         """Send a caller's request on, in this upstream's own words."""
         self._next_id = id = self._next_id + 1
-        exchange = PendingRequest(self, id, call.verb, call)
+        exchange = PendingRequest(self, id, call.method, call)
         meta, token = call.meta, None
         if (
             meta is not None
@@ -626,14 +626,14 @@ class UpstreamClient:
             if call.route is wording.last_route and call.route is not None:
                 lines = wording.last_lines
             else:
-                lines = wording.header_lines(call.verb, call)
+                lines = wording.header_lines(call.method, call)
         if self._shows is not None:
             lines = self._shows(call) + lines
         self.pending[id] = exchange
-        if call.dispatched:
+        if call.is_dispatched:
             exchange.dispatched_before = True
         else:
-            call.dispatched = True
+            call.is_dispatched = True
         self.link.send(exchange, payload, lines)
         if exchange.error is not None:
             # It could not even be sent: the sender hears of that from here, and only from here.
@@ -707,14 +707,14 @@ class UpstreamClient:
                     # The answer that everybody hopes for; anything else takes the long look.
                     self.answered += 1
                     call, back = exchange.call, exchange.back
-                    if call is None or back is None or exchange.asks or not exchange.open:
+                    if call is None or back is None or exchange.asks or not exchange.is_open:
                         exchange.succeed(Outcome(raw, self.era, glance))
                         return
                     # What `succeed` does for a caller's request, without the step into it. It and
                     # its carrier point at each other: taken apart, they are freed at once.
-                    exchange.open = False
+                    exchange.is_open = False
                     exchange.carrier = None
-                    back.settled(call, Outcome(raw, self.era, glance), None)
+                    back.on_result(call, Outcome(raw, self.era, glance), None)
                     return
             self._answer(incoming, ticket)
         elif incoming.id is UNSET:
@@ -877,10 +877,10 @@ class UpstreamClient:
     def _tell_late(self, exchange: PendingRequest, call: Call, method: str, params: bytes) -> None:
         """Something about a request, which may be answered by now."""
         session = call.session
-        if exchange.open:
+        if exchange.is_open:
             self._tell(exchange, method, params)
-        elif session is not None and session.alive and may_hear(call, method, params):
-            session.tell(method, params)
+        elif session is not None and session.is_alive and may_hear(call, method, params):
+            session.send_notification(method, params)
         elif self.pace is not None:
             self.pace.lost()
 
@@ -900,7 +900,7 @@ class UpstreamClient:
         if call is None or back is None:
             return
         try:
-            back.heard(call, method, params)
+            back.on_notification(call, method, params)
         except Exception:
             # One caller's trouble is not that of the others on this link.
             _log.exception("%s: a caller could not take %s", self.label, method)
@@ -936,7 +936,7 @@ class UpstreamClient:
         """The upstream hangs up and will go on later: so does the node, to its own client."""
         call = ticket.call if isinstance(ticket, PendingRequest) else None
         if call is not None and call.session is not None:
-            call.session.hang_up(call)
+            call.session.close_stream(call)
 
     def retired(self, reason: str) -> None:
         """The link takes nothing more; what is under way may still be answered."""
@@ -962,4 +962,4 @@ class UpstreamClient:
 def _party(exchange: PendingRequest, call: Call) -> object:
     """Who may hear what is said about a request. Behind a parent there is somebody else each
     time, for all that a node knows."""
-    return exchange.id if call.credentials.known_as else (call.caller, call.session)
+    return exchange.id if call.credentials.assigned_name else (call.caller, call.session)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, NotRequired, Protocol, TypedDict
 
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from interlock.core.config import ServerConfig
 from interlock.core.ports import Clock
 from interlock.core.upstreams.client import UpstreamClient
@@ -153,12 +153,12 @@ class Connector:
             return await self._legacy(server, server.url, promises)
         try:
             return await self._streamable(server, server.url, promises, session_first)
-        except UpstreamGoneError as gone:
+        except UpstreamLostError as gone:
             if server.transport != "auto" or gone.status not in (400, 404, 405):
                 raise
             try:
                 return await self._legacy(server, server.url, promises)
-            except UpstreamGoneError as neither:
+            except UpstreamLostError as neither:
                 if neither.status:
                     # No event stream there either: what the POST was told says more.
                     raise gone from None
@@ -171,7 +171,7 @@ class Connector:
         pinned = server.protocol == "stateless" and not session_first
         try:
             return await self._open(server, await self._start(server), promises, session_first)
-        except UpstreamGoneError:
+        except UpstreamLostError:
             if session_first or pinned:
                 raise
         # It may be one of those that cannot bear the probe: once more, the old way.

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from interlock.core.call import UpstreamAnsweredError
+from interlock.core.call import UpstreamResponseError
 from interlock.core.upstreams.client import UpstreamClient
 from interlock.errors import UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol import mcp
@@ -118,7 +118,7 @@ async def _read(peer: UpstreamClient, one: _List, timeout: float) -> list[Raw] |
         return InterlockError(
             UPSTREAM_PROTOCOL, f"{peer.label} answered `{one.verb}` with nonsense: {exc}."
         )
-    except UpstreamAnsweredError as error:
+    except UpstreamResponseError as error:
         if error.code == _METHOD_NOT_FOUND:
             return []
         return InterlockError(

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.core.call import UpstreamAnsweredError, UpstreamGoneError
+from interlock.core.call import UpstreamLostError, UpstreamResponseError
 from interlock.core.upstreams.client import UpstreamClient
 from interlock.errors import UPSTREAM_PROTOCOL, UPSTREAM_UNAVAILABLE, InterlockError
 from interlock.protocol import jsonrpc, mcp
@@ -40,13 +40,13 @@ async def open_peer(
                 await _open_stateless(peer)
             else:
                 await _open(peer, session_first, revision)
-    except UpstreamGoneError as gone:
+    except UpstreamLostError as gone:
         if peer.link.is_http or not peer.closed.done():
             raise
-        raise UpstreamGoneError(
+        raise UpstreamLostError(
             UPSTREAM_UNAVAILABLE,
             f"{peer.label} failed to start: {peer.closed.result()}",
-            sent=gone.sent,
+            was_sent=gone.was_sent,
             status=gone.status,
         ) from None
     except TimeoutError:
@@ -71,7 +71,7 @@ async def _open_stateless(peer: UpstreamClient) -> None:
 class _Refused(InterlockError):
     """The server answered `initialize` with an error."""
 
-    def __init__(self, peer: UpstreamClient, error: UpstreamAnsweredError) -> None:
+    def __init__(self, peer: UpstreamClient, error: UpstreamResponseError) -> None:
         super().__init__(
             UPSTREAM_PROTOCOL, f"{peer.label} refused to start a session: {error.message}"
         )
@@ -120,10 +120,10 @@ async def _discover(peer: UpstreamClient) -> mcp.DiscoverResult | None:
         link.speak(mcp.LATEST_STATELESS)
         try:
             return _read_discovery((await peer.request(mcp.DISCOVER)).result)
-        except UpstreamAnsweredError as error:
+        except UpstreamResponseError as error:
             _judge_error(peer, error)
             return None
-        except UpstreamGoneError as gone:
+        except UpstreamLostError as gone:
             if gone.status in _REDIRECTS:
                 if await link.follow(gone.location):
                     continue
@@ -137,7 +137,7 @@ async def _discover(peer: UpstreamClient) -> mcp.DiscoverResult | None:
     raise InterlockError(UPSTREAM_UNAVAILABLE, f"{peer.label} redirects in a circle.")
 
 
-def _judge_error(peer: UpstreamClient, error: UpstreamAnsweredError) -> None:
+def _judge_error(peer: UpstreamClient, error: UpstreamResponseError) -> None:
     """Raises when the error proves that there is no wire that both sides know."""
     if error.code not in _MODERN_ERRORS:
         return
@@ -184,11 +184,11 @@ async def _initialize(peer: UpstreamClient, revision: str) -> None:
     try:
         try:
             outcome = await peer.request(mcp.INITIALIZE, params)
-        except UpstreamGoneError as gone:
+        except UpstreamLostError as gone:
             if gone.status not in _REDIRECTS or not await link.follow(gone.location):
                 raise
             outcome = await peer.request(mcp.INITIALIZE, params)
-    except UpstreamAnsweredError as error:
+    except UpstreamResponseError as error:
         raise _Refused(peer, error) from None
     try:
         answer = msgspec.json.decode(outcome.result, type=mcp.InitializeResult)

@@ -18,7 +18,7 @@ class OutcomeFuture:
         self._where = where
         self._answer = answer
 
-    def settled(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+    def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         if self._answer is None or self._answer.done():
             return
         if outcome is None:
@@ -26,9 +26,11 @@ class OutcomeFuture:
         else:
             self._answer.set_result(outcome)
 
-    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
+    def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
         if call.on_notification is not None:
             call.on_notification(call, method, params)
 
-    def asked(self, ask: ClientRequest, call: Call | None, session: ClientSession | None) -> None:
-        ask.refuse(METHOD_NOT_FOUND.code, f"{ask.method} cannot be answered {self._where}.")
+    def on_request(
+        self, ask: ClientRequest, call: Call | None, session: ClientSession | None
+    ) -> None:
+        ask.reject(METHOD_NOT_FOUND.code, f"{ask.method} cannot be answered {self._where}.")

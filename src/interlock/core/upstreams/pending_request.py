@@ -18,8 +18,8 @@ from interlock.core.call import (
     ClientRequest,
     Outcome,
     RelayedError,
-    UpstreamAnsweredError,
-    UpstreamGoneError,
+    UpstreamLostError,
+    UpstreamResponseError,
 )
 from interlock.core.ports import ResponseHandler
 from interlock.core.upstreams.secret_mask import mask_json
@@ -74,7 +74,7 @@ class PendingRequest(msgspec.Struct, eq=False):
     """What the caller calls its progress. None: it wants to hear of none."""
     asks: dict[bytes, ClientRequest] | None = None
     """What the upstream wants to know before it answers, by its own ids."""
-    open: bool = True
+    is_open: bool = True
     outcome: Outcome | None = None
     error: InterlockError | None = None
     carrier: Any = None
@@ -84,22 +84,22 @@ class PendingRequest(msgspec.Struct, eq=False):
     """Whether another request for its call had left before: then the call stays dispatched."""
 
     def succeed(self, outcome: Outcome) -> None:
-        if not self.open:
+        if not self.is_open:
             return
         call, back = self.call, self.back
         if call is not None and back is not None:
-            self.open = False
+            self.is_open = False
             # It and its carrier point at each other: taken apart, they are freed at once.
             self.carrier = None
             if self.asks:
                 self._withdraw("The request is answered.")
-            back.settled(call, outcome, None)
+            back.on_result(call, outcome, None)
         else:
             self.outcome = outcome
             self._settled()
 
     def fail_with(self, error: InterlockError) -> None:
-        if self.open:
+        if self.is_open:
             self.error = error
             self._settled()
 
@@ -108,15 +108,15 @@ class PendingRequest(msgspec.Struct, eq=False):
     ) -> None:
         self.peer.pending.pop(self.id, None)
         call = self.call
-        if not sent and call is not None and self.open and not self.dispatched_before:
-            call.dispatched = False
+        if not sent and call is not None and self.is_open and not self.dispatched_before:
+            call.is_dispatched = False
         self.fail_with(
-            UpstreamGoneError(failure, message, sent=sent, status=status, location=location)
+            UpstreamLostError(failure, message, was_sent=sent, status=status, location=location)
         )
 
     def expire(self) -> None:
         """The deadline has passed: tell the upstream to stop, and whoever waits that it is over."""
-        if not self.open:
+        if not self.is_open:
             return
         self.peer.abandon(self, "The deadline has passed.")
         self.fail_with(
@@ -129,13 +129,13 @@ class PendingRequest(msgspec.Struct, eq=False):
 
     def abandon(self, reason: str) -> None:
         """Nobody waits any more: tell the upstream to stop."""
-        if self.open:
-            self.open = False
+        if self.is_open:
+            self.is_open = False
             if self.asks:
                 self._withdraw(reason)
             self.peer.abandon(self, reason)
 
-    def hand_over(self, call: Call, back: ResponseHandler) -> None:
+    def reassign(self, call: Call, back: ResponseHandler) -> None:
         self.call, self.back = call, back
         # Whoever takes it over takes over a request that has left.
         self.dispatched_before = True
@@ -151,18 +151,18 @@ class PendingRequest(msgspec.Struct, eq=False):
             self.peer.questions.take_back(id, ask, reason)
 
     def _settled(self) -> None:
-        self.open = False
+        self.is_open = False
         if self.asks:
             self._withdraw("The request is answered.")
         call, back = self.call, self.back
         if call is not None and back is not None:
             self.call = self.back = None
-            back.settled(call, self.outcome, self.error)
+            back.on_result(call, self.outcome, self.error)
         elif self.future is not None and not self.future.done():
             self.future.set_result(None)
 
     def __await__(self) -> Generator[Any, None, Outcome]:
-        if self.open:
+        if self.is_open:
             self.future = asyncio.get_running_loop().create_future()
             try:
                 yield from self.future
@@ -191,7 +191,7 @@ def answered_error(exchange: PendingRequest, error: ErrorObject) -> InterlockErr
                 sentence = error.message
             return RelayedError(row, peer.mask(sentence), data or None)
     raw = None if error.data is UNSET else mask_json(peer.mask, error.data)
-    return UpstreamAnsweredError(error.code, peer.mask(error.message), raw)
+    return UpstreamResponseError(error.code, peer.mask(error.message), raw)
 
 
 def _details(mask: Callable[[str], str], error: ErrorObject) -> dict[str, Any]:

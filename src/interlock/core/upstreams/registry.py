@@ -208,7 +208,7 @@ class UpstreamRegistry(Component):
             on_offer=self._offered,
             on_withdrawn=lambda one: self._catalog.withdraw(one.key),
             on_state=self._state_changed,
-            on_updated=lambda one, uri, whose: self._pipeline.subscriptions.updated(
+            on_updated=lambda one, uri, whose: self._pipeline.subscriptions.on_resource_update(
                 one.key, uri, whose
             ),
             watched=self._pipeline.subscriptions.watched,

@@ -17,7 +17,7 @@ from typing import Final
 
 from msgspec import Raw
 
-from interlock.core.call import Call, ClientSession, UpstreamAnsweredError, UpstreamGoneError
+from interlock.core.call import Call, ClientSession, UpstreamLostError, UpstreamResponseError
 from interlock.core.config import ServerConfig
 from interlock.core.deferred_request import DeferredRequest
 from interlock.core.pipeline.notification_filter import loud_enough, read_level
@@ -110,7 +110,7 @@ class SessionPool:
         if private is None:
             private = self._of(call, back)
         else:
-            private.last_used = call.started
+            private.last_used = call.started_at
         peer = private.peer
         if peer is not None:
             if session is None and call.meta is not None:
@@ -163,7 +163,7 @@ class SessionPool:
         back: ResponseHandler,
         backoff: Backoff | None = None,
     ) -> _Private:
-        if session is not None and not session.alive:
+        if session is not None and not session.is_alive:
             # Nobody would ever close it again.
             raise InterlockError(UNKNOWN_SESSION, "The session of this call has ended.")
         if isinstance(key, tuple):
@@ -177,7 +177,7 @@ class SessionPool:
             private.backoff = backoff
         if session is not None:
             private.on_closed = partial(self._close, key)
-            session.closed.append(private.on_closed)
+            session.on_close.append(private.on_closed)
         promises = mcp.relayed_capabilities(_promises(key))
         task = asyncio.get_running_loop().create_task(
             self._live(key, private, session, back, promises), name=f"private:{self._label}"
@@ -204,9 +204,9 @@ class SessionPool:
             private.serve_by(self._instead())
             return
         except InterlockError as error:
-            if isinstance(error, UpstreamGoneError):
+            if isinstance(error, UpstreamLostError):
                 # What was sent was no call: those can safely be sent again.
-                error = UpstreamGoneError(error.failure, error.message, sent=False)
+                error = UpstreamLostError(error.failure, error.message, was_sent=False)
             private.problem = error
             self._forget(key, private)
             private.fail(error)
@@ -266,7 +266,7 @@ class SessionPool:
 
         async def come_back() -> None:
             await self._sleep(backoff.next())
-            gone = session is not None and not session.alive
+            gone = session is not None and not session.is_alive
             if not gone and key not in self._all and any(self._watched(key)):
                 try:
                     self._open(key, session, back, backoff)
@@ -285,8 +285,8 @@ class SessionPool:
         if self._all.get(key) is private:
             del self._all[key]
         ends = private.on_closed
-        if ends is not None and not isinstance(key, tuple) and ends in key.closed:
-            key.closed.remove(ends)
+        if ends is not None and not isinstance(key, tuple) and ends in key.on_close:
+            key.on_close.remove(ends)
         private.on_closed = None
 
     def _close(self, key: Key) -> None:
@@ -414,8 +414,8 @@ class _Teller:
     def __call__(self, method: str, params: bytes | Raw) -> None:
         session = self._session
         level = session.log_level if method == mcp.LOG_MESSAGE else None
-        if session.alive and (level is None or loud_enough(params, level)):
-            session.tell(method, params)
+        if session.is_alive and (level is None or loud_enough(params, level)):
+            session.send_notification(method, params)
 
 
 def set_level(peer: UpstreamClient, level: str) -> None:
@@ -433,16 +433,16 @@ _BACKGROUND: Final[set[asyncio.Task[None]]] = set()
 async def _ignore(exchange: Awaitable[object]) -> None:
     try:
         await exchange
-    except UpstreamAnsweredError as error:
+    except UpstreamResponseError as error:
         _log.info("a log level was refused: %s", error.message)
     except InterlockError:
         # It is lost, and with it the need for a level.
         return
 
 
-def _never_sent(label: str) -> UpstreamGoneError:
-    return UpstreamGoneError(
-        UPSTREAM_LOST, f"{label} was lost before the call could be sent.", sent=False
+def _never_sent(label: str) -> UpstreamLostError:
+    return UpstreamLostError(
+        UPSTREAM_LOST, f"{label} was lost before the call could be sent.", was_sent=False
     )
 
 
@@ -505,7 +505,7 @@ async def open_private(
             raise
         # The main connection works: better that than nothing.
         none = NoSessionsError(refused.failure, refused.message)
-        gone = refused if isinstance(refused, UpstreamGoneError) else None
+        gone = refused if isinstance(refused, UpstreamLostError) else None
         # Of a process nobody knows why; trying again with every call would start one each time.
         none.lasting = gone is None or not main.link.is_http or 400 <= gone.status < 500
         raise none from None

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from interlock.core.call import UpstreamAnsweredError, UpstreamGoneError
+from interlock.core.call import UpstreamLostError, UpstreamResponseError
 from interlock.core.upstreams.client import UpstreamClient
 from interlock.core.upstreams.pending_request import PendingRequest
 from interlock.core.upstreams.transports.http import may_come_back
@@ -79,7 +79,7 @@ class _Subscription:
         self.acknowledged: asyncio.Future[_Honoured | None] = loop.create_future()
         """Done with what the server will tell of; None: it did not say."""
         self.over: asyncio.Future[None] = loop.create_future()
-        if exchange.open:
+        if exchange.is_open:
             exchange.future = self.over
         else:
             self.over.set_result(None)
@@ -159,10 +159,10 @@ class StatelessSubscriptions:
                 return False
             try:
                 honoured = await self._replace(tuple(self.watched), patient=True)
-            except UpstreamAnsweredError as error:
+            except UpstreamResponseError as error:
                 self.lists_missed = True
                 self._refused = error.code in _FOR_GOOD
-            except UpstreamGoneError as gone:
+            except UpstreamLostError as gone:
                 self.lists_missed = True
                 self._refused = not may_come_back(gone.status)
             else:
@@ -237,8 +237,8 @@ class StatelessSubscriptions:
         elif new.exchange.error is not None:
             raise new.exchange.error
         elif new.over.done() or self._peer.closed.done():
-            raise UpstreamGoneError(
-                UPSTREAM_LOST, f"{label} ended the subscription at once.", sent=True
+            raise UpstreamLostError(
+                UPSTREAM_LOST, f"{label} ended the subscription at once.", was_sent=True
             )
         elif patient:
             honoured = None
@@ -353,20 +353,20 @@ class _Stream:
         loop = asyncio.get_running_loop()
         self.id = 0
         self.carrier: Any = None
-        self.open = True
+        self.is_open = True
         self.last_event_id = last_event_id
         self.retry = retry
-        self.is_open: asyncio.Future[None] = loop.create_future()
+        self.when_open: asyncio.Future[None] = loop.create_future()
         self.over: asyncio.Future[int] = loop.create_future()
 
     def opened(self) -> None:
-        if not self.is_open.done():
-            self.is_open.set_result(None)
+        if not self.when_open.done():
+            self.when_open.set_result(None)
 
     def fail(
         self, failure: Failure, message: str, *, sent: bool, status: int = 0, location: str = ""
     ) -> None:
-        self.open = False
+        self.is_open = False
         if not self.over.done():
             self.over.set_result(status)
 
@@ -402,7 +402,7 @@ class SessionSubscriptions:
                 if status is None:
                     return
                 self.ready.set()
-                if stream.is_open.done():
+                if stream.when_open.done():
                     first = missed = False
                 resumed = last_event_id
                 last_event_id, retry = stream.last_event_id, stream.retry
@@ -426,7 +426,7 @@ class SessionSubscriptions:
         """Hear it until it is over. The HTTP status that ended it; None: the peer is gone."""
         peer = self._peer
         try:
-            await first_of(stream.is_open, stream.over, peer.closed, timeout=HEAD_WAIT)
+            await first_of(stream.when_open, stream.over, peer.closed, timeout=HEAD_WAIT)
             if not stream.over.done() and not peer.closed.done():
                 stream.opened()
                 self.ready.set()

@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, Final, Protocol
 
-from interlock.core.call import Call, ClientSession, UpstreamGoneError
+from interlock.core.call import Call, ClientSession, UpstreamLostError
 from interlock.core.config import ServerConfig
 from interlock.core.pipeline.notification_filter import read_level
 from interlock.core.ports import Clock, ResponseHandler, UpstreamRequest
@@ -375,19 +375,21 @@ class Supervisor:
             if call.session is None:
                 apart = self._everybody_apart
             else:
-                apart = self._sessions_apart or (self._answering_apart and call.client.answers)
+                apart = self._sessions_apart or (
+                    self._answering_apart and call.client.accepts_requests
+                )
             if apart and not self.private.useless:
                 return self.private.start(call, back)
             if self._takes_levels and call.session is None and call.meta is not None:
                 wanted = call.meta.get(META_LOG_LEVEL)
                 if wanted is not None:
-                    self.set_level(read_level(wanted), None)
+                    self.set_log_level(read_level(wanted), None)
             return peer.start(call, back)
         problem = self.problem or "it is still starting"
         # Who calls knows a subserver by its segment.
         name = self.server.segment if self._connector.dials_in else self.key
         words = f"{name} is not available: {problem}"
-        error = UpstreamGoneError(UPSTREAM_UNAVAILABLE, words, sent=False)
+        error = UpstreamLostError(UPSTREAM_UNAVAILABLE, words, was_sent=False)
         error.data = {
             "reason": "subserver_unreachable",
             "since": format_utc(self.since),
@@ -401,7 +403,7 @@ class Supervisor:
     def capabilities(self) -> Mapping[str, Any]:
         return self._capabilities
 
-    def set_level(self, level: str, session: ClientSession | None) -> None:
+    def set_log_level(self, level: str, session: ClientSession | None) -> None:
         if session is not None and self._session_apart(session):
             self.private.set_level(level, session)
             return
@@ -413,26 +415,26 @@ class Supervisor:
             set_level(self.peer, level)
 
     def _session_apart(self, session: ClientSession) -> bool:
-        return self._sessions_apart or (self._answering_apart and session.client.answers)
+        return self._sessions_apart or (self._answering_apart and session.client.accepts_requests)
 
-    def apart(self, call: Call) -> object | None:
+    def session_key(self, call: Call) -> object | None:
         session = call.session
         apart = self._everybody_apart if session is None else self._session_apart(session)
         return key_of(call) if apart and not self.private.useless else None
 
-    async def watch(self, uri: str, call: Call | None) -> None:
-        if call is not None and self.apart(call) is not None and self._back is not None:
+    async def subscribe(self, uri: str, call: Call | None) -> None:
+        if call is not None and self.session_key(call) is not None and self._back is not None:
             await self.private.watch(uri, call, self._back)
         elif self._hearing is not None:
             await self._hearing.watch(uri)
 
-    async def unwatch(self, uri: str, call: Call | None) -> None:
-        if call is not None and self.apart(call) is not None:
+    async def unsubscribe(self, uri: str, call: Call | None) -> None:
+        if call is not None and self.session_key(call) is not None:
             await self.private.unwatch(uri, call)
         elif self._hearing is not None:
             await self._hearing.unwatch(uri)
 
-    async def until_ready(self, seconds: float) -> bool:
+    async def wait_until_ready(self, seconds: float) -> bool:
         if self.state is State.FAILED or self._next_try - self._clock() > seconds:
             return False
         if self._connector.dials_in and self.state is State.DEGRADED:

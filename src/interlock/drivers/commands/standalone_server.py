@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from interlock.core.config import redact_about
 from interlock.drivers import standalone
 from interlock.drivers.commands.workspace import DriverProject
@@ -43,5 +43,5 @@ def open_server(
 
 def told_of(id: str, error: InterlockError) -> str:
     """Why a driver's server could not be asked, for print. Its own words are a stranger's."""
-    own = isinstance(error, UpstreamGoneError)
+    own = isinstance(error, UpstreamLostError)
     return output.sanitize(redact_about(id, error.message) if own else error.message)

@@ -25,7 +25,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from interlock import __version__
-from interlock.core.call import Call, Client, Credentials, Outcome, UpstreamAnsweredError
+from interlock.core.call import Call, Client, Credentials, Outcome, UpstreamResponseError
 from interlock.core.config import ServerConfig, resolve_server
 from interlock.core.config.model import AskConfig
 from interlock.core.upstreams.connection import Connector
@@ -229,13 +229,13 @@ class Bridge:
         call = Call(request.method, FACE, Credentials("local"), _CLIENT)
         members = jsonrpc.decode_members(request.params)
         meta = members.pop("_meta", None)
-        call.extra = members
+        call.extra_params = members
         # Ids and progress tokens of the room mean nothing to the server: it has its own.
         call.meta = {
             **({} if meta is None else jsonrpc.decode_members(meta)),
             mcp.META_PROGRESS_TOKEN: Raw(b"1"),
         }
-        call.on_notification = _Told(reporting.get()).heard
+        call.on_notification = _Told(reporting.get()).on_notification
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         exchange = supervisor.start(call, OutcomeFuture(_HERE, answer))
         seconds = supervisor.timeout or DEADLINE
@@ -250,7 +250,7 @@ class Bridge:
         except asyncio.CancelledError:
             exchange.abandon("Whoever asked does not want it any more.")
             raise
-        except UpstreamAnsweredError as error:
+        except UpstreamResponseError as error:
             raise _as_ours(error) from None
 
 
@@ -263,14 +263,14 @@ class _Told:
     def __init__(self, report: Callable[[float, float, str], None]) -> None:
         self._report = report
 
-    def heard(self, call: Call, method: str, params: bytes | Raw) -> None:
+    def on_notification(self, call: Call, method: str, params: bytes | Raw) -> None:
         if method == mcp.PROGRESS:
             told = _decoded(params, _Progress)
             if told is not None:
                 self._report(told.progress, told.total, told.message)
 
 
-def _as_ours(error: UpstreamAnsweredError) -> InterlockError:
+def _as_ours(error: UpstreamResponseError) -> InterlockError:
     """The server's own error. Its number stays where it is one of JSON-RPC's."""
     known = {one.code: one for one in (METHOD_NOT_FOUND, INVALID_PARAMS)}.get(error.code)
     data: dict[str, Any] = {} if known is not None else {"code": error.code}

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Raw
 
-from interlock.core.call import UpstreamAnsweredError
+from interlock.core.call import UpstreamResponseError
 from interlock.errors import INTERNAL, TOO_BUSY, InterlockError
 from interlock.protocol import jsonrpc, mcp
 from interlock.protocol.kinds import request_kind, response_kind
@@ -194,6 +194,6 @@ class TopicResponder:
 
 
 def _error(id: Raw, error: InterlockError) -> bytes:
-    if isinstance(error, UpstreamAnsweredError):
+    if isinstance(error, UpstreamResponseError):
         return jsonrpc.error_response(id, error.code, error.message, error.raw_data)
     return jsonrpc.error_response(id, error.failure.code, error.message, error.data)

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Protocol
 import msgspec
 from msgspec import Meta
 
-from interlock.core.call import Call, Caller, Client, Outcome, UpstreamAnsweredError
+from interlock.core.call import Call, Caller, Client, Outcome, UpstreamResponseError
 from interlock.errors import (
     ALREADY_DECIDED,
     CONFIRMATION_EXPIRED,
@@ -137,7 +137,7 @@ async def _knows(child: ChildPeer, id: str) -> bool:
             await child.request(CONFIRM, {"confirmation_id": id, "proof": NO_PROOF})
     except TimeoutError:
         return False
-    except UpstreamAnsweredError as answered:
+    except UpstreamResponseError as answered:
         return by_ax(answered.code, answered.message) in _KNOWS_IT
     except InterlockError:
         return False
@@ -155,7 +155,7 @@ async def _ask(child: ChildPeer, id: str, proof: str) -> Outcome | None:
             UNKNOWN_APPROVAL,
             "The node that holds the call did not answer in time. Ask it what became of it.",
         ) from None
-    except UpstreamAnsweredError as answered:
+    except UpstreamResponseError as answered:
         row = by_ax(answered.code, answered.message)
         if row is UNKNOWN_APPROVAL or answered.code == METHOD_NOT_FOUND.code:
             return None
@@ -166,7 +166,7 @@ async def _ask(child: ChildPeer, id: str, proof: str) -> Outcome | None:
         raise InterlockError(row, str(detail), data) from None
 
 
-def _data(error: UpstreamAnsweredError) -> dict[str, Any]:
+def _data(error: UpstreamResponseError) -> dict[str, Any]:
     try:
         data = decode_value(error.raw_data) if error.raw_data is not None else None
     except ProtocolError:

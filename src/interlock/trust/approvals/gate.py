@@ -512,15 +512,15 @@ class RepeatedRequest(PendingRequestBase):
         self._collect = collect
         self._in_vain = in_vain
         self._told: Told = self._tell
-        self.open = True
+        self.is_open = True
         entry.waiters.append(self._told)
 
     def _tell(self, outcome: Outcome | None, error: InterlockError | None) -> None:
-        self.open = False
+        self.is_open = False
         self._collect(self._call, self._entry, outcome, error)
 
     def _leave(self) -> None:
-        self.open = False
+        self.is_open = False
         if self._told in self._entry.waiters:
             self._entry.waiters.remove(self._told)
 
@@ -528,9 +528,9 @@ class RepeatedRequest(PendingRequestBase):
         self._leave()
 
     def expire(self) -> None:
-        if self.open:
+        if self.is_open:
             self._leave()
-            self._call.exchange = None
+            self._call.upstream_request = None
             self._in_vain(self._call, self._entry)
 
 
@@ -548,13 +548,13 @@ def _is_only_proposed(entry: ApprovalEntry) -> bool:
 
 
 def _is_from_above(call: Call) -> bool:
-    return bool(call.credentials.known_as) or call.hop is not None
+    return bool(call.credentials.assigned_name) or call.hop is not None
 
 
 def _is_bound(call: Call, record: Approval) -> bool:
     """Whether a call without a session and without a handle belongs to this approval by its caller
     alone: the node above tells its clients apart itself, and so does a topic its participants."""
-    return _is_from_above(call) or call.face == record.face == TOPIC
+    return _is_from_above(call) or call.server == record.face == TOPIC
 
 
 class ApprovalGate:
@@ -607,16 +607,18 @@ class ApprovalGate:
 
     # -- a call comes
 
-    def hold(self, call: Call, decision: Decision) -> None:
+    def request_approval(self, call: Call, decision: Decision) -> None:
         """Stop it, or let it go if it is approved. Raises InterlockError."""
         route = call.route
         asked = whole(call, route)
-        if call.approval:
+        if call.approval_id:
             self._consume(call, decision, asked)
             return
         # The session that its approval is bound to. None: it came without one, from a topic, or
         # from the node above, which tells its clients apart itself.
-        unbound = call.proposal is not None or call.credentials.known_as or call.hop is not None
+        unbound = (
+            call.proposal is not None or call.credentials.assigned_name or call.hop is not None
+        )
         asker = None if unbound else call.session
         entry = self._asked_before(call, asked.digest, asker)
         if entry is not None and self._goes_on(call, entry, decision, asked):
@@ -654,7 +656,11 @@ class ApprovalGate:
         assert caller is not None
         inbox = self._inbox
         meta = call.meta
-        if call.extra is not None or call.asked is not None or (meta and APPROVAL in meta):
+        if (
+            call.extra_params is not None
+            or call.operation_request is not None
+            or (meta and APPROVAL in meta)
+        ):
             entry = inbox.named(named_approval(call, self._seals))
             if entry is not None and not (entry.told or entry.record.collected):
                 record = entry.record
@@ -693,9 +699,9 @@ class ApprovalGate:
             if self._inbox.expired(entry):
                 return False
             # Approved before the node was started anew: this is the call that was waited for.
-            call.approval = record.id
+            call.approval_id = record.id
             # Sent is what the human saw, and nothing that may stand beside it now.
-            call.arguments, call.extra = record.arguments, None
+            call.arguments, call.extra_params = record.arguments, None
             call.meta = decode_members(record.meta) if record.meta else None
             self._consume(call, decision, asked)
         elif record.state not in ENDS:
@@ -736,17 +742,17 @@ class ApprovalGate:
         error: InterlockError | None,
     ) -> None:
         """Hand out what an approved call came to. The journal has it as that, not as a call."""
-        call.approval = entry.record.id
+        call.approval_id = entry.record.id
         if outcome is not None and entry.record.below:
-            self.host.over(call, outcome, error, REQUIRED)
+            self.host.finish(call, outcome, error, REQUIRED)
             return
         if outcome is not None:
             # AQL reads a result as data, a topic is told in a message of its own, and a retry by
             # `requestState` is the same call.
-            plain = call.asked is None and call.proposal is None
+            plain = call.operation_request is None and call.proposal is None
             told_in_text = plain and state_of(call, self._seals) is None
             outcome = marked_as_kept(outcome, entry.record, in_text=told_in_text)
-        self.host.over(call, outcome, error, COLLECTED)
+        self.host.finish(call, outcome, error, COLLECTED)
 
     def _answer(
         self, call: Call, entry: ApprovalEntry, kept: WriteResult = WriteResult.WRITTEN
@@ -755,7 +761,7 @@ class ApprovalGate:
         Never raises."""
         record, host = entry.record, self.host
         if kept is not WriteResult.WRITTEN:
-            host.over(call, None, unwritten())
+            host.finish(call, None, unwritten())
             return
         if call.proposal is None:
             entry.asked_plainly = True
@@ -767,20 +773,20 @@ class ApprovalGate:
             or accepted(call) is False
         ):
             nobody = not self.anybody
-            host.over(call, held_result(record, url, nobody=nobody), None, REQUIRED)
+            host.finish(call, held_result(record, url, nobody=nobody), None, REQUIRED)
             return
         entry.url_offered = True
         if call.client.era is Era.SESSION:
             entry.session = call.session
-            host.over(call, None, url_error(record, url))
+            host.finish(call, None, url_error(record, url))
             return
         try:
             left = record.expires - self._inbox.wall_clock()
             state = self._seals.seal(call, left + DISPATCH_WAIT, held=record.id, again=True)
         except InterlockError as error:
-            host.over(call, None, error)
+            host.finish(call, None, error)
             return
-        host.over(call, url_needed(record, url, state), None, REQUIRED)
+        host.finish(call, url_needed(record, url, state), None, REQUIRED)
 
     # -- an approved call
 
@@ -792,7 +798,7 @@ class ApprovalGate:
         record = entry.record
         session = entry.session
         client = record.client
-        if session is not None and session.alive and session.owner == record.caller.name:
+        if session is not None and session.is_alive and session.owner == record.caller.name:
             client = session.client
         else:
             session = None
@@ -805,13 +811,13 @@ class ApprovalGate:
             session=session, hop=record.hop,
         )  # fmt: skip
         call.caller, call.proposal = record.caller, record.proposal
-        call.approval = record.id
+        call.approval_id = record.id
         entry.call = call
         self.host.begin(call)
 
     def _consume(self, call: Call, decision: Decision, asked: ReviewedCall) -> None:
         """Raises InterlockError when this is not the call that was approved."""
-        entry = self._inbox.entries.get(call.approval)
+        entry = self._inbox.entries.get(call.approval_id)
         # It was just given; or the call was sent before, stopped below, and this one asks there
         # again.
         if (
@@ -822,12 +828,12 @@ class ApprovalGate:
                 and not (entry.record.state == DONE and entry.record.below and entry.call is call)
             )
         ):
-            call.approval = ""
+            call.approval_id = ""
             raise InterlockError(CONFIRMATION_EXPIRED, "There is no approval for this call.")
         if entry.call is None:
             entry.call = call
         elif entry.call is not call:
-            call.approval = ""
+            call.approval_id = ""
             raise InterlockError(CONFIRMATION_EXPIRED, "The approval is used for another call.")
         record = entry.record
         changed = self._changes(record, call, decision, asked)
@@ -839,8 +845,8 @@ class ApprovalGate:
                 {"confirmation_id": record.id, "state": VOID, "changed": changed},
             )
         # Whatever the tool says of itself: what a human let through is sent once.
-        call.repeatable = False
-        call.digest = asked.digest
+        call.is_retryable = False
+        call.approval_digest = asked.digest
         if faults.ARMED:
             faults.at("gate.checked")
 
@@ -859,13 +865,13 @@ class ApprovalGate:
                     except Exception:
                         _log.exception("%s could not be noted as approved", route.canonical)
                 try:
-                    self.host.write_first(call)
+                    self.host.record_and_send(call)
                 except Exception as bug:
-                    self.host.over(call, None, fault(call, bug))
+                    self.host.finish(call, None, fault(call, bug))
                 if faults.ARMED:
                     faults.at("dispatch.begun")
             else:
-                self.host.over(call, None, unwritten())
+                self.host.finish(call, None, unwritten())
 
         self._inbox.step(entry, record.step(DISPATCHING), then)
 
@@ -888,14 +894,14 @@ class ApprovalGate:
 
     # -- what became of it
 
-    def finished(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
+    def on_result(self, call: Call, outcome: Outcome | None, error: InterlockError | None) -> None:
         """A call that was made for an approval is over, or one whose result may say that a node
         below wants an approval. Told once, by the pipeline's one exit."""
-        if not call.approval:
-            if outcome is not None and call.route is not None and call.route.way:
+        if not call.approval_id:
+            if outcome is not None and call.route is not None and call.route.route_members:
                 self.below.note(call, outcome)
             return
-        entry = self._inbox.entries.get(call.approval)
+        entry = self._inbox.entries.get(call.approval_id)
         if entry is None or entry.call is not call:
             return
         entry.call = None
@@ -905,7 +911,7 @@ class ApprovalGate:
             # It ended while its start was being written, so it was never sent.
             entry.early = (outcome, error)
         else:
-            self._finish(entry, outcome, error, dispatched=call.dispatched)
+            self._finish(entry, outcome, error, dispatched=call.is_dispatched)
 
     def _finish(
         self,
@@ -955,8 +961,10 @@ class ApprovalGate:
     def decided(self, entry: ApprovalEntry) -> None:
         """Tell a client that was given the page: its user is done there."""
         session = entry.session
-        if entry.url_offered and session is not None and session.alive:
-            session.tell(COMPLETE_NOTICE, encode_value({"elicitationId": entry.record.id}))
+        if entry.url_offered and session is not None and session.is_alive:
+            session.send_notification(
+                COMPLETE_NOTICE, encode_value({"elicitationId": entry.record.id})
+            )
 
     def _tell(
         self, entry: ApprovalEntry, outcome: Outcome | None, error: InterlockError | None
@@ -971,9 +979,9 @@ class ApprovalGate:
 
     # -- waiting for a call that is under way
 
-    def only_waits(self, call: Call) -> bool:
+    def is_waiting_for_other_call(self, call: Call) -> bool:
         """Whether a call that is under way waits for what was, or will be, sent for another."""
-        return isinstance(call.exchange, RepeatedRequest)
+        return isinstance(call.upstream_request, RepeatedRequest)
 
     def _wait(self, call: Call, entry: ApprovalEntry, seconds: float) -> bool:
         """False: too many do already, and it is over."""
@@ -983,7 +991,7 @@ class ApprovalGate:
             entry.asked_plainly = True
         own = sum(len(one.waiters) for one in self._inbox if one.record.caller == record.caller)
         if len(entry.waiters) >= MOST_WAITING or own >= MOST_OF_CALLER:
-            self.host.over(
+            self.host.finish(
                 call,
                 None,
                 InterlockError(
@@ -994,15 +1002,15 @@ class ApprovalGate:
                 ),
             )
             return False
-        call.exchange = RepeatedRequest(entry, call, self._collect, self._waited_in_vain)
-        self.host.wait_for_input(call, seconds)
+        call.upstream_request = RepeatedRequest(entry, call, self._collect, self._waited_in_vain)
+        self.host.pause_deadline(call, seconds)
         return True
 
     def _waited_in_vain(self, call: Call, entry: ApprovalEntry) -> None:
         if entry.record.state == PENDING:
             self._answer(call, entry)
             return
-        self.host.over(
+        self.host.finish(
             call,
             None,
             InterlockError(

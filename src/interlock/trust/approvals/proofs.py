@@ -330,7 +330,7 @@ class Proofs:
         # One person may have several keys: what is said of any of them holds for the person.
         named = [one for one in self.anchors.all if one.name == verdict.anchor]
         known = named or [Anchor(verdict.anchor, verdict.kind)]
-        if any(one.is_caller(caller.name, caller.above) for one in known):
+        if any(one.is_caller(caller.name, caller.parent_caller) for one in known):
             raise InterlockError(
                 FORBIDDEN, f"{verdict.anchor} asked for this call, and cannot confirm it as well."
             )

@@ -195,7 +195,11 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def who(self) -> str:
         """Who asked: on a call that came from above, the one who called there."""
-        return f"{self.caller.above} (by {self.caller.name})" if self.caller.above else self.whose
+        return (
+            f"{self.caller.parent_caller} (by {self.caller.name})"
+            if self.caller.parent_caller
+            else self.whose
+        )
 
     @property
     def whose(self) -> str:
@@ -272,7 +276,7 @@ def digest_of(
 ) -> str:
     """What a proof is about, as hex SHA-256 over canonical JSON. `meta`: what of the call's `_meta`
     is sent with it."""
-    whose = [caller.name, caller.above] if caller.above else caller.name
+    whose = [caller.name, caller.parent_caller] if caller.parent_caller else caller.name
     whole = {"tool": tool, "arguments": arguments, "contract": contract, "caller": whose}
     if meta:
         whole["meta"] = meta
@@ -296,7 +300,7 @@ def view(approval: Approval, *, url: str | None = None) -> dict[str, Any]:
         "caller": {
             "name": approval.caller.name,
             "kind": approval.caller.kind,
-            "above": approval.caller.above,
+            "above": approval.caller.parent_caller,
         },
         "action": approval.action,
         "rule": approval.rule,
@@ -316,7 +320,7 @@ def view(approval: Approval, *, url: str | None = None) -> dict[str, Any]:
         seen["at"] = approval.at
     if approval.proposal is not None:
         proposed = approval.proposal
-        seen["proposal"] = {"topic": proposed.topic, "id": proposed.id, "by": proposed.by}
+        seen["proposal"] = {"topic": proposed.topic, "id": proposed.id, "by": proposed.participant}
     if approval.decided:
         seen |= {
             "decided_at": format_utc(approval.decided),
@@ -548,7 +552,7 @@ def journal_digest(call: Call) -> str:
     digest: then `args_raw_sha256`, of their bytes."""
     try:
         # The gate has read it, where the call is made for an approval.
-        return f"{DIGEST}{call.digest or whole(call, call.route).digest}"
+        return f"{DIGEST}{call.approval_digest or whole(call, call.route).digest}"
     except InterlockError:
         return f"{RAW_DIGEST}{sha256(call.arguments).hexdigest()}"
 
@@ -593,7 +597,7 @@ def written_down(
         caller=caller,
         # What it promised is for whoever waits for an answer, and then nobody may.
         client=Client(client.era, client.revision, client.name),
-        face=call.face,
+        face=call.server,
         name=call.name,
         tool=asked.tool,
         upstream=call.upstream,
@@ -647,7 +651,7 @@ def whose(caller: Caller, digest: str, session: ClientSession | None = None) -> 
     """By what the identical call of the same client is known. `session`: the client's, on the
     session protocol; several clients may be one caller."""
     asker = 0 if session is None else id(session)
-    return caller.name, caller.kind, caller.above, digest, asker
+    return caller.name, caller.kind, caller.parent_caller, digest, asker
 
 
 class ApprovalEntry(msgspec.Struct, eq=False):

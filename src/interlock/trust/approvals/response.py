@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.core.call import Call, Client, Outcome, RelayedError, UpstreamAnsweredError
+from interlock.core.call import Call, Client, Outcome, RelayedError, UpstreamResponseError
 from interlock.core.journal.audit import OK, TOOL_ERROR
 from interlock.core.pipeline.client_requests import capabilities_of
 from interlock.core.pipeline.request_state import SealedState, StateSealer
@@ -62,7 +62,7 @@ INPUT: Final = "approval"
 """The key of the one question in an `input_required` result."""
 
 
-class UrlElicitationRequiredError(UpstreamAnsweredError):
+class UrlElicitationRequiredError(UpstreamResponseError):
     """The caller's user must open a page first."""
 
     def __init__(self, message: str, data: bytes) -> None:
@@ -159,7 +159,7 @@ def url_needed(approval: Approval, url: str, state: str) -> Outcome:
 
 def _action(call: Call) -> str | None:
     """What the user did with the page, where the request brings that. None: it brings nothing."""
-    raw = (call.extra or {}).get("inputResponses")
+    raw = (call.extra_params or {}).get("inputResponses")
     if raw is None:
         return None
     try:
@@ -183,7 +183,7 @@ def declined(call: Call) -> bool:
 def state_of(call: Call, seals: StateSealer) -> SealedState | None:
     """What its caller was given when it was asked to open the page for this very call, and brings
     back. None: nothing of the kind."""
-    raw = (call.extra or {}).get(REQUEST_STATE)
+    raw = (call.extra_params or {}).get(REQUEST_STATE)
     try:
         state = None if raw is None else decode_value(raw)
         opened = seals.open(state, call) if isinstance(state, str) else None
@@ -198,8 +198,8 @@ def named_approval(call: Call, seals: StateSealer) -> str:
     state = state_of(call, seals)
     if state is not None:
         return state.held
-    if call.asked is not None:
-        token = call.asked.confirmation
+    if call.operation_request is not None:
+        token = call.operation_request.confirmation
         if token:
             return token.partition("_")[2]
     raw = None if call.meta is None else call.meta.get(APPROVAL)
@@ -239,7 +239,7 @@ def seconds_of(text: object) -> float:
 
 
 def trouble_of(error: InterlockError) -> StoredError:
-    if isinstance(error, UpstreamAnsweredError):
+    if isinstance(error, UpstreamResponseError):
         data = b"" if error.raw_data is None else bytes(error.raw_data)
         return StoredError(error.failure.name, error.message, error.code, data)
     data = b"" if not error.data else encode_value(error.data)
@@ -249,7 +249,7 @@ def trouble_of(error: InterlockError) -> StoredError:
 def error_of(trouble: StoredError) -> InterlockError:
     if trouble.code is not None:
         data = Raw(trouble.data) if trouble.data else None
-        return UpstreamAnsweredError(trouble.code, trouble.message, data)
+        return UpstreamResponseError(trouble.code, trouble.message, data)
     known: Any = decode_value(trouble.data) if trouble.data else None
     return InterlockError(by_name(trouble.failure), trouble.message, known)
 

@@ -308,7 +308,7 @@ class Approvals:
                 raise invalid("it approves, and the call is to be refused")
             by, kind, token = verdict.anchor, verdict.kind, verdict.token
             reason = verdict.reason or reason
-        elif local or (presented_by is not None and presented_by.approves):
+        elif local or (presented_by is not None and presented_by.can_view_approvals):
             self._must_wait(entry)
             by = presented_by.name if presented_by is not None else "local"
             kind, token = "local" if local else "caller", ""
@@ -321,7 +321,7 @@ class Approvals:
 
     def confirm_call(self, call: Call) -> None:
         """Answer a request `mcpax/confirm`. Raises InterlockError for one that cannot be read."""
-        extra = call.extra or {}
+        extra = call.extra_params or {}
         id, proof = _text(extra, "confirmation_id"), _text(extra, "proof")
         if not id:
             raise ProtocolError("`confirmation_id` is missing.", INVALID_PARAMS)
@@ -332,7 +332,7 @@ class Approvals:
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, call: Call, id: str, proof: str) -> None:
-        over = self.gate.host.over
+        over = self.gate.host.finish
         try:
             over(call, await self.confirm(id, proof, call.caller), None, OK)
         except InterlockError as error:
@@ -464,7 +464,7 @@ class Approvals:
 
 
 def _same(one: Caller, other: Caller) -> bool:
-    return (one.name, one.kind, one.above) == (other.name, other.kind, other.above)
+    return (one.name, one.kind, one.parent_caller) == (other.name, other.kind, other.parent_caller)
 
 
 def _why_not(kept: WriteResult, record: Approval) -> InterlockError:

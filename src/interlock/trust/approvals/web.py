@@ -434,9 +434,9 @@ class ApprovalsApp:
         """Who may see all that waits. Raises InterlockError."""
         session = _session_of(scope)
         if session is not None:
-            return Caller(self._desk.known(session), approves=True)
+            return Caller(self._desk.known(session), can_view_approvals=True)
         caller = await self._caller(scope)
-        if LOCAL in scope or caller.approves:
+        if LOCAL in scope or caller.can_view_approvals:
             return caller
         error = InterlockError(
             FORBIDDEN,
@@ -572,8 +572,8 @@ class ApprovalsApp:
         left = None
         if session is not None:
             left = self._desk.left(session)
-        elif caller.expires is not None:
-            left = caller.expires - self._now()
+        elif caller.expires_at is not None:
+            left = caller.expires_at - self._now()
         # A session of the page and the node's own user do not go by the name of a caller.
         name = None if session is not None or LOCAL in scope else caller.name
         await self._stream("approvals", tell, receive, send, may=may, whose=name, left=left)

@@ -127,14 +127,14 @@ class ApiTokens:
 def caller_of_token(token: AccessToken) -> Caller:
     return Caller(
         token.name,
-        calls="call" in token.may,
-        registers="register" in token.may,
-        joins="join" in token.may,
-        approves="approve" in token.may,
+        can_call="call" in token.may,
+        can_register="register" in token.may,
+        can_join="join" in token.may,
+        can_view_approvals="approve" in token.may,
         kind="token",
         roles=token.roles,
         scopes=token.scopes,
-        expires=token.expires,
+        expires_at=token.expires,
         id=token.id,
     )
 

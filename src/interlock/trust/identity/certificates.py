@@ -38,10 +38,10 @@ class Certificates:
 def _caller(one: CertificateConfig) -> Caller:
     return Caller(
         one.name,
-        calls="call" in one.may,
-        registers="register" in one.may,
-        joins="join" in one.may,
-        approves="approve" in one.may,
+        can_call="call" in one.may,
+        can_register="register" in one.may,
+        can_join="join" in one.may,
+        can_view_approvals="approve" in one.may,
         kind="certificate",
         roles=tuple(one.roles),
         scopes=None if one.scopes is None else tuple(one.scopes),

@@ -88,14 +88,14 @@ def caller_of(
     jti = claims.get("jti")
     return Caller(
         name,
-        calls="call" in terms.may,
-        registers="register" in terms.may,
-        joins="join" in terms.may,
-        approves="approve" in terms.may,
+        can_call="call" in terms.may,
+        can_register="register" in terms.may,
+        can_join="join" in terms.may,
+        can_view_approvals="approve" in terms.may,
         kind=terms.kind,
         roles=_words(_at(claims, terms.roles)),
         scopes=_scopes(claims, terms.scopes),
-        expires=ends,
+        expires_at=ends,
         id=jti if isinstance(jti, str) and jti else name,
     )
 

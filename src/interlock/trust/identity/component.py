@@ -161,7 +161,7 @@ class IdentityComponent:
         named = [one for (_, kept), one in self._parts.callers.items() if kept == name]
         tokens = [one for one in self._api_tokens.access.tokens.values() if one.name == name]
         if named or tokens:
-            return any(one.registers for one in named) or any(
+            return any(one.can_register for one in named) or any(
                 one.state(now) == "good" and "register" in one.may for one in tokens
             )
         return self.watch.is_active(name)
@@ -176,13 +176,13 @@ class IdentityComponent:
         showed there does, and there is a parent.
         """
         now = self._wall_clock()
-        if caller.expires is not None and now >= caller.expires:
+        if caller.expires_at is not None and now >= caller.expires_at:
             return None
         if caller.kind in ("jwt", "introspection"):
             revoked = self._api_tokens.is_revoked(caller.name, caller.id, None)
             if revoked or not self._believed(caller):
                 return None
-            return caller if caller.expires is not None or self._just_good(caller) else None
+            return caller if caller.expires_at is not None or self._just_good(caller) else None
         if caller.kind == "token" and caller.id:
             token = self._api_tokens.access.tokens.get(caller.id)
             if token is None or token.state(now) != "good" or token.name != caller.name:
@@ -395,10 +395,10 @@ class _Taken:
 def _caller(one: TokenConfig) -> Caller:
     return Caller(
         one.name,
-        calls="call" in one.may,
-        registers="register" in one.may,
-        joins="join" in one.may,
-        approves="approve" in one.may,
+        can_call="call" in one.may,
+        can_register="register" in one.may,
+        can_join="join" in one.may,
+        can_view_approvals="approve" in one.may,
         kind="token",
         roles=tuple(one.roles),
         scopes=None if one.scopes is None else tuple(one.scopes),

@@ -147,9 +147,9 @@ class AccessWatch:
         revoked = self._revoked(before, found)
         for name in revoked:
             left = self._seen.get(name, {})
-            for id in revoked.tokens & left.keys():
+            for id in revoked.token_ids & left.keys():
                 del left[id]
-            if name in revoked.wholly or not left:
+            if name in revoked.without_tokens or not left:
                 self._seen.pop(name, None)
         if revoked:
             _log.info("revoked: %s", ", ".join(sorted(revoked)))
@@ -174,7 +174,7 @@ class AccessWatch:
             if name not in good and not self._seen.get(name, {}).keys() - ids:
                 wholly.add(name)
         revoked = RevokedCallers(names | wholly)
-        revoked.tokens, revoked.wholly = frozenset(ids), frozenset(wholly)
+        revoked.token_ids, revoked.without_tokens = frozenset(ids), frozenset(wholly)
         return revoked
 
     def _drop_expired(self) -> None:

@@ -43,7 +43,7 @@ def read_arguments(call: Call) -> dict[str, Any] | None:
     Raises InterlockError for arguments that mean different things to different readers.
     """
     raw = bytes(call.arguments)
-    arguments = call.decoded
+    arguments = call.decoded_arguments
     if arguments is None:
         try:
             arguments = _decode(raw)
@@ -51,7 +51,7 @@ def read_arguments(call: Call) -> dict[str, Any] | None:
             raise InterlockError(INVALID_PARAMS, f"`arguments` cannot be read: {exc}.") from None
         if arguments is None:
             arguments = {}
-        call.decoded = arguments
+        call.decoded_arguments = arguments
     if type(arguments) is not dict:
         return None
     refuse_twins(raw)
@@ -79,7 +79,7 @@ def _is_plain(value: Any, depth: int = 0) -> bool:
 def kinds_of(call: Call, catalog: Catalog | None) -> tuple[tuple[str, ...], ...]:
     """What a request that calls no tool is known by: its kind, once for every name that what it
     asks for has here, each with its other spellings."""
-    verb = call.verb
+    verb = call.method
     member = CONTEXT_MEMBER.get(verb)
     if member is None or not call.name:
         return ((request_kind(verb),),)
@@ -94,7 +94,7 @@ def kinds_of(call: Call, catalog: Catalog | None) -> tuple[tuple[str, ...], ...]
 
 def _own_uri(call: Call, member: str) -> str:
     """The URI as its upstream will read it."""
-    raw = (call.extra or {}).get(member)
+    raw = (call.extra_params or {}).get(member)
     try:
         value = None if raw is None else decode_value(raw)
     except ProtocolError:

@@ -33,7 +33,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     """The name of the rule that decided; `default:…` when none did."""
     reason: str = ""
     """Why, in the operator's words."""
-    gated: bool = False
+    needs_approval: bool = False
     """Whether the call waits for a human: confirm or verify."""
     names_tool: bool = False
     """Whether its rule is about tools by name, and not just about everything or everybody."""

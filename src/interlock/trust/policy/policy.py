@@ -99,7 +99,7 @@ class Policy:
         """What happens to the call. Raises InterlockError when it is denied."""
         found: Decision | ConditionalRules | None = None
         tool = call.route
-        if tool is not None and call.caller is self._last_caller and call.verb == mcp.TOOLS_CALL:
+        if tool is not None and call.caller is self._last_caller and call.method == mcp.TOOLS_CALL:
             # What stands whatever the arguments are is mostly at hand, found for an earlier call.
             found = self._last_plans.get(tool)  # type: ignore[call-overload]
         if type(found) is not Decision:
@@ -117,7 +117,7 @@ class Policy:
     def judge(self, call: Call) -> Decision:
         """What happens to the call, denial included. Raises InterlockError for arguments that
         cannot be judged because they are not one thing."""
-        if call.verb != mcp.TOOLS_CALL:
+        if call.method != mcp.TOOLS_CALL:
             return self._judge_other(call)
         tool = cast("Tool | None", call.route)
         if not self.rules:
@@ -173,7 +173,7 @@ class Policy:
 
     def _judge_other(self, call: Call) -> Decision:
         if not self._others:
-            return self._default_other(call.verb)
+            return self._default_other(call.method)
         return self.judge_as(
             call, PolicyRequest(kinds_of(call, self._catalog), server=call.upstream)
         )
@@ -181,13 +181,13 @@ class Policy:
     def judge_as(self, call: Call, asked: PolicyRequest) -> Decision:
         """What happens to a call that asks for this. Nothing is remembered."""
         caller = call.caller or _NOBODY
-        other = "" if asked.tool else call.verb
+        other = "" if asked.tool else call.method
         plan = self.plan(caller, asked, other=other)
         if type(plan) is Decision:
             found = plan
         else:
             found = self._with_arguments(call, caller, cast("ConditionalRules", plan))
-        if found.gated and other:
+        if found.needs_approval and other:
             # Nobody can be asked about it, so it does not happen.
             return decision(
                 PolicyAction.DENY,
@@ -205,7 +205,7 @@ class Policy:
             if known is not None:
                 return known
         profile = (
-            (caller.name, caller.above, caller.roles, caller.scopes)
+            (caller.name, caller.parent_caller, caller.roles, caller.scopes)
             if self._who_matters
             else _EVERYBODY
         )
@@ -346,7 +346,7 @@ def _most_restrictive_first(rule: Rule) -> tuple[int, int]:
 
 def _denial(call: Call, found: Decision, version: str) -> InterlockError:
     route = call.route
-    what = (call.name if route is None else route.canonical) or call.verb
+    what = (call.name if route is None else route.canonical) or call.method
     shown = what if len(what) <= _SHOWN else what[:_SHOWN] + "…"
     why = f" {found.reason}" if found.reason else ""
     return InterlockError(

@@ -227,7 +227,7 @@ class Rule:
         """
         assert self.callers is not None
         return self.callers.fit(caller.name) or (
-            self.restricts and bool(caller.above) and self.callers.fit(caller.above)
+            self.restricts and bool(caller.parent_caller) and self.callers.fit(caller.parent_caller)
         )
 
     # -- what
@@ -399,8 +399,8 @@ class RuleIndex:
         """Rules found by who asks. No rule is among both."""
         found: dict[int, Rule] = {}
         self._by_caller.find(caller.name, found)
-        if caller.above:
-            self._by_caller.find(caller.above, found)
+        if caller.parent_caller:
+            self._by_caller.find(caller.parent_caller, found)
         for table, words in ((self._by_role, caller.roles), (self._by_scope, caller.scopes or ())):
             for word in words:
                 for rule in table.get(word, ()):

@@ -38,4 +38,4 @@ class Visibility:
             found = policy.standing(caller, tool)
             return not (isinstance(found, Decision) and found.action is PolicyAction.DENY)
 
-        return View((caller.name, caller.above, caller.roles, scopes, policy.version), sees)
+        return View((caller.name, caller.parent_caller, caller.roles, scopes, policy.version), sees)

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from joserfc.jwk import ECKey
 
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from interlock.core.upstreams.supervisor import State
 from tests.core.upstreams.harness import within
 from tests.core.upstreams.oauth.authority import Asked, Authority, Protected, Wanderer
@@ -252,9 +252,9 @@ def test_the_old_transport(tmp_path: Path, transport: str) -> None:
                 assert await one.text("echo", text="hi") == "hi"
                 world.authority.expire()
                 # The refused call is told that it was not executed, and the next link is good.
-                with pytest.raises(UpstreamGoneError) as caught:
+                with pytest.raises(UpstreamLostError) as caught:
                     await one.result("echo", {"text": "hi"})
-                assert not caught.value.sent
+                assert not caught.value.was_sent
                 await one.ready()
                 assert await one.text("echo", text="hi") == "hi"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from interlock.core.upstreams.supervisor import State
 from tests.core.upstreams.harness import text, within
 from tests.core.upstreams.oauth.authority import Reply
@@ -257,7 +257,7 @@ def test_a_refresh_token_that_has_ended(tmp_path: Path, caplog: pytest.LogCaptur
             await one.ready()
             world.authority.expire()
             world.authority.refresh.clear()
-            with pytest.raises(UpstreamGoneError) as caught:
+            with pytest.raises(UpstreamLostError) as caught:
                 await one.result("echo", {"text": "hi"})
             assert caught.value.message == AGAIN
             await one.state(State.DEGRADED)
@@ -299,7 +299,7 @@ def test_an_authority_that_is_down_is_no_reason_to_bother_a_human(tmp_path: Path
             await one.ready()
             world.authority.expire()
             world.authority.habits["/token"] = lambda asked: Reply(503, b"")
-            with pytest.raises(UpstreamGoneError, match="Cannot sign in to up"):
+            with pytest.raises(UpstreamLostError, match="Cannot sign in to up"):
                 await one.result("echo", {"text": "hi"})
             assert one.supervisor.state is State.READY
             world.authority.habits.clear()
@@ -316,7 +316,7 @@ def test_a_client_that_was_forgotten_is_registered_anew(tmp_path: Path) -> None:
             await one.ready()
             world.authority.expire()
             del world.authority.clients[before.client.client_id]
-            with pytest.raises(UpstreamGoneError, match="sign in again"):
+            with pytest.raises(UpstreamLostError, match="sign in again"):
                 await one.result("echo", {"text": "hi"})
             after = await world.log_in()
             assert after.client.client_id in world.authority.clients
@@ -346,7 +346,7 @@ def test_a_token_that_the_server_never_likes(tmp_path: Path) -> None:
 
             world.server.habit = stubborn
             calls = len(world.server.requests)
-            with pytest.raises(UpstreamGoneError, match="goes on refusing"):
+            with pytest.raises(UpstreamLostError, match="goes on refusing"):
                 await one.result("echo", {"text": "hi"})
             assert len(world.server.requests) - calls == 2
             assert len(world.authority.token_requests("refresh_token")) == 1

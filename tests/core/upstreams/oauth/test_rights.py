@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from interlock.core.config import OAuthConfig, ServerConfig
 from interlock.core.upstreams.oauth.bearer import BearerRegistry
 from interlock.core.upstreams.supervisor import State
@@ -30,7 +30,7 @@ def test_more_rights_take_a_human(tmp_path: Path) -> None:
         async with world.node() as one:
             await one.ready()
             for _ in range(2):
-                with pytest.raises(UpstreamGoneError) as caught:
+                with pytest.raises(UpstreamLostError) as caught:
                     await one.result("echo", {"text": "hi"})
                 assert caught.value.message == (
                     "up wants more rights for this (write): run `interlock login up`, "
@@ -54,7 +54,7 @@ def test_rights_that_were_asked_for_and_not_given(tmp_path: Path) -> None:
         world.authority.tokens[grant.access_token].scope = ""
         async with world.node(scopes=["admin"]) as one:
             await one.ready()
-            with pytest.raises(UpstreamGoneError, match="which it was asked for already"):
+            with pytest.raises(UpstreamLostError, match="which it was asked for already"):
                 await one.result("echo", {"text": "hi"})
 
     at_home(tmp_path, body)
@@ -71,7 +71,7 @@ def test_a_403_that_is_not_about_scopes(tmp_path: Path) -> None:
                 return True
 
             world.server.habit = never
-            with pytest.raises(UpstreamGoneError, match=r"refuses this \(HTTP 403\)"):
+            with pytest.raises(UpstreamLostError, match=r"refuses this \(HTTP 403\)"):
                 await one.result("echo", {"text": "hi"})
         assert not world.authority.token_requests("refresh_token")
 
@@ -120,7 +120,7 @@ def test_a_server_that_is_open_but_for_its_calls(tmp_path: Path) -> None:
         world.server.open = True
         async with world.node() as one:
             await one.ready()
-            with pytest.raises(UpstreamGoneError) as caught:
+            with pytest.raises(UpstreamLostError) as caught:
                 await one.result("echo", {"text": "hi"})
             assert caught.value.message == NEEDED
             assert one.supervisor.state is State.READY

@@ -33,7 +33,7 @@ def read_credentials(
     """
     if is_forwarded(fields):
         peer = FORWARDED
-    return Credentials(peer, bearer_of(fields.get(b"authorization")), certificate=certificate)
+    return Credentials(peer, bearer_of(fields.get(b"authorization")), certificate_names=certificate)
 
 
 def read_scope_credentials(scope: Scope) -> Credentials:

@@ -41,7 +41,7 @@ _log = logging.getLogger("interlock.server")
 
 
 class ResourceFollower(Protocol):
-    """Where a follower says which resources it wants to hear of; its `updated` is told."""
+    """Subscribes followers to resources. Calls their `send_resource_update`."""
 
     async def follow(self, follower: Any, call: Call, uris: Iterable[str]) -> list[str]: ...
 
@@ -78,13 +78,13 @@ class Subscription:
         self._send(jsonrpc.notification(mcp.ACKNOWLEDGED, params))
         early, self._early = self._early, None
         for uri in early or ():
-            self.updated(uri)
+            self.send_resource_update(uri)
 
     def changed(self, kind: str) -> None:
         if _FILTERS[kind] in self.honoured:
             self._send(jsonrpc.notification(_CHANGED[kind], b'{"_meta":%b}' % self._meta))
 
-    def updated(self, uri: str) -> None:
+    def send_resource_update(self, uri: str) -> None:
         """A resource that it follows is not what it was."""
         if self._early is not None:
             # Not before it is acknowledged.
@@ -280,7 +280,7 @@ class ChangeListeners:
         for kind, method in _CHANGED.items():
             if kind in news:
                 for session in list(self._sessions):
-                    session.tell(method, None)
+                    session.send_notification(method, None)
                 for subscription in list(self._subscriptions):
                     subscription.changed(kind)
 

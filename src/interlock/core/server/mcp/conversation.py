@@ -228,7 +228,7 @@ class Conversation:
 
     def _view_of(self, client: str, caller: str) -> OperationView | None:
         """What the client sees. A node above puts its own names before tools: it sees those."""
-        if self._views is None or self._credentials.known_as:
+        if self._views is None or self._credentials.assigned_name:
             return None
         if self._chosen is not None:
             return None if self._chosen is PLAIN else self._chosen
@@ -336,7 +336,7 @@ class Conversation:
                     glance is not None
                     and (glance.meta is not UNSET or (era is _STATELESS and not glance.result_type))
                 ):
-                    result = write_result(outcome, client, self._hello.server_info, call.verb)
+                    result = write_result(outcome, client, self._hello.server_info, call.method)
                 send = self._send
                 send(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (id, result))
         except InterlockError as unwritable:

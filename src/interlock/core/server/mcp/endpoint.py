@@ -149,7 +149,7 @@ class McpEndpoint:
         operations = self._pipeline.operations
         if operations is None or view is None or view is PLAIN:
             return False
-        found = operations.unreadable(exchange.body)
+        found = operations.check_encoding(exchange.body)
         if found is None:
             return False
         id, error = found
@@ -160,7 +160,7 @@ class McpEndpoint:
         call = Call(TOOLS_CALL, "http", facts.credentials, client, endpoint, view=view)
         self._pipeline.enter(call)
         self._pipeline.refused(call, error)
-        outcome, _ = operations.told(call, None, error)
+        outcome, _ = operations.write_response(call, None, error)
         if outcome is None:
             return False
         self.answering.answer(exchange, id, client, outcome)

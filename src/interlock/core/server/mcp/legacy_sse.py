@@ -184,7 +184,7 @@ class LegacySse:
         client = self._clients.get(id)
         # A stranger is told that, and nothing about sessions.
         owner = "" if client is None else client.owner
-        self._pipeline.admit(Call("POST", FACE, facts.credentials, _CLIENT, owner=owner))
+        self._pipeline.admit(Call("POST", FACE, facts.credentials, _CLIENT, session_owner=owner))
         if client is None:
             raise InterlockError(
                 UNKNOWN_SESSION, "This session has ended or never was: open a new stream."

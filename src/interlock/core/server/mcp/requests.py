@@ -180,7 +180,7 @@ def read_initialize(message: Message) -> Client:
         mcp.negotiate(opened.protocol_version),
         opened.client_info.name,
         promised,
-        answers=not _ANSWERED.isdisjoint(decode_members(promised)),
+        accepts_requests=not _ANSWERED.isdisjoint(decode_members(promised)),
     )
 
 

@@ -210,7 +210,7 @@ class Responder:
         facts = exchange.head.facts
         return (
             self._pipeline.transparent is not None
-            and call.verb in mcp.LISTS
+            and call.method in mcp.LISTS
             and facts is not None
             and facts.accepts_stream
         )
@@ -231,7 +231,7 @@ class Responder:
                     glance is not None
                     and (glance.meta is not UNSET or (era is _STATELESS and not glance.result_type))
                 ):
-                    result = write_result(outcome, client, self._hello.server_info, call.verb)
+                    result = write_result(outcome, client, self._hello.server_info, call.method)
                 if glance is None and session is not None and self._as_stream(call, exchange):
                     self.open(exchange)
                 if not exchange.streaming:
@@ -264,7 +264,7 @@ class Responder:
         for call in list(self._pipeline.under_way()):
             waiting = True
             # They stand in the order in which they began: the first young one ends the search.
-            if now - call.started < QUIET:
+            if now - call.started_at < QUIET:
                 break
             exchange = call.context
             if isinstance(exchange, HttpExchange):

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec import UNSET, Raw
 
-from interlock.core.call import Client, Outcome, RelayedError, UpstreamAnsweredError
+from interlock.core.call import Client, Outcome, RelayedError, UpstreamResponseError
 from interlock.errors import INVALID_ARGUMENTS, UPSTREAM_PROTOCOL, InterlockError, ProtocolError
 from interlock.protocol import mcp
 from interlock.protocol.jsonrpc import (
@@ -168,7 +168,7 @@ def write_error(
     """
     stateless = client is not None and client.era is mcp.Era.STATELESS
     ax = ax or (client is not None and mcp.speaks_ax(client.capabilities))
-    if isinstance(error, UpstreamAnsweredError):
+    if isinstance(error, UpstreamResponseError):
         code = mcp.stateless_code(error.code) if stateless and not ax else error.code
         status = _STATUS_BY_CODE.get(code, 200) if stateless else 200
         return status, error_response(id, code, error.message, error.raw_data)

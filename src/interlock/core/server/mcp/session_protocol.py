@@ -56,7 +56,7 @@ class SessionProtocol:
     def take(self, exchange: HttpExchange, facts: RequestHeaders, request: mcp.ToolCall) -> bool:
         """Start a plain call. False: something about it wants the long look of `serve`."""
         session = facts.found
-        if session is None or not session.alive:
+        if session is None or not session.is_alive:
             try:
                 session = facts.found = self._session(facts)
             except InterlockError:
@@ -89,7 +89,7 @@ class SessionProtocol:
             answering.begin_pulse()
         self._pipeline.begin(call)
         # While a call is under way nobody takes the session for a quiet one.
-        session.last_seen = call.started
+        session.last_seen = call.started_at
         return True
 
     def serve(self, exchange: HttpExchange, facts: RequestHeaders, message: Message) -> None:
@@ -194,7 +194,7 @@ class SessionProtocol:
     def _owned(self, facts: RequestHeaders, verb: str) -> HttpSession:
         session = self._session(facts)
         self._pipeline.admit(
-            Call(verb, FACE, facts.credentials, session.client, owner=session.owner)
+            Call(verb, FACE, facts.credentials, session.client, session_owner=session.owner)
         )
         return session
 
@@ -282,7 +282,7 @@ class SessionProtocol:
                     outcome = await self._pipeline.run(call)
                 finally:
                     session.calls.pop(id, None)
-                return write_outcome(id, outcome, session.client, info, call.verb)
+                return write_outcome(id, outcome, session.client, info, call.method)
             except InterlockError as error:
                 if error.failure is CANCELLED:
                     return None

@@ -67,9 +67,9 @@ class SessionRequests:
         ask = found[0]
         if response.error is not UNSET:
             error = jsonrpc.decode_error(response.error)
-            ask.refuse(error.code, error.message, None if error.data is UNSET else error.data)
+            ask.reject(error.code, error.message, None if error.data is UNSET else error.data)
         elif response.result is not UNSET:
-            ask.reply(mcp.past_this_hop(response.result))
+            ask.respond(mcp.past_this_hop(response.result))
 
     def progress(self, notification: Message) -> None:
         """How an answer comes along, told in the token of whoever asked."""
@@ -99,7 +99,7 @@ class SessionRequests:
     def refuse_all(self, why: str) -> None:
         asks, self.open = self.open, {}
         for ask, _ in asks.values():
-            ask.refuse(INTERNAL.code, why)
+            ask.reject(INTERNAL.code, why)
 
 
 _SWEEP: Final = 60.0
@@ -137,8 +137,18 @@ class Session:
     """
 
     __slots__ = (
-        "_questions", "alive", "calls", "client", "closed", "id", "last_seen", "log_level",
-        "on_roots_changed", "owner", "view", "way",
+        "_questions",
+        "calls",
+        "client",
+        "id",
+        "is_alive",
+        "last_seen",
+        "log_level",
+        "on_close",
+        "on_roots_changed",
+        "owner",
+        "view",
+        "way",
     )  # fmt: skip
 
     def __init__(
@@ -149,12 +159,12 @@ class Session:
         self.owner = owner
         """The caller it belongs to: another caller's request cannot use it."""
         self.last_seen = now
-        self.alive = True
+        self.is_alive = True
         self.calls: dict[bytes, Call] = {}
         """Its calls that are under way, by the client's own ids."""
         self.way = way
         self.log_level: str | None = None
-        self.closed: list[Callable[[], None]] = []
+        self.on_close: list[Callable[[], None]] = []
         self.on_roots_changed: list[Callable[[], None]] = []
         """Run whenever the client says that its roots are others now."""
         self.view: OperationView | None = None
@@ -166,26 +176,26 @@ class Session:
         """Whether somebody is on the other side, however quiet."""
         return bool(self.calls or self.way.connected)
 
-    def tell(self, method: str, params: bytes | Raw | None) -> None:
+    def send_notification(self, method: str, params: bytes | Raw | None) -> None:
         """Send a notification that belongs to none of its requests."""
         self.way.send(jsonrpc.notification(method, params), None)
 
-    def updated(self, uri: str) -> None:
+    def send_resource_update(self, uri: str) -> None:
         """A resource that the client follows is not what it was."""
-        self.tell(mcp.RESOURCE_UPDATED, jsonrpc.encode_value({"uri": uri}))
+        self.send_notification(mcp.RESOURCE_UPDATED, jsonrpc.encode_value({"uri": uri}))
 
-    def ask(self, ask: ClientRequest, call: Call | None) -> bool:
+    def send_request(self, ask: ClientRequest, call: Call | None) -> bool:
         """Put a question. False: there is no way to the client, and the question is as it was."""
-        if not self.alive or self._questions.full:
+        if not self.is_alive or self._questions.full:
             return False
         id, request = self._questions.word(ask)
         if not self.way.send(request, call, question=True):
             return False
         self._questions.open[id] = (ask, call)
-        ask.on_withdrawn = self._withdrawn
+        ask.on_withdraw = self._withdrawn
         return True
 
-    def hang_up(self, call: Call) -> None:
+    def close_stream(self, call: Call) -> None:
         """On one channel there is nothing to come back to."""
 
     def answered(self, response: Message) -> None:
@@ -202,9 +212,9 @@ class Session:
 
     def end(self) -> None:
         """It is over: nobody will answer what is still asked."""
-        self.alive = False
+        self.is_alive = False
         self._questions.refuse_all("The client is gone and will not answer.")
-        closed, self.closed = self.closed, []
+        closed, self.on_close = self.on_close, []
         for end in closed:
             try:
                 end()
@@ -230,7 +240,7 @@ class HttpSession(Session):
         self.outlets = ResumableStreams(client.revision)
         super().__init__(id, client, owner, now, self.outlets)
 
-    def hang_up(self, call: Call) -> None:
+    def close_stream(self, call: Call) -> None:
         """End the connection of a call whose answer will take long; the client comes back for it.
 
         Only a client that has an event id to come back with is hung up on.
@@ -297,7 +307,7 @@ class Sessions:
 
     def close(self, session: HttpSession) -> None:
         if self._sessions.pop(session.id, None) is not None:
-            session.alive = False
+            session.is_alive = False
             if self.on_closed is not None:
                 self.on_closed(session)
             session.end()

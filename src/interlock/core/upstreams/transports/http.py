@@ -150,7 +150,7 @@ class PostReply(msgspec.Struct, eq=False):
                 link.session_gone(ticket)
                 return
             link.receiver.deliver(body, ticket)
-            if ticket.open:
+            if ticket.is_open:
                 # It answered something else: nobody may be left waiting for nothing.
                 kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
                 why = f"{link.label} answered something that was not asked."
@@ -188,7 +188,7 @@ class PostReply(msgspec.Struct, eq=False):
             self._take(exc.events)
             self._too_long(exc.message)
         ticket, connection = self.ticket, self.connection
-        if ticket is not None and not ticket.open and connection is not None:
+        if ticket is not None and not ticket.is_open and connection is not None:
             connection.answered()
 
     def _take(self, events: list[SseEvent]) -> None:
@@ -199,12 +199,12 @@ class PostReply(msgspec.Struct, eq=False):
     def _too_long(self, why: str) -> None:
         # It was the answer, or something on the way to it that nobody can do without.
         ticket = self.ticket
-        if ticket is not None and ticket.open:
+        if ticket is not None and ticket.is_open:
             ticket.fail(UPSTREAM_PROTOCOL, f"{self.link.label}: {why}", sent=True)
             self.link.drop(ticket)
 
     def ended(self) -> None:
-        if self.ticket is not None and self.ticket.open:
+        if self.ticket is not None and self.ticket.is_open:
             if self.link.resume(self, self.ticket):
                 return
             self.ticket.fail(
@@ -549,7 +549,7 @@ class HttpTransport:
             or not after
             or not self._resumes
             or self._lost
-            or not ticket.open
+            or not ticket.is_open
             or len(after) > LONGEST_EVENT_ID
         ):
             return False
@@ -572,7 +572,7 @@ class HttpTransport:
         return True
 
     def _take_up(self, reply: ResumedReply) -> None:
-        if reply.ticket is not None and reply.ticket.open:
+        if reply.ticket is not None and reply.ticket.is_open:
             reply.sent = self._renew_line()
             reply.began = self._clock()
             self._streams.send(reply.request(), reply)
@@ -615,7 +615,7 @@ class HttpTransport:
         gone = isinstance(reply, ResumedReply)
 
         def settle(error: InterlockError | None) -> None:
-            if ticket is not None and not ticket.open:
+            if ticket is not None and not ticket.is_open:
                 return
             if error is None and not self._lost:
                 reply.sent = self._renew_line()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urljoin
 
-from interlock.core.call import UpstreamGoneError
+from interlock.core.call import UpstreamLostError
 from interlock.core.ports import Clock
 from interlock.core.upstreams.transports.credentials import BearerCredentials
 from interlock.core.upstreams.transports.http import DiscardedReply, header_lines
@@ -132,7 +132,7 @@ class LegacySseTransport(SingleChannel):
             self.refused(None, headers)
         elif not self._endpoint.done():
             self._endpoint.set_exception(
-                UpstreamGoneError(UPSTREAM_UNAVAILABLE, message, sent=False, status=status)
+                UpstreamLostError(UPSTREAM_UNAVAILABLE, message, was_sent=False, status=status)
             )
 
     def refused(self, ticket: TransportRequest | None, headers: dict[bytes, bytes]) -> None:
@@ -142,9 +142,9 @@ class LegacySseTransport(SingleChannel):
 
         def settle(error: InterlockError | None) -> None:
             message = f"{self.label} wants other credentials." if error is None else error.message
-            if ticket is not None and ticket.open:
+            if ticket is not None and ticket.is_open:
                 ticket.fail(UPSTREAM_LOST, message, sent=error is not None, status=401)
-            gone = UpstreamGoneError(UPSTREAM_UNAVAILABLE, message, sent=False, status=401)
+            gone = UpstreamLostError(UPSTREAM_UNAVAILABLE, message, was_sent=False, status=401)
             if not self._endpoint.done():
                 self._endpoint.set_exception(gone)
             else:

@@ -17,7 +17,7 @@ class TransportRequest(Protocol):
     carrier: Any
     """Where the link remembers what carries this request, to be able to drop it."""
 
-    open: bool
+    is_open: bool
     """Whether somebody still waits for the answer."""
 
     def fail(
